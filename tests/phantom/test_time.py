@@ -110,7 +110,7 @@ def test_the_programs_own_clocks_follow(run_program: RunProgram) -> None:
     for clock in ("events", "perf_counter", "perf_counter_ns", "time"):
         assert told[clock] == pytest.approx(likely, rel=0.01), clock
     assert told["sleep"] == pytest.approx(0.2, rel=0.01)
-    assert told["thread"] < 5  # another thread's sleep moves the clock as the real one
+    assert told["thread"] < 60  # another thread's sleep moves the clock as the real one
 
 
 @pytest.mark.fresh

@@ -13,17 +13,23 @@ import functools
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType, ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from ullage.native.libraries import LIBRARY_DIR
-from ullage.protocol.variables import PARENT, PLAN_NOTES, RUN_DIR, VIRTUAL_TIME
+from ullage.protocol.variables import (
+    NUM_DEVICES,
+    NVML,
+    PARENT,
+    PLAN_NOTES,
+    RUN_DIR,
+    VIRTUAL_TIME,
+)
+from ullage.record.program_end import watch_end
 from ullage.record.session.frameworks import note_framework
 from ullage.record.session.import_hooks import Load, around_import
-from ullage.record.session.tracebacks import clean_tracebacks
 
 if TYPE_CHECKING:
     from ullage.phantom.virtual_time import VirtualTime
@@ -96,7 +102,7 @@ def start(wait: Callable[[Any], PlanRequest] | None = None) -> None:
     environment = dict(os.environ)
     if RUN_DIR in environment:
         note_framework(Path(environment[RUN_DIR]))
-    virtual_time = _replace_clocks(environment.get(VIRTUAL_TIME, ""))
+    virtual_time = _replace_clocks(environment)
 
     def load_and_watch(torch: ModuleType, load: Load) -> None:
         changed = _changed_variables(environment)
@@ -113,13 +119,16 @@ def start(wait: Callable[[Any], PlanRequest] | None = None) -> None:
     around_import("torch", load_and_watch)
 
 
-def _replace_clocks(text: str) -> VirtualTime | None:
+def _replace_clocks(environment: Mapping[str, str]) -> VirtualTime | None:
     """Has the program's clocks follow the device; None: they stay real."""
+    text = environment.get(VIRTUAL_TIME, "")
     if not text:
         return None
     from ullage.phantom.virtual_time import VirtualTime
 
-    clock = VirtualTime(*text.split(" ", 1))
+    num_told = int(environment.get(NUM_DEVICES, "1")) if environment.get(NVML) else 0
+    gpu, _, interconnect = text.partition(" ")
+    clock = VirtualTime(gpu, interconnect, num_told)
     clock.install()
     return clock
 
@@ -159,84 +168,5 @@ def watch(
     session = Session(torch, Settings.from_environment(environment), changed_variables)
     session.install()
     atexit.register(session.finish)
-    _watch_exceptions(session)
-    _watch_parts(session)
-    _watch_exit(session)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        _watch_signal(session, number)
+    watch_end(session)
     return session
-
-
-def _watch_exceptions(session: Any) -> None:
-    show = sys.excepthook
-
-    def note_and_show(
-        kind: type[BaseException], error: BaseException, _traceback: TracebackType | None
-    ) -> None:
-        session.note_exception(error)
-        clean_tracebacks(error)
-        show(kind, error, error.__traceback__)
-
-    def note_unseen() -> None:
-        """A program that shows exceptions itself has taken the place of our hook."""
-        error = getattr(sys, "last_value", None)
-        if isinstance(error, BaseException) and session.exit["kind"] == "returned":
-            session.note_exception(error)
-
-    sys.excepthook = note_and_show
-    atexit.register(note_unseen)  # runs before what was registered earlier
-
-
-def _watch_parts(session: Any) -> None:
-    """Exceptions that end a part of the program and not all of it: a thread, a callback."""
-    show_of_thread, show_unraisable = threading.excepthook, sys.unraisablehook
-
-    def note_thread(lost: threading.ExceptHookArgs) -> None:
-        name = "" if lost.thread is None else f" {lost.thread.name!r}"
-        session.ooms.note_end_of(f"thread{name}", lost.exc_value)
-        error = lost.exc_value
-        if error is not None:
-            clean_tracebacks(error)
-            arguments = (lost.exc_type, error, error.__traceback__, lost.thread)
-            lost = threading.ExceptHookArgs(arguments)
-        show_of_thread(lost)
-
-    def note_callback(lost: sys.UnraisableHookArgs) -> None:
-        what = getattr(lost.object, "__qualname__", None) or "a callback"
-        kind = "atexit callback " if "atexit" in (lost.err_msg or "") else ""
-        session.ooms.note_end_of(f"{kind}{what}", lost.exc_value)
-        show_unraisable(lost)
-
-    threading.excepthook, sys.unraisablehook = note_thread, note_callback
-
-
-def _watch_exit(session: Any) -> None:
-    """A program that leaves without Python's own end still writes its record. Forked processes of
-    multiprocessing all end so.
-    """
-    leave = os._exit
-
-    @functools.wraps(leave)
-    def finish_and_leave(status: int) -> NoReturn:
-        session.note_exit(status)
-        session.finish()
-        leave(status)
-
-    os._exit = finish_and_leave
-
-
-def _watch_signal(session: Any, number: int) -> None:
-    """A program that leaves a signal to its default still writes its record before it dies."""
-    if signal.getsignal(number) is not signal.SIG_DFL:
-        return
-
-    def finish_and_die(number: int, _frame: FrameType | None) -> None:
-        session.note_signal(number)
-        session.finish()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    try:
-        signal.signal(number, finish_and_die)
-    except ValueError:  # torch was imported in a thread that may not set handlers
-        return

@@ -60,21 +60,19 @@ class RunOptions:
     Attributes:
         alloc_conf: what PYTORCH_ALLOC_CONF is set to; None leaves it as the environment has it.
         steps: the number of steps after which it stops; None: it runs to its end.
-        has_snapshot: whether a snapshot is written.
+        has_snapshot, has_values: whether a snapshot is written, and small values are computed.
         has_real_init: whether weights on the CPU are really initialised.
         has_dummy_weights: whether missing weight files get dummy content.
-        has_values: whether small values are computed on the CPU.
         assumed: what is assumed of unknown values.
         rank, mail: the rank that is played without its peers, and what such ranks share.
         num_devices: how many devices there are, all alike; None: one, or those of a rank's node.
         variables: environment variables, in addition to the parent's.
-        inputs: where each process notes the files that it reads; None: nowhere.
+        inputs, nvml: where each process notes the files that it reads, and its use of devices.
         plan: the plan that is applied to the model; None: none.
-        describes: whether the model is described, for a plan.
+        describes, replays: whether the model is described, and the plan replayed on the CPU.
         has_work: whether the work of a step is recorded, which changes allocations a little.
         has_clock, has_virtual_time, interconnect: whether steps are timed, the program's own clocks
             follow the device, and the links between GPUs, if named.
-        replays: whether the plan is replayed on the CPU in place of the training.
         timeout_s, platform: when it is ended, if ever; the driver's order of addresses.
     """
 
@@ -97,6 +95,7 @@ class RunOptions:
     interconnect: str | None = None
     has_virtual_time: bool = False
     replays: bool = False
+    nvml: Path | None = None
     timeout_s: float | None = None
     platform: Platform = Platform.LINUX
 
@@ -189,6 +188,7 @@ def _run_variables(
         assumptions=() if is_worst_case else tuple(options.assumed.text().split(",")),
         lone_rank=LoneRank(rank.number, rank.world_size, options.mail or run_dir) if rank else None,
         inputs=options.inputs,
+        nvml=options.nvml,
     )
 
 

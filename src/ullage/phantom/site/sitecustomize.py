@@ -58,6 +58,11 @@ if os.environ.get("ULLAGE_PHANTOM") == "1" and os.environ.get("ULLAGE_RECORD", "
         from ullage.record.session.input_files import note_inputs
 
         note_inputs()
+elif "ULLAGE_RECORDING" in os.environ:
+    _load_ullage()
+    from ullage.record.measured.program import start as start_recording
+
+    start_recording()
 elif "ULLAGE_PLAN" in os.environ and "ULLAGE_PHANTOM" not in os.environ:
     _load_ullage()
     from ullage.techniques.applying.script import start as apply_plan

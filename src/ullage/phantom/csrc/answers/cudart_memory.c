@@ -10,7 +10,7 @@
 static int allocate_into(void **p, size_t bytes) {
   if (!p) return fail(INVALID_VALUE);
   if (!num_devices()) return fail(NO_DEVICE);
-  log_host_wait_for_device(); /* as the driver does */
+  log_host_wait_for_device(CALL_ALLOCATE); /* as the driver does */
   *p = bytes ? allocate(current_device(), bytes) : NULL;
   return *p || !bytes ? SUCCESS : fail(OUT_OF_MEMORY);
 }
@@ -24,7 +24,7 @@ API int cudaMallocManaged(void **p, size_t bytes, unsigned flags) { return (void
 
 static int free_at(void *p) {
   if (!num_devices()) return fail(NO_DEVICE);
-  if (p) log_host_wait_for_device();
+  if (p) log_host_wait_for_device(CALL_FREE);
   return !p || deallocate(p) ? SUCCESS : fail(INVALID_VALUE);
 }
 
@@ -40,6 +40,7 @@ API int cudaMallocPitch(void **p, size_t *pitch, size_t width, size_t height) {
 
 API int cudaMemGetInfo(size_t *free_out, size_t *total_out) {
   if (!num_devices()) return fail(NO_DEVICE);
+  open_context(current_device());
   *total_out = total_bytes(current_device());
   *free_out = free_bytes(current_device());
   return SUCCESS;

@@ -1,8 +1,7 @@
-/* CUPTI: a profiler may subscribe and finds that nothing ran on the device.
- *
- * torch.profiler with CUDA activities records the CPU side; no activity buffer is ever asked for, and one that is read
- * holds no record.
+/* CUPTI: a profiler may subscribe. Under the virtual clock it gets records of what the device was given (cupti_records.c);
+ * without that clock it finds that nothing ran on the device, and no buffer is ever asked for.
  */
+#include "activity.h"
 #include "phantom.h"
 
 #include <string.h>
@@ -10,7 +9,7 @@
 
 enum { SUCCESS = 0, INVALID_PARAMETER = 1, SIZE_NOT_SUFFICIENT = 10, MAX_LIMIT_REACHED = 12, QUEUE_EMPTY = 18,
        INVALID_KIND = 21, NOT_SUPPORTED = 27, LEGACY_PROFILER_NOT_SUPPORTED = 38 };
-enum { NUM_KINDS = 16, MAX_DEPTH = 256, NUM_ATTRIBUTES = 64 };
+enum { NUM_ATTRIBUTES = 64 };
 
 API int cuptiGetVersion(uint32_t *version) {
   if (!version) return INVALID_PARAMETER;
@@ -69,15 +68,6 @@ API int cuptiGetTimestamp_v2(void *subscriber, uint64_t *ns) { return (void)subs
 
 /* ---- Activity ---------------------------------------------------------------------------------------------------- */
 
-API int cuptiActivityGetNextRecord(uint8_t *buffer, size_t bytes, void **record) {
-  (void)buffer, (void)bytes;
-  if (!record) return INVALID_PARAMETER;
-  return MAX_LIMIT_REACHED; /* there is no further record */
-}
-API int cuptiActivityGetNextRecord_v2(void *subscriber, uint8_t *buffer, size_t bytes, void **record) {
-  return (void)subscriber, cuptiActivityGetNextRecord(buffer, bytes, record);
-}
-
 API int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *dropped) {
   (void)context, (void)stream;
   if (!dropped) return INVALID_PARAMETER;
@@ -88,27 +78,12 @@ API int cuptiActivityGetNumDroppedRecords_v2(void *subscriber, void *context, ui
   return (void)subscriber, cuptiActivityGetNumDroppedRecords(context, stream, dropped);
 }
 
-/* Correlation ids: a stack a kind and a thread. Beyond MAX_DEPTH only the depth is kept. */
-static _Thread_local uint64_t correlation_ids[NUM_KINDS][MAX_DEPTH];
-static _Thread_local unsigned depths[NUM_KINDS];
-
-API int cuptiActivityPushExternalCorrelationId(unsigned kind, uint64_t id) {
-  if (kind >= NUM_KINDS) return INVALID_KIND;
-  if (depths[kind] < MAX_DEPTH) correlation_ids[kind][depths[kind]] = id;
-  depths[kind]++;
-  return SUCCESS;
-}
+API int cuptiActivityPushExternalCorrelationId(unsigned kind, uint64_t id) { return push_external(kind, id); }
 API int cuptiActivityPushExternalCorrelationId_v2(void *subscriber, unsigned kind, uint64_t id) {
   return (void)subscriber, cuptiActivityPushExternalCorrelationId(kind, id);
 }
 
-API int cuptiActivityPopExternalCorrelationId(unsigned kind, uint64_t *last) {
-  if (kind >= NUM_KINDS) return INVALID_KIND;
-  if (!depths[kind]) return QUEUE_EMPTY;
-  unsigned top = --depths[kind];
-  if (last) *last = correlation_ids[kind][top < MAX_DEPTH ? top : MAX_DEPTH - 1];
-  return SUCCESS;
-}
+API int cuptiActivityPopExternalCorrelationId(unsigned kind, uint64_t *last) { return pop_external(kind, last); }
 API int cuptiActivityPopExternalCorrelationId_v2(void *subscriber, unsigned kind, uint64_t *last) {
   return (void)subscriber, cuptiActivityPopExternalCorrelationId(kind, last);
 }
@@ -140,14 +115,7 @@ API int cuptiActivityGetAttribute_v2(void *subscriber, unsigned attribute, size_
   return (void)subscriber, cuptiActivityGetAttribute(attribute, bytes, value);
 }
 
-/* ---- Callbacks: none is ever called, so none has a name ----------------------------------------------------------- */
-
-API int cuptiGetCallbackName(int domain, uint32_t id, const char **name) {
-  (void)domain, (void)id;
-  if (!name) return INVALID_PARAMETER;
-  *name = "unknown"; /* some callers print it without looking at the status */
-  return refuse("cuptiGetCallbackName", NOT_SUPPORTED);
-}
+/* ---- Callbacks: none is ever called ------------------------------------------------------------------------------- */
 
 #define DO(name) API int name(void) { return SUCCESS; }
 #define REFUSE(name) API int name(void) { return refuse(#name, NOT_SUPPORTED); }

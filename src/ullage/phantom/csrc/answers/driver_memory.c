@@ -20,6 +20,7 @@ API int cuMemHostUnregister(void *p) { return deallocate_pinned(p) ? SUCCESS : I
 API int cuMemHostGetDevicePointer_v2(void **dev, void *host, unsigned flags) { return (void)flags, *dev = host, SUCCESS; }
 
 API int cuMemGetInfo_v2(size_t *free_out, size_t *total_out) {
+  open_context(current_device());
   *free_out = free_bytes(current_device());
   *total_out = total_bytes(current_device());
   return SUCCESS;

@@ -23,6 +23,7 @@ struct communicator {
   int size, rank, device;
   const void *clique; /* the same for those that one process made at once: all ranks are here */
   struct connections connections;
+  struct place place;
 };
 struct unique_id {
   char bytes[128];
@@ -44,11 +45,11 @@ static int end(struct communicator *c) {
   return SUCCESS;
 }
 
-static int create(struct communicator **result, int size, int rank, int device_index) {
+static int create(struct communicator **result, int size, int rank, int device_index, const void *config) {
   if (!result || size < 1 || rank < 0 || rank >= size) return INVALID_ARGUMENT;
   struct communicator *c = malloc(sizeof *c);
   if (!c) return SYSTEM_ERROR;
-  *c = (struct communicator){size, rank, device_index, c, {0}};
+  *c = (struct communicator){size, rank, device_index, c, {0}, find_place(config, size)};
   if (!open_connections(&c->connections, device_index, size)) {
     end(c);
     return UNHANDLED_CUDA_ERROR;
@@ -72,60 +73,56 @@ API int ncclCommGetUniqueId(struct communicator *c, struct unique_id *id) {
 
 API int ncclCommInitRank(struct communicator **result, int size, struct unique_id id, int rank) {
   (void)id;
-  return create(result, size, rank, current_device());
+  return create(result, size, rank, current_device(), NULL);
 }
 
 API int ncclCommInitRankConfig(struct communicator **result, int size, struct unique_id id, int rank, void *config) {
-  (void)config;
-  return ncclCommInitRank(result, size, id, rank);
+  (void)id;
+  return create(result, size, rank, current_device(), config);
 }
 
 API int ncclCommInitRankScalable(struct communicator **result, int size, int rank, int num_ids, void *ids, void *config) {
-  (void)num_ids, (void)ids, (void)config;
-  return create(result, size, rank, current_device());
+  (void)num_ids, (void)ids;
+  return create(result, size, rank, current_device(), config);
 }
 
 API int ncclCommInitAll(struct communicator **result, int count, const int *devices) {
   if (!result || count < 1 || count > num_devices()) return INVALID_ARGUMENT;
   for (int i = 0; i < count; i++) {
-    int status = create(&result[i], count, i, devices ? devices[i] : i);
+    int status = create(&result[i], count, i, devices ? devices[i] : i, NULL);
     if (status) return status;
     result[i]->clique = result[0];
+    result[i]->place.num_local = count;
   }
   return SUCCESS;
 }
 
 /* How many ranks share the color is known to the others alone: the recorder says it, who sees which group PyTorch makes.
  * PyTorch passes the new rank as the key. */
-static _Thread_local int split_size;
-
-API void ullage_split_size(int size) { split_size = size; }
-
 API int ncclCommSplit(struct communicator *c, int color, int key, struct communicator **result, void *config) {
-  (void)config;
   if (!c || !result) return INVALID_ARGUMENT;
   *result = NULL;
   if (color == NO_COLOR) return SUCCESS;
-  int size = split_size > 0 && split_size <= c->size ? split_size : c->size;
-  return create(result, size, key >= 0 && key < size ? key : c->rank % size, c->device);
+  int size = size_of_split(c->size);
+  return create(result, size, key >= 0 && key < size ? key : c->rank % size, c->device, config);
 }
 
 API int ncclCommShrink(struct communicator *c, const int *excluded, int num_excluded, struct communicator **result, void *config,
                        int flags) {
-  (void)config, (void)flags;
+  (void)flags;
   if (!c || !result || num_excluded < 0 || num_excluded >= c->size || (num_excluded && !excluded)) return INVALID_ARGUMENT;
   int rank = c->rank;
   for (int i = 0; i < num_excluded; i++) {
     if (excluded[i] == c->rank) return INVALID_ARGUMENT;
     rank -= excluded[i] < c->rank;
   }
-  return create(result, c->size - num_excluded, rank, c->device);
+  return create(result, c->size - num_excluded, rank, c->device, config);
 }
 
 /* A rank that is there already passes -1 and keeps its number. */
 API int ncclCommGrow(struct communicator *c, int size, const void *id, int rank, struct communicator **result, void *config) {
-  (void)id, (void)config;
-  return create(result, size, c && rank < 0 ? c->rank : rank, c ? c->device : current_device());
+  (void)id;
+  return create(result, size, c && rank < 0 ? c->rank : rank, c ? c->device : current_device(), config);
 }
 
 API int ncclCommDestroy(struct communicator *c) { return end(c); }
@@ -189,7 +186,8 @@ static void reduce(const struct communicator *c, void *recv, const void *send, s
 /* The bytes of an exchange are those of the whole buffer that it fills or reduces. */
 static void note_exchange(enum collective which, size_t bytes, const struct communicator *c, const void *stream) {
   note_collective(stream);
-  struct work work = {WORK_COLLECTIVE, -1, NULL, {which, (int64_t)bytes, c->size}};
+  const struct place *p = &c->place;
+  struct work work = {WORK_COLLECTIVE, -1, NULL, {which, (int64_t)bytes, c->size, p->num_local, p->least_channels, p->most_channels}};
   log_work(stream, &work);
 }
 

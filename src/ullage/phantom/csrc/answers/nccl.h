@@ -1,4 +1,4 @@
-/* NCCL's own device memory (nccl_memory.c). */
+/* NCCL's own device memory (nccl_memory.c), and where a communicator's ranks are (nccl_place.c). */
 #ifndef ULLAGE_NCCL_H
 #define ULLAGE_NCCL_H
 
@@ -19,5 +19,14 @@ bool open_connections(struct connections *c, int device, int size); /* of a new 
 bool connect_neighbours(struct connections *c, int size); /* for a collective */
 bool connect_peer(struct connections *c, int size, int peer); /* for a message */
 void disconnect(struct connections *c);
+
+struct place {
+  int num_local; /* its ranks on this machine; 0: not known */
+  int least_channels, most_channels; /* 0: no limit */
+};
+
+/* Of a new communicator with that ncclConfig_t, which may be NULL. */
+struct place find_place(const void *config, int size);
+int size_of_split(int parent_size);
 
 #endif

@@ -309,31 +309,31 @@ static bool is_seen(const struct frontier *f) {
   return i == f->count;
 }
 
-static bool ask(struct frontier *f, const void *caller) {
+static enum answer ask(struct frontier *f, const void *caller) {
   if (is_watchdog()) return is_seen(f) || has_watched_enough(f);
   leave_full_queues();
-  if (is_reached(f) || is_done_at_once()) return true;
+  if (is_reached(f) || is_done_at_once()) return HAPPENED;
   bool by_allocator = is_allocator(caller);
-  if (!has_given_work && !by_allocator) return true;
+  if (!has_given_work && !by_allocator) return HAPPENED;
   bool is_done = has_asked_enough(f);
   if (is_done) reach_marks(f);
   else num_not_yet += by_allocator;
-  return is_done;
+  return !is_done ? NOT_YET : by_allocator ? HAPPENED : WAITED_FOR;
 }
 
-bool has_happened(struct frontier *frontier, const void *caller) {
+enum answer has_happened(struct frontier *frontier, const void *caller) {
   pthread_mutex_lock(&lock);
-  bool is_done = ask(frontier, caller);
+  enum answer answer = ask(frontier, caller);
   pthread_mutex_unlock(&lock);
-  return is_done;
+  return answer;
 }
 
-bool is_lane_done(int lane, const void *caller) {
+enum answer is_lane_done(int lane, const void *caller) {
   pthread_mutex_lock(&lock);
   list_end(lane, &lanes[lane].end);
-  bool is_done = ask(&lanes[lane].end, caller);
+  enum answer answer = ask(&lanes[lane].end, caller);
   pthread_mutex_unlock(&lock);
-  return is_done;
+  return answer;
 }
 
 /* ---- Collectives ------------------------------------------------------------------------------------------------- */

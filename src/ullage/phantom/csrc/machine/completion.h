@@ -34,9 +34,10 @@ void mark_end(int lane, struct frontier *to);                   /* all that was 
 void wait_before(int lane, const struct frontier *frontier);    /* what is given to it next comes after that */
 void drop_frontier(struct frontier *frontier);
 
-/* The host asks; `caller` is where the question came from. */
-bool has_happened(struct frontier *frontier, const void *caller);
-bool is_lane_done(int lane, const void *caller);
+/* The host asks; `caller` is where the question came from. A program that asks until it is told so has waited. */
+enum answer { NOT_YET, HAPPENED, WAITED_FOR };
+enum answer has_happened(struct frontier *frontier, const void *caller);
+enum answer is_lane_done(int lane, const void *caller);
 bool is_watchdog(void); /* this thread: what it is told changes no time */
 
 /* PyTorch keeps what holds p until the collective that this thread gives is done, if it is asynchronous; it is complete

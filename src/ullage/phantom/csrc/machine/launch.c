@@ -251,7 +251,8 @@ static struct function function_of(const void *host) {
 static struct module *module_of(const void *host) { return function_of(host).module; }
 
 void log_launch(const void *function, struct dim3 grid, struct dim3 block, void *const *params, const void *stream) {
-  if (is_work_logged) log_kernel(stream, function_of(function).name, grid, block, params);
+  struct function f = is_work_logged ? function_of(function) : (struct function){0}; /* of the driver's no module is known */
+  log_kernel(stream, &(struct kernel){f.name, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, params, !f.module});
 }
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */

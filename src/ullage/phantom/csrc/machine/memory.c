@@ -8,6 +8,7 @@
 #include "address_space.h"
 #include "memory.h"
 #include "phantom.h"
+#include "publish.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -106,6 +107,11 @@ int device_of_address(const void *p) {
   return is_device_address(p) ? (int)(((uintptr_t)p - range_start) / bytes_per_device) : -1;
 }
 
+static void change_used(int index, int64_t bytes) {
+  books[index].used += (uint64_t)bytes;
+  publish_used_bytes(index, books[index].used);
+}
+
 static bool has_room(int index, size_t bytes) {
   uint64_t usable = device(index)->usable_bytes;
   return device(index)->unlimited || (bytes <= usable && books[index].used <= usable - bytes);
@@ -124,7 +130,7 @@ static void *allocate_pages(int index, size_t bytes) {
   if (pages < bytes || !has_room(index, pages)) return NULL;
   uintptr_t start = take_addresses(books[index].addresses, pages);
   if (!start || !remember(start, pages, pages, index)) return NULL;
-  books[index].used += pages;
+  change_used(index, (int64_t)pages);
   return (void *)start;
 }
 
@@ -138,7 +144,7 @@ static void *allocate_small(int index, size_t bytes) {
       free(page);
       return NULL;
     }
-    b->used += PAGE_BYTES;
+    change_used(index, PAGE_BYTES);
     b->open_page = page;
   }
   struct shared_page *page = b->open_page;
@@ -164,13 +170,13 @@ static void release(struct allocation *a) {
   struct books *b = &books[a->device];
   if (a->page) {
     if (--a->page->live == 0 && a->page != b->open_page) {
-      b->used -= PAGE_BYTES;
+      change_used(a->device, -(int64_t)PAGE_BYTES);
       return_addresses(b->addresses, a->page->start, PAGE_BYTES);
       free(a->page);
     }
     return;
   }
-  b->used -= a->charged;
+  change_used(a->device, -(int64_t)a->charged);
   return_addresses(b->addresses, a->start, a->bytes);
 }
 
@@ -216,14 +222,14 @@ bool charge(int index, size_t bytes) {
   pthread_once(&marked, mark_use);
   pthread_mutex_lock(&lock);
   bool room = has_room(index, bytes);
-  if (room) books[index].used += bytes;
+  if (room) change_used(index, (int64_t)bytes);
   pthread_mutex_unlock(&lock);
   return room;
 }
 
 void discharge(int index, size_t bytes) {
   pthread_mutex_lock(&lock);
-  books[index].used -= bytes;
+  change_used(index, -(int64_t)bytes);
   pthread_mutex_unlock(&lock);
 }
 
@@ -238,6 +244,13 @@ uint64_t used_bytes(int index) {
   uint64_t used = books[index].used;
   pthread_mutex_unlock(&lock);
   return used;
+}
+
+void open_context(int index) {
+  ready();
+  pthread_mutex_lock(&lock);
+  change_used(index, 0);
+  pthread_mutex_unlock(&lock);
 }
 
 uint64_t free_bytes(int index) {

@@ -3,11 +3,11 @@
  * When their work is done is a matter of completion.c. Time is counted in events, so that what a program chooses by
  * timing is the same in each run: what is asked for first.
  */
+#include "activity.h"
 #include "capture.h"
 #include "completion.h"
 #include "cuda.h"
 #include "kept.h"
-#include "work_log.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ void note_library_call(const char *name, const uintptr_t *words, size_t count) {
 int synchronize_stream(const void *stream) {
   int status = wait_for_stream(stream);
   if (status) return status;
-  log_host_wait_for_lane(lane_of(stream));
+  log_host_wait_for_lane(lane_of(stream), CALL_WAIT_FOR_STREAM);
   reach_lane(lane_of(stream));
   return status;
 }
@@ -57,14 +57,16 @@ int synchronize_stream(const void *stream) {
 int synchronize_device(void) {
   int status = wait_for_device();
   if (status) return status;
-  log_host_wait_for_device();
+  log_host_wait_for_device(CALL_WAIT_FOR_DEVICE);
   reach_device(current_device());
   return status;
 }
 
 int query_stream(const void *stream, const void *caller) {
   int status = wait_for_stream(stream);
-  return status || is_lane_done(lane_of(stream), caller) ? status : fail(NOT_READY);
+  enum answer answer = status ? NOT_YET : is_lane_done(lane_of(stream), caller);
+  if (answer == WAITED_FOR && has_virtual_clock()) log_host_wait_for_lane(lane_of(stream), CALL_WAIT_FOR_STREAM);
+  return status || answer ? status : fail(NOT_READY);
 }
 
 void log_copy(const void *dst, const void *src, size_t bytes, const void *stream) {
@@ -82,7 +84,7 @@ void note_copy_work(const void *dst, const void *src, size_t bytes, const void *
   log_copy(dst, src, bytes, stream);
   bool from_device = is_device_address(src), to_device = is_device_address(dst), between = from_device && to_device;
   if (is_waited_for ? between : to_device || !from_device || is_pinned_address(dst)) return;
-  log_host_wait_for_lane(lane_of(stream));
+  log_host_wait_for_lane(lane_of(stream), CALL_COPY);
   reach_lane(lane_of(stream));
 }
 
@@ -152,11 +154,14 @@ int synchronize_event(const void *event) {
 }
 
 /* An event that takes the time is told to have happened: PyTorch asks before it reads the time, and a program that reads it
- * some steps later without waiting goes on on a GPU, which is not that far behind. Watchdogs do not read it. */
+ * some steps later without waiting goes on on a GPU, which is not that far behind. Watchdogs do not read it. Under the virtual clock the host then is as far. */
 int query_event(void *event, const void *caller) {
   struct event *e = event;
   int status = event_status(e);
-  return status || (e->takes_time && !is_watchdog()) || has_happened(&e->after, caller) ? status : fail(NOT_READY);
+  if (status) return status;
+  enum answer answer = e->takes_time && !is_watchdog() ? WAITED_FOR : has_happened(&e->after, caller);
+  if (answer == WAITED_FOR && has_virtual_clock()) log_host_wait_for_event(e->logged);
+  return answer ? SUCCESS : fail(NOT_READY);
 }
 
 /* The clock's answer, where it runs along: the milliseconds between two records of the log; NAN: it does not know. */

@@ -15,6 +15,7 @@
  */
 #define _GNU_SOURCE
 #include "watchdog.h"
+#include "activity.h"
 #include "phantom.h"
 
 #include <dlfcn.h>
@@ -165,7 +166,7 @@ static int64_t read_clock(enum clock number, clockid_t clock) {
   return now;
 }
 
-API int64_t CLOCK_OF(12system_clock)(void) { return read_clock(SYSTEM, CLOCK_REALTIME); }
+API int64_t CLOCK_OF(12system_clock)(void) { return after_profile(read_clock(SYSTEM, CLOCK_REALTIME)); }
 API int64_t CLOCK_OF(12steady_clock)(void) { return read_clock(STEADY, CLOCK_MONOTONIC); }
 
 /* With the lock held: the rest that was to last until then is over. */

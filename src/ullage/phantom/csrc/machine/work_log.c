@@ -7,6 +7,7 @@
  * What a kernel moves is not known, but which of the allocator's blocks its arguments point into is: see_operand.
  */
 #include "work_log.h"
+#include "activity.h"
 #include "capture.h"
 #include "cuda.h"
 #include "graph.h"
@@ -116,7 +117,20 @@ static uint64_t log_entry(struct entry entry) {
   return number;
 }
 
-static void log_with(const void *stream, const struct work *work, const void *kept_arguments) {
+static void tell_profiler(uint64_t number, const struct entry *entry, enum host_call call, const struct work *work,
+                          const unsigned *block) {
+  if (!is_profiled || !number) return;
+  struct activity activity = {.serial = number, .call = call, .lane = entry->lane, .device = entry->device, .is_work = work};
+  if (work) activity.work = *work;
+  if (block) memcpy(activity.block, block, sizeof activity.block);
+  note_activity(&activity);
+}
+
+static void log_host_wait(struct entry entry, enum host_call call) {
+  tell_profiler(log_entry(entry), &entry, call, NULL, NULL);
+}
+
+static void log_with(const void *stream, const struct work *work, const struct kernel *kernel, const void *kept_arguments) {
   uint64_t id;
   void *graph = NULL;
   bool is_captured = capture_status(stream, &id, &graph) == CAPTURE_ACTIVE && graph;
@@ -125,18 +139,24 @@ static void log_with(const void *stream, const struct work *work, const void *ke
   if (is_captured) entry.other = ((struct graph *)graph)->number;
   pthread_mutex_lock(&lock);
   entry.work = number_of(work, kept_arguments);
-  if (entry.work != UINT32_MAX) append(is_captured ? &captured : &entries, entry);
+  uint64_t number = entry.work != UINT32_MAX ? append(is_captured ? &captured : &entries, entry) : 0;
   pthread_mutex_unlock(&lock);
+  if (is_captured) return;
+  enum host_call call = work->kind == WORK_COPY   ? CALL_COPY
+                        : work->kind == WORK_FILL ? CALL_FILL
+                        : kernel && kernel->is_by_driver ? CALL_DRIVER_LAUNCH : CALL_LAUNCH;
+  tell_profiler(number, &entry, call, work, kernel ? kernel->block : NULL);
 }
 
 void log_work(const void *stream, const struct work *work) {
-  if (is_work_logged) log_with(stream, work, NULL);
+  if (is_work_logged) log_with(stream, work, NULL, NULL);
 }
 
 void log_graph(const void *stream, uint32_t graph) {
   struct entry entry = entry_of(GRAPH, lane_of(stream), graph);
   entry.scope = is_work_logged ? current_scope() : NO_SCOPE;
-  log_entry(entry);
+  struct work work = {WORK_LIBRARY, -1, "CUDA graph", {0}};
+  tell_profiler(log_entry(entry), &entry, CALL_GRAPH, &work, NULL);
 }
 
 uint64_t log_record(int lane) { return is_work_logged ? log_entry(entry_of(RECORDED, lane, 0)) : 0; }
@@ -144,13 +164,13 @@ void log_wait(int lane, uint64_t record) {
   if (record) log_entry(entry_of(WAITED, lane, record));
 }
 void log_host_wait_for_event(uint64_t record) {
-  if (record) log_entry(entry_of(HOST_WAITED_EVENT, 0, record));
+  if (record) log_host_wait(entry_of(HOST_WAITED_EVENT, 0, record), CALL_WAIT_FOR_EVENT);
 }
-void log_host_wait_for_lane(int lane) {
-  if (is_work_logged) log_entry(entry_of(HOST_WAITED_LANE, lane, 0));
+void log_host_wait_for_lane(int lane, enum host_call call) {
+  if (is_work_logged) log_host_wait(entry_of(HOST_WAITED_LANE, lane, 0), call);
 }
-void log_host_wait_for_device(void) {
-  if (is_work_logged) log_entry(entry_of(HOST_WAITED_DEVICE, 0, 0));
+void log_host_wait_for_device(enum host_call call) {
+  if (is_work_logged) log_host_wait(entry_of(HOST_WAITED_DEVICE, 0, 0), call);
 }
 
 /* ---- Operands ----------------------------------------------------------------------------------------------------- */
@@ -186,18 +206,19 @@ void log_library_call(const void *stream, const char *name) {
   if (!is_work_logged) return;
   int64_t listed[LISTED_OPERANDS], others;
   struct work work = {WORK_LIBRARY, -1, name, {measure_operands(listed, &others)}};
-  log_with(stream, &work, NULL);
+  log_with(stream, &work, NULL, NULL);
 }
 
 /* Of attention the arguments tell the shape: the first ones, as many as the kernel's longest struct may have. */
 static bool are_arguments_kept(const char *name) { return name && (strstr(name, "flash") || strstr(name, "fmha") || strstr(name, "Attention")); }
 
-void log_kernel(const void *stream, const char *name, struct dim3 grid, struct dim3 block, void *const *params) {
+void log_kernel(const void *stream, const struct kernel *kernel) {
   if (!is_work_logged) return;
-  struct work work = {WORK_KERNEL, -1, name,
-                      {grid.x, grid.y, grid.z, (int64_t)block.x * block.y * block.z, (int64_t)num_operands}};
+  const unsigned *grid = kernel->grid, *block = kernel->block;
+  struct work work = {WORK_KERNEL, -1, kernel->name,
+                      {grid[0], grid[1], grid[2], (int64_t)block[0] * block[1] * block[2], (int64_t)num_operands}};
   measure_operands(&work.numbers[FIRST_OPERAND], &work.numbers[FIRST_OPERAND + LISTED_OPERANDS]);
-  log_with(stream, &work, params && are_arguments_kept(name) ? params[0] : NULL);
+  log_with(stream, &work, kernel, kernel->params && are_arguments_kept(kernel->name) ? kernel->params[0] : NULL);
 }
 
 /* ---- For the recorder --------------------------------------------------------------------------------------------- */

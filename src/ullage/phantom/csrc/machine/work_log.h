@@ -11,7 +11,7 @@ enum work_kind {
   WORK_PRODUCT,     /* m, n, k, batch, bytes of a number of the result */
   WORK_CONVOLUTION, /* direction, multiplications, bytes, groups */
   WORK_ATTENTION,   /* backward, batch, heads, heads of keys, queries, keys, size of a head, causal (-1: unknown) */
-  WORK_COLLECTIVE,  /* which, bytes, ranks */
+  WORK_COLLECTIVE,  /* which, bytes, ranks, of them on this machine (0: not known), least and most channels (0: no limit) */
   WORK_COPY,        /* direction, bytes, pinned */
   WORK_FILL,        /* bytes */
   WORK_LIBRARY,     /* bytes of blocks */
@@ -20,7 +20,11 @@ enum collective { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST,
 enum copy_direction { TO_DEVICE, TO_HOST, ON_DEVICE, BETWEEN_DEVICES };
 enum { NUM_NUMBERS = 14, TF32 = 100 }; /* besides cudaDataType */
 
-struct dim3;
+/* The program's call that a row comes from: a profiler names it. */
+enum host_call {
+  CALL_LAUNCH, CALL_DRIVER_LAUNCH, CALL_COPY, CALL_FILL, CALL_GRAPH,
+  CALL_WAIT_FOR_STREAM, CALL_WAIT_FOR_EVENT, CALL_WAIT_FOR_DEVICE, CALL_ALLOCATE, CALL_FREE,
+};
 
 /* A piece of work; equal ones are kept once. */
 struct work {
@@ -36,7 +40,14 @@ extern bool is_work_logged;
 void see_operand(uintptr_t address, uintptr_t start, size_t bytes);
 
 void log_work(const void *stream, const struct work *work);
-void log_kernel(const void *stream, const char *name, struct dim3 grid, struct dim3 block, void *const *params);
+
+struct kernel {
+  const char *name; /* NULL: not known */
+  unsigned grid[3], block[3];
+  void *const *params;
+  bool is_by_driver; /* launched by a call of the driver */
+};
+void log_kernel(const void *stream, const struct kernel *kernel);
 void log_library_call(const void *stream, const char *name);
 void log_graph(const void *stream, uint32_t graph);
 
@@ -44,7 +55,7 @@ void log_graph(const void *stream, uint32_t graph);
 uint64_t log_record(int lane);
 void log_wait(int lane, uint64_t record);
 void log_host_wait_for_event(uint64_t record);
-void log_host_wait_for_lane(int lane);
-void log_host_wait_for_device(void);
+void log_host_wait_for_lane(int lane, enum host_call call);
+void log_host_wait_for_device(enum host_call call);
 
 #endif
