@@ -65,7 +65,8 @@ def allocator_basis(records: Sequence[Record]) -> Basis:
     """What the allocator's bytes rest on, over all processes; the same assumption at the same place
     is one entry.
     """
-    return _basis(assumption for record in records for assumption in _assumptions(record))
+    basis = _basis(assumption for record in records for assumption in _assumptions(record))
+    return replace(basis, kind=BasisKind.MEASURED) if _are_measured(records) else basis
 
 
 def device_basis(gpu: Gpu, records: Sequence[Record] = ()) -> Basis:
@@ -84,7 +85,12 @@ def device_basis(gpu: Gpu, records: Sequence[Record] = ()) -> Basis:
     ):
         ends = (outside.low_bytes, outside.high_bytes)
         assumptions.append(_assumed_size(outside.what, outside.count, *ends))
-    return _basis(assumptions)
+    basis = _basis(assumptions)
+    return replace(basis, kind=BasisKind.MEASURED) if _are_measured(records) else basis
+
+
+def _are_measured(records: Sequence[Record]) -> bool:
+    return bool(records) and all(record.measured is not None for record in records)
 
 
 def _assumptions(record: Record) -> Iterable[Assumption]:
@@ -95,7 +101,11 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
     at_once = _num_at_once(record)
     if at_once > 1:
         yield Assumption("in which order requests that run at once take memory", "", at_once, 0)
-    if not len(record.events) and any(totals.peak_allocated_bytes for totals in record.devices):
+    if (
+        record.measured is None
+        and not len(record.events)
+        and any(totals.peak_allocated_bytes for totals in record.devices)
+    ):
         yield Assumption("who held what in a process that was killed", "", 1, 0)
     for sizes in record.assumed:
         yield _assumed_size(sizes.what, sizes.count, sizes.low_bytes, sizes.high_bytes)

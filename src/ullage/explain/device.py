@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from ullage.explain.moments.ledger import Ledger, balance
 from ullage.explain.moments.peak import Ownership, own_at, peak_position
 from ullage.explain.moments.phases import Regions, find_regions
-from ullage.explain.moments.steps import EvaluationPeak, StepPeak, peak_per_step
+from ullage.explain.moments.steps import (
+    EvaluationPeak,
+    StepPeak,
+    counted_steps,
+    peak_per_step,
+)
 from ullage.explain.owners.modules import (
     ModuleOwners,
     ModuleShare,
@@ -107,6 +112,8 @@ def explain_devices(
         at_peak = _owners_at(highest, totals, allocations)
         owners = at_peak if own_oom is None else _owners_at(moment, totals, allocations)
         steps, evaluations = peak_per_step(timeline, record.marks, regions)
+        if not len(record.events) and record.measured is not None:
+            steps = counted_steps(record.measured)
         reports.append(
             DeviceReport(
                 pid=record.pid,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ullage.clock.price import Cost, find_cost
+from ullage.clock.price import Expense, find_expense
 from ullage.explain.basis import Basis, allocator_basis, device_basis
 from ullage.explain.device import DeviceReport, explain_devices
 from ullage.explain.host import HostMemory, host_memory
@@ -88,6 +88,12 @@ class RunReport:
     price: float | None = None
 
     @property
+    def is_measured(self) -> bool:
+        """Whether all of it was recorded on a real GPU."""
+        measured = [process.record.measured for process in self.processes]
+        return bool(measured) and None not in measured
+
+    @property
     def slowest(self) -> Process | None:
         """The process with the longest step, which the others wait for; None: none was timed."""
         timed = [process for process in self.processes if process.time is not None]
@@ -107,11 +113,11 @@ class RunReport:
         return max([1, len(self.devices), *(1 + max(group) for group in groups if group)])
 
     @property
-    def cost(self) -> Cost | None:
+    def cost(self) -> Expense | None:
         """What a step costs; None without its time or a price."""
         if self.time is None or self.price is None:
             return None
-        return find_cost(self.time, self.price, self.num_gpus)
+        return find_expense(self.time, self.price, self.num_gpus)
 
 
 def _likely_s(time: StepTime | None) -> float:

@@ -35,6 +35,7 @@ __all__ = [
     "Segment",
     "Source",
     "TensorRates",
+    "find_by_device",
     "find_entry",
     "find_gpu",
     "find_group",
@@ -114,6 +115,21 @@ def find_gpu(name: str) -> Gpu:
             f"which does not run on a GPU of {entry.vendor}'s"
         )
     return entry
+
+
+def find_by_device(name: str, total_bytes: int) -> Gpu:
+    """The GPU of the catalogue that CUDA calls so; of several, that whose memory is nearest.
+
+    Raises:
+        SpecError: there is none.
+    """
+    alike = [gpu for gpu in load_catalog() if gpu.name == name]
+    if not alike:
+        raise SpecError(
+            f"the catalogue has no {name!r}, so that nothing is known of its rates; `ullage gpus` "
+            "lists what it has"
+        )
+    return min(alike, key=lambda gpu: abs(gpu.total_bytes - total_bytes))
 
 
 def find_entry(name: str) -> Gpu | EstimateOnlyGpu:

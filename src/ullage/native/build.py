@@ -1,5 +1,6 @@
 """Builds the native parts: the phantom library with a small stub for each of NVIDIA's sonames, the
-reader of snapshots (trace/csrc), and the replay of an estimate (estimate/csrc).
+reader of snapshots (trace/csrc), the replay of an estimate (estimate/csrc), and the event hook of
+`ullage record` (record/csrc).
 
 The stubs have no code. Each has a soname, such as libcublas.so.13, and depends on
 libullage_phantom.so beside it. So a loader that searches for the soname finds the phantom's
@@ -30,12 +31,26 @@ _PACKAGE = Path(__file__).parents[1]
 SOURCES = _PACKAGE / "phantom" / "csrc"
 DEFAULT_OUT = Path(__file__).parent / "lib"
 LIBRARY = "libullage_phantom.so"
-# Of Python's own: the sources of each, folders and files.
+# NVML for other programs than the one that runs on the phantom, which has it as libnvidia-ml.so.1.
+NVML = "libullage_nvml.so"
+# The other libraries: the sources of each, folders and files.
 EXTENSIONS = {
     "libullage_reader.so": (_PACKAGE / "trace" / "csrc",),
     "libullage_replay.so": (
         _PACKAGE / "estimate" / "csrc",
         SOURCES / "machine" / "address_space.c",
+    ),
+    NVML: (
+        _PACKAGE / "phantom" / "nvml",
+        SOURCES / "answers" / "nvml.c",
+        SOURCES / "answers" / "nvml_card.c",
+        SOURCES / "machine" / "device_text.c",
+        SOURCES / "machine" / "published.c",
+    ),
+    "libullage_event_hook.so": (
+        _PACKAGE / "record" / "csrc",
+        SOURCES / "machine" / "scope.c",
+        SOURCES / "machine" / "libc10.c",
     ),
 }
 LIBRARIES = (LIBRARY, *EXTENSIONS)
@@ -54,6 +69,7 @@ COMPILE_FLAGS = (
     f"-I{SOURCES}",
     f"-I{SOURCES / 'machine'}",
     f"-I{SOURCES / 'answers'}",
+    f"-I{_PACKAGE / 'phantom' / 'nvml'}",
 )
 # With -z defs an undefined function is an error here, not in the user's program.
 LINK_FLAGS = ("-shared", "-s", "-pthread", "-Wl,-z,defs")

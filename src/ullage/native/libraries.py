@@ -12,3 +12,7 @@ PHANTOM: Final = LIBRARY_DIR / "libullage_phantom.so"
 # (estimate/csrc).
 READER: Final = LIBRARY_DIR / "libullage_reader.so"
 REPLAY: Final = LIBRARY_DIR / "libullage_replay.so"
+# NVML for other programs than the one on the phantom (phantom/nvml).
+NVML: Final = LIBRARY_DIR / "libullage_nvml.so"
+# Loaded into the user's process by `ullage record`: the allocator's events (record/csrc).
+EVENT_HOOK: Final = LIBRARY_DIR / "libullage_event_hook.so"

@@ -68,6 +68,8 @@ class RunVariables:
             case.
         lone_rank: the rank that is played without its peers, if any.
         inputs: the directory in which each process notes the files that it reads; None: none does.
+        nvml: the directory in which each process tells NVML programs what it uses of the devices;
+            None: none does.
     """
 
     run_dir: Path
@@ -88,6 +90,7 @@ class RunVariables:
     assumptions: tuple[str, ...] = ()
     lone_rank: LoneRank | None = None
     inputs: Path | None = None
+    nvml: Path | None = None
 
     def to_environment(self) -> dict[str, str | None]:
         """The variables of a process; None: one that it must not inherit."""
@@ -110,6 +113,7 @@ class RunVariables:
             variables.RANK: None if rank is None else f"{rank.rank}/{rank.world_size}",
             variables.MAIL: None if rank is None else str(rank.mail),
             variables.INPUTS: _text(self.inputs),
+            variables.NVML: _text(self.nvml),
             variables.WORK: _flag(is_set=self.has_work),
             variables.CLOCK: _flag(is_set=self.has_clock),
             variables.VIRTUAL_TIME: self.virtual_time or None,
@@ -138,6 +142,7 @@ class RunVariables:
             assumptions=tuple(filter(None, environment.get(variables.ASSUME, "").split(","))),
             lone_rank=_lone_rank(environment),
             inputs=_path(environment, variables.INPUTS),
+            nvml=_path(environment, variables.NVML),
         )
 
 

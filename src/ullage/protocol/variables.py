@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 PHANTOM: Final = "ULLAGE_PHANTOM"
 RECORD: Final = "ULLAGE_RECORD"
+RECORDING: Final = "ULLAGE_RECORDING"
 PARENT: Final = "ULLAGE_PARENT"
 RUN_DIR: Final = "ULLAGE_RUN_DIR"
 INPUTS: Final = "ULLAGE_INPUTS"
@@ -22,6 +23,7 @@ NUM_DEVICES: Final = "ULLAGE_NUM_DEVICES"
 LIBRARIES: Final = "ULLAGE_LIBRARIES"
 COMPLETION: Final = "ULLAGE_COMPLETION"
 PLATFORM: Final = "ULLAGE_PLATFORM"
+NVML: Final = "ULLAGE_NVML"
 
 STEPS: Final = "ULLAGE_STEPS"
 PROGRESS: Final = "ULLAGE_PROGRESS"
@@ -78,6 +80,7 @@ VARIABLES: Final = (
             "testing/options.py",
             "api/calibrate.py",
             "programs/measure_rates.py",
+            "record/measured/record_document.py",
         ),
     ),
     Variable(
@@ -85,6 +88,12 @@ VARIABLES: Final = (
         "0: nothing is recorded, and nothing of ullage is imported; default 1",
         ("whatif/child.py", "testing/warm_pytest.py"),
         (_SITE,),
+    ),
+    Variable(
+        RECORDING,
+        "what `ullage record` asks of a process on a real GPU: a JSON object",
+        ("runs/recorded.py", "record/measured/program.py"),
+        (_SITE, "record/measured/recording_settings.py"),
     ),
     Variable(
         PARENT,
@@ -104,6 +113,7 @@ VARIABLES: Final = (
             "phantom/orphan_processes.py",
             "record/requests/calls.py",
             "record/session/input_files.py",
+            "record/measured/entrance.py",
             *_RECORDER,
             _SCRIPT,
             "testing/child.py",
@@ -126,7 +136,12 @@ VARIABLES: Final = (
             "record/session/peaks.py",
         ),
     ),
-    Variable(NUM_DEVICES, "the number of devices, all alike", _LAUNCH, (_DEVICE_C,)),
+    Variable(
+        NUM_DEVICES,
+        "the number of devices, all alike",
+        _LAUNCH,
+        (_DEVICE_C, "phantom/bootstrap.py"),
+    ),
     Variable(
         LIBRARIES,
         "the versions of NVIDIA's libraries that torch was built with: key=value;key=value",
@@ -144,6 +159,12 @@ VARIABLES: Final = (
         "the system whose driver's order of addresses the devices have: linux or windows",
         (*_LAUNCH, "programs/allocator_replay.py"),
         (_DEVICE_C,),
+    ),
+    Variable(
+        NVML,
+        "the directory in which each process tells NVML programs what it uses of the devices",
+        _LAUNCH,
+        ("phantom/bootstrap.py", "phantom/csrc/machine/publish.c"),
     ),
     Variable(STEPS, "the number of steps after which the program ends", _LAUNCH, _RECORDER),
     Variable(

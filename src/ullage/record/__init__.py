@@ -1,5 +1,40 @@
-"""What happens inside the watched process: events, phases, owners, values, and their record.
+"""What runs inside a watched process, where torch is.
 
-Everything here runs in the user's own interpreter, beside the user's torch: standard library and
-torch, nothing else.
+The package itself can be called: it is what `ullage.record` is.
+
+    with ullage.record("run.ullage"):
+        train()
+    recording = ullage.record.attach()
 """
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ullage.record.measured.entrance import Recording
+
+
+def attach(path: str | os.PathLike[str] | None = None, **options: str | float | None) -> Recording:
+    """Begins to record, such as in a notebook; see `ullage.record.measured.entrance.attach`."""
+    from ullage.record.measured import entrance
+
+    return entrance.attach(path, **options)  # type: ignore[arg-type]
+
+
+class _Package(ModuleType):
+    """The package as a function."""
+
+    def __call__(
+        self, path: str | os.PathLike[str] | None = None, **options: str | float | None
+    ) -> Recording:
+        """A context manager and decorator; see `ullage.record.measured.entrance.Recording`."""
+        from ullage.record.measured import entrance
+
+        return entrance.Recording(path, **options)  # type: ignore[arg-type]
+
+
+sys.modules[__name__].__class__ = _Package

@@ -177,6 +177,12 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     *_list("torch.optim.Optimizer", "_optimizer_step_pre_hooks", "hooks of a step are not run"),
     *_list(
+        "torch.amp.grad_scaler.GradScaler",
+        "_maybe_opt_step",
+        "steps that a gradient scaler skips are not counted",
+        is_optional=True,
+    ),
+    *_list(
         "torch.optim.lr_scheduler",
         "_opt_called _wrapped_by_lr_sched",
         "a scheduler warns of an order of calls that is right",

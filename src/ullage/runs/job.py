@@ -85,7 +85,7 @@ def make_options(
         assumed=Assumed.parse(assume),
         plan=loaded_plan,
         platform=_parse_platform(platform),
-        has_clock=time or _names_links(interconnect) or _is_virtual(clock),
+        has_clock=_names_links(interconnect) or time or _is_virtual(clock),
         interconnect=interconnect,
         has_virtual_time=_is_virtual(clock),
     )
@@ -168,7 +168,11 @@ def job_peer_ranks(job: Job, mail: Path) -> Iterator[PeerRanks | None]:
 
     def environment_of(number: int, directory: Path) -> dict[str, str]:
         options = replace(
-            job.options, rank=replace(rank, number=number), mail=mail, has_snapshot=False
+            job.options,
+            rank=replace(rank, number=number),
+            mail=mail,
+            has_snapshot=False,
+            nvml=None,
         )
         return make_environment(directory, job.device, job.build, options)
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ullage.trace.bounds import AtOnce as AtOnce
 from ullage.trace.bounds import WarmCache, WorkspaceEnds
 from ullage.trace.category import Category as Category
+from ullage.trace.measured import Measured
 from ullage.trace.work import Work
 from ullage.trace.work_log import WorkLog
 from ullage.trace.workspaces import Scratch as Scratch
@@ -329,6 +330,7 @@ class Record:
     result of doing all work at once. `other_order` has pairs: a device, and its reserved peak with
     the other order of addresses. `num_timed` is how often Inductor timed kernels; `warm`
     has the result of not doing so. `workspace_ends` has the result of `scratch` at its bounds.
+    `measured` is there where a real GPU was recorded.
     """
 
     ullage: str
@@ -377,6 +379,7 @@ class Record:
     requests: tuple[Request, ...] = ()
     work: Work | None = None
     work_log: WorkLog | None = None
+    measured: Measured | None = None
 
     def order(self, own_pid: int) -> tuple[bool, int, float]:
         """What sorts the records of one run: the program's own process, then by rank and start."""

@@ -19,6 +19,7 @@ import numpy as np
 from ullage.errors import SnapshotError
 from ullage.trace import field_checks
 from ullage.trace.marks import parse_mark, parse_stop
+from ullage.trace.measured import parse_measured
 from ullage.trace.model import (
     AssumedBytes,
     AssumedShape,
@@ -139,7 +140,12 @@ def _parse_optional(fields: Mapping[str, Any]) -> dict[str, Any]:
         "num_timed",
     )
     numbers = {name: field_checks.size(fields, name, 0) for name in sizes}
-    return {**numbers, "work": parse_work(fields), "work_log": parse_work_log(fields)}
+    return {
+        **numbers,
+        "work": parse_work(fields),
+        "work_log": parse_work_log(fields),
+        "measured": parse_measured(fields),
+    }
 
 
 def _parse_not_initialised(fields: Mapping[str, Any]) -> dict[str, Any]:

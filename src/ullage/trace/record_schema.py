@@ -32,6 +32,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "pinned": ("position", "bytes"),
     "holders": ("position", "device", "address", "chain"),
     "graphs": ("position", "num_nodes", "chain"),
+    "step_peaks": ("first", "num_steps", "allocated_bytes", "reserved_bytes", "seconds"),
 }  # fmt: skip
 """What the entries of a list are, where each is a row of values."""
 
@@ -197,9 +198,27 @@ class BasisFields(TypedDict):
     not_initialised: SkippedFields
 
 
+class MeasuredFields(TypedDict):
+    """What a record on a real GPU has besides.
+
+    mode: how much was recorded (record/measured/recording_settings.py). driver: NVIDIA's version.
+    num_lost: the events that left the ring. step_peaks: [first step, number of steps, allocated
+    bytes, reserved bytes, seconds]. num_others: of each device, the processes beside this one when
+    CUDA started; None: NVML did not tell. is_phantom: the GPU was the phantom.
+    """
+
+    mode: str
+    driver: str | None
+    num_lost: int
+    step_peaks: Rows
+    num_others: NotRequired[list[int | None]]
+    is_phantom: NotRequired[bool]
+
+
 class OptionalFields(TypedDict, total=False):
     """What a record has only where the run requested it."""
 
+    measured: MeasuredFields
     work: WorkFields
     work_log: WorkLogFields
 

@@ -1,115 +1,109 @@
-"""What only a record tells: by hand; sizes in MiB."""
+"""Of a job's ranks the odd one is named, by its peak or by the time of its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import pickle
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pytest
 
-from ullage.explain.moments.levels import find_levels
-from ullage.explain.moments.series import find_moments, sum_at_moments
-from ullage.explain.owners.recorded import Recorded
-from ullage.explain.reconcile import reconcile
-from ullage.explain.rules.case import make_case
-from ullage.explain.snapshot import SnapshotReport
-from ullage.units import MIB
+from ullage import SnapshotError, read_recording
+from ullage.explain.recorded import find_odd_ranks
+from ullage.trace.measured import Measured, StepsPeak
+from ullage.trace.model import Record
+from ullage.trace.reader import parse_record
 
-ReportOf = Callable[..., SnapshotReport]
-STEP = "F x#+64 f B x#- b O o S"
+GIB = 1 << 30
+EMPTY = dict.fromkeys(("address", "bytes", "reserved", "scope", "device", "kind"), b"")
 
 
-def repeat(pattern: str, count: int) -> str:
-    """A pattern repeated, # standing for the number of the turn."""
-    return " ".join(pattern.replace("#", str(number)) for number in range(count))
+def record_fields(rank: int | None, peak_bytes: int) -> dict[str, Any]:
+    device = {
+        "index": 0, "name": "NVIDIA H100 80GB HBM3", "total_bytes": 80 * GIB,
+        "context_bytes": GIB, "non_torch_bytes": 0, "outside": [],
+        "peak_requested_bytes": peak_bytes, "peak_allocated_bytes": peak_bytes,
+        "peak_reserved_bytes": peak_bytes, "num_allocs": 1, "num_segments": 1, "num_ooms": 0,
+        "num_alloc_retries": 0,
+    }  # fmt: skip
+    return {
+        "schema": "ullage.record/1", "ullage": "0.1.0", "torch": "2.15.0", "cuda": "13.2",
+        "python": "3.11.7", "argv": ["train.py"], "pid": 100 + (rank or 0), "rank": rank,
+        "started_s": 1.0, "ended_s": 9.0,
+        "exit": {"kind": "returned", "exception": None, "message": None, "where": None, "code": 0},
+        "devices": [device], "first_position": 0, "events": EMPTY, "marks": [], "claims": [],
+        "measured": {
+            "mode": "counters", "driver": "580.65", "num_lost": 0,
+            "step_peaks": [
+                [0, 1, peak_bytes, peak_bytes, 2.0],
+                [1, 3, peak_bytes, peak_bytes, 0.3],
+            ],
+        },
+    }  # fmt: skip
 
 
-def recorded(report: SnapshotReport) -> Recorded:
-    """What the record of the only device tells."""
-    (device,) = report.devices
-    assert device.recorded is not None
-    return device.recorded
+def record(rank: int | None, peak_bytes: int, step_s: float = 0.1) -> Record:
+    parsed = parse_record(record_fields(rank, peak_bytes))
+    assert parsed.measured is not None
+    rows = (StepsPeak(0, 1, 0, 0, 9.0), StepsPeak(1, 2, 0, 0, 2 * step_s))
+    return replace(parsed, measured=Measured("counters", None, 0, rows))
 
 
-def test_a_record_of_before_says_nothing_of_uses(report_of: ReportOf, file_of: ReportOf) -> None:
-    assert recorded(report_of("[64 a+4 b+8", has_record=True)).dead is None
-    file: Any = file_of("[64 a+4", has_record=True)
-    del file["ullage"]["copies"]
-    assert recorded(report_of("", **file)).transfers is None
+@pytest.mark.parametrize(
+    ("peaks", "odd"),
+    [
+        ([10, 10, 12, 10], 2),
+        ([10, 10, 10, 8], 3),
+        ([10, 10, 10, 10], None),
+        ([10, 11, 12, 13], None),
+    ],
+)
+def test_the_rank_that_is_furthest_from_the_others_is_odd(
+    peaks: list[int], odd: int | None
+) -> None:
+    sentences = find_odd_ranks([record(rank, peak * GIB) for rank, peak in enumerate(peaks)])
+    assert [text.partition(" is odd: its peak")[0] for text in sentences] == (
+        [] if odd is None else [f"rank {odd}"]
+    )
 
 
-def test_what_was_freed_after_its_last_use_was_dead(report_of: ReportOf) -> None:
-    script = "[512 a+90 a~ b+1 c+1 d+1 e+100 e~ a- e- S b~ c~ d~ S S"
-    dead = recorded(report_of(script, has_record=True)).dead
-    assert dead is not None
-    assert dead.blocks.tolist() == [0]
-    assert dead.size_bytes == 90 * MIB
-    # Without it from its last use on: 1 + 1 + 1 + 100, which is more than the 90 before.
-    assert dead.lower_peak_bytes == 103 * MIB
+def test_of_two_ranks_the_larger_is_named_and_none_is_odd() -> None:
+    assert find_odd_ranks([record(0, 10 * GIB), record(1, 20 * GIB)]) == [
+        "rank 1 needs more than rank 0: its peak is 20.0 GiB allocated, 10.0 GiB on rank 0"
+    ]
+    assert find_odd_ranks([record(0, 100 * GIB), record(1, 101 * GIB)]) == []
 
 
-def test_what_the_next_operations_let_go_of_was_not_dead(report_of: ReportOf) -> None:
-    dead = recorded(report_of("[512 a+90 a~ b+1 e+100 e~ a- e- S b~ S S", has_record=True)).dead
-    assert dead is not None and not len(dead.blocks)
+def test_a_small_difference_is_not_odd() -> None:
+    assert find_odd_ranks([record(rank, 10 * GIB + (rank == 1)) for rank in range(4)]) == []
 
 
-def test_copies_are_told_by_kind_and_step(report_of: ReportOf) -> None:
-    script = "[4096 w+300 w< " + repeat("i#+3 i#<p j#+2 j#< j#< " + STEP + " i#- j#-", 5)
-    transfers = recorded(report_of(script, has_record=True)).transfers
-    assert transfers is not None
-    found = [(one.is_pinned, one.step_bytes // MIB, one.num_copies) for one in transfers]
-    # Not the weights, which come with the first step, and not the first step.
-    assert found == [(False, 4, 8), (True, 3, 4)]
-    assert not any(one.is_waited_for or one.is_beside for one in transfers)
+def test_a_straggler_is_named_by_the_time_of_its_steps() -> None:
+    records = [record(rank, GIB, 0.15 if rank == 2 else 0.1) for rank in range(4)]
+    (sentence,) = find_odd_ranks(records)
+    assert sentence == "rank 2 is odd: a step takes 0.15 s, 0.1 s on the other ranks"
 
 
-def test_pinned_memory_is_told_by_step(report_of: ReportOf) -> None:
-    script = "[512 ^10 " + repeat(STEP + " ^2#", 3)
-    pinned = recorded(report_of(script, has_record=True)).pinned
-    assert pinned is not None
-    # No event of the allocator tells what is pinned right before a step's end from right after.
-    assert (pinned.size_bytes // MIB)[0] in (10, 20)
-    assert (pinned.size_bytes // MIB)[-1] == 22
+def test_a_directory_of_ranks_is_one_report(tmp_path: Path) -> None:
+    for rank in range(3):
+        fields = record_fields(rank, (2 if rank == 1 else 1) * GIB)
+        snapshot = {"segments": [], "device_traces": [], "ullage": fields}
+        (tmp_path / f"train-rank{rank}.pickle").write_bytes(pickle.dumps(snapshot))
+    recorded = read_recording(tmp_path)
+    assert [process.record.rank for process in recorded.report.processes] == [0, 1, 2]
+    assert recorded.document["basis"]["allocator"]["kind"] == "measured"
+    assert recorded.document["basis"]["device"]["kind"] == "measured"
+    assert recorded.peak_allocated_bytes == 2 * GIB
+    assert "rank 1 is odd" in recorded.text()
+    assert recorded.text().startswith("measured on NVIDIA H100 80GB HBM3: peak 2.0 GiB")
+    assert "driver 580.65" in recorded.text()
 
 
-def test_a_device_adds_up_and_what_is_not_known_is_none(report_of: ReportOf) -> None:
-    (known,) = report_of("[512 a+90", has_record=True).devices
-    lines = reconcile(known.fragmentation, known.totals)
-    assert lines.reserved_bytes == known.peak_reserved_bytes == 512 * MIB
-    assert lines.process_bytes == (512 + 96) * MIB
-    assert lines.total_bytes == lines.process_bytes + lines.free_bytes  # type: ignore[operator]
-    (foreign,) = report_of("[512 a+90").devices
-    lines = reconcile(foreign.fragmentation, foreign.totals)
-    assert lines.reserved_bytes == 512 * MIB
-    assert {lines.context_bytes, lines.library_bytes, lines.other_process_bytes,
-            lines.free_bytes, lines.total_bytes, lines.process_bytes} == {None}  # fmt: skip
-
-
-def test_series_are_what_is_live_at_each_moment(report_of: ReportOf) -> None:
-    report = report_of("[4096 " + repeat("a#+3 b#+5 a#- c#+7 b#-", 300) + " z+90 z-")
-    (device,) = report.devices
-    levels = find_levels(device.replay)
-    moments = find_moments(levels)
-    assert len(moments) <= 256
-    assert device.peak_event in moments
-    group = np.arange(len(device.replay.blocks), dtype=np.int64) % 3
-    found = sum_at_moments(device.replay, moments, group, 3)
-    for column, event in enumerate(moments.tolist()):
-        live = device.replay.blocks.is_live(event)
-        sums = [int(device.replay.blocks.size_bytes[live & (group == g)].sum()) for g in range(3)]
-        assert found[:, column].tolist() == sums
-        assert sum(sums) == levels.allocated_bytes[event + 1]
-
-
-def test_a_name_for_what_is_held_is_found(report_of: ReportOf, file_of: ReportOf) -> None:
-    file: Any = file_of("[512 a+90 b+3 c+4", has_record=True)
-    address = file["device_traces"][0][1]["addr"]
-    file["ullage"]["holders"] = [[3, 0, address, "outputs[17] in train()"]]
-    file["ullage"]["graphs"] = [[3, 7, "loss in train()"], [3, 90, "total in train()"]]
-    report = report_of("", **file)
-    holders = recorded(report).holders
-    assert holders.name([0, 1]) == "outputs[...] in train()"
-    assert holders.name([1]) is None
-    assert holders.graph is not None and holders.graph.chain == "total in train()"
-    case = make_case(report, report.devices[0])
-    assert case.list_holders(np.array([0])) == ("held by outputs[...] in train()",)
+def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match="has no files"):
+        read_recording(tmp_path)
+    snapshot = {"segments": [], "device_traces": []}
+    (tmp_path / "other.pickle").write_bytes(pickle.dumps(snapshot))
+    with pytest.raises(SnapshotError, match=r"other\.pickle.*was not recorded on a GPU"):
+        read_recording(tmp_path)

@@ -33,6 +33,7 @@ FULL = RunVariables(
     assumptions=("nonzero=half", "experts=balanced"),
     lone_rank=LoneRank(5, 64, Path("/mail")),
     inputs=Path("/inputs"),
+    nvml=Path("/node"),
 )
 PLAN = PlanVariables(Path("/run/plan.json"), Path("/run"), describes=True, replays=True)
 
@@ -74,7 +75,10 @@ def test_each_variable_is_declared_once() -> None:
     names = [variable.name for variable in VARIABLES]
     assert sorted(names) == sorted(constants)
     sent = FULL.to_environment().keys() | PLAN.to_environment().keys()
-    others = {variables.RECORD, variables.COMPLETION, variables.WARM, variables.PREFORK}
+    others = {
+        variables.RECORD, variables.COMPLETION, variables.WARM, variables.PREFORK,
+        variables.RECORDING,
+    }  # fmt: skip
     assert sent | others == set(names) and not sent & others
 
 

@@ -83,7 +83,11 @@ TRAINING, INFERENCE = StepKind.TRAINING, StepKind.INFERENCE
         ("C FB2 FB1 FB2 FB1", 10, [(3, TRAINING)]),  # as a GAN: the steps of both
         ("C FBFBFB1 FBFBFB1 FBFBFB1 FB", 22, [(3, TRAINING)]),  # accumulation
         ("FB FB C FB1 FB1 FB1 FB1", 14, [(3, TRAINING)]),  # backwards before the optimizer
-        ("C FB12 FB12 FB12 FB12", 12, [(3, TRAINING)]),  # two optimizers end one step
+        ("C FB12 FB12 FB12 FB12", 13, [(3, TRAINING)]),  # two optimizers end one step
+        ("C FB12 FB12 FB1 FB1", 13, [(3, TRAINING)]),  # the second does not step any more
+        ("C FB12 FB12 FB1 BB1", 13, [(3, TRAINING)]),  # nor is there a forward of a module
+        ("C FB12 FB12 FB11", 13, [(4, TRAINING)]),  # the first steps twice
+        ("C FB1 FB2 FB1 FB2 FB1", 10, [(3, TRAINING)]),  # they take turns
         ("C NNNNNNN", 8, []),  # an optimizer, and no training
     ],
 )

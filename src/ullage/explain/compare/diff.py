@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ullage.explain.compare.agreement import Run, Term, find_terms
 from ullage.explain.compare.causes import Cause, Evidence, find_causes
 from ullage.explain.compare.changes import (
     Change,
@@ -64,6 +65,7 @@ class DiffReport:
         differences: recorded differences, such as the torch version and the allocator's settings.
         causes: the causes of the change, the most conclusive first; empty where nothing changed.
         is_known: whether the categories of both snapshots were recorded, not guessed.
+        terms: of a prediction and what was measured, term by term; empty for other pairs.
     """
 
     sides: tuple[SnapshotReport, SnapshotReport]
@@ -77,6 +79,7 @@ class DiffReport:
     differences: tuple[Difference, ...]
     causes: tuple[Cause, ...]
     is_known: bool
+    terms: tuple[Term, ...] = ()
 
     @property
     def changed_bytes(self) -> int:
@@ -99,6 +102,7 @@ def diff_snapshots(before: SnapshotReport, after: SnapshotReport) -> DiffReport 
     )
     peaks = (Moment(before, first, first.peak_event), Moment(after, second, second.peak_event))
     by_site = tuple(compare_sites(*peaks))
+    by_category = tuple(compare_categories(*peaks))
     phases = find_phase_peaks(first), find_phase_peaks(second)
     differences = tuple(find_differences((before, first), (after, second)))
     findings = find_findings(before), find_findings(after)
@@ -110,12 +114,13 @@ def diff_snapshots(before: SnapshotReport, after: SnapshotReport) -> DiffReport 
         after=second,
         findings=findings,
         phases=tuple(_compare_phases(peaks, phases)),
-        by_category=tuple(compare_categories(*peaks)),
+        by_category=by_category,
         by_module=tuple(compare_modules(*peaks)),
         by_site=by_site,
         differences=differences,
         causes=find_causes(Evidence(*peaks, held_moments, findings, by_site, differences)),
         is_known=first.owners.is_known and second.owners.is_known,
+        terms=find_terms(Run(before, first), Run(after, second), by_category),
     )
 
 

@@ -17,6 +17,7 @@ from ullage.explain.moments.evaluations import (
 )
 from ullage.explain.moments.phases import Phase, Regions
 from ullage.trace.lifetime import NEVER
+from ullage.trace.measured import Measured
 from ullage.trace.model import Int64Array, Mark, MarkKind
 from ullage.trace.timeline import Timeline, max_between
 
@@ -71,6 +72,14 @@ class EvaluationPeak:
     before_step: int
     num_forwards: int
     peak: Peak
+
+
+def counted_steps(measured: Measured) -> tuple[StepPeak, ...]:
+    """The steps of a record that has the allocator's counters alone, which know no phases."""
+    return tuple(
+        StepPeak(row.first, Peak(row.allocated_bytes, row.reserved_bytes), {}, is_complete=True)
+        for row in measured.step_peaks
+    )
 
 
 def peak_per_step(

@@ -8,13 +8,14 @@ of functions play no part.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
 from ullage.record.owners import sharded
 from ullage.record.owners.module_trees import find_roots, join, live_owners
 from ullage.record.owners.modules import Modules, Place
+from ullage.record.patches import Patches
 from ullage.record.session import library
 
 Claim = tuple[int, int, int, str, str]  # position, device, address, category, name
@@ -27,7 +28,8 @@ _SELDOM = frozenset([*range(4), *(10**power for power in range(1, 9))])
 class Claims:
     """Collects claims. One for the process."""
 
-    def __init__(self, torch: ModuleType, modules: Modules) -> None:
+    def __init__(self, torch: ModuleType, modules: Modules, patches: Patches | None = None) -> None:
+        self.patches = patches or Patches()
         self._claims: list[tuple[int, int, int, str, Name]] = []
         self._torch = torch
         self._modules = modules
@@ -42,6 +44,23 @@ class Claims:
             (position, device, address, category, naming(name[0]) if name else "")
             for position, device, address, category, name in self._claims
         ]
+
+    def keep_from(self, first: int, births: Mapping[tuple[int, int], int]) -> None:
+        """Forgets claims of blocks that are gone, where the events before a position are.
+
+        births: of each block that was there at that position, by device and address, the position
+            of the event that brought it: its claims are moved to `first`.
+        """
+        claims: dict[tuple[int, int, int, str, int], tuple[int, int, int, str, Name]] = {}
+        for position, device, address, category, name in self._claims:
+            birth = births.get((device, address))
+            if position > first or (birth is not None and birth < position):
+                row = (max(position, first), device, address, category, name)
+                claims[(*row[:4], id(name))] = row
+        self._claims[:] = claims.values()
+
+    def __len__(self) -> int:
+        return len(self._claims)
 
     def claim_module(self, module: Any) -> None:
         """The parameters and buffers of a root module."""

@@ -11,12 +11,16 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ullage.record.patches import Patches
+
 _PLACE = "torch.distributed.fsdp._fully_shard."
 _WATCHED = "_ullage_watched"
 
 
 class Claiming(Protocol):
     """What collects claims."""
+
+    patches: Patches
 
     def claim_for(self, parameter: Any, tensor: Any, category: str) -> None:
         """A tensor that belongs to a parameter; None: to no single one."""
@@ -28,7 +32,8 @@ def watch(claims: Claiming) -> None:
     group = getattr(sys.modules.get(_PLACE + "_fsdp_param_group"), "FSDPParamGroup", None)
     if single is None or group is None or hasattr(group, _WATCHED):
         return
-    setattr(group, _WATCHED, True)
+    patches = claims.patches
+    patches.replace(group, _WATCHED, value=True)
 
     def claim_whole(whole: Any) -> None:
         claims.claim_for(whole.sharded_param, whole._unsharded_param, "parameter")
@@ -48,19 +53,20 @@ def watch(claims: Claiming) -> None:
                 if gradient is not None:
                     claims.claim_for(whole.sharded_param, gradient, "gradient")
 
-    _call_with(single, "to_unsharded", after=claim_whole)
-    _call_with(group, "unshard", after=claim_gathered)
-    _call_with(group, "post_backward", before=claim_gradients)
+    _call_with(patches, (single, "to_unsharded"), after=claim_whole)
+    _call_with(patches, (group, "unshard"), after=claim_gathered)
+    _call_with(patches, (group, "post_backward"), before=claim_gradients)
 
 
 def _call_with(
-    kind: Any,
-    name: str,
+    patches: Patches,
+    place: tuple[Any, str],
     *,
     before: Callable[[Any], None] | None = None,
     after: Callable[[Any], None] | None = None,
 ) -> None:
     """Wraps a method, where this torch has it."""
+    kind, name = place
     method = getattr(kind, name, None)
     if method is None:
         return
@@ -74,4 +80,4 @@ def _call_with(
             after(self)
         return result
 
-    setattr(kind, name, call)
+    patches.replace(kind, name, call)

@@ -13,13 +13,26 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from ullage.record import torch_internals
+from ullage.record.patches import Patches
 from ullage.record.session.import_hooks import on_import
 from ullage.record.session.phases import Phases
-from ullage.record.values.values import Values
-from ullage.record.weights.weights import SkippedWeights
+
+
+class Following(Protocol):
+    """What follows small values, and does not while the compiler traces."""
+
+    is_tracing: bool
+
+
+class Settling(Protocol):
+    """What puts the initialisation of weights off."""
+
+    def settle(self, *, is_reading: bool) -> None:
+        """Fills what was put off."""
+
 
 # A bound method of these names is a whole call of its module.
 _CALLS = ("__call__", "_call_impl", "_wrapped_call_impl", "_lazy_forward")
@@ -29,13 +42,20 @@ class Compiled:
     """Watches torch's compiler. One for the process."""
 
     def __init__(
-        self, torch: ModuleType, phases: Phases, values: Values, weights: SkippedWeights
+        self,
+        torch: ModuleType,
+        phases: Phases,
+        values: Following,
+        weights: Settling,
+        patches: Patches | None = None,
     ) -> None:
         self._torch = torch
+        self._patches = patches or Patches()
         self._phases = phases
         self._values = values
         self._weights = weights
         self._dynamo: Any = None  # torch._dynamo, once it is loaded
+        self.call_off: Callable[[], None] = lambda: None  # waits for what is imported later
         self._num_traces = self._num_hiding = 0
         self._hidden: list[tuple[dict[int, Any], int, Any]] = []
 
@@ -45,15 +65,19 @@ class Compiled:
         modules = self._torch.nn.modules.module
         has_any = torch_internals.find(self._torch, "torch.nn.modules.module._has_any_global_hook")
         if has_any is not None:  # torch warns of global hooks: of those of the program alone
-            modules._has_any_global_hook = self._without_hooks(lambda: bool(has_any()))
+            hidden = self._without_hooks(lambda: bool(has_any()))
+            self._patches.replace(modules, "_has_any_global_hook", hidden)
         dynamo.trace_rules.add(__name__.rpartition(".")[0])
         # Callbacks of the program's own may come and go, so the calls of all of them are watched.
         handler = dynamo.callback.callback_handler
-        handler.run_start_callbacks = self._around(handler.run_start_callbacks, self._begin_trace)
-        handler.run_end_callbacks = self._around(handler.run_end_callbacks, self._end_trace)
+        for name, note in (
+            ("run_start_callbacks", self._begin_trace),
+            ("run_end_callbacks", self._end_trace),
+        ):
+            self._patches.replace(handler, name, self._around(getattr(handler, name), note))
         context = dynamo.eval_frame._TorchDynamoContext
-        context.__call__ = self._around_compile(context.__call__)
-        on_import("torch._dynamo.aot_compile", self._watch_ahead)
+        self._patches.replace(context, "__call__", self._around_compile(context.__call__))
+        self.call_off = on_import("torch._dynamo.aot_compile", self._watch_ahead)
 
     def _watch_ahead(self, aot_compile: Any) -> None:
         """What is compiled ahead of its first call is traced without those callbacks."""
@@ -67,7 +91,7 @@ class Compiled:
             finally:
                 self._end_trace()
 
-        aot_compile.aot_compile_fullgraph = trace_and_compile
+        self._patches.replace(aot_compile, "aot_compile_fullgraph", trace_and_compile)
 
     def _around(self, run: Callable[..., Any], also: Callable[[], None]) -> Callable[..., Any]:
         @functools.wraps(run)
@@ -198,4 +222,4 @@ class Compiled:
         return next((value for value in values if isinstance(value, kind)), None)
 
 
-__all__ = ["Compiled"]
+__all__ = ["Compiled", "Following", "Settling"]

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from ullage.record.owners import source_location
+from ullage.record.patches import Patches
 
 Snapshot = dict[str, Any]
 _OPS = f"torch{os.sep}_ops.py"
@@ -51,8 +52,9 @@ class Window:
 class History:
     """The one history of a process: `install` before CUDA is initialised, `begin` once it is."""
 
-    def __init__(self, torch: ModuleType) -> None:
+    def __init__(self, torch: ModuleType, max_entries: int | None = None) -> None:
         self._torch: Any = torch
+        self._max_entries = max_entries or MAX_ENTRIES
         self._c = torch._C
         self._memory = torch.cuda.memory
         self._is_ours = False
@@ -63,11 +65,12 @@ class History:
         self._snapshot: Callable[..., Snapshot] = self._c._cuda_memorySnapshot
         self._take_snapshot: Callable[[], Snapshot] = self._memory._snapshot
 
-    def install(self) -> None:
+    def install(self, patches: Patches | None = None) -> None:
         """Puts the program's calls behind the view."""
-        self._c._cuda_record_memory_history = self._record_for_program
-        self._c._cuda_record_memory_history_legacy = self._record_as_of_old
-        self._c._cuda_memorySnapshot = self._snapshot_for_program
+        patches = patches or Patches()
+        patches.replace(self._c, "_cuda_record_memory_history", self._record_for_program)
+        patches.replace(self._c, "_cuda_record_memory_history_legacy", self._record_as_of_old)
+        patches.replace(self._c, "_cuda_memorySnapshot", self._snapshot_for_program)
 
     def begin(self) -> None:
         """Starts ullage's own recording.
@@ -80,8 +83,14 @@ class History:
         context = "alloc" if self.can_have_stacks else None
         with self._ours():
             self._memory._record_memory_history(
-                "all", context=context, stacks="python", max_entries=MAX_ENTRIES
+                "all", context=context, stacks="python", max_entries=self._max_entries
             )
+
+    def end(self) -> None:
+        """Stops ullage's own recording; a program that has turned it on itself keeps it on."""
+        if self._view is None:
+            with self._ours():
+                self._memory._record_memory_history(None)
 
     def snapshot(self) -> Snapshot:
         """Everything since `begin`; by way of torch's Python function, as `begin`."""
@@ -131,7 +140,7 @@ class History:
             ):  # actions that the program does not want to see; ullage does
                 skipped, options[index] = frozenset(option), []
         taken = "all" if context == "all" else "alloc"
-        self._record("all", taken, stacks, MAX_ENTRIES, *(False for _ in clear), *options)
+        self._record("all", taken, stacks, self._max_entries, *(False for _ in clear), *options)
         opens = context is not None and not self._has_open_window()
         view = None if any(clear) else self._view
         now = self._lengths() if view is None or opens else ()
@@ -194,11 +203,13 @@ def visible(snapshot: Snapshot, view: View | None, windows: Sequence[Window] = (
 
 
 def without_ours(snapshot: Snapshot) -> Snapshot:
-    """Takes ullage out of every stack: its own frames, and those of torch's that it called."""
+    """Takes ullage out of every stack: its own frames, and those of torch's that it called. Equal
+    stacks become one list, which is looked at, and written to a file, once.
+    """
     holders = [entry for trace in snapshot["device_traces"] for entry in trace]
     holders += snapshot["segments"]
     holders += [block for segment in snapshot["segments"] for block in segment["blocks"]]
-    stacks = [holder["frames"] for holder in holders if holder.get("frames")]
+    stacks = _share_stacks(holders)
     # torch makes one dict of each place, so most of them are looked at once.
     places = {id(frame): frame["filename"] for stack in stacks for frame in stack}
     ours = {number for number, filename in places.items() if source_location.is_ours(filename)}
@@ -214,6 +225,24 @@ def without_ours(snapshot: Snapshot) -> Snapshot:
                 entries.append(frame)
         stack[:] = entries
     return snapshot
+
+
+def _share_stacks(holders: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The stacks that differ; a holder of one that was there before gets that one's list."""
+    stacks: dict[tuple[int, ...], list[dict[str, Any]]] = {}
+    # By both ends and the length: a program in its steps has few stacks that are alike in these,
+    # and to compare two costs less than the places of all frames as a key.
+    latest: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
+    for holder in holders:
+        stack = holder.get("frames")
+        if not stack:
+            continue
+        ends = (id(stack[0]), id(stack[-1]), len(stack))
+        other = latest.get(ends)
+        if other != stack:
+            other = latest[ends] = stacks.setdefault(tuple(map(id, stack)), stack)
+        holder["frames"] = other
+    return list(stacks.values())
 
 
 def _directory() -> list[str]:

@@ -12,22 +12,33 @@ from typing import Any
 Load = Callable[[ModuleType], None]
 
 
-def on_import(name: str, callback: Load) -> None:
-    """Calls `callback(module)` when a module has been imported; at once where it is there."""
+def on_import(name: str, callback: Load) -> Callable[[], None]:
+    """Calls `callback(module)` when a module has been imported; at once where it is there. Returns
+    what calls that off.
+    """
     if name in sys.modules:
         callback(sys.modules[name])
-        return
+        return lambda: None
 
     def load_and_call(module: ModuleType, load: Load) -> None:
         load(module)
         callback(module)
 
-    around_import(name, load_and_call)
+    return around_import(name, load_and_call)
 
 
-def around_import(name: str, arrive: Callable[[ModuleType, Load], None]) -> None:
-    """Calls `arrive(module, load)` instead of loading a module; load(module) is what loads it."""
-    sys.meta_path.insert(0, _Finder(name, arrive))
+def around_import(name: str, arrive: Callable[[ModuleType, Load], None]) -> Callable[[], None]:
+    """Calls `arrive(module, load)` instead of loading a module; load(module) is what loads it.
+    Returns what calls that off.
+    """
+    finder = _Finder(name, arrive)
+    sys.meta_path.insert(0, finder)
+
+    def call_off() -> None:
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(finder)
+
+    return call_off
 
 
 def find_after(

@@ -1,6 +1,7 @@
 """The phantom's own entry points, through ctypes: positions in the event sequence, and values.
 
-The library is preloaded, so its functions are found among the process's global symbols.
+The library is preloaded, so its functions are found among the process's global symbols. Where
+`ullage record` watches a real GPU, positions and modules are those of its event hook (`stand_on`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,32 @@ _HOST_READ = ctypes.CFUNCTYPE(None, c_uint64)
 _library = ctypes.CDLL(None)
 is_present = hasattr(_library, "ullage_position")
 """Whether the phantom is loaded into this process."""
+
+
+_SHARED: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "position": (c_uint64, ()),
+    "know_nodes": (c_int, (c_void_p, c_uint64)),
+    "enter_scope": (None, (c_int,)),
+    "leave_scope": (None, ()),
+    "leave_scopes": (None, ()),
+    "current_scope": (c_int, ()),
+}
+"""What the event hook answers too."""
+_of_phantom: dict[str, Any] = {}
+
+
+def stand_on(hook: ctypes.CDLL | None) -> None:
+    """Positions and scopes come from the event hook from here on; None: from the phantom again."""
+    names = globals()
+    if hook is None:
+        names.update(_of_phantom)
+        _of_phantom.clear()
+        return
+    for name, (result, arguments) in _SHARED.items():
+        function = hook[f"ullage_{name}"]
+        function.restype, function.argtypes = result, arguments
+        _of_phantom.setdefault(name, names[name])
+        names[name] = function
 
 
 def bind(name: str, result: type | None, *arguments: type) -> Callable[..., Any]:
@@ -85,7 +112,8 @@ leave_scope = bind("ullage_leave_scope", None)
 leave_scopes = bind("ullage_leave_scopes", None)
 current_scope = bind("ullage_current_scope", c_int)
 expect_count = bind("ullage_expect_count", None, c_int64)
-split_size = bind("ullage_split_size", None, c_int)
+split = bind("ullage_split", None, c_int, c_int)
+"""(ranks, of them on this machine): of the communicator that this thread splits next; 0: none."""
 expect_nothing = bind("ullage_expect_nothing", None)
 skip_random = bind("ullage_skip_random", None, c_void_p, c_uint64)
 host_filled = bind("ullage_host_filled", None, c_void_p, c_uint64)
@@ -318,6 +346,7 @@ __all__ = [
     "set_number",
     "share_levels",
     "skip_random",
+    "stand_on",
     "usage",
     "workspaces",
     "write_bytes",

@@ -35,15 +35,16 @@ class OutOfMemories:
         self.rows: list[OomFields] = []
         self._torch: Any = torch
         self._look = look
-        self._is_looked_at = False
+        self.is_looked_at = False
+        """Whether it was noted at the last failure who holds what."""
         self._counts: dict[str | None, int] = {}
 
     def note(self, device: int, requested: int, _device_total: int, _device_free: int) -> None:
         """torch's observer: an allocation has failed."""
         where = source_location.here()
         count = self._counts[where] = self._counts.get(where, 0) + 1
-        self._is_looked_at = count <= _ALWAYS or count & (count - 1) == 0
-        if self._is_looked_at:
+        self.is_looked_at = count <= _ALWAYS or count & (count - 1) == 0
+        if self.is_looked_at:
             self._look()
         if len(self.rows) >= _MAX_ROWS:
             del self.rows[-1]
@@ -60,7 +61,7 @@ class OutOfMemories:
     def note_exception(self, error: BaseException, where: str | None) -> None:
         """One that ends the program, which still has all that its functions hold."""
         if self.rows and isinstance(error, self._torch.OutOfMemoryError):
-            if not self._is_looked_at:
+            if not self.is_looked_at:
                 self._look()
             self.rows[-1]["message"] = str(error)
             self.rows[-1]["where"] = where or self.rows[-1]["where"]

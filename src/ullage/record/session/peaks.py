@@ -5,11 +5,13 @@ them.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from ullage.protocol.variables import device_property
 from ullage.record import torch_internals
+from ullage.record.patches import Patches
 from ullage.record.session import library
 
 if TYPE_CHECKING:
@@ -36,15 +38,16 @@ class Peaks:
         self._c = torch._C
         self._kept: dict[int, dict[str, int]] = {}
 
-    def install(self) -> None:
+    def install(self, patches: Patches | None = None) -> None:
         """Looks at the statistics before the program resets them."""
+        patches = patches or Patches()
         for name, keep in (
             ("_cuda_resetPeakMemoryStats", self._keep_peaks),
             ("_cuda_resetAccumulatedMemoryStats", self._keep_counts),
         ):
             reset = torch_internals.find(self._torch, f"torch._C.{name}")
             if reset is not None:
-                setattr(self._c, name, _before(keep, reset))
+                patches.replace(self._c, name, _before(keep, reset))
 
     def describe(self, device: int) -> DeviceFields:
         """The totals of a device (bytes)."""
@@ -69,7 +72,11 @@ class Peaks:
         return cast("PeakFields", peaks | counts)
 
     def _keep_peaks(self, device: int) -> None:
-        peaks, stats = self._kept.setdefault(device, {}), self._c._cuda_memoryStats(device)
+        self.keep_peaks(device, self._c._cuda_memoryStats(device))
+
+    def keep_peaks(self, device: int, stats: Mapping[str, Any]) -> None:
+        """Notes peaks that are about to be reset."""
+        peaks = self._kept.setdefault(device, {})
         for name, path in _PEAKS.items():
             peaks[name] = max(_look(stats, path), peaks.get(name, 0))
 
@@ -87,7 +94,7 @@ def _before(keep: Any, reset: Any) -> Any:
     return reset_stats
 
 
-def _look(stats: dict[str, Any], path: tuple[str, ...]) -> int:
+def _look(stats: Mapping[str, Any], path: tuple[str, ...]) -> int:
     """A statistic by its path; 0 where a backend does not keep it."""
     value: Any = stats
     for key in path:

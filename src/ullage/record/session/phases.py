@@ -10,7 +10,7 @@ import functools
 import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from ullage.record import torch_internals
 from ullage.record.owners.modules import Modules, is_replica
@@ -20,10 +20,28 @@ from ullage.record.requests import concurrent_callers
 from ullage.record.session import library
 from ullage.record.session.input_shapes import count_tokens, find_shapes
 from ullage.record.session.steps import Mark, StepKind, Steps
-from ullage.record.values.values import Values
 
 _CLAIMED_STEP = 1
 """The step after which every module and optimizer is looked for, which takes about 0.1 s."""
+
+
+class Following(Protocol):
+    """What follows small values, and has to know the phases."""
+
+    def pause(self) -> None:
+        """Follows nothing for now."""
+
+    def resume(self) -> None:
+        """Goes on."""
+
+    def begin_backward(self) -> None:
+        """A backward begins."""
+
+    def end_backward(self) -> None:
+        """It has ended."""
+
+    def forget_optimizer(self, optimizer: Any) -> None:
+        """What an optimizer holds is about to change."""
 
 
 class _Depth(threading.local):
@@ -43,7 +61,7 @@ class Phases:
         max_steps: int | None,
         on_step: Callable[[int], None],
         on_stop: Callable[[int, StepKind], None],
-        values: Values,
+        values: Following,
     ) -> None:
         self.marks: list[Mark] = []
         self.steps = Steps(

@@ -74,6 +74,7 @@ class Steps:
         self._has_backward_ended = False
         self._training_sign: str | None = None
         self._stepped: set[int] = set()  # the optimizers that have ended the last step
+        self._num_optimizers = 0  # most that have ended one step
 
     @property
     def kind(self) -> StepKind:
@@ -102,6 +103,7 @@ class Steps:
     def see_backward(self) -> None:
         """A backward begins."""
         self._take_up(_EndedBy.BACKWARD)
+        self._stop_if_waiting()
 
     def _take_up(self, ended_by: _EndedBy) -> None:
         """From here on steps are ended by something of a higher rank: those before were none."""
@@ -113,6 +115,7 @@ class Steps:
 
     def begin_forward(self) -> None:
         """The forward of a root module begins: without an optimizer, the end of the step before."""
+        self._stop_if_waiting()
         if self._has_backward_ended and self._ended_by is _EndedBy.BACKWARD:
             self._end()
 
@@ -133,11 +136,16 @@ class Steps:
         last = next(ends, None)
         since = {kind for _, kind, _ in self._marks[last:]} if last is not None else set()
         if last is None or since & {"forward_begin", "backward_begin"}:
+            self._num_optimizers = max(self._num_optimizers, len(self._stepped))
             self._stepped.clear()
         elif id(optimizer) not in self._stepped:
             del self._marks[last]
             self.count -= 1
         self._stepped.add(id(optimizer))
+        self._end()
+
+    def end_by_program(self) -> None:
+        """The program itself says that a step has ended."""
         self._end()
 
     def whole_marks(self, *, has_failed: bool) -> list[Mark]:
@@ -165,6 +173,21 @@ class Steps:
         self._on_step(self.count)
         if self._max_steps is None or self.count < self._max_steps or self._is_before_training():
             return
+        if not self._waits_for_optimizers():
+            self._stop()
+
+    def _waits_for_optimizers(self) -> bool:
+        """Whether earlier steps were ended by more optimizers than this one yet: a program that
+        ends here would lack the others' work in its last step.
+        """
+        return self.count == self._max_steps and 0 < len(self._stepped) < self._num_optimizers
+
+    def _stop_if_waiting(self) -> None:
+        """The next step begins, and the optimizers that were waited for did not step."""
+        if self._waits_for_optimizers():
+            self._stop()
+
+    def _stop(self) -> None:
         self._on_stop(self.count, self.kind)
         raise StepsReached(0)
 

@@ -1,0 +1,1 @@
+"""What `ullage record` costs."""

@@ -1,0 +1,134 @@
+"""Hold the peaks of a record against those that torch counts, in the popular stacks, and write
+docs/results/record-stacks.md.
+
+    python -m benchmarks.recording.stack_peaks --python .envs/stacks/bin/python
+
+The GPU is the bare phantom. Ends with exit code 1 where a peak differs.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.provenance import made_by, torch_version
+from benchmarks.recording.bare import GPU, ROOT, watch
+from benchmarks.recording.with_statistics import MARK, NAMES
+from benchmarks.stacks import STACKS, versions
+
+PAGE = ROOT / "docs" / "results" / "record-stacks.md"
+WITH_STATISTICS = Path(__file__).with_name("with_statistics.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A stack, its version, and the bytes: recorded and torch's own, by the names of peaks."""
+
+    stack: str
+    version: str
+    recorded: dict[str, int]
+    counted: dict[str, int]
+    failure: str = ""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether there are figures, and all are the same."""
+        return bool(self.counted) and self.recorded == self.counted
+
+    def line(self) -> str:
+        """A line of the table."""
+        if self.failure:
+            return f"| {self.stack} | {self.version} | - | - | - | {self.failure} |"
+        cells = [
+            f"{self.recorded[name]:,}"
+            + ("" if self.recorded[name] == self.counted[name] else f" ({self.counted[name]:,})")
+            for name in NAMES
+        ]
+        equal = "yes" if self.is_equal else "**no**"
+        return f"| {self.stack} | {self.version} | {' | '.join(cells)} | {equal} |"
+
+
+def measure(python: Path, stack: dict[str, Any], version: str) -> Row:
+    """Records a stack."""
+    name, *flags = shlex.split(stack["run"])
+    program = [str(WITH_STATISTICS), str(STACKS / name), *flags]
+    with tempfile.TemporaryDirectory(prefix="ullage-stacks-") as directory:
+        done = watch("record", python, program, Path(directory))
+    lines = [line for line in done.output.splitlines() if line.startswith(MARK)]
+    if done.exit_code or not lines:
+        said = [line for line in done.output.splitlines() if line and "snapshot.pickle" not in line]
+        reason = (said or ["nothing was said"])[-1]
+        return Row(stack["name"], version, {}, {}, f"failed: {reason}")
+    counted = json.loads(lines[-1].removeprefix(MARK))[0]
+    device = done.document["devices"][0]
+    recorded = {name: device[f"peak_{name}_bytes"] for name in NAMES}
+    return Row(stack["name"], version, recorded, counted)
+
+
+def left_out(stack: dict[str, Any], installed: dict[str, str]) -> str | None:
+    """Why a stack is not measured; None: it is."""
+    missing = sorted(set(stack["packages"]) - installed.keys())
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    if "refused" in stack:
+        return "does not run on the phantom"
+    return "is one rank of a job, which only `ullage run` makes up" if "options" in stack else None
+
+
+def page(rows: list[Row], others: list[str], torch: str) -> str:
+    """The page."""
+    return "\n".join(
+        [
+            "# The peaks of a record in popular stacks",
+            "",
+            made_by("benchmarks.recording.stack_peaks --python ENV/bin/python", torch=torch),
+            "",
+            "Each stack of [stacks.md](stacks.md) that the environment has, under `ullage record`",
+            f"in the mode *full*, with the bare phantom as an {GPU}. After the program the same",
+            "process asks `torch.cuda.memory_stats()` for its peaks; they are in brackets where",
+            "they differ from the record's. Bytes.",
+            "",
+            "| stack | version | requested | allocated | reserved | equal |",
+            "|---|---|--:|--:|--:|---|",
+            *[row.line() for row in rows],
+            "",
+            "Not measured:",
+            "",
+            *[f"- {line}" for line in others],
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    """Measures, and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--python", type=Path, required=True, metavar="PATH")
+    parser.add_argument("--only", default="", help="stacks whose name holds this; no page")
+    options = parser.parse_args()
+    python = options.python.absolute()
+    installed = versions(python) | {"torch": torch_version(python)}
+    stacks = tomllib.loads((STACKS / "stacks.toml").read_text(encoding="utf-8"))["stack"]
+    rows, others = [], []
+    for stack in stacks:
+        if options.only not in stack["name"]:
+            continue
+        reason = left_out(stack, installed)
+        if reason is not None:
+            others.append(f"{stack['name']}: {reason}")
+            continue
+        rows.append(measure(python, stack, installed[stack["packages"][0]]))
+        print(rows[-1].line(), flush=True)
+    if not options.only:
+        PAGE.write_text(page(rows, others, torch_version(python)), encoding="utf-8")
+        print(f"Wrote {PAGE.relative_to(ROOT)}")
+    return 0 if all(row.is_equal for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""`ullage record`: runs a program on the GPU of this machine, and records its memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ullage.cli.options import flags
+from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
+
+if TYPE_CHECKING:
+    from ullage.api.record import Recorded
+
+
+@click.command(
+    "record",
+    context_settings={"allow_interspersed_args": False},
+    cls=flags.in_sections(
+        {
+            "Most used": ("mode", "snapshot", "python"),
+            "Recording": ("ring", "every", "publish"),
+            "Output": ("output", "as_json", "full", "force", "quiet"),
+        }
+    ),
+)
+@flags.program
+@click.option(
+    "--mode",
+    type=click.Choice(("full", "events", "counters")),
+    default="full",
+    help="full: allocations with stacks, owners and modules. events: without stacks. counters: "
+    "peaks of each step, no cost per allocation. Default: full.",
+)
+@click.option(
+    "--snapshot",
+    type=FILE,
+    metavar="FILE",
+    help="Recording; default: a new file here. A directory: a file for each rank.",
+)
+@flags.python
+@click.option(
+    "--ring",
+    default="64MiB",
+    metavar="SIZE",
+    help="Host memory for events and stacks; the oldest are dropped. Default: 64MiB.",
+)
+@click.option(
+    "--every",
+    type=float,
+    default=60.0,
+    metavar="SECONDS",
+    help="Rewrite the file after a step when this time has passed. Default: 60.",
+)
+@click.option(
+    "--publish/--no-publish",
+    default=True,
+    help="Publish the job's state for `ullage watch`. Default: yes.",
+)
+@click.option(
+    "-o", "--output", type=FILE, metavar="FILE", help="Also write the run document (JSON)."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the run document (JSON) instead of the report."
+)
+@flags.full
+@flags.force
+@flags.quiet_run
+def record_command(
+    program: tuple[str, ...],
+    *,
+    mode: str,
+    snapshot: Path | None,
+    python: str | None,
+    ring: str,
+    every: float,
+    publish: bool,
+    output: Path | None,
+    as_json: bool,
+    full: bool,
+    force: bool,
+    quiet: bool,
+) -> int:
+    """Run a program on the GPU of this machine, and record what it does with its memory.
+
+    \b
+    ullage record -- train.py --batch-size 16
+    ullage record --mode counters -- train.py
+    ullage record --snapshot ranks/ -- torchrun --nproc-per-node 8 train_ddp.py
+
+    Exits with 0 if it ran through, 1 if it ran out of memory, 3 if it failed otherwise.
+    """
+    from ullage.api.record import default_recording, record_program
+
+    path = snapshot or default_recording(program, python)
+    check_files(("--output", output), force=force)
+    target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force, is_full=full)
+    recorded = record_program(
+        program, snapshot=path, mode=mode, ring=ring, every=every, publish=publish, python=python,
+        force=force, stdout_to_stderr=as_json,
+    )  # fmt: skip
+    is_written = show_recorded(recorded, target, files=recorded.files)
+    return recorded.exit_code if is_written else UNWRITABLE
+
+
+def show_recorded(recorded: Recorded, output: Output, *, files: tuple[Path, ...] = ()) -> bool:
+    """Shows the report of what was recorded, and names the files that were written."""
+    from ullage.report.text.run import print_brief, print_run, verdict_line
+
+    print_report = print_run if output.is_full else print_brief
+    return write_result(
+        output,
+        lambda: recorded.document,
+        lambda: output.show(recorded.report, verdict_line, print_report),
+        files,
+    )

@@ -1,0 +1,124 @@
+"""Whether what was measured lies where it was predicted, term by term.
+
+terms = find_terms((before, first), (after, second))   # empty unless one side is measured
+terms[0].name, terms[0].is_inside
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import starmap
+from typing import NamedTuple
+
+from ullage.errors import SpecError
+from ullage.explain.compare.changes import Change
+from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
+from ullage.gpus.catalog import find_gpu
+from ullage.trace.category import Category
+from ullage.trace.model import DeviceTotals, Record
+
+# At each run's own peak of allocated bytes.
+_GROUPS = {
+    "states": (
+        Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE,
+    ),
+    "activations": (Category.ACTIVATION, Category.INPUT),
+    "temporaries": (Category.TEMPORARY,),
+    "workspaces": (Category.WORKSPACE,),
+    "communication": (Category.COMMUNICATION,),
+    "other tensors": (Category.KV_CACHE, Category.UNATTRIBUTED),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One part of the device's memory.
+
+    Attributes:
+        name: "states", "activations", "temporaries", "workspaces", "communication", "other
+            tensors", "cache", "context" or "NCCL and libraries".
+        low_bytes, high_bytes: both ends of what was predicted.
+        measured_bytes: None where the record does not tell.
+    """
+
+    name: str
+    low_bytes: int
+    high_bytes: int
+    measured_bytes: int | None
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the measured bytes lie in the interval; None where they are not known."""
+        if self.measured_bytes is None:
+            return None
+        return self.low_bytes <= self.measured_bytes <= self.high_bytes
+
+
+class Run(NamedTuple):
+    """One side of a comparison."""
+
+    report: SnapshotReport
+    device: DeviceSnapshot
+
+
+def find_terms(before: Run, after: Run, by_category: tuple[Change, ...]) -> tuple[Term, ...]:
+    """The terms; empty unless one side was predicted and the other measured, both with owners."""
+    records = (before.report.record, after.report.record)
+    totals = (before.device.totals, after.device.totals)
+    if None in records or None in totals:
+        return ()
+    is_measured = [record is not None and record.measured is not None for record in records]
+    if is_measured[0] == is_measured[1]:
+        return ()
+    sides = (before, after)
+    predicted, measured = sides[::-1] if is_measured[0] else sides
+    turn = -1 if is_measured[0] else 1
+    sizes = {
+        change.category: (change.before.size_bytes, change.after.size_bytes)[::turn]
+        for change in by_category
+    }
+    return (*_tensor_terms(predicted, sizes), *_device_terms(predicted.device, measured.device))
+
+
+def _tensor_terms(predicted: Run, sizes: dict[Category | None, tuple[int, ...]]) -> list[Term]:
+    terms = []
+    for name, categories in _GROUPS.items():
+        rows = [sizes[category] for category in categories if category in sizes]
+        expected, actual = sum(row[0] for row in rows), sum(row[1] for row in rows)
+        low, high = expected, expected
+        if name == "workspaces" and predicted.report.record is not None:
+            fewer, more = _spread(predicted.report.record)
+            low, high = max(0, expected - fewer), expected + more
+        terms.append(Term(name, low, high, actual))
+    return terms
+
+
+def _spread(record: Record) -> tuple[int, int]:
+    """How much smaller and larger the workspaces may be, whose sizes a model answered."""
+    return (
+        sum(size.answered_bytes - size.low_bytes for size in record.assumed),
+        sum(size.high_bytes - size.answered_bytes for size in record.assumed),
+    )
+
+
+def _device_terms(predicted: DeviceSnapshot, measured: DeviceSnapshot) -> list[Term]:
+    expected, actual = predicted.totals, measured.totals
+    if expected is None or actual is None:
+        return []
+    cache = expected.peak_reserved_bytes - expected.peak_allocated_bytes
+    low, high = _context(expected)
+    beside = expected.non_torch_bytes
+    return list(starmap(Term, (
+        ("cache", cache, cache, actual.peak_reserved_bytes - actual.peak_allocated_bytes),
+        ("context", low, high, actual.context_bytes),
+        ("NCCL and libraries", beside - expected.outside_spread_bytes, beside, None),
+    )))  # fmt: skip
+
+
+def _context(totals: DeviceTotals) -> tuple[int, int]:
+    """Both ends of the driver's context as the catalogue has them."""
+    try:
+        gpu = find_gpu(totals.name)
+    except SpecError:
+        return totals.context_bytes, totals.context_bytes
+    return gpu.context_low_bytes, gpu.context_high_bytes

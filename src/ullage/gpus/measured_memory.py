@@ -1,0 +1,101 @@
+"""The memory of a GPU beside the program's tensors, as it was measured on this machine.
+
+    stored = stored_memory("h100-80gb")     # None: not measured here
+    stored.context_bytes
+
+`ullage diff` writes it from a record of `ullage record`, `ullage gpus` shows it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from ullage.errors import SpecError
+
+SCHEMA: Final = "ullage.memory/1"
+_HOW = "make it anew: ullage diff PREDICTED MEASURED"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredMemory:
+    """What one record has of a GPU.
+
+    Attributes:
+        gpu: its name in the catalogue.
+        device: CUDA's name for it.
+        driver, torch: the versions at the time; the driver's is None where NVML did not tell.
+        date: of the record, such as "2026-11-24".
+        context_bytes: in use of the device beside PyTorch's memory when CUDA had started, with no
+            other process on it.
+        workspace_bytes: the largest block that each library was handed as scratch; in one program:
+            another one may need more.
+    """
+
+    gpu: str
+    device: str
+    driver: str | None
+    torch: str
+    date: str
+    context_bytes: int
+    workspace_bytes: Mapping[str, int] = field(hash=False)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document that the file contains."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> MeasuredMemory:
+        """Reads a file.
+
+        Raises:
+            SpecError: it cannot be read, or is not such a file.
+        """
+        name = os.fspath(path)
+        try:
+            return _parse(json.loads(Path(name).read_text(encoding="utf-8")))
+        except OSError as error:
+            raise SpecError(f"{name!r} cannot be read: {error.strerror or error}") from None
+        except (ValueError, SpecError) as error:
+            raise SpecError(f"{name}: {error}; {_HOW}, or delete it") from None
+
+
+def memory_path(slug: str) -> Path:
+    """Where the measured memory of a GPU is kept."""
+    configuration = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(configuration, "ullage", "memory", f"{slug}.json")
+
+
+def stored_memory(slug: str) -> MeasuredMemory | None:
+    """What was measured of a GPU in the catalogue; None: nothing was.
+
+    Raises:
+        SpecError: the file is damaged.
+    """
+    path = memory_path(slug)
+    return MeasuredMemory.load(path) if path.exists() else None
+
+
+def _parse(value: object) -> MeasuredMemory:
+    names = [each.name for each in fields(MeasuredMemory)]
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        raise SpecError(f"it is no document of the schema {SCHEMA!r}")
+    if set(value) != {"schema", *names}:
+        raise SpecError(f"it has the fields {sorted(value)}; expected {sorted(['schema', *names])}")
+    for name in ("gpu", "device", "torch", "date"):
+        if not isinstance(value[name], str):
+            raise SpecError(f"{name} is {value[name]!r}; expected a string")
+    workspaces = value["workspace_bytes"]
+    if not isinstance(workspaces, dict):
+        raise SpecError(f"workspace_bytes is {workspaces!r}; expected bytes by library")
+    if value["driver"] is not None and not isinstance(value["driver"], str):
+        raise SpecError(f"driver is {value['driver']!r}; expected a string or null")
+    for size in (value["context_bytes"], *workspaces.values()):
+        if type(size) is not int or size < 0:
+            raise SpecError(f"{size!r} is no number of bytes")
+    return MeasuredMemory(**{name: value[name] for name in names})

@@ -1,0 +1,1 @@
+"""What stands between a loader of batches and the step that uses them."""

@@ -1,0 +1,146 @@
+"""The allocator's events in a process with a real GPU, by a hook in libc10_cuda (record/csrc).
+
+hook = EventHook(ring_bytes=16 << 20)
+hook.begin()                    # False: this torch cannot be hooked
+hook.ring().columns             # events, as the phantom's recorder has them
+hook.end()
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from ullage.native.libraries import EVENT_HOOK
+from ullage.record.session import library
+
+if TYPE_CHECKING:
+    from ullage.trace.record_schema import EventColumns, Rows
+
+EVENT_BYTES = 32
+"""Of host memory, for each event in the ring."""
+_COLUMNS = (("address", "q"), ("bytes", "q"), ("reserved", "q"), ("scope", "i"), ("device", "B"),
+            ("kind", "B"))  # fmt: skip
+_MORE = 2**64 - 1
+_SPARE_ROWS = 1024  # other threads may allocate meanwhile
+
+
+class Ring(NamedTuple):
+    """What is kept of the events.
+
+    Attributes:
+        first: the position of the first event in the ring; the events before it are lost.
+        births: of each block that was there before, the position of the event that brought it.
+        columns: those blocks, as if each had been allocated right before the ring, and the ring.
+    """
+
+    first: int
+    births: array.array[int]
+    columns: EventColumns
+
+    @property
+    def first_position(self) -> int:
+        """The position of the first entry of the columns."""
+        return self.first - len(self.births)
+
+    def births_by_address(self) -> dict[tuple[int, int], int]:
+        """The position at which each of the blocks before came, by device and address."""
+        before = zip(self.addresses(), self.columns["device"], self.births, strict=False)
+        return {(device, address): birth for address, device, birth in before}
+
+    def addresses(self) -> array.array[int]:
+        """The address of each entry of the columns."""
+        return array.array("q", self.columns["address"])
+
+
+class EventHook:
+    """The hook of this process: there is one."""
+
+    def __init__(self, ring_bytes: int) -> None:
+        self._ring_bytes = ring_bytes
+        self._library = ctypes.CDLL(str(EVENT_HOOK))
+        for name in ("first_position", "num_rows", "ring", "num_handed"):
+            self._library[f"ullage_{name}"].restype = ctypes.c_uint64
+        self._library.ullage_hook.argtypes = [ctypes.c_uint64]
+        self._library.ullage_ring.argtypes = [ctypes.c_uint64, *[ctypes.c_void_p] * 8]
+        self._library.ullage_handed.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
+        self._library.ullage_note_block.argtypes = [ctypes.c_int, *[ctypes.c_int64] * 3]
+        self._level = (ctypes.c_uint64 * 2)()
+
+    def begin(self) -> bool:
+        """Notes events from here on; False: libc10_cuda has no slot for them, and none is noted."""
+        library.stand_on(self._library)
+        return bool(self._library.ullage_hook(self._ring_bytes))
+
+    def end(self) -> None:
+        """Takes the hook out and forgets the events."""
+        self._library.ullage_unhook()
+        library.stand_on(None)
+
+    def pause_in_child(self) -> None:
+        """In a forked process, which is not recorded: notes nothing."""
+        self._library.ullage_stop_noting()
+
+    @property
+    def num_lost(self) -> int:
+        """How many events have left the ring."""
+        return int(self._library.ullage_first_position())
+
+    def ring(self) -> Ring:
+        """What is kept now."""
+        counts = (ctypes.c_uint64 * 2)()
+        first = _MORE
+        while first == _MORE:
+            num_rows = int(self._library.ullage_num_rows()) + _SPARE_ROWS
+            births = array.array("Q", bytes(8 * num_rows))
+            columns = {name: array.array(code, [0]) * num_rows for name, code in _COLUMNS}
+            pointers = [column.buffer_info()[0] for column in (births, *columns.values())]
+            first = int(self._library.ullage_ring(num_rows, counts, *pointers))
+        num_before, num_events = counts
+        raw = {
+            name: column[: num_before + num_events].tobytes() for name, column in columns.items()
+        }
+        return Ring(first, births[:num_before], cast("EventColumns", raw))
+
+    def note_blocks(self, take_snapshot: Callable[[None], Any]) -> bool:
+        """Notes the blocks that were live before the hook was, as if they were allocated now;
+        whether there are any.
+        """
+        if library.position():
+            return False
+        segments = take_snapshot(None)["segments"]
+        reserved: Counter[int] = Counter()
+        for segment in segments:
+            reserved[segment["device"]] += segment["total_size"]
+        for segment in segments:
+            device, address = segment["device"], segment["address"]
+            for block in segment["blocks"]:
+                place = block.get("address", address)
+                if block["state"] == "active_allocated":
+                    self._library.ullage_note_block(device, place, block["size"], reserved[device])
+                address = place + block["size"]
+        return bool(library.position())
+
+    def workspaces(self, ring: Ring) -> Rows:
+        """Blocks that libraries were handed as scratch, or to exchange: [position, device, address,
+        bytes, library]. The bytes are not known; 0.
+        """
+        row, rows = (ctypes.c_int64 * 3)(), []
+        devices = dict(zip(ring.addresses(), ring.columns["device"], strict=True))
+        for number in range(self._library.ullage_num_handed()):
+            self._library.ullage_handed(number, row)
+            position, address, which = row
+            if address in devices and (position > ring.first or not ring.first):
+                place = [position, devices[address], address]
+                rows.append([*place, 0, library.LIBRARIES[which]])
+        return rows
+
+    def take_peak(self, device: int) -> tuple[int, int]:
+        """The highest bytes of a device since this was last called: allocated, reserved; zeros
+        where nothing has changed.
+        """
+        self._library.ullage_take_peak(device, self._level)
+        return self._level[0], self._level[1]

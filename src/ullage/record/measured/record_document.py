@@ -1,0 +1,119 @@
+"""The record of a process on a real GPU, in the fields of every other record."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+import time
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ullage.protocol.variables import PHANTOM
+from ullage.record.session import host
+from ullage.record.session.settings import launcher_rank
+from ullage.trace.record_schema import SCHEMA
+from ullage.version import __version__
+
+if TYPE_CHECKING:
+    from ullage.record.measured.event_hook import Ring
+    from ullage.record.measured.step_peaks import StepPeaks
+    from ullage.record.session.peaks import Peaks
+    from ullage.trace.record_schema import DeviceFields, EventColumns, ExitFields, MeasuredFields
+
+_NO_EVENTS: EventColumns = {
+    "address": b"", "bytes": b"", "reserved": b"", "scope": b"", "device": b"", "kind": b"",
+}  # fmt: skip
+_DRIVER_CHARS = 96
+
+
+def program_fields(torch: ModuleType, started_s: float, exit_: ExitFields) -> dict[str, Any]:
+    """What ran, and how it ended or stands."""
+    return {
+        "schema": SCHEMA,
+        "ullage": __version__,
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "argv": list(sys.argv),
+        "pid": os.getpid(),
+        "rank": launcher_rank(),
+        "started_s": started_s,
+        "ended_s": time.time(),
+        "exit": exit_,
+        "host_peak_bytes": host.peak_bytes(),
+        "host_needed_bytes": host.peak_bytes(),
+    }
+
+
+def event_fields(ring: Ring | None) -> dict[str, Any]:
+    """The allocator's events; None: none were noted."""
+    if ring is None:
+        return {"first_position": 0, "events": _NO_EVENTS}
+    return {"first_position": ring.first_position, "events": ring.columns}
+
+
+def device_fields(torch: ModuleType, peaks: Peaks, outside: dict[int, int]) -> list[DeviceFields]:
+    """The totals of the devices; `outside` is what was in use of each beside PyTorch's memory."""
+    devices: list[DeviceFields] = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        devices.append(
+            {
+                "index": index,
+                "name": properties.name,
+                "total_bytes": properties.total_memory,
+                "context_bytes": outside.get(index, 0),
+                "non_torch_bytes": 0,
+                "outside": [],
+                **peaks.of_device(index),
+            }
+        )
+    return devices
+
+
+def measured_fields(
+    mode: str, num_lost: int, step_peaks: StepPeaks, num_others: list[int | None]
+) -> MeasuredFields:
+    """What says that this was measured, and how."""
+    return {
+        "mode": mode,
+        "driver": driver_version(),
+        "num_lost": num_lost,
+        "step_peaks": [list(row) for row in step_peaks.rows()],
+        "num_others": num_others,
+        "is_phantom": PHANTOM in os.environ,
+    }
+
+
+def remarks(num_lost: int, remark: str | None) -> list[str]:
+    """What a reader is to know of a record: what is not in it."""
+    lines = []
+    if num_lost:
+        lines.append(
+            f"the oldest {num_lost:,} allocator events are not in the record, as its ring was "
+            "full; a larger --ring keeps more"
+        )
+    return lines if remark is None else [*lines, remark]
+
+
+def outside_bytes(torch: ModuleType, device: int) -> int:
+    """What is in use of a device now beside PyTorch's memory: the driver's context, other
+    libraries, and other processes.
+    """
+    free, total = torch.cuda.mem_get_info(device)
+    reserved: int = torch._C._cuda_memoryStats(device)["reserved_bytes"]["all"]["current"]
+    return max(0, int(total) - int(free) - reserved)
+
+
+def driver_version() -> str | None:
+    """The version of NVIDIA's driver, as NVML has it; None: there is no NVML."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        text = ctypes.create_string_buffer(_DRIVER_CHARS)
+        if nvml.nvmlInit_v2() or nvml.nvmlSystemGetDriverVersion(text, _DRIVER_CHARS):
+            return None
+    except (OSError, AttributeError):
+        return None
+    return text.value.decode(errors="replace") or None

@@ -1,0 +1,398 @@
+"""Records what a process does with the memory of the GPU that is here.
+
+    recorder = Recorder(torch, RecordingSettings(Path("run.pickle")))
+    recorder.attach()
+    ...                             # the program
+    recorder.detach()               # writes the file; no hook is left
+
+The file is a snapshot of PyTorch's with ullage's record, as `ullage run` leaves it. It is replaced
+as a whole: at the end, when memory runs out, and after a step where a minute has passed, so that
+the last state can be read whatever becomes of the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ullage.record import torch_internals
+from ullage.record.measured import record_document
+from ullage.record.measured.counters import Counters
+from ullage.record.measured.event_hook import EventHook, Ring
+from ullage.record.measured.other_processes import count_others
+from ullage.record.measured.publication import Publication
+from ullage.record.measured.recording_file import RUNNING, RecordingFile
+from ullage.record.measured.recording_settings import Mode, RecordingSettings
+from ullage.record.measured.removable_phases import RemovablePhases, optimizer_hooks
+from ullage.record.measured.scaler_skips import ScalerSkips
+from ullage.record.measured.step_peaks import StepPeaks
+from ullage.record.owners import source_location
+from ullage.record.owners.holders import Holders
+from ullage.record.owners.modules import Modules
+from ullage.record.owners.ownership import Claims
+from ullage.record.patches import Patches
+from ullage.record.session.history import History
+from ullage.record.session.ooms import OutOfMemories
+from ullage.record.session.peaks import Peaks
+
+if TYPE_CHECKING:
+    from ullage.trace.record_schema import ExitFields
+
+_ENTRY_BYTES = 512
+"""Of host memory for an entry of torch's history with its stack: 290 to 420 were measured."""
+_MAX_CLAIMS = 200_000
+_LOOKED_AT = frozenset(4**power for power in range(1, 16))  # steps after which holders are noted
+_NO_HISTORY: dict[str, Any] = {"segments": [], "device_traces": []}
+_attached: list[Recorder] = []  # at most one
+
+
+class Recorder:
+    """From `attach` to `detach`, in a process that has imported torch."""
+
+    def __init__(self, torch: ModuleType, settings: RecordingSettings) -> None:
+        self.exit: ExitFields = {
+            "kind": "returned", "exception": None, "message": None, "where": None, "code": 0,
+        }  # fmt: skip
+        self._torch: Any = torch
+        self._settings = settings
+        self._pid = os.getpid()
+        self._started_s = time.time()
+        self._patches = Patches()
+        self._hook: EventHook | None = None
+        self._history: History | None = None
+        self._has_device = self._is_on = False
+        self._warnings: list[str] = []
+        self._outside: dict[int, int] = {}
+        self._num_others: list[int | None] = []
+        self._modules = Modules(torch)
+        self._claims = Claims(torch, self._modules, self._patches)
+        self._max_claims = _MAX_CLAIMS
+        self._holders = Holders(torch, is_on=settings.mode is not Mode.COUNTERS)
+        self.ooms = OutOfMemories(torch, self._look_at_holders)
+        self._peaks = Peaks(torch)
+        self._counters = Counters(torch, self._peaks)
+        self._phases = RemovablePhases(
+            torch, self._claims, self._modules,
+            patches=self._patches, on_step=self._note_step, on_error=self._note_error,
+        )  # fmt: skip
+        self._step_peaks = StepPeaks()
+        self._skips = ScalerSkips(torch, self._count_optimizer_steps)
+        self._publication = Publication(torch, self._peaks)
+        self._file = RecordingFile(settings.path, settings.flush_s)
+        self._step_began_s = time.monotonic()
+        self._handle: Any = None
+
+    @property
+    def patches(self) -> Patches:
+        """The attributes that are replaced now."""
+        return self._patches
+
+    @property
+    def step_peaks(self) -> StepPeaks:
+        """The peaks of the steps so far."""
+        return self._step_peaks
+
+    def attach(self) -> None:
+        """Begins; where CUDA is not initialised yet, its part begins when it is.
+
+        Raises:
+            RuntimeError: this process is recorded already.
+        """
+        if _attached:
+            raise RuntimeError("this process is recorded already: detach that recording first")
+        _attached.append(self)
+        self._is_on = True
+        torch = self._torch
+        self._peaks.install(self._patches)
+        if self._settings.mode is Mode.COUNTERS:
+            self._counters.install(self._patches)
+            steps = optimizer_hooks(torch).register_optimizer_step_post_hook
+            self._handle = steps(lambda *_: self._count_step())
+        else:
+            self._begin_events()
+            self._phases.install()
+        self._skips.install(self._patches)
+        if self._settings.is_published:
+            remark = self._publication.begin()
+            self._warnings += [] if remark is None else [remark]
+            atexit.register(self._publication.end)
+        _register_once(torch)
+        torch.cuda._lazy_call(self._begin)
+
+    def _begin_events(self) -> None:
+        self._hook = EventHook(self._settings.event_ring_bytes)
+        if not self._hook.begin():
+            self._warnings.append(
+                "this torch reports its allocations in a way not known here: owners, modules and "
+                "phases are not in the record"
+            )
+        if self._settings.mode is Mode.FULL:
+            self._history = History(self._torch, self._settings.stack_ring_bytes // _ENTRY_BYTES)
+            self._history.install(self._patches)
+
+    def _begin(self) -> None:
+        """CUDA is initialised."""
+        if not self._is_on or self._has_device or os.getpid() != self._pid:
+            return
+        self._has_device = True
+        torch = self._torch
+        with contextlib.suppress(RuntimeError):  # a device that others hold exclusively
+            for index in range(torch.cuda.device_count()):
+                self._outside[index] = record_document.outside_bytes(torch, index)
+                self._num_others.append(count_others(torch, index))
+        self._warnings += torch_internals.list_losses(torch)
+        if self._settings.mode is Mode.COUNTERS:
+            return
+        if not self._modules.begin():
+            self._warnings.append(
+                f"torch {torch.__version__} numbers autograd nodes in a way not known here: what "
+                "backward allocates has no module"
+            )
+        # Before the history begins: its first entry would be this look at the blocks.
+        has_blocks = self._hook is not None and self._hook.note_blocks(
+            torch._C._cuda_memorySnapshot
+        )
+        if self._history is not None and torch.cuda.get_allocator_backend() == "native":
+            try:
+                self._history.begin()
+            except (TypeError, RuntimeError) as error:
+                self._history = None
+                self._warnings.append(f"there are no stacks: {error}")
+        if has_blocks:
+            self._claims.claim_everything()
+
+    # ---- While it runs -----------------------------------------------------------------------
+
+    def step(self) -> None:
+        """A step has ended, in a program whose steps end with no optimizer."""
+        if self._settings.mode is Mode.COUNTERS:
+            self._count_step()
+        elif self._is_on:
+            self._phases.steps.end_by_program()
+
+    def _count_optimizer_steps(self) -> int:
+        if self._settings.mode is Mode.COUNTERS:
+            return self._step_peaks.num_steps
+        return self._phases.num_optimizer_steps
+
+    def _count_step(self) -> None:
+        self._note_step(self._step_peaks.num_steps + 1)
+
+    def _note_step(self, count: int) -> None:
+        if not self._is_on or not self._has_device:
+            return
+        try:
+            self._note_step_peaks()
+            if count in _LOOKED_AT:
+                self._holders.look()
+            if len(self._claims) > self._max_claims:
+                self._forget_old()
+            self._publication.publish(self._phase, self._skips.count)
+            if self._file.is_due:
+                self._write(RUNNING)
+        except Exception as error:  # the program goes on, whatever becomes of its record
+            self._note_error(error)
+
+    def _note_step_peaks(self) -> None:
+        now_s = time.monotonic()
+        levels = [self._take_peak(index) for index in range(self._torch.cuda.device_count())]
+        allocated_bytes, reserved_bytes = max(levels, default=(0, 0))
+        seconds, self._step_began_s = now_s - self._step_began_s, now_s
+        self._step_peaks.add(allocated_bytes, reserved_bytes, seconds)
+        self._publication.note_step(allocated_bytes, reserved_bytes, seconds)
+
+    def _take_peak(self, device: int) -> tuple[int, int]:
+        if self._hook is None:
+            return self._counters.take(device)
+        return self._hook.take_peak(device)
+
+    @property
+    def _phase(self) -> str | None:
+        return self._phases.part if self._phases.is_busy else None
+
+    def _forget_old(self) -> None:
+        """Keeps claims and marks in bounds: those of what left the ring."""
+        if self._hook is not None:
+            ring = self._hook.ring()
+            self._keep_from(ring)
+            self._phases.keep_marks_from(ring.first)
+            self._max_claims = max(_MAX_CLAIMS, 2 * len(self._claims))
+
+    def _keep_from(self, ring: Ring) -> None:
+        if ring.first:
+            self._claims.keep_from(ring.first, ring.births_by_address())
+
+    def _note_error(self, error: Exception) -> None:
+        """Something of ours failed: it is taken out, and said in the record."""
+        self._warnings.append(
+            f"the recording ended early, as a callback of ullage failed: {type(error).__name__}: "
+            f"{error}"
+        )
+
+    def _look_at_holders(self) -> None:
+        if self._settings.mode is not Mode.COUNTERS:
+            self._claims.claim_everything()
+            self._holders.look()
+
+    def note_oom(self, device: int, requested: int, total: int, free: int) -> None:
+        """torch's observer: an allocation has failed. The file is written now: what comes next may
+        be the end.
+        """
+        if not self._is_on or os.getpid() != self._pid:
+            return
+        try:
+            self.ooms.note(device, requested, total, free)
+            if self._file.is_affordable or len(self.ooms.rows) == 1:
+                self._write(RUNNING, is_looked_at=self.ooms.is_looked_at)
+        except Exception as error:
+            self._note_error(error)
+
+    # ---- How it ends -------------------------------------------------------------------------
+
+    def note_exception(self, error: BaseException) -> None:
+        """An exception that ends the program, or what is recorded of it."""
+        kind = type(error)
+        where = source_location.of_traceback(error.__traceback__)
+        self.exit = {
+            "kind": "exception",
+            "exception": f"{kind.__module__}.{kind.__qualname__}",
+            "message": str(error),
+            "where": where,
+            "code": 1,
+        }
+        self.ooms.note_exception(error, where)
+
+    def note_signal(self, number: int) -> None:
+        """A signal that ends the program."""
+        self.exit = self.exit | {"kind": "signal", "code": 128 + number}
+
+    def note_exit(self, code: int) -> None:
+        """A call that ends the program at once."""
+        if self.exit["kind"] == "returned":
+            self.exit = self.exit | {"kind": "system_exit", "code": code}
+
+    def finish(self) -> None:
+        """Writes the file and detaches; once, and only in the process that attached."""
+        if self._is_on and os.getpid() == self._pid:
+            self.detach()
+
+    def detach(self) -> Path | None:
+        """Writes the file and takes every hook out; returns the file, None where none was written:
+        no device was used, no path was given, or the disk took nothing, which is said on stderr.
+        """
+        if not self._is_on:
+            return None
+        path = self._write()
+        self._is_on = False
+        self._take_out()
+        return path
+
+    def _take_out(self) -> None:
+        self._phases.remove()
+        if self._handle is not None:
+            self._handle.remove()
+        left = self._patches.undo()
+        if self._history is not None and self._has_device:
+            self._history.end()
+        if self._hook is not None:
+            self._hook.end()
+        self._counters.restore()
+        self._publication.end()
+        atexit.unregister(self._publication.end)
+        _attached.clear()
+        if left:
+            names = ", ".join(left)
+            print(f"ullage: others have replaced {names} since: that stays", file=sys.stderr)
+
+    def abandon(self) -> None:
+        """In a forked child: what it does is not this process's."""
+        self._is_on = False
+        self._phases.remove()
+        if self._handle is not None:
+            self._handle.remove()
+        self._patches.undo()
+        if self._hook is not None:
+            self._hook.pause_in_child()
+        _attached.clear()
+
+    # ---- The file ----------------------------------------------------------------------------
+
+    def _write(self, remark: str | None = None, *, is_looked_at: bool = False) -> Path | None:
+        if not self._has_device:
+            return None
+        snapshot = functools.partial(self.snapshot, remark, is_looked_at=is_looked_at)
+        return self._file.write(snapshot)
+
+    def snapshot(self, remark: str | None = None, *, is_looked_at: bool = False) -> dict[str, Any]:
+        """What is known by now: torch's snapshot with our record.
+
+        is_looked_at: the holders were noted at this very moment.
+        """
+        if not is_looked_at:
+            self._look_at_holders()
+        history = self._history.snapshot() if self._history is not None else _NO_HISTORY
+        return history | {"ullage": self._record(remark)}
+
+    def _record(self, remark: str | None) -> dict[str, Any]:
+        ring = None if self._hook is None else self._hook.ring()
+        num_lost = 0 if self._hook is None else self._hook.num_lost
+        marks = [list(mark) for mark in self._phases.whole_marks()]
+        if ring is not None and ring.first:
+            self._keep_from(ring)
+            marks = [mark for mark in marks if mark[0] >= ring.first]
+        torch, mode = self._torch, self._settings.mode.value
+        holders = self._holders.columns()
+        first = 0 if ring is None else ring.first
+        return {
+            **record_document.program_fields(torch, self._started_s, self.exit),
+            **record_document.event_fields(ring),
+            "devices": record_document.device_fields(torch, self._peaks, self._outside),
+            "marks": marks,
+            "modules": self._modules.names(),
+            "claims": [list(claim) for claim in self._claims.rows()],
+            "workspaces": [] if ring is None or self._hook is None else self._hook.workspaces(ring),
+            "holders": [row for row in holders["holders"] if row[0] >= first],
+            "graphs": [row for row in holders["graphs"] if row[0] >= first],
+            "ooms": self.ooms.rows,
+            "warnings": [*self._warnings, *record_document.remarks(num_lost, remark)],
+            "measured": record_document.measured_fields(
+                mode, num_lost, self._step_peaks, self._num_others
+            ),
+        }
+
+
+_is_registered: list[Callable[..., None]] = []
+
+
+def _register_once(torch: Any) -> None:
+    """What torch and Python cannot forget again: they call whoever is attached, or nobody."""
+    if _is_registered:
+        return
+    _is_registered.append(_pass_oom)
+    observe = torch_internals.find(torch, "torch._C._cuda_attach_out_of_memory_observer")
+    if observe is not None:
+        torch.cuda._lazy_call(lambda: observe(_pass_oom))
+    os.register_at_fork(after_in_child=_abandon)
+
+
+def _pass_oom(device: int, requested: int, total: int, free: int) -> None:
+    for recorder in _attached:
+        recorder.note_oom(device, requested, total, free)
+
+
+def _abandon() -> None:
+    for recorder in _attached:
+        recorder.abandon()
+
+
+def current() -> Recorder | None:
+    """What records this process; None: nothing does."""
+    return _attached[0] if _attached else None

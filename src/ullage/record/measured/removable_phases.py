@@ -1,0 +1,181 @@
+"""The phases of a step, by hooks that can be taken out again.
+
+`ullage run` wraps the step of each class of optimizers as torch makes it. Here the classes may be
+there already, so the optimizers' public hooks are used, which torch calls at the same places.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ullage.record import torch_internals
+from ullage.record.owners.modules import Modules
+from ullage.record.owners.ownership import Claims
+from ullage.record.patches import Patches
+from ullage.record.session import library
+from ullage.record.session.compiled import Compiled
+from ullage.record.session.import_hooks import on_import
+from ullage.record.session.phases import Phases
+from ullage.record.session.steps import StepKind, StepsReached
+
+_DYNAMO = "torch._dynamo"
+
+
+class NothingFollowed:
+    """On a real GPU values are what they are, and weights are initialised: nothing is followed or
+    put off.
+    """
+
+    is_tracing = False
+
+    def pause(self) -> None:
+        """Nothing to do."""
+
+    def resume(self) -> None:
+        """Nothing to do."""
+
+    def begin_backward(self) -> None:
+        """Nothing to do."""
+
+    def end_backward(self) -> None:
+        """Nothing to do."""
+
+    def forget_optimizer(self, optimizer: Any) -> None:
+        """Nothing to do."""
+
+    def settle(self, *, is_reading: bool) -> None:
+        """Nothing to do."""
+
+
+class RemovablePhases(Phases):
+    """Phases in a process that may go on without them.
+
+    Args:
+        torch, claims, modules: as for `Phases`.
+        patches: what holds the attributes that are replaced.
+        on_step: called after each step with how many there are.
+        on_error: called with an exception of a hook's own, which the program must not see.
+    """
+
+    def __init__(
+        self,
+        torch: ModuleType,
+        claims: Claims,
+        modules: Modules,
+        *,
+        patches: Patches,
+        on_step: Callable[[int], None],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        nothing = NothingFollowed()
+        super().__init__(
+            torch,
+            claims,
+            modules,
+            max_steps=None,
+            on_step=on_step,
+            on_stop=_never_stop,
+            values=nothing,
+        )
+        self._patches = patches
+        self._on_error = on_error
+        self._handles: list[Any] = []
+        self._compiled = Compiled(torch, self, nothing, nothing, patches)
+        self._call_off: Callable[[], None] = lambda: None
+        self._is_on = False
+        self._num_steps_called = 0
+
+    def install(self) -> None:
+        """Registers the hooks."""
+        torch = self._torch
+        self._is_on = True
+        modules, optimizer = torch.nn.modules.module, optimizer_hooks(torch)
+        self.hooks = (
+            modules.register_module_forward_pre_hook(self._guard(self._before_module)),
+            modules.register_module_forward_hook(
+                self._guard(self._after_module), with_kwargs=True, always_call=True
+            ),
+        )
+        self._handles = [
+            *self.hooks,
+            optimizer.register_optimizer_step_pre_hook(self._guard(self._before_optimizer)),
+            optimizer.register_optimizer_step_post_hook(self._guard(self._after_step_hook)),
+        ]
+        kind = torch.optim.Optimizer
+        construct = self._around_construction(kind.__init__)
+        self._patches.replace(kind, "__init__", construct)
+        run_backward = torch_internals.find(torch, "torch.autograd._engine_run_backward")
+        if run_backward is not None:
+            watched = self._around_backward(run_backward)
+            self._patches.replace(torch.autograd, "_engine_run_backward", watched)
+        if _DYNAMO in sys.modules:
+            self._compiled.install(sys.modules[_DYNAMO])
+        else:
+            self._call_off = on_import(_DYNAMO, self._compiled.install)
+
+    def remove(self) -> None:
+        """Takes the hooks out; `Patches.undo` does the rest."""
+        self._is_on = False
+        self._call_off()
+        self._compiled.call_off()
+        with_kwargs = self._torch.nn.modules.module._global_forward_hooks_with_kwargs
+        for handle in self._handles:
+            handle.remove()
+            if handle.id in with_kwargs:  # torch's handle leaves it there
+                del with_kwargs[handle.id]
+        self._handles = []
+
+    @property
+    def num_optimizer_steps(self) -> int:
+        """How often an optimizer has stepped."""
+        return self._num_steps_called
+
+    def _after_step_hook(self, optimizer: Any, _arguments: Any, _kwargs: Any) -> None:
+        self._num_steps_called += 1
+        self._after_optimizer(optimizer)
+
+    def _begin_backward(self) -> None:
+        self._guard(super()._begin_backward)()
+
+    def _end_backward(self) -> None:
+        self._guard(super()._end_backward)()
+
+    def _guard(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A hook that does nothing once it is taken out, and raises nothing."""
+
+        @functools.wraps(call)
+        def run(*arguments: Any) -> Any:
+            if not self._is_on:
+                return None
+            try:
+                return call(*arguments)
+            except StepsReached:
+                raise
+            except Exception as error:
+                self._is_on = False
+                self._on_error(error)
+                return None
+
+        return run
+
+    def keep_marks_from(self, first: int) -> None:
+        """Forgets the marks before a position."""
+        self.marks[:] = [mark for mark in self.marks if mark[0] >= first]
+
+    def here(self) -> int:
+        """The position in the events."""
+        return int(library.position())
+
+
+def optimizer_hooks(torch: ModuleType) -> Any:
+    """The module with what registers hooks of all optimizers: torch.optim hides it."""
+    return importlib.import_module(f"{torch.__name__}.optim.optimizer")
+
+
+def _never_stop(_num_steps: int, _kind: StepKind) -> None:
+    """A recorded program runs to its end."""

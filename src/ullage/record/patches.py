@@ -1,0 +1,46 @@
+"""What is put in the place of other libraries' functions, so that it can be taken out again.
+
+patches.replace(torch.autograd, "_engine_run_backward", watched)
+patches.undo()                  # the very objects that were there are there again
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ABSENT = object()
+
+
+class Patches:
+    """The attributes that are replaced, in their order."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Any, str, object, object]] = []
+
+    def replace(self, owner: Any, name: str, value: object) -> None:
+        """Sets an attribute of a module, a class or an object."""
+        self._rows.append((owner, name, vars(owner).get(name, _ABSENT), value))
+        setattr(owner, name, value)
+
+    def undo(self) -> list[str]:
+        """Puts everything back; returns the names of what others have replaced since, which stays:
+        what they put there may call ours.
+        """
+        left: list[str] = []
+        for owner, name, before, ours in reversed(self._rows):
+            if vars(owner).get(name, _ABSENT) is not ours:
+                left.append(f"{getattr(owner, '__name__', type(owner).__name__)}.{name}")
+            elif before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+        self._rows.clear()
+        return left
+
+    @property
+    def places(self) -> list[tuple[Any, str, object]]:
+        """Each attribute that is replaced, with what was there; None where nothing was."""
+        return [
+            (owner, name, None if before is _ABSENT else before)
+            for owner, name, before, _ in self._rows
+        ]

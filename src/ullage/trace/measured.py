@@ -1,0 +1,84 @@
+"""What a record on a real GPU has besides: its mode, the driver, the peak of each step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ullage.trace import field_checks
+from ullage.trace.record_schema import ROWS
+
+
+class StepsPeak(NamedTuple):
+    """Some steps in a row: the first, how many, their highest bytes, and their seconds together."""
+
+    first: int
+    num_steps: int
+    allocated_bytes: int
+    reserved_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How a record was measured.
+
+    Attributes:
+        mode: how much was recorded: "full", "events" or "counters".
+        driver: NVIDIA's version; None: NVML did not tell.
+        num_lost: the allocator's events that left the ring.
+        step_peaks: of all steps, oldest first, by the process's fullest device.
+        num_others: of each device, how many processes used it beside this one when CUDA started;
+            None: NVML did not tell. Empty in a record of an earlier version.
+        is_phantom: whether the GPU was the phantom.
+    """
+
+    mode: str
+    driver: str | None
+    num_lost: int
+    step_peaks: tuple[StepsPeak, ...]
+    num_others: tuple[int | None, ...] = ()
+    is_phantom: bool = False
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps there were."""
+        return sum(row.num_steps for row in self.step_peaks)
+
+
+def parse_measured(fields: Mapping[str, Any]) -> Measured | None:
+    """The field of a record; None: the phantom wrote it.
+
+    Raises:
+        SnapshotError: it is damaged.
+    """
+    if fields.get("measured") is None:
+        return None
+    measured = field_checks.typed(fields["measured"], dict, "measured")
+    return Measured(
+        mode=field_checks.text(measured, "mode"),
+        driver=field_checks.optional_text(measured, "driver"),
+        num_lost=field_checks.size(measured, "num_lost", 0),
+        step_peaks=field_checks.parse_rows(measured, "step_peaks", _parse_step),
+        num_others=_parse_others(measured.get("num_others", [])),
+        is_phantom=measured.get("is_phantom") is True,
+    )
+
+
+def _parse_others(entries: object) -> tuple[int | None, ...]:
+    numbers = field_checks.typed(entries, list, "num_others")
+    return tuple(
+        None if number is None else field_checks.position(number, "num_others")
+        for number in numbers
+    )
+
+
+def _parse_step(entry: object) -> StepsPeak:
+    row = field_checks.row(entry, len(ROWS["step_peaks"]), "step_peaks")
+    *numbers, seconds = row
+    first, num_steps, allocated, reserved = (
+        field_checks.position(number, "step_peaks") for number in numbers
+    )
+    duration = field_checks.seconds({"step_peaks": seconds}, "step_peaks")
+    return StepsPeak(first, num_steps, allocated, reserved, duration)
