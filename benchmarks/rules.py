@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.written_part import fill_part
 from ullage.explain.rules.registry import RULES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "rules.md"
@@ -16,15 +17,12 @@ END = "<!-- end rules -->\n"
 
 def render(page: str) -> str:
     """The page with the table of today's rules."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + _table() + END + after
+    return fill_part(page, BEGIN, END, _table())
 
 
-def _table() -> str:
+def _table() -> tuple[str, ...]:
     rows = [f"| {rule.code} | {rule.kind.value} | {rule.title} |" for rule in RULES.values()]
-    lines = ("", "| code | kind | finding |", "|---|---|---|", *rows, "")
-    return "".join(f"{line}\n" for line in lines)
+    return ("", "| code | kind | finding |", "|---|---|---|", *rows, "")
 
 
 def main() -> None:

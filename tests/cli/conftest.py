@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from ullage.native.build import BuildError, find_compiler
+from ullage.watch.recording import Recording
+from ullage.watch.sample import DeviceSample, Sample
 
 # A shell has what it starts in its background ignore Ctrl-C, and so would all that is started here.
 HEARS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -125,3 +127,19 @@ def make_python() -> Callable[[Path, str, str | None], Path]:
 def compile_library() -> Callable[..., None]:
     """`compile_library(path, source, *options)`: a shared library made of C."""
     return _compile_library
+
+
+@pytest.fixture
+def make_recording() -> Callable[[Path, int], None]:
+    """`make_recording(path, 5)`: of five seconds of a GPU whose memory grows."""
+
+    def make(path: Path, count: int) -> None:
+        with Recording(path, force=False) as recording:
+            for turn in range(count):
+                device = DeviceSample(
+                    0, "GPU-0", "NVIDIA H100 80GB HBM3", total_bytes=80 * 2**30,
+                    used_bytes=(turn + 1) * 2**30, free_bytes=(79 - turn) * 2**30,
+                )  # fmt: skip
+                recording.add(Sample(float(turn), "node-1", (device,)))
+
+    return make

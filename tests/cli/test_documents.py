@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from benchmarks import rules
+from benchmarks import alert_rules, rules
 from benchmarks.accuracy.estimate.__main__ import PAGE as ESTIMATES
 from benchmarks.accuracy.estimate.__main__ import read_vectors
 from benchmarks.accuracy.estimate.page import write_page
@@ -31,6 +31,7 @@ from ullage.gpus import load_catalog
 from ullage.models.architecture import MODEL_TYPES
 from ullage.models.builtin import load_models
 from ullage.phantom.torch_build import find_torch
+from ullage.watch.alerts.rules_file import load_settings
 
 PAGES = {page.name: page for page in all_pages()}
 BLOCKS = {block.name: block for page in PAGES.values() for block in page.blocks}
@@ -171,6 +172,11 @@ def test_the_page_of_rules_has_the_rules_of_today() -> None:
     assert page == rules.render(page), "python -m benchmarks.rules"
 
 
+def test_the_page_of_alert_rules_has_the_rules_of_today() -> None:
+    page = PAGES["docs/reference/alerts.md"].text
+    assert page == alert_rules.render(page), "python -m benchmarks.alert_rules"
+
+
 def test_the_page_of_the_run_document_names_its_fields() -> None:
     page = PAGES["docs/reference/run-document.md"].text
     golden = ROOT / "tests" / "golden" / "commands" / "run-gpt2.json"
@@ -208,6 +214,9 @@ def test_a_file_in_a_page_can_be_read(block: Block, tmp_path: Path) -> None:
         for path in (ROOT / "examples" / "serving").iterdir():  # which the page speaks of
             shutil.copy(path, tmp_path)
         (tmp_path / "ullage.toml").write_text(block.text, encoding="utf-8")
+        if block.text.startswith("[watch."):
+            assert load_settings(tmp_path).path is not None
+            return
         assert load_configuration(tmp_path).scenarios
     elif json.loads(block.text)["schema"] == "ullage.plan/1":
         path = tmp_path / "plan.json"

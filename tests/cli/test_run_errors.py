@@ -89,6 +89,9 @@ def test_what_cannot_be_run_is_refused(place: Place, words: tuple[str, ...], mes
         (("--sweep", "batch=1,2", "-o", "taken.svg"), "'taken.svg' exists; give another name"),
         (("--sweep", "batch=1,2", "-o", "a.svg", "--plot", "a.svg"), "both name 'a.svg'"),
         (("--plot", "p.svg"), "--plot draws a sweep; add --sweep NAME=A,B,... or several GPUs"),
+        (("--interconnect", "fast"), "interconnect 'fast'; expected such as 'nvlink', 'pcie'"),
+        (("--time", "--interconnect", "fast"), "interconnect 'fast'; expected such as 'nvlink'"),
+        (("--clock", "slow"), "'slow' is not one of 'real', 'virtual'"),
     ],
 )
 def test_a_sweep_that_makes_no_sense_is_refused(

@@ -45,7 +45,8 @@ def save(path: Path, torch_version: str, saves: str) -> None:
     ("how", "again"),
     [
         ("blocks", BLOCKS),  # the first product of each
-        ("whole", 2 * BLOCKS - 1),  # all of them but the last, whose result nobody needs
+        # all of them but the last, whose result nobody needs
+        pytest.param("whole", 2 * BLOCKS - 1, marks=pytest.mark.nightly),
     ],
 )
 def test_torch_computes_again_what_it_does_not_keep(
@@ -57,7 +58,13 @@ def test_torch_computes_again_what_it_does_not_keep(
 
 
 @pytest.mark.parametrize(
-    ("saves", "again"), [("attention", BLOCKS), ("matmul", 0), ("0", 0), ("1", BLOCKS)]
+    ("saves", "again"),
+    [
+        ("matmul", 0),
+        ("1", BLOCKS),
+        pytest.param("attention", BLOCKS, marks=pytest.mark.nightly),
+        pytest.param("0", 0, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_plan_computes_again_what_it_does_not_save(
     run_program: RunProgram, torch_version: str, tmp_path: Path, saves: str, again: int
@@ -68,7 +75,7 @@ def test_a_plan_computes_again_what_it_does_not_save(
     assert found["graphs"] == 2  # equal blocks are one program to the compiler, planned or not
 
 
-@pytest.mark.parametrize("how", ["blocks", "nothing"])
+@pytest.mark.parametrize("how", [pytest.param("blocks", marks=pytest.mark.nightly), "nothing"])
 def test_a_product_that_is_not_there_cannot_be_saved(
     run_program: RunProgram, torch_version: str, tmp_path: Path, how: str
 ) -> None:
@@ -81,7 +88,14 @@ def test_a_product_that_is_not_there_cannot_be_saved(
 
 
 @pytest.mark.parametrize(
-    ("saves", "num"), [("attention", 1), ("matmul", 2), ("1", 1), ("0,2", 2), ("0,1", 1)]
+    ("saves", "num"),
+    [
+        ("attention", 1),
+        ("0,2", 2),
+        ("0,1", 1),
+        pytest.param("matmul", 2, marks=pytest.mark.nightly),
+        pytest.param("1", 1, marks=pytest.mark.nightly),
+    ],
 )
 def test_attention_without_dropout_is_saved_where_it_is_to_be(
     run_program: RunProgram, torch_version: str, tmp_path: Path, saves: str, num: int

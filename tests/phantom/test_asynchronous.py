@@ -28,9 +28,8 @@ def trace_of(outcome: Any) -> tuple[Any, ...]:
     return tuple(tuple(getattr(outcome.record.events, name).tolist()) for name in COLUMNS)
 
 
-@pytest.mark.parametrize("case", ["futures", "dropped_handles", "data_parallel"])
-def test_two_runs_are_alike(run_program: RunProgram, case: str) -> None:
-    first, second = (run(run_program, case, turn=turn) for turn in range(2))
+def test_two_runs_are_alike(run_program: RunProgram) -> None:
+    first, second = (run(run_program, CASE, turn=turn) for turn in range(2))
     assert trace_of(first) == trace_of(second)
 
 

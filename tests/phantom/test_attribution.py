@@ -49,7 +49,16 @@ def find_peak(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Fi
     return find
 
 
-each_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.label)
+# Of programs that differ in how one thing is done, one runs by day.
+NIGHTLY = {"checkpointed reentrant", "ddp view", "autocast", "autocast float16", "own_cache", "moe"}
+each_program = pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(one, marks=pytest.mark.nightly if one.label in NIGHTLY else ())
+        for one in PROGRAMS
+    ],
+    ids=lambda program: program.label,
+)
 
 
 @each_program

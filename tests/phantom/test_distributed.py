@@ -123,36 +123,40 @@ def test_the_stages_of_a_pipeline_are_distinct_and_its_replicas_are_not(thin_pyt
 
 
 LAUNCHERS = {
-    "torchrun": "torchrun --nproc-per-node 4",
-    "torch.distributed.run": "-m torch.distributed.run --nproc-per-node 4",
-    "accelerate": "accelerate launch --num_processes 4",
+    "torchrun": "torchrun --nproc-per-node",
+    "torch.distributed.run": "-m torch.distributed.run --nproc-per-node",
+    "accelerate": "accelerate launch --num_processes",
     "spawn": "",
 }
 
 
 @pytest.mark.parametrize(
-    ("launcher", "program"),
+    ("launcher", "program", "size"),
     [
-        ("torchrun", "fsdp2.py"),
-        pytest.param("torchrun", "ddp.py", marks=pytest.mark.nightly),
-        pytest.param("torch.distributed.run", "ddp.py", marks=pytest.mark.nightly),
-        pytest.param("accelerate", "fsdp2.py", marks=pytest.mark.nightly),
-        pytest.param("accelerate", "ddp.py", marks=pytest.mark.nightly),
-        pytest.param("spawn", "ddp.py", marks=pytest.mark.nightly),
+        ("torchrun", "fsdp2.py", 2),
+        pytest.param("torchrun", "fsdp2.py", 4, marks=pytest.mark.nightly),
+        pytest.param("torchrun", "ddp.py", 4, marks=pytest.mark.nightly),
+        pytest.param("torch.distributed.run", "ddp.py", 4, marks=pytest.mark.nightly),
+        pytest.param("accelerate", "fsdp2.py", 4, marks=pytest.mark.nightly),
+        pytest.param("accelerate", "ddp.py", 4, marks=pytest.mark.nightly),
+        pytest.param("spawn", "ddp.py", 4, marks=pytest.mark.nightly),
     ],
 )
-def test_four_real_ranks_and_one_alone_use_the_same_memory(
-    run_program: RunProgram, thin_python: Path, launcher: str, program: str
+def test_real_ranks_and_one_alone_use_the_same_memory(
+    run_program: RunProgram, thin_python: Path, launcher: str, program: str, size: int
 ) -> None:
     started = "spawned.py" if launcher == "spawn" else program
-    words = [*LAUNCHERS[launcher].split(), str(PROGRAMS / started)]
+    count = [str(size)] if LAUNCHERS[launcher] else []
+    words = [*LAUNCHERS[launcher].split(), *count, str(PROGRAMS / started)]
     if launcher == "accelerate" and not (thin_python.parent / "accelerate").exists():
         pytest.skip("not in the environment: accelerate")
-    real = run_program(*words, options=("--gpus", "4"))
+    real = run_program(*words, options=("--gpus", str(size)))
     assert real.exit_code == 0, real.stderr
     devices = real.document["devices"]
-    assert [(device["rank"], device["index"]) for device in devices] == [(n, n) for n in range(4)]
-    alone = play(run_program, 2, program)
+    assert [(device["rank"], device["index"]) for device in devices] == [
+        (n, n) for n in range(size)
+    ]
+    alone = play(run_program, size // 2, program, world_size=size)
     for device in devices:
         assert figures(device) == figures(alone.device)
 

@@ -30,7 +30,7 @@ GPT2 = [str(ROOT / "examples" / "gpt2" / "train.py"), "--batch-size", "4", "--st
 MAIN = "from ullage.cli.main import main; main()"
 TIMEOUT_S = 600
 GPU = "h100-80gb"
-SHARES = (1.1, 0.95, 0.9, 0.5)
+SHARES = (1.1, 0.9, 0.5)
 # Enough to mix, and few enough to run.
 FEW = ("checkpoint", "optimizer_kernel")
 
@@ -56,7 +56,7 @@ def test_the_blocks_are_found(reports: list[FitReport]) -> None:
 
 def test_what_is_called_fitting_was_seen_to_fit(reports: list[FitReport]) -> None:
     found = [report for report in reports if report.best is not None]
-    assert len(found) >= 4
+    assert len(found) >= 3
     for report in found:
         assert report.best is not None and report.best.seen is not None
         assert report.best.seen.fits

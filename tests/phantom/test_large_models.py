@@ -24,7 +24,14 @@ def run_large(run_program: RunProgram, *words: str, options: tuple[str, ...] = (
 
 @pytest.mark.parametrize(
     ("how", "size"),
-    [("plain", 4), ("bfloat16", 2), ("half", 2), ("zeros", 4), ("hugging_face", 4), ("loaded", 4)],
+    [
+        ("plain", 4),
+        ("bfloat16", 2),
+        pytest.param("half", 2, marks=pytest.mark.nightly),
+        ("zeros", 4),
+        ("hugging_face", 4),
+        ("loaded", 4),
+    ],
 )
 def test_a_model_of_7b_parameters_takes_little_memory_here(
     run_program: RunProgram, how: str, size: int
@@ -53,9 +60,9 @@ def test_a_model_of_70b_parameters_takes_less_than_8_gib_here(
     ("words", "dtype", "size"),
     [
         ((), "torch.bfloat16", 2),
-        (("index",), "torch.bfloat16", 2),
-        (("device_map=auto",), "torch.bfloat16", 2),
-        (("dtype=float32",), "torch.float32", 4),
+        pytest.param(("index",), "torch.bfloat16", 2, marks=pytest.mark.nightly),
+        pytest.param(("device_map=auto",), "torch.bfloat16", 2, marks=pytest.mark.nightly),
+        pytest.param(("dtype=float32",), "torch.float32", 4, marks=pytest.mark.nightly),
         (("dtype=float32", "device_map=cuda"), "torch.float32", 4),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

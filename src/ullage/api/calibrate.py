@@ -16,12 +16,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ullage.errors import DeviceError, EnvironmentProblem, SpecError
-from ullage.gpus.catalog import Gpu, load_catalog
+from ullage.errors import DeviceError, EnvironmentProblem
+from ullage.gpus.catalog import find_by_device
 from ullage.gpus.peaks import flops_per_s, link_bytes_per_s, peer_bytes_per_s
 from ullage.gpus.rates import Rates, Sample, Speed, fit_speed
 from ullage.phantom.torch_build import find_version
@@ -118,18 +118,3 @@ def read_measurements(measurements: Mapping[str, Any], date: str | None = None) 
         launch_s=statistics.median(launches),
         skipped=skipped,
     )
-
-
-def find_by_device(name: str, total_bytes: int) -> Gpu:
-    """The GPU of the catalogue that CUDA calls so; of several, that whose memory is nearest.
-
-    Raises:
-        SpecError: there is none.
-    """
-    alike: Sequence[Gpu] = [gpu for gpu in load_catalog() if gpu.name == name]
-    if not alike:
-        raise SpecError(
-            f"the catalogue has no {name!r}, so that nothing is known of its rates; `ullage gpus` "
-            "lists what it has"
-        )
-    return min(alike, key=lambda gpu: abs(gpu.total_bytes - total_bytes))

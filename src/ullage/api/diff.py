@@ -7,17 +7,20 @@ print(found.text())
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ullage.errors import SnapshotError
+from ullage.errors import SnapshotError, SpecError
 
 if TYPE_CHECKING:
     from ullage.explain.compare.causes import Cause
     from ullage.explain.compare.diff import DiffReport
+    from ullage.explain.compare.memory_here import NotKnown
     from ullage.explain.snapshot import SnapshotReport
+    from ullage.gpus.measured_memory import MeasuredMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,38 @@ class Diff:
     def causes(self) -> tuple[Cause, ...]:
         """Why it changed, the most telling first."""
         return self.report.causes
+
+    @property
+    def memory(self) -> MeasuredMemory | NotKnown | None:
+        """What the measured side tells of the GPU beside the program's tensors, or why it does not;
+        None: the pair is no prediction with its measurement.
+        """
+        from ullage.explain.compare.memory_here import find_memory
+
+        return find_memory(self.report)
+
+    def store_memory(self) -> Path | None:
+        """Keeps `memory` for `ullage gpus`, in place of what was measured before; returns the file,
+        None where nothing is known.
+
+        Raises:
+            SpecError: the file cannot be written.
+        """
+        from ullage.files import write_text
+        from ullage.gpus.measured_memory import MeasuredMemory, memory_path
+
+        memory = self.memory
+        if not isinstance(memory, MeasuredMemory):
+            return None
+        path = memory_path(memory.gpu)
+        text = json.dumps(memory.document, indent=2) + "\n"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return write_text(text, path, force=True)
+        except OSError as error:
+            raise SpecError(
+                f"{str(path)!r} cannot be written: {error.strerror or error}; use --no-store"
+            ) from None
 
     @property
     def document(self) -> dict[str, Any]:

@@ -45,6 +45,13 @@ class Explanation:
         return OUT_OF_MEMORY if any(finding.is_fatal for finding in self.findings) else FITS
 
     @property
+    def has_record_alone(self) -> bool:
+        """Whether it is a recording of a GPU without a trace: `ullage.read_recording` reads it."""
+        record = self.report.record
+        is_measured = record is not None and record.measured is not None
+        return is_measured and not self.report.devices
+
+    @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.explain/1"."""
         from ullage.report.document.explain import explain_document

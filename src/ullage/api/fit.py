@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ullage.api.run import check_price
 from ullage.errors import SpecError
+from ullage.gpus.price import check_price
 from ullage.phantom.device import choose_device
 from ullage.phantom.rank import Rank, choose_ranks
 from ullage.plan.budget import LIMIT_S, Limit, find_budget, read_semantics

@@ -110,6 +110,7 @@ def find_largest(
     allowed = None if allow == "none" else read_semantics(allow)
     words = words_at(program, variable, multiple_of)
     job = make_search_job(words, without_end(device), python, **options)
+    job = replace(job, options=replace(job.options, has_clock=True))
     from ullage.plan.sizes.largest import LargestSearch
 
     started_s = time.monotonic()

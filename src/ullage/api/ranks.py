@@ -15,8 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from ullage.api.run import Run, check_price
+from ullage.api.run import Run
 from ullage.errors import SpecError
+from ullage.gpus.price import check_price
 from ullage.phantom.device import choose_device
 from ullage.phantom.launch import run_directory
 from ullage.phantom.rank import choose_ranks

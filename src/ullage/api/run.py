@@ -7,7 +7,6 @@ print(run.text())
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ullage.errors import SpecError
 from ullage.files import check_writable
+from ullage.gpus.price import check_price
 from ullage.phantom.device import choose_device
 from ullage.phantom.program import resolve_program
 from ullage.phantom.rank import Rank, choose_ranks
@@ -155,6 +155,7 @@ def run(
     price: float | None = None,
     interconnect: str | None = None,
     clock: str = "real",
+    nvml: str | os.PathLike[str] | None = None,
     try_remedies: bool = False,
     stdout_to_stderr: bool = False,
     on_progress: Callable[[str], None] | None = None,
@@ -193,6 +194,8 @@ def run(
             has. Implies `time`.
         clock: "virtual": what the program reads of time.perf_counter, time.time and CUDA's events
             is the predicted time. Implies `time`.
+        nvml: a directory in which NVML programs outside see the GPUs, and what the program uses of
+            them (`ullage nvml`); made if it does not exist. None: none.
         try_remedies: where memory runs out, run the program again with what may help; needs a
             snapshot.
         stdout_to_stderr: the program's own output goes to stderr.
@@ -216,6 +219,8 @@ def run(
         local_world_size=local_world_size, time=time or check_price(price) is not None,
         interconnect=interconnect, clock=clock,
     )  # fmt: skip
+    if nvml is not None:
+        job = publish(job, Path(nvml))
     report = run_job(
         job, path, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force,
         meanwhile=_load_report,
@@ -223,17 +228,28 @@ def run(
     if try_remedies:
         from ullage.plan.remedy_runs import try_remedies as try_each
 
-        report = try_each(report, job, on_progress)
+        unpublished = replace(job, options=replace(job.options, nvml=None))
+        report = try_each(report, unpublished, on_progress)
     if job.options.has_clock and report.time is None:
         report = replace(report, warnings=(*report.warnings, _NOT_TIMED))
     return Run(replace(report, price=price))
 
 
-def check_price(price: float | None) -> float | None:
-    """The price of a GPU-hour; raises SpecError where it is none."""
-    if price is not None and not 0 < price < math.inf:
-        raise SpecError(f"price={price!r} is no price of a GPU-hour; expected dollars, such as 2.5")
-    return price
+def publish(job: Job, directory: Path) -> Job:
+    """The job whose processes tell NVML programs what they use; raises SpecError where the
+    directory cannot be theirs.
+    """
+    from ullage.phantom.nvml.machine import machine_of, open_machine
+
+    options = job.options
+    machine = machine_of(
+        job.device.environment_text(),
+        job.build.libraries_text(),
+        options.num_devices or (options.rank.local_world_size if options.rank else 1),
+        {**os.environ, **options.variables}.get("CUDA_VISIBLE_DEVICES"),
+    )
+    open_machine(directory, machine)
+    return replace(job, options=replace(options, nvml=directory.absolute()))
 
 
 def _load_report() -> None:
@@ -292,4 +308,4 @@ def default_snapshot(program: Sequence[str], python: str | None = None) -> Path:
     return path
 
 
-__all__ = ["Run", "check_price", "default_snapshot", "make_run_job", "run"]
+__all__ = ["Run", "default_snapshot", "make_run_job", "publish", "run"]

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ullage.api.run import Run, check_price
+from ullage.api.run import Run
 from ullage.errors import SpecError
 from ullage.files import check_writable, keep_file
+from ullage.gpus.price import check_price
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.launch import RunOptions
 from ullage.phantom.program import resolve_program

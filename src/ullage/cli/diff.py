@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ullage.api.diff import diff
+from ullage.api.diff import Diff, diff
 from ullage.cli.options import flags
 from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
 
@@ -16,6 +16,11 @@ from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_resul
 @click.argument("after", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON document (ullage.diff/1).")
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write that document.")
+@click.option(
+    "--no-store",
+    is_flag=True,
+    help="Do not keep the measured context and workspaces for `ullage gpus`.",
+)
 @flags.html
 @flags.force
 @flags.quiet
@@ -25,6 +30,7 @@ def diff_command(
     *,
     as_json: bool,
     output: Path | None,
+    no_store: bool,
     html: Path | None,
     force: bool,
     quiet: bool,
@@ -35,7 +41,8 @@ def diff_command(
     ullage diff before.pickle after.pickle
     ullage diff before.pickle after.pickle --html diff.html
 
-    The snapshots may be of any version of PyTorch, from a GPU or from `ullage run`.
+    The snapshots may be of any version of PyTorch, from a GPU or from `ullage run`. If one was
+    predicted and the other measured, the GPU's context and workspaces are kept for `ullage gpus`.
     """
     from ullage.files import write_text
     from ullage.report.text.diff import diff_line, print_diff
@@ -51,4 +58,17 @@ def diff_command(
         lambda: target.show(report.report, diff_line, print_diff),
         pages,
     )
+    if not no_store:
+        _store(report, is_json=as_json)
     return 0 if is_written else UNWRITABLE
+
+
+def _store(report: Diff, *, is_json: bool) -> None:
+    """Keeps what was measured of the GPU, and says so; or says why not."""
+    from ullage.report.text.diff import stored_lines
+
+    if report.memory is None:
+        return
+    path = report.store_memory()
+    for line in stored_lines(report.memory, path):
+        click.echo(line, err=is_json)

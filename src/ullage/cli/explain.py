@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -9,6 +10,7 @@ import click
 from ullage.cli.options import flags
 from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
 from ullage.cli.what_if import check_options, show_what_if
+from ullage.errors import SpecError
 
 
 @click.command("explain")
@@ -65,7 +67,8 @@ def explain_command(
     ullage explain snapshot.pickle --html page.html --export flame.folded
     ullage explain --rule UL111
 
-    FILE was written by torch.cuda.memory._dump_snapshot() or `ullage run`.
+    FILE was written by torch.cuda.memory._dump_snapshot(), `ullage run` or `ullage record`, or is
+    the directory with the recordings of a job's ranks.
 
     Exits with 0, 1 if the program ended because it ran out of memory, 2 if the file cannot be read.
     """
@@ -89,7 +92,12 @@ def explain_command(
     target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     if what_if:
         return show_what_if(file, target, gpu=gpu, memory=memory, python=python)
+    unfit_paths = (request, html, *export)
+    if file.is_dir():
+        return _show_recording(file, target, full=full, unfit=unfit_paths)
     result = explain_file(file, request=request, try_remedies=try_remedies, python=python)
+    if result.has_record_alone:
+        return _show_recording(file, target, full=full, unfit=unfit_paths)
 
     # The answer to a request is among what is reserved.
     print_report = print_explain if full or request is not None else print_brief_explain
@@ -103,6 +111,23 @@ def explain_command(
         files,
     )
     return result.exit_code if is_written else UNWRITABLE
+
+
+def _show_recording(
+    file: Path, output: Output, *, full: bool, unfit: tuple[str | Path | None, ...]
+) -> int:
+    """Explains a recording that has no trace, or those of a job's ranks."""
+    from ullage.api.record import read_recording
+    from ullage.cli.record import show_recorded
+
+    if any(option is not None for option in unfit):
+        raise SpecError(
+            f"--request, --html and --export need a trace, and {str(file)!r} has none; record with "
+            "--mode full, and give one file"
+        )
+    recorded = read_recording(file)
+    is_written = show_recorded(recorded, replace(output, is_full=full))
+    return recorded.exit_code if is_written else UNWRITABLE
 
 
 def _print_rule(code: str) -> int:

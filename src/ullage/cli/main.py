@@ -34,6 +34,10 @@ VERBS = {
         "ullage.cli.run:run_command",
         "Run a program on a simulated GPU; report whether it fits.",
     ),
+    "record": (
+        "ullage.cli.record:record_command",
+        "Run a program on the GPU of this machine; record its memory.",
+    ),
     "fit": (
         "ullage.cli.fit:fit_command",
         "Search for the fastest plan under which a program fits.",
@@ -71,7 +75,15 @@ VERBS = {
         "ullage.cli.scrub:scrub_command",
         "Remove paths and names from a snapshot before you share it.",
     ),
+    "watch": (
+        "ullage.cli.watch:watch_command",
+        "Watch the GPUs of this machine, their processes and jobs.",
+    ),
     "gpus": ("ullage.cli.gpus:gpus_command", "List the known GPUs, or show one."),
+    "nvml": (
+        "ullage.cli.nvml:nvml_command",
+        "Start a program that sees simulated GPUs through NVML (nvitop, exporters).",
+    ),
     "ui": ("ullage.cli.ui:ui_command", "Open a local web page: calculator, GPUs, snapshots."),
     "env": ("ullage.cli.env:env_command", "Create a small environment with PyTorch's CUDA build."),
 }

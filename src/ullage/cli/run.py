@@ -24,7 +24,7 @@ from ullage.errors import SpecError
             "Time": ("time", "price", "interconnect", "clock", "timeline"),
             "Program": (
                 "plan", "try_remedies", "alloc_conf", "real_init", "dummy_weights", "values",
-                "assume",
+                "assume", "nvml",
             ),
             "Output": ("snapshot", "output", "plot", "as_json", "full", "force", "quiet"),
         }
@@ -120,6 +120,12 @@ from ullage.errors import SpecError
     metavar="FILE",
     help="Write the last step for ui.perfetto.dev (JSON); implies --time.",
 )
+@click.option(
+    "--nvml",
+    type=FILE,
+    metavar="DIR",
+    help="Directory through which NVML programs see the GPUs: ullage nvml DIR -- nvitop.",
+)
 @flags.full
 @flags.force
 @flags.quiet_run
@@ -158,6 +164,10 @@ def _choose_mode(options: RunOptions) -> Callable[[RunOptions], int]:
 
     if options.try_remedies and (options.is_sweep or options.has_many_ranks):
         raise SpecError("--try-remedies is for one run on one GPU; leave it or the others out")
+    if options.nvml is not None and (options.is_sweep or options.has_many_ranks):
+        raise SpecError(
+            "--nvml is for one run; start several with the same directory, or torchrun in one"
+        )
     if options.is_sweep:
         return run_sweep
     if options.plot is not None:
@@ -196,6 +206,7 @@ def _run_once(options: RunOptions, rank: int | None) -> int:
             force=options.force,
             try_remedies=options.try_remedies,
             price=options.price,
+            nvml=options.nvml,
             stdout_to_stderr=options.as_json,
             on_progress=on_progress,
             **options.of_program,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.util
 import os
 import sys
@@ -11,6 +13,8 @@ from typing import Any
 
 def prepare(settings: dict[str, Any]) -> None:
     """Imports torch; on the phantom, what watches it too."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("sympy")  # which whatever compiles or shards imports; not of torch
     if "ULLAGE_PHANTOM" not in os.environ:
         importlib.import_module("torch._dynamo")  # which every optimizer imports
         return

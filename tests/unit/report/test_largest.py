@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from ullage.clock.step_time import Interval
 from ullage.gpus.catalog import find_gpu
+from ullage.plan.costs.clocked import Timed
 from ullage.plan.findings import Seen
 from ullage.plan.sizes.largest import Answer, LargestReport
 from ullage.report.document.largest import largest_document
@@ -65,6 +67,23 @@ def test_the_report_says_what_a_sample_takes_and_why_no_more_fits(report: Larges
         "left out: flash_attention: no attention",
     ):
         assert said in text
+
+
+def test_only_what_is_surely_faster_is_called_the_fastest(report: LargestReport) -> None:
+    best, plain = report.answers
+    sure = replace(plain, time=Timed(Interval(0.08, 0.1, 0.12), 1000))
+    for step, words in (
+        (Interval(0.2, 0.26, 0.3), "as it is, the fastest for each batch"),
+        (Interval(0.16, 0.202, 0.24), "as it is, about the fastest for each batch"),
+    ):
+        timed = replace(best, time=Timed(step, 2000), step_s=step.s)
+        text = " ".join(
+            render_largest(replace(report, as_it_is=sure, answers=(timed, sure)), 120).split()
+        )
+        assert words in text
+        assert "10,000" in text  # tokens a second
+        assert "times by the clock" in text
+    assert report.as_fast == ()
 
 
 def test_the_document_has_each_answer(report: LargestReport) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ullage.api.run import check_price
-from ullage.clock.price import find_cost
+from ullage.clock.price import find_expense
 from ullage.clock.step_time import Interval, StepTime, merge_numbered
 from ullage.errors import SnapshotError, SpecError
 from ullage.explain.compare.sweep import SweepReport
@@ -128,7 +128,7 @@ def test_an_idle_device_hangs_on_the_host(step_time: MakeTime) -> None:
 
 
 def test_a_step_costs_the_price_of_its_gpu_hours(step_time: MakeTime) -> None:
-    cost = find_cost(step_time(), gpu_hour=3.6, num_gpus=8)
+    cost = find_expense(step_time(), gpu_hour=3.6, num_gpus=8)
     assert cost.thousand_steps.likely == pytest.approx(8 * 0.412)
     assert cost.million_tokens is not None
     # 1e6 tokens are 1e6 / 16384 steps of one GPU, which has tokens of its own.
@@ -195,6 +195,12 @@ def test_a_sweep_has_a_column_of_time_and_one_of_cost(
     text = render_sweep(replace(report, points=tuple(points)))
     assert max(map(len, text.splitlines())) <= 80
     assert text == (HERE / "sweep-time.txt").read_text(encoding="utf-8")
+    alike = [
+        replace(point, report=with_times(point.report, step_time(scale)))
+        for scale, point in zip((0.99, 1.0, 3.0), report.points, strict=True)
+    ]
+    text = render_sweep(replace(report, points=tuple(alike)))
+    assert "batch=1, 40,200 tokens/s; about as fast: batch=2\n" in text
 
 
 def test_equal_layers_are_merged(step_time: MakeTime) -> None:

@@ -42,6 +42,7 @@ class RunOptions:
     interconnect: str | None
     clock: str
     timeline: Path | None
+    nvml: Path | None
     as_json: bool
     full: bool
     force: bool

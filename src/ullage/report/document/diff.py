@@ -40,6 +40,12 @@ def diff_document(report: DiffReport) -> Document:
             for module in report.by_module
         ],
         "by_site": [_change(change) for change in report.by_site],
+        "measured": [
+            {"term": term.name, "predicted_low_bytes": term.low_bytes,
+             "predicted_high_bytes": term.high_bytes, "measured_bytes": term.measured_bytes,
+             "is_inside": term.is_inside}
+            for term in report.terms
+        ],
     }  # fmt: skip
 
 

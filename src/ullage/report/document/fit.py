@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ullage.clock.price import Cost
+from ullage.clock.price import Expense
 from ullage.gpus.gpu import Gpu
 from ullage.plan.findings import Candidate, FitReport
 from ullage.plan.sizes.smallest import Smallest
@@ -134,7 +134,7 @@ def _time(candidate: Candidate) -> dict[str, Any] | None:
     return {"step_s": list(time.step), "tokens_per_step": time.num_tokens or None}
 
 
-def _cost(cost: Cost | None) -> dict[str, Any] | None:
+def _cost(cost: Expense | None) -> dict[str, Any] | None:
     if cost is None:
         return None
     tokens = cost.million_tokens

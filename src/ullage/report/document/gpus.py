@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ullage.gpus import EstimateOnlyGpu, Gpu, sources_of
 from ullage.gpus.levels import memory_levels
+from ullage.gpus.measured_memory import stored_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,7 @@ def gpus_document(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu]) -> dic
                     "total_bytes": name_basis(is_exact=gpu.is_total_exact),
                     "context_bytes": name_basis(is_exact=False),
                 },
+                "measured_here": _measured(gpu),
                 "memory_levels": [
                     {"name": level.name, "bytes": level.num_bytes, "bytes_per_s": level.bytes_per_s}
                     for level in memory_levels(gpu)
@@ -47,6 +49,12 @@ def gpus_document(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu]) -> dic
             for key, s in sources.items()
         },
     }
+
+
+def _measured(gpu: Gpu) -> dict[str, Any] | None:
+    """What `ullage diff` has kept of a record on such a GPU."""
+    memory = stored_memory(gpu.slug)
+    return None if memory is None else {k: v for k, v in asdict(memory).items() if k != "gpu"}
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

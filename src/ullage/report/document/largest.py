@@ -15,7 +15,9 @@ LARGEST_SCHEMA: Final = "ullage.api.largest/1"
 
 
 def largest_document(report: LargestReport) -> dict[str, Any]:
-    """The document; sizes of memory are bytes, times are seconds by the cost model."""
+    """The document; sizes of memory are bytes, times are seconds by the clock, or where
+    `step_interval_s` is null by the cost model.
+    """
     best, fastest = report.best, report.fastest
     return {
         "schema": LARGEST_SCHEMA,
@@ -33,6 +35,7 @@ def largest_document(report: LargestReport) -> dict[str, Any]:
         "plan": None if best is None or best.plan is None else best.plan.document,
         "as_it_is": None if report.as_it_is is None else report.as_it_is.size,
         "fastest_per_unit": None if fastest is None else fastest.name,
+        "as_fast_per_unit": [answer.name for answer in report.as_fast],
         "answers": [_answer(answer) for answer in report.answers],
         "left_out": dict(report.left_out),
         "num_runs": report.num_runs,
@@ -50,6 +53,8 @@ def _answer(answer: Answer) -> dict[str, Any]:
         "why_not": answer.why_not or None,
         "step_s": answer.step_s or None,
         "unit_s": answer.unit_s or None,
+        "step_interval_s": None if answer.time is None else list(answer.time.step),
+        "tokens_per_s": answer.tokens_per_s or None,
         "peak_used_bytes": answer.seen.used_bytes,
         "peak_allocated_bytes": answer.seen.allocated_bytes,
         "num_alloc_retries": answer.seen.num_retries,

@@ -5,6 +5,7 @@ json.dumps(sweep_document(report), indent=2)
 
 from __future__ import annotations
 
+from ullage.explain.compare.fastest import find_fastest
 from ullage.explain.compare.sweep import Line, Point, SweepReport
 from ullage.report.document.fields import Document
 from ullage.report.document.run import run_document
@@ -29,6 +30,15 @@ def sweep_document(report: SweepReport) -> Document:
             gpu.slug: [dict(values) for values in report.largest(gpu.slug)] for gpu in report.gpus
         },
         "smallest_gpu": report.smallest_gpu,
+        "fastest": [
+            {
+                "gpu": fastest.gpu,
+                "values": dict(fastest.point.setting.values),
+                "tokens_per_s": fastest.tokens_per_s or None,
+                "about_as_fast": [dict(point.setting.values) for point in fastest.alike],
+            }
+            for fastest in find_fastest(report)
+        ],
     }
 
 

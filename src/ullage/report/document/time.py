@@ -6,19 +6,24 @@ An interval is a list of three numbers: the lower bound, the likely value, and t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ullage.clock.price import Cost
+from ullage.clock.price import Expense
 from ullage.clock.step_time import Share, StepTime
 from ullage.report.document.fields import Document
 
+if TYPE_CHECKING:
+    from ullage.estimate.time.serving import ServingTime
 
-def time_document(time: StepTime | None, cost: Cost | None, rank: int | None) -> Document | None:
+
+def time_document(time: StepTime | None, cost: Expense | None, rank: int | None) -> Document | None:
     """The section, with the rank of the slowest process; None: nothing was timed."""
     if time is None:
         return None
     return {
         "rank": rank,
         "step_s": list(time.step),
+        "extremes_s": list(time.extremes or time.step),
         "steps_s": [list(step) for step in time.steps],
         "device_idle_s": list(time.device_idle),
         "host_waits_s": list(time.host_waits),
@@ -39,6 +44,22 @@ def time_document(time: StepTime | None, cost: Cost | None, rank: int | None) ->
     }
 
 
+def serving_time_document(time: ServingTime) -> Document:
+    """The section of an estimate of serving."""
+    return {
+        "prefill_s": list(time.prefill),
+        "decode_s": list(time.decode),
+        "prompt_tokens": time.prompt,
+        "requests": time.users,
+        "context_tokens": time.context,
+        "num_gpus": time.num_gpus,
+        "tokens_per_s": list(time.tokens_per_s),
+        "gpu_hour_dollars": time.gpu_hour,
+        "million_tokens_dollars": _interval(time.million_tokens),
+        "basis": list(time.basis),
+    }
+
+
 def _interval(interval: Sequence[float] | None) -> list[float] | None:
     return None if interval is None else list(interval)
 
@@ -55,7 +76,7 @@ def _shares(shares: Sequence[Share]) -> list[Document]:
     ]
 
 
-def _price(cost: Cost | None) -> Document | None:
+def _price(cost: Expense | None) -> Document | None:
     if cost is None:
         return None
     return {

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ullage.explain.compare.agreement import Term
 from ullage.explain.compare.causes import MIN_SHARE
 from ullage.explain.compare.changes import Change, ModuleChange, signed
 from ullage.explain.compare.diff import DiffReport, PhaseChange
 from ullage.explain.compare.differences import Difference
+from ullage.explain.compare.memory_here import NotKnown
 from ullage.explain.owners.sites import UNKNOWN_SITE
+from ullage.gpus.measured_memory import MeasuredMemory
 from ullage.report.module_names import name_module
 from ullage.report.palette import CATEGORY_LOOKS
 from ullage.report.terminal import make_grid, print_parts, render
@@ -72,6 +76,9 @@ def _parts(report: DiffReport, width: int) -> Iterator[RenderableType]:
     line = phase_line(report)
     if line:
         yield Text("\n".join(_wrap(f"peaks: {line}", width)))
+    if report.terms:
+        yield Text("\nMeasured and predicted", style="bold")
+        yield _term_table(report.terms)
     if report.causes:
         yield Text("\nWhy", style="bold")
     for cause in report.causes[:_MAX_CAUSES]:
@@ -84,6 +91,28 @@ def _parts(report: DiffReport, width: int) -> Iterator[RenderableType]:
         yield Text("\nPeak of each phase", style="bold")
         yield _phase_table(report.phases)
     yield from _peak_parts(report, width)
+
+
+def stored_lines(memory: MeasuredMemory | NotKnown, path: Path | None) -> list[str]:
+    """What was kept of the GPU and where, or why it was not."""
+    if isinstance(memory, NotKnown):
+        return [f"Not kept for `ullage gpus`: {memory.reason}."]
+    sizes = [f"context {format_bytes(memory.context_bytes)}"]
+    sizes += [f"{name} {format_bytes(size)}" for name, size in memory.workspace_bytes.items()]
+    return [
+        f"Kept for `ullage gpus {memory.gpu}`, as measured: {', '.join(sizes)}",
+        f"Wrote {path}",
+    ]
+
+
+def _term_table(terms: Sequence[Term]) -> Table:
+    table = make_grid("left", "right", "left", "left")
+    for term in terms:
+        ends = dict.fromkeys(format_bytes(size) for size in (term.low_bytes, term.high_bytes))
+        measured = "" if term.measured_bytes is None else format_bytes(term.measured_bytes)
+        verdict = {None: "not measured", True: "inside", False: "outside"}[term.is_inside]
+        table.add_row(f"  {term.name}", measured, f"predicted {' to '.join(ends)}", verdict)
+    return table
 
 
 def _peak_parts(report: DiffReport, width: int) -> Iterator[RenderableType]:

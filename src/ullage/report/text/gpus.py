@@ -17,6 +17,7 @@ from rich.table import Table
 
 from ullage.gpus import EstimateOnlyGpu, Gpu, Segment, TensorRates, sources_of
 from ullage.gpus.levels import MemoryLevel, memory_levels
+from ullage.gpus.measured_memory import MeasuredMemory, stored_memory
 from ullage.report.document.gpus import list_sources, name_basis
 from ullage.units import GB, format_bytes
 
@@ -77,9 +78,13 @@ def print_gpu(entry: Entry, console: Console) -> None:
     table.add_column("figure", no_wrap=True)
     table.add_column("value")
     table.add_column("source", style="dim")
-    for label, value, figure in _rows(entry) if isinstance(entry, Gpu) else _other_rows(entry):
+    rows = _rows(entry) if isinstance(entry, Gpu) else _other_rows(entry)
+    for label, value, figure in rows:
         table.add_row(label, escape(value), " ".join(str(numbers[s]) for s in sources[figure]))
     console.print(table)
+    memory = stored_memory(entry.slug) if isinstance(entry, Gpu) else None
+    if memory is not None:
+        console.print("\n".join(_measured_lines(memory)), markup=False, highlight=False)
     console.print("\nSources (*: cited from memory, not opened)", highlight=False)
     for source, number in numbers.items():
         first = f"  {number:>2}{' ' if source.is_opened else '*'} "
@@ -87,6 +92,20 @@ def print_gpu(entry: Entry, console: Console) -> None:
         console.print(title, markup=False, highlight=False, soft_wrap=True)
         # A URL is never wrapped, so that a terminal can open it.
         console.print(f"      {source.url}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _measured_lines(memory: MeasuredMemory) -> list[str]:
+    """What `ullage diff` has kept of a record."""
+    versions = [f"torch {memory.torch}"]
+    versions += [] if memory.driver is None else [f"driver {memory.driver}"]
+    return [
+        f"\nMeasured here, {memory.date}, {', '.join(versions)}",
+        f"  context              {format_bytes(memory.context_bytes)}",
+        *(
+            f"  {f'{name} workspace':<20} {format_bytes(size)}, the largest block"
+            for name, size in memory.workspace_bytes.items()
+        ),
+    ]
 
 
 def _order(gpu: Gpu) -> tuple[int, tuple[int, int], int, str]:

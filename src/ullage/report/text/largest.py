@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +17,7 @@ from ullage.report.palette import USED_LOOK
 from ullage.report.semantics import name_kind, say_changes
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.report.text.fit import left_out_lines
+from ullage.report.text.time.numbers import format_rate
 from ullage.units import format_bytes
 
 _BAR_WIDTH: Final = 12
@@ -71,21 +72,28 @@ def _parts(report: LargestReport, bar: str) -> Iterator[RenderableType]:
         yield Text(f"warning: {warning}", style="yellow")
     yield from left_out_lines(report.left_out)
     if report.answers:
+        is_timed = all(answer.time is not None for answer in report.answers)
+        times = "the clock (`ullage run --time`)" if is_timed else "a model of costs"
         yield Text(
             "\nBasis: each size was seen to fit on the phantom, and the next one not to; times by "
-            "a model of costs"
+            f"{times}"
         )
 
 
 def _table(report: LargestReport, bar: str) -> Table:
     """The answers, the largest first."""
     name, best, fastest = report.variable, report.best, report.fastest
-    table = make_grid("left", "right", "right", "left", "right", "left")
-    table.add_row("", name, "device", "of the budget", f"step/{name}", "plan", style="dim")
+    has_tokens = any(answer.tokens_per_s for answer in report.answers)
+    sides: list[JustifyMethod] = ["right"] * (1 + has_tokens)
+    table = make_grid("left", "right", "right", "left", *sides, "left")
+    heads = [f"step/{name}", *["tokens/s"] * has_tokens]
+    table.add_row("", name, "device", "of the budget", *heads, "plan", style="dim")
     for answer in report.answers:
         text = Text(answer.name, style="bold" if answer is best else "")
         is_fastest = answer is fastest and len(report.answers) > 1
         merit = f", the fastest for each {name}" if is_fastest else ""
+        if report.as_fast and (is_fastest or answer in report.as_fast):
+            merit = f", about the fastest for each {name}"
         why = f"{answer.beyond} does not: {answer.why_not}" if answer.beyond else "no end was found"
         table.add_row(
             ">" if answer is best else "",
@@ -93,6 +101,7 @@ def _table(report: LargestReport, bar: str) -> Table:
             format_bytes(answer.seen.used_bytes, 2),
             draw_bar(USED_LOOK, answer.seen.used_bytes, report.budget_bytes, bar, _BAR_WIDTH),
             _time(answer.unit_s),
+            *[format_rate(answer.tokens_per_s) if answer.tokens_per_s else ""] * has_tokens,
             text.append(f"{merit}; {why}", style="" if answer is best else "dim"),
         )
     return table

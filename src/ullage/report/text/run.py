@@ -168,6 +168,8 @@ def _owners_line(device: DeviceReport) -> str:
 
 def _assumptions_line(report: RunReport, width: int) -> str:
     """The assumptions, as many as fit into one line."""
+    if report.is_measured:
+        return _measured_line(report)
     names = [*dict.fromkeys(map(_assumption_text, list_assumptions(report)))]
     if not names:
         return "Nothing is assumed; --full prints the rest"
@@ -180,6 +182,13 @@ def _assumptions_line(report: RunReport, width: int) -> str:
     return line
 
 
+def _measured_line(report: RunReport) -> str:
+    """The basis of a record on a real GPU."""
+    measured = next(p.record.measured for p in report.processes if p.record.measured is not None)
+    driver = f"driver {measured.driver}" if measured.driver else "the driver's version is not known"
+    return f"Measured: {measured.mode}, {driver}, torch {report.torch}; --full prints the rest"
+
+
 def _assumption_text(assumption: Assumption) -> str:
     size = assumed_bytes([assumption]) if assumption.low_bytes is not None else ""
     return f"{assumption.what} ({size})" if size else assumption.what
@@ -187,6 +196,8 @@ def _assumption_text(assumption: Assumption) -> str:
 
 def _verdict(report: RunReport) -> Text:
     """The first line."""
+    if report.is_measured and report.verdict is Verdict.FITS and report.devices:
+        return _measured_verdict(report)
     style = _VERDICT_STYLES[report.verdict]
     tightest = min(report.devices, key=lambda device: device.headroom_bytes, default=None)
     if report.verdict is Verdict.OUT_OF_MEMORY:
@@ -209,6 +220,21 @@ def _verdict(report: RunReport) -> Text:
     which = f" on {_device_name(tightest, report.devices)}" if has_several else ""
     return Text.assemble(
         (f"fits{so_far}", style), f" on {report.gpu.slug}, {left} left{which}, {context}"
+    )
+
+
+def _measured_verdict(report: RunReport) -> Text:
+    """The first line of a program that ran through on a GPU."""
+    fullest = max(report.devices, key=lambda device: device.totals.peak_reserved_bytes)
+    totals = fullest.totals
+    peaks = (
+        f"peak {format_bytes(totals.peak_allocated_bytes)} allocated, "
+        f"{format_bytes(totals.peak_reserved_bytes)} reserved"
+    )
+    which = f", on {_device_name(fullest, report.devices)}" if len(report.devices) > 1 else ""
+    left = format_bytes(fullest.headroom_bytes)
+    return Text.assemble(
+        (f"measured on {totals.name}", "bold green"), f": {peaks}{which}, {left} left"
     )
 
 

@@ -11,13 +11,14 @@ from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ullage.clock.price import Cost, Dollars
+from ullage.clock.price import Dollars, Expense
+from ullage.explain.compare.fastest import Fastest, find_fastest
 from ullage.explain.compare.sweep import Line, Point, SweepReport, parse_number
 from ullage.explain.stops import describe_stop
 from ullage.explain.verdict import Verdict
 from ullage.report.palette import USED_LOOK
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
-from ullage.report.text.time.numbers import format_as, format_dollars
+from ullage.report.text.time.numbers import format_as, format_dollars, format_rate
 from ullage.units import format_bytes
 
 _MIN_BAR, _MAX_BAR = 6, 24
@@ -46,6 +47,8 @@ def sweep_lines(report: SweepReport) -> list[str]:
         lines.append(f"smallest GPU on which {what}: {smallest or 'none of these'}")
     if report.variables and not report.is_unlimited:
         lines += [_largest(report, gpu.slug) for gpu in report.gpus]
+    if report.variables:
+        lines += [_fastest(report, fastest) for fastest in find_fastest(report)]
     return lines
 
 
@@ -133,7 +136,7 @@ def _time_columns(report: SweepReport) -> dict[str, list[str]]:
     return {"step": cells, "1M tokens" if has_tokens else "1,000 steps": amounts}
 
 
-def _amount(cost: Cost, *, of_tokens: bool) -> Dollars:
+def _amount(cost: Expense, *, of_tokens: bool) -> Dollars:
     tokens = cost.million_tokens
     return tokens if of_tokens and tokens is not None else cost.thousand_steps
 
@@ -196,6 +199,23 @@ def _largest(report: SweepReport, gpu: str) -> str:
         how_many = f"{line.forecast} or more" if line.is_forecast_capped else f"{line.forecast}"
         more = f" (run); the linear fit predicts {how_many}"
     return f"largest that fits{where}: {settings}{more}"
+
+
+def _fastest(report: SweepReport, fastest: Fastest) -> str:
+    """The fastest run on a GPU; where the order is not sure, those that are about as fast."""
+    where = f" on {fastest.gpu}" if len(report.gpus) > 1 else ""
+    rate, what = "", "shortest step"
+    if fastest.tokens_per_s:
+        rate, what = f", {format_rate(fastest.tokens_per_s)} tokens/s", "fastest for each token"
+    text = f"{what}{where}: {_values(fastest.point)}{rate}"
+    if not fastest.alike:
+        return text
+    others = "; ".join(_values(point) for point in fastest.alike[:4])
+    return f"{text}; about as fast: {others}"
+
+
+def _values(point: Point) -> str:
+    return ", ".join(f"{name}={value}" for name, value in point.setting.values)
 
 
 def _remarks(report: SweepReport) -> Iterator[str]:

@@ -1,0 +1,1 @@
+"""Courses of samples that programs on the phantom made, for the alert rules."""

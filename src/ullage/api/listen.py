@@ -1,0 +1,120 @@
+"""The exporter for Prometheus: what `ullage watch --listen` is.
+
+with open_exporter(ListenOptions("9400")) as exporter:
+    for sample in exporter.publish(watch_gpus()):
+        print(sample.time_s)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from ullage.errors import EnvironmentProblem, SpecError
+
+if TYPE_CHECKING:
+    from ullage.watch.exporter.exposition import Exposition
+    from ullage.watch.exporter.scrape_server import ScrapeServer
+    from ullage.watch.sample import Sample
+
+__all__ = ["Exporter", "ListenOptions", "open_exporter"]
+
+_MIN_AGE_S = 30.0
+_MAX_INTERVALS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ListenOptions:
+    """How metrics are served.
+
+    Attributes:
+        address: [HOST:]PORT; without a host, for this machine alone. None: it is missing.
+        token_file: has the token that each scrape has to bring.
+        certificate, key: PEM files; with them the exporter speaks TLS.
+        with_names: whether the names of programs are exported.
+        interval_s: between two samples: when five are missing, the exporter is not healthy.
+    """
+
+    address: str | None
+    token_file: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    with_names: bool = False
+    interval_s: float = 1.0
+
+
+class Exporter:
+    """A server for the metrics of a stream of samples; it answers between `with` and its end."""
+
+    def __init__(self, server: ScrapeServer) -> None:
+        self._server = server
+
+    @property
+    def url(self) -> str:
+        """Where the metrics are."""
+        return self._server.url
+
+    @property
+    def exposition(self) -> Exposition:
+        """What is served."""
+        return self._server.exposition
+
+    def publish(self, stream: Iterator[Sample]) -> Iterator[Sample]:
+        """The same samples; each is served from the moment on in which it comes."""
+        for sample in stream:
+            self.exposition.publish(sample)
+            yield sample
+
+    def __enter__(self) -> Self:
+        self._server.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.__exit__(kind, error, trace)
+
+
+def open_exporter(options: ListenOptions) -> Exporter:
+    """An exporter that listens, and answers once it is entered.
+
+    Raises:
+        SpecError: the options do not go together, a file is wrong, the address is beyond loopback
+            without a token or TLS, or it cannot be listened at.
+        EnvironmentProblem: prometheus_client is not installed.
+    """
+    from ullage.watch.exporter.address import open_certificate, parse_address, read_token
+
+    if options.address is None:
+        raise SpecError("--token-file, --certificate, --key and --names are of --listen; give it")
+    address = parse_address(options.address)
+    if (options.certificate is None) != (options.key is None):
+        raise SpecError("--certificate and --key go together; give both, or neither")
+    if not address.is_loopback and options.token_file is None and options.certificate is None:
+        raise SpecError(
+            f"--listen {address} can be reached from other machines; give --token-file FILE, or "
+            "--certificate FILE and --key FILE, or listen at 127.0.0.1"
+        )
+    token = None if options.token_file is None else read_token(options.token_file)
+    tls = None
+    if options.certificate is not None and options.key is not None:
+        tls = open_certificate(options.certificate, options.key)
+    try:
+        from ullage.watch.exporter.exposition import Exposition
+        from ullage.watch.exporter.scrape_server import Access, ScrapeServer
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("prometheus_client"):
+            raise
+        raise EnvironmentProblem(
+            "--listen needs prometheus-client, which is not installed; "
+            "install it with: pip install 'ullage[watch]'"
+        ) from None
+    exposition = Exposition(with_names=options.with_names)
+    max_age_s = max(_MIN_AGE_S, _MAX_INTERVALS * options.interval_s)
+    return Exporter(ScrapeServer(address, exposition, Access(token, tls), max_age_s=max_age_s))

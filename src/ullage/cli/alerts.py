@@ -1,0 +1,71 @@
+"""`ullage watch --alerts`: the rules over what happens now, or over a recording."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from ullage.api.alerts import read_rules, replay_alerts, report_alerts
+from ullage.cli.main import say
+from ullage.errors import SpecError
+from ullage.watch.alerts.event import Event
+from ullage.watch.sample import Sample
+
+__all__ = ["check_alert_options", "show_alerts", "show_replayed_alerts"]
+
+
+def check_alert_options(*, alerts: bool, once: bool, config: Path | None, is_shown: bool) -> None:
+    """Refuses options that do not go together.
+
+    Args:
+        alerts, once, config: of the command line.
+        is_shown: whether alerts are shown beside the samples anyway.
+
+    Raises:
+        SpecError: they do not.
+    """
+    if alerts and once:
+        raise SpecError("--alerts tells what happens over time; it does not go with --once")
+    if config is not None and not alerts and not is_shown:
+        raise SpecError(
+            "--config names the rules of alerts, and --listen and --record alone show none; give "
+            "--alerts too"
+        )
+
+
+def show_replayed_alerts(path: Path, config: Path | None, *, as_json: bool) -> int:
+    """Shows the alerts of a recording; returns 1 if there are any."""
+    replayed = replay_alerts(path, config=config, on_warning=_warn)
+    if as_json:
+        click.echo(json.dumps(replayed.document, indent=2))
+    else:
+        say(replayed.text())
+    return replayed.exit_code
+
+
+def show_alerts(
+    stream: Iterator[Sample],
+    config: Path | None,
+    *,
+    as_json: bool,
+    on_event: Callable[[Event], None] | None = None,
+) -> None:
+    """Shows a line for each event of now, and notifies the receivers of ullage.toml; `on_event` is
+    told of each.
+    """
+    from ullage.report.text.alerts import alert_line
+
+    for event in report_alerts(stream, read_rules(config), _warn):
+        if on_event is not None:
+            on_event(event)
+        if as_json:
+            click.echo(json.dumps(event.document))
+        else:
+            say(alert_line(event))
+
+
+def _warn(text: str) -> None:
+    say(f"ullage: {text}", is_aside=True)

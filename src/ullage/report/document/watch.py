@@ -1,0 +1,47 @@
+"""The JSON document of `ullage watch`: a sample, and what follows from it for each job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ullage.watch.alerts.board import Alerts
+from ullage.watch.sample_json import sample_to_document, sample_to_line
+from ullage.watch.view import JobView, View
+
+__all__ = ["watch_document", "watch_line"]
+
+
+def watch_document(machine: View, alerts: Alerts) -> dict[str, Any]:
+    """The sample (schema "ullage.watch/1") with "outlooks": of each job on each GPU, how far its
+    last step's peak is from the limit, and when it reaches it; "sharing": of each device how its
+    processes share it ("none", "time-slicing", "mps", "mps+time-slicing", "mig"); and "alerts": the
+    incidents that are not over (schema "ullage.alert/1"), the newest first.
+    """
+    return {**sample_to_document(machine.sample), **_more(machine, alerts)}
+
+
+def watch_line(machine: View, alerts: Alerts) -> str:
+    """The same document in one line."""
+    return sample_to_line(machine.sample, _more(machine, alerts))
+
+
+def _more(machine: View, alerts: Alerts) -> dict[str, Any]:
+    events = [event.document for event in alerts.active]
+    sharing = [gpu.sharing and gpu.sharing.value for gpu in machine.gpus]
+    return {"outlooks": _outlooks(machine), "sharing": sharing, "alerts": events}
+
+
+def _outlooks(machine: View) -> list[dict[str, Any]]:
+    return [_outlook(gpu.device.uuid, job) for gpu in machine.gpus for job in gpu.jobs]
+
+
+def _outlook(uuid: str | None, job: JobView) -> dict[str, Any]:
+    forecast = job.forecast
+    return {
+        "pid": job.job.pid,
+        "uuid": uuid,
+        "limit_bytes": job.limit_bytes,
+        "headroom_bytes": job.headroom_bytes,
+        "growth_bytes_per_step": None if forecast is None else forecast.bytes_per_step,
+        "full_in_s": None if forecast is None else forecast.seconds,
+    }

@@ -1,0 +1,112 @@
+"""The parts of the text of `ullage watch`: bars, sparklines, and durations in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from rich.text import Text
+
+from ullage.units import format_bytes
+from ullage.watch.view import GpuView
+
+__all__ = ["BARS", "Piece", "draw_memory", "draw_spark", "pieces_of", "say_duration", "say_size"]
+
+_LEVELS: Final = "▁▂▃▄▅▆▇█"
+_ASCII_LEVELS: Final = "_.-=+*#@"
+
+
+class Piece(NamedTuple):
+    """A piece of a memory bar: what it is, how it is drawn, and its bytes."""
+
+    label: str
+    mark: str
+    ascii_mark: str
+    style: str
+    num_bytes: int
+
+
+class _Bar(NamedTuple):
+    label: str
+    mark: str
+    ascii_mark: str
+    style: str
+
+
+# Shapes differ as well as colours: neither a monochrome terminal nor colour blindness hides them.
+BARS: Final = (
+    _Bar("allocated", "█", "#", "blue"),
+    _Bar("fragmented", "▒", "%", "red"),
+    _Bar("cached", "▓", "=", "cyan"),
+    _Bar("other", "▚", "+", "yellow"),
+    _Bar("free", "·", ".", "bright_black"),
+)
+
+
+def pieces_of(gpu: GpuView) -> list[Piece]:
+    """What the GPU's memory is: of recorded jobs what they have allocated, fragments and cache; of
+    everybody else one piece; free. The pieces sum to the total, or are empty if it is unknown.
+    """
+    device = gpu.device
+    total, used = device.total_bytes, device.used_bytes
+    if not total or used is None:
+        return []
+    # A job publishes once a second, the driver tells of now: the driver has the last word.
+    used = min(used, total)
+    allocated = min(gpu.allocated_bytes, used)
+    fragmented = min(gpu.fragmented_bytes, used - allocated)
+    cached = max(min(gpu.reserved_bytes, used) - allocated - fragmented, 0)
+    other = used - allocated - fragmented - cached
+    sizes = (allocated, fragmented, cached, other, total - used)
+    return [Piece(*bar, size) for bar, size in zip(BARS, sizes, strict=True)]
+
+
+def draw_memory(pieces: Sequence[Piece], width: int, *, is_ascii: bool) -> Text:
+    """The bar, `width` columns wide; whatever is not 0 has at least a column, if there is room."""
+    total = sum(piece.num_bytes for piece in pieces)
+    text = Text()
+    if not total:
+        return text.append("?" * width, "bright_black")
+    columns = [round(width * piece.num_bytes / total) for piece in pieces]
+    for index, piece in enumerate(pieces):
+        if piece.num_bytes and not columns[index]:
+            columns[index] = 1
+    # Rounding is settled where a column more or less shows least.
+    while sum(columns) != width:
+        widest = columns.index(max(columns))
+        columns[widest] += 1 if sum(columns) < width else -1
+    for piece, count in zip(pieces, columns, strict=True):
+        text.append((piece.ascii_mark if is_ascii else piece.mark) * count, piece.style)
+    return text
+
+
+def draw_spark(values: Sequence[float | None], width: int, *, is_ascii: bool) -> str:
+    """The latest `width` values, from 0 to 1, each as a column; a space is unknown."""
+    levels = _ASCII_LEVELS if is_ascii else _LEVELS
+    latest = list(values)[-width:]
+    marks = [
+        " " if value is None else levels[min(int(max(value, 0.0) * len(levels)), len(levels) - 1)]
+        for value in latest
+    ]
+    return "".join(marks)
+
+
+def say_size(num_bytes: int | None) -> str:
+    """A size for people; "?" if it is unknown."""
+    return "?" if num_bytes is None else format_bytes(num_bytes)
+
+
+def say_duration(seconds: float) -> str:
+    """A duration for people: "40 s", "12 min", "3 h 10 min", "5 d 2 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(hours, 24)
+    if days > 999:
+        return "more than 999 d"
+    return f"{days} d {hours} h" if hours else f"{days} d"

@@ -1,0 +1,1 @@
+"""Pages in the terminal, which ssh carries as well."""

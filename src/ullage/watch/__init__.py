@@ -1,0 +1,1 @@
+"""The GPUs of a machine, their processes and the recorded jobs on them, moment by moment."""

@@ -1,0 +1,1 @@
+"""Alerts: rules over samples, their incidents, and where these are reported."""

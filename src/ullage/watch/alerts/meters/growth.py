@@ -1,0 +1,83 @@
+"""Meters of growth: when a job's peak will reach its limit, and how fast it rises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from math import fsum, sqrt
+from statistics import linear_regression
+from typing import Final
+
+from ullage.protocol.job import StepPeak
+from ullage.units import format_bytes
+from ullage.watch.alerts.meters.memory import job_subject, jobs_of
+from ullage.watch.alerts.outlook import Outlook
+from ullage.watch.alerts.reading import Meter, Reading
+from ullage.watch.forecast import MIN_STEPS, Forecast
+
+__all__ = ["Growth", "TimeLeft"]
+
+# A leak is told by more steps than a forecast: a cache that fills at the start is none.
+_MIN_LEAK_STEPS: Final = 3 * MIN_STEPS
+_MIN_RECENT: Final = 6
+_SIGMAS: Final = 2.0
+
+
+class TimeLeft(Meter):
+    """Seconds until the peak reaches the limit; endless without growth, unknown before 12 steps."""
+
+    def read(self, outlook: Outlook) -> Iterator[Reading]:
+        """A reading of each job on each GPU."""
+        for job in jobs_of(outlook):
+            forecast = job.view.forecast
+            if len(job.view.job.step_peaks) < MIN_STEPS or job.view.limit_bytes is None:
+                yield Reading(job_subject(job), None)
+            elif forecast is None or not _still_grows(job.view.job.step_peaks, forecast):
+                yield Reading(job_subject(job), math.inf, "the peaks of its steps do not grow")
+            else:
+                seconds = max(forecast.seconds - job.view.age_s, 0.0)
+                text = (
+                    f"grows by {format_bytes(round(forecast.bytes_per_step))} a step; "
+                    f"{forecast.steps:.0f} steps are left to {format_bytes(job.limit_bytes)}"
+                )
+                yield Reading(job_subject(job), seconds, text)
+
+
+class Growth(Meter):
+    """Bytes by which the peak grows from step to step; 0 without significant growth, unknown before
+    36 steps.
+    """
+
+    def read(self, outlook: Outlook) -> Iterator[Reading]:
+        """A reading of each job on its fullest GPU."""
+        for job in jobs_of(outlook):
+            record = job.view.job
+            fullest = max(record.devices, key=lambda each: each.allocated_peak_bytes)
+            is_known = job.view.device is fullest and job.view.limit_bytes is not None
+            if not is_known or len(record.step_peaks) < _MIN_LEAK_STEPS:
+                yield Reading(job_subject(job), None)
+                continue
+            forecast = job.view.forecast
+            is_growing = forecast is not None and _still_grows(record.step_peaks, forecast)
+            rate = forecast.bytes_per_step if forecast is not None and is_growing else 0.0
+            text = (
+                f"the peak of a step grew by {format_bytes(round(rate))} a step over the last "
+                f"{len(record.step_peaks)}"
+            )
+            yield Reading(job_subject(job), rate, text)
+
+
+def _still_grows(peaks: Sequence[StepPeak], forecast: Forecast) -> bool:
+    """Whether the last quarter of the steps can still have half of the pace of all: a cache that
+    has filled stops at once, and the line through all steps notices late.
+    """
+    last = peaks[-max(_MIN_RECENT, len(peaks) // 4) :]
+    steps = [float(peak.step) for peak in last]
+    heights = [float(peak.allocated_peak_bytes) for peak in last]
+    slope, offset = linear_regression(steps, heights)
+    rest = fsum(
+        (height - offset - slope * step) ** 2 for step, height in zip(steps, heights, strict=True)
+    )
+    middle = fsum(steps) / len(steps)
+    error = sqrt(rest / (len(steps) - 2) / fsum((step - middle) ** 2 for step in steps))
+    return slope + _SIGMAS * error >= forecast.bytes_per_step / 2

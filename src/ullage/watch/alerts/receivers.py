@@ -1,0 +1,110 @@
+"""Who hears of events: a web address, a command or a file, as ullage.toml says.
+
+[watch.notify.mail]
+command = ["mail", "-s", "GPU alert", "ops@example.org"]
+severity = "critical"               # and nothing below
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from ullage.configuration.sections import Section
+from ullage.watch.alerts.rule import Severity
+
+__all__ = ["FORMS", "Receiver", "read_receiver"]
+
+FORMS: Final = ("json", "slack")
+_TARGETS: Final = ("url", "url_env", "command", "file")
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """One receiver, with one of its targets.
+
+    Attributes:
+        name: as in the file.
+        severity: the least severity that it hears of.
+        url, url_env: a web address, or the variable that has it (an address may be a secret).
+        form: of what is posted there: "json" (`ullage.alert/1`) or "slack".
+        command: is run for each event, with its text on stdin.
+        file: gets a line of JSON for each event.
+    """
+
+    name: str
+    severity: Severity = Severity.INFO
+    url: str | None = None
+    url_env: str | None = None
+    form: str = "json"
+    command: tuple[str, ...] = ()
+    file: Path | None = None
+
+
+def read_receiver(section: Section, name: str, root: Path) -> Receiver:
+    """The receiver of a table.
+
+    Args:
+        section: the table.
+        name: its name.
+        root: what the path of a file is relative to.
+
+    Raises:
+        SpecError: it has no target or several, or one of its keys is wrong.
+    """
+    targets = [key for key in _TARGETS if key in section.names]
+    if not targets:
+        raise section.error(
+            "url", "is missing; write where events go, one of: "
+            'url = "https://...", url_env = "SLACK_URL", command = ["mail", "me"], '
+            'file = "alerts.jsonl"',
+        )  # fmt: skip
+    if len(targets) > 1:
+        raise section.error(targets[1], f"and {targets[0]} are both there; keep one of them")
+    url, variable = section.text("url", "https://example.org"), section.text("url_env", "SLACK_URL")
+    if url is not None:
+        _check_url(section, url)
+    form = section.text("form", "slack")
+    if form is not None and targets[0] not in {"url", "url_env"}:
+        raise section.error("form", f"is for a web address, and this has a {targets[0]}; remove it")
+    if form not in {None, *FORMS}:
+        raise section.error("form", f"is {form!r}; expected one of {', '.join(FORMS)}")
+    severity = section.text("severity", "critical")
+    if severity not in {None, *(each.value for each in Severity)}:
+        choices = ", ".join(each.value for each in Severity)
+        raise section.error("severity", f"is {severity!r}; expected one of {choices}")
+    file = section.text("file", "alerts.jsonl")
+    receiver = Receiver(
+        name,
+        Severity.INFO if severity is None else Severity(severity),
+        url,
+        variable,
+        form or "json",
+        _command(section),
+        None if file is None else root / file,
+    )
+    section.refuse_rest()
+    return receiver
+
+
+def _check_url(section: Section, url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_fine = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_fine = False
+    if not is_fine or any(character <= " " for character in url):
+        raise section.error("url", "is not a web address; expected one that begins with https://")
+
+
+def _command(section: Section) -> tuple[str, ...]:
+    words = section.words("command")
+    if words is None:
+        return ()
+    if isinstance(words, str) or not words or not words[0].strip():
+        raise section.error(
+            "command", 'is not a list of words; expected such as: command = ["mail", "me"]'
+        )
+    return tuple(words)

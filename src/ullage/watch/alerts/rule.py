@@ -1,0 +1,98 @@
+"""A rule: what is measured, from which value on it is an incident, and when that is over."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ullage.units import format_bytes
+from ullage.watch.alerts.reading import Meter
+
+__all__ = ["Kind", "Rule", "Severity", "Unit"]
+
+
+class Severity(enum.Enum):
+    """How much an incident matters."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+    @property
+    def rank(self) -> int:
+        """0 for the least."""
+        return list(Severity).index(self)
+
+
+class Unit(enum.Enum):
+    """What a rule's value is a number of."""
+
+    SHARE = "share"
+    SECONDS = "seconds"
+    BYTES = "bytes"
+    COUNT = "count"
+    DEGREES = "degrees"
+
+    def format(self, value: float) -> str:
+        """For people."""
+        if math.isinf(value):
+            return "never"
+        if self is Unit.SHARE:
+            return f"{100 * value:.4g} %"
+        if self is Unit.BYTES:
+            return format_bytes(round(value))
+        if self is Unit.SECONDS:
+            return f"{value / 60:.3g} min" if value >= 60 else f"{value:.3g} s"
+        return f"{value:.4g}{' °C' if self is Unit.DEGREES else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A way to measure.
+
+    Attributes:
+        name: as rules name it.
+        unit: of its values.
+        meter: makes what measures.
+        says: what a value is, for the list of rules.
+        is_below: a value below the threshold is an incident; else one above it.
+        least_says: what the key `least` means; "" if there is none.
+        can_look_back: whether rules have a `window`.
+    """
+
+    name: str
+    unit: Unit
+    meter: Callable[[float, float], Meter]
+    says: str
+    is_below: bool = False
+    least_says: str = ""
+    can_look_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule.
+
+    A value beyond `threshold` for `for_s` seconds raises an incident, one at `clear` or on its
+    healthy side for `clear_for_s` seconds clears it.
+    """
+
+    name: str
+    kind: Kind
+    threshold: float
+    clear: float
+    for_s: float = 0.0
+    clear_for_s: float = 0.0
+    severity: Severity = Severity.WARNING
+    window_s: float = 0.0
+    least: float = 0.0
+
+    def is_beyond(self, value: float) -> bool:
+        """Whether a value is an incident's."""
+        return value < self.threshold if self.kind.is_below else value > self.threshold
+
+    def is_calm(self, value: float) -> bool:
+        """Whether a value is a healthy one."""
+        return value >= self.clear if self.kind.is_below else value <= self.clear

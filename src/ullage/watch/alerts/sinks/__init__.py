@@ -1,0 +1,1 @@
+"""Where events go: the terminal, a file, a web address, a command."""

@@ -1,0 +1,97 @@
+"""Posts events to a web address: as they are, or in the form that Slack takes.
+
+An attempt may take 5 s; after a failure that may pass (no connection, 429, 5xx) there are three
+more, 1, 2 and 4 s apart. Redirections are refused: an event goes to the address that was given.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from ullage.printable import printable
+from ullage.version import __version__
+from ullage.watch.alerts.event import Change, Event
+from ullage.watch.alerts.rule import Severity
+from ullage.watch.alerts.sinks.sink import SinkError
+
+__all__ = ["Webhook", "slack_document"]
+
+_TOO_MANY: Final = 429
+_SERVER_FAILED: Final = 500
+_MARKS: Final = {
+    Severity.INFO: ":information_source:",
+    Severity.WARNING: ":warning:",
+    Severity.CRITICAL: ":rotating_light:",
+}
+
+
+def slack_document(event: Event) -> dict[str, Any]:
+    """The event in the form of Slack's incoming webhooks; `&`, `<` and `>` are escaped."""
+    is_over = event.change is Change.CLEARED
+    mark = ":white_check_mark:" if is_over else _MARKS[event.rule.severity]
+    text = printable(event.line())
+    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(character, entity)
+    return {"text": f"{mark} {printable(event.host)}: {text}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A web address.
+
+    Attributes:
+        url: where to; its path may be a secret and is in no message.
+        form: "json" or "slack".
+        timeout_s: for each attempt.
+        pauses_s: between attempts; there is one more attempt than pauses.
+    """
+
+    url: str
+    form: str = "json"
+    timeout_s: float = 5.0
+    pauses_s: tuple[float, ...] = (1.0, 2.0, 4.0)
+    sleep: Callable[[float], None] = time.sleep
+
+    def send(self, event: Event) -> None:
+        """Posts the event, once if it arrives."""
+        document = slack_document(event) if self.form == "slack" else event.document
+        body = json.dumps(document, allow_nan=False).encode()
+        for pause_s in (*self.pauses_s, None):
+            problem, may_pass = self._post(body)
+            if problem is None:
+                return
+            if pause_s is None or not may_pass:
+                break
+            self.sleep(pause_s)
+        raise SinkError(f"{urlsplit(self.url).hostname}: {problem}")
+
+    def _post(self, body: bytes) -> tuple[str | None, bool]:
+        """What went wrong, and whether another attempt may do."""
+        headers = {"Content-Type": "application/json", "User-Agent": f"ullage/{__version__}"}
+        request = urllib.request.Request(self.url, body, headers, method="POST")
+        opener = urllib.request.build_opener(_NoRedirection)
+        try:
+            with opener.open(request, timeout=self.timeout_s):
+                return None, False
+        except urllib.error.HTTPError as error:
+            error.close()
+            may_pass = error.code == _TOO_MANY or error.code >= _SERVER_FAILED
+            return f"the server answered {error.code}", may_pass
+        except urllib.error.URLError as error:
+            why = error.reason
+            return str(why.strerror or why) if isinstance(why, OSError) else str(why), True
+        except (OSError, HTTPException) as error:
+            return str(error) or type(error).__name__, True
+
+
+class _NoRedirection(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: object, **keywords: object) -> None:
+        """None: the answer is an error."""

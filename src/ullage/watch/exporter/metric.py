@@ -1,0 +1,66 @@
+"""What a metric is, and its values in a sample.
+
+Point(Metric("ullage_reserved_bytes", Type.GAUGE, "Bytes ..."), {"gpu": "0"}, 2.0**30)
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ullage.watch.sample import DeviceSample
+
+__all__ = ["Metric", "Point", "Type", "gpu_labels", "known_labels"]
+
+
+class Type(enum.Enum):
+    """Prometheus's types. A count whose name cannot end in `_total`, since dcgm-exporter has it
+    without, is UNKNOWN: `rate()` takes it all the same.
+    """
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric as the page names it; the name of a counter ends in `_total`."""
+
+    name: str
+    type: Type
+    text: str
+
+
+class Point(NamedTuple):
+    """A value of a metric."""
+
+    metric: Metric
+    labels: Mapping[str, str]
+    value: float
+
+
+def gpu_labels(device: DeviceSample) -> dict[str, str]:
+    """The labels of a GPU as dcgm-exporter has them: a MIG device has those of its GPU and its
+    instances' numbers.
+    """
+    mig = device.mig
+    parent = None if mig is None else mig.parent_uuid
+    return known_labels(
+        gpu=device.index,
+        UUID=parent or device.uuid,
+        modelName=device.name,
+        GPU_I_ID=None if mig is None else mig.gpu_instance,
+        compute_instance=None if mig is None else mig.compute_instance,
+    )
+
+
+def known_labels(**values: str | int | None) -> dict[str, str]:
+    """Those that are known, as texts that can be written in UTF-8."""
+    return {
+        name: str(value).encode("utf-8", "replace").decode("utf-8")
+        for name, value in values.items()
+        if value is not None
+    }

@@ -1,0 +1,256 @@
+"""Reads one GPU again and again: its questions when they are due, its processes once a second.
+
+A question that the driver refuses is asked again a minute later; until then its fields are None,
+and `reasons` says why. A GPU that is lost keeps its identity; it is looked for every ten seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, Final
+
+from ullage.watch.nvml.identity import Identities
+from ullage.watch.nvml.library import Trouble, Unknown, reason_of, trouble_of
+from ullage.watch.nvml.processes import NO_INSTANCE, Place, ProcessReader
+from ullage.watch.nvml.questions import (
+    EACH_MINUTE,
+    EACH_SECOND,
+    EACH_TEN_SECONDS,
+    Question,
+    questions_of,
+)
+from ullage.watch.sample import DeviceSample, MigInstance, ProcessSample
+
+__all__ = ["DeviceReader", "LostDeviceError", "NvmlClosedError"]
+
+_WHOLE: Final[Place] = (NO_INSTANCE, NO_INSTANCE)
+_OUTSIDE: Final = "some are outside this container, or hidden from this user"
+
+
+class LostDeviceError(Exception):
+    """The GPU does not answer any more."""
+
+
+class NvmlClosedError(Exception):
+    """NVML must be opened again, as after the driver was reloaded."""
+
+
+class _Handle:
+    """What is known of one GPU or MIG device."""
+
+    def __init__(
+        self, nvml: ModuleType, handle: object, clock: Callable[[], float], offset_s: float
+    ) -> None:
+        self._errors = (nvml.NVMLError, Unknown, UnicodeError)
+        self._questions = questions_of(nvml, handle, clock)
+        self._due_s = [0.0] * len(self._questions)
+        self._next_s = 0.0
+        self._offset_s = offset_s
+        self.values: dict[str, Any] = {}
+        self.reasons: dict[str, str] = {}
+
+    def refresh(self, now_s: float) -> None:
+        """Asks what is due; those that are asked each time come first."""
+        for index, question in enumerate(self._questions):
+            if question.period_s and now_s < self._next_s:
+                return
+            if now_s >= self._due_s[index]:
+                self._ask(index, question, now_s)
+        slow = (due_s for due_s in self._due_s if due_s)
+        self._next_s = min(slow, default=now_s)
+
+    def _ask(self, index: int, question: Question, now_s: float) -> None:
+        """Asks one question, and says when it is due again."""
+        # The GPUs take turns, so that one reading does not last much longer than the others.
+        pause_s = question.period_s
+        if pause_s and not self._due_s[index]:
+            pause_s += self._offset_s
+        try:
+            answer = question.ask()
+        except self._errors as error:
+            _raise_if_gone(error)
+            is_lasting = trouble_of(error) is Trouble.LASTING
+            self._due_s[index] = now_s + (EACH_MINUTE if is_lasting else pause_s)
+            for field in question.fields:
+                self.values[field] = None
+                self.reasons[field] = reason_of(error)
+            return
+        if pause_s:
+            self._due_s[index] = now_s + pause_s
+        self.values.update(zip(question.fields, answer, strict=True))
+        if None in answer or not self.reasons.keys().isdisjoint(question.fields):
+            for field, value in zip(question.fields, answer, strict=True):
+                _set(self.reasons, field, "the driver is too old" if value is None else None)
+
+
+def _raise_if_gone(error: Exception) -> None:
+    trouble = trouble_of(error)
+    if trouble is Trouble.LOST:
+        raise LostDeviceError(reason_of(error)) from None
+    if trouble is Trouble.CLOSED:
+        raise NvmlClosedError from None
+
+
+class DeviceReader:
+    """Reads one GPU with its MIG devices.
+
+    `reasons` are those of the last reading, by the field that they explain.
+    """
+
+    def __init__(
+        self,
+        nvml: ModuleType,
+        index: int,
+        identities: Identities,
+        clock: Callable[[], float],
+    ) -> None:
+        self._nvml, self._index = nvml, index
+        self._identities, self._clock = identities, clock
+        self._identity: dict[str, str | None] = {"uuid": None, "name": None}
+        self._whole: _Handle | None = None
+        self._processes: ProcessReader | None = None
+        self._users: dict[Place, tuple[ProcessSample, ...]] | None = None
+        self._parts: list[tuple[MigInstance, dict[str, str | None], _Handle]] = []
+        self._users_due_s = self._parts_due_s = self._retry_s = 0.0
+        self._offset_s = (index % 10) / 10
+        self.reasons: dict[str, str] = {}
+
+    def read(self) -> list[DeviceSample]:
+        """The GPU, then its MIG devices.
+
+        Raises:
+            NvmlClosedError: NVML must be opened again.
+        """
+        now_s = self._clock()
+        try:
+            if self._whole is None:
+                if now_s < self._retry_s:
+                    return [self._lost()]
+                self._open(now_s)
+            return list(self._read(now_s))
+        except LostDeviceError as error:
+            self._whole, self._users, self._parts = None, None, []
+            self._retry_s = now_s + EACH_TEN_SECONDS
+            self.reasons = {"devices": str(error)}
+            return [self._lost()]
+
+    def _lost(self) -> DeviceSample:
+        identity = self._identity
+        return DeviceSample(self._index, identity["uuid"], identity["name"], is_lost=True)
+
+    def _open(self, now_s: float) -> None:
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(self._index)
+        except nvml.NVMLError as error:
+            _raise_if_gone(error)
+            raise LostDeviceError(reason_of(error)) from None
+        self._whole = _Handle(nvml, handle, self._clock, self._offset_s)
+        self._handle = handle
+        self._processes = ProcessReader(nvml, handle, self._identities)
+        self._identity = self._identify(handle)
+        self._users_due_s = self._parts_due_s = now_s
+        self.reasons = {}
+
+    def _identify(self, handle: object) -> dict[str, str | None]:
+        identity: dict[str, str | None] = {}
+        for field, name in (("uuid", "nvmlDeviceGetUUID"), ("name", "nvmlDeviceGetName")):
+            try:
+                identity[field] = getattr(self._nvml, name)(handle)
+            except (self._nvml.NVMLError, UnicodeError) as error:
+                _raise_if_gone(error)
+                identity[field] = None
+        return identity
+
+    def _read(self, now_s: float) -> Iterator[DeviceSample]:
+        whole = self._whole
+        if whole is None:
+            raise LostDeviceError("the GPU is not there")
+        whole.refresh(now_s)
+        if now_s >= self._parts_due_s:
+            self._parts_due_s = now_s + EACH_TEN_SECONDS + self._offset_s
+            self._parts = list(self._find_parts())
+        if now_s >= self._users_due_s:
+            is_first = self._users is None
+            self._users_due_s = now_s + EACH_SECOND + (self._offset_s if is_first else 0.0)
+            self._read_users()
+        self.reasons = whole.reasons
+        identity = self._identity
+        users = self._users
+        yield DeviceSample(
+            self._index,
+            identity["uuid"],
+            identity["name"],
+            processes=None if users is None else users.get(_WHOLE, ()),
+            **whole.values,
+        )
+        for mig, identity, part in self._parts:
+            part.refresh(now_s)
+            place = (mig.gpu_instance, mig.compute_instance)
+            yield DeviceSample(
+                self._index,
+                identity["uuid"],
+                identity["name"],
+                mig,
+                processes=None if users is None else users.get(place, ()),
+                **part.values,
+            )
+
+    def _read_users(self) -> None:
+        """Reads the processes, and why something about them is not known."""
+        whole, reader = self._whole, self._processes
+        if whole is None or reader is None:
+            return
+        reasons = whole.reasons
+        try:
+            self._users = reader.read()
+        except self._nvml.NVMLError as error:
+            _raise_if_gone(error)
+            self._users = None
+            reasons["processes"] = reason_of(error)
+            reasons.pop("sm_frac", None)
+            return
+        is_partial = any(not user.is_own for users in self._users.values() for user in users)
+        _set(reasons, "processes", _OUTSIDE if is_partial else None)
+        _set(reasons, "sm_frac", reader.reason if self._users else None)
+        has_sizes = all(
+            user.used_bytes is not None for users in self._users.values() for user in users
+        )
+        _set(reasons, "used_bytes of processes", None if has_sizes else "the driver does not say")
+
+    def _find_parts(self) -> Iterator[tuple[MigInstance, dict[str, str | None], _Handle]]:
+        """The MIG devices; those that are known stay, so that rates go on."""
+        nvml, known = self._nvml, {part[0]: part for part in self._parts}
+        try:
+            if nvml.nvmlDeviceGetMigMode(self._handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+                return
+            count = nvml.nvmlDeviceGetMaxMigDeviceCount(self._handle)
+        except nvml.NVMLError as error:
+            _raise_if_gone(error)
+            return
+        for number in range(count):
+            try:
+                handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(self._handle, number)
+                mig = MigInstance(
+                    self._identity["uuid"],
+                    nvml.nvmlDeviceGetGpuInstanceId(handle),
+                    nvml.nvmlDeviceGetComputeInstanceId(handle),
+                )
+            except nvml.NVMLError as error:
+                _raise_if_gone_but_not_found(error)
+                continue  # places between them may be empty
+            part = _Handle(nvml, handle, self._clock, self._offset_s)
+            yield known.get(mig) or (mig, self._identify(handle), part)
+
+
+def _raise_if_gone_but_not_found(error: Exception) -> None:
+    if trouble_of(error) is Trouble.CLOSED:
+        raise NvmlClosedError from None
+
+
+def _set(reasons: dict[str, str], field: str, reason: str | None) -> None:
+    if reason is None:
+        reasons.pop(field, None)
+    else:
+        reasons[field] = reason

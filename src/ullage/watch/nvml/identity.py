@@ -1,0 +1,173 @@
+"""Who a process is: its program, user, container, pod and Slurm job, as far as /proc tells.
+
+    Identities().find(4242)      # Identity("train.py", "ada", container="8f1e...", ...)
+
+In a container the driver may give numbers of the host, and another process may have that number
+here. There a process counts as this one only if it has a device of NVIDIA's open, or publishes
+itself as a job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+__all__ = ["Identities", "Identity"]
+
+# The number of the first PID namespace, in every Linux kernel (PROC_PID_INIT_INO).
+_FIRST_NAMESPACE: Final = "pid:[4026531836]"
+_KEPT_S: Final = 60.0
+_MAX_READ: Final = 4096
+_MAX_NAME: Final = 80
+_CONTAINER: Final = re.compile(rb"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?=/|$)", re.MULTILINE)
+_POD: Final = re.compile(rb"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
+_SLURM: Final = re.compile(rb"/slurm[^\n]*?/job_([0-9]+)")
+_PYTHON: Final = re.compile(r"python[0-9.]*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a process is; None is unknown. `is_own` is False if it is not visible here."""
+
+    name: str | None = None
+    user: str | None = None
+    container: str | None = None
+    pod: str | None = None
+    slurm_job: str | None = None
+    is_own: bool = False
+
+
+class Identities:
+    """Finds who processes are, and remembers each for a minute."""
+
+    def __init__(
+        self, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._proc, self._clock = proc, clock
+        self._is_first = _read_link(proc / "self/ns/pid") == _FIRST_NAMESPACE
+        self._known: dict[int, tuple[float, Identity]] = {}
+        self._users: dict[int, str] = {}
+        self._jobs: frozenset[int] = frozenset()
+        self._next_sweep_s = 0.0
+
+    def trust(self, pids: frozenset[int]) -> None:
+        """Tells which processes have published themselves as jobs."""
+        if pids != self._jobs:
+            for pid in pids ^ self._jobs:
+                self._known.pop(pid, None)
+            self._jobs = pids
+
+    def find(self, pid: int) -> Identity:
+        """Who the process is."""
+        now_s = self._clock()
+        if now_s >= self._next_sweep_s:
+            self._sweep(now_s)
+        known = self._known.get(pid)
+        if known is not None and known[0] > now_s:
+            return known[1]
+        identity = self._read(pid)
+        # Of a process that starts now not all is known yet.
+        self._known[pid] = (now_s + (_KEPT_S if identity.name else 1.0), identity)
+        return identity
+
+    def _sweep(self, now_s: float) -> None:
+        """Forgets processes that nobody has asked for."""
+        self._known = {pid: entry for pid, entry in self._known.items() if entry[0] > now_s}
+        self._next_sweep_s = now_s + _KEPT_S
+
+    def _read(self, pid: int) -> Identity:
+        directory = self._proc / str(pid)
+        try:
+            uid = directory.stat().st_uid
+        except OSError:
+            return Identity()
+        if not self._is_first and not self._is_here(pid, directory):
+            return Identity()
+        groups = _read(directory / "cgroup")
+        return Identity(
+            _name(directory),
+            self._user(uid),
+            _match(_CONTAINER, groups),
+            _match(_POD, groups, dashed=True),
+            _match(_SLURM, groups),
+            is_own=True,
+        )
+
+    def _is_here(self, pid: int, directory: Path) -> bool:
+        """Whether the number is this namespace's, where it might be the host's."""
+        if pid == os.getpid() or pid in self._jobs:
+            return True
+        try:
+            files = [entry.name for entry in os.scandir(directory / "fd")]
+        except OSError:
+            return False
+        return any(_read_link(directory / "fd" / name).startswith("/dev/nvidia") for name in files)
+
+    def _user(self, uid: int) -> str:
+        if uid not in self._users:
+            self._users[uid] = _user_name(uid)
+        return self._users[uid]
+
+
+def _user_name(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _name(directory: Path) -> str | None:
+    """The base name of the program; of Python the script's or the module's."""
+    words = _read(directory / "cmdline").split(b"\0")
+    texts = [word.decode(errors="replace") for word in words]
+    program = Path(texts[0]).name
+    if _PYTHON.match(program):
+        program = _script(texts[1:]) or program
+    if not program:
+        program = _read(directory / "comm").decode(errors="replace").strip()
+    return program[:_MAX_NAME] or None
+
+
+def _script(words: list[str]) -> str | None:
+    """What Python was told to run: `-m MODULE`, or the first word that is no option."""
+    rest = iter(words)
+    for word in rest:
+        if word == "-m":
+            return next(rest, None)
+        if word == "-c":
+            return None
+        if word in ("-X", "-W"):
+            next(rest, None)
+        elif word and not word.startswith("-"):
+            return Path(word).name
+    return None
+
+
+def _match(pattern: re.Pattern[bytes], text: bytes, *, dashed: bool = False) -> str | None:
+    match = pattern.search(text)
+    if match is None:
+        return None
+    word = match[1].decode()
+    return word.replace("_", "-") if dashed else word
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_READ)
+    except OSError:
+        return b""
+
+
+def _read_link(path: Path) -> str:
+    try:
+        return os.readlink(path)  # noqa: PTH115 - a Path would lose what "pid:[1]" looks like
+    except OSError:
+        return ""

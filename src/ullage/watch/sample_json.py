@@ -1,0 +1,105 @@
+"""The JSON form of a sample, `ullage.watch/1`: one object, in a recording one line.
+
+    text = sample_to_line(sample)
+    sample_from_line(text) == sample
+
+Ten GPUs at 10 Hz leave a millisecond for each sample. Most of a sample is as it was in the last
+one, so the text of parts that have not changed is kept (a few hundred of them).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any, Final
+
+from ullage.parsing import parse_json, show_value
+from ullage.watch.plain import plain, restore
+from ullage.watch.sample import DeviceSample, Sample
+
+__all__ = ["SCHEMA", "sample_from_line", "sample_to_document", "sample_to_line"]
+
+SCHEMA: Final = "ullage.watch/1"
+_MAX_KEPT: Final = 512
+
+# What differs from one sample to the next; the rest changes once a second or never.
+_FAST: Final = ("used_bytes", "free_bytes", "gpu_frac", "memory_frac", "power_w")
+_SLOW: Final = tuple(
+    field.name
+    for field in dataclasses.fields(DeviceSample)
+    if field.name not in {*_FAST, "processes"}
+)
+_fast_values = attrgetter(*_FAST)
+_slow_values = attrgetter(*_SLOW)
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def sample_to_document(sample: Sample) -> dict[str, Any]:
+    """The sample as a JSON object: its fields by their names, unknown ones null."""
+    return {"schema": SCHEMA, **plain(sample)}
+
+
+def sample_to_line(sample: Sample, more: Mapping[str, Any] | None = None) -> str:
+    """The document in one line, without a line break at its end.
+
+    Args:
+        sample: what is written.
+        more: further keys, and values of JSON.
+    """
+    devices = ",".join(map(_device_text, sample.devices))
+    rest = {
+        "schema": SCHEMA,
+        "time_s": sample.time_s,
+        "host": sample.host,
+        "driver_version": sample.driver_version,
+        **(more or {}),
+    }
+    return (
+        f'{_encode(rest)[:-1]},"devices":[{devices}],"jobs":{_same_text(sample.jobs)},'
+        f'"notes":{_same_text(sample.notes)}}}'
+    )
+
+
+# By the values, and by the object: the tuples of processes, jobs and notes are the same objects as
+# long as nothing in them changes. The object is kept too, so that its number is not used again.
+_device_texts: dict[tuple[Any, ...], str] = {}
+_object_texts: dict[int, tuple[object, str]] = {}
+
+
+def _device_text(device: DeviceSample) -> str:
+    slow = _slow_values(device)
+    text = _device_texts.get(slow)
+    if text is None:
+        if len(_device_texts) >= _MAX_KEPT:
+            _device_texts.clear()
+        # The values are compared without their types, and 1 == 1.0: both are the same number.
+        text = _encode(dict(zip(_SLOW, map(plain, slow), strict=True)))[:-1]
+        _device_texts[slow] = text
+    fast = _encode(dict(zip(_FAST, _fast_values(device), strict=True)))
+    return f'{text},"processes":{_same_text(device.processes)},{fast[1:]}'
+
+
+def _same_text(value: object) -> str:
+    known = _object_texts.get(id(value))
+    if known is not None and known[0] is value:
+        return known[1]
+    if len(_object_texts) >= _MAX_KEPT:
+        _object_texts.clear()
+    text = _encode(plain(value))
+    _object_texts[id(value)] = (value, text)
+    return text
+
+
+def sample_from_line(line: str | bytes) -> Sample:
+    """The sample of one line.
+
+    Raises:
+        ValueError: it is no sample: not JSON, another schema, a field that is missing or wrong.
+    """
+    document = parse_json(line)
+    schema = document.get("schema") if isinstance(document, dict) else document
+    if schema != SCHEMA:
+        raise ValueError(f"its schema is {show_value(schema)}, expected {SCHEMA!r}")
+    return restore(Sample, document, "sample")

@@ -1,0 +1,85 @@
+"""What docs/monitoring has names metrics that are exported, and rules that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ullage.watch.alerts.defaults import DEFAULTS
+from ullage.watch.exporter.exposition import METRICS
+
+MONITORING = Path(__file__).parents[4] / "docs" / "monitoring"
+NAME = re.compile(r"\b(?:DCGM|ullage)_\w+")
+EXPORTED = {metric.name for metric in METRICS}
+# They compare what no metric has; UllageAlert passes them on.
+WITHOUT_EXPRESSION = {"power", "straggler-time", "straggler-memory"}
+
+
+def read_rules() -> list[str]:
+    """The text of each rule."""
+    text = (MONITORING / "alert-rules.yml").read_text(encoding="utf-8")
+    return re.split(r"^ +- alert: ", text, flags=re.MULTILINE)[1:]
+
+
+def read_panels() -> list[Any]:
+    """The panels of the dashboard."""
+    text = (MONITORING / "grafana" / "dashboard.json").read_text(encoding="utf-8")
+    return list(json.loads(text)["panels"])
+
+
+@pytest.mark.parametrize("rule", read_rules(), ids=lambda rule: rule.split()[0])
+def test_rules_name_metrics_that_are_exported(rule: str) -> None:
+    expression = re.sub(r"^ *#.*", "", rule, flags=re.MULTILINE).partition("annotations:")[0]
+    names = set(NAME.findall(expression))
+    assert names <= EXPORTED
+    assert names or "up{" in expression
+
+
+def test_every_default_rule_has_an_expression_or_is_passed_on() -> None:
+    rules = {rule.name: rule for rule in DEFAULTS}
+    mirrored = {}
+    for text in read_rules():
+        match = re.search(r"labels: \{severity: (\w+), rule: ([\w-]+)\}", text)
+        if match is not None:
+            mirrored[match[2]] = match[1]
+    assert mirrored.keys() == rules.keys() - WITHOUT_EXPRESSION
+    for name, severity in mirrored.items():
+        assert severity == rules[name].severity.value, name
+    assert any("expr: ullage_alert == 1" in text for text in read_rules())
+
+
+def test_thresholds_are_those_of_the_default_rules() -> None:
+    """The last figure of each expression's comparison, in the metric's unit."""
+    thresholds = {rule.name: rule.threshold for rule in DEFAULTS}
+    for name, figure in {
+        "allocated": 0.95, "unpublished": 0.90, "forecast": 600, "growth": 4096,
+        "fragmentation": 0.30, "temperature": -5, "throttling": 0.5, "power-limit": 1.05,
+        "out-of-memory": 0, "ecc-uncorrected": 0, "ecc-corrected": 100, "reserved": 2,
+        "scaler-skips": 0.20,
+    }.items():  # fmt: skip
+        assert thresholds[name] == figure
+        (text,) = [text for text in read_rules() if f"rule: {name}}}" in text]
+        figures = re.findall(r"[<>]=? (-?[0-9.]+)(?=\s|$|\))", text.partition("labels:")[0])
+        assert figure in map(float, figures), name
+
+
+@pytest.mark.parametrize("panel", read_panels(), ids=lambda panel: panel["title"])
+def test_panels_name_metrics_that_are_exported(panel: Any) -> None:
+    for target in panel["targets"]:
+        names = set(NAME.findall(target["expr"]))
+        assert names and names <= EXPORTED
+
+
+def test_panels_do_not_overlap() -> None:
+    cells = [
+        (x, y)
+        for panel in read_panels()
+        for box in [panel["gridPos"]]
+        for x in range(box["x"], box["x"] + box["w"])
+        for y in range(box["y"], box["y"] + box["h"])
+    ]
+    assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
