@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -37,9 +37,9 @@ SOURCE = ROOT / "src" / "ullage"
 LAYERS = (
     ("version", "units", "errors", "printable", "parsing", "protocol", "native", "programs"),
     ("files", "gpus", "models", "trace"),
-    ("clock", "record"),
-    ("estimate", "techniques"),
-    ("phantom", "explain"),
+    ("clock", "configuration", "record"),
+    ("callbacks", "estimate", "loaders", "techniques"),
+    ("phantom", "explain", "watch"),
     ("whatif",),
     ("runs",),
     ("plan", "gate"),
@@ -59,6 +59,7 @@ WITHIN_A_ROW = {("units", "errors")}
 
 # What runs inside the user's process, where torch is.
 MAY_IMPORT_TORCH = (
+    "loaders",
     "record",
     "techniques",
     "programs",
@@ -85,8 +86,14 @@ FLAGS = {
         "--try-remedies",
         "--full", "--force", "--quiet", "--gpus", "--world-size", "--rank", "--ranks",
         "--local-world-size", "--time", "--price", "--interconnect", "--clock", "--timeline",
+        "--nvml",
     },
+    "nvml": {"directory", "command", "--gpu", "--gpus", "--memory", "--capability"},
     "exec": {"program", "--plan", "--python"},
+    "record": {
+        "program", "--mode", "--snapshot", "--python", "--ring", "--every", "--publish", "-o",
+        "--output", "--json", "--full", "--force", "--quiet",
+    },
     "fit": {
         "program", "--gpu", "--memory", "--capability", "--budget", "--allow", "--objective",
         "--price", "--smallest-gpu", "--gpus", "--max-batch", "--largest", "--multiple-of",
@@ -117,7 +124,7 @@ FLAGS = {
         "--micro-batches", "--offload", "--nvme", "--serve", "--engine", "--engine-version",
         "--context", "--users", "--weights", "--kv", "--utilization", "--memory", "--block-size",
         "--batched-tokens", "--max-seqs", "--eager", "--cached", "--lora-slots", "--lora-rank",
-        "--which-gpu", "--largest", "--knobs", "--models",
+        "--which-gpu", "--largest", "--knobs", "--models", "--time", "--price", "--interconnect",
         "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
     "scrub": {"file", "-o", "--output", "--word", "--key", "--force"},
@@ -128,7 +135,11 @@ FLAGS = {
         "--json", "-o", "--output", "--force", "--quiet",
     },
     "diff": {
-        "before", "after", "--json", "-o", "--output", "--html", "--force", "--quiet",
+        "before", "after", "--json", "-o", "--output", "--no-store", "--html", "--force", "--quiet",
+    },
+    "watch": {
+        "--once", "--json", "--interval", "--record", "--replay", "--alerts", "--config",
+        "--listen", "--token-file", "--certificate", "--key", "--names", "--force",
     },
     "ui": {"--port", "--no-browser", "--python", "--vllm-python"},
     "env": {
@@ -137,7 +148,7 @@ FLAGS = {
 }  # fmt: skip
 
 # What a verb answers besides: each has a file of its own wherever verbs have.
-QUESTIONS = {"largest", "ranks", "serving", "sweep", "what_if"}
+QUESTIONS = {"alerts", "largest", "listen", "ranks", "serving", "sweep", "what_if"}
 ANSWERS = {*VERBS, *QUESTIONS}
 # By the folder in which a file of that name would be: the answers that have none, and why not.
 WITHOUT = {
@@ -145,13 +156,17 @@ WITHOUT = {
     "api": {
         "env": "makes a directory",
         "gpus": "ullage.gpus is the catalogue itself",
+        "nvml": "becomes a program of others",
         "scrub": "writes a file",
         "ui": "serves a page",
     },
     "report/text": {
         "env": "makes a directory",
         "exec": "the program itself speaks",
+        "listen": "serves metrics",
+        "nvml": "becomes a program of others",
         "ranks": "a run's report",
+        "record": "a run's report",
         "scrub": "writes a file",
         "ui": "serves a page",
     },
@@ -159,7 +174,10 @@ WITHOUT = {
         "calibrate": "the file of rates",
         "env": "makes a directory",
         "exec": "the program itself speaks",
+        "listen": "serves metrics",
+        "nvml": "becomes a program of others",
         "ranks": "a run's document",
+        "record": "a run's document",
         "scrub": "writes a file",
         "ui": "serves a page",
     },
@@ -168,7 +186,9 @@ WITHOUT = {
 BESIDE = {
     "cli": {"crash", "main", "output"},
     "api": set(),
-    "report/text": {"explain_parts", "explain_recorded", "modules", "remedies", "run_parts"},
+    "report/text": {
+        "explain_parts", "explain_recorded", "modules", "remedies", "run_parts", "watch_parts",
+    },
     "report/document": {
         "check_ci", "explain_recorded", "explain_series", "export", "fields", "findings",
         "time",
@@ -191,6 +211,30 @@ def label(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
+def each(paths: list[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """Makes one test of a rule for files; it fails with every file that breaks the rule. A test for
+    each file and each rule would be nine thousand, most of whose time is pytest's own.
+    """
+
+    def decorate(check: Callable[[Path], None]) -> Callable[[], None]:
+        def test() -> None:
+            failures = []
+            for path in paths:
+                try:
+                    check(path)
+                except Exception as error:
+                    (line, *_) = f"{type(error).__name__}: {error}".splitlines()
+                    failures.append(f"{label(path)}: {line}")
+            assert not failures, "\n".join(failures)
+
+        assert paths, "a rule without files holds nothing"
+        test.__name__ = check.__name__
+        test.__doc__ = check.__doc__
+        return test
+
+    return decorate
+
+
 def package_of(path: Path) -> str:
     """The package, or the module right below ullage, that a file belongs to."""
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
@@ -202,6 +246,18 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a file's syntax tree."""
+    return tuple(ast.walk(parse(path)))
+
+
+@cache
+def imports_of(path: Path) -> tuple[str, ...]:
+    """Every module that a file imports, within functions too."""
+    return tuple(imports(nodes_of(path)))
+
+
 def imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Every module that one of the nodes imports, `from a import b` as a.b."""
     for node in nodes:
@@ -211,20 +267,20 @@ def imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Every function and method of a file."""
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
-@pytest.mark.parametrize("path", FILES, ids=label)
+@each(FILES)
 def test_imports_point_downward(path: Path) -> None:
     package = package_of(path)
     if package == "__init__":
         return
     assert package in ROW_OF, f"{package!r} has no row in LAYERS"
-    for module in imports(ast.walk(parse(path))):
+    for module in imports_of(path):
         root, _, rest = module.partition(".")
         used = rest.partition(".")[0]
         if root != "ullage" or used in {package, "__version__"}:
@@ -233,26 +289,22 @@ def test_imports_point_downward(path: Path) -> None:
         assert is_below or (package, used) in WITHIN_A_ROW, f"{package} imports {module}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=label)
+@each(FILES)
 def test_torch_is_imported_only_where_the_users_program_runs(path: Path) -> None:
     if not label(path).startswith(MAY_IMPORT_TORCH):
-        used = {module.partition(".")[0] for module in imports(ast.walk(parse(path)))}
+        used = {module.partition(".")[0] for module in imports_of(path)}
         assert "torch" not in used
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if package_of(path) in {*LAYERS[0]} - {"programs"}], ids=label
-)
+@each([path for path in FILES if package_of(path) in {*LAYERS[0]} - {"programs"}])
 def test_the_lowest_row_needs_the_standard_library_alone(path: Path) -> None:
-    used = {module.partition(".")[0] for module in imports(ast.walk(parse(path)))}
+    used = {module.partition(".")[0] for module in imports_of(path)}
     assert used <= sys.stdlib_module_names | {"ullage"}
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if package_of(path) == "programs"], ids=label
-)
+@each([path for path in FILES if package_of(path) == "programs"])
 def test_programs_know_nothing_of_ullage(path: Path) -> None:
-    used = {module.partition(".")[0] for module in imports(ast.walk(parse(path)))}
+    used = {module.partition(".")[0] for module in imports_of(path)}
     assert "ullage" not in used
 
 
@@ -271,7 +323,7 @@ def spelled_variables(path: Path) -> set[str]:
     return set(IN_QUOTES.findall(path.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("path", [*FILES, *C_FILES], ids=label)
+@each([*FILES, *C_FILES])
 def test_variables_are_spelled_in_the_protocol_alone(path: Path) -> None:
     spelled = spelled_variables(path)
     if path.suffix == ".py" and not label(path).startswith((*SPELLING, "protocol/")):
@@ -284,18 +336,18 @@ def test_a_variable_names_its_writers_and_readers(variable: Variable) -> None:
     for user in (*variable.writers, *variable.readers):
         path = SOURCE / user
         assert variable.name in spelled_variables(path) or any(
-            module.startswith("ullage.protocol.") for module in imports(ast.walk(parse(path)))
+            module.startswith("ullage.protocol.") for module in imports_of(path)
         )
 
 
-@pytest.mark.parametrize("path", [*FILES, *C_FILES], ids=label)
+@each([*FILES, *C_FILES])
 def test_who_uses_a_variable_is_named_by_it(path: Path) -> None:
     used = spelled_variables(path)
     if path.suffix == ".py":
         prefix = "ullage.protocol.variables."
         used |= {
             getattr(variables, name)
-            for module in imports(ast.walk(parse(path)))
+            for module in imports_of(path)
             if module.startswith(prefix) and (name := module.removeprefix(prefix)).isupper()
         }
     if package_of(path) == "protocol":
@@ -309,7 +361,8 @@ def test_who_uses_a_variable_is_named_by_it(path: Path) -> None:
 STARTED = ("phantom/bootstrap.py", "phantom/site/", "programs/")
 # `clock/` is read by its benchmark alone so far.
 ENTRANCES = (
-    "__init__.py", "api/", "cli/", "ui/", "testing/", "pytest_plugin.py", "clock/", *STARTED,
+    "__init__.py", "api/", "cli/", "ui/", "testing/", "pytest_plugin.py", "callbacks/", "clock/",
+    *STARTED,
 )  # fmt: skip
 # What stands in a text and is a module's name: `python -m`, or a table of modules to import when
 # one is asked for.
@@ -329,7 +382,7 @@ def modules() -> dict[str, Path]:
 def modules_of_texts(path: Path) -> Iterator[str]:
     """Modules that a file names in a text: in full, or below its own package as "module:Class"."""
     package = ".".join(("ullage", *path.relative_to(SOURCE).parent.parts))
-    for node in ast.walk(parse(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             match = MODULE_NAME.fullmatch(node.value)
             if match is not None:
@@ -344,20 +397,22 @@ def test_every_module_is_reached_from_an_entrance() -> None:
         reached.add(name)
         path = modules()[name]
         parents = {name.rpartition(".")[0]} - {""}
-        names = {*imports(ast.walk(parse(path))), *modules_of_texts(path)}
+        names = {*imports_of(path), *modules_of_texts(path)}
         # `from a import b` is a.b, and b may be a name in the module a.
         names |= {each.rpartition(".")[0] for each in names}
         waiting |= ((names | parents) & modules().keys()) - reached
     assert sorted(modules().keys() - reached) == []
 
 
-def run_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes of a tree but those that only a type checker looks at."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
-            continue
-        yield child
-        yield from run_time_nodes(child)
+def run_time_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below a tree's root but those that only a type checker looks at."""
+    waiting = [tree]
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
+            if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+                continue
+            yield child
+            waiting.append(child)
 
 
 def import_graph() -> dict[str, set[str]]:
@@ -432,7 +487,7 @@ def test_few_variables_are_named_by_participles() -> None:
     bound = [
         name
         for path in FILES
-        for node in ast.walk(parse(path))
+        for node in nodes_of(path)
         if (name := bound_name(node)) in PARTICIPLES
     ]
     assert len(bound) <= MAX_PARTICIPLES
@@ -490,7 +545,7 @@ def test_the_public_names_are_those_that_type_checkers_see() -> None:
     assert seen | {"__version__"} == set(ullage.__all__) == set(dir(ullage))
 
 
-@pytest.mark.parametrize("path", FILES, ids=label)
+@each(FILES)
 def test_a_list_of_public_names_is_complete(path: Path) -> None:
     module = ".".join(("ullage", *path.relative_to(SOURCE).with_suffix("").parts))
     tree = parse(path)
@@ -538,9 +593,9 @@ def test_pages_and_records_of_options_are_called_by_their_verbs() -> None:
     assert records - {"__init__", "flags"} <= {*VERBS}
 
 
-@pytest.mark.parametrize("path", [*in_folders("cli", "api")], ids=label)
+@each([*in_folders("cli", "api")])
 def test_what_a_function_takes_is_typed(path: Path) -> None:
-    for function in functions(parse(path)):
+    for function in functions(path):
         rest = function.args.kwarg
         taken = "" if rest is None or rest.annotation is None else ast.unparse(rest.annotation)
         assert taken != "Any", f"{function.name} takes **{rest.arg if rest else ''}: Any"
@@ -569,14 +624,14 @@ def test_the_fields_of_an_estimate_are_those_of_its_records() -> None:
     assert plan - {"gpu"} == ServingFields.__annotations__.keys()
 
 
-@pytest.mark.parametrize("path", [*FILES, *C_FILES], ids=label)
+@each([*FILES, *C_FILES])
 def test_files_are_short(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= FILE_LINES
 
 
-@pytest.mark.parametrize("path", FILES, ids=label)
+@each(FILES)
 def test_functions_are_short_and_have_few_parameters(path: Path) -> None:
-    for function in functions(parse(path)):
+    for function in functions(path):
         body = function.body[1:] if ast.get_docstring(function) else function.body
         lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
         assert lines <= FUNCTION_LINES, f"{function.name}: {lines} lines"
@@ -585,7 +640,7 @@ def test_functions_are_short_and_have_few_parameters(path: Path) -> None:
         assert count <= POSITIONAL_PARAMETERS, f"{function.name}: {count} parameters"
 
 
-@pytest.mark.parametrize("path", FILES, ids=label)
+@each(FILES)
 def test_what_is_public_says_what_it_is_for(path: Path) -> None:
     tree = parse(path)
     assert ast.get_docstring(tree), "the module has no docstring"
@@ -594,9 +649,9 @@ def test_what_is_public_says_what_it_is_for(path: Path) -> None:
             assert ast.get_docstring(node), f"{node.name} has no docstring"
 
 
-@pytest.mark.parametrize("path", FILES, ids=label)
+@each(FILES)
 def test_records_are_frozen(path: Path) -> None:
-    for node in ast.walk(parse(path)):
+    for node in nodes_of(path):
         if not isinstance(node, ast.ClassDef):
             continue
         for decorator in node.decorator_list:
@@ -605,7 +660,7 @@ def test_records_are_frozen(path: Path) -> None:
                 assert "frozen=True" in text and "slots=True" in text, node.name
 
 
-@pytest.mark.parametrize("path", [*FILES, *C_FILES], ids=label)
+@each([*FILES, *C_FILES])
 def test_names_say_something(path: Path) -> None:
     assert path.stem not in {"utils", "util", "helpers", "common", "manager", "core", "misc"}
     if path.suffix == ".py":

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ullage.version import __version__
 
 if TYPE_CHECKING:
+    from ullage.api.alerts import AlertReplay, replay_alerts
     from ullage.api.check import Check, check
     from ullage.api.diff import Diff, diff
     from ullage.api.estimate import Estimate, estimate_training
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
     from ullage.api.largest import Largest, find_largest
     from ullage.api.lock import Locked, lock
     from ullage.api.ranks import run_ranks
+    from ullage.api.record import Recorded, read_recording, record_program
     from ullage.api.run import Run, run
     from ullage.api.segments import Segmentations, compare_segments
     from ullage.api.serving import ServingAnswer, estimate_serving
     from ullage.api.sweep import Sweep, sweep
+    from ullage.api.watch import read_samples, watch_gpus
     from ullage.api.what_if import WhatIf, what_if
     from ullage.errors import (
         BudgetExceeded,
@@ -39,9 +42,13 @@ if TYPE_CHECKING:
         SpecError,
         UllageError,
     )
+    from ullage.loaders.prefetch import prefetch
+    from ullage.record.measured.entrance import record
     from ullage.techniques.plan import Plan
+    from ullage.watch.sample import Sample
 
 __all__ = [
+    "AlertReplay",
     "BudgetExceeded",
     "Check",
     "DeviceError",
@@ -54,7 +61,9 @@ __all__ = [
     "Locked",
     "Plan",
     "PlanError",
+    "Recorded",
     "Run",
+    "Sample",
     "Segmentations",
     "ServingAnswer",
     "SnapshotError",
@@ -72,13 +81,21 @@ __all__ = [
     "find_largest",
     "fit",
     "lock",
+    "prefetch",
+    "read_recording",
+    "read_samples",
+    "record",
+    "record_program",
+    "replay_alerts",
     "run",
     "run_ranks",
     "sweep",
+    "watch_gpus",
     "what_if",
 ]
 
 _MODULES = {
+    "AlertReplay": "ullage.api.alerts",
     "BudgetExceeded": "ullage.errors",
     "Check": "ullage.api.check",
     "DeviceError": "ullage.errors",
@@ -91,7 +108,9 @@ _MODULES = {
     "Locked": "ullage.api.lock",
     "Plan": "ullage.techniques.plan",
     "PlanError": "ullage.errors",
+    "Recorded": "ullage.api.record",
     "Run": "ullage.api.run",
+    "Sample": "ullage.watch.sample",
     "Segmentations": "ullage.api.segments",
     "ServingAnswer": "ullage.api.serving",
     "SnapshotError": "ullage.errors",
@@ -108,9 +127,16 @@ _MODULES = {
     "find_largest": "ullage.api.largest",
     "fit": "ullage.api.fit",
     "lock": "ullage.api.lock",
+    "prefetch": "ullage.loaders.prefetch",
+    "read_recording": "ullage.api.record",
+    "read_samples": "ullage.api.watch",
+    "replay_alerts": "ullage.api.alerts",
+    "record": "ullage.record",
+    "record_program": "ullage.api.record",
     "run": "ullage.api.run",
     "run_ranks": "ullage.api.ranks",
     "sweep": "ullage.api.sweep",
+    "watch_gpus": "ullage.api.watch",
     "what_if": "ullage.api.what_if",
 }
 
@@ -119,7 +145,9 @@ def __getattr__(name: str) -> object:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(module), name)
+    loaded = import_module(module)
+    # The package `record` is itself what its name stands for: it can be called.
+    value = loaded if module == f"{__name__}.{name}" else getattr(loaded, name)
     globals()[name] = value
     return value
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ullage.clock.price import Cost, price_steps
+from ullage.clock.price import Expense, price_steps
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
@@ -185,7 +185,7 @@ class FitReport:
         outcome = candidate.seen
         return outcome is None or outcome.fits or candidate.used_bytes > self.budget_bytes
 
-    def cost(self, candidate: Candidate) -> Cost | None:
+    def cost(self, candidate: Candidate) -> Expense | None:
         """What steps of a plan cost on all GPUs; None: no price is known, or no time."""
         if self.price is None or candidate.time is None:
             return None

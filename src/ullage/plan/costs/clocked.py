@@ -49,7 +49,7 @@ class Timed(NamedTuple):
 def timed(report: RunReport) -> Timed | None:
     """The time of a run's step; None: the run was not timed, or no step was whole."""
     time = report.time
-    return None if time is None else Timed(time.step, time.num_tokens)
+    return None if time is None else Timed(time.extremes or time.step, time.num_tokens)
 
 
 @dataclass(frozen=True, slots=True)

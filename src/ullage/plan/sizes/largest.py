@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ullage.clock.compare import Order, compare
+from ullage.clock.step_time import Interval
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
+from ullage.plan.costs.clocked import Timed, timed
 from ullage.plan.costs.measure import Measurements, Runner, RunRequest
 from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.findings import Seen, foreseen, key_of, name_plan
@@ -52,8 +55,10 @@ class Answer:
         seen: the run with this size.
         beyond: the next size, which does not fit; None: all sizes fit.
         why_not: why the next size does not fit.
-        step_s: seconds of a step with this size, by the cost model; 0: not known.
+        step_s: seconds of a step with this size: the likely ones of the clock, else by the cost
+            model; 0: not known.
         plan: to be written to a file; None for the unchanged program.
+        time: of a step with this size, by the clock; None: it was not timed.
     """
 
     name: str
@@ -64,6 +69,19 @@ class Answer:
     why_not: str
     step_s: float = 0.0
     plan: Plan | None = None
+    time: Timed | None = None
+
+    @property
+    def unit(self) -> Interval | None:
+        """Seconds per unit of the size by the clock; None: it was not timed."""
+        if self.time is None:
+            return None
+        return Interval(*(seconds / self.size for seconds in self.time.step))
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens a second by the clock; 0: not known."""
+        return 0.0 if self.time is None else self.time.num_tokens / self.time.step.s
 
     @property
     def unit_s(self) -> float:
@@ -116,6 +134,20 @@ class LargestReport:
         """The answer with the least time per unit; None: not known."""
         timed = [answer for answer in self.answers if answer.step_s > 0]
         return min(timed, key=lambda answer: answer.unit_s, default=None)
+
+    @property
+    def as_fast(self) -> tuple[Answer, ...]:
+        """The other answers that are not surely slower per unit than the fastest."""
+        fastest = self.fastest
+        if fastest is None or fastest.unit is None:
+            return ()
+        return tuple(
+            answer
+            for answer in self.answers
+            if answer is not fastest
+            and answer.unit is not None
+            and compare(answer.unit, fastest.unit).order is not Order.SLOWER
+        )
 
     @property
     def exit_code(self) -> ExitCode:
@@ -301,17 +333,30 @@ class LargestSearch:
         )
 
     def _timed(self, answers: Sequence[Answer]) -> Iterator[Answer]:
-        """Adds the seconds of a step, by a run with unlimited memory that records the work."""
+        """Adds the seconds of a step, by a run with unlimited memory: the clock's, if it timed all
+        of them; else by the model of costs, of runs that record the work.
+        """
+        times = [timed(report) for report in self._runs(answers, has_work=False)]
+        if all(time is not None for time in times):
+            for answer, time in zip(answers, times, strict=True):
+                step_s = 0.0 if time is None else time.step.s
+                plan = self._to_write(answer, step_s)
+                yield replace(answer, step_s=step_s, plan=plan, time=time)
+            return
         blocks = () if self._known is None else self._known.blocks
-        requests = [
-            (answer.size, RunRequest(self._plan(answer.actions), has_work=True))
-            for answer in answers
-        ]
-        for answer, report in zip(answers, self._run(requests) if requests else (), strict=True):
+        for answer, report in zip(answers, self._runs(answers, has_work=True), strict=True):
             step_s = 0.0
             if report.verdict is Verdict.FITS and report.processes:
                 step_s = step_seconds(report.processes[0].record, blocks, self._gpu).step
             yield replace(answer, step_s=step_s, plan=self._to_write(answer, step_s))
+
+    def _runs(self, answers: Sequence[Answer], *, has_work: bool) -> list[RunReport]:
+        """The runs of answers, each with its size and unlimited memory."""
+        requests = [
+            (answer.size, RunRequest(self._plan(answer.actions), has_work=has_work))
+            for answer in answers
+        ]
+        return self._run(requests) if requests else []
 
     def _to_write(self, answer: Answer, step_s: float) -> Plan | None:
         plan = self._plan(answer.actions)
