@@ -46,10 +46,10 @@ def matrix_product(gpu: Gpu, work: MatrixProduct, precision: str) -> Duration:
     Args:
         precision: torch's name of the operands' type; "tf32" and "fp32" for float32.
 
-    Source: NVIDIA's measurements of torch.nn.functional.linear, and of vLLM's linear layers in
-    float8 and float4. These have the quantisation of the left operand in them, so that the interval
-    reaches down to the product alone. Batches of more than one product are not among the
-    measurements; their interval is that of the edge.
+    Source: NVIDIA's measurements of torch.nn.functional.linear of random numbers, and of vLLM's
+    linear layers in float8 and float4. These have the quantisation of the left operand in them, so
+    that the interval reaches down to the product alone. Batches of more than one product are not
+    among the measurements; their interval is that of the edge.
     """
     work = replace(work, itemsize=_itemsize(precision))
     measured = gpu.measured
