@@ -4,7 +4,6 @@ costs at their lower bounds, as they are likely, and at their upper bounds.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,11 @@ from ullage.clock.contention import Bound
 from ullage.clock.cost import Category, Cost
 from ullage.clock.duration import Duration
 from ullage.clock.exposure import Busy, Exposure, joined_share, measure_exposure
-from ullage.clock.given_work import GivenWork, Product
+from ullage.clock.given_work import CollectiveCall, GivenWork, Product
 from ullage.clock.host import HostInterval
 from ullage.clock.reading import given_work
 from ullage.clock.simulation import Moment, Run, WorkTimes, simulate
+from ullage.clock.spread import Spread, waiting_share
 from ullage.clock.step_time import NO_MODULE, Interval, Share, Span, StepTime
 from ullage.gpus import Gpu
 from ullage.gpus.peaks import flops_per_s
@@ -41,11 +41,6 @@ _PARTS: Final = {
 }
 _ENDS: Final = (0, 1, 2)  # low, likely, high
 _HIGH: Final = 2
-# How far GPUs of one kind in one cluster are apart: 8 % on average, by their making and by their
-# power management. One GPU may be half of it faster or slower than that of the measurements; of
-# ranks that wait for one another the slowest counts, and the whole of it.
-# Source: Sinha et al., Not All GPUs Are Created Equal, SC22, arXiv:2208.11035, abstract.
-_APART: Final = 0.08
 _LOW: Final = 0  # what runs side by side is as fast as alone
 _LIKELY: Final = 1
 # How many times as much as by its law messages slow kernels (contention.py). The worst slowdown
@@ -79,6 +74,7 @@ def measure_step(
     *,
     modules: Sequence[str] = (),
     batch: Batch | None = None,
+    num_ranks: int = 1,
     basis: Iterable[str] = (),
 ) -> StepTime | None:
     """The time of the last whole step in a log; None where there is no whole step.
@@ -91,6 +87,7 @@ def measure_step(
         host: what the host needs to give a piece of work.
         modules: the names of scopes.
         batch: what the step works on; None: not known.
+        num_ranks: how many ranks, this one included, wait for one another.
         basis: what else the times rest on.
     """
     read = _read(log, cost_of, modules)
@@ -99,15 +96,15 @@ def measure_step(
     if not steps:
         return None
     last = _Step(read, runs, *steps[-1])
-    spread = last.spread()
+    spread = last.spread(num_ranks)
     return StepTime(
         step=spread.of(last.interval()),
         steps=tuple(spread.of(_interval(runs, begin, end)) for begin, end in steps),
         device_idle=last.idle(),
         host_waits=last.host_waits(),
-        categories=last.shares(lambda cost, _row, _part: cost.category.value),
-        parts=last.shares(lambda _cost, _row, part: part),
-        modules=last.shares(lambda _cost, row, _part: _module_name(modules, row[2])),
+        categories=last.shares(lambda cost, _row, _part: cost.category.value, spread),
+        parts=last.shares(lambda _cost, _row, part: part, spread),
+        modules=last.shares(lambda _cost, row, _part: _module_name(modules, row[2]), spread),
         unknown=last.unknown(),
         flops=last.flops(),
         peak_flops_per_s=_peak(gpu, read, last),
@@ -115,7 +112,7 @@ def measure_step(
         num_samples=batch.num_samples if batch else 0,
         spans=last.spans(),
         basis=tuple(dict.fromkeys([*basis, *last.basis()])),
-        extremes=last.interval(),
+        extremes=spread.extremes(last.interval()),
     )
 
 
@@ -194,27 +191,6 @@ def _ordered(seconds: Sequence[float]) -> Interval:
     return Interval(min(low, likely), likely, max(likely, high))
 
 
-class _Spread(NamedTuple):
-    """Of a step.
-
-    Attributes:
-        below, above: the shares of the deviations to the extremes that are left.
-        less, more: the shares of the step by which another GPU of the kind may differ.
-    """
-
-    below: float
-    above: float
-    less: float
-    more: float
-
-    def of(self, extremes: Interval) -> Interval:
-        """The interval of a step with these extremes."""
-        low_s, seconds, high_s = extremes
-        below_s = math.hypot(self.below * (seconds - low_s), self.less * seconds)
-        above_s = math.hypot(self.above * (high_s - seconds), self.more * seconds)
-        return Interval(max(0.0, seconds - below_s), seconds, seconds + above_s)
-
-
 class _Step:
     """One step of the three runs."""
 
@@ -233,16 +209,16 @@ class _Step:
     def interval(self) -> Interval:
         return _ordered([end.done_s - begin.done_s for begin, end in self._bounds])
 
-    def spread(self) -> _Spread:
+    def spread(self, num_ranks: int) -> Spread:
         """The interval around the likely value where errors of two sources are independent."""
         exposed_s = self._exposures[_LIKELY].exposed_s
-        given = [(self._cost(row), exposed_s.get(row, 0.0)) for row in self._given]
-        is_job = any(cost.load is not None for cost, _ in given)
-        computed_s = sum(seconds for cost, seconds in given if isinstance(cost.use, Bound))
-        apart = _APART * computed_s / (self.interval().s or 1.0)
-        return _Spread(
-            self._joined(_LOW), self._joined(_HIGH), apart / 2, apart if is_job else apart / 2
-        )
+        costs = [(self._cost(row), exposed_s.get(row, 0.0)) for row in self._given]
+        sizes = [work.num_gpus for work in self._log.works if isinstance(work, CollectiveCall)]
+        is_job = any(cost.load is not None for cost, _ in costs)
+        computed_s = sum(seconds for cost, seconds in costs if isinstance(cost.use, Bound))
+        computed = computed_s / (self.interval().s or 1.0)
+        ranks = max([num_ranks, *sizes]) if is_job else 1
+        return Spread(self._joined(_LOW), self._joined(_HIGH), computed, ranks)
 
     def _joined(self, end: int) -> float:
         """How much of the deviation to a bound, which has all errors in one direction, is left."""
@@ -271,8 +247,10 @@ class _Step:
             seconds[text] += cost.duration.s  # type: ignore[assignment]
         return [text for text, _ in seconds.most_common(12)]
 
-    def shares(self, name_of: Callable[[Cost, tuple[int, ...], str], str]) -> tuple[Share, ...]:
-        """The step divided by a name for each piece of work."""
+    def shares(
+        self, name_of: Callable[[Cost, tuple[int, ...], str], str], spread: Spread | None = None
+    ) -> tuple[Share, ...]:
+        """The step divided by a name for each piece of work, and the wait for slower ranks."""
         names = {
             index: name_of(self._cost(index), self._log.rows[index], self._parts[index])
             for index in self._given
@@ -289,6 +267,8 @@ class _Step:
             )
             for name, count in counts.items()
         ]
+        if spread is not None and spread.waiting:
+            shares.append(waiting_share(spread.waiting * self.interval().s))
         return tuple(sorted(shares, key=lambda share: -share.busy.s))
 
     def unknown(self) -> tuple[Share, ...]:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ullage.clock.cost import Category as Kind
+from ullage.clock.spread import WAITING
 from ullage.trace.category import Category
 
 
@@ -49,6 +50,7 @@ KIND_LOOKS = MappingProxyType(
         Kind.COMMUNICATION.value: Look(Kind.COMMUNICATION.value, "#8c6bb1"),
         Kind.COPIES.value: Look(Kind.COPIES.value, "#cc79a7"),
         Kind.UNKNOWN.value: Look(Kind.UNKNOWN.value, "#d55e00"),
+        WAITING: Look(WAITING, "#9d9080"),
     }
 )
 REST_LOOK = Look("other kinds", "#999999")

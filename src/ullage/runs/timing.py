@@ -33,6 +33,7 @@ def time_process(record: Record, gpu: Gpu, interconnect: str | None) -> StepTime
         host,
         modules=record.modules,
         batch=_batch(record),
+        num_ranks=max((len(group) for group in record.groups), default=1),
         basis=_basis(record, gpu, host),
     )
 
@@ -52,8 +53,8 @@ def _basis(record: Record, gpu: Gpu, host: HostInterval) -> Iterator[str]:
     )
     yield (
         "the interval: errors of computation, memory, links and host are independent, those of one "
-        "of these and of unknown kernels go in one direction; GPUs of a kind are 8 % apart, and of "
-        "several that wait for one another the slowest counts (arXiv:2208.11035)"
+        "of these and of unknown kernels go in one direction; GPUs of a kind are 8 % apart "
+        "(arXiv:2208.11035), assumed normal, and ranks wait for the slowest of them"
     )
     yield (
         "kernels beside a message are slower by the multiprocessors or the bandwidth that it "

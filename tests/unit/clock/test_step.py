@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from ullage.clock.contention import Load
 from ullage.clock.cost import Category, Cost
 from ullage.clock.duration import Duration
 from ullage.clock.given_work import CollectiveCall, GivenWork, KernelLaunch, Product
 from ullage.clock.host import HostInterval
 from ullage.clock.simulation import HostCosts
+from ullage.clock.spread import WAITING, slowest_of
 from ullage.clock.step import Batch, measure_step
 from ullage.clock.step_time import StepTime
 from ullage.gpus import find_gpu
@@ -135,3 +139,25 @@ def test_a_graph_takes_as_long_as_its_longest_stream() -> None:
     log = WorkLog(0, np.array(rows, dtype=ENTRY), np.array(captured, dtype=ENTRY), WORKS)
     time = measure_step(log, GPU, cost_of, NOTHING)
     assert time is not None and time.extremes == (5.0, 6.0, 7.0) and time.flops == 1e12
+
+
+def test_a_rank_of_a_job_waits_for_the_slowest_and_the_kinds_still_add_up() -> None:
+    def loaded(work: GivenWork) -> Cost:
+        cost = cost_of(work)
+        is_message = isinstance(work, CollectiveCall)
+        return replace(cost, load=Load(0.0, 0.0, "NVLink")) if is_message else cost
+
+    log = WorkLog(
+        0, np.array([*a_step(1), *a_step(2)], dtype=ENTRY), np.array([], dtype=ENTRY), WORKS
+    )
+    of_eight = measure_step(log, GPU, loaded, NOTHING)
+    of_many = measure_step(log, GPU, loaded, NOTHING, num_ranks=128)
+    assert of_eight is not None and of_many is not None
+    # The log's own communicator has 8 ranks; all 10 seconds are computed.
+    assert of_eight.step.s == pytest.approx(10 * (1 + slowest_of(8)))
+    assert of_many.step.s == pytest.approx(10 * (1 + slowest_of(128)))
+    for time in (of_eight, of_many):
+        for shares in (time.categories, time.parts, time.modules):
+            total_s = sum(share.exposed.s for share in shares) + time.device_idle.s
+            assert total_s == pytest.approx(time.step.s)
+        assert WAITING in {share.name for share in time.categories}

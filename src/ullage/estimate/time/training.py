@@ -126,6 +126,7 @@ def time_program(
         host,
         modules=program.modules,
         batch=Batch(recipe.batch * recipe.accumulation, tokens // recipe.layout.tensor),
+        num_ranks=recipe.layout.num_gpus,
         basis=_basis(recipe, gpu, host),
     )
     if time is None:
