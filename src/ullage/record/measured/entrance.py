@@ -83,7 +83,8 @@ class Recording(ContextDecorator):
         """Begins to record."""
         import torch
 
-        from ullage.record.measured.recorder import Recorder, current
+        from ullage.record.measured.attached import current
+        from ullage.record.measured.recorder import Recorder
 
         if RUN_DIR in os.environ or current() is not None:
             print("ullage: this process is recorded already", file=sys.stderr)
