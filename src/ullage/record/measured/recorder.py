@@ -35,7 +35,7 @@ from ullage.record.measured.recording_settings import Mode, RecordingSettings
 from ullage.record.measured.removable_phases import RemovablePhases, optimizer_hooks
 from ullage.record.measured.retention import Retention
 from ullage.record.measured.scaler_skips import ScalerSkips
-from ullage.record.measured.step_peaks import MAX_ROWS, StepPeaks
+from ullage.record.measured.step_peaks import StepPeaks
 from ullage.record.measured.step_report import StepReport
 from ullage.record.owners import source_location
 from ullage.record.owners.latest_holders import LatestHolders
@@ -74,11 +74,14 @@ class Recorder:
         self._warnings: list[str] = []
         self._outside: dict[int, int] = {}
         self._num_others: list[int | None] = []
-        limits, is_counting = settings.limits, settings.mode is Mode.COUNTERS
+        limits = settings.limits
         self._modules = Modules(torch, limits.num_scopes)
         self._claims = Claims(torch, self._modules, self._patches)
-        self._holders = LatestHolders(torch, is_on=not is_counting, max_rows=limits.num_holders)
-        self.ooms = OutOfMemories(torch, self._look_at_holders, limits.num_ooms)
+        self._holders = LatestHolders(torch, max_rows=limits.num_holders)
+        self.ooms = OutOfMemories(
+            torch, self._look_at_holders,
+            max_rows=limits.num_ooms, find_position=self._find_position,
+        )  # fmt: skip
         self._peaks = Peaks(torch)
         self._counters = Counters(torch, self._peaks)
         self._phases = RemovablePhases(
@@ -89,7 +92,7 @@ class Recorder:
         self._retention = Retention(
             limits, self._phases, self._modules, self._claims, self._holders
         )
-        self._step_peaks = StepPeaks(MAX_ROWS if is_counting else limits.num_steps)
+        self._step_peaks = StepPeaks(limits.num_steps)
         self._num_optimizer_steps = 0
         self._skips = ScalerSkips(torch, self._count_optimizer_steps)
         self._publication = Publication(torch, self._peaks)
@@ -150,6 +153,7 @@ class Recorder:
             )
         if self._hook is None or self._settings.mode is Mode.FULL:
             self._history = History(self._torch, self._settings.stack_ring_bytes // _ENTRY_BYTES)
+            self._history.can_have_stacks &= self._settings.mode is Mode.FULL
             self._history.install(self._patches)
 
     def _begin(self) -> None:
@@ -202,7 +206,7 @@ class Recorder:
     def _note_step(self, count: int) -> None:
         if self._is_on and not self._has_failed:
             try:
-                if self._has_device and count in _LOOKED_AT:
+                if self._has_device and self._hook is not None and count in _LOOKED_AT:
                     self._holders.look()
                 self._go_on(self._report.end_step)
                 if self._file.is_due:
@@ -240,8 +244,11 @@ class Recorder:
             f"{error}"
         )
 
+    def _find_position(self) -> int:
+        return 0 if self._hook is None else self._phases.here()
+
     def _look_at_holders(self) -> None:
-        if self._settings.mode is not Mode.COUNTERS:
+        if self._hook is not None:
             self._claims.claim_everything()
             self._holders.look()
 

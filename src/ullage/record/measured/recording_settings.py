@@ -14,10 +14,11 @@ from ullage.units import MIB, parse_bytes
 
 DEFAULT_RING_BYTES = 64 * MIB
 MIN_RING_BYTES = MIB
-# Of the ring, in eighths: for the hook's events, and for PyTorch's stacks. The last quarter is for
-# the rows beside them.
-_EVENT_SHARE, _STACK_SHARE, _SHARES = {"full": 1, "events": 6, "counters": 0}, 5, 8
-_ROW_SHARE = 4
+# Of the ring, in eighths: for the hook's events, PyTorch's stacks, and the rows beside them.
+_SHARES = 8
+_EVENT_SHARE = {"full": 1, "events": 5, "counters": 0}
+_STACK_SHARE = {"full": 6, "events": 0, "counters": 0}
+_ROW_SHARE = {"full": 1, "events": 3, "counters": 8}
 # Of host memory for a row, with what Python adds: as measured, rounded up.
 _MARK_BYTES, _CLAIM_BYTES, _STEP_BYTES, _SCRATCH_BYTES, _HOLDER_BYTES = 128, 32, 64, 64, 256
 _OOM_BYTES, _SCOPE_BYTES, _MIN_SCOPES = 512, 256, 4096
@@ -59,12 +60,11 @@ class RowLimits:
     num_scopes: int
 
     @classmethod
-    def for_ring(cls, ring_bytes: int) -> RowLimits:
-        """What a quarter of a ring has room for: 3/8 of it marks, 3/8 claims, the rest the others.
+    def for_room(cls, room: int) -> RowLimits:
+        """What so many bytes have room for: 3/8 of them marks, 3/8 claims, the rest the others.
 
         Modules come besides: a model has as many as it has.
         """
-        room = ring_bytes // _ROW_SHARE
         small = room // 16
         return cls(
             num_marks=3 * room // 8 // _MARK_BYTES,
@@ -73,7 +73,7 @@ class RowLimits:
             num_workspaces=small // _SCRATCH_BYTES,
             num_holders=small // _HOLDER_BYTES,
             num_ooms=small // _OOM_BYTES,
-            num_scopes=max(_MIN_SCOPES, ring_bytes // 8 // _SCOPE_BYTES),
+            num_scopes=max(_MIN_SCOPES, room // _SCOPE_BYTES),
         )
 
 
@@ -105,13 +105,14 @@ class RecordingSettings:
 
     @property
     def stack_ring_bytes(self) -> int:
-        """For torch's own history with stacks, or in the place of the hook."""
-        return self.ring_bytes * _STACK_SHARE // _SHARES
+        """For torch's own history: with stacks, or without them in the place of the events."""
+        share = _STACK_SHARE[self.mode.value] or _EVENT_SHARE[self.mode.value]
+        return self.ring_bytes * share // _SHARES
 
     @property
     def limits(self) -> RowLimits:
         """Of the rows beside the events."""
-        return RowLimits.for_ring(self.ring_bytes)
+        return RowLimits.for_room(self.ring_bytes * _ROW_SHARE[self.mode.value] // _SHARES)
 
     def to_variable(self) -> str:
         """The text of the variable RECORDING."""

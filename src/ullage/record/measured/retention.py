@@ -63,8 +63,8 @@ class Retention:
             )
         if self._num_claims_lost:
             lines.append(
-                f"the owners of {self._num_claims_lost:,} blocks are not in the record, as there "
-                "was no room for them; a larger --ring keeps more"
+                f"the owners of up to {self._num_claims_lost:,} blocks are not in the record, as "
+                "there was no room for them; a larger --ring keeps more"
             )
         if self._modules.has_others:
             lines.append(

@@ -60,12 +60,11 @@ class ClaimRows:
         """These and no others from here on; they may come from this object."""
         self.__dict__ = ClaimRows(rows).__dict__
 
-    def keep_newest(self, count: int) -> int:
-        """Forgets the oldest but so many; returns how many those were."""
+    def keep_newest(self, count: int) -> None:
+        """Forgets the oldest but so many."""
         excess = max(0, len(self) - count)
         if excess:
             self.keep(islice(self, excess, None))
-        return excess
 
     def keep_last_of_address(self) -> None:
         """Of each owner of an address its last row. A block that is live has no later owner, so

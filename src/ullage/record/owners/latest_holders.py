@@ -12,8 +12,8 @@ class LatestHolders(Holders):
     `max_rows` of both, the latest.
     """
 
-    def __init__(self, torch: ModuleType, *, is_on: bool, max_rows: int) -> None:
-        super().__init__(torch, is_on=is_on)
+    def __init__(self, torch: ModuleType, *, max_rows: int) -> None:
+        super().__init__(torch, is_on=True)
         self._max_rows = max_rows
 
     def keep_from(self, first: int) -> None:

@@ -62,11 +62,13 @@ class Claims:
 
     def keep_newest(self, count: int) -> int:
         """Forgets claims until there are no more than that: first those of blocks whose address has
-        a later block, then the oldest. Returns how many of the latter there were.
+        a later block, then the oldest. Returns how many there were.
         """
-        if len(self._claims) > count:
+        before = len(self._claims)
+        if before > count:
             self._claims.keep_last_of_address()
-        return self._claims.keep_newest(count)
+            self._claims.keep_newest(count)
+        return before - len(self._claims)
 
     def __len__(self) -> int:
         return len(self._claims)

@@ -29,12 +29,19 @@ class OutOfMemories:
         torch: the module.
         look: notes who holds what.
         max_rows: the rows that are kept: so many less one of the first, and the last.
+        find_position: of an event that comes now; None: where the library counts them.
     """
 
     def __init__(
-        self, torch: ModuleType, look: Callable[[], None], max_rows: int = _MAX_ROWS
+        self,
+        torch: ModuleType,
+        look: Callable[[], None],
+        *,
+        max_rows: int = _MAX_ROWS,
+        find_position: Callable[[], int] | None = None,
     ) -> None:
         self._max_rows = max_rows
+        self._find_position = find_position or (lambda: int(library.position()))
         self.rows: list[OomFields] = []
         self._torch: Any = torch
         self._look = look
@@ -53,7 +60,7 @@ class OutOfMemories:
             del self.rows[-1]
         self.rows.append(
             {
-                "position": library.position(),
+                "position": self._find_position(),
                 "device": device,
                 "requested_bytes": requested,
                 "message": None,
