@@ -8,6 +8,7 @@ With "fails" the model raises in its second step. A PATH below a file cannot be 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from typing import Any
@@ -19,14 +20,14 @@ from torch.utils.data import DataLoader, Dataset
 sys.path.insert(0, sys.argv[1])  # where ullage is
 FRAMEWORK, PATH = sys.argv[2:4]
 FAILS = "fails" in sys.argv
-STEPS = 4
+STEPS, RANKS = 4, int(os.environ.get("WORLD_SIZE", "1"))
 
 
 class Numbers(Dataset):
     """Rows of random numbers."""
 
     def __init__(self) -> None:
-        self.rows = torch.randn(STEPS * 8, 64, generator=torch.Generator().manual_seed(1))
+        self.rows = torch.randn(RANKS * STEPS * 8, 64, generator=torch.Generator().manual_seed(1))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -88,7 +89,7 @@ def train_with_lightning(model: Network) -> Any:
 
         callbacks = [RecordMemory(PATH, publish=False)]
     trainer = lightning.Trainer(
-        accelerator="gpu", devices=1, max_steps=STEPS, logger=False, enable_checkpointing=False,
+        accelerator="gpu", devices=RANKS, max_steps=STEPS, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, callbacks=callbacks,
     )  # fmt: skip
     trainer.fit(Module(), DataLoader(Numbers(), 8))
