@@ -71,6 +71,7 @@ def train_with_transformers(model: Network) -> Any:
 
 def train_with_lightning(model: Network) -> Any:
     import lightning
+    from lightning.pytorch.strategies import DDPStrategy
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -88,9 +89,12 @@ def train_with_lightning(model: Network) -> Any:
         from ullage.callbacks.lightning import RecordMemory
 
         callbacks = [RecordMemory(PATH, publish=False)]
+    # Lightning sends objects from rank to rank, and on the bare phantom NCCL carries no values.
+    strategy = "auto" if RANKS == 1 else DDPStrategy(process_group_backend="gloo")
     trainer = lightning.Trainer(
         accelerator="gpu", devices=RANKS, max_steps=STEPS, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, callbacks=callbacks,
+        strategy=strategy,
     )  # fmt: skip
     trainer.fit(Module(), DataLoader(Numbers(), 8))
     return callbacks[0] if callbacks else None

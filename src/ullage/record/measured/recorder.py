@@ -89,9 +89,8 @@ class Recorder:
             patches=self._patches, on_step=self._note_step, on_error=self._note_error,
         )  # fmt: skip
         self._phases.on_mark = self._note_mark
-        self._retention = Retention(
-            limits, self._phases, self._modules, self._claims, self._holders
-        )
+        parts = (self._phases, self._modules, self._claims, self._holders)
+        self._retention = Retention(limits, *parts)
         self._step_peaks = StepPeaks(limits.num_steps)
         self._num_optimizer_steps = 0
         self._skips = ScalerSkips(torch, self._count_optimizer_steps)
