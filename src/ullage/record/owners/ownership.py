@@ -59,6 +59,8 @@ class Claims:
                 row = (max(position, first), device, address, category, name)
                 claims[(*row[:4], name[0] if name else id(name))] = row
         self._claims.keep(claims.values())
+        for key in [key for key, (parameter, _) in self._parameters.items() if parameter() is None]:
+            del self._parameters[key]
 
     def keep_newest(self, count: int) -> int:
         """Forgets claims until there are no more than that: first those of blocks whose address has
