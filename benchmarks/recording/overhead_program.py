@@ -1,6 +1,7 @@
 """Measures the costs of a recording in a process with a GPU; prints one JSON object.
 
     python overhead_program.py SOURCE_OF_ULLAGE DIRECTORY costs|off|events|full
+    ... DIRECTORY training|forwards off|events|full         # a day in miniature
 
 Times are of the process's CPU, so that other programs of the machine count little. In each round
 every way of recording is measured once, in an order of its own, and the unrecorded process twice.
@@ -22,11 +23,12 @@ from torch import nn
 
 sys.path.insert(0, sys.argv[1])
 import ullage
-from ullage.record.measured.recorder import current
+from ullage.record.measured.attached import current
 
 DIRECTORY = Path(sys.argv[2])
 ALLOCATIONS, ROUNDS, DEPTH = 20_000, 15, 20
 NUM_OOM_EVENTS, NUM_MANY_EVENTS, STEPS_OF_A_DAY = 100_000, 10_000_000, 864_000
+HOURS, STEPS_OF_AN_HOUR, FORWARDS_OF_AN_HOUR, RING_OF_A_DAY = 24, 60, 2500, "4MiB"
 HISTORY = torch.cuda.memory._record_memory_history
 
 
@@ -140,13 +142,66 @@ def fill(mode: str) -> dict[str, Any]:
     return {"grown_bytes": grown, "step_us": step_us, "file_bytes": size}
 
 
+def make_training() -> Callable[[], None]:
+    """An hour of training steps: forward, backward, a new gradient of each parameter, AdamW."""
+    layers = [nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.GELU()) for _ in range(12)]
+    model = nn.Sequential(*layers).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def run() -> None:
+        for _ in range(STEPS_OF_AN_HOUR):
+            model(torch.ones(16, 64, device="cuda")).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return run
+
+
+def make_forwards() -> Callable[[], None]:
+    """An hour of a server: forwards without gradients, and no optimizer."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).cuda().eval()
+
+    def run() -> None:
+        with torch.no_grad():
+            for number in range(FORWARDS_OF_AN_HOUR):
+                model(torch.ones(1 + number % 7, 64, device="cuda"))
+
+    return run
+
+
+def live_a_day(program: str, mode: str) -> dict[str, Any]:
+    """Host memory and the file after each hour of real steps, with a small ring."""
+    path = DIRECTORY / f"{program}-{mode}.pickle"
+    recording = None
+    if mode != "off":
+        recording = ullage.record.attach(
+            path, mode=mode, publish=False, every=None, ring=RING_OF_A_DAY
+        )
+    recorder = current()
+    run = {"training": make_training, "forwards": make_forwards}[program]()
+    hours = []
+    for _ in range(HOURS):
+        run()
+        if recorder is not None:
+            recorder._write(None)
+        size = path.stat().st_size if path.exists() else 0
+        hook = None if recorder is None else recorder._hook
+        lost = 0 if hook is None else hook.num_lost
+        hours.append({"resident_bytes": resident_bytes(), "file_bytes": size, "num_lost": lost})
+    if recording is not None:
+        recording.detach()
+    return {"hours": hours}
+
+
 def main() -> None:
     """Measures one part."""
     torch.cuda.init()
     time_us()
     part = sys.argv[3]
-    if part == "costs":
-        document: dict[str, Any] = {"rounds": time_each(), "writing": time_writing()}
+    if part in ("training", "forwards"):
+        document: dict[str, Any] = live_a_day(part, sys.argv[4])
+    elif part == "costs":
+        document = {"rounds": time_each(), "writing": time_writing()}
     else:
         document = fill(part)
     print(json.dumps(document))

@@ -73,3 +73,30 @@ def test_a_recording_that_cannot_be_written_changes_nothing(
     assert code == 0, stderr
     assert "could not be written" in stderr
     assert result_of(stdout)["file"] is None
+
+
+@pytest.mark.parametrize(
+    "framework",
+    [
+        "accelerate",
+        pytest.param("transformers", marks=pytest.mark.nightly),
+        pytest.param("lightning", marks=pytest.mark.nightly),
+    ],
+)
+def test_each_of_two_ranks_has_a_file_with_its_number(
+    thin_python: Path, tmp_path: Path, framework: str
+) -> None:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    program = find_program("recording/frameworks.py")
+    words = [SOURCE, framework, str(tmp_path / "run.pickle")]
+    variables = bare_environment(thin_python, num_gpus=2, XDG_RUNTIME_DIR=str(tmp_path))
+    command = [str(thin_python), *torchrun, program, *words]
+    code, _, stderr = execute(command, tmp_path, dict(variables))
+    assert code == 0, stderr
+    paths = sorted(tmp_path.glob("*.pickle"))
+    assert [path.name for path in paths] == ["run-rank0.pickle", "run-rank1.pickle"]
+    for rank, path in enumerate(paths):
+        record = read_record(path)
+        assert record.rank == rank and record.exit.kind is ExitKind.RETURNED
+        assert record.measured is not None and record.measured.num_steps == 4
+        assert len(record.events) > 0

@@ -26,17 +26,20 @@ from ullage.protocol.variables import NVML
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 GPU = "h100-80gb"
 MIB = 2**20
+LEAK = ("growing_losses/train.py", "--steps", "100000", "--batch-size", "128")
 
 
 @contextmanager
-def recorded(python: Path, node: Path, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The leak of the examples under `ullage record`, on a machine that NVML programs can see."""
+def recorded(
+    python: Path, node: Path, directory: Path, mode: str, *program: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program under `ullage record`, on a machine that NVML programs can see."""
     libraries = check_torch(find_torch(str(python)), LIBRARY_DIR).libraries_text()
     open_machine(node, machine_of(choose_device(GPU).environment_text(), libraries, 1, None))
     variables = {"XDG_RUNTIME_DIR": str(directory), NVML: str(node)}
     command = [
-        sys.executable, "-c", MAIN, "record", "--python", str(python), "--mode", "counters",
-        "--", find_program("growing_losses/train.py"), "--steps", "100000", "--batch-size", "128",
+        sys.executable, "-c", MAIN, "record", "--python", str(python), "--mode", mode,
+        "--", find_program(program[0]), *program[1:],
     ]  # fmt: skip
     with subprocess.Popen(
         command,
@@ -65,7 +68,7 @@ def test_a_leak_is_seen_with_its_allocator_its_step_and_its_forecast(
     thin_python: Path, tmp_path: Path
 ) -> None:
     node = tmp_path / "node"
-    with recorded(thin_python, node, tmp_path) as process:
+    with recorded(thin_python, node, tmp_path, "counters", *LEAK) as process:
         end_s = time.monotonic() + 240
         while True:
             assert process.poll() is None, "the program ended"
@@ -75,6 +78,7 @@ def test_a_leak_is_seen_with_its_allocator_its_step_and_its_forecast(
                 break
     ((job,), (device,), (outlook,)) = seen["jobs"], seen["devices"], seen["outlooks"]
     assert job["name"] == "train.py" and job["step"] >= 12
+    assert job["phase"] is None, "counters note no phases"
     (part,) = job["devices"]
     assert part["uuid"] == device["uuid"] == outlook["uuid"]
     assert 0 < part["allocated_bytes"] <= part["reserved_bytes"]
@@ -93,3 +97,28 @@ def test_a_leak_is_seen_with_its_allocator_its_step_and_its_forecast(
     assert seen["sharing"] == ["none"]
     # Neither a path nor a command line is published.
     assert str(tmp_path) not in json.dumps(seen["jobs"])
+
+
+@pytest.mark.parametrize(
+    ("part", "phase"),
+    [
+        pytest.param("forward", "forward", marks=pytest.mark.nightly),
+        ("backward", "backward"),
+        pytest.param("optimizer", "optimizer", marks=pytest.mark.nightly),
+        ("out_of_memory", "forward"),
+    ],
+)
+def test_where_a_job_hangs_is_seen_and_so_is_memory_that_ran_out(
+    thin_python: Path, tmp_path: Path, part: str, phase: str
+) -> None:
+    node = tmp_path / "node"
+    has_run_out = part == "out_of_memory"
+    with recorded(thin_python, node, tmp_path, "events", "recording/stalls.py", part) as process:
+        end_s, jobs = time.monotonic() + 240, []
+        while not jobs or (jobs[0]["step"], jobs[0]["phase"]) != (1, phase):
+            assert process.poll() is None, "the program ended"
+            assert time.monotonic() < end_s, jobs
+            jobs = look(node, tmp_path)["jobs"]
+    ((device,),) = [job["devices"] for job in jobs]
+    assert device["num_ooms"] == has_run_out
+    assert device["allocated_bytes"] > 0

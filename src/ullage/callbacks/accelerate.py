@@ -14,13 +14,15 @@ from accelerate import PartialState
 from accelerate.tracking import GeneralTracker
 
 from ullage.callbacks.training_recording import TrainingRecording
+from ullage.record.session.settings import launcher_rank
 
 
 class RecordMemory(GeneralTracker):  # type: ignore[misc]
     """Records from `init_trackers` to `end_training`; a step is one of the optimizer.
 
     The arguments and errors are those of `ullage.record`; `recording.path` is the file that was
-    written. Every process records, not the main one alone.
+    written. Every process records, not the main one alone: Accelerate calls no tracker in the
+    others, which are recorded from here to their end.
     """
 
     name = "ullage"
@@ -33,6 +35,10 @@ class RecordMemory(GeneralTracker):  # type: ignore[misc]
         super().__init__()
         self.recording = TrainingRecording(path, **options)  # type: ignore[arg-type]
         self._has_begun = False
+        rank = launcher_rank()
+        if rank:
+            self._has_begun = True
+            self.recording.begin(rank)
 
     @property
     def tracker(self) -> TrainingRecording:

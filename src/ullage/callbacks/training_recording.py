@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from ullage.record.measured.entrance import Recording
+from ullage.record.measured.entrance import Recording, path_of_rank
 
 _FILE_OF_DIRECTORY = "training.pickle"
 
@@ -83,7 +83,7 @@ def _of_rank(path: Path | None, rank: int | None) -> Path | None:
         path = path / _FILE_OF_DIRECTORY
     if path is None or rank is None:
         return path
-    return path.with_name(f"{path.stem}-rank{rank}{path.suffix}")
+    return path_of_rank(path, rank)
 
 
 def _say(what: str, error: Exception) -> None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     "--ring",
     default="64MiB",
     metavar="SIZE",
-    help="Host memory for events and stacks; the oldest are dropped. Default: 64MiB.",
+    help="Host memory for what is recorded; the oldest is dropped. Default: 64MiB.",
 )
 @click.option(
     "--every",

@@ -123,7 +123,8 @@ def explain_snapshot(snapshot: Snapshot) -> SnapshotReport:
     indices = {index for index, events in enumerate(snapshot.events) if len(events)}
     indices |= set(np.unique(snapshot.segments.device).tolist())
     devices = tuple(_explain_device(snapshot, sites, index, record) for index in sorted(indices))
-    if record is not None and not all(device.owners.is_known for device in devices):
+    has_events = record is not None and len(record.events) > 0
+    if has_events and not all(device.owners.is_known for device in devices):
         remark = "what ullage recorded in it is not of these events"
     return SnapshotReport(snapshot, sites, devices, record, remark)
 

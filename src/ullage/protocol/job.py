@@ -98,7 +98,8 @@ class Job:
         name: the base name of the program, without its arguments.
         rank, world_size: of a job with ranks; None: there are none.
         devices: those that hold memory of this process.
-        phase: what the job is doing, such as "forward"; None: it is between steps.
+        phase: what the job is doing: "forward", "backward" or "optimizer"; None: it is between
+            them, or recorded in the mode "counters", which notes no phases.
         step: the number of steps that are finished; None: none is, or there are no steps.
         step_seconds: how long the last one took.
         scaler_skips: how many steps the gradient scaler has skipped; None: there is no scaler.

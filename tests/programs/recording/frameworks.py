@@ -8,6 +8,7 @@ With "fails" the model raises in its second step. A PATH below a file cannot be 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from typing import Any
@@ -19,14 +20,14 @@ from torch.utils.data import DataLoader, Dataset
 sys.path.insert(0, sys.argv[1])  # where ullage is
 FRAMEWORK, PATH = sys.argv[2:4]
 FAILS = "fails" in sys.argv
-STEPS = 4
+STEPS, RANKS = 4, int(os.environ.get("WORLD_SIZE", "1"))
 
 
 class Numbers(Dataset):
     """Rows of random numbers."""
 
     def __init__(self) -> None:
-        self.rows = torch.randn(STEPS * 8, 64, generator=torch.Generator().manual_seed(1))
+        self.rows = torch.randn(RANKS * STEPS * 8, 64, generator=torch.Generator().manual_seed(1))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -70,6 +71,7 @@ def train_with_transformers(model: Network) -> Any:
 
 def train_with_lightning(model: Network) -> Any:
     import lightning
+    from lightning.pytorch.strategies import DDPStrategy
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -87,9 +89,12 @@ def train_with_lightning(model: Network) -> Any:
         from ullage.callbacks.lightning import RecordMemory
 
         callbacks = [RecordMemory(PATH, publish=False)]
+    # Lightning sends objects from rank to rank, and on the bare phantom NCCL carries no values.
+    strategy = "auto" if RANKS == 1 else DDPStrategy(process_group_backend="gloo")
     trainer = lightning.Trainer(
-        accelerator="gpu", devices=1, max_steps=STEPS, logger=False, enable_checkpointing=False,
+        accelerator="gpu", devices=RANKS, max_steps=STEPS, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, callbacks=callbacks,
+        strategy=strategy,
     )  # fmt: skip
     trainer.fit(Module(), DataLoader(Numbers(), 8))
     return callbacks[0] if callbacks else None

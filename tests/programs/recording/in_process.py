@@ -102,10 +102,10 @@ def fork_and_allocate(path: Path) -> dict[str, Any]:
 
 def fail_in_a_callback(path: Path) -> str:
     """ullage's own hook raises: the program goes on, and the record says so."""
-    from ullage.record.measured import recorder
+    from ullage.record.measured.attached import current as recorder
 
     recording = ullage.record.attach(path, mode="events")
-    current = recorder.current()
+    current = recorder()
     assert current is not None
 
     def fail(_optimizer: object) -> None:

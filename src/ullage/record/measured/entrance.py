@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ContextDecorator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ullage.protocol.variables import RUN_DIR
 from ullage.record.measured.recording_settings import Mode, RecordingSettings, parse_ring
+from ullage.record.session.settings import launcher_rank
 
 if TYPE_CHECKING:
     from ullage.record.measured.recorder import Recorder
@@ -28,8 +30,9 @@ class Recording(ContextDecorator):
     this does nothing. What is recorded never changes: exceptions pass through.
 
     Args:
-        path: the file; a number is added where one of that name is there, and folders that are
-            missing are made. ".ullage" is the compact format, any other name gets PyTorch's pickle.
+        path: the file; under a launcher of several ranks the rank is added ("run-rank1.pickle"),
+            and a number where one of that name is there; folders that are missing are made.
+            ".ullage" is the compact format, any other name gets PyTorch's pickle.
             None: nothing is written.
         mode: "full", "events" (no stacks) or "counters" (the peaks of steps alone).
         ring: the host memory for events and stacks, about, such as "64MiB"; the oldest are lost.
@@ -83,16 +86,14 @@ class Recording(ContextDecorator):
         """Begins to record."""
         import torch
 
-        from ullage.record.measured.recorder import Recorder, current
+        from ullage.record.measured.attached import current
+        from ullage.record.measured.recorder import Recorder
 
         if RUN_DIR in os.environ or current() is not None:
             print("ullage: this process is recorded already", file=sys.stderr)
             return
-        settings = self._settings
-        recorder = Recorder(torch, RecordingSettings(
-            _free_name(self._target), settings.mode, settings.ring_bytes, settings.flush_s,
-            settings.is_published,
-        ))  # fmt: skip
+        path = _free_name(_with_rank(self._target))
+        recorder = Recorder(torch, replace(self._settings, path=path))
         recorder.attach()
         self._recorder = recorder
 
@@ -130,6 +131,22 @@ def attach(
 
 
 record: Callable[..., Recording] = Recording
+
+
+def _with_rank(path: Path | None) -> Path | None:
+    """The path with the number of this rank, where a launcher started several."""
+    size, rank = os.environ.get("WORLD_SIZE", ""), launcher_rank()
+    if path is None or rank is None or not size.isdigit() or int(size) < 2:
+        return path
+    return path_of_rank(path, rank)
+
+
+def path_of_rank(path: Path, rank: int) -> Path:
+    """The path with the number of a rank, once: "run-rank1.pickle"."""
+    ending = f"-rank{rank}"
+    return (
+        path if path.stem.endswith(ending) else path.with_name(f"{path.stem}{ending}{path.suffix}")
+    )
 
 
 def _free_name(path: Path | None) -> Path | None:

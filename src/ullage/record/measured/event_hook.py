@@ -100,9 +100,10 @@ class EventHook:
             pointers = [column.buffer_info()[0] for column in (births, *columns.values())]
             first = int(self._library.ullage_ring(num_rows, counts, *pointers))
         num_before, num_events = counts
-        raw = {
-            name: column[: num_before + num_events].tobytes() for name, column in columns.items()
-        }
+        raw = {}
+        for name, _ in _COLUMNS:  # each is freed as the next is copied
+            column = memoryview(columns.pop(name))
+            raw[name] = column[: num_before + num_events].tobytes()
         return Ring(first, births[:num_before], cast("EventColumns", raw))
 
     def note_blocks(self, take_snapshot: Callable[[None], Any]) -> bool:
@@ -124,9 +125,9 @@ class EventHook:
                 address = place + block["size"]
         return bool(library.position())
 
-    def workspaces(self, ring: Ring) -> Rows:
+    def workspaces(self, ring: Ring, max_rows: int) -> Rows:
         """Blocks that libraries were handed as scratch, or to exchange: [position, device, address,
-        bytes, library]. The bytes are not known; 0.
+        bytes, library], the last of them. The bytes are not known; 0.
         """
         row, rows = (ctypes.c_int64 * 3)(), []
         devices = dict(zip(ring.addresses(), ring.columns["device"], strict=True))
@@ -136,7 +137,7 @@ class EventHook:
             if address in devices and (position > ring.first or not ring.first):
                 place = [position, devices[address], address]
                 rows.append([*place, 0, library.LIBRARIES[which]])
-        return rows
+        return rows[-max_rows:]
 
     def take_peak(self, device: int) -> tuple[int, int]:
         """The highest bytes of a device since this was last called: allocated, reserved; zeros

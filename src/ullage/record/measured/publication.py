@@ -1,5 +1,5 @@
-"""What a recorded job publishes of itself for `ullage watch`: at most once a second, at the end of
-a step.
+"""What a recorded job publishes of itself for `ullage watch`: at most once a second, as a step ends
+or a phase begins, and at once where memory runs out.
 """
 
 from __future__ import annotations

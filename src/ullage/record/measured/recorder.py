@@ -25,17 +25,20 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.record import torch_internals
 from ullage.record.measured import record_document
+from ullage.record.measured.attached import attached, register_once
 from ullage.record.measured.counters import Counters
-from ullage.record.measured.event_hook import EventHook, Ring
+from ullage.record.measured.event_hook import EventHook
 from ullage.record.measured.other_processes import count_others
 from ullage.record.measured.publication import Publication
 from ullage.record.measured.recording_file import RUNNING, RecordingFile
 from ullage.record.measured.recording_settings import Mode, RecordingSettings
 from ullage.record.measured.removable_phases import RemovablePhases, optimizer_hooks
+from ullage.record.measured.retention import Retention
 from ullage.record.measured.scaler_skips import ScalerSkips
 from ullage.record.measured.step_peaks import StepPeaks
+from ullage.record.measured.step_report import StepReport
 from ullage.record.owners import source_location
-from ullage.record.owners.holders import Holders
+from ullage.record.owners.latest_holders import LatestHolders
 from ullage.record.owners.modules import Modules
 from ullage.record.owners.ownership import Claims
 from ullage.record.patches import Patches
@@ -44,14 +47,13 @@ from ullage.record.session.ooms import OutOfMemories
 from ullage.record.session.peaks import Peaks
 
 if TYPE_CHECKING:
-    from ullage.trace.record_schema import ExitFields
+    from ullage.record.measured.event_hook import Ring
+    from ullage.trace.record_schema import ExitFields, Rows
 
 _ENTRY_BYTES = 512
 """Of host memory for an entry of torch's history with its stack: 290 to 420 were measured."""
-_MAX_CLAIMS = 200_000
 _LOOKED_AT = frozenset(4**power for power in range(1, 16))  # steps after which holders are noted
 _NO_HISTORY: dict[str, Any] = {"segments": [], "device_traces": []}
-_attached: list[Recorder] = []  # at most one
 
 
 class Recorder:
@@ -68,26 +70,35 @@ class Recorder:
         self._patches = Patches()
         self._hook: EventHook | None = None
         self._history: History | None = None
-        self._has_device = self._is_on = False
+        self._has_device = self._is_on = self._has_failed = False
         self._warnings: list[str] = []
         self._outside: dict[int, int] = {}
         self._num_others: list[int | None] = []
-        self._modules = Modules(torch)
+        limits = settings.limits
+        self._modules = Modules(torch, limits.num_scopes)
         self._claims = Claims(torch, self._modules, self._patches)
-        self._max_claims = _MAX_CLAIMS
-        self._holders = Holders(torch, is_on=settings.mode is not Mode.COUNTERS)
-        self.ooms = OutOfMemories(torch, self._look_at_holders)
+        self._holders = LatestHolders(torch, max_rows=limits.num_holders)
+        self.ooms = OutOfMemories(
+            torch, self._look_at_holders,
+            max_rows=limits.num_ooms, find_position=self._find_position,
+        )  # fmt: skip
         self._peaks = Peaks(torch)
         self._counters = Counters(torch, self._peaks)
         self._phases = RemovablePhases(
             torch, self._claims, self._modules,
             patches=self._patches, on_step=self._note_step, on_error=self._note_error,
         )  # fmt: skip
-        self._step_peaks = StepPeaks()
+        self._phases.on_mark = self._note_mark
+        parts = (self._phases, self._modules, self._claims, self._holders)
+        self._retention = Retention(limits, *parts)
+        self._step_peaks = StepPeaks(limits.num_steps)
+        self._num_optimizer_steps = 0
         self._skips = ScalerSkips(torch, self._count_optimizer_steps)
         self._publication = Publication(torch, self._peaks)
+        self._report = StepReport(
+            torch, self._step_peaks, self._publication, self._skips, self._take_peak
+        )
         self._file = RecordingFile(settings.path, settings.flush_s)
-        self._step_began_s = time.monotonic()
         self._handle: Any = None
 
     @property
@@ -106,36 +117,42 @@ class Recorder:
         Raises:
             RuntimeError: this process is recorded already.
         """
-        if _attached:
+        if attached:
             raise RuntimeError("this process is recorded already: detach that recording first")
-        _attached.append(self)
+        attached.append(self)
         self._is_on = True
         torch = self._torch
         self._peaks.install(self._patches)
-        if self._settings.mode is Mode.COUNTERS:
+        if self._settings.mode is not Mode.COUNTERS:
+            self._begin_events()
+        if self._hook is not None:
+            self._phases.install()
+        else:
             self._counters.install(self._patches)
             steps = optimizer_hooks(torch).register_optimizer_step_post_hook
-            self._handle = steps(lambda *_: self._count_step())
-        else:
-            self._begin_events()
-            self._phases.install()
+            self._handle = steps(lambda *_: self._count_optimizer_step())
         self._skips.install(self._patches)
         if self._settings.is_published:
             remark = self._publication.begin()
             self._warnings += [] if remark is None else [remark]
             atexit.register(self._publication.end)
-        _register_once(torch)
+        register_once(torch)
         torch.cuda._lazy_call(self._begin)
 
     def _begin_events(self) -> None:
-        self._hook = EventHook(self._settings.event_ring_bytes)
-        if not self._hook.begin():
+        """By the hook; where this torch cannot be hooked, PyTorch's own history has the events."""
+        hook = EventHook(self._settings.event_ring_bytes)
+        if hook.begin():
+            self._hook = hook
+        else:
+            hook.end()
             self._warnings.append(
-                "this torch reports its allocations in a way not known here: owners, modules and "
-                "phases are not in the record"
+                "this torch reports its allocations in a way not known here: the events are those "
+                "of PyTorch's own history; owners, modules and phases are not in the record"
             )
-        if self._settings.mode is Mode.FULL:
+        if self._hook is None or self._settings.mode is Mode.FULL:
             self._history = History(self._torch, self._settings.stack_ring_bytes // _ENTRY_BYTES)
+            self._history.can_have_stacks &= self._settings.mode is Mode.FULL
             self._history.install(self._patches)
 
     def _begin(self) -> None:
@@ -151,7 +168,7 @@ class Recorder:
         self._warnings += torch_internals.list_losses(torch)
         if self._settings.mode is Mode.COUNTERS:
             return
-        if not self._modules.begin():
+        if self._hook is not None and not self._modules.begin():
             self._warnings.append(
                 f"torch {torch.__version__} numbers autograd nodes in a way not known here: what "
                 "backward allocates has no module"
@@ -173,72 +190,64 @@ class Recorder:
 
     def step(self) -> None:
         """A step has ended, in a program whose steps end with no optimizer."""
-        if self._settings.mode is Mode.COUNTERS:
-            self._count_step()
+        if self._hook is None:
+            self._note_step(self._step_peaks.num_steps + 1)
         elif self._is_on:
             self._phases.steps.end_by_program()
 
     def _count_optimizer_steps(self) -> int:
-        if self._settings.mode is Mode.COUNTERS:
-            return self._step_peaks.num_steps
-        return self._phases.num_optimizer_steps
+        return self._num_optimizer_steps + self._phases.num_optimizer_steps
 
-    def _count_step(self) -> None:
+    def _count_optimizer_step(self) -> None:
+        self._num_optimizer_steps += 1
         self._note_step(self._step_peaks.num_steps + 1)
 
     def _note_step(self, count: int) -> None:
-        if not self._is_on or not self._has_device:
-            return
-        try:
-            self._note_step_peaks()
-            if count in _LOOKED_AT:
-                self._holders.look()
-            if len(self._claims) > self._max_claims:
-                self._forget_old()
-            self._publication.publish(self._phase, self._skips.count)
-            if self._file.is_due:
-                self._write(RUNNING)
-        except Exception as error:  # the program goes on, whatever becomes of its record
-            self._note_error(error)
+        if self._is_on and not self._has_failed:
+            try:
+                if self._has_device and self._hook is not None and count in _LOOKED_AT:
+                    self._holders.look()
+                self._go_on(self._report.end_step)
+                if self._file.is_due:
+                    self._write(RUNNING)
+            except Exception as error:  # the program goes on, whatever becomes of its record
+                self._note_error(error)
 
-    def _note_step_peaks(self) -> None:
-        now_s = time.monotonic()
-        levels = [self._take_peak(index) for index in range(self._torch.cuda.device_count())]
-        allocated_bytes, reserved_bytes = max(levels, default=(0, 0))
-        seconds, self._step_began_s = now_s - self._step_began_s, now_s
-        self._step_peaks.add(allocated_bytes, reserved_bytes, seconds)
-        self._publication.note_step(allocated_bytes, reserved_bytes, seconds)
+    def _note_mark(self, kind: str) -> None:
+        if self._is_on and not self._has_failed:
+            try:
+                self._go_on(functools.partial(self._report.note_mark, kind))
+            except Exception as error:
+                self._note_error(error)
+
+    def _go_on(self, report: Callable[[], None]) -> None:
+        """At a step or a mark: says so, and keeps what grows in its bounds."""
+        if self._has_device:
+            report()
+        if self._hook is not None:
+            self._retention.apply(self._hook)
 
     def _take_peak(self, device: int) -> tuple[int, int]:
         if self._hook is None:
             return self._counters.take(device)
         return self._hook.take_peak(device)
 
-    @property
-    def _phase(self) -> str | None:
-        return self._phases.part if self._phases.is_busy else None
-
-    def _forget_old(self) -> None:
-        """Keeps claims and marks in bounds: those of what left the ring."""
-        if self._hook is not None:
-            ring = self._hook.ring()
-            self._keep_from(ring)
-            self._phases.keep_marks_from(ring.first)
-            self._max_claims = max(_MAX_CLAIMS, 2 * len(self._claims))
-
-    def _keep_from(self, ring: Ring) -> None:
-        if ring.first:
-            self._claims.keep_from(ring.first, ring.births_by_address())
-
     def _note_error(self, error: Exception) -> None:
-        """Something of ours failed: it is taken out, and said in the record."""
+        """Something of ours failed: steps and phases end, and the record says so, once."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        self._phases.end_early()
         self._warnings.append(
             f"the recording ended early, as a callback of ullage failed: {type(error).__name__}: "
             f"{error}"
         )
 
+    def _find_position(self) -> int:
+        return 0 if self._hook is None else self._phases.here()
+
     def _look_at_holders(self) -> None:
-        if self._settings.mode is not Mode.COUNTERS:
+        if self._hook is not None:
             self._claims.claim_everything()
             self._holders.look()
 
@@ -250,6 +259,7 @@ class Recorder:
             return
         try:
             self.ooms.note(device, requested, total, free)
+            self._report.publish(is_due=True)
             if self._file.is_affordable or len(self.ooms.rows) == 1:
                 self._write(RUNNING, is_looked_at=self.ooms.is_looked_at)
         except Exception as error:
@@ -307,7 +317,7 @@ class Recorder:
         self._counters.restore()
         self._publication.end()
         atexit.unregister(self._publication.end)
-        _attached.clear()
+        attached.clear()
         if left:
             names = ", ".join(left)
             print(f"ullage: others have replaced {names} since: that stays", file=sys.stderr)
@@ -321,7 +331,7 @@ class Recorder:
         self._patches.undo()
         if self._hook is not None:
             self._hook.pause_in_child()
-        _attached.clear()
+        attached.clear()
 
     # ---- The file ----------------------------------------------------------------------------
 
@@ -344,55 +354,30 @@ class Recorder:
     def _record(self, remark: str | None) -> dict[str, Any]:
         ring = None if self._hook is None else self._hook.ring()
         num_lost = 0 if self._hook is None else self._hook.num_lost
-        marks = [list(mark) for mark in self._phases.whole_marks()]
-        if ring is not None and ring.first:
-            self._keep_from(ring)
-            marks = [mark for mark in marks if mark[0] >= ring.first]
+        if ring is not None:
+            self._retention.keep_from(ring)
         torch, mode = self._torch, self._settings.mode.value
-        holders = self._holders.columns()
-        first = 0 if ring is None else ring.first
         return {
             **record_document.program_fields(torch, self._started_s, self.exit),
             **record_document.event_fields(ring),
             "devices": record_document.device_fields(torch, self._peaks, self._outside),
-            "marks": marks,
+            "marks": [list(mark) for mark in self._phases.whole_marks()],
             "modules": self._modules.names(),
             "claims": [list(claim) for claim in self._claims.rows()],
-            "workspaces": [] if ring is None or self._hook is None else self._hook.workspaces(ring),
-            "holders": [row for row in holders["holders"] if row[0] >= first],
-            "graphs": [row for row in holders["graphs"] if row[0] >= first],
+            "workspaces": self._workspaces(ring),
+            **self._holders.columns(),
             "ooms": self.ooms.rows,
-            "warnings": [*self._warnings, *record_document.remarks(num_lost, remark)],
+            "warnings": [
+                *self._warnings,
+                *self._retention.remarks(),
+                *record_document.remarks(num_lost, remark),
+            ],
             "measured": record_document.measured_fields(
                 mode, num_lost, self._step_peaks, self._num_others
             ),
         }
 
-
-_is_registered: list[Callable[..., None]] = []
-
-
-def _register_once(torch: Any) -> None:
-    """What torch and Python cannot forget again: they call whoever is attached, or nobody."""
-    if _is_registered:
-        return
-    _is_registered.append(_pass_oom)
-    observe = torch_internals.find(torch, "torch._C._cuda_attach_out_of_memory_observer")
-    if observe is not None:
-        torch.cuda._lazy_call(lambda: observe(_pass_oom))
-    os.register_at_fork(after_in_child=_abandon)
-
-
-def _pass_oom(device: int, requested: int, total: int, free: int) -> None:
-    for recorder in _attached:
-        recorder.note_oom(device, requested, total, free)
-
-
-def _abandon() -> None:
-    for recorder in _attached:
-        recorder.abandon()
-
-
-def current() -> Recorder | None:
-    """What records this process; None: nothing does."""
-    return _attached[0] if _attached else None
+    def _workspaces(self, ring: Ring | None) -> Rows:
+        if ring is None or self._hook is None:
+            return []
+        return self._hook.workspaces(ring, self._settings.limits.num_workspaces)

@@ -24,6 +24,7 @@ from ullage.record.session.phases import Phases
 from ullage.record.session.steps import StepKind, StepsReached
 
 _DYNAMO = "torch._dynamo"
+_MAX_PAYLOADS = 256
 
 
 class NothingFollowed:
@@ -89,6 +90,7 @@ class RemovablePhases(Phases):
         self._call_off: Callable[[], None] = lambda: None
         self._is_on = False
         self._num_steps_called = 0
+        self._payloads: dict[str, object] = {}
 
     def install(self) -> None:
         """Registers the hooks."""
@@ -166,6 +168,25 @@ class RemovablePhases(Phases):
     def keep_marks_from(self, first: int) -> None:
         """Forgets the marks before a position."""
         self.marks[:] = [mark for mark in self.marks if mark[0] >= first]
+
+    def keep_last_marks(self, count: int) -> int:
+        """Forgets the oldest marks but so many; returns how many those were."""
+        excess = max(0, len(self.marks) - count)
+        del self.marks[:excess]
+        return excess
+
+    def end_early(self) -> None:
+        """Notes nothing from here on; what is replaced stays until `remove`."""
+        self._is_on = False
+
+    def _mark(self, kind: str, payload: object = None) -> None:
+        super()._mark(kind, None if payload is None else self._shared(payload))
+
+    def _shared(self, payload: object) -> object:
+        """One object for equal payloads: a long run has many marks, and few that differ."""
+        if len(self._payloads) > _MAX_PAYLOADS:
+            self._payloads.clear()
+        return self._payloads.setdefault(repr(payload), payload)
 
     def here(self) -> int:
         """The position in the events."""

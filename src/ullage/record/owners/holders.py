@@ -91,11 +91,17 @@ class Holders:
         except (RuntimeError, NotImplementedError):  # a subclass without storage of its own
             return
         if address and num_bytes >= _MIN_BYTES:
-            self.rows.append((library.position(), tensor.get_device(), address, chain))
+            self._add((library.position(), tensor.get_device(), address, chain))
         if node is not None and self._num_nodes_left > 0:
             count = _count_nodes(node, self._num_nodes_left)
             self._num_nodes_left -= count
-            self.graphs.append((library.position(), count, chain))
+            self._add_graph((library.position(), count, chain))
+
+    def _add(self, row: Holder) -> None:
+        self.rows.append(row)
+
+    def _add_graph(self, row: Graph) -> None:
+        self.graphs.append(row)
 
 
 def _roots() -> list[tuple[str, str, Any]]:

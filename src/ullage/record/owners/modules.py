@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -23,18 +24,26 @@ _MAX_SEARCHES = 32
 
 Place = tuple[int, str]
 """Where a module or a parameter stands: the number of its root among roots, and its path there."""
+_OTHERS: Place = (-1, "")
 
 
 class Modules:
-    """The scopes of all modules met. One for the process."""
+    """The scopes of all modules met. One for the process.
 
-    def __init__(self, torch: ModuleType) -> None:
+    max_scopes: where a program makes new models for as long as it runs, those beyond this share the
+        scope "others"; None: there is no limit.
+    """
+
+    def __init__(self, torch: ModuleType, max_scopes: int | None = None) -> None:
         self._torch = torch
+        self._max_scopes = max_scopes
+        self.has_others = False
         self._numbers: dict[int, int] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
         self._scopes: list[Place] = []
         self._of_place: dict[Place, int] = {}
         self._roots: list[str] = []
+        self._num_of_name: Counter[str] = Counter()
         self._has_parameters: list[bool] = []
         self._root_of: dict[int, int] = {}
         self._functional_roots: dict[str, int] = {}
@@ -92,11 +101,13 @@ class Modules:
         """What names a place: its path; where several roots with parameters were called, or this
         one was not, or has none, behind the name of the root.
         """
-        owners = {root for root in self._called if self._has_parameters[root]}
+        owners = {root for root in self._called if root >= 0 and self._has_parameters[root]}
         sole = next(iter(owners)) if len(owners) == 1 else None
 
         def name(place: Place) -> str:
             root, path = place
+            if root == _OTHERS[0]:
+                return join("others", path)
             return path if root == sole else join(self._roots[root], path)
 
         return name
@@ -118,12 +129,27 @@ class Modules:
         number = self._numbers.get(key)
         if number is None:
             number = self._of_place.get(place, len(self._scopes))
+            if number == len(self._scopes) and self._is_full:
+                place, number = _OTHERS, self._scope_of_others()
             self._numbers[key] = number
             self._references[key] = weakref.ref(module, lambda _: self._forget(key))
+        elif self.has_others and number == self._scope_of_others():
+            return
         if number == len(self._scopes):
             self._scopes.append(place)
         self._scopes[number] = place
         self._of_place[place] = number
+
+    @property
+    def _is_full(self) -> bool:
+        return self._max_scopes is not None and len(self._scopes) >= self._max_scopes - 1
+
+    def _scope_of_others(self) -> int:
+        if not self.has_others:
+            self.has_others = True
+            self._scopes.append(_OTHERS)
+            self._of_place[_OTHERS] = len(self._scopes) - 1
+        return self._of_place[_OTHERS]
 
     def _forget(self, key: int) -> None:
         """A module is gone; another may have its id."""
@@ -141,10 +167,13 @@ class Modules:
         has_parameters = _has_parameters(root)
         if not has_parameters and name in self._functional_roots:
             number = self._functional_roots[name]
+        elif self._is_full:
+            number = _OTHERS[0]
         else:
-            same = sum(other.partition("#")[0] == name for other in self._roots)
+            self._num_of_name[name] += 1
+            same = self._num_of_name[name]
             number = len(self._roots)
-            self._roots.append(f"{name}#{same + 1}" if same else name)
+            self._roots.append(f"{name}#{same}" if same > 1 else name)
             self._has_parameters.append(has_parameters)
             if not has_parameters:
                 self._functional_roots[name] = number

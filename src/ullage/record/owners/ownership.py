@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ullage.record.owners import sharded
+from ullage.record.owners.claim_rows import ClaimRow, ClaimRows
 from ullage.record.owners.module_trees import find_roots, join, live_owners
 from ullage.record.owners.modules import Modules, Place
 from ullage.record.patches import Patches
@@ -30,7 +31,7 @@ class Claims:
 
     def __init__(self, torch: ModuleType, modules: Modules, patches: Patches | None = None) -> None:
         self.patches = patches or Patches()
-        self._claims: list[tuple[int, int, int, str, Name]] = []
+        self._claims = ClaimRows()
         self._torch = torch
         self._modules = modules
         self._num_calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -51,13 +52,25 @@ class Claims:
         births: of each block that was there at that position, by device and address, the position
             of the event that brought it: its claims are moved to `first`.
         """
-        claims: dict[tuple[int, int, int, str, int], tuple[int, int, int, str, Name]] = {}
+        claims: dict[tuple[int, int, int, str, Place | int], ClaimRow] = {}
         for position, device, address, category, name in self._claims:
             birth = births.get((device, address))
             if position > first or (birth is not None and birth < position):
                 row = (max(position, first), device, address, category, name)
-                claims[(*row[:4], id(name))] = row
-        self._claims[:] = claims.values()
+                claims[(*row[:4], name[0] if name else id(name))] = row
+        self._claims.keep(claims.values())
+        for key in [key for key, (parameter, _) in self._parameters.items() if parameter() is None]:
+            del self._parameters[key]
+
+    def keep_newest(self, count: int) -> int:
+        """Forgets claims until there are no more than that: first those of blocks whose address has
+        a later block, then the oldest. Returns how many there were.
+        """
+        before = len(self._claims)
+        if before > count:
+            self._claims.keep_last_of_address()
+            self._claims.keep_newest(count)
+        return before - len(self._claims)
 
     def __len__(self) -> int:
         return len(self._claims)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 # At a place of the program: the first failures, and then those whose number is a power of two.
 _ALWAYS = 2
-# The rows that are kept: so many of the first, and the last.
 _MAX_ROWS = 10_000
 
 
@@ -29,9 +28,20 @@ class OutOfMemories:
     Args:
         torch: the module.
         look: notes who holds what.
+        max_rows: the rows that are kept: so many less one of the first, and the last.
+        find_position: of an event that comes now; None: where the library counts them.
     """
 
-    def __init__(self, torch: ModuleType, look: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        torch: ModuleType,
+        look: Callable[[], None],
+        *,
+        max_rows: int = _MAX_ROWS,
+        find_position: Callable[[], int] | None = None,
+    ) -> None:
+        self._max_rows = max_rows
+        self._find_position = find_position or (lambda: int(library.position()))
         self.rows: list[OomFields] = []
         self._torch: Any = torch
         self._look = look
@@ -46,11 +56,11 @@ class OutOfMemories:
         self.is_looked_at = count <= _ALWAYS or count & (count - 1) == 0
         if self.is_looked_at:
             self._look()
-        if len(self.rows) >= _MAX_ROWS:
+        if len(self.rows) >= self._max_rows:
             del self.rows[-1]
         self.rows.append(
             {
-                "position": library.position(),
+                "position": self._find_position(),
                 "device": device,
                 "requested_bytes": requested,
                 "message": None,

@@ -67,7 +67,7 @@ def _describe_job(view: JobView) -> Iterator[_Row]:
     yield "job", job.name
     if job.rank is not None:
         yield "rank", f"{job.rank} of {job.world_size}"
-    yield "phase", job.phase or "between steps"
+    yield "phase", job.phase or "none published"
     yield "step", "none yet" if job.step is None else str(job.step)
     yield "allocated", f"{say_size(device.allocated_bytes)}, at most {_peak(view)}"
     yield "reserved", say_size(device.reserved_bytes)

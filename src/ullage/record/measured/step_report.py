@@ -1,0 +1,65 @@
+"""What a recording does as the program goes on: the peaks of each step, and what is published, at
+the end of a step and at the marks within one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ullage.record.measured.publication import Publication
+from ullage.record.measured.scaler_skips import ScalerSkips
+from ullage.record.measured.step_peaks import StepPeaks
+
+_BEGUN = {f"{phase}_begin": phase for phase in ("forward", "backward", "optimizer")}
+
+
+class StepReport:
+    """Steps and phases, as they are noted and published.
+
+    Args:
+        torch: the module.
+        step_peaks: where the peaks of steps go.
+        publication, skips: what is published, and the skipped steps that are a part of it.
+        take_peak: the highest bytes of a device since it was last called: allocated, reserved.
+    """
+
+    def __init__(
+        self,
+        torch: ModuleType,
+        step_peaks: StepPeaks,
+        publication: Publication,
+        skips: ScalerSkips,
+        take_peak: Callable[[int], tuple[int, int]],
+    ) -> None:
+        self._torch: Any = torch
+        self._step_peaks = step_peaks
+        self._publication = publication
+        self._skips = skips
+        self._take_peak = take_peak
+        self._phase: str | None = None  # None where marks are not noted: in the mode counters
+        self._began_s = time.monotonic()
+
+    def end_step(self) -> None:
+        """A step has ended."""
+        now_s = time.monotonic()
+        levels = [self._take_peak(index) for index in range(self._torch.cuda.device_count())]
+        allocated_bytes, reserved_bytes = max(levels, default=(0, 0))
+        seconds, self._began_s = now_s - self._began_s, now_s
+        self._step_peaks.add(allocated_bytes, reserved_bytes, seconds)
+        self._publication.note_step(allocated_bytes, reserved_bytes, seconds)
+        self.publish()
+
+    def note_mark(self, kind: str) -> None:
+        """A phase begins, or has ended. What begins is published if that is due: it may take long,
+        or never end.
+        """
+        self._phase = _BEGUN.get(kind)
+        if self._phase is not None:
+            self.publish()
+
+    def publish(self, *, is_due: bool = False) -> None:
+        """At most once a second, or at once."""
+        self._publication.publish(self._phase, self._skips.count, is_due=is_due)
