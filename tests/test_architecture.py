@@ -91,8 +91,8 @@ FLAGS = {
     "nvml": {"directory", "command", "--gpu", "--gpus", "--memory", "--capability"},
     "exec": {"program", "--plan", "--python"},
     "record": {
-        "program", "--mode", "--snapshot", "--python", "--ring", "--every", "--publish", "-o",
-        "--output", "--json", "--full", "--force", "--quiet",
+        "program", "--mode", "--snapshot", "--python", "--ring", "--every", "--publish", "--track",
+        "-o", "--output", "--json", "--full", "--force", "--quiet",
     },
     "fit": {
         "program", "--gpu", "--memory", "--capability", "--budget", "--allow", "--objective",

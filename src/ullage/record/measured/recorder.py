@@ -89,6 +89,7 @@ class Recorder:
         self._file = RecordingFile(settings.path, settings.flush_s)
         self._step_began_s = time.monotonic()
         self._handle: Any = None
+        self.on_step: Callable[[int, int, float], None] = lambda *_: None
 
     @property
     def patches(self) -> Patches:
@@ -208,6 +209,7 @@ class Recorder:
         seconds, self._step_began_s = now_s - self._step_began_s, now_s
         self._step_peaks.add(allocated_bytes, reserved_bytes, seconds)
         self._publication.note_step(allocated_bytes, reserved_bytes, seconds)
+        self.on_step(allocated_bytes, reserved_bytes, seconds)
 
     def _take_peak(self, device: int) -> tuple[int, int]:
         if self._hook is None:
