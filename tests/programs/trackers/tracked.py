@@ -19,7 +19,6 @@ class Run:
     """Keeps what is logged."""
 
     step = 0
-    _is_finished = False
 
     def define_metric(self, *_, **__):
         """Nothing to do."""

@@ -35,9 +35,7 @@ class WandbTracker:
 
     def log(self, figures: StepFigures) -> bool:
         """Queues the figures for the run's current row."""
-        run = self._run
-        if run is None:
-            run = getattr(sys.modules.get("wandb"), "run", None)
+        run = _active_run() if self._run is None else self._run
         if run is None:
             return False
         self._background.hand(functools.partial(self._add, run, figures))
@@ -47,7 +45,8 @@ class WandbTracker:
         try:
             self._add_to_row(run, figures)
         except Exception:
-            if not getattr(run, "_is_finished", False):  # the program may end it at any time
+            # The program may end its run at any time; that is no failure.
+            if self._run is not None or _active_run() is run:
                 raise
 
     def _add_to_row(self, run: Any, figures: StepFigures) -> None:
@@ -71,6 +70,10 @@ class WandbTracker:
     def end(self) -> None:
         """Waits for the queue; the program's own end of the run writes the last row."""
         self._background.end()
+
+
+def _active_run() -> Any:
+    return getattr(sys.modules.get("wandb"), "run", None)
 
 
 def _row_number(run: Any) -> int | None:

@@ -125,7 +125,6 @@ class WandbRun:
         self.row: dict[str, float] = {}
         self.rows: list[dict[str, float]] = []
         self.defined: list[tuple[str, dict[str, object]]] = []
-        self.is_shared = self._is_finished = False
 
     def define_metric(self, name: str, **options: object) -> None:
         """As wandb's."""
@@ -133,8 +132,6 @@ class WandbRun:
 
     def log(self, values: dict[str, float], *, commit: bool = True) -> None:
         """As wandb's."""
-        if self._is_finished:
-            raise RuntimeError("the run is finished")
         self.row |= values
         if commit:
             self.rows.append(self.row)
@@ -184,11 +181,21 @@ def test_a_wandb_run_that_has_just_ended_is_no_failure(
     make_figures: MakeFigures, install: Callable[..., Any]
 ) -> None:
     run = WandbRun()
-    install("wandb", run=run)
+    library = install("wandb", run=run)
+    run.log = lambda *_, **__: end_and_refuse()  # type: ignore[method-assign]
+
+    def end_and_refuse() -> None:
+        library.run = None
+        raise RuntimeError("the run is finished")
+
     tracker = open_tracker("wandb")
-    run._is_finished = True
     tracker.log(make_figures())
     tracker.end()
+    library.run = run
+    run.log = lambda *_, **__: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+    tracker.log(make_figures())
+    with pytest.raises(ZeroDivisionError):
+        tracker.end()
 
 
 class SummaryWriter:
