@@ -91,8 +91,8 @@ FLAGS = {
     "nvml": {"directory", "command", "--gpu", "--gpus", "--memory", "--capability"},
     "exec": {"program", "--plan", "--python"},
     "record": {
-        "program", "--mode", "--snapshot", "--python", "--ring", "--every", "--publish", "-o",
-        "--output", "--json", "--full", "--force", "--quiet",
+        "program", "--mode", "--snapshot", "--python", "--ring", "--every", "--publish", "--track",
+        "-o", "--output", "--json", "--full", "--force", "--quiet",
     },
     "fit": {
         "program", "--gpu", "--memory", "--capability", "--budget", "--allow", "--objective",
@@ -139,7 +139,7 @@ FLAGS = {
     },
     "watch": {
         "--once", "--json", "--interval", "--record", "--replay", "--alerts", "--config",
-        "--listen", "--token-file", "--certificate", "--key", "--names", "--force",
+        "--listen", "--token-file", "--certificate", "--key", "--otlp", "--names", "--force",
     },
     "ui": {"--port", "--no-browser", "--python", "--vllm-python"},
     "env": {
@@ -148,7 +148,7 @@ FLAGS = {
 }  # fmt: skip
 
 # What a verb answers besides: each has a file of its own wherever verbs have.
-QUESTIONS = {"alerts", "largest", "listen", "ranks", "serving", "sweep", "what_if"}
+QUESTIONS = {"alerts", "largest", "listen", "otlp", "ranks", "serving", "sweep", "what_if"}
 ANSWERS = {*VERBS, *QUESTIONS}
 # By the folder in which a file of that name would be: the answers that have none, and why not.
 WITHOUT = {
@@ -165,6 +165,7 @@ WITHOUT = {
         "exec": "the program itself speaks",
         "listen": "serves metrics",
         "nvml": "becomes a program of others",
+        "otlp": "pushes metrics",
         "ranks": "a run's report",
         "record": "a run's report",
         "scrub": "writes a file",
@@ -176,6 +177,7 @@ WITHOUT = {
         "exec": "the program itself speaks",
         "listen": "serves metrics",
         "nvml": "becomes a program of others",
+        "otlp": "pushes metrics",
         "ranks": "a run's document",
         "record": "a run's document",
         "scrub": "writes a file",

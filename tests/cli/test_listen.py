@@ -111,7 +111,7 @@ def test_a_port_that_is_taken(place: Any, machine: dict[str, str]) -> None:
         (["--listen", "0", "--key", "a.pem"], "--certificate and --key go together"),
         (["--listen", "0", "--token-file", "none"], "cannot be read"),
         (["--token-file", "none"], "are of --listen"),
-        (["--names"], "are of --listen"),
+        (["--names"], "give --listen"),
     ],
 )
 def test_wrong_use(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

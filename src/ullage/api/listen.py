@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 from ullage.errors import EnvironmentProblem, SpecError
 
 if TYPE_CHECKING:
+    from ullage.watch.alerts.event import Event
     from ullage.watch.exporter.exposition import Exposition
     from ullage.watch.exporter.scrape_server import ScrapeServer
     from ullage.watch.sample import Sample
@@ -62,6 +63,10 @@ class Exporter:
         """What is served."""
         return self._server.exposition
 
+    def note(self, event: Event) -> None:
+        """Serves an alert from when it is raised until it is cleared."""
+        self.exposition.note(event)
+
     def publish(self, stream: Iterator[Sample]) -> Iterator[Sample]:
         """The same samples; each is served from the moment on in which it comes."""
         for sample in stream:
@@ -92,7 +97,10 @@ def open_exporter(options: ListenOptions) -> Exporter:
     from ullage.watch.exporter.address import open_certificate, parse_address, read_token
 
     if options.address is None:
-        raise SpecError("--token-file, --certificate, --key and --names are of --listen; give it")
+        raise SpecError(
+            "--token-file, --certificate and --key are of --listen, and --names of it or --otlp; "
+            "give --listen"
+        )
     address = parse_address(options.address)
     if (options.certificate is None) != (options.key is None):
         raise SpecError("--certificate and --key go together; give both, or neither")

@@ -29,9 +29,7 @@ class RecordMemory(GeneralTracker):  # type: ignore[misc]
     requires_logging_directory = False
     main_process_only = False
 
-    def __init__(
-        self, path: str | os.PathLike[str] | None = None, **options: str | float | None
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, **options: object) -> None:
         super().__init__()
         self.recording = TrainingRecording(path, **options)  # type: ignore[arg-type]
         self._has_begun = False

@@ -26,9 +26,7 @@ class RecordMemory(Callback):  # type: ignore[misc]
     written.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str] | None = None, **options: str | float | None
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, **options: object) -> None:
         super().__init__()
         self.recording = TrainingRecording(path, **options)  # type: ignore[arg-type]
 

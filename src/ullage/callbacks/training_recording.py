@@ -27,9 +27,11 @@ class TrainingRecording:
         ring: str | int = "64MiB",
         every: float | None = 60.0,
         publish: bool = True,
+        trackers: object = None,
     ) -> None:
         self._path = None if path is None else Path(path)
         self._mode, self._ring, self._every, self._publish = mode, ring, every, publish
+        self._trackers = trackers
         self._recording: Recording | None = None
         self.path: Path | None = None
         """The file that was written last; None: none was."""
@@ -73,8 +75,9 @@ class TrainingRecording:
 
     def _new(self, path: Path | None) -> Recording:
         return Recording(
-            path, mode=self._mode, ring=self._ring, every=self._every, publish=self._publish
-        )
+            path, mode=self._mode, ring=self._ring, every=self._every, publish=self._publish,
+            trackers=self._trackers,
+        )  # fmt: skip
 
 
 def _of_rank(path: Path | None, rank: int | None) -> Path | None:

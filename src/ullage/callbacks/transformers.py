@@ -23,9 +23,7 @@ class RecordMemory(TrainerCallback):  # type: ignore[misc]
     errors are those of `ullage.record`; `recording.path` is the file that was written.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str] | None = None, **options: str | float | None
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, **options: object) -> None:
         self.recording = TrainingRecording(path, **options)  # type: ignore[arg-type]
 
     def on_train_begin(

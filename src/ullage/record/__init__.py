@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ullage.record.measured.entrance import Recording
 
 
-def attach(path: str | os.PathLike[str] | None = None, **options: str | float | None) -> Recording:
+def attach(path: str | os.PathLike[str] | None = None, **options: object) -> Recording:
     """Begins to record, such as in a notebook; see `ullage.record.measured.entrance.attach`."""
     from ullage.record.measured import entrance
 
@@ -28,9 +28,7 @@ def attach(path: str | os.PathLike[str] | None = None, **options: str | float | 
 class _Package(ModuleType):
     """The package as a function."""
 
-    def __call__(
-        self, path: str | os.PathLike[str] | None = None, **options: str | float | None
-    ) -> Recording:
+    def __call__(self, path: str | os.PathLike[str] | None = None, **options: object) -> Recording:
         """A context manager and decorator; see `ullage.record.measured.entrance.Recording`."""
         from ullage.record.measured import entrance
 

@@ -52,9 +52,10 @@ class Note:
 class ProcessSample:
     """A process that holds memory of a GPU.
 
-    `is_own` is False if the process is not visible in this PID namespace, as that of another
-    container; then nothing but its number and its memory is known. `sm_frac` is the share of the
-    last second in which the GPU ran its kernels.
+    `container` is the ID of its container and `pod` the UID of its pod; the names of both, and the
+    parts of a Slurm job, are as in watch/nvml/cluster.py. `is_own` is False if the process is not
+    visible in this PID namespace, as that of another container; then nothing but its number and its
+    memory is known. `sm_frac` is the share of the last second in which the GPU ran its kernels.
     """
 
     pid: int
@@ -67,6 +68,11 @@ class ProcessSample:
     slurm_job: str | None = None
     is_own: bool = True
     sm_frac: float | None = None
+    pod_name: str | None = None
+    pod_namespace: str | None = None
+    container_name: str | None = None
+    slurm_step: str | None = None
+    slurm_array: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

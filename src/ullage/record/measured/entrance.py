@@ -17,6 +17,7 @@ from ullage.record.session.settings import launcher_rank
 
 if TYPE_CHECKING:
     from ullage.record.measured.recorder import Recorder
+    from ullage.record.trackers.tracking import Tracking
 
 _COMPACT = ".ullage"
 _CHOICES = ", ".join(repr(mode.value) for mode in Mode)
@@ -39,9 +40,13 @@ class Recording(ContextDecorator):
         every: the file is written anew after a step when so many seconds have passed; None: at the
             end and when memory runs out only.
         publish: whether the process publishes its state for `ullage watch`.
+        trackers: the experiment trackers that are told of the steps: "mlflow", "wandb",
+            "tensorboard", "neptune", "comet", "auto" (each of them that has an active run), the
+            program's own run or writer, or an object with a method `log(values, step)`; several in
+            a list.
 
     Raises:
-        SpecError: there is no such mode, or the ring is none.
+        SpecError: there is no such mode or tracker, or the ring is none.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class Recording(ContextDecorator):
         ring: str | int = "64MiB",
         every: float | None = 60.0,
         publish: bool = True,
+        trackers: object = None,
     ) -> None:
         if mode not in {each.value for each in Mode}:
             from ullage.errors import SpecError
@@ -59,7 +65,9 @@ class Recording(ContextDecorator):
             raise SpecError(f"there is no mode {mode!r}; expected one of {_CHOICES}")
         self._target = None if path is None else Path(path)
         self._settings = RecordingSettings(None, Mode(mode), parse_ring(ring), every, publish)
+        self._choice = () if trackers is None else _parse_trackers(trackers)
         self._recorder: Recorder | None = None
+        self._tracking: Tracking | None = None
         self.path: Path | None = None
         """The file that was written last; None: none was."""
 
@@ -96,12 +104,21 @@ class Recording(ContextDecorator):
         recorder = Recorder(torch, replace(self._settings, path=path))
         recorder.attach()
         self._recorder = recorder
+        if self._choice:
+            from ullage.record.trackers.choice import open_trackers
+            from ullage.record.trackers.tracking import Tracking
+
+            self._tracking = Tracking(torch, open_trackers(self._choice, recorder.patches))
+            recorder.report.on_step = self._tracking.note_step
 
     def detach(self) -> Path | None:
         """Writes the file and takes every hook out; returns the file, None: none was written."""
         if self._recorder is None:
             return None
         recorder, self._recorder = self._recorder, None
+        if self._tracking is not None:
+            self._tracking.end()
+            self._tracking = None
         self.path = recorder.detach()
         if self.path is not None and self.path.suffix == _COMPACT:
             _make_compact(self.path)
@@ -120,12 +137,15 @@ def attach(
     ring: str | int = "64MiB",
     every: float | None = 60.0,
     publish: bool = True,
+    trackers: object = None,
 ) -> Recording:
     """Begins to record, such as in a notebook; `detach()` of what it returns ends it.
 
     The arguments and errors are those of `Recording`.
     """
-    recording = Recording(path, mode=mode, ring=ring, every=every, publish=publish)
+    recording = Recording(
+        path, mode=mode, ring=ring, every=every, publish=publish, trackers=trackers
+    )
     recording.attach()
     return recording
 
@@ -147,6 +167,12 @@ def path_of_rank(path: Path, rank: int) -> Path:
     return (
         path if path.stem.endswith(ending) else path.with_name(f"{path.stem}{ending}{path.suffix}")
     )
+
+
+def _parse_trackers(trackers: object) -> tuple[object, ...]:
+    from ullage.record.trackers.choice import parse_choice
+
+    return parse_choice(trackers)
 
 
 def _free_name(path: Path | None) -> Path | None:

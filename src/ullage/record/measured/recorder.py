@@ -95,7 +95,7 @@ class Recorder:
         self._num_optimizer_steps = 0
         self._skips = ScalerSkips(torch, self._count_optimizer_steps)
         self._publication = Publication(torch, self._peaks)
-        self._report = StepReport(
+        self.report = StepReport(
             torch, self._step_peaks, self._publication, self._skips, self._take_peak
         )
         self._file = RecordingFile(settings.path, settings.flush_s)
@@ -207,7 +207,7 @@ class Recorder:
             try:
                 if self._has_device and self._hook is not None and count in _LOOKED_AT:
                     self._holders.look()
-                self._go_on(self._report.end_step)
+                self._go_on(self.report.end_step)
                 if self._file.is_due:
                     self._write(RUNNING)
             except Exception as error:  # the program goes on, whatever becomes of its record
@@ -216,7 +216,7 @@ class Recorder:
     def _note_mark(self, kind: str) -> None:
         if self._is_on and not self._has_failed:
             try:
-                self._go_on(functools.partial(self._report.note_mark, kind))
+                self._go_on(functools.partial(self.report.note_mark, kind))
             except Exception as error:
                 self._note_error(error)
 
@@ -259,7 +259,7 @@ class Recorder:
             return
         try:
             self.ooms.note(device, requested, total, free)
-            self._report.publish(is_due=True)
+            self.report.publish(is_due=True)
             if self._file.is_affordable or len(self.ooms.rows) == 1:
                 self._write(RUNNING, is_looked_at=self.ooms.is_looked_at)
         except Exception as error:

@@ -24,6 +24,9 @@ class StepReport:
         step_peaks: where the peaks of steps go.
         publication, skips: what is published, and the skipped steps that are a part of it.
         take_peak: the highest bytes of a device since it was last called: allocated, reserved.
+
+    Attributes:
+        on_step: is told of each step: allocated and reserved bytes at most, and its seconds.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class StepReport:
         self._take_peak = take_peak
         self._phase: str | None = None  # None where marks are not noted: in the mode counters
         self._began_s = time.monotonic()
+        self.on_step: Callable[[int, int, float], None] = lambda *_: None
 
     def end_step(self) -> None:
         """A step has ended."""
@@ -51,6 +55,7 @@ class StepReport:
         self._step_peaks.add(allocated_bytes, reserved_bytes, seconds)
         self._publication.note_step(allocated_bytes, reserved_bytes, seconds)
         self.publish()
+        self.on_step(allocated_bytes, reserved_bytes, seconds)
 
     def note_mark(self, kind: str) -> None:
         """A phase begins, or has ended. What begins is published if that is due: it may take long,

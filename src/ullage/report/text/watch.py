@@ -320,8 +320,10 @@ def _process(process: ProcessSample, style: Style) -> Text:
     words += [process.kind.value] if process.kind is not ProcessKind.COMPUTE else []
     words += [process.user] if process.user else []
     for label, value in (
-        ("job", process.slurm_job), ("pod", process.pod), ("container", process.container),
-    ):  # fmt: skip
+        ("job", process.slurm_array or process.slurm_job),
+        ("pod", process.pod_name or process.pod),
+        ("container", process.container_name or process.container),
+    ):
         if value:
             words.append(f"{label} {value if style.is_wide and label == 'pod' else value[:12]}")
     return Text(printable(f"{name}  {'  '.join(words)}"))

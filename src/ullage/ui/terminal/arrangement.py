@@ -88,8 +88,12 @@ def _texts(process: ProcessSample) -> tuple[str | None, ...]:
         process.name,
         process.user,
         process.container,
+        process.container_name,
         process.pod,
+        process.pod_name,
+        process.pod_namespace,
         process.slurm_job,
+        process.slurm_array,
     )
 
 

@@ -95,9 +95,14 @@ def _describe_process(process: ProcessSample) -> Iterator[_Row]:
     for label, value in (
         ("name", process.name),
         ("user", process.user),
-        ("container", process.container),
-        ("pod", process.pod),
+        ("container", process.container_name),
+        ("container ID", process.container),
+        ("pod", process.pod_name),
+        ("pod UID", process.pod),
+        ("namespace", process.pod_namespace),
         ("Slurm job", process.slurm_job),
+        ("Slurm step", process.slurm_step),
+        ("Slurm array", process.slurm_array),
     ):
         if value is not None:
             yield label, value

@@ -134,14 +134,21 @@ def gpu_points(sample: Sample, *, with_names: bool) -> Iterator[Point]:
 
 
 def owner_labels(process: ProcessSample, *, with_names: bool) -> dict[str, str]:
-    """Whose a process is, as far as it is known."""
+    """Whose a process is, as far as it is known; `pod`, `namespace`, `container` and `hpc_job` are
+    dcgm-exporter's names.
+    """
     return known_labels(
         pid=process.pid,
         kind=process.kind.value,
         user=process.user,
         container_id=process.container,
         pod_uid=process.pod,
-        slurm_job=process.slurm_job,
+        pod=process.pod_name,
+        namespace=process.pod_namespace,
+        container=process.container_name,
+        hpc_job=process.slurm_job,
+        slurm_step=process.slurm_step,
+        slurm_array=process.slurm_array,
         program=process.name if with_names else None,
     )
 

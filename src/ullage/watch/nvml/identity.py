@@ -1,6 +1,6 @@
-"""Who a process is: its program, user, container, pod and Slurm job, as far as /proc tells.
+"""Who a process is: its program, its user and where in a cluster it runs, as far as /proc tells.
 
-    Identities().find(4242)      # Identity("train.py", "ada", container="8f1e...", ...)
+    Identities().find(4242)      # Identity("train.py", "ada", Cluster(container="8f1e...", ...))
 
 In a container the driver may give numbers of the host, and another process may have that number
 here. There a process counts as this one only if it has a device of NVIDIA's open, or publishes
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ullage.watch.nvml.cluster import Cluster, read_cluster
+
 __all__ = ["Identities", "Identity"]
 
 # The number of the first PID namespace, in every Linux kernel (PROC_PID_INIT_INO).
@@ -24,9 +26,7 @@ _FIRST_NAMESPACE: Final = "pid:[4026531836]"
 _KEPT_S: Final = 60.0
 _MAX_READ: Final = 4096
 _MAX_NAME: Final = 80
-_CONTAINER: Final = re.compile(rb"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?=/|$)", re.MULTILINE)
-_POD: Final = re.compile(rb"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
-_SLURM: Final = re.compile(rb"/slurm[^\n]*?/job_([0-9]+)")
+_NOWHERE: Final = Cluster()
 _PYTHON: Final = re.compile(r"python[0-9.]*$")
 
 
@@ -36,9 +36,7 @@ class Identity:
 
     name: str | None = None
     user: str | None = None
-    container: str | None = None
-    pod: str | None = None
-    slurm_job: str | None = None
+    cluster: Cluster = _NOWHERE
     is_own: bool = False
 
 
@@ -88,15 +86,7 @@ class Identities:
             return Identity()
         if not self._is_first and not self._is_here(pid, directory):
             return Identity()
-        groups = _read(directory / "cgroup")
-        return Identity(
-            _name(directory),
-            self._user(uid),
-            _match(_CONTAINER, groups),
-            _match(_POD, groups, dashed=True),
-            _match(_SLURM, groups),
-            is_own=True,
-        )
+        return Identity(_name(directory), self._user(uid), read_cluster(directory), is_own=True)
 
     def _is_here(self, pid: int, directory: Path) -> bool:
         """Whether the number is this namespace's, where it might be the host's."""
@@ -148,14 +138,6 @@ def _script(words: list[str]) -> str | None:
         elif word and not word.startswith("-"):
             return Path(word).name
     return None
-
-
-def _match(pattern: re.Pattern[bytes], text: bytes, *, dashed: bool = False) -> str | None:
-    match = pattern.search(text)
-    if match is None:
-        return None
-    word = match[1].decode()
-    return word.replace("_", "-") if dashed else word
 
 
 def _read(path: Path) -> bytes:

@@ -5,10 +5,12 @@ ProcessReader(nvml, handle, identities).read()
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
+from ullage.watch.nvml.cluster import Cluster
 from ullage.watch.nvml.identity import Identities
 from ullage.watch.nvml.library import INSUFFICIENT_SIZE, NOT_FOUND, code_of, reason_of
 from ullage.watch.sample import ProcessKind, ProcessSample
@@ -63,11 +65,9 @@ class ProcessReader:
                     used_bytes,
                     identity.name,
                     identity.user,
-                    identity.container,
-                    identity.pod,
-                    identity.slurm_job,
-                    identity.is_own,
-                    load,
+                    is_own=identity.is_own,
+                    sm_frac=load,
+                    **_cluster_fields(identity.cluster),
                 )
             )
         return {place: tuple(processes) for place, processes in places.items()}
@@ -99,6 +99,10 @@ class ProcessReader:
             if sample.pid and sample.smUtil <= 100:
                 loads[sample.pid] = sample.smUtil / 100
         return loads
+
+
+def _cluster_fields(cluster: Cluster) -> dict[str, str | None]:
+    return {field.name: getattr(cluster, field.name) for field in dataclasses.fields(cluster)}
 
 
 def _place_of(user: Any) -> Place:  # noqa: ANN401 - a structure of pynvml

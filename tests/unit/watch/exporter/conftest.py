@@ -70,10 +70,12 @@ def make_job(pid: int, **fields: object) -> Job:
 def full_sample() -> Sample:
     """Two jobs and another process on a GPU, a MIG device of another, and a job elsewhere."""
     processes = (
-        ProcessSample(11, ProcessKind.COMPUTE, 27 * GIB, "train.py", "ada", "c" * 64, "pod-1", "7"),
+        ProcessSample(11, ProcessKind.COMPUTE, 27 * GIB, "train.py", "ada", "c" * 64, "pod-1", "7",
+                      pod_name="train-0", pod_namespace="research", container_name="main",
+                      slurm_step="0"),
         ProcessSample(12, ProcessKind.COMPUTE, 10 * GIB, "train.py", "ada", sm_frac=0.4),
         ProcessSample(13, ProcessKind.MPS, None, 'say "hi"\n', "bob"),
-    )
+    )  # fmt: skip
     mig = MigInstance("GPU-1", 3, 0)
     far = JobDevice(1, "GPU-9", 1, 2, 3, 4, 5, 6, 7, 8, None, 9)
     unseen = Job(14, 1.0, 2.0, "x.py", (far,))

@@ -70,7 +70,8 @@ def test_both_formats_have_the_same_values(full_sample: Sample, accept: str) -> 
     assert pick(values["ullage_throttling"], **gpu, reason="hw_slowdown") == 0
     assert pick(values["ullage_sample_timestamp_seconds"]) == 200.5
     assert pick(values["ullage_exporter_info"], driver_version="580.00.00") == 1
-    job = gpu | {"pid": "11", "rank": "2", "user": "ada", "pod_uid": "pod-1", "slurm_job": "7"}
+    job = gpu | {"pid": "11", "rank": "2", "user": "ada", "pod_uid": "pod-1", "hpc_job": "7"}
+    job |= {"pod": "train-0", "namespace": "research", "container": "main", "slurm_step": "0"}
     assert pick(values["ullage_allocated_bytes"], **job) == 20 * GIB
     assert pick(values["ullage_fragmented_bytes"], **job) == 2 * GIB
     assert pick(values["ullage_alloc_retries_total"], **job) == 3

@@ -110,8 +110,9 @@ def test_without_samples_it_is_not_healthy(
     start: Start, full_sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exporter = start()
-    now_s = exporter.exposition._clock()
-    monkeypatch.setattr(exporter.exposition, "_clock", lambda: now_s + 40)
+    current = exporter.exposition._current
+    now_s = current._clock()
+    monkeypatch.setattr(current, "_clock", lambda: now_s + 40)
     assert ask(exporter, "/-/healthy")[0] == 503
     exporter.exposition.publish(full_sample)
     assert ask(exporter, "/-/healthy")[0] == 200
@@ -232,7 +233,7 @@ def test_options_that_do_not_go_together(
     short.write_text("abc\n")
     for options, message in (
         (ListenOptions("0.0.0.0:0"), "can be reached from other machines; give --token-file"),
-        (ListenOptions(None, token_file), "are of --listen; give it"),
+        (ListenOptions(None, token_file), "--key are of --listen, "),
         (ListenOptions("0", certificate=cert), "--certificate and --key go together"),
         (ListenOptions("0", key=key), "--certificate and --key go together"),
         (ListenOptions("0", tmp_path / "none"), "none' cannot be read: No such file"),

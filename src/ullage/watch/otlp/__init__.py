@@ -1,0 +1,3 @@
+"""The exporter's points for OpenTelemetry: their names there, and what pushes them over
+OTLP/HTTP.
+"""
