@@ -358,7 +358,7 @@ class Recorder:
             "marks": marks,
             "modules": self._modules.names(),
             "claims": [list(claim) for claim in self._claims.rows()],
-            "workspaces": [] if ring is None or self._hook is None else self._hook.workspaces(ring),
+            **record_document.usage_fields(self._hook, ring, self._phases.batch_waits),
             "holders": [row for row in holders["holders"] if row[0] >= first],
             "graphs": [row for row in holders["graphs"] if row[0] >= first],
             "ooms": self.ooms.rows,
