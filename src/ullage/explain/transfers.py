@@ -30,6 +30,7 @@ class Transfers:
         is_beside: whether they are on other streams than the one that computes.
         num_copies: in all steps but the first, and those whose copies were lost.
         num_steps: in how many of these they come.
+        num_known_steps: how many of these there are.
         step_bytes: in one of them; the median.
         blocks: numbers in `Replay.blocks` of what they are copied to or from.
     """
@@ -40,6 +41,7 @@ class Transfers:
     is_beside: bool
     num_copies: int
     num_steps: int
+    num_known_steps: int
     step_bytes: int
     blocks: tuple[int, ...]
 
@@ -82,6 +84,7 @@ def find_transfers(
                 is_beside=bool(kind & 1),
                 num_copies=len(rows),
                 num_steps=len(steps),
+                num_known_steps=num_steps,
                 step_bytes=int(np.median(sums)),
                 blocks=_blocks_of(match, copies, rows),
             )

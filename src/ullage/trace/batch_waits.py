@@ -49,9 +49,8 @@ def parse_batch_waits(fields: Mapping[str, Any]) -> BatchWaits | None:
         return None
     waits = field_checks.typed(fields["batch_waits"], dict, "batch_waits")
     workers = waits.get("num_workers")
-    columns = field_checks.columns(
-        field_checks.rows(waits, "rows"), len(ROWS["batch_waits"]), "batch_waits"
-    )
+    rows = field_checks.rows(waits, "waits")
+    columns = field_checks.columns(rows, len(ROWS["waits"]), "batch_waits")
     return BatchWaits(
         None if workers is None else field_checks.size(waits, "num_workers"),
         field_checks.position_column(columns[1], "batch_waits"),

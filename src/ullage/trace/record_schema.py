@@ -33,9 +33,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "holders": ("position", "device", "address", "chain"),
     "graphs": ("position", "num_nodes", "chain"),
     "step_peaks": ("first", "num_steps", "allocated_bytes", "reserved_bytes", "seconds"),
-    "batch_waits": (
-        "first", "num_steps", "seconds", "waited_s", "idle_low_s", "idle_high_s",
-    ),
+    "waits": ("first", "num_steps", "seconds", "waited_s", "idle_low_s", "idle_high_s"),
 }  # fmt: skip
 """What the entries of a list are, where each is a row of values."""
 
@@ -222,7 +220,7 @@ class BatchWaitFields(TypedDict):
     """Waits for batches; num_workers: the most of a DataLoader, None: none was read."""
 
     num_workers: int | None
-    rows: Rows
+    waits: Rows
 
 
 class OptionalFields(TypedDict, total=False):

@@ -91,13 +91,15 @@ def _found(case: Case, transfers: Transfers, how: str, evidence: tuple[str, ...]
     blocks = np.array(transfers.blocks, dtype=np.int64)
     each = transfers.num_copies / transfers.num_steps
     stream = "another stream than" if transfers.is_beside else "the stream of"
+    record = case.report.record
+    is_cut = record is not None and record.num_lost_copies > 0
+    which = "whose copies were kept" if is_cut else "after the first"
     return Found(
         what=f"each step copies {format_bytes(transfers.step_bytes)} to the device {how}",
         evidence=(
             (
-                f"in {transfers.num_steps} of the {case.device.course.num_steps - 1} steps after "
-                f"the "
-                f"first, {each:.0f} a step, on {stream} the computation"
+                f"in {transfers.num_steps} of the {transfers.num_known_steps} steps {which}, "
+                f"{each:.0f} a step, on {stream} the computation"
             ),
             *evidence,
             *case.list_sites(blocks),
@@ -203,9 +205,8 @@ RULES = (
         evidence="In half of the steps or more, copies to the device from pageable memory come to "
         "1 MiB a step or more. Runs that ullage recorded only.",
         cost="pinned memory cannot be swapped out, so pin what is copied and no more",
-        change="for batch in ullage.prefetch(loader), which pins, and copies on a stream of its "
-        "own; by hand: DataLoader(..., pin_memory=True) and batch.to(device, non_blocking=True), "
-        "or for a tensor of one's own tensor.pin_memory() once",
+        change="for batch in ullage.prefetch(loader); by hand pin_memory=True, or "
+        "tensor.pin_memory() once, and batch.to(device, non_blocking=True)",
         find=_find_pageable,
     ),
     Rule(
@@ -218,8 +219,8 @@ RULES = (
         "at once by a wait for their stream, and come to 1 MiB a step or more. Runs that ullage "
         "recorded only.",
         cost="the batch must not be overwritten on the host before the copy has ended",
-        change="for batch in ullage.prefetch(loader), which copies on a stream of its own; by "
-        "hand: batch.to(device, non_blocking=True)",
+        change="for batch in ullage.prefetch(loader), whose copies go on beside the computation; "
+        "by hand batch.to(device, non_blocking=True)",
         find=_find_waits,
     ),
     Rule(
@@ -249,7 +250,7 @@ RULES = (
         "step or more. Runs that ullage recorded only.",
         cost="one more batch on the device while it is copied",
         change="for batch in ullage.prefetch(loader), whose copies are on a stream of their own; "
-        "by hand: copy in torch.cuda.stream(side), let the current stream wait for it "
+        "by hand copy in torch.cuda.stream(side), let the current stream wait for it "
         "(wait_stream), and call batch.record_stream(current)",
         find=_find_in_line,
     ),

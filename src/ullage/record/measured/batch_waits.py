@@ -142,7 +142,7 @@ class BatchWaits:
 
     def document(self) -> BatchWaitFields:
         """What the record has of it; num_workers is None where no DataLoader was read."""
-        return {"num_workers": self._num_workers, "rows": [list(row) for row in self.rows()]}
+        return {"num_workers": self._num_workers, "waits": [list(row) for row in self.rows()]}
 
     def _note_workers(self, iterator: Any) -> None:
         num_workers = int(getattr(iterator, "_num_workers", 0))

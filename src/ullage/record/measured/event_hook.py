@@ -145,8 +145,8 @@ class EventHook:
         many were lost before these.
         """
         rows, num_lost = self._rows("copies")
-        kept = [row for row in rows if row[0] >= ring.first]
-        return kept, num_lost + len(rows) - len(kept)
+        in_ring = [row for row in rows if row[0] >= ring.first]
+        return in_ring, num_lost + len(rows) - len(in_ring)
 
     def pinned(self, ring: Ring) -> tuple[Rows, int]:
         """The host memory that was pinned since the hook, whenever it changed: [position, bytes],
