@@ -37,7 +37,7 @@ FAULTS = {
     "concatenated_cache": ("UL131", "concatenated_cache.py:24"),
     "cyclic_reference": ("UL115", "cyclic_reference.py:21"),
     "mask_per_layer": ("UL132", "mask_per_layer.py:40"),
-    "data_on_gpu": ("UL133", "data_on_gpu.py:10"),
+    "data_on_gpu": ("UL133", "data_on_gpu.py:11"),
     "zeroed_gradients": ("UL104", ""),
     "foreach_step": ("UL102", "foreach_step.py:15"),
     "autocast_weights": ("UL106", "autocast_weights.py:16"),
@@ -52,10 +52,13 @@ FAULTS = {
     "pageable_batches": ("UL161", "pageable_batches.py:14"),
     "awaited_batches": ("UL162", "awaited_batches.py:13"),
     "pinned_history": ("UL163", ""),
+    "copies_in_line": ("UL164", "copies_in_line.py:16"),
 }
+# Twins that are right in one thing, and leave another that is worth less.
+LEFT = {name: {"UL164"} for name in ("pageable_batches", "awaited_batches", "data_on_gpu")}
 # The others are as long, and are run by night.
 BY_DAY = {"kept_graphs", "forgotten_no_grad", "growing_lengths", "cyclic_reference",
-          "leaks_until_full", "dead_weight", "pageable_batches"}  # fmt: skip
+          "leaks_until_full", "dead_weight", "pageable_batches", "copies_in_line"}  # fmt: skip
 NAMES = [pytest.param(name, marks=[] if name in BY_DAY else pytest.mark.nightly) for name in FAULTS]
 
 
@@ -79,8 +82,9 @@ def test_the_fault_is_found_first(run_program: RunProgram, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_found_in_the_clean_twin(run_program: RunProgram, name: str) -> None:
-    others = findings(run_program, name, "--clean")
-    assert [finding.what for finding in others if finding.rule.code not in OF_ANY] == []
+    others = {one.rule.code: one.what for one in findings(run_program, name, "--clean")}
+    wrong = {code: what for code, what in others.items() if code not in OF_ANY}
+    assert set(wrong) == LEFT.get(name, set()), wrong
 
 
 def test_every_program_of_the_directory_is_tried() -> None:

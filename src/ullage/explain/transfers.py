@@ -27,9 +27,10 @@ class Transfers:
 
     Attributes:
         is_to_device, is_pinned, is_waited_for: see `trace.model.Copies`.
-        is_beside: whether all of them are on other streams than the one that computes.
-        num_copies: in all steps but the first.
+        is_beside: whether they are on other streams than the one that computes.
+        num_copies: in all steps but the first, and those whose copies were lost.
         num_steps: in how many of these they come.
+        num_known_steps: how many of these there are.
         step_bytes: in one of them; the median.
         blocks: numbers in `Replay.blocks` of what they are copied to or from.
     """
@@ -40,6 +41,7 @@ class Transfers:
     is_beside: bool
     num_copies: int
     num_steps: int
+    num_known_steps: int
     step_bytes: int
     blocks: tuple[int, ...]
 
@@ -60,10 +62,13 @@ def find_transfers(
         return None
     event = match.event_after(copies.position, replay.num_events)
     step = course.step_at(event)
-    # The first step comes with all that is copied once.
-    num_steps = course.num_steps - 1
-    here = (copies.device == device) & (step >= 1) & (step <= num_steps)
-    kinds = copies.is_to_device * 4 + copies.is_pinned * 2 + copies.is_waited_for
+    # The first step comes with all that is copied once; a record that lost some begins in a step.
+    is_cut = match.record.num_lost_copies > 0 and len(step) > 0
+    first = max(1, int(step[0]) + 1) if is_cut else 1
+    num_steps = course.num_steps - first
+    here = (copies.device == device) & (step >= first) & (step < course.num_steps)
+    is_beside = copies.stream != _computing_stream(replay)
+    kinds = copies.is_to_device * 8 + copies.is_pinned * 4 + copies.is_waited_for * 2 + is_beside
     transfers = []
     for kind in np.unique(kinds[here]).tolist():
         rows = np.flatnonzero(here & (kinds == kind))
@@ -73,12 +78,13 @@ def find_transfers(
         sums = np.bincount(step[rows], weights=copies.size_bytes[rows])[steps]
         transfers.append(
             Transfers(
-                is_to_device=bool(kind & 4),
-                is_pinned=bool(kind & 2),
-                is_waited_for=bool(kind & 1),
-                is_beside=bool((copies.stream[rows] != _computing_stream(replay)).all()),
+                is_to_device=bool(kind & 8),
+                is_pinned=bool(kind & 4),
+                is_waited_for=bool(kind & 2),
+                is_beside=bool(kind & 1),
                 num_copies=len(rows),
                 num_steps=len(steps),
+                num_known_steps=num_steps,
                 step_bytes=int(np.median(sums)),
                 blocks=_blocks_of(match, copies, rows),
             )

@@ -18,6 +18,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from ullage.record.measured import batch_waits
+
 if TYPE_CHECKING:
     import torch
 
@@ -160,7 +162,7 @@ class _Reader(threading.Thread):
 
     def take(self) -> tuple[Any, Any] | BaseException:
         """The next result, when it is there; another batch may be read then."""
-        self._ready.acquire()
+        batch_waits.wait_in(self._ready.acquire)
         self._free.release()
         return self._results.popleft()
 

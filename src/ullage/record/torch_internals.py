@@ -187,6 +187,18 @@ INTERNALS: tuple[Internal, ...] = (
         "_opt_called _wrapped_by_lr_sched",
         "a scheduler warns of an order of calls that is right",
     ),
+    *_list(
+        "torch.utils.data.dataloader",
+        "_BaseDataLoaderIter",
+        "the program's waits for its batches are not known",
+        is_optional=True,
+    ),
+    *_list(
+        "torch.utils.data.dataloader._BaseDataLoaderIter",
+        "_num_workers",
+        "a loader with worker processes is taken for one without",
+        is_optional=True,
+    ),
     # Autograd.
     *_list(
         "torch.autograd",

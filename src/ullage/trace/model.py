@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ullage.trace.batch_waits import BatchWaits
 from ullage.trace.bounds import AtOnce as AtOnce
 from ullage.trace.bounds import WarmCache, WorkspaceEnds
 from ullage.trace.category import Category as Category
@@ -330,7 +331,8 @@ class Record:
     result of doing all work at once. `other_order` has pairs: a device, and its reserved peak with
     the other order of addresses. `num_timed` is how often Inductor timed kernels; `warm`
     has the result of not doing so. `workspace_ends` has the result of `scratch` at its bounds.
-    `measured` is there where a real GPU was recorded.
+    `measured` and `batch_waits` are there where a real GPU was recorded; of more copies than such a
+    record keeps, `num_lost_copies` came before those in `copies`.
     """
 
     ullage: str
@@ -380,6 +382,8 @@ class Record:
     work: Work | None = None
     work_log: WorkLog | None = None
     measured: Measured | None = None
+    batch_waits: BatchWaits | None = None
+    num_lost_copies: int = 0
 
     def order(self, own_pid: int) -> tuple[bool, int, float]:
         """What sorts the records of one run: the program's own process, then by rank and start."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from ullage.errors import SnapshotError
 from ullage.trace import field_checks
+from ullage.trace.batch_waits import parse_batch_waits
 from ullage.trace.marks import parse_mark, parse_stop
 from ullage.trace.measured import parse_measured
 from ullage.trace.model import (
@@ -138,6 +139,7 @@ def _parse_optional(fields: Mapping[str, Any]) -> dict[str, Any]:
         "pinned_peak_bytes",
         "num_not_yet",
         "num_timed",
+        "num_lost_copies",
     )
     numbers = {name: field_checks.size(fields, name, 0) for name in sizes}
     return {
@@ -145,6 +147,7 @@ def _parse_optional(fields: Mapping[str, Any]) -> dict[str, Any]:
         "work": parse_work(fields),
         "work_log": parse_work_log(fields),
         "measured": parse_measured(fields),
+        "batch_waits": parse_batch_waits(fields),
     }
 
 

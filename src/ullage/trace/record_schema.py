@@ -33,6 +33,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "holders": ("position", "device", "address", "chain"),
     "graphs": ("position", "num_nodes", "chain"),
     "step_peaks": ("first", "num_steps", "allocated_bytes", "reserved_bytes", "seconds"),
+    "waits": ("first", "num_steps", "seconds", "waited_s", "idle_low_s", "idle_high_s"),
 }  # fmt: skip
 """What the entries of a list are, where each is a row of values."""
 
@@ -215,10 +216,22 @@ class MeasuredFields(TypedDict):
     is_phantom: NotRequired[bool]
 
 
+class BatchWaitFields(TypedDict):
+    """Waits for batches; num_workers: the most of a DataLoader, None: none was read."""
+
+    num_workers: int | None
+    waits: Rows
+
+
 class OptionalFields(TypedDict, total=False):
-    """What a record has only where the run requested it."""
+    """What a record has only where the run requested it.
+
+    num_lost_copies: how many were dropped before those in `copies`.
+    """
 
     measured: MeasuredFields
+    batch_waits: BatchWaitFields
+    num_lost_copies: int
     work: WorkFields
     work_log: WorkLogFields
 

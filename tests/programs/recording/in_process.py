@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.optim.optimizer as optimizer_module
 import torch.utils.data
+import torch.utils.data.dataloader
 from torch import nn
 
 sys.path.insert(0, sys.argv[1])  # where ullage is
@@ -27,6 +28,7 @@ MODULES = (
 CLASSES = (
     nn.Module, nn.Linear, torch.optim.Optimizer, torch.optim.AdamW, torch.optim.SGD, torch.Tensor,
     torch.amp.GradScaler, torch.utils.data.DataLoader,
+    torch.utils.data.dataloader._BaseDataLoaderIter,
 )  # fmt: skip
 STEPS = 4
 

@@ -57,7 +57,8 @@ class SnapshotBuilder:
         a+4@main:3>layer:7 from line 7 of layer, called from line 3 of main, =parameter claimed;
         a- it goes; F f N B b O o marks of ullage's record, S a step ends; !16:2 a request of 16 MiB
         fails with 2 MiB free. Only of the record: a~ block a is used; a< it is copied to, from
-        memory that is pinned (a<p), waited for (a<w) or both (a<pw); ^64 64 MiB are pinned.
+        memory that is pinned (a<p), waited for (a<w), on another stream (a<s), or all (a<pws);
+        ^64 64 MiB are pinned.
         """
         for word in script.split():
             if word[0] in "[{":
@@ -148,7 +149,8 @@ class SnapshotBuilder:
     def _copy(self, name: str, how: str) -> None:
         block = self.live[name]
         flags = 1 + 2 * ("p" in how) + 4 * ("w" in how)
-        self.copies.append([len(self.rows), 0, block["address"], block["size"], 0, flags])
+        stream = 7 if "s" in how else 0
+        self.copies.append([len(self.rows), 0, block["address"], block["size"], stream, flags])
 
     def _fail(self, size: int, free: int) -> None:
         self.ooms.append({"position": len(self.rows), "device": 0, "requested_bytes": size,

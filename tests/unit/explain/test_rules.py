@@ -170,6 +170,10 @@ TIMES = {
         repeat(STEP.replace("b O", "b ^#00 O"), 8),
         repeat(STEP.replace("b O", "b ^600 O"), 8),
     ),
+    "UL164": (
+        repeat("x#+40@main:5 x#<p " + STEP.replace("x#", "y#") + " x#-", 5),
+        repeat("x#+40@main:5 x#<ps " + STEP.replace("x#", "y#") + " x#-", 5),
+    ),
 }
 
 
@@ -186,6 +190,79 @@ def test_small_copies_are_no_finding(report_of: ReportOf, file_of: ReportOf) -> 
     for row in file["ullage"]["copies"]:
         row[3] = 80 << 10
     assert "UL161" not in found(report_of("", **file))
+
+
+def test_a_copy_on_each_stream_is_judged_by_itself(report_of: ReportOf) -> None:
+    copies = "x#+40@main:5 x#<ps z#+2@main:6 z#<p "
+    script = repeat(copies + STEP.replace("x#", "y#") + " x#- z#-", 5)
+    assert "UL164" not in found(report_of(script, has_record=True))
+
+
+def measured(step_s: float, num_steps: int = 5) -> dict[str, object]:
+    """What a record on a real GPU says besides."""
+    rows = [[step, 1, 0, 0, step_s] for step in range(num_steps)]
+    return {"mode": "full", "driver": None, "num_lost": 0, "step_peaks": rows}
+
+
+@pytest.mark.parametrize(
+    ("name", "step_s", "codes"),
+    [
+        ("NVIDIA H100 80GB HBM3", 0.06, {"UL164"}),  # 40 MiB at 63 GB/s are 0.67 ms
+        ("NVIDIA H100 80GB HBM3", 0.07, set()),
+        ("NVIDIA Test", 0.07, {"UL164"}),
+    ],
+)
+def test_where_steps_were_measured_a_copy_must_be_a_hundredth(
+    report_of: ReportOf, file_of: ReportOf, name: str, step_s: float, codes: set[str]
+) -> None:
+    file = file_of(TIMES["UL164"][0], has_record=True)
+    file["ullage"]["devices"][0]["name"] = name
+    file["ullage"]["measured"] = measured(step_s)
+    findings = found(report_of("", **file))
+    assert findings.keys() & {"UL164"} == codes
+    if codes and "H100" in name:
+        evidence = findings["UL164"].evidence[1]
+        assert evidence == "PCIe 5.0 x16 needs 0.666 ms for them at least, 1 % of a step of 60 ms"
+
+
+def test_of_a_record_that_lost_copies_the_steps_before_do_not_count(
+    report_of: ReportOf, file_of: ReportOf
+) -> None:
+    copies = "x#+4@main:5 x#< " + STEP.replace("x#", "y#") + " x#-"
+    file = file_of(repeat(copies, 12), has_record=True)
+    del file["ullage"]["copies"][:8]
+    assert "UL161" not in found(report_of("", **file)), "4 of 11 steps are less than half"
+    file["ullage"]["num_lost_copies"] = 8
+    finding = found(report_of("", **file))["UL161"]
+    assert "in 3 of the 3 steps whose copies were kept" in finding.evidence[0]
+
+
+def waits(*steps: tuple[float, float, float, float], num_workers: int | None = 4) -> dict[str, Any]:
+    """Waits for batches after a first step that is all wait: (seconds, waited, low, high)."""
+    rows = [[0, 1, 9.0, 9.0, 9.0, 9.0], *([i, 1, *row] for i, row in enumerate(steps, 1))]
+    return {"num_workers": num_workers, "waits": rows}
+
+
+STARVES = (0.1, 0.05, 0.0, 0.03)
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "words"),
+    [(None, "num_workers=..."), (0, "ahead=2"), (1, "more workers"), (4, "more workers")],
+)
+def test_waits_for_batches_are_found_with_their_bounds(
+    report_of: ReportOf, file_of: ReportOf, num_workers: int | None, words: str
+) -> None:
+    file = file_of(repeat(STEP, 5), has_record=True)
+    file["ullage"]["batch_waits"] = waits(
+        STARVES, (0.1, 0.05, 0.02, 0.03), STARVES, STARVES, num_workers=num_workers
+    )
+    finding = found(report_of("", **file))["UL165"]
+    assert "nothing to do for 5 to 30 % of the time" in finding.what
+    assert "of the 100 ms of a step 50 ms are waits" in finding.evidence[0]
+    assert words in finding.change
+    assert "ullage.prefetch" in finding.change
+    assert finding.gain_bytes == 0
 
 
 def test_what_is_idle_at_the_end_of_a_run_counts_after_two_steps(report_of: ReportOf) -> None:
@@ -408,7 +485,8 @@ def test_every_rule_says_what_it_means() -> None:
 
 
 def test_every_rule_is_tried_here_or_where_memory_runs_out() -> None:
-    others = {"UL104", "UL134", "UL141", "UL142", "UL143", "UL145", "UL146", "UL148"}
+    others = {"UL104", "UL134", "UL141", "UL142", "UL143", "UL145", "UL146", "UL148",
+              "UL165"}  # fmt: skip
     oom = {f"UL15{number}" for number in range(1, 6)}
     assert set(RULES) == set(CASES) | set(TIMES) | others | oom
 

@@ -376,9 +376,19 @@ QUIET: dict[str, dict[str, str]] = {
         "loaders start in the first steps": repeat(STEP.replace("b O", "b ^#00 O"), 4)
         + repeat(STEP.replace("b O", "b ^300 O").replace("#", "9#"), 8).removeprefix("[65536"),
     },
+    "UL164": {
+        "the copy is on a stream of its own": repeat(
+            "x#+40 x#<ps " + STEP.replace("x#", "y#") + " x#-", 5
+        ),
+        "the weights are copied once": "[65536 x+400 x<p " + repeat(STEP, 5).removeprefix("[65536"),
+        "a small batch": repeat("x#+15 x#<p " + STEP.replace("x#", "y#") + " x#-", 5),
+        "it is not pinned, which is another finding": repeat(
+            "x#+40 x#< " + STEP.replace("x#", "y#") + " x#-", 5
+        ),
+    },
 }  # fmt: skip
 # Those that take more than a script: written as tests below, under these names.
-OTHER = {"UL134": 3, "UL145": 3, "UL148": 3}
+OTHER = {"UL134": 3, "UL145": 3, "UL148": 3, "UL165": 6}
 CASES = [(code, name) for code, cases in QUIET.items() for name in cases]
 
 
@@ -403,6 +413,26 @@ def test_gradients_of_a_recording_without_phases_are_no_spike(
                     frame |= {"filename": "Functions.cpp", "name": name}
         found = {one.rule.code for one in find_findings(report_of("", **file))}
         assert found & {"UL147"} == codes
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([(0.1, 0.05, 0.0, 0.0)] * 8, id="the GPU had work during all waits"),
+        pytest.param([(0.1, 0.01, 0.01, 0.01)] * 8, id="a tenth is lost"),
+        pytest.param([(9.0, 8.0, 8.0, 8.0), *[(0.1, 0.0, 0.0, 0.0)] * 7], id="workers start once"),
+        pytest.param([(0.002, 0.0009, 0.0009, 0.0009)] * 8, id="steps of two milliseconds"),
+        pytest.param([(0.1, 0.09, 0.09, 0.09)] * 2, id="two steps"),
+        pytest.param([], id="the first batch alone"),
+    ],
+)
+def test_waits_that_cost_little_are_no_finding(
+    report_of: ReportOf, file_of: FileOf, steps: list[tuple[float, ...]]
+) -> None:
+    file = file_of(repeat(STEP, 5), has_record=True)
+    rows = [[0, 1, 9.0, 9.0, 9.0, 9.0], *([i, 1, *row] for i, row in enumerate(steps, 1))]
+    file["ullage"]["batch_waits"] = {"num_workers": 2, "waits": rows}
+    assert "UL165" not in {one.rule.code for one in find_findings(report_of("", **file))}
 
 
 def test_every_rule_has_three_programs_in_which_it_keeps_still() -> None:

@@ -27,6 +27,8 @@ REST: dict[str, Any] = {
     "scratch": [[0, 0, 1 << 30, 0, 4, 8, "cuFFT work area"]],
     "copies": [[0, 0, 1 << 30, 4, 0, 1]],
     "pinned": [[0, 4]],
+    "num_lost_copies": 0,
+    "batch_waits": {"num_workers": 2, "waits": [[0, 3, 0.5, 0.25, 0.0, 0.125]]},
     "measured": {
         "mode": "full", "driver": "580.95.05", "num_lost": 0, "step_peaks": [[0, 3, 4, 8, 0.5]],
         "num_others": [2, None], "is_phantom": True,
@@ -101,7 +103,7 @@ def test_the_record_of_this_test_is_that_of_the_schema(
     whole: dict[str, Any], schema_differences: Callable[[dict[str, Any]], list[str]]
 ) -> None:
     assert schema_differences(whole) == []
-    rows = whole | whole["measured"]
+    rows = whole | whole["measured"] | whole["batch_waits"]
     assert all(rows[name] for name in ROWS)
 
 

@@ -8,6 +8,7 @@
  * the blocks that were there. record/session/library.py reads all this by the names that the phantom's own recorder has
  * (phantom/csrc/machine/basis.c, levels.c); modules are those of scope.c, which both share.
  */
+#include "copies.h"
 #include "handed.h"
 #include "libc10.h"
 #include "phantom.h"
@@ -156,6 +157,7 @@ API int ullage_hook(uint64_t bytes) {
   const struct replacement list[] = {{REPORT_USAGE, (const void *)note_usage}, {REPORT_OOM, (const void *)note_oom}, {0}};
   size_t num_slots = replace_calls("libc10_cuda.so", list);
   watch_libraries();
+  watch_copies();
   return num_slots > 0;
 }
 
@@ -164,6 +166,7 @@ API void ullage_unhook(void) {
   is_noting = false;
   restore_calls();
   forget_handed();
+  forget_copies();
   pthread_mutex_lock(&lock);
   free(events);
   free(table);
@@ -184,7 +187,10 @@ API void ullage_note_block(int index, int64_t address, int64_t bytes, int64_t re
 }
 
 /* In a forked child nothing is noted. */
-API void ullage_stop_noting(void) { is_noting = false; }
+API void ullage_stop_noting(void) {
+  is_noting = false;
+  stop_copies();
+}
 
 uint64_t event_position(void) { return __atomic_load_n(&num_noted, __ATOMIC_RELAXED); }
 API uint64_t ullage_position(void) { return event_position(); }

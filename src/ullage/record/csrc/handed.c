@@ -5,6 +5,7 @@
  * cuSOLVER and of cuSPARSE.
  */
 #include "handed.h"
+#include "copies.h"
 #include "phantom.h"
 #include "slots.h"
 
@@ -72,6 +73,7 @@ static int set_workspace(void *handle, void *workspace, size_t bytes) {
 
 static int matmul(word w0, word w1, word w2, word w3, word w4, word w5, word w6, word w7, word w8, word w9, word w10, word w11,
                   word w12, void *workspace, word bytes, word stream) {
+  note_launch();
   if (bytes) note_handed(CUBLASLT, workspace);
   return next_matmul(w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, workspace, bytes, stream);
 }
@@ -79,6 +81,7 @@ static int matmul(word w0, word w1, word w2, word w3, word w4, word w5, word w6,
 /* The frontend's own share comes first in the block, then what the plan needs. Where that is nothing, the pointer is one
  * past the share, and so perhaps in another block. */
 static int execute(void *handle, const void *plan, const void *pack) {
+  note_launch();
   int64_t bytes = 0, count = 0;
   char *workspace = NULL;
   if (!get_attribute(pack, PACK_WORKSPACE, VOID_POINTER, 1, &count, &workspace) && count == 1 && workspace) {

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MAX_SLOTS = 64 };
+enum { MAX_SLOTS = 128 };
 
 struct order {
   const char *library;

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ullage.native.libraries import EVENT_HOOK
 from ullage.record.session import library
+from ullage.trace.record_schema import ROWS
 
 if TYPE_CHECKING:
     from ullage.trace.record_schema import EventColumns, Rows
@@ -25,6 +26,7 @@ EVENT_BYTES = 32
 _COLUMNS = (("address", "q"), ("bytes", "q"), ("reserved", "q"), ("scope", "i"), ("device", "B"),
             ("kind", "B"))  # fmt: skip
 _MORE = 2**64 - 1
+_WIDTH_OF = {"copies": "copies", "pinned_levels": "pinned"}
 _SPARE_ROWS = 1024  # other threads may allocate meanwhile
 
 
@@ -62,7 +64,7 @@ class EventHook:
     def __init__(self, ring_bytes: int) -> None:
         self._ring_bytes = ring_bytes
         self._library = ctypes.CDLL(str(EVENT_HOOK))
-        for name in ("first_position", "num_rows", "ring", "num_handed"):
+        for name in ("first_position", "num_rows", "ring", "num_handed", "copies", "pinned_levels"):
             self._library[f"ullage_{name}"].restype = ctypes.c_uint64
         self._library.ullage_hook.argtypes = [ctypes.c_uint64]
         self._library.ullage_ring.argtypes = [ctypes.c_uint64, *[ctypes.c_void_p] * 8]
@@ -138,6 +140,31 @@ class EventHook:
                 place = [position, devices[address], address]
                 rows.append([*place, 0, library.LIBRARIES[which]])
         return rows[-max_rows:]
+
+    def copies(self, ring: Ring) -> tuple[Rows, int]:
+        """The copies between host and device since the ring begins, as the record has them, and how
+        many were lost before these.
+        """
+        rows, num_lost = self._rows("copies")
+        in_ring = [row for row in rows if row[0] >= ring.first]
+        return in_ring, num_lost + len(rows) - len(in_ring)
+
+    def pinned(self, ring: Ring) -> tuple[Rows, int]:
+        """The host memory that was pinned since the hook, whenever it changed: [position, bytes],
+        and the most.
+        """
+        rows, highest_bytes = self._rows("pinned_levels")
+        before = [[ring.first, size] for position, size in rows if position < ring.first]
+        return [*before[-1:], *(row for row in rows if row[0] >= ring.first)], highest_bytes
+
+    def _rows(self, name: str) -> tuple[list[list[int]], int]:
+        """The rows of a list of the library's, and the number that it answers besides."""
+        read, other = self._library[f"ullage_{name}"], ctypes.c_uint64()
+        width = len(ROWS[_WIDTH_OF[name]])
+        cells = (ctypes.c_int64 * (width * read(None, None)))()
+        count = read(cells, ctypes.byref(other))
+        flat = iter(cells[: count * width])
+        return [list(row) for row in zip(*[flat] * width, strict=True)], other.value
 
     def take_peak(self, device: int) -> tuple[int, int]:
         """The highest bytes of a device since this was last called: allocated, reserved; zeros

@@ -17,7 +17,8 @@ from ullage.trace.record_schema import SCHEMA
 from ullage.version import __version__
 
 if TYPE_CHECKING:
-    from ullage.record.measured.event_hook import Ring
+    from ullage.record.measured.batch_waits import BatchWaits
+    from ullage.record.measured.event_hook import EventHook, Ring
     from ullage.record.measured.step_peaks import StepPeaks
     from ullage.record.session.peaks import Peaks
     from ullage.trace.record_schema import DeviceFields, EventColumns, ExitFields, MeasuredFields
@@ -52,6 +53,26 @@ def event_fields(ring: Ring | None) -> dict[str, Any]:
     if ring is None:
         return {"first_position": 0, "events": _NO_EVENTS}
     return {"first_position": ring.first_position, "events": ring.columns}
+
+
+def usage_fields(
+    hook: EventHook | None, ring: Ring | None, batch_waits: BatchWaits, num_workspaces: int
+) -> dict[str, Any]:
+    """What libraries were handed, what went between host and device, and the waits for batches; in
+    the mode that notes no events nothing of the latter two.
+    """
+    if hook is None or ring is None:
+        return {"workspaces": []}
+    copies, num_lost = hook.copies(ring)
+    pinned, highest_bytes = hook.pinned(ring)
+    return {
+        "workspaces": hook.workspaces(ring, num_workspaces),
+        "copies": copies,
+        "num_lost_copies": num_lost,
+        "pinned": pinned,
+        "pinned_peak_bytes": highest_bytes,
+        "batch_waits": batch_waits.document(),
+    }
 
 
 def device_fields(torch: ModuleType, peaks: Peaks, outside: dict[int, int]) -> list[DeviceFields]:

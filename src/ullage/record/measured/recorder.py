@@ -47,8 +47,7 @@ from ullage.record.session.ooms import OutOfMemories
 from ullage.record.session.peaks import Peaks
 
 if TYPE_CHECKING:
-    from ullage.record.measured.event_hook import Ring
-    from ullage.trace.record_schema import ExitFields, Rows
+    from ullage.trace.record_schema import ExitFields
 
 _ENTRY_BYTES = 512
 """Of host memory for an entry of torch's history with its stack: 290 to 420 were measured."""
@@ -364,7 +363,9 @@ class Recorder:
             "marks": [list(mark) for mark in self._phases.whole_marks()],
             "modules": self._modules.names(),
             "claims": [list(claim) for claim in self._claims.rows()],
-            "workspaces": self._workspaces(ring),
+            **record_document.usage_fields(
+                self._hook, ring, self._phases.batch_waits, self._settings.limits.num_workspaces
+            ),
             **self._holders.columns(),
             "ooms": self.ooms.rows,
             "warnings": [
@@ -376,8 +377,3 @@ class Recorder:
                 mode, num_lost, self._step_peaks, self._num_others
             ),
         }
-
-    def _workspaces(self, ring: Ring | None) -> Rows:
-        if ring is None or self._hook is None:
-            return []
-        return self._hook.workspaces(ring, self._settings.limits.num_workspaces)

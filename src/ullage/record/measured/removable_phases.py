@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ullage.record import torch_internals
+from ullage.record.measured.batch_waits import BatchWaits
 from ullage.record.owners.modules import Modules
 from ullage.record.owners.ownership import Claims
 from ullage.record.patches import Patches
@@ -79,10 +80,12 @@ class RemovablePhases(Phases):
             claims,
             modules,
             max_steps=None,
-            on_step=on_step,
+            on_step=self._end_step,
             on_stop=_never_stop,
             values=nothing,
         )
+        self.batch_waits = BatchWaits(torch)
+        self._end_recorded_step = on_step
         self._patches = patches
         self._on_error = on_error
         self._handles: list[Any] = []
@@ -115,6 +118,7 @@ class RemovablePhases(Phases):
         if run_backward is not None:
             watched = self._around_backward(run_backward)
             self._patches.replace(torch.autograd, "_engine_run_backward", watched)
+        self.batch_waits.install(self._patches)
         if _DYNAMO in sys.modules:
             self._compiled.install(sys.modules[_DYNAMO])
         else:
@@ -123,6 +127,7 @@ class RemovablePhases(Phases):
     def remove(self) -> None:
         """Takes the hooks out; `Patches.undo` does the rest."""
         self._is_on = False
+        self.batch_waits.remove()
         self._call_off()
         self._compiled.call_off()
         with_kwargs = self._torch.nn.modules.module._global_forward_hooks_with_kwargs
@@ -140,6 +145,10 @@ class RemovablePhases(Phases):
     def _after_step_hook(self, optimizer: Any, _arguments: Any, _kwargs: Any) -> None:
         self._num_steps_called += 1
         self._after_optimizer(optimizer)
+
+    def _end_step(self, count: int) -> None:
+        self.batch_waits.end_step()
+        self._end_recorded_step(count)
 
     def _begin_backward(self) -> None:
         self._guard(super()._begin_backward)()
