@@ -91,7 +91,8 @@ FLAGS = {
     "nvml": {"directory", "command", "--gpu", "--gpus", "--memory", "--capability"},
     "exec": {"program", "--plan", "--python"},
     "record": {
-        "program", "--mode", "--snapshot", "--python", "--ring", "--every", "--publish", "-o",
+        "program", "--mode", "--snapshot", "--python", "--ring", "--every", "--publish", "--plot",
+        "-o",
         "--output", "--json", "--full", "--force", "--quiet",
     },
     "fit": {
@@ -131,7 +132,7 @@ FLAGS = {
     "gpus": {"name", "--json"},
     "explain": {
         "file", "--request", "--what-if", "--gpu", "--memory", "--python", "--rule", "--html",
-        "--export", "--try-remedies", "--full",
+        "--export", "--plot", "--try-remedies", "--full",
         "--json", "-o", "--output", "--force", "--quiet",
     },
     "diff": {
@@ -187,11 +188,12 @@ BESIDE = {
     "cli": {"crash", "main", "output"},
     "api": set(),
     "report/text": {
-        "explain_parts", "explain_recorded", "modules", "remedies", "run_parts", "watch_parts",
+        "explain_parts", "explain_recorded", "modules", "pressure", "remedies", "run_parts",
+        "watch_parts",
     },
     "report/document": {
         "check_ci", "explain_recorded", "explain_series", "export", "fields", "findings",
-        "time",
+        "pressure", "time",
     },
 }  # fmt: skip
 # Only these have a page; its other files are what pages are drawn with.

@@ -26,6 +26,7 @@ class Counters:
         self._stats: Callable[[int], Stats] = self._c._cuda_memoryStats
         self._reset: Callable[[int], None] = self._c._cuda_resetPeakMemoryStats
         self._seen: dict[int, Stats] = {}  # by the program: the peaks that our resets took
+        self._latest: dict[int, Stats] = {}
 
     def install(self, patches: Patches) -> None:
         """Stands in front of the program's questions and resets."""
@@ -36,9 +37,13 @@ class Counters:
         """Ends; what the program would have seen of peaks before is lost: torch cannot be told."""
         self._seen.clear()
 
+    def latest(self, device: int) -> Stats:
+        """What `take` has just read, or, where it did not, the statistics of now."""
+        return self._latest.pop(device, None) or self._stats(device)
+
     def take(self, device: int) -> tuple[int, int]:
         """The highest bytes since this was last called: allocated, reserved."""
-        stats = self._stats(device)
+        self._latest[device] = stats = self._stats(device)
         self._peaks.keep_peaks(device, stats)
         self._seen[device] = _with_higher_peaks(stats, self._seen.get(device, {}))
         self._reset(device)

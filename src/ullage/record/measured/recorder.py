@@ -28,6 +28,7 @@ from ullage.record.measured import record_document
 from ullage.record.measured.counters import Counters
 from ullage.record.measured.event_hook import EventHook, Ring
 from ullage.record.measured.other_processes import count_others
+from ullage.record.measured.pressure.gauge import PressureGauge
 from ullage.record.measured.publication import Publication
 from ullage.record.measured.recording_file import RUNNING, RecordingFile
 from ullage.record.measured.recording_settings import Mode, RecordingSettings
@@ -84,6 +85,10 @@ class Recorder:
             patches=self._patches, on_step=self._note_step, on_error=self._note_error,
         )  # fmt: skip
         self._step_peaks = StepPeaks()
+        self.pressure = PressureGauge(
+            torch, self._peaks, self._counters, take_peak=self._take_peak,
+            is_on=lambda: self._is_on, on_error=self._note_error,
+        )  # fmt: skip
         self._skips = ScalerSkips(torch, self._count_optimizer_steps)
         self._publication = Publication(torch, self._peaks)
         self._file = RecordingFile(settings.path, settings.flush_s)
@@ -115,11 +120,12 @@ class Recorder:
         if self._settings.mode is Mode.COUNTERS:
             self._counters.install(self._patches)
             steps = optimizer_hooks(torch).register_optimizer_step_post_hook
-            self._handle = steps(lambda *_: self._count_step())
+            self._handle = steps(self._count_step)
         else:
             self._begin_events()
             self._phases.install()
         self._skips.install(self._patches)
+        self.pressure.watch_generation(self._patches)
         if self._settings.is_published:
             remark = self._publication.begin()
             self._warnings += [] if remark is None else [remark]
@@ -179,11 +185,10 @@ class Recorder:
             self._phases.steps.end_by_program()
 
     def _count_optimizer_steps(self) -> int:
-        if self._settings.mode is Mode.COUNTERS:
-            return self._step_peaks.num_steps
-        return self._phases.num_optimizer_steps
+        is_counting = self._settings.mode is Mode.COUNTERS
+        return self._step_peaks.num_steps if is_counting else self._phases.num_optimizer_steps
 
-    def _count_step(self) -> None:
+    def _count_step(self, *_: object) -> None:
         self._note_step(self._step_peaks.num_steps + 1)
 
     def _note_step(self, count: int) -> None:
@@ -195,7 +200,8 @@ class Recorder:
                 self._holders.look()
             if len(self._claims) > self._max_claims:
                 self._forget_old()
-            self._publication.publish(self._phase, self._skips.count)
+            phase = self._phases.part if self._phases.is_busy else None
+            self._publication.publish(phase, self._skips.count)
             if self._file.is_due:
                 self._write(RUNNING)
         except Exception as error:  # the program goes on, whatever becomes of its record
@@ -203,20 +209,16 @@ class Recorder:
 
     def _note_step_peaks(self) -> None:
         now_s = time.monotonic()
-        levels = [self._take_peak(index) for index in range(self._torch.cuda.device_count())]
-        allocated_bytes, reserved_bytes = max(levels, default=(0, 0))
+        allocated_bytes, reserved_bytes = max(self.pressure.take_levels(), default=(0, 0))
         seconds, self._step_began_s = now_s - self._step_began_s, now_s
         self._step_peaks.add(allocated_bytes, reserved_bytes, seconds)
         self._publication.note_step(allocated_bytes, reserved_bytes, seconds)
+        self.pressure.add_step(allocated_bytes, reserved_bytes, seconds)
 
     def _take_peak(self, device: int) -> tuple[int, int]:
         if self._hook is None:
             return self._counters.take(device)
         return self._hook.take_peak(device)
-
-    @property
-    def _phase(self) -> str | None:
-        return self._phases.part if self._phases.is_busy else None
 
     def _forget_old(self) -> None:
         """Keeps claims and marks in bounds: those of what left the ring."""
@@ -364,7 +366,7 @@ class Recorder:
             "ooms": self.ooms.rows,
             "warnings": [*self._warnings, *record_document.remarks(num_lost, remark)],
             "measured": record_document.measured_fields(
-                mode, num_lost, self._step_peaks, self._num_others
+                mode, num_lost, self._step_peaks, self._num_others, self.pressure.fields()
             ),
         }
 
