@@ -27,4 +27,4 @@ for step in range(int(sys.argv[1])):
     optimizer.zero_grad()
     del batch
 stats = torch.cuda.memory_stats()
-print(stats["num_alloc_retries"], stats["num_device_free"])
+print("counts", stats["num_alloc_retries"], stats["num_device_free"])

@@ -126,6 +126,7 @@ def _draw_counts(axes: Axes, report: PressureReport) -> None:
     retries = [row.num_alloc_retries for row in report.rows]
     axes.bar(begins, retries, widths, align="edge", color=COLORS[1], label="retries")
     axes.set_ylabel("number")
+    axes.set_ylim(bottom=0, top=max(1, axes.get_ylim()[1]))
     axes.set_xlabel("step")
 
 

@@ -102,7 +102,7 @@ def _times(times: Percentiles) -> str:
 def step_pressure_table(rows: Sequence[PressureRow]) -> Table:
     """A row for some steps each."""
     table = make_grid(*_RIGHT * 9)
-    table.add_row("  from step", "at", "p50", "p99", "allocated", "reserved", "split", "retries",
+    table.add_row("  step", "at", "p50", "p99", "allocated", "reserved", "split", "retries",
                   "frees", style="dim")  # fmt: skip
     for row in rows:
         table.add_row(

@@ -101,6 +101,7 @@ class PressureGauge:
             allocated, reserved = self._take_peak(device)
             if reserved or device in self._stats:
                 self._stats[device] = stats = self._counters.latest(device)
+                self._has_device_frees |= "num_device_free" in stats
                 # The hook tells of changes alone: what did not change was reached all the same.
                 allocated = max(allocated, _current(stats, "allocated_bytes"))
                 reserved = max(reserved, _current(stats, "reserved_bytes"))
@@ -113,7 +114,6 @@ class PressureGauge:
         """Retries and cudaFrees of all devices since the last step."""
         retries = frees = 0
         for device, stats in self._stats.items():
-            self._has_device_frees |= "num_device_free" in stats
             now = self._peaks.count_pressure(device, stats)
             before = self._counts.get(device, (0, 0))
             retries, frees = retries + now[0] - before[0], frees + now[1] - before[1]
@@ -161,8 +161,10 @@ class PressureGauge:
     def _end(self, request: Request, *, has_failed: bool) -> None:
         now_s = time.monotonic() - self._began_s  # before the counters are read
         with self._lock:
-            self._look()
-            self._requests.end(request, now_s, self._allocated_now(), has_failed=has_failed)
+            try:
+                self._look()
+            finally:  # it is not left open
+                self._requests.end(request, now_s, self._allocated_now(), has_failed=has_failed)
 
     def _guard(self, call: Callable[[], None]) -> bool:
         """Calls it while the recording lasts, and in its process alone; whether that went well."""
