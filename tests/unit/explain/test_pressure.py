@@ -141,6 +141,20 @@ def test_the_reports_and_the_document_say_the_same(recording: Path) -> None:
     assert [row["num_tokens"] for row in document["last_requests"]] == [4] * 4
 
 
+def names_in(value: Any) -> set[str]:
+    """The names of all fields of a document."""
+    if isinstance(value, dict):
+        return set(value).union(*map(names_in, value.values()))
+    return set().union(*map(names_in, value)) if isinstance(value, list) else set()
+
+
+def test_the_page_of_the_run_document_names_every_field(recording: Path) -> None:
+    (process,) = read_recording(recording).document["processes"]
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "run-document.md").read_text()
+    part = page.partition("## `processes[].pressure`")[2].partition("\n## ")[0]
+    assert [name for name in names_in(process["pressure"]) if f"`{name}`" not in part] == []
+
+
 def test_a_table_fits_into_eighty_columns(recording: Path) -> None:
     lines = read_recording(recording).text(full=True).splitlines()
     (head,) = [number for number, line in enumerate(lines) if "split" in line and "frees" in line
