@@ -47,7 +47,7 @@ def page(document: dict[str, Any], torch: str) -> str:
             "step (its peaks, time, retries, cudaFrees and fragmentation) and for a request (its",
             "begin and its end), with one device in use. PyTorch's own answer to",
             f"`torch._C._cuda_memoryStats` is {document['torch_us']:.0f} us of that: a step asks",
-            "once, a request twice. In the mode *counters* a step asked before as well, for its peak.",
+            "once, a request twice. In the mode *counters* it asked before as well, for its peak.",
             "",
             "| mode | a step, us | a request, us |",
             "|---|---|---|",
