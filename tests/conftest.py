@@ -63,7 +63,9 @@ def differences(value: Any, kind: Any, path: str) -> Iterator[str]:
 
 def rows_of(fields: dict[str, Any], name: str) -> list[Any]:
     """The rows of a name, which only records on a real GPU may have."""
-    rows: list[Any] = fields[name] if name in fields else fields.get("measured", {}).get(name, [])
+    measured = fields.get("measured", {})
+    holders = (fields, measured, measured.get("pressure", {}))
+    rows: list[Any] = next((holder[name] for holder in holders if name in holder), [])
     return rows
 
 

@@ -92,7 +92,7 @@ FLAGS = {
     "exec": {"program", "--plan", "--python"},
     "record": {
         "program", "--mode", "--snapshot", "--python", "--ring", "--every", "--publish", "--track",
-        "-o", "--output", "--json", "--full", "--force", "--quiet",
+        "--plot", "-o", "--output", "--json", "--full", "--force", "--quiet",
     },
     "fit": {
         "program", "--gpu", "--memory", "--capability", "--budget", "--allow", "--objective",
@@ -131,7 +131,7 @@ FLAGS = {
     "gpus": {"name", "--json"},
     "explain": {
         "file", "--request", "--what-if", "--gpu", "--memory", "--python", "--rule", "--html",
-        "--export", "--try-remedies", "--full",
+        "--export", "--plot", "--try-remedies", "--full",
         "--json", "-o", "--output", "--force", "--quiet",
     },
     "diff": {
@@ -189,11 +189,12 @@ BESIDE = {
     "cli": {"crash", "main", "output"},
     "api": set(),
     "report/text": {
-        "explain_parts", "explain_recorded", "modules", "remedies", "run_parts", "watch_parts",
+        "explain_parts", "explain_recorded", "modules", "pressure", "remedies", "run_parts",
+        "watch_parts",
     },
     "report/document": {
         "check_ci", "explain_recorded", "explain_series", "export", "fields", "findings",
-        "time",
+        "pressure", "time",
     },
 }  # fmt: skip
 # Only these have a page; its other files are what pages are drawn with.

@@ -85,6 +85,19 @@ class Explanation:
 
         return write_export(self.view, Path(path), force=force)
 
+    def plot(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Draws what `ullage record` measured: memory, step times, retries, cudaFrees and latencies
+        over the run, as .svg, .png or .pdf. Returns where it is.
+
+        Raises:
+            SpecError: matplotlib is missing, the file exists, its kind is not known, or no step or
+                request was recorded.
+        """
+        from ullage.report.page.pressure_plot import write_pressure_plot
+
+        title = " ".join(argument for record in self.view.records for argument in record.argv)
+        return write_pressure_plot(self.view.records, title, Path(path), force=force)
+
     def text(self, width: int = 80, *, full: bool = False) -> str:
         """The report for people, without colour: in short, or all of it."""
         from ullage.report.text.explain import render_brief_explain, render_explain

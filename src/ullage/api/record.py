@@ -59,6 +59,20 @@ class Recorded:
 
         return run_document(self.report)
 
+    def plot(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Draws memory, step times, retries, cudaFrees and latencies over the run: .svg, .png or
+        .pdf. Returns where it is.
+
+        Raises:
+            SpecError: matplotlib is missing, the file exists, its kind is not known, or no step or
+                request was recorded.
+        """
+        from ullage.report.page.pressure_plot import write_pressure_plot
+
+        records = [process.record for process in self.report.processes]
+        title = " ".join(self.report.program.argv)
+        return write_pressure_plot(records, title, Path(path), force=force)
+
     def text(self, width: int = 80, *, full: bool = False) -> str:
         """The report for people, without colour: in short, or the whole of it."""
         from ullage.report.text.run import render_brief, render_run

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ullage.cli.options import flags
-from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
+from ullage.cli.output import (
+    FILE,
+    UNWRITABLE,
+    Output,
+    check_files,
+    check_plot_option,
+    write_result,
+)
 from ullage.cli.what_if import check_options, show_what_if
 from ullage.errors import SpecError
+
+if TYPE_CHECKING:
+    from ullage.api.explain import Explanation
 
 
 @click.command("explain")
@@ -36,6 +47,7 @@ from ullage.errors import SpecError
     help="Also export for another tool: .pickle (memory_viz), .perfetto.json, .folded "
     "(flame graph), .csv, .json, .ullage (compact).",
 )
+@flags.plot_recorded
 @flags.as_json
 @flags.full
 @flags.force
@@ -53,6 +65,7 @@ def explain_command(
     output: Path | None,
     html: Path | None,
     export: tuple[Path, ...],
+    plot: Path | None,
     as_json: bool,
     full: bool,
     force: bool,
@@ -77,16 +90,16 @@ def explain_command(
     if file is None:
         raise click.UsageError("missing FILE, a memory snapshot; or give --rule CODE")
     needing = {"--gpu": gpu, "--memory": memory, "--python": None if try_remedies else python}
-    unfit = {"--request": request, "--html": html, "--export": export or None,
+    unfit = {"--request": request, "--html": html, "--export": export or None, "--plot": plot,
              "--try-remedies": try_remedies or None, "--full": full or None}  # fmt: skip
     check_options(is_what_if=what_if, only_with=needing, not_with=unfit)
     from ullage.api.explain import explain_file
-    from ullage.files import write_text
     from ullage.report.document.export import check_format
     from ullage.report.text.explain import explain_line, print_brief_explain, print_explain
 
     exports = [("--export", path) for path in export]
-    check_files(("--output", output), ("--html", html), *exports, force=force)
+    check_files(("--output", output), ("--html", html), ("--plot", plot), *exports, force=force)
+    check_plot_option(plot)
     for path in export:
         check_format(path)
     target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
@@ -94,16 +107,14 @@ def explain_command(
         return show_what_if(file, target, gpu=gpu, memory=memory, python=python)
     unfit_paths = (request, html, *export)
     if file.is_dir():
-        return _show_recording(file, target, full=full, unfit=unfit_paths)
+        return _show_recording(file, target, full=full, plot=plot, unfit=unfit_paths)
     result = explain_file(file, request=request, try_remedies=try_remedies, python=python)
     if result.has_record_alone:
-        return _show_recording(file, target, full=full, unfit=unfit_paths)
+        return _show_recording(file, target, full=full, plot=plot, unfit=unfit_paths)
 
     # The answer to a request is among what is reserved.
     print_report = print_explain if full or request is not None else print_brief_explain
-    files = [result.export(path, force=force) for path in export]
-    if html is not None:
-        files.append(write_text(result.html, html, force=force))
+    files = _write_files(result, export, html, plot, force=force)
     is_written = write_result(
         target,
         lambda: result.document,
@@ -113,8 +124,32 @@ def explain_command(
     return result.exit_code if is_written else UNWRITABLE
 
 
+def _write_files(
+    result: Explanation,
+    export: tuple[Path, ...],
+    html: Path | None,
+    plot: Path | None,
+    *,
+    force: bool,
+) -> list[Path]:
+    """Writes what was asked for beside the report."""
+    from ullage.files import write_text
+
+    files = [result.export(path, force=force) for path in export]
+    if html is not None:
+        files.append(write_text(result.html, html, force=force))
+    if plot is not None:
+        files.append(result.plot(plot, force=force))
+    return files
+
+
 def _show_recording(
-    file: Path, output: Output, *, full: bool, unfit: tuple[str | Path | None, ...]
+    file: Path,
+    output: Output,
+    *,
+    full: bool,
+    plot: Path | None,
+    unfit: tuple[str | Path | None, ...],
 ) -> int:
     """Explains a recording that has no trace, or those of a job's ranks."""
     from ullage.api.record import read_recording
@@ -126,7 +161,7 @@ def _show_recording(
             "--mode full, and give one file"
         )
     recorded = read_recording(file)
-    is_written = show_recorded(recorded, replace(output, is_full=full))
+    is_written = show_recorded(recorded, replace(output, is_full=full), plot=plot)
     return recorded.exit_code if is_written else UNWRITABLE
 
 

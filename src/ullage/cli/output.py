@@ -127,6 +127,14 @@ def check_files(*options: tuple[str, Path | None], force: bool) -> None:
         taken[path.absolute()] = option
 
 
+def check_plot_option(plot: Path | None) -> None:
+    """Raises SpecError where what --plot names cannot be drawn: before the work, not after it."""
+    if plot is not None:
+        from ullage.report.page.plot import check_plot
+
+        check_plot(plot)
+
+
 def write_run(
     run: Run,
     output: Output,

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from ullage.cli.options import flags
-from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
+from ullage.cli.output import (
+    FILE,
+    UNWRITABLE,
+    Output,
+    check_files,
+    check_plot_option,
+    write_result,
+)
+from ullage.errors import SpecError
 
 if TYPE_CHECKING:
     from ullage.api.record import Recorded
@@ -21,7 +29,7 @@ if TYPE_CHECKING:
         {
             "Most used": ("mode", "snapshot", "python"),
             "Recording": ("ring", "every", "publish", "track"),
-            "Output": ("output", "as_json", "full", "force", "quiet"),
+            "Output": ("output", "plot", "as_json", "full", "force", "quiet"),
         }
     ),
 )
@@ -67,6 +75,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE", help="Also write the run document (JSON)."
 )
+@flags.plot_recorded
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the run document (JSON) instead of the report."
 )
@@ -84,6 +93,7 @@ def record_command(
     publish: bool,
     track: tuple[str, ...],
     output: Path | None,
+    plot: Path | None,
     as_json: bool,
     full: bool,
     force: bool,
@@ -101,19 +111,31 @@ def record_command(
     from ullage.api.record import default_recording, record_program
 
     path = snapshot or default_recording(program, python)
-    check_files(("--output", output), force=force)
+    check_files(("--output", output), ("--plot", plot), force=force)
+    check_plot_option(plot)
     target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force, is_full=full)
     recorded = record_program(
         program, snapshot=path, mode=mode, ring=ring, every=every, publish=publish, trackers=track,
         python=python, force=force, stdout_to_stderr=as_json,
     )  # fmt: skip
-    is_written = show_recorded(recorded, target, files=recorded.files)
+    is_written = show_recorded(recorded, target, files=recorded.files, plot=plot)
     return recorded.exit_code if is_written else UNWRITABLE
 
 
-def show_recorded(recorded: Recorded, output: Output, *, files: tuple[Path, ...] = ()) -> bool:
-    """Shows the report of what was recorded, and names the files that were written."""
+def show_recorded(
+    recorded: Recorded, output: Output, *, files: tuple[Path, ...] = (), plot: Path | None = None
+) -> bool:
+    """Shows the report of what was recorded, draws the plot, and names the files that were
+    written. What cannot be drawn does not hide the report.
+    """
     from ullage.report.text.run import print_brief, print_run, verdict_line
+
+    problems = []
+    if plot is not None:
+        try:
+            files = (*files, recorded.plot(plot, force=output.force))
+        except (OSError, SpecError) as error:
+            problems.append(f"{str(plot)!r} was not drawn: {error}")
 
     print_report = print_run if output.is_full else print_brief
     return write_result(
@@ -121,4 +143,5 @@ def show_recorded(recorded: Recorded, output: Output, *, files: tuple[Path, ...]
         lambda: recorded.document,
         lambda: output.show(recorded.report, verdict_line, print_report),
         files,
+        problems,
     )

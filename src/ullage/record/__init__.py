@@ -5,6 +5,8 @@ The package itself can be called: it is what `ullage.record` is.
     with ullage.record("run.ullage"):
         train()
     recording = ullage.record.attach()
+    with ullage.record.request("chat"):
+        answer()
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from ullage.record.measured.entrance import Recording
+    from ullage.record.measured.pressure.request_log import Request
 
 
 def attach(path: str | os.PathLike[str] | None = None, **options: object) -> Recording:
@@ -23,6 +28,15 @@ def attach(path: str | os.PathLike[str] | None = None, **options: object) -> Rec
     from ullage.record.measured import entrance
 
     return entrance.attach(path, **options)  # type: ignore[arg-type]
+
+
+def request(
+    name: str = "request", num_tokens: int | None = None
+) -> AbstractContextManager[Request]:
+    """While this lasts, a request is answered; see `ullage.record.measured.entrance.request`."""
+    from ullage.record.measured import entrance
+
+    return entrance.request(name, num_tokens)
 
 
 class _Package(ModuleType):

@@ -6,6 +6,7 @@ patches.undo()                  # the very objects that were there are there aga
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 _ABSENT = object()
@@ -16,6 +17,11 @@ class Patches:
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, str, object, object]] = []
+        self._calls: list[Callable[[], None]] = []
+
+    def on_undo(self, call: Callable[[], None]) -> None:
+        """Calls this before everything is put back: it calls off what is still to be replaced."""
+        self._calls.append(call)
 
     def replace(self, owner: Any, name: str, value: object) -> None:
         """Sets an attribute of a module, a class or an object."""
@@ -26,6 +32,9 @@ class Patches:
         """Puts everything back; returns the names of what others have replaced since, which stays:
         what they put there may call ours.
         """
+        for call in self._calls:
+            call()
+        self._calls.clear()
         left: list[str] = []
         for owner, name, before, ours in reversed(self._rows):
             if vars(owner).get(name, _ABSENT) is not ours:

@@ -12,6 +12,7 @@ from ullage.explain.snapshot import SnapshotReport
 from ullage.gate.compare import Comparison
 from ullage.gate.reasons import find_reasons
 from ullage.gate.verdicts import Judged
+from ullage.trace.model import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,11 @@ class ExplainView:
     report: SnapshotReport
     findings: tuple[Finding, ...]
     request_bytes: int | None = None
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """What ullage recorded: one, or none in a snapshot of PyTorch's alone."""
+        return () if self.report.record is None else (self.report.record,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ullage.trace import field_checks
+from ullage.trace.pressure import MeasuredPressure, parse_pressure
 from ullage.trace.record_schema import ROWS
 
 
@@ -32,6 +33,7 @@ class Measured:
         num_others: of each device, how many processes used it beside this one when CUDA started;
             None: NVML did not tell. Empty in a record of an earlier version.
         is_phantom: whether the GPU was the phantom.
+        pressure: on the allocator, beside times; None in a record of an earlier version.
     """
 
     mode: str
@@ -40,6 +42,7 @@ class Measured:
     step_peaks: tuple[StepsPeak, ...]
     num_others: tuple[int | None, ...] = ()
     is_phantom: bool = False
+    pressure: MeasuredPressure | None = None
 
     @property
     def num_steps(self) -> int:
@@ -63,6 +66,7 @@ def parse_measured(fields: Mapping[str, Any]) -> Measured | None:
         step_peaks=field_checks.parse_rows(measured, "step_peaks", _parse_step),
         num_others=_parse_others(measured.get("num_others", [])),
         is_phantom=measured.get("is_phantom") is True,
+        pressure=parse_pressure(measured.get("pressure")),
     )
 
 

@@ -34,6 +34,18 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "graphs": ("position", "num_nodes", "chain"),
     "step_peaks": ("first", "num_steps", "allocated_bytes", "reserved_bytes", "seconds"),
     "waits": ("first", "num_steps", "seconds", "waited_s", "idle_low_s", "idle_high_s"),
+    "step_times": ("bin", "num_steps", "num_recent", "num_with_retry", "num_with_device_free"),
+    "windows": (
+        "first", "num_steps", "began_s", "seconds", "allocated_bytes", "reserved_bytes",
+        "inactive_split_bytes", "num_alloc_retries", "num_device_frees",
+    ),
+    "window_times": ("window", "bin", "num_steps"),
+    "request_times": ("name", "bin", "num_requests", "num_recent"),
+    "last_requests": (
+        "name", "began_s", "seconds", "begin_bytes", "end_bytes", "peak_bytes", "num_calls",
+        "num_tokens", "first_call_bytes", "last_call_bytes", "num_beside", "has_failed",
+    ),
+    "token_growth": ("call", "bytes"),
 }  # fmt: skip
 """What the entries of a list are, where each is a row of values."""
 
@@ -199,6 +211,28 @@ class BasisFields(TypedDict):
     not_initialised: SkippedFields
 
 
+class PressureFields(TypedDict):
+    """What the allocator had to do, beside how long steps and requests took.
+
+    Times are counted in the bins of ullage.trace.durations. step_times: of all steps, of the last
+    `num_recent`, and of those with a retry or a cudaFree. windows: steps in a row; window_times
+    counts theirs. has_device_frees: whether this torch counts cudaFrees. last_requests: of
+    `num_requests` in all; num_calls is how often the model was called meanwhile, num_beside how
+    many other requests were open at once. token_growth: what was allocated after a call, in the
+    request with the most calls of those that were alone.
+    """
+
+    step_times: Rows
+    windows: Rows
+    window_times: Rows
+    num_recent: int
+    has_device_frees: bool
+    num_requests: int
+    request_times: Rows
+    last_requests: Rows
+    token_growth: Rows
+
+
 class MeasuredFields(TypedDict):
     """What a record on a real GPU has besides.
 
@@ -214,6 +248,7 @@ class MeasuredFields(TypedDict):
     step_peaks: Rows
     num_others: NotRequired[list[int | None]]
     is_phantom: NotRequired[bool]
+    pressure: NotRequired[PressureFields]
 
 
 class BatchWaitFields(TypedDict):

@@ -32,6 +32,15 @@ REST: dict[str, Any] = {
     "measured": {
         "mode": "full", "driver": "580.95.05", "num_lost": 0, "step_peaks": [[0, 3, 4, 8, 0.5]],
         "num_others": [2, None], "is_phantom": True,
+        "pressure": {
+            "step_times": [[500, 3, 3, 1, 1]],
+            "windows": [[0, 3, 0.0, 0.5, 4, 8, 2, 1, 2]],
+            "window_times": [[0, 500, 3]],
+            "num_recent": 1000, "has_device_frees": True, "num_requests": 1,
+            "request_times": [["chat", 600, 1, 1]],
+            "last_requests": [["chat", 0.1, 0.2, 1, 2, 4, 2, 2, 2, 3, 0, False]],
+            "token_growth": [[1, 2], [2, 3]],
+        },
     },
     "holders": [[0, 0, 1 << 30, "x in train()"]],
     "graphs": [[0, 3, "loss in train()"]],
@@ -103,7 +112,8 @@ def test_the_record_of_this_test_is_that_of_the_schema(
     whole: dict[str, Any], schema_differences: Callable[[dict[str, Any]], list[str]]
 ) -> None:
     assert schema_differences(whole) == []
-    rows = whole | whole["measured"] | whole["batch_waits"]
+    measured = whole["measured"]
+    rows = whole | measured | measured["pressure"] | whole["batch_waits"]
     assert all(rows[name] for name in ROWS)
 
 

@@ -75,6 +75,12 @@ plot = click.option(
     "--plot", type=FILE, metavar="FILE", help="Draw the result: .svg, .png or .pdf."
 )
 html = click.option("--html", type=FILE, metavar="FILE", help="Also write an HTML page.")
+plot_recorded = click.option(
+    "--plot",
+    type=FILE,
+    metavar="FILE",
+    help="Draw what was recorded: memory, step times, retries, latencies (.svg, .png, .pdf).",
+)
 as_json = click.option(
     "--json", "as_json", is_flag=True, help="Print the JSON document instead of the report."
 )

@@ -14,6 +14,7 @@ from ullage.record.patches import Patches
 from ullage.record.session.peaks import Peaks
 
 _PEAK = "peak"
+_LEVELS = ("allocated_bytes", "reserved_bytes")
 Stats = dict[str, Any]
 
 
@@ -26,6 +27,7 @@ class Counters:
         self._stats: Callable[[int], Stats] = self._c._cuda_memoryStats
         self._reset: Callable[[int], None] = self._c._cuda_resetPeakMemoryStats
         self._seen: dict[int, Stats] = {}  # by the program: the peaks that our resets took
+        self._latest: dict[int, Stats] = {}
 
     def install(self, patches: Patches) -> None:
         """Stands in front of the program's questions and resets."""
@@ -36,15 +38,18 @@ class Counters:
         """Ends; what the program would have seen of peaks before is lost: torch cannot be told."""
         self._seen.clear()
 
+    def latest(self, device: int) -> Stats:
+        """What `take` has just read, or, where it did not, the statistics of now."""
+        return self._latest.pop(device, None) or self._stats(device)
+
     def take(self, device: int) -> tuple[int, int]:
         """The highest bytes since this was last called: allocated, reserved."""
-        stats = self._stats(device)
+        self._latest[device] = stats = self._stats(device)
+        allocated, reserved = (stats[name]["all"][_PEAK] for name in _LEVELS)
         self._peaks.keep_peaks(device, stats)
         self._seen[device] = _with_higher_peaks(stats, self._seen.get(device, {}))
         self._reset(device)
-        return int(stats["allocated_bytes"]["all"][_PEAK]), int(
-            stats["reserved_bytes"]["all"][_PEAK]
-        )
+        return int(allocated), int(reserved)
 
     def _stats_for_program(self, device: int) -> Stats:
         return _with_higher_peaks(self._stats(device), self._seen.get(device, {}))
@@ -56,14 +61,15 @@ class Counters:
 
 
 def _with_higher_peaks(stats: Stats, others: Mapping[str, Any]) -> Stats:
-    """The statistics with each peak at least what the others have."""
-    merged: Stats = {}
+    """The statistics, each peak of which becomes at least what the others have. They are changed in
+    place: torch makes new ones for each question.
+    """
     for name, value in stats.items():
         other = others.get(name)
-        if isinstance(value, dict) and isinstance(other, dict):
-            merged[name] = _with_higher_peaks(value, other)
-        elif name == _PEAK and other is not None:
-            merged[name] = max(value, other)
+        if not isinstance(value, dict) or not isinstance(other, dict):
+            continue
+        if _PEAK in value:
+            value[_PEAK] = max(value[_PEAK], other.get(_PEAK, 0))
         else:
-            merged[name] = value
-    return merged
+            _with_higher_peaks(value, other)
+    return stats

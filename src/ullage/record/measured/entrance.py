@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ContextDecorator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ullage.protocol.variables import RUN_DIR
+from ullage.record.measured.pressure.request_log import Request
 from ullage.record.measured.recording_settings import Mode, RecordingSettings, parse_ring
 from ullage.record.session.settings import launcher_rank
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ullage.record.trackers.tracking import Tracking
 
 _COMPACT = ".ullage"
+_RECORDER = "ullage.record.measured.recorder"
 _CHOICES = ", ".join(repr(mode.value) for mode in Mode)
 
 
@@ -129,6 +131,12 @@ class Recording(ContextDecorator):
         if self._recorder is not None:
             self._recorder.step()
 
+    def request(
+        self, name: str = "request", num_tokens: int | None = None
+    ) -> AbstractContextManager[Request]:
+        """While it is open, a request is answered; see `request`."""
+        return request(name, num_tokens)
+
 
 def attach(
     path: str | os.PathLike[str] | None = None,
@@ -148,6 +156,31 @@ def attach(
     )
     recording.attach()
     return recording
+
+
+@contextmanager
+def request(name: str = "request", num_tokens: int | None = None) -> Iterator[Request]:
+    """While this lasts, the program answers a request: whatever records this process counts its
+    time, and its memory while it was open. Where nothing does, this does nothing.
+
+        with ullage.record.request("chat") as request:
+            request.num_tokens = answer()
+
+    Args:
+        name: of its kind; requests of a name are counted together.
+        num_tokens: how many tokens it makes, which can be set later; None: not known.
+
+    Raises:
+        SpecError: the name is no text, or the tokens are no number.
+    """
+    recorder = None
+    if _RECORDER in sys.modules:
+        recorder = sys.modules[_RECORDER].current()
+    if recorder is None:
+        yield Request(name, num_tokens)
+    else:
+        with recorder.pressure.request(name, num_tokens) as opened:
+            yield opened
 
 
 record: Callable[..., Recording] = Recording

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from ullage.record.measured.event_hook import EventHook, Ring
     from ullage.record.measured.step_peaks import StepPeaks
     from ullage.record.session.peaks import Peaks
-    from ullage.trace.record_schema import DeviceFields, EventColumns, ExitFields, MeasuredFields
+    from ullage.trace.record_schema import (
+        DeviceFields,
+        EventColumns,
+        ExitFields,
+        MeasuredFields,
+        PressureFields,
+    )
 
 _NO_EVENTS: EventColumns = {
     "address": b"", "bytes": b"", "reserved": b"", "scope": b"", "device": b"", "kind": b"",
@@ -95,7 +101,11 @@ def device_fields(torch: ModuleType, peaks: Peaks, outside: dict[int, int]) -> l
 
 
 def measured_fields(
-    mode: str, num_lost: int, step_peaks: StepPeaks, num_others: list[int | None]
+    mode: str,
+    num_lost: int,
+    step_peaks: StepPeaks,
+    num_others: list[int | None],
+    pressure: PressureFields,
 ) -> MeasuredFields:
     """What says that this was measured, and how."""
     return {
@@ -105,6 +115,7 @@ def measured_fields(
         "step_peaks": [list(row) for row in step_peaks.rows()],
         "num_others": num_others,
         "is_phantom": PHANTOM in os.environ,
+        "pressure": pressure,
     }
 
 

@@ -29,6 +29,7 @@ from ullage.record.measured.attached import attached, register_once
 from ullage.record.measured.counters import Counters
 from ullage.record.measured.event_hook import EventHook
 from ullage.record.measured.other_processes import count_others
+from ullage.record.measured.pressure.gauge import PressureGauge
 from ullage.record.measured.publication import Publication
 from ullage.record.measured.recording_file import RUNNING, RecordingFile
 from ullage.record.measured.recording_settings import Mode, RecordingSettings
@@ -92,11 +93,13 @@ class Recorder:
         self._retention = Retention(limits, *parts)
         self._step_peaks = StepPeaks(limits.num_steps)
         self._num_optimizer_steps = 0
+        self.pressure = PressureGauge(
+            torch, self._peaks, self._counters, take_peak=self._take_peak,
+            is_on=lambda: self._is_on, on_error=self._note_error,
+        )  # fmt: skip
         self._skips = ScalerSkips(torch, self._count_optimizer_steps)
         self._publication = Publication(torch, self._peaks)
-        self.report = StepReport(
-            torch, self._step_peaks, self._publication, self._skips, self._take_peak
-        )
+        self.report = StepReport(self._step_peaks, self._publication, self._skips, self.pressure)
         self._file = RecordingFile(settings.path, settings.flush_s)
         self._handle: Any = None
 
@@ -131,6 +134,7 @@ class Recorder:
             steps = optimizer_hooks(torch).register_optimizer_step_post_hook
             self._handle = steps(lambda *_: self._count_optimizer_step())
         self._skips.install(self._patches)
+        self.pressure.watch_generation(self._patches)
         if self._settings.is_published:
             remark = self._publication.begin()
             self._warnings += [] if remark is None else [remark]
@@ -374,6 +378,6 @@ class Recorder:
                 *record_document.remarks(num_lost, remark),
             ],
             "measured": record_document.measured_fields(
-                mode, num_lost, self._step_peaks, self._num_others
+                mode, num_lost, self._step_peaks, self._num_others, self.pressure.fields()
             ),
         }

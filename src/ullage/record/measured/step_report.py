@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import ModuleType
-from typing import Any
 
+from ullage.record.measured.pressure.gauge import PressureGauge
 from ullage.record.measured.publication import Publication
 from ullage.record.measured.scaler_skips import ScalerSkips
 from ullage.record.measured.step_peaks import StepPeaks
@@ -20,10 +19,9 @@ class StepReport:
     """Steps and phases, as they are noted and published.
 
     Args:
-        torch: the module.
         step_peaks: where the peaks of steps go.
         publication, skips: what is published, and the skipped steps that are a part of it.
-        take_peak: the highest bytes of a device since it was last called: allocated, reserved.
+        pressure: reads the allocator's counters, and is told of the steps.
 
     Attributes:
         on_step: is told of each step: allocated and reserved bytes at most, and its seconds.
@@ -31,17 +29,15 @@ class StepReport:
 
     def __init__(
         self,
-        torch: ModuleType,
         step_peaks: StepPeaks,
         publication: Publication,
         skips: ScalerSkips,
-        take_peak: Callable[[int], tuple[int, int]],
+        pressure: PressureGauge,
     ) -> None:
-        self._torch: Any = torch
         self._step_peaks = step_peaks
         self._publication = publication
         self._skips = skips
-        self._take_peak = take_peak
+        self._pressure = pressure
         self._phase: str | None = None  # None where marks are not noted: in the mode counters
         self._began_s = time.monotonic()
         self.on_step: Callable[[int, int, float], None] = lambda *_: None
@@ -49,11 +45,11 @@ class StepReport:
     def end_step(self) -> None:
         """A step has ended."""
         now_s = time.monotonic()
-        levels = [self._take_peak(index) for index in range(self._torch.cuda.device_count())]
-        allocated_bytes, reserved_bytes = max(levels, default=(0, 0))
+        allocated_bytes, reserved_bytes = max(self._pressure.take_levels(), default=(0, 0))
         seconds, self._began_s = now_s - self._began_s, now_s
         self._step_peaks.add(allocated_bytes, reserved_bytes, seconds)
         self._publication.note_step(allocated_bytes, reserved_bytes, seconds)
+        self._pressure.add_step(allocated_bytes, reserved_bytes, seconds)
         self.publish()
         self.on_step(allocated_bytes, reserved_bytes, seconds)
 

@@ -28,6 +28,10 @@ _COUNTS = {
     "num_ooms": ("num_ooms",),
     "num_alloc_retries": ("num_alloc_retries",),
 }
+_PRESSURE = {
+    "num_alloc_retries": ("num_alloc_retries",),
+    "num_device_frees": ("num_device_free",),
+}
 
 
 class Peaks:
@@ -71,6 +75,15 @@ class Peaks:
         counts = {name: _look(stats, path) + earlier.get(name, 0) for name, path in _COUNTS.items()}
         return cast("PeakFields", peaks | counts)
 
+    def count_pressure(self, device: int, stats: Mapping[str, Any]) -> tuple[int, int]:
+        """Retries and cudaFrees of a device over the whole life of the process, whatever was
+        reset, by its statistics of now.
+        """
+        earlier = self._kept.get(device, {})
+        retries, frees = (_look(stats, path) + earlier.get(name, 0)
+                          for name, path in _PRESSURE.items())  # fmt: skip
+        return retries, frees
+
     def _keep_peaks(self, device: int) -> None:
         self.keep_peaks(device, self._c._cuda_memoryStats(device))
 
@@ -82,7 +95,7 @@ class Peaks:
 
     def _keep_counts(self, device: int) -> None:
         counts, stats = self._kept.setdefault(device, {}), self._c._cuda_memoryStats(device)
-        for name, path in _COUNTS.items():
+        for name, path in (_COUNTS | _PRESSURE).items():
             counts[name] = _look(stats, path) + counts.get(name, 0)
 
 

@@ -16,6 +16,7 @@ from ullage.report.document.explain_recorded import recorded_document
 from ullage.report.document.explain_series import series_document
 from ullage.report.document.fields import Document
 from ullage.report.document.findings import finding_document
+from ullage.report.document.pressure import pressure_document
 from ullage.report.text.explain import explain_line
 from ullage.report.text.explain_parts import describe_device
 from ullage.report.views import ExplainView
@@ -29,6 +30,7 @@ def explain_document(view: ExplainView) -> Document:
     """The document: the contents of the text report, with complete tables."""
     report = view.report
     record = report.record
+    pressure = None if record is None else pressure_document(record.measured)
     return {
         "schema": EXPLAIN_SCHEMA,
         "file": view.path,
@@ -42,6 +44,7 @@ def explain_document(view: ExplainView) -> Document:
         "remark": report.record_remark or None,
         "findings": [finding_document(finding) for finding in view.findings],
         "devices": [_device(view, device) for device in report.devices],
+        **({} if pressure is None else {"pressure": pressure}),
     }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from ullage.explain.run import Process, RunReport
 from ullage.explain.stops import describe_stop
 from ullage.report.document.fields import Document
 from ullage.report.document.findings import finding_document
+from ullage.report.document.pressure import pressure_document
 from ullage.report.document.time import time_document
 from ullage.techniques.applying.outcome import Outcome
 from ullage.trace.model import Stop
@@ -82,7 +83,7 @@ def _plan(outcome: Outcome | None) -> Document | None:
 
 
 def _process(process: Process) -> Document:
-    oom = process.oom
+    oom, pressure = process.oom, pressure_document(process.record.measured)
     return {
         "pid": process.record.pid,
         "rank": process.record.rank,
@@ -95,6 +96,8 @@ def _process(process: Process) -> Document:
             "where": oom.where or "",
             "findings": [finding_document(finding) for finding in process.findings],
         },
+        # A prediction has no such field: nothing of it was measured.
+        **({} if pressure is None else {"pressure": pressure}),
     }
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".svg", ".png", ".pdf")
 # Okabe and Ito's palette, as in palette.py: distinct under the common kinds of colour blindness.
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _SIZE_INCHES = (7.5, 4.5)
 # The kinds of segmentations, by the beginnings of their names.
 _CUTS = ("none", "uniform", "square root", "optimal", "one each")
@@ -61,7 +61,7 @@ def plot_segments(report: ChainReport, path: Path) -> None:
     """Draws the peak of allocated memory over the number of recomputed operations."""
     figure, axes = _empty(" ".join(report.program))
     ran = [cut for cut in report.cuts if not cut.why_not]
-    for kind, (name, color) in enumerate(zip(_CUTS, _COLORS, strict=False)):
+    for kind, (name, color) in enumerate(zip(_CUTS, COLORS, strict=False)):
         of_kind = [cut for cut in ran if cut.name.startswith(name)]
         xs = [100 * cut.recomputed for cut in of_kind]
         ys = [cut.allocated_bytes / GIB for cut in of_kind]
@@ -108,7 +108,7 @@ def _draw_curves(axes: Axes, report: SweepReport, axis: str) -> None:
         rest += [point.setting.gpu.slug] if len(report.gpus) > 1 else []
         groups.setdefault(", ".join(rest), []).append(point)
     for number, (where, members) in enumerate(groups.items()):
-        color, which = _COLORS[number % len(_COLORS)], f" ({where})" if where else ""
+        color, which = COLORS[number % len(COLORS)], f" ({where})" if where else ""
         fitting = sorted((point for point in members if point.fits), key=lambda p: _x(p, axis))
         xs = [_x(point, axis) for point in fitting]
         used = [point.used_bytes / GIB for point in fitting]
@@ -132,7 +132,7 @@ def _draw_bars(axes: Axes, report: SweepReport) -> None:
         for point in report.points
     ]
     heights = [point.used_bytes / GIB if point.fits else 0.0 for point in report.points]
-    axes.bar(names, heights, color=_COLORS[0], label="whole device")
+    axes.bar(names, heights, color=COLORS[0], label="whole device")
     if not report.is_unlimited:
         totals = [point.setting.gpu.total_bytes / GIB for point in report.points]
         axes.plot(names, totals, "_", color="#555555", markersize=24, label="the GPU's memory")

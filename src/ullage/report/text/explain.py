@@ -32,6 +32,7 @@ from ullage.report.text.explain_parts import (
 )
 from ullage.report.text.explain_recorded import recorded_parts
 from ullage.report.text.modules import module_table
+from ullage.report.text.pressure import brief_pressure, full_pressure
 from ullage.report.views import ExplainView
 from ullage.trace.model import Category
 from ullage.units import format_bytes
@@ -92,6 +93,7 @@ def _parts(view: ExplainView, bar: str, width: int) -> Iterator[RenderableType]:
     yield from _findings(view.findings, width)
     for device in view.report.devices:
         yield from _device_parts(view, device, bar, width)
+    yield from full_pressure(view.records, width)
 
 
 def _brief_parts(view: ExplainView, width: int) -> Iterator[RenderableType]:
@@ -116,6 +118,7 @@ def _brief_parts(view: ExplainView, width: int) -> Iterator[RenderableType]:
         yield _finding_head(finding, width, 1 if finding.is_fatal else _BRIEF)
         lines = _cut(_wrap(f"do: {finding.change}", width, " " * 9), width, num_lines)
         yield Text("\n".join(lines))
+    yield from brief_pressure(view.records, width)
     more = len(view.findings) - _MAX_NAMED
     rest = f"{more} more findings, " if more > 1 else "1 more finding, " * (more == 1)
     yield Text(f"--full prints {rest}the evidence, what is reserved, and the steps", style="dim")

@@ -33,6 +33,7 @@ from ullage.report.palette import (
 )
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.report.text.modules import module_table
+from ullage.report.text.pressure import brief_pressure, full_pressure
 from ullage.report.text.remedies import remedy_parts
 from ullage.report.text.run_parts import (
     assumed_bytes,
@@ -95,6 +96,7 @@ def _parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
     if len(report.devices) > 1 or report.covers:
         yield from _all_devices(report.devices, dict(report.covers))
     yield from full_time(report, bar, width)
+    yield from full_pressure([process.record for process in report.processes], width)
     if report.devices:
         yield Text("\nHost memory", style="bold")
         yield host_table(report.host)
@@ -114,6 +116,7 @@ def _brief_parts(report: RunReport, bar: str, width: int) -> Iterator[Renderable
     owners = textwrap.wrap(_owners_line(fullest), width, subsequent_indent="  ")
     yield from map(Text, owners)
     yield from brief_time(report, bar)
+    yield from brief_pressure([process.record for process in report.processes], width)
     yield Text(_assumptions_line(report, width), overflow="ellipsis", no_wrap=True)
     if len(report.devices) > 1 or report.covers:
         yield from _all_devices(report.devices, dict(report.covers))

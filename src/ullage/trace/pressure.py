@@ -1,0 +1,187 @@
+"""Pressure on the allocator in a record: steps in windows, requests, and how long each took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ullage.errors import SnapshotError
+from ullage.trace import field_checks
+from ullage.trace.durations import NUM_BINS, Durations
+from ullage.trace.record_schema import ROWS
+
+
+class Window(NamedTuple):
+    """Some steps in a row: the first, how many, when they began (from the beginning of the
+    recording on) and how long they took together; their highest bytes; their retries and cudaFrees;
+    the time of each.
+    """
+
+    first: int
+    num_steps: int
+    began_s: float
+    seconds: float
+    allocated_bytes: int
+    reserved_bytes: int
+    inactive_split_bytes: int
+    num_alloc_retries: int
+    num_device_frees: int
+    times: Durations
+
+
+class StepTimes(NamedTuple):
+    """The times of all steps, of the last ones, and of those with a retry or a cudaFree."""
+
+    all: Durations
+    recent: Durations
+    with_retry: Durations
+    with_device_free: Durations
+
+
+class RequestTimes(NamedTuple):
+    """The times of all requests of a name, and of the last ones."""
+
+    all: Durations
+    recent: Durations
+
+
+class RequestRow(NamedTuple):
+    """A request: its memory is what was allocated when it began and ended, at most, and after the
+    first and the last call of the model.
+    """
+
+    name: str
+    began_s: float
+    seconds: float
+    begin_bytes: int
+    end_bytes: int
+    peak_bytes: int
+    num_calls: int
+    num_tokens: int | None
+    first_call_bytes: int | None
+    last_call_bytes: int | None
+    num_beside: int
+    has_failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPressure:
+    """The pressure of a record.
+
+    Attributes:
+        num_recent: how many the last steps, or requests of a name, are at most.
+        has_device_frees: whether this torch counts cudaFrees.
+        windows: all steps, oldest first.
+        requests: by their name.
+        last_requests: of `num_requests` the last ones.
+        token_growth: the number of a call of the model and the bytes allocated after it, in the
+            request with the most calls of those that had none beside them.
+    """
+
+    num_recent: int
+    has_device_frees: bool
+    steps: StepTimes
+    windows: tuple[Window, ...]
+    num_requests: int
+    requests: Mapping[str, RequestTimes]
+    last_requests: tuple[RequestRow, ...]
+    token_growth: tuple[tuple[int, int], ...]
+
+
+def parse_pressure(value: object) -> MeasuredPressure | None:
+    """The field of a record; None: an earlier version wrote it.
+
+    Raises:
+        SnapshotError: it is damaged.
+    """
+    if value is None:
+        return None
+    fields = field_checks.typed(value, dict, "pressure")
+    return MeasuredPressure(
+        num_recent=field_checks.size(fields, "num_recent", 0),
+        has_device_frees=fields.get("has_device_frees") is True,
+        steps=StepTimes(*_parse_times(_rows(fields, "step_times"), "step_times")),
+        windows=_parse_windows(fields),
+        num_requests=field_checks.size(fields, "num_requests", 0),
+        requests=_parse_request_times(fields),
+        last_requests=field_checks.parse_rows(fields, "last_requests", _parse_request),
+        token_growth=tuple(
+            (_whole(call, "token_growth"), _whole(size, "token_growth"))
+            for call, size in _rows(fields, "token_growth")
+        ),
+    )
+
+
+def _rows(fields: Mapping[str, Any], name: str) -> list[Sequence[Any]]:
+    width = len(ROWS[name])
+    return [field_checks.row(entry, width, name) for entry in field_checks.rows(fields, name)]
+
+
+def _whole(value: object, name: str) -> int:
+    return field_checks.size({name: value}, name)
+
+
+def _parse_times(rows: Sequence[Sequence[Any]], name: str) -> list[Durations]:
+    """Columns of counts, by the bins that the first column has."""
+    width = len(ROWS[name]) - (2 if name == "request_times" else 1)
+    columns: list[Counter[int]] = [Counter() for _ in range(width)]
+    for number, *counts in rows:
+        for column, count in zip(columns, counts, strict=True):
+            if count:
+                column[_bin(number, name)] += _whole(count, name)
+    return [Durations(column) for column in columns]
+
+
+def _bin(number: object, name: str) -> int:
+    if _whole(number, name) >= NUM_BINS:
+        raise SnapshotError(f"{name} has the bin {number}; expected 0 to {NUM_BINS - 1}")
+    return _whole(number, name)
+
+
+def _parse_windows(fields: Mapping[str, Any]) -> tuple[Window, ...]:
+    rows = _rows(fields, "windows")
+    times: list[Counter[int]] = [Counter() for _ in rows]
+    for place, number, count in _rows(fields, "window_times"):
+        if _whole(place, "window_times") >= len(rows):
+            raise SnapshotError(f"window_times names the window {place} of {len(rows)}")
+        times[place][_bin(number, "window_times")] += _whole(count, "window_times")
+    return tuple(_parse_window(row, Durations(own)) for row, own in zip(rows, times, strict=True))
+
+
+def _parse_window(row: Sequence[Any], times: Durations) -> Window:
+    first, num_steps, began_s, seconds, *levels = row
+    allocated, reserved, split, retries, frees = (_whole(number, "windows") for number in levels)
+    return Window(
+        _whole(first, "windows"), _whole(num_steps, "windows"), _seconds(began_s, "windows"),
+        _seconds(seconds, "windows"), allocated, reserved, split, retries, frees, times,
+    )  # fmt: skip
+
+
+def _parse_request_times(fields: Mapping[str, Any]) -> Mapping[str, RequestTimes]:
+    by_name: dict[str, list[Sequence[Any]]] = {}
+    for name, *row in _rows(fields, "request_times"):
+        by_name.setdefault(field_checks.shown(name, "request_times"), []).append(row)
+    return {
+        name: RequestTimes(*_parse_times(rows, "request_times")) for name, rows in by_name.items()
+    }
+
+
+def _parse_request(entry: object) -> RequestRow:
+    where = "last_requests"
+    name, began_s, seconds, *numbers, has_failed = field_checks.row(entry, len(ROWS[where]), where)
+    begin, end, peak, calls, tokens, first, last, beside = (
+        None if number is None else _whole(number, where) for number in numbers
+    )
+    if None in {begin, end, peak, calls, beside}:
+        raise SnapshotError(f"{where} holds an entry without its bytes or counts")
+    return RequestRow(
+        field_checks.shown(name, where), _seconds(began_s, where), _seconds(seconds, where),
+        begin or 0, end or 0, peak or 0, calls or 0, tokens, first, last, beside or 0,
+        has_failed is True,
+    )  # fmt: skip
+
+
+def _seconds(value: object, name: str) -> float:
+    return field_checks.seconds({name: value}, name)
