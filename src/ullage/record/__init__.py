@@ -5,6 +5,7 @@ The package itself can be called: it is what `ullage.record` is.
     with ullage.record("run.ullage"):
         train()
     recording = ullage.record.attach()
+    ullage.record.holders()  # what has a name on the GPU, and how to let it go
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ullage.record.measured.entrance import Recording
+    from ullage.record.owners.held_memory import HeldMemory
 
 
 def attach(path: str | os.PathLike[str] | None = None, **options: str | float | None) -> Recording:
@@ -23,6 +25,13 @@ def attach(path: str | os.PathLike[str] | None = None, **options: str | float | 
     from ullage.record.measured import entrance
 
     return entrance.attach(path, **options)  # type: ignore[arg-type]
+
+
+def holders(limit: int = 20) -> HeldMemory:
+    """A table of what has a name on the GPU; see `ullage.record.measured.entrance.Recording`."""
+    from ullage.record.measured import entrance
+
+    return entrance.find_holders(limit)
 
 
 class _Package(ModuleType):

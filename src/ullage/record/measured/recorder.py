@@ -68,7 +68,7 @@ class Recorder:
         self._patches = Patches()
         self._hook: EventHook | None = None
         self._history: History | None = None
-        self._has_device = self._is_on = False
+        self._has_device = self.is_on = False
         self._warnings: list[str] = []
         self._outside: dict[int, int] = {}
         self._num_others: list[int | None] = []
@@ -76,12 +76,12 @@ class Recorder:
         self._claims = Claims(torch, self._modules, self._patches)
         self._max_claims = _MAX_CLAIMS
         self._holders = Holders(torch, is_on=settings.mode is not Mode.COUNTERS)
-        self.ooms = OutOfMemories(torch, self._look_at_holders)
+        self.ooms = OutOfMemories(torch, self.look_at_holders)
         self._peaks = Peaks(torch)
         self._counters = Counters(torch, self._peaks)
         self._phases = RemovablePhases(
             torch, self._claims, self._modules,
-            patches=self._patches, on_step=self._note_step, on_error=self._note_error,
+            patches=self._patches, on_step=self._note_step, on_error=self.note_error,
         )  # fmt: skip
         self._step_peaks = StepPeaks()
         self._skips = ScalerSkips(torch, self._count_optimizer_steps)
@@ -109,7 +109,7 @@ class Recorder:
         if _attached:
             raise RuntimeError("this process is recorded already: detach that recording first")
         _attached.append(self)
-        self._is_on = True
+        self.is_on = True
         torch = self._torch
         self._peaks.install(self._patches)
         if self._settings.mode is Mode.COUNTERS:
@@ -140,7 +140,7 @@ class Recorder:
 
     def _begin(self) -> None:
         """CUDA is initialised."""
-        if not self._is_on or self._has_device or os.getpid() != self._pid:
+        if not self.is_on or self._has_device or os.getpid() != self._pid:
             return
         self._has_device = True
         torch = self._torch
@@ -175,7 +175,7 @@ class Recorder:
         """A step has ended, in a program whose steps end with no optimizer."""
         if self._settings.mode is Mode.COUNTERS:
             self._count_step()
-        elif self._is_on:
+        elif self.is_on:
             self._phases.steps.end_by_program()
 
     def _count_optimizer_steps(self) -> int:
@@ -187,7 +187,7 @@ class Recorder:
         self._note_step(self._step_peaks.num_steps + 1)
 
     def _note_step(self, count: int) -> None:
-        if not self._is_on or not self._has_device:
+        if not self.is_on or not self._has_device:
             return
         try:
             self._note_step_peaks()
@@ -199,7 +199,7 @@ class Recorder:
             if self._file.is_due:
                 self._write(RUNNING)
         except Exception as error:  # the program goes on, whatever becomes of its record
-            self._note_error(error)
+            self.note_error(error)
 
     def _note_step_peaks(self) -> None:
         now_s = time.monotonic()
@@ -230,15 +230,16 @@ class Recorder:
         if ring.first:
             self._claims.keep_from(ring.first, ring.births_by_address())
 
-    def _note_error(self, error: Exception) -> None:
+    def note_error(self, error: Exception) -> None:
         """Something of ours failed: it is taken out, and said in the record."""
         self._warnings.append(
             f"the recording ended early, as a callback of ullage failed: {type(error).__name__}: "
             f"{error}"
         )
 
-    def _look_at_holders(self) -> None:
-        if self._settings.mode is not Mode.COUNTERS:
+    def look_at_holders(self) -> None:
+        """Notes who holds what now."""
+        if self._has_device and self._settings.mode is not Mode.COUNTERS:
             self._claims.claim_everything()
             self._holders.look()
 
@@ -246,14 +247,14 @@ class Recorder:
         """torch's observer: an allocation has failed. The file is written now: what comes next may
         be the end.
         """
-        if not self._is_on or os.getpid() != self._pid:
+        if not self.is_on or os.getpid() != self._pid:
             return
         try:
             self.ooms.note(device, requested, total, free)
             if self._file.is_affordable or len(self.ooms.rows) == 1:
                 self._write(RUNNING, is_looked_at=self.ooms.is_looked_at)
         except Exception as error:
-            self._note_error(error)
+            self.note_error(error)
 
     # ---- How it ends -------------------------------------------------------------------------
 
@@ -281,17 +282,17 @@ class Recorder:
 
     def finish(self) -> None:
         """Writes the file and detaches; once, and only in the process that attached."""
-        if self._is_on and os.getpid() == self._pid:
+        if self.is_on and os.getpid() == self._pid:
             self.detach()
 
     def detach(self) -> Path | None:
         """Writes the file and takes every hook out; returns the file, None where none was written:
         no device was used, no path was given, or the disk took nothing, which is said on stderr.
         """
-        if not self._is_on:
+        if not self.is_on:
             return None
         path = self._write()
-        self._is_on = False
+        self.is_on = False
         self._take_out()
         return path
 
@@ -314,7 +315,7 @@ class Recorder:
 
     def abandon(self) -> None:
         """In a forked child: what it does is not this process's."""
-        self._is_on = False
+        self.is_on = False
         self._phases.remove()
         if self._handle is not None:
             self._handle.remove()
@@ -337,7 +338,7 @@ class Recorder:
         is_looked_at: the holders were noted at this very moment.
         """
         if not is_looked_at:
-            self._look_at_holders()
+            self.look_at_holders()
         history = self._history.snapshot() if self._history is not None else _NO_HISTORY
         return history | {"ullage": self._record(remark)}
 
