@@ -50,6 +50,7 @@ class SnapshotBuilder:
         self.last_uses: dict[int, int] = {}
         self.copies: list[list[int]] = []
         self.holders: list[list[Any]] = []
+        self.graphs: list[list[Any]] = []
         self.pinned: list[list[int]] = []
         self.num_steps = 0
 
@@ -60,7 +61,8 @@ class SnapshotBuilder:
         a- it goes; F f N B b O o marks of ullage's record, S a step ends; !16:2 a request of 16 MiB
         fails with 2 MiB free. Only of the record: a~ block a is used; a< it is copied to, from
         memory that is pinned (a<p), waited for (a<w) or both (a<pw); ^64 64 MiB are pinned; a?v
-        a search finds block a by a variable, a?o by an output of a cell, a?e by a traceback.
+        a search finds block a by a variable, a?o by an output of a cell, a?e by a traceback
+        (a?eg: it has a graph).
         """
         for word in script.split():
             if word[0] in "[{":
@@ -81,8 +83,9 @@ class SnapshotBuilder:
                 self.pinned.append([len(self.rows), int(word[1:]) * MIB])
             elif "?" in word:
                 name, root = word.split("?")
-                row = [len(self.rows), 0, self.live[name]["address"], _CHAINS[root]]
-                self.holders.append(row)
+                chain = _CHAINS[root[0]]
+                self.holders.append([len(self.rows), 0, self.live[name]["address"], chain])
+                self.graphs += [[len(self.rows), 9, chain]] if root.endswith("g") else []
             elif "<" in word:
                 self._copy(*word.split("<"))
             else:
@@ -212,6 +215,7 @@ class SnapshotBuilder:
         used = {"last_uses": uses.tobytes()} if self.last_uses else {}
         return used | {
             "copies": self.copies, "pinned": self.pinned, "holders": self.holders,
+            "graphs": self.graphs,
             "schema": "ullage.record/1", "ullage": "0.1.0", "torch": "2.15.0+cu132",
             "cuda": "13.2", "python": "3.11.7", "argv": ["train.py"], "pid": 4711, "rank": None,
             "started_s": 1.0, "ended_s": 3.0,

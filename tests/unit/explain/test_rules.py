@@ -242,6 +242,21 @@ def test_what_a_traceback_holds_when_memory_runs_out_is_missing(
         assert "1/0" in finding.change and "%reset" not in finding.change
 
 
+@pytest.mark.parametrize(
+    ("search", "gain"), [("y?eg", 40 + 64 + 9), ("y?e", 40), ("y?eg z?vg", 40)]
+)
+def test_what_the_graph_of_a_leftover_saved_is_held_with_it(
+    report_of: ReportOf, search: str, gain: int
+) -> None:
+    """An exception after a forward pass that saved 64 and 9; z is a variable's."""
+    step = f"F x+64@f:1 v+9@f:2 y+40@f:3 f z+1 {search} a+300 a-"
+    finding = found(report_of(f"[4096 {WEIGHTS} {step}", has_record=True))["UL117"]
+    assert finding.gain_bytes // MIB == gain
+    assert finding.evidence[0].startswith("40.0 MiB in 1 block held by y in train()")
+    assert [line.startswith("73.0 MiB that their graphs saved") for line in finding.evidence[1:]
+            ] == [True] * (gain > 40)  # fmt: skip
+
+
 def test_gradients_that_are_zeroed_are_another_finding_than_those_that_are_left(
     report_of: ReportOf,
 ) -> None:

@@ -14,6 +14,7 @@ from ullage.protocol.holder_chains import Root, root_of
 from ullage.trace.lifetime import find_blocks
 from ullage.trace.model import GraphHolder
 
+Chains = dict[int, dict[int, list[str]]]  # of each block, by the position of the search
 _INDEX = re.compile(r"(?<!^Out)\[(\d+|\.\.\.)\]")  # the number of a cell stays
 
 
@@ -26,12 +27,15 @@ class Leftover:
         event: of the trace; since then at the latest no variable has held it.
         at_oom: whether it was there when memory ran out, the last time.
         chains: what holds it.
+        has_graph: whether it holds the graph of the pass that made it; False also where a variable
+            held a graph then, which may be the same.
     """
 
     block: int
     event: int
     at_oom: bool
     chains: tuple[str, ...]
+    has_graph: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ def find_holders(match: Match, num_events: int) -> Holders:
     ).reshape(-1, 3)
     rows = find_blocks(match.lifetimes, table[:, 0], table[:, 1], table[:, 2])
     block_of = {row: block for block, row in enumerate(match.row.tolist()) if row >= 0}
-    chains: dict[int, dict[int, list[str]]] = {}  # of each block, by the search
+    chains: Chains = {}
     for row, holder in zip(rows.tolist(), record.holders, strict=True):
         if row in block_of:
             chain = _INDEX.sub("[...]", holder.chain)
@@ -86,9 +90,10 @@ def _best(chains: list[str]) -> str:
     return variables[-1] if variables else chains[0]
 
 
-def _find_leftovers(
-    match: Match, chains: dict[int, dict[int, list[str]]], num_events: int
-) -> Iterator[Leftover]:
+def _find_leftovers(match: Match, chains: Chains, num_events: int) -> Iterator[Leftover]:
+    graphs: dict[int, set[str]] = {}  # the chains of the tensors that had one, by the search
+    for graph in match.record.graphs:
+        graphs.setdefault(graph.position, set()).add(_INDEX.sub("[...]", graph.chain))
     last_oom = max((oom.position for oom in match.record.ooms), default=-1)
     for block, searches in chains.items():
         since = _left_since(searches)
@@ -97,7 +102,11 @@ def _find_leftovers(
         event = match.event_after(np.array([since], dtype=np.int64), num_events)[0]
         death = int(match.lifetimes.death[match.row[block]])
         names = tuple(dict.fromkeys(searches[max(searches)]))
-        yield Leftover(block, int(event), since <= last_oom < death, names)
+        of_search = graphs.get(since, set())
+        has_graph = not of_search.isdisjoint(searches[since]) and not any(
+            root_of(chain) is Root.VARIABLE for chain in of_search
+        )
+        yield Leftover(block, int(event), since <= last_oom < death, names, has_graph)
 
 
 def _left_since(searches: dict[int, list[str]]) -> int | None:

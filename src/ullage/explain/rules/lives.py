@@ -77,21 +77,33 @@ def _find_leftovers(case: Case) -> Iterator[Found]:
     if not case.is_worth(size):
         return
     blocks = np.array([each.block for each in rows], dtype=np.int64)
-    relief, gain, when = None, size, " when memory ran out"
+    blocks, death = _with_graphs(case, rows), case.device.replay.blocks.death.copy()
+    mask = np.isin(np.arange(len(death)), blocks)
+    relief, gain, when = None, case.sum(mask), " when memory ran out"
     if rows is before_peak:
-        mask, death = np.zeros(len(case.is_live), dtype=np.bool_), case.device.replay.blocks.death
-        mask[blocks], death = True, death.copy()
-        death[blocks] = [each.event for each in rows]
+        death[blocks] = max(each.event for each in rows)
         relief, gain, when = case.relief(mask, death), case.gain(mask, death), " at the peak"
+    saved = case.sum(mask) - size
+    graph = f"{format_bytes(saved)} that their graphs saved for backward, held with them"
     roots = dict.fromkeys(root_of(chain) for each in rows for chain in each.chains)
     yield Found(
-        what=f"{case.share(size)} are held{when} by outputs of cells or exceptions alone",
-        evidence=_list_chains(case, rows),
+        what=f"{case.share(size + saved)} are held{when} by outputs of cells or exceptions alone",
+        evidence=(*_list_chains(case, rows), *[graph] * (saved > 0)),
         gain_bytes=gain,
         change="; ".join(remedy_of_root(root) for root in roots),
         blocks=blocks,
         relief=relief,
     )
+
+
+def _with_graphs(case: Case, leftovers: Sequence[Leftover]) -> Int64Array:
+    """The blocks, and the activations of the passes whose graphs they hold."""
+    mask = np.zeros(len(case.is_live), dtype=np.bool_)
+    with_graph = [each.block for each in leftovers if each.has_graph and case.grad[each.block]]
+    own_pass = np.isin(case.region, case.region[with_graph])
+    mask |= own_pass & case.is_live & case.grad & case.is_of(Category.ACTIVATION)
+    mask[[each.block for each in leftovers]] = True
+    return np.flatnonzero(mask)
 
 
 def _bytes_of(case: Case, leftovers: Sequence[Leftover]) -> int:
