@@ -48,13 +48,19 @@ def bare_environment(python: Path) -> dict[str, str]:
 
 
 def watch(
-    verb: str, python: Path, program: Sequence[str], directory: Path, options: Sequence[str] = ()
+    verb: str,
+    python: Path,
+    program: Sequence[str],
+    directory: Path,
+    options: Sequence[str] = (),
+    timeout_s: float | None = None,
 ) -> Done:
     """Runs a program under `ullage run` on the phantom, or under `ullage record` beside it; where
     the directory has what that left, it is read.
 
     Raises:
         SystemExit: there was no document.
+        subprocess.TimeoutExpired: the program did not end in time, and was ended.
     """
     directory.mkdir(parents=True, exist_ok=True)
     left = directory / LEFT
@@ -70,11 +76,18 @@ def watch(
         *MAIN, verb, "--json", "--python", str(python), "--snapshot", str(snapshot), "--force",
         *where, *options, "--", *program,
     ]  # fmt: skip
-    done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, check=False
-    )
-    if not done.stdout:
-        raise SystemExit(f"{verb} of {program} gave no document:\n{done.stderr[-2000:]}")
-    document = json.loads(done.stdout)
-    left.write_text(json.dumps([done.returncode, document, done.stderr]), encoding="utf-8")
-    return Done(done.returncode, document, done.stderr, snapshot)
+    with subprocess.Popen(
+        command, cwd=directory, env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # it ends the program with it
+            process.communicate()
+            raise
+    if not stdout:
+        raise SystemExit(f"{verb} of {program} gave no document:\n{stderr[-2000:]}")
+    document = json.loads(stdout)
+    left.write_text(json.dumps([process.returncode, document, stderr]), encoding="utf-8")
+    return Done(process.returncode, document, stderr, snapshot)

@@ -2,6 +2,7 @@
 docs/results/record-stacks.md.
 
     python -m benchmarks.recording.stack_peaks --python .envs/stacks/bin/python
+    python -m benchmarks.recording.stack_peaks --python PATH --rows rows.json   # goes on later
 
 The GPU is the bare phantom. Ends with exit code 1 where a peak differs.
 """
@@ -9,10 +10,11 @@ The GPU is the bare phantom. Ends with exit code 1 where a peak differs.
 import argparse
 import json
 import shlex
+import subprocess
 import sys
 import tempfile
 import tomllib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from benchmarks.recording.with_statistics import MARK, NAMES
 from benchmarks.stacks import STACKS, versions
 
 PAGE = ROOT / "docs" / "results" / "record-stacks.md"
+TIMEOUT_S = 900
 WITH_STATISTICS = Path(__file__).with_name("with_statistics.py")
 
 
@@ -58,7 +61,11 @@ def measure(python: Path, stack: dict[str, Any], version: str) -> Row:
     name, *flags = shlex.split(stack["run"])
     program = [str(WITH_STATISTICS), str(STACKS / name), *flags]
     with tempfile.TemporaryDirectory(prefix="ullage-stacks-") as directory:
-        done = watch("record", python, program, Path(directory))
+        try:
+            done = watch("record", python, program, Path(directory), timeout_s=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            said = f"did not end within {TIMEOUT_S} s"
+            return Row(stack["name"], version, {}, {}, said)
     lines = [line for line in done.output.splitlines() if line.startswith(MARK)]
     if done.exit_code or not lines:
         said = [line for line in done.output.splitlines() if line and "snapshot.pickle" not in line]
@@ -68,6 +75,13 @@ def measure(python: Path, stack: dict[str, Any], version: str) -> Row:
     device = done.document["devices"][0]
     recorded = {name: device[f"peak_{name}_bytes"] for name in NAMES}
     return Row(stack["name"], version, recorded, counted)
+
+
+def read_rows(path: Path | None) -> dict[str, Row]:
+    """The rows of an earlier, unfinished call, by their stacks."""
+    if path is None or not path.exists():
+        return {}
+    return {fields["stack"]: Row(**fields) for fields in json.loads(path.read_text())}
 
 
 def left_out(stack: dict[str, Any], installed: dict[str, str]) -> str | None:
@@ -110,10 +124,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--python", type=Path, required=True, metavar="PATH")
     parser.add_argument("--only", default="", help="stacks whose name holds this; no page")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="keeps what was measured")
     options = parser.parse_args()
     python = options.python.absolute()
     installed = versions(python) | {"torch": torch_version(python)}
     stacks = tomllib.loads((STACKS / "stacks.toml").read_text(encoding="utf-8"))["stack"]
+    earlier = read_rows(options.rows)
     rows, others = [], []
     for stack in stacks:
         if options.only not in stack["name"]:
@@ -122,8 +138,16 @@ def main() -> int:
         if reason is not None:
             others.append(f"{stack['name']}: {reason}")
             continue
-        rows.append(measure(python, stack, installed[stack["packages"][0]]))
-        print(rows[-1].line(), flush=True)
+        version = installed[stack["packages"][0]]
+        row = earlier.get(stack["name"])
+        if row is None or row.version != version:
+            row = measure(python, stack, version)
+            print(row.line(), flush=True)
+        rows.append(row)
+        earlier[row.stack] = row
+        if options.rows is not None:
+            saved = [asdict(each) for each in earlier.values()]
+            options.rows.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
     if not options.only:
         PAGE.write_text(page(rows, others, torch_version(python)), encoding="utf-8")
         print(f"Wrote {PAGE.relative_to(ROOT)}")

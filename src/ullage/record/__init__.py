@@ -7,6 +7,7 @@ The package itself can be called: it is what `ullage.record` is.
     recording = ullage.record.attach()
     with ullage.record.request("chat"):
         answer()
+    ullage.record.holders()  # what has a name on the GPU, and how to let it go
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from ullage.record.measured.entrance import Recording
     from ullage.record.measured.pressure.request_log import Request
+    from ullage.record.owners.held_memory import HeldMemory
 
 
 def attach(path: str | os.PathLike[str] | None = None, **options: object) -> Recording:
@@ -37,6 +39,13 @@ def request(
     from ullage.record.measured import entrance
 
     return entrance.request(name, num_tokens)
+
+
+def holders(limit: int = 20) -> HeldMemory:
+    """A table of what has a name on the GPU; see `ullage.record.measured.entrance.Recording`."""
+    from ullage.record.measured import entrance
+
+    return entrance.find_holders(limit)
 
 
 class _Package(ModuleType):

@@ -29,6 +29,7 @@ _MARKS = {
 _ALLOC = re.compile(
     r"(?P<name>\w+)\+(?P<size>\d+)(?P<unit>k?)(@(?P<stack>[\w:>./-]+))?(=(?P<owner>\w+))?"
 )
+_CHAINS = {"v": "x in train()", "o": "Out[3]", "e": "y in train() of cell 4 (sys.last_traceback)"}
 _BASE = 1 << 36
 
 
@@ -48,6 +49,8 @@ class SnapshotBuilder:
         self.ooms: list[dict[str, Any]] = []
         self.last_uses: dict[int, int] = {}
         self.copies: list[list[int]] = []
+        self.holders: list[list[Any]] = []
+        self.graphs: list[list[Any]] = []
         self.pinned: list[list[int]] = []
         self.num_steps = 0
 
@@ -58,7 +61,8 @@ class SnapshotBuilder:
         a- it goes; F f N B b O o marks of ullage's record, S a step ends; !16:2 a request of 16 MiB
         fails with 2 MiB free. Only of the record: a~ block a is used; a< it is copied to, from
         memory that is pinned (a<p), waited for (a<w), on another stream (a<s), or all (a<pws);
-        ^64 64 MiB are pinned.
+        ^64 64 MiB are pinned; a?v a search finds block a by a variable, a?o by an output of a cell,
+        a?e by a traceback (a?eg: it has a graph).
         """
         for word in script.split():
             if word[0] in "[{":
@@ -77,6 +81,11 @@ class SnapshotBuilder:
                 self.last_uses[self.live[word[:-1]]["row"]] = len(self.rows)
             elif word[0] == "^":
                 self.pinned.append([len(self.rows), int(word[1:]) * MIB])
+            elif "?" in word:
+                name, root = word.split("?")
+                chain = _CHAINS[root[0]]
+                self.holders.append([len(self.rows), 0, self.live[name]["address"], chain])
+                self.graphs += [[len(self.rows), 9, chain]] if root.endswith("g") else []
             elif "<" in word:
                 self._copy(*word.split("<"))
             else:
@@ -206,7 +215,8 @@ class SnapshotBuilder:
         uses[list(self.last_uses)] = list(self.last_uses.values())
         used = {"last_uses": uses.tobytes()} if self.last_uses else {}
         return used | {
-            "copies": self.copies, "pinned": self.pinned,
+            "copies": self.copies, "pinned": self.pinned, "holders": self.holders,
+            "graphs": self.graphs,
             "schema": "ullage.record/1", "ullage": "0.1.0", "torch": "2.15.0+cu132",
             "cuda": "13.2", "python": "3.11.7", "argv": ["train.py"], "pid": 4711, "rank": None,
             "started_s": 1.0, "ended_s": 3.0,

@@ -98,6 +98,10 @@ CASES = {
         repeat("F x#+40@f:1 f B x#~ b x#- S", 4, USED_ONCE),
         repeat("F x#+40@f:1 f B x#~ r~ b x#- S", 4, USED_ONCE),
     ),
+    "UL117": (
+        repeat(STEP, 3, WEIGHTS + " x+90@main:3 x?v y+1 x?e z+20@main:3 z?o"),
+        repeat(STEP, 3, WEIGHTS + " x+90@main:3 x?v x?e z+20@main:3 z?o z?v"),
+    ),
     "UL121": (
         repeat("F a#+50@f:1 b#+100@f:2>cross_entropy:3 c#+100@f:3 f B a#- b#- c#- b S", 3),
         repeat("F a#+50@f:1 b#+100@f:2>project:3 c#+100@f:3 f B a#- b#- c#- b S", 3),
@@ -291,7 +295,7 @@ def test_without_the_fault_nothing_is_found(report_of: ReportOf, code: str) -> N
 @pytest.mark.parametrize(
     ("code", "gain"),
     [
-        ("UL116", 49), ("UL136", 45), ("UL102", 96),
+        ("UL116", 49), ("UL117", 110), ("UL136", 45), ("UL102", 96),
         ("UL105", 8 + 9 + 10 + 11 + 12 + 13), ("UL106", 8 + 9 + 10 + 11 + 12 + 13),
         ("UL112", 5 * 9), ("UL113", 50), ("UL126", 270 // 2), ("UL132", 160), ("UL133", 200),
         ("UL144", 300 - 164), ("UL147", 400),
@@ -300,6 +304,34 @@ def test_without_the_fault_nothing_is_found(report_of: ReportOf, code: str) -> N
 def test_the_gain_is_what_the_peak_would_lose(report_of: ReportOf, code: str, gain: int) -> None:
     finding = found(report_of(CASES[code][0], has_record=True))[code]
     assert finding.gain_bytes // MIB == gain
+
+
+@pytest.mark.parametrize(("search", "gain"), [("x?e", [300]), ("x?e x?v", []), ("", [])])
+def test_what_a_traceback_holds_when_memory_runs_out_is_missing(
+    report_of: ReportOf, search: str, gain: list[int]
+) -> None:
+    """The peak of 900 came before the exception, the OOM after it."""
+    report = report_of(f"[1000 w+100 x+300 x?v a+500 a- y+1 {search} !900:10", has_record=True)
+    finding = found(report).get("UL117")
+    assert [each.gain_bytes // MIB for each in (finding,) if each is not None] == gain
+    if finding is not None:
+        assert "300.0 MiB in 1 block held by y in train() of cell 4" in finding.evidence[0]
+        assert "1/0" in finding.change and "%reset" not in finding.change
+
+
+@pytest.mark.parametrize(
+    ("search", "gain"), [("y?eg", 40 + 64 + 9), ("y?e", 40), ("y?eg z?vg", 40)]
+)
+def test_what_the_graph_of_a_leftover_saved_is_held_with_it(
+    report_of: ReportOf, search: str, gain: int
+) -> None:
+    """An exception after a forward pass that saved 64 and 9; z is a variable's."""
+    step = f"F x+64@f:1 v+9@f:2 y+40@f:3 f z+1 {search} a+300 a-"
+    finding = found(report_of(f"[4096 {WEIGHTS} {step}", has_record=True))["UL117"]
+    assert finding.gain_bytes // MIB == gain
+    assert finding.evidence[0].startswith("40.0 MiB in 1 block held by y in train()")
+    assert [line.startswith("73.0 MiB that their graphs saved") for line in finding.evidence[1:]
+            ] == [True] * (gain > 40)  # fmt: skip
 
 
 def test_gradients_that_are_zeroed_are_another_finding_than_those_that_are_left(

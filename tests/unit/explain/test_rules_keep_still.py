@@ -188,6 +188,19 @@ QUIET: dict[str, dict[str, str]] = {
             "F x#+400@f:1 f B x#~ b x#- S", 4, "r+9@main:2 r~ w+9=parameter a+1 b+1 a- b-"
         ),
     },
+    "UL117": {
+        "the value of a cell has a name as well": repeat(
+            STEP, 3, WEIGHTS + " x+90@main:3 x?o x?v"
+        ),
+        "a variable gets the output of an earlier cell": repeat(
+            STEP, 3, WEIGHTS + " x+90@main:3 x?o y+1 x?v"
+        ),
+        "an exception ends the program after its peak": repeat(
+            STEP, 3, WEIGHTS + " x+90@main:3 x?v"
+        ) + " x?e",
+        "an OOM that nobody catches ends the program": "[900 w+9 x+800 x?v !400:90 y+1 x?e",
+        "small values are displayed": repeat(STEP, 3, WEIGHTS + " x+3@main:3 x?o"),
+    },
     "UL121": {
         "a classifier of ten classes": repeat(
             "F a#+400@f:1 b#+1@f:2>cross_entropy:3 f B a#- b#- b S", 3

@@ -27,6 +27,7 @@ NOT_OF_TORCH = {
         "_fields", "_getframe", "_initializing", "_replace",
     },
     "ctypes": {"_NamedFuncPointer"},
+    "IPython": {"_oh"},
     "pytest": {"_setupstate", "_tmp_path_factory"},
     "transformers": {"_attn_implementation", "_name_or_path", "_supports_sdpa"},
     "timm": {"_resolve_pretrained_source"},

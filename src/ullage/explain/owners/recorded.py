@@ -58,5 +58,5 @@ def find_recorded(match: Match, lives: Lives, device: int) -> Recorded:
         transfers=find_transfers(match, replay, course, device),
         pinned=find_pinned(match, replay, course),
         tokens=find_token_growth(lives.growth, replay, category, course),
-        holders=find_holders(match),
+        holders=find_holders(match, replay.num_events),
     )

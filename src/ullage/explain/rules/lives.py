@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ullage.explain.owners.holders import Leftover
 from ullage.explain.rules.case import MIN_BYTES, Case
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.explain.trial import Relief
+from ullage.protocol.holder_chains import remedy_of_root, root_of
 from ullage.trace.model import Category, Int64Array
 from ullage.units import format_bytes
 
@@ -63,6 +65,66 @@ def when_used(case: Case, event: int) -> str:
     return f"last used in {described}{ago}" if described else "not used any more"
 
 
+def _find_leftovers(case: Case) -> Iterator[Found]:
+    """What no variable held any more before the peak; or else when memory ran out."""
+    recorded = case.device.recorded
+    leftovers = () if recorded is None else recorded.holders.leftovers
+    peak = case.device.peak_event
+    before_peak = [each for each in leftovers if each.event <= peak and case.is_live[each.block]]
+    at_oom = [each for each in leftovers if each.at_oom]
+    rows = max(before_peak, at_oom, key=lambda some: _bytes_of(case, some))
+    size = _bytes_of(case, rows)
+    if not case.is_worth(size):
+        return
+    blocks = np.array([each.block for each in rows], dtype=np.int64)
+    blocks, death = _with_graphs(case, rows), case.device.replay.blocks.death.copy()
+    mask = np.isin(np.arange(len(death)), blocks)
+    relief, gain, when = None, case.sum(mask), " when memory ran out"
+    if rows is before_peak:
+        death[blocks] = max(each.event for each in rows)
+        relief, gain, when = case.relief(mask, death), case.gain(mask, death), " at the peak"
+    saved = case.sum(mask) - size
+    graph = f"{format_bytes(saved)} that their graphs saved for backward, held with them"
+    roots = dict.fromkeys(root_of(chain) for each in rows for chain in each.chains)
+    yield Found(
+        what=f"{case.share(size + saved)} are held{when} by outputs of cells or exceptions alone",
+        evidence=(*_list_chains(case, rows), *[graph] * (saved > 0)),
+        gain_bytes=gain,
+        change="; ".join(remedy_of_root(root) for root in roots),
+        blocks=blocks,
+        relief=relief,
+    )
+
+
+def _with_graphs(case: Case, leftovers: Sequence[Leftover]) -> Int64Array:
+    """The blocks, and the activations of the passes whose graphs they hold."""
+    mask = np.zeros(len(case.is_live), dtype=np.bool_)
+    with_graph = [each.block for each in leftovers if each.has_graph and case.grad[each.block]]
+    own_pass = np.isin(case.region, case.region[with_graph])
+    mask |= own_pass & case.is_live & case.grad & case.is_of(Category.ACTIVATION)
+    mask[[each.block for each in leftovers]] = True
+    return np.flatnonzero(mask)
+
+
+def _bytes_of(case: Case, leftovers: Sequence[Leftover]) -> int:
+    return sum(int(case.size_bytes[each.block]) for each in leftovers)
+
+
+def _list_chains(case: Case, leftovers: Sequence[Leftover]) -> tuple[str, ...]:
+    """The names with most bytes: "1.2 GiB in 2 blocks held by Out[3]"."""
+    names: dict[str, list[Leftover]] = {}
+    for each in leftovers:
+        names.setdefault(" and ".join(each.chains[:2]), []).append(each)
+    rows = sorted(names.items(), key=lambda item: -_bytes_of(case, item[1]))
+    lines = [
+        f"{format_bytes(_bytes_of(case, mine))} in {len(mine)} block{'s' * (len(mine) > 1)} held "
+        f"by {name}"
+        for name, mine in rows[:_LISTED]
+    ]
+    rest = sum(_bytes_of(case, mine) for _, mine in rows[_LISTED:])
+    return (*lines, *[f"{format_bytes(rest)} by {len(rows) - _LISTED} other names"] * (rest > 0))
+
+
 def _find_cache(case: Case) -> Iterator[Found]:
     if not case.is_known:
         return
@@ -102,6 +164,23 @@ RULES = (
         "module.cpu(), no reference in a list, a hook or a traceback",
         find=_find_dead,
         is_general=True,
+    ),
+    Rule(
+        code="UL117",
+        title="outputs of cells or an exception hold memory",
+        kind=Kind.FAULT,
+        meaning="A notebook keeps the value of each cell (Out[n], _n, _), and the exception that "
+        "ended a cell with all variables of its frames (sys.last_traceback); an exception that a "
+        "program keeps, or is handling, holds as much. After an OOM that is the memory that is "
+        "missing for the next try.",
+        evidence="In the searches for names from a moment before the peak on, or before memory ran "
+        "out, no variable held these tensors, only outputs of cells and exceptions did. A search "
+        "ends after 20,000 objects, and is made after steps 4, 16, 64 and so on, when memory runs "
+        "out, and after each cell under `ullage.record.attach()`.",
+        cost="nothing; a value or a traceback that is looked at once more",
+        change="%reset -f out; run a cell that fails at once, such as 1/0; keep str(error) and not "
+        "the exception, and retry after the except, not in it",
+        find=_find_leftovers,
     ),
     Rule(
         code="UL136",

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING
 from ullage.protocol.variables import RUN_DIR
 from ullage.record.measured.pressure.request_log import Request
 from ullage.record.measured.recording_settings import Mode, RecordingSettings, parse_ring
+from ullage.record.owners import notebook
 from ullage.record.session.settings import launcher_rank
 
 if TYPE_CHECKING:
     from ullage.record.measured.recorder import Recorder
+    from ullage.record.owners.held_memory import HeldMemory
     from ullage.record.trackers.tracking import Tracking
 
 _COMPACT = ".ullage"
 _RECORDER = "ullage.record.measured.recorder"
 _CHOICES = ", ".join(repr(mode.value) for mode in Mode)
+_of_attach: list[Recording] = []  # what `attach()` has begun and nothing has ended: at most one
 
 
 class Recording(ContextDecorator):
@@ -70,6 +73,7 @@ class Recording(ContextDecorator):
         self._choice = () if trackers is None else _parse_trackers(trackers)
         self._recorder: Recorder | None = None
         self._tracking: Tracking | None = None
+        self._cells = notebook.CellHook(self._end_cell)
         self.path: Path | None = None
         """The file that was written last; None: none was."""
 
@@ -90,7 +94,7 @@ class Recording(ContextDecorator):
     @property
     def is_attached(self) -> bool:
         """Whether it records now."""
-        return self._recorder is not None
+        return self._recorder is not None and self._recorder.is_on
 
     def attach(self) -> None:
         """Begins to record."""
@@ -112,9 +116,13 @@ class Recording(ContextDecorator):
 
             self._tracking = Tracking(torch, open_trackers(self._choice, recorder.patches))
             recorder.report.on_step = self._tracking.note_step
+        self._cells.install()
 
     def detach(self) -> Path | None:
         """Writes the file and takes every hook out; returns the file, None: none was written."""
+        self._cells.remove()
+        if self in _of_attach:
+            _of_attach.remove(self)
         if self._recorder is None:
             return None
         recorder, self._recorder = self._recorder, None
@@ -137,6 +145,35 @@ class Recording(ContextDecorator):
         """While it is open, a request is answered; see `request`."""
         return request(name, num_tokens)
 
+    def holders(self, limit: int = 20) -> HeldMemory:
+        """What has a name on the GPU now, by which names, and how to let each go: a table, of so
+        many tensors. It needs no recording: `ullage.record.holders()` is the same.
+        """
+        return find_holders(limit)
+
+    def is_same(self, other: Recording) -> bool:
+        """Whether another was asked for the same."""
+        settings = (self._target, self._settings, self._choice)
+        return settings == (other._target, other._settings, other._choice)
+
+    def _end_cell(self) -> None:
+        """A cell has ended: what it leaves is noted, so that a later peak can be told from it."""
+        recorder = self._recorder
+        if recorder is not None and recorder.is_on:
+            try:
+                recorder.look_at_holders()
+            except Exception as error:  # the session goes on, whatever becomes of its record
+                recorder.note_error(error)
+
+
+def find_holders(limit: int = 20) -> HeldMemory:
+    """What has a name on the GPU now; see `Recording.holders`."""
+    import torch
+
+    from ullage.record.owners.held_memory import find_held_memory
+
+    return find_held_memory(torch, limit)
+
 
 def attach(
     path: str | os.PathLike[str] | None = None,
@@ -149,12 +186,24 @@ def attach(
 ) -> Recording:
     """Begins to record, such as in a notebook; `detach()` of what it returns ends it.
 
+    A cell may run again: where an earlier `attach()` still records, the same arguments get the same
+    recording, which goes on; others end the earlier one, which writes its file, and begin anew.
+
     The arguments and errors are those of `Recording`.
     """
     recording = Recording(
         path, mode=mode, ring=ring, every=every, publish=publish, trackers=trackers
     )
+    for earlier in [each for each in _of_attach if each.is_attached]:
+        if earlier.is_same(recording):
+            print("ullage: this process is recorded already: that goes on", file=sys.stderr)
+            return earlier
+        file = earlier.detach()
+        wrote = "without a file" if file is None else f"in {str(file)!r}"
+        print(f"ullage: the earlier recording has ended, {wrote}", file=sys.stderr)
     recording.attach()
+    if recording.is_attached:
+        _of_attach[:] = [recording]
     return recording
 
 

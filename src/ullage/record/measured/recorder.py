@@ -70,7 +70,7 @@ class Recorder:
         self._patches = Patches()
         self._hook: EventHook | None = None
         self._history: History | None = None
-        self._has_device = self._is_on = self._has_failed = False
+        self._has_device = self.is_on = self._has_failed = False
         self._warnings: list[str] = []
         self._outside: dict[int, int] = {}
         self._num_others: list[int | None] = []
@@ -79,14 +79,14 @@ class Recorder:
         self._claims = Claims(torch, self._modules, self._patches)
         self._holders = LatestHolders(torch, max_rows=limits.num_holders)
         self.ooms = OutOfMemories(
-            torch, self._look_at_holders,
+            torch, self.look_at_holders,
             max_rows=limits.num_ooms, find_position=self._find_position,
         )  # fmt: skip
         self._peaks = Peaks(torch)
         self._counters = Counters(torch, self._peaks)
         self._phases = RemovablePhases(
             torch, self._claims, self._modules,
-            patches=self._patches, on_step=self._note_step, on_error=self._note_error,
+            patches=self._patches, on_step=self._note_step, on_error=self.note_error,
         )  # fmt: skip
         self._phases.on_mark = self._note_mark
         parts = (self._phases, self._modules, self._claims, self._holders)
@@ -95,7 +95,7 @@ class Recorder:
         self._num_optimizer_steps = 0
         self.pressure = PressureGauge(
             torch, self._peaks, self._counters, take_peak=self._take_peak,
-            is_on=lambda: self._is_on, on_error=self._note_error,
+            is_on=lambda: self.is_on, on_error=self.note_error,
         )  # fmt: skip
         self._skips = ScalerSkips(torch, self._count_optimizer_steps)
         self._publication = Publication(torch, self._peaks)
@@ -122,7 +122,7 @@ class Recorder:
         if attached:
             raise RuntimeError("this process is recorded already: detach that recording first")
         attached.append(self)
-        self._is_on = True
+        self.is_on = True
         torch = self._torch
         self._peaks.install(self._patches)
         if self._settings.mode is not Mode.COUNTERS:
@@ -160,7 +160,7 @@ class Recorder:
 
     def _begin(self) -> None:
         """CUDA is initialised."""
-        if not self._is_on or self._has_device or os.getpid() != self._pid:
+        if not self.is_on or self._has_device or os.getpid() != self._pid:
             return
         self._has_device = True
         torch = self._torch
@@ -195,7 +195,7 @@ class Recorder:
         """A step has ended, in a program whose steps end with no optimizer."""
         if self._hook is None:
             self._note_step(self._step_peaks.num_steps + 1)
-        elif self._is_on:
+        elif self.is_on:
             self._phases.steps.end_by_program()
 
     def _count_optimizer_steps(self) -> int:
@@ -206,7 +206,7 @@ class Recorder:
         self._note_step(self._step_peaks.num_steps + 1)
 
     def _note_step(self, count: int) -> None:
-        if self._is_on and not self._has_failed:
+        if self.is_on and not self._has_failed:
             try:
                 if self._has_device and self._hook is not None and count in _LOOKED_AT:
                     self._holders.look()
@@ -214,14 +214,14 @@ class Recorder:
                 if self._file.is_due:
                     self._write(RUNNING)
             except Exception as error:  # the program goes on, whatever becomes of its record
-                self._note_error(error)
+                self.note_error(error)
 
     def _note_mark(self, kind: str) -> None:
-        if self._is_on and not self._has_failed:
+        if self.is_on and not self._has_failed:
             try:
                 self._go_on(functools.partial(self.report.note_mark, kind))
             except Exception as error:
-                self._note_error(error)
+                self.note_error(error)
 
     def _go_on(self, report: Callable[[], None]) -> None:
         """At a step or a mark: says so, and keeps what grows in its bounds."""
@@ -235,7 +235,7 @@ class Recorder:
             return self._counters.take(device)
         return self._hook.take_peak(device)
 
-    def _note_error(self, error: Exception) -> None:
+    def note_error(self, error: Exception) -> None:
         """Something of ours failed: steps and phases end, and the record says so, once."""
         if self._has_failed:
             return
@@ -249,7 +249,8 @@ class Recorder:
     def _find_position(self) -> int:
         return 0 if self._hook is None else self._phases.here()
 
-    def _look_at_holders(self) -> None:
+    def look_at_holders(self) -> None:
+        """Notes who holds what now."""
         if self._hook is not None:
             self._claims.claim_everything()
             self._holders.look()
@@ -258,7 +259,7 @@ class Recorder:
         """torch's observer: an allocation has failed. The file is written now: what comes next may
         be the end.
         """
-        if not self._is_on or os.getpid() != self._pid:
+        if not self.is_on or os.getpid() != self._pid:
             return
         try:
             self.ooms.note(device, requested, total, free)
@@ -266,7 +267,7 @@ class Recorder:
             if self._file.is_affordable or len(self.ooms.rows) == 1:
                 self._write(RUNNING, is_looked_at=self.ooms.is_looked_at)
         except Exception as error:
-            self._note_error(error)
+            self.note_error(error)
 
     # ---- How it ends -------------------------------------------------------------------------
 
@@ -294,17 +295,17 @@ class Recorder:
 
     def finish(self) -> None:
         """Writes the file and detaches; once, and only in the process that attached."""
-        if self._is_on and os.getpid() == self._pid:
+        if self.is_on and os.getpid() == self._pid:
             self.detach()
 
     def detach(self) -> Path | None:
         """Writes the file and takes every hook out; returns the file, None where none was written:
         no device was used, no path was given, or the disk took nothing, which is said on stderr.
         """
-        if not self._is_on:
+        if not self.is_on:
             return None
         path = self._write()
-        self._is_on = False
+        self.is_on = False
         self._take_out()
         return path
 
@@ -327,7 +328,7 @@ class Recorder:
 
     def abandon(self) -> None:
         """In a forked child: what it does is not this process's."""
-        self._is_on = False
+        self.is_on = False
         self._phases.remove()
         if self._handle is not None:
             self._handle.remove()
@@ -350,7 +351,7 @@ class Recorder:
         is_looked_at: the holders were noted at this very moment.
         """
         if not is_looked_at:
-            self._look_at_holders()
+            self.look_at_holders()
         history = self._history.snapshot() if self._history is not None else _NO_HISTORY
         return history | {"ullage": self._record(remark)}
 
