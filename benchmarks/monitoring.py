@@ -197,7 +197,8 @@ def write_results(
         for each in expressions
     ]
     states = [f"| {each.name} | {each.health} | {each.state} |" for each in alerts]
-    num_failed = sum(map(has_failed, expressions))
+    num_well = sum(not has_failed(each) for each in expressions)
+    duration_ms = 1000 * target["lastScrapeDuration"]
     num_wrong = sum(each.health != "ok" for each in alerts)
     text = f"""\
 # Prometheus beside `ullage watch`
@@ -210,10 +211,10 @@ the NVML of two simulated H100; a program that leaks trains on the first under `
 Load, power, temperature, clocks and errors are scripted: the simulated GPUs have no figures for
 them.
 
-- The target is **{target["health"]}**; its last scrape took {1000 * target["lastScrapeDuration"]:.0f} ms,
-  and a page has {num_samples} samples.
-- Of the {len(expressions)} expressions of the dashboard, {len(expressions) - num_failed} are as they
-  should be: without an error, and with data where there is something to show.
+- The target is **{target["health"]}**; its last scrape took {duration_ms:.0f} ms, and a page has
+  {num_samples} samples.
+- Of the {len(expressions)} expressions of the dashboard, {num_well} are as they should be: without
+  an error, and with data where there is something to show.
 - Of the {len(alerts)} rules, {len(alerts) - num_wrong} are evaluated without an error.
 
 | panel | expression | series |
@@ -234,9 +235,9 @@ That each rule fires on its fault and keeps still on a healthy job is tested apa
 
 The dashboard was not opened in a Grafana: neither Debian nor PyPI has one, and npm has its parts
 alone. Its expressions were evaluated as above, and its JSON is read by the models of
-grafana-foundation-sdk, which keep every field of it but `definition`, the text of a variable's query
-that Grafana itself writes beside the query. How the panels look is not shown. Nor was
-the compose file started.
+grafana-foundation-sdk, which keep every field of it but `definition`, the text of a variable's
+query that Grafana itself writes beside the query. How the panels look is not shown. Nor was the
+compose file started.
 """
     RESULTS.write_text(text, encoding="utf-8")
 

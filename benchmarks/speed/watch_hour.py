@@ -52,7 +52,7 @@ class Point:
     Attributes:
         minutes: after how many.
         resident_kib: VmRSS.
-        python_bytes: what Python's objects hold, after a collection; 0 in a play that is not traced.
+        python_bytes: what Python's objects hold, after a collection; 0: the play is not traced.
     """
 
     minutes: int

@@ -44,8 +44,8 @@ for number in range(int(sys.argv[2])):
         os.close(until)
         place = ctypes.c_void_p()
         size = ctypes.c_size_t((1 + number // 8) << 22)
-        is_well = not cuda.cudaSetDevice(number % 8) and not cuda.cudaMalloc(ctypes.byref(place), size)
-        os.write(write, b"1" if is_well else b"0")
+        error = cuda.cudaSetDevice(number % 8) or cuda.cudaMalloc(ctypes.byref(place), size)
+        os.write(write, b"0" if error else b"1")
         os.read(end, 1)
         os._exit(0)
     os.close(write)
@@ -166,9 +166,11 @@ def test_counters_that_jump_back(node: Path, exporter: Exporter) -> None:
             and device_0(sample)["pcie_tx_bytes_per_s"] is None
         )
     )["notes"]  # fmt: skip
-    assert {"field": "pcie_tx_bytes_per_s", "reason": "the counter jumped back", "devices": [0]} in (
-        reasons
-    )
+    assert {
+        "field": "pcie_tx_bytes_per_s",
+        "reason": "the counter jumped back",
+        "devices": [0],
+    } in (reasons)
     count(50_100, 2)
     exporter.until(lambda sample: note(sample) and device_0(sample)["pcie_tx_bytes_per_s"])
     exporter.next()

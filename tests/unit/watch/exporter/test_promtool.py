@@ -71,7 +71,10 @@ def test_each_rule_fires_on_its_fault_and_keeps_still_on_a_healthy_job(promtool:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("_limit_bytes > 0.95", "_limit_bytes > 0.995"), ("_SLOWDOWN_TEMP > -5", "_SLOWDOWN_TEMP > -50")],
+    [
+        ("_limit_bytes > 0.95", "_limit_bytes > 0.995"),
+        ("_SLOWDOWN_TEMP > -5", "_SLOWDOWN_TEMP > -50"),
+    ],
     ids=["a rule that does not fire", "a rule that fires on a healthy job"],
 )
 def test_another_threshold_is_noticed(
