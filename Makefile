@@ -15,7 +15,7 @@ OLDEST_TORCH := 2.6.0
 BIN := .venv/bin
 # A process for each core; the tests of one file share what they make, so they stay together, and the
 # quick ones come last (tests/unit). What the many processes import is compiled once.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist loadfile \
+PYTEST := PATH="$$PATH:$(CURDIR)/.tools/usr/bin" PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist loadfile \
   --no-loadscope-reorder
 NEWEST := .envs/torch-newest
 OLDEST := .envs/torch-$(OLDEST_TORCH)
@@ -23,13 +23,13 @@ REQUIREMENTS := examples/requirements.txt
 # benchmarks/stacks.py makes them
 STACKS := .envs/stacks .envs/stacks-vllm
 
-.PHONY: demo test check nightly fuzz wheel clean phantom
+.PHONY: demo test check nightly fuzz wheel clean phantom promtool
 .DELETE_ON_ERROR:
 
 demo: $(NEWEST)/ullage-env.json phantom
 	$(BIN)/ullage run --gpu h100-80gb --python $(NEWEST)/bin/python -- examples/gpt2/train.py
 
-test: check $(NEWEST)/ullage-env.json phantom
+test: check $(NEWEST)/ullage-env.json phantom promtool
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST)
 	$(BIN)/ullage check --python $(NEWEST)/bin/python
 
@@ -40,7 +40,7 @@ check: .venv/done
 	$(BIN)/codespell
 
 # The versions of PyTorch are a list in benchmarks/versions.py, which makes an environment for each.
-nightly: check $(NEWEST)/ullage-env.json phantom
+nightly: check $(NEWEST)/ullage-env.json phantom promtool
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]'
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) -m "not phantom"
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) -m nightly
@@ -71,11 +71,21 @@ wheel: .venv/done
 	done
 
 clean:
-	rm -rf .venv .envs build dist src/ullage/native/lib .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .envs .tools build dist src/ullage/native/lib .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The C sources may be newer than the installation; this does nothing when they are not.
 phantom: .venv/done
 	@$(BIN)/python -m ullage.native.build
+
+# Prometheus's tool for the tests of docs/monitoring, out of Debian's package, which would start a
+# service if it were installed. Where it cannot be had soon, those tests are skipped.
+promtool:
+	@command -v promtool >/dev/null || test -x .tools/usr/bin/promtool || { \
+	  mkdir -p .tools && cd .tools && \
+	  { timeout 60 apt-get download prometheus || \
+	    { timeout 60 apt-get update && timeout 60 apt-get download prometheus; }; } && \
+	  dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm prometheus_*.deb; \
+	} >/dev/null 2>&1 || echo "promtool is not here: its tests are skipped"
 
 .venv/done: pyproject.toml hatch_build.py
 	$(PYTHON) -m venv .venv

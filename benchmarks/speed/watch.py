@@ -25,25 +25,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.provenance import made_by
+from benchmarks.speed.watch_hour import (
+    FULL_AFTER_MINUTES,
+    NUM_GPUS,
+    Point,
+    change_figures,
+    make_machine,
+    play_hour,
+)
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import choose_device
-from ullage.phantom.nvml.machine import machine_of, open_machine
 from ullage.protocol.variables import DEVICE, NUM_DEVICES, PHANTOM
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "speed-watch.md"
 MAIN = "from ullage.cli.main import main; main()"
-NUM_GPUS = 10
 WARM_UP_S = 5.0
-# Of the script: name, lowest value, and how much it changes in a second.
-FIGURES = (
-    ("utilization", 60, 7),
-    ("memory_utilization", 30, 5),
-    ("temperature", 50, 1),
-    ("power", 500, 11),
-    ("sm_clock", 1700, 13),
-    ("sm_active", 40, 3),
-    ("dram_active", 20, 7),
-)
 GOAL_SHARE, GOAL_MIB = 0.01, 40
 CASES = (
     ("`--json`, lines to nowhere", ("--json",)),
@@ -51,38 +47,6 @@ CASES = (
     ("the page, 80x24, drawn once a second", ()),
     ("the same; every GPU's figures change each second", ("busy",)),
 )
-# Reads the phantom's NVML 36,000 times under a clock that jumps by 0.1 s, as fast as it goes, and
-# makes of each sample all that a page and a recording make of it.
-HOUR = """
-import pathlib, re, time
-from ullage.report.document.watch import watch_line
-from ullage.report.text.watch import Style, gpu_lines
-from ullage.watch.alerts.board import Board
-from ullage.watch.alerts.defaults import DEFAULTS
-from ullage.watch.history import History
-from ullage.watch.machine import MachineSource
-from ullage.watch.nvml.library import open_nvml
-from ullage.watch.view import view
-
-def rss():
-    text = pathlib.Path("/proc/self/status").read_text()
-    return int(re.search(r"VmRSS:\\s+(\\d+)", text)[1])
-
-now_s = 0.0
-source = MachineSource(open_nvml(), clock=lambda: now_s)
-history, board, style = History(), Board(DEFAULTS), Style(80)
-for turn in range(36_000):
-    now_s += 0.1
-    sample = source.read()
-    history.add(sample)
-    seen = view(sample)
-    watch_line(seen, board.take(sample))
-    if turn % 10 == 0:
-        for position, gpu in enumerate(seen.gpus):
-            gpu_lines(gpu, position, history, style)
-    if turn in (5_999, 17_999, 35_999):
-        print(rss())
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +77,14 @@ def busy_machine() -> Iterator[dict[str, str]]:
     """
     with tempfile.TemporaryDirectory() as name:
         node = Path(name) / "node"
-        device = choose_device(gpu="h100-80gb").environment_text()
-        open_machine(node, machine_of(device, "", NUM_GPUS, None))
+        make_machine(node)
         is_over = threading.Event()
 
         def change() -> None:
             turn = 0
             while not is_over.wait(1.0):
                 turn += 1
-                lines = [
-                    f"{index} {key} {base + (turn * step + index) % 30}\n"
-                    for index in range(NUM_GPUS)
-                    for key, base, step in FIGURES
-                ]
-                (node / ".draft").write_text("".join(lines))
-                (node / ".draft").replace(node / "script")
+                change_figures(node, turn)
 
         thread = threading.Thread(target=change)
         thread.start()
@@ -193,23 +150,16 @@ def drain(number: int) -> None:
         return
 
 
-def play_an_hour() -> list[int]:
-    """The resident KiB after 10 minutes, half an hour and an hour."""
-    done = subprocess.run(
-        [sys.executable, "-c", HOUR], check=True, capture_output=True, text=True, env=environment()
-    )
-    return [int(word) for word in done.stdout.split()]
-
-
-def write_results(path: Path, costs: list[Cost], hour: list[int], seconds: float) -> None:
+def write_results(
+    path: Path, costs: list[Cost], hour: list[Point], seconds: float, load: float
+) -> None:
     """Writes docs/results/speed-watch.md."""
-    load = os.getloadavg()[0]
     rows = [
         f"| {cost.name} | {cost.share:.2%} | {cost.rss_mib:.1f} | {cost.anonymous_mib:.1f} | "
         f"{'yes' if cost.share < GOAL_SHARE and cost.rss_mib < GOAL_MIB else 'no'} |"
         for cost in costs
     ]
-    ten, thirty, sixty = (f"{kib / 1024:.1f}" for kib in hour)
+    course = [f"| {point.minutes} | {point.resident_kib / 1024:.2f} |" for point in hour]
     text = f"""\
 # Cost of `ullage watch`
 
@@ -226,9 +176,23 @@ that wakes ten times a second finds its caches cold, and takes longer.
 |---|---|---|---|---|
 {chr(10).join(rows)}
 
-An hour at 10 Hz, played as fast as it goes (36,000 samples, each with its line of JSON, its history
-and, once a second, its lines of text): {ten} MiB are resident after 10 minutes, {thirty} MiB after
-half an hour, {sixty} MiB after the hour.
+## An hour
+
+An hour at 10 Hz, played as fast as it goes (`python -m benchmarks.speed.watch_hour`): 36,000
+samples, each with its line of JSON, its history and the rules; once a second its lines of text and
+the exporter's page, which is why more is resident than above. All figures of all GPUs change each
+second, and a job on four of them publishes another state.
+
+| minutes | resident, MiB |
+|---|---|
+{chr(10).join(course)}
+
+Whatever is remembered is bounded: two minutes of each GPU's course, the rules' windows of up to
+ten minutes and the 600 values before them that are usual, one text of each part of a sample. It is
+full after {FULL_AFTER_MINUTES} minutes. Once after that, Python's table of interned strings takes
+another size. A nightly test (`tests/unit/watch/test_hour.py`) counts the bytes that Python's
+objects hold: there must not be more of them in the second half of the time after that than in the
+first.
 """
     path.write_text(text, encoding="utf-8")
 
@@ -238,8 +202,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
+    load = os.getloadavg()[0]
     costs = [measure(name, words, options.seconds) for name, words in CASES]
-    write_results(RESULTS, costs, play_an_hour(), options.seconds)
+    write_results(RESULTS, costs, play_hour(60), options.seconds, max(load, os.getloadavg()[0]))
     print(f"Wrote {RESULTS}")
 
 

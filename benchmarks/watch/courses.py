@@ -101,12 +101,16 @@ def _stalled(time_s: float, _: DeviceSample) -> dict[str, Any]:
     return {"gpu_frac": 0.15, "power_w": 110.0} if 400 <= time_s < 1000 else {}
 
 
-_RANKS: Final = tuple(Program("rank", 4711 + rank, rank) for rank in range(4))
+def _ranks(fault: str) -> tuple[Program, ...]:
+    return tuple(Program(fault, 4711 + rank, rank) for rank in range(4))
+
+
 COURSES: Final = {
     "leak": Course((Program("leak"),)),
     "spike": Course((Program("spike"),)),
     "fragmentation": Course((Program("fragmentation"),)),
-    "straggler": Course(_RANKS, 8.0),
+    "straggler": Course(_ranks("rank"), 8.0),
+    "slow-rank": Course(_ranks("slow_rank"), 8.0),
     "idle-holder": Course((Program("notebook"),), 20.0),
     "storm": Course((Program("storm"),)),
     "forecast": Course((Program("forecast"),)),

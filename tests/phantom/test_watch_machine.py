@@ -4,25 +4,27 @@ drivers that refuse: what it says is what the processes use.
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.phantom.watching import (
+    MAIN,
+    MIB,
+    NUM_GPUS,
+    Watcher,
+    beside,
+    make_node,
+    on_node,
+    users,
+    write_script,
+)
 
 from ullage.native.libraries import PHANTOM
-from ullage.phantom.device import choose_device
 
-machines = pytest.importorskip("ullage.phantom.nvml.machine")
-NUM_GPUS = 8
-MIB = 2**20
-MAIN = "from ullage.cli.main import main; main()"
 # Uses the GPU and the bytes that it is told, says so, and ends with its input.
 USER = """
 import ctypes, sys
@@ -38,28 +40,15 @@ sys.stdin.read()
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
     """The directory that stands for a machine with eight GPUs."""
-    device = choose_device("h100-80gb").environment_text()
-    machines.open_machine(tmp_path / "node", machines.machine_of(device, "", NUM_GPUS, None))
-    return tmp_path / "node"
-
-
-def clean() -> dict[str, str]:
-    """The environment without what a test before this one may have set."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("ULLAGE_")}
+    return make_node(tmp_path / "node")
 
 
 @contextmanager
 def use(node: Path, index: int, num_bytes: int) -> Iterator[int]:
     """A process that uses a GPU; gives its number."""
-    environment = clean() | {
-        "ULLAGE_PHANTOM": "1",
-        "ULLAGE_NVML": str(node),
-        "ULLAGE_NUM_DEVICES": str(NUM_GPUS),
-        "ULLAGE_DEVICE": choose_device("h100-80gb").environment_text(),
-    }
     command = [sys.executable, "-c", USER, str(PHANTOM), str(index), str(num_bytes)]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=on_node(node)
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         assert process.stdout.readline() == "uses\n"
@@ -68,40 +57,13 @@ def use(node: Path, index: int, num_bytes: int) -> Iterator[int]:
         process.wait(timeout=30)
 
 
-class Watcher:
-    """The lines of `ullage watch --json`."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def until(self, is_there: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The next sample that is as wanted; fails after a minute."""
-        assert self._process.stdout is not None
-        end_s = time.monotonic() + 60
-        while time.monotonic() < end_s:
-            sample: dict[str, Any] = json.loads(self._process.stdout.readline())
-            if is_there(sample):
-                return sample
-        raise AssertionError("no sample was as it should be")
-
-
 @pytest.fixture
 def watcher(node: Path) -> Iterator[Watcher]:
     """`ullage watch` on that machine, at 10 Hz."""
     command = [sys.executable, "-c", MAIN, "watch", "--json", "--interval", "0.1"]
-    environment = clean() | {"LD_LIBRARY_PATH": str(node), "XDG_RUNTIME_DIR": str(node.parent)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=beside(node)) as process:
         yield Watcher(process)
         process.kill()
-
-
-def users(sample: dict[str, Any]) -> dict[tuple[int, int], int]:
-    """The bytes of each process on each GPU."""
-    return {
-        (process["pid"], device["index"]): process["used_bytes"]
-        for device in sample["devices"]
-        for process in device["processes"] or ()
-    }
 
 
 def test_thirty_processes_that_come_and_go(node: Path, watcher: Watcher) -> None:
@@ -128,9 +90,9 @@ def test_thirty_processes_that_come_and_go(node: Path, watcher: Watcher) -> None
 
 def test_a_driver_that_refuses_and_a_gpu_that_is_lost(node: Path, watcher: Watcher) -> None:
     watcher.until(lambda sample: len(sample["devices"]) == NUM_GPUS)
-    script = "3 lost 1\n* nvmlDeviceGetPowerUsage 3\n2 temperature 91\n2 ecc_uncorrected 5\n"
-    (node / ".script").write_text(script)
-    (node / ".script").replace(node / "script")
+    write_script(
+        node, "3 lost 1", "* nvmlDeviceGetPowerUsage 3", "2 temperature 91", "2 ecc_uncorrected 5"
+    )
     sample = watcher.until(
         lambda sample: (
             sample["devices"][2]["temperature_c"] == 91
@@ -143,14 +105,12 @@ def test_a_driver_that_refuses_and_a_gpu_that_is_lost(node: Path, watcher: Watch
     notes = {note["field"]: note for note in sample["notes"]}
     assert notes["power_w"]["devices"] == [0, 1, 2, 4, 5, 6, 7]
     assert notes["devices"]["devices"] == [3]
-    (node / ".script").write_text("")
-    (node / ".script").replace(node / "script")
+    write_script(node)
     watcher.until(lambda sample: not sample["devices"][3]["is_lost"])
 
 
 def test_a_container_that_hides_processes(node: Path, watcher: Watcher) -> None:
-    (node / ".script").write_text("* hide_processes 1\n")
-    (node / ".script").replace(node / "script")
+    write_script(node, "* hide_processes 1")
     with use(node, 1, 512 * MIB):
         sample = watcher.until(lambda sample: sample["devices"][1]["used_bytes"] > 512 * MIB)
     assert users(sample) == {}

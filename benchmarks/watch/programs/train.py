@@ -126,6 +126,15 @@ def rank() -> None:
     training.run(80)
 
 
+def slow_rank() -> None:
+    """A rank that waits for no other; that with the number 2 is half slower for a time."""
+    training = Training(width=4096)
+    is_odd = training.publisher.rank == 2
+    training.run(80)
+    training.run(67 if is_odd else 100, seconds=3.0 if is_odd else 2.0)
+    training.run(80)
+
+
 def notebook() -> None:
     """A training of a notebook; then nothing for an hour, and another."""
     training = Training()

@@ -34,7 +34,7 @@ class History:
     """Remembers a point a second of each GPU."""
 
     def __init__(self) -> None:
-        self._points: dict[_Key, deque[tuple[float | None, float | None]]] = {}
+        self._points: dict[_Key, tuple[deque[float | None], deque[float | None]]] = {}
         self._due_s: float | None = None
 
     def add(self, sample: Sample) -> None:
@@ -45,16 +45,20 @@ class History:
             return
         self._due_s = sample.time_s + _MIN_PAUSE_S * 0.95
         for device in sample.devices:
-            points = self._points.setdefault(_key(device), deque(maxlen=_MAX_POINTS))
-            points.append((_used_frac(device), device.gpu_frac))
+            key = _key(device)
+            if key not in self._points:
+                self._points[key] = deque(maxlen=_MAX_POINTS), deque(maxlen=_MAX_POINTS)
+            used, load = self._points[key]
+            used.append(_used_frac(device))
+            load.append(device.gpu_frac)
         if len(self._points) > _MAX_COURSES:  # MIG devices come and go
             here = {_key(device) for device in sample.devices}
             self._points = {key: self._points[key] for key in self._points if key in here}
 
     def of(self, device: DeviceSample) -> Course:
         """The course of a GPU; empty if there is none yet."""
-        points = self._points.get(_key(device), ())
-        return Course(tuple(used for used, _ in points), tuple(load for _, load in points))
+        used, load = self._points.get(_key(device), ((), ()))
+        return Course(tuple(used), tuple(load))
 
 
 def _key(device: DeviceSample) -> _Key:

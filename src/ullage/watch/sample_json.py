@@ -4,7 +4,8 @@
     sample_from_line(text) == sample
 
 Ten GPUs at 10 Hz leave a millisecond for each sample. Most of a sample is as it was in the last
-one, so the text of parts that have not changed is kept (a few hundred of them).
+one, so the last text of each part is kept, and used again where the part has not changed. That is
+bounded by the size of one sample, however long it runs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from ullage.watch.sample import DeviceSample, Sample
 __all__ = ["SCHEMA", "sample_from_line", "sample_to_document", "sample_to_line"]
 
 SCHEMA: Final = "ullage.watch/1"
-_MAX_KEPT: Final = 512
+
+_MAX_FORGOTTEN: Final = 64
 
 # What differs from one sample to the next; the rest changes once a second or never.
 _FAST: Final = ("used_bytes", "free_bytes", "gpu_frac", "memory_frac", "power_w")
@@ -48,7 +50,9 @@ def sample_to_line(sample: Sample, more: Mapping[str, Any] | None = None) -> str
         sample: what is written.
         more: further keys, and values of JSON.
     """
-    devices = ",".join(map(_device_text, sample.devices))
+    if len(_texts) > _MAX_FORGOTTEN + 3 * len(sample.devices):
+        _texts.clear()  # of another machine, with more GPUs
+    devices = ",".join(map(_device_text, range(len(sample.devices)), sample.devices))
     rest = {
         "schema": SCHEMA,
         "time_s": sample.time_s,
@@ -57,38 +61,44 @@ def sample_to_line(sample: Sample, more: Mapping[str, Any] | None = None) -> str
         **(more or {}),
     }
     return (
-        f'{_encode(rest)[:-1]},"devices":[{devices}],"jobs":{_same_text(sample.jobs)},'
-        f'"notes":{_same_text(sample.notes)}}}'
+        f'{_encode(rest)[:-1]},"devices":[{devices}],"jobs":{_same_text("jobs", sample.jobs)},'
+        f'"notes":{_same_text("notes", sample.notes)}}}'
     )
 
 
-# By the values, and by the object: the tuples of processes, jobs and notes are the same objects as
-# long as nothing in them changes. The object is kept too, so that its number is not used again.
-_device_texts: dict[tuple[Any, ...], str] = {}
-_object_texts: dict[int, tuple[object, str]] = {}
+# By the part of a sample: the value and its text. Devices and the tuples of processes, jobs and
+# notes are the same objects as long as nothing in them changes.
+_texts: dict[tuple[str, int] | str, tuple[object, str]] = {}
 
 
-def _device_text(device: DeviceSample) -> str:
-    slow = _slow_values(device)
-    text = _device_texts.get(slow)
-    if text is None:
-        if len(_device_texts) >= _MAX_KEPT:
-            _device_texts.clear()
-        # The values are compared without their types, and 1 == 1.0: both are the same number.
-        text = _encode(dict(zip(_SLOW, map(plain, slow), strict=True)))[:-1]
-        _device_texts[slow] = text
+def _device_text(position: int, device: DeviceSample) -> str:
+    known = _texts.get(("device", position))
+    if known is not None and known[0] is device:
+        return known[1]
     fast = _encode(dict(zip(_FAST, _fast_values(device), strict=True)))
-    return f'{text},"processes":{_same_text(device.processes)},{fast[1:]}'
+    processes = _same_text(("processes", position), device.processes)
+    text = f'{_slow_text(position, device)},"processes":{processes},{fast[1:]}'
+    _texts["device", position] = (device, text)
+    return text
 
 
-def _same_text(value: object) -> str:
-    known = _object_texts.get(id(value))
+def _slow_text(position: int, device: DeviceSample) -> str:
+    values = _slow_values(device)
+    known = _texts.get(("slow", position))
+    # The values are compared without their types, and 1 == 1.0: both are the same number.
+    if known is not None and known[0] == values:
+        return known[1]
+    text = _encode(dict(zip(_SLOW, map(plain, values), strict=True)))[:-1]
+    _texts["slow", position] = (values, text)
+    return text
+
+
+def _same_text(part: tuple[str, int] | str, value: object) -> str:
+    known = _texts.get(part)
     if known is not None and known[0] is value:
         return known[1]
-    if len(_object_texts) >= _MAX_KEPT:
-        _object_texts.clear()
     text = _encode(plain(value))
-    _object_texts[id(value)] = (value, text)
+    _texts[part] = (value, text)
     return text
 
 

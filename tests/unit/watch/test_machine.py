@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -366,3 +367,48 @@ def test_notes_are_the_same_object_as_long_as_nothing_changes(
     first, second = source.read(), source.read()
     assert first.notes is second.notes
     assert notes_of(first)["ecc_corrected"][1] == (0, 1, 2)
+
+
+def test_what_has_not_changed_is_the_same_object(
+    make_nvml: Any, make_source: Any, make_proc: Any, clock: Any
+) -> None:
+    """Whoever keeps what was made of a sample sees at a glance that it still holds."""
+    nvml, proc = make_nvml(2), make_proc()
+    proc.add(100, "python train.py")
+    for gpu in nvml.gpus:
+        gpu.compute = [(100, MIB)]
+    source = make_source(nvml, proc)
+    for _ in range(20):  # rates need two readings
+        source.read()
+        clock.now_s += 0.1
+    first = source.read().devices
+    for _ in range(20):  # the processes are listed again, and are as before
+        clock.now_s += 0.1
+        second = source.read().devices
+    assert all(device is before for device, before in zip(second, first, strict=True))
+    nvml.gpus[1].answers["nvmlDeviceGetPowerUsage"] = 111_000
+    nvml.gpus[0].compute = [(100, 2 * MIB)]
+    clock.now_s += 1.5
+    third = source.read().devices
+    assert third[0] is not first[0] and third[1] is not first[1]
+    (process,) = third[0].processes or ()
+    assert process.used_bytes == 2 * MIB and third[1].power_w == 111.0
+    assert third[1].processes is first[1].processes
+
+
+def test_questions_that_are_refused_leave_nothing_for_the_garbage_collector(
+    make_nvml: Any, make_source: Any, clock: Any
+) -> None:
+    """An error that is kept must not keep the frames that it went through."""
+    nvml = make_nvml(4)
+    source = make_source(nvml)
+    source.read()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(200):
+            clock.now_s += 1.0
+            source.read()
+        assert gc.collect() < 20
+    finally:
+        gc.enable()

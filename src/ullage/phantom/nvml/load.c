@@ -90,6 +90,32 @@ API int nvmlDeviceGetPcieThroughput(void *handle, int counter, unsigned *kb_per_
   return answer(__func__, handle, counter == SENT ? "pcie_sent" : "pcie_received", kb_per_s);
 }
 
+/* Bytes since the driver was loaded. As for a driver without counters, the function refuses where the script has none. */
+struct field_value {
+  unsigned field, scope;
+  long long timestamp_us, latency_us;
+  int type, status;
+  unsigned long long value;
+};
+static const char *name_of_field(unsigned field) {
+  enum { PCIE_COUNT_TX_BYTES = 197, PCIE_COUNT_RX_BYTES = 198 };
+  return field == PCIE_COUNT_TX_BYTES ? "pcie_sent_bytes" : field == PCIE_COUNT_RX_BYTES ? "pcie_received_bytes" : "";
+}
+API int nvmlDeviceGetFieldValues(void *handle, int num_values, struct field_value *values) {
+  enum { UNSIGNED_LONG_LONG = 3 };
+  int num_known = 0, index, status = find(handle, values, &index);
+  if (status) return status;
+  for (int i = 0; i < num_values; i++) {
+    double value = 0;
+    bool is_known = find_scripted(name_of_field(values[i].field), index, &value);
+    values[i].type = UNSIGNED_LONG_LONG;
+    values[i].status = is_known ? SUCCESS : NOT_SUPPORTED;
+    values[i].value = (unsigned long long)value;
+    num_known += is_known;
+  }
+  return num_known ? SUCCESS : NOT_SUPPORTED;
+}
+
 static int write_engine(const char *function, void *handle, const char *name, unsigned *percent, unsigned *period_us) {
   int status = answer(function, handle, name, period_us ? percent : NULL);
   if (!status) *period_us = PERIOD_US;

@@ -73,23 +73,33 @@ static void refresh(void) {
   if (file) fclose(file);
 }
 
-bool find_scripted(const char *name, int index, double *value) {
+static bool find_line(const char *name, int index, double *value) {
   bool is_there = false;
-  pthread_mutex_lock(&lock);
-  refresh();
   for (size_t i = 0; i < num_lines; i++)
     if ((lines[i].device == ALL_DEVICES || lines[i].device == index) && !strcmp(lines[i].name, name)) {
       *value = lines[i].value;
       is_there = true;
     }
+  return is_there;
+}
+
+/* As the question that a program has just begun found the script: card_fault comes first in each. */
+bool find_scripted(const char *name, int index, double *value) {
+  pthread_mutex_lock(&lock);
+  bool is_there = find_line(name, index, value);
   pthread_mutex_unlock(&lock);
   return is_there;
 }
 
 /* ---- nvml.h ------------------------------------------------------------------------------------------------------- */
 
+/* A program may ask hundreds of questions a second: each looks once whether the script has changed. */
 int card_fault(const char *function, int index) {
   double value;
-  if (find_scripted("lost", index, &value) && value) return GPU_IS_LOST;
-  return find_scripted(function, index, &value) ? (int)value : SUCCESS;
+  pthread_mutex_lock(&lock);
+  refresh();
+  bool is_lost = find_line("lost", index, &value) && value;
+  int fault = is_lost ? GPU_IS_LOST : find_line(function, index, &value) ? (int)value : SUCCESS;
+  pthread_mutex_unlock(&lock);
+  return fault;
 }

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -20,8 +21,10 @@ from ullage.protocol.job import Job
 from ullage.report.text.alerts import active_rows
 from ullage.report.text.watch_parts import (
     BARS,
+    Words,
     draw_memory,
     draw_spark,
+    join_spans,
     pieces_of,
     say_duration,
     say_size,
@@ -47,6 +50,7 @@ _SHARING: Final[Mapping[Sharing | None, str]] = {
     Sharing.MIG: "MIG",
 }
 _ALARM, _DIM, _NAME = "bold red", "bright_black", "bold"
+_GAP: Final = ("  ", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,48 +184,50 @@ def _state(gpu: GpuView, style: Style) -> Text:
     number = f"GPU {device.index}"
     if device.mig is not None:
         number = f"  MIG {device.mig.gpu_instance}.{device.mig.compute_instance}"
-    name = device.name or "unknown GPU"
-    left = Text.assemble((number, _NAME), "  ")
+    left = [(number, _NAME), ("  ", "")]
     if gpu.sharing in _SHARING:
-        left.append(f"{_SHARING[gpu.sharing]}  ", "cyan")
-    left.append(printable(name))
+        left.append((f"{_SHARING[gpu.sharing]}  ", "cyan"))
+    left.append((printable(device.name or "unknown GPU"), ""))
     if device.is_lost:
-        return left.append("  LOST", _ALARM)
-    right = Text("  ").join(_figures(device, style))
-    room = style.width - right.cell_len - 2
-    left.truncate(max(room, len(number)), overflow="ellipsis", pad=True)
-    return Text.assemble(left, "  ", right)
+        return join_spans([*left, ("  LOST", _ALARM)])
+    right = [words for figure in _figures(device, style) for words in (_GAP, figure)][1:]
+    room = style.width - sum(cell_len(part) for part, _ in right) - 2
+    rest = room - sum(cell_len(part) for part, _ in left)
+    if rest >= 0:
+        return join_spans([*left, (" " * rest, ""), _GAP, *right])
+    cut = join_spans(left)
+    cut.truncate(max(room, len(number)), overflow="ellipsis", pad=True)
+    return Text.assemble(cut, "  ", join_spans(right))
 
 
-def _figures(device: DeviceSample, style: Style) -> Iterator[Text]:
+def _figures(device: DeviceSample, style: Style) -> Iterator[Words]:
     """What is known beside memory; what is not known is left out, and is in the notes."""
     if device.ecc_uncorrected:
-        yield Text(f"ECC {device.ecc_uncorrected}", _ALARM)
+        yield f"ECC {device.ecc_uncorrected}", _ALARM
     slow = (device.throttle_reasons or frozenset()) - {"clocks_setting", "display_clock_setting"}
     if slow:
-        text = ", ".join(sorted(slow)) if style.is_wide else "throttled"
-        yield Text(text, "yellow")
+        yield ", ".join(sorted(slow)) if style.is_wide else "throttled", "yellow"
     if style.is_wide and device.pcie_tx_bytes_per_s is not None:
         sent, received = device.pcie_tx_bytes_per_s, device.pcie_rx_bytes_per_s
-        yield Text(f"PCIe {say_size(sent)}/s out, {say_size(received)}/s in", _DIM)
+        yield f"PCIe {say_size(sent)}/s out, {say_size(received)}/s in", _DIM
     if device.gpu_frac is not None:
-        yield Text(f"{device.gpu_frac:>4.0%} busy")
+        yield f"{device.gpu_frac:>4.0%} busy", ""
     if device.sm_active_frac is not None:
-        yield Text(f"SM {device.sm_active_frac:>3.0%}")
+        yield f"SM {device.sm_active_frac:>3.0%}", ""
     if style.is_wide and device.dram_active_frac is not None:
-        yield Text(f"DRAM {device.dram_active_frac:>3.0%}")
+        yield f"DRAM {device.dram_active_frac:>3.0%}", ""
     if style.is_wide and device.memory_frac is not None:
-        yield Text(f"{device.memory_frac:.0%} of bandwidth")
+        yield f"{device.memory_frac:.0%} of bandwidth", ""
     if device.temperature_c is not None:
         limit = device.slowdown_c
         is_hot = limit is not None and device.temperature_c >= limit - 3
-        yield Text(f"{device.temperature_c} °C", _ALARM if is_hot else "")
+        yield f"{device.temperature_c} °C", _ALARM if is_hot else ""
     if device.power_w is not None:
         limit_w = device.power_limit_w
-        yield Text(f"{device.power_w:.0f}{f'/{limit_w:.0f}' if limit_w else ''} W")
+        yield f"{device.power_w:.0f}{f'/{limit_w:.0f}' if limit_w else ''} W", ""
     if device.sm_clock_mhz is not None:
         most = device.sm_clock_max_mhz
-        yield Text(f"{device.sm_clock_mhz}{f'/{most}' if most and style.is_wide else ''} MHz")
+        yield f"{device.sm_clock_mhz}{f'/{most}' if most and style.is_wide else ''} MHz", ""
 
 
 def _memory(gpu: GpuView, history: History, style: Style) -> Text:
@@ -235,16 +241,16 @@ def _memory(gpu: GpuView, history: History, style: Style) -> Text:
     share = device.used_bytes / device.total_bytes if device.total_bytes else 0.0
     sizes = f"  {say_size(device.used_bytes)} of {say_size(device.total_bytes)}, {share:.0%}"
     sizes += f", {say_size(free)} free" if style.is_wide else ""
-    sparks = Text()
+    sparks: list[Words] = []
     count = _SPARK if style.is_wide else _SPARK // 2
     if len(course.used_fracs) > 1:
         for label, values in (("mem", course.used_fracs), ("busy", course.gpu_fracs)):
             spark = draw_spark(values, count, is_ascii=style.is_ascii)
             if spark.strip() and (style.is_wide or label == "mem"):
-                sparks.append(f"  {label} ", _DIM).append(f"{spark:>{count}}")
-    width = max(style.width - 2 - len(sizes) - sparks.cell_len, 10)
-    bar = draw_memory(pieces_of(gpu), width, is_ascii=style.is_ascii)
-    return Text.assemble("  ", bar, sizes, sparks)
+                sparks += [(f"  {label} ", _DIM), (f"{spark:>{count}}", "")]
+    width = style.width - 2 - len(sizes) - sum(len(part) for part, _ in sparks)
+    bar = draw_memory(pieces_of(gpu), max(width, 10), is_ascii=style.is_ascii)
+    return join_spans([_GAP, *bar, (sizes, ""), *sparks])
 
 
 def _job(view: JobView, style: Style) -> Iterator[Text]:

@@ -34,7 +34,7 @@ from ullage.watch.alerts.board import Board
 from ullage.watch.alerts.rule import Rule
 from ullage.watch.history import History
 from ullage.watch.sample import Sample
-from ullage.watch.view import View, view
+from ullage.watch.view import GpuView, View, view
 
 __all__ = ["Details", "WatchPage", "show_page"]
 
@@ -151,6 +151,7 @@ class WatchPage(App[None]):
         self._board = Board(rules)
         self._stream, self._is_replay = self._board.follow(stream), is_replay
         self._history = History()
+        self._drawn: dict[int, tuple[object, Sequence[Line]]] = {}  # by position of the GPU
         self._seen: View | None = None
         self._is_paused = self._is_over = False
         self._stopping = threading.Event()
@@ -259,8 +260,22 @@ class WatchPage(App[None]):
         lines: list[Line] = []
         for position, shown in arrange(machine, self.arrangement):
             lines += [Line(Text())] if lines and style.is_wide else []
-            lines += gpu_lines(shown, position, self._history, style, machine.gpus[position])
+            lines += self._gpu_lines(shown, position, style, machine.gpus[position])
         return lines or [Line(Text("no GPU, job or process that the filter lets through"))]
+
+    def _gpu_lines(
+        self, shown: GpuView, position: int, style: Style, whole: GpuView
+    ) -> Sequence[Line]:
+        """The lines of a GPU: as before if nothing of it has changed. Jobs have an age."""
+        course = self._history.of(whole.device)
+        state = (shown.device, shown.others, shown.sharing, course, style)
+        known = self._drawn.get(position)
+        # Equal devices are nearly always one object, and to compare tuples begins with that.
+        if known is not None and not whole.jobs and known[0] == state:
+            return known[1]
+        lines = gpu_lines(shown, position, self._history, style, whole)
+        self._drawn[position] = (state, lines)
+        return lines
 
     def action_sort(self) -> None:
         """The next order."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from ullage.watch.nvml.library import NOT_SUPPORTED, Unknown
+from ullage.watch.nvml.library import NOT_SUPPORTED, Unknown, code_of
 
 __all__ = ["ACTIVITIES", "Activity"]
 
@@ -51,11 +51,20 @@ class Activity:
             try:
                 self._answer = self._read()
             except (self._nvml.NVMLError, Unknown) as error:
-                self._answer = error
+                self._answer = self._without_frames(error)
         answer = self._answer if isinstance(self._answer, Exception) else self._answer[field]
         if isinstance(answer, Exception):
-            raise answer
+            raise self._without_frames(answer)
         return (answer,)
+
+    def _without_frames(self, error: Exception) -> Exception:
+        """The same error anew. One that was raised refers to the frames that it went through, and
+        one that is kept and raised again, to itself: only the garbage collector would free them.
+        """
+        if isinstance(error, Unknown):
+            return Unknown(str(error))
+        again: Exception = self._nvml.NVMLError(code_of(error))
+        return again
 
     def _read(self) -> dict[str, float | Exception]:
         nvml = self._nvml

@@ -17,6 +17,7 @@ from ullage.watch.nvml.questions import (
     EACH_MINUTE,
     EACH_SECOND,
     EACH_TEN_SECONDS,
+    Answer,
     Question,
     questions_of,
 )
@@ -37,7 +38,7 @@ class NvmlClosedError(Exception):
 
 
 class _Handle:
-    """What is known of one GPU or MIG device."""
+    """What is known of one GPU or MIG device; `num_changes` counts how often that has changed."""
 
     def __init__(
         self, nvml: ModuleType, handle: object, clock: Callable[[], float], offset_s: float
@@ -47,6 +48,8 @@ class _Handle:
         self._due_s = [0.0] * len(self._questions)
         self._next_s = 0.0
         self._offset_s = offset_s
+        self._answers: list[Answer] = [()] * len(self._questions)
+        self.num_changes = 0
         self.values: dict[str, Any] = {}
         self.reasons: dict[str, str] = {}
 
@@ -72,12 +75,18 @@ class _Handle:
             _raise_if_gone(error)
             is_lasting = trouble_of(error) is Trouble.LASTING
             self._due_s[index] = now_s + (EACH_MINUTE if is_lasting else pause_s)
+            self._answers[index] = ()
+            self.num_changes += 1
             for field in question.fields:
                 self.values[field] = None
                 self.reasons[field] = reason_of(error)
             return
         if pause_s:
             self._due_s[index] = now_s + pause_s
+        if answer == self._answers[index]:
+            return
+        self._answers[index] = answer
+        self.num_changes += 1
         self.values.update(zip(question.fields, answer, strict=True))
         if None in answer or not self.reasons.keys().isdisjoint(question.fields):
             for field, value in zip(question.fields, answer, strict=True):
@@ -95,7 +104,9 @@ def _raise_if_gone(error: Exception) -> None:
 class DeviceReader:
     """Reads one GPU with its MIG devices.
 
-    `reasons` are those of the last reading, by the field that they explain.
+    `reasons` are those of the last reading, by the field that they explain. Samples are immutable:
+    as long as nothing has changed, a reading is the same objects, which costs nothing to make, and
+    whoever keeps what he made of the last one sees at a glance that it still holds.
     """
 
     def __init__(
@@ -112,9 +123,12 @@ class DeviceReader:
         self._processes: ProcessReader | None = None
         self._users: dict[Place, tuple[ProcessSample, ...]] | None = None
         self._parts: list[tuple[MigInstance, dict[str, str | None], _Handle]] = []
+        self._num_user_changes = 0
         self._users_due_s = self._parts_due_s = self._retry_s = 0.0
         self._offset_s = (index % 10) / 10
         self.reasons: dict[str, str] = {}
+        self._state: tuple[object, ...] = ()
+        self._devices: list[DeviceSample] = []
 
     def read(self) -> list[DeviceSample]:
         """The GPU, then its MIG devices.
@@ -128,9 +142,9 @@ class DeviceReader:
                 if now_s < self._retry_s:
                     return [self._lost()]
                 self._open(now_s)
-            return list(self._read(now_s))
+            return self._read(now_s)
         except LostDeviceError as error:
-            self._whole, self._users, self._parts = None, None, []
+            self._whole, self._users, self._parts, self._state = None, None, [], ()
             self._retry_s = now_s + EACH_TEN_SECONDS
             self.reasons = {"devices": str(error)}
             return [self._lost()]
@@ -163,7 +177,7 @@ class DeviceReader:
                 identity[field] = None
         return identity
 
-    def _read(self, now_s: float) -> Iterator[DeviceSample]:
+    def _read(self, now_s: float) -> list[DeviceSample]:
         whole = self._whole
         if whole is None:
             raise LostDeviceError("the GPU is not there")
@@ -176,17 +190,28 @@ class DeviceReader:
             self._users_due_s = now_s + EACH_SECOND + (self._offset_s if is_first else 0.0)
             self._read_users()
         self.reasons = whole.reasons
-        identity = self._identity
+        for _, _, part in self._parts:
+            part.refresh(now_s)
+        state = (
+            whole.num_changes,
+            self._num_user_changes,
+            *((mig, part.num_changes) for mig, _, part in self._parts),
+        )
+        if state != self._state:
+            self._state, self._devices = state, list(self._sample(whole))
+        return self._devices
+
+    def _sample(self, whole: _Handle) -> Iterator[DeviceSample]:
+        """The GPU and its MIG devices, as they are known now."""
         users = self._users
         yield DeviceSample(
             self._index,
-            identity["uuid"],
-            identity["name"],
+            self._identity["uuid"],
+            self._identity["name"],
             processes=None if users is None else users.get(_WHOLE, ()),
             **whole.values,
         )
         for mig, identity, part in self._parts:
-            part.refresh(now_s)
             place = (mig.gpu_instance, mig.compute_instance)
             yield DeviceSample(
                 self._index,
@@ -204,19 +229,23 @@ class DeviceReader:
             return
         reasons = whole.reasons
         try:
-            self._users = reader.read()
+            users = reader.read()
         except self._nvml.NVMLError as error:
             _raise_if_gone(error)
             self._users = None
+            self._num_user_changes += 1
             reasons["processes"] = reason_of(error)
             reasons.pop("sm_frac", None)
             return
-        is_partial = any(not user.is_own for users in self._users.values() for user in users)
+        _set(reasons, "sm_frac", reader.reason if users else None)
+        if users == self._users:
+            return
+        self._users = users
+        self._num_user_changes += 1
+        everyone = [user for place in users.values() for user in place]
+        is_partial = not all(user.is_own for user in everyone)
         _set(reasons, "processes", _OUTSIDE if is_partial else None)
-        _set(reasons, "sm_frac", reader.reason if self._users else None)
-        has_sizes = all(
-            user.used_bytes is not None for users in self._users.values() for user in users
-        )
+        has_sizes = all(user.used_bytes is not None for user in everyone)
         _set(reasons, "used_bytes of processes", None if has_sizes else "the driver does not say")
 
     def _find_parts(self) -> Iterator[tuple[MigInstance, dict[str, str | None], _Handle]]:

@@ -33,6 +33,10 @@ EXPECTED = {
     "fragmentation": {"fragmentation": ((130 + 60, 140 + 68), (370 + 60, 370 + 68))},
     # From 160 s to 360 s; 8 steps of 2 s, of which 5 have to differ.
     "straggler": {"straggler-memory": ((160 + 30, 160 + 30 + 32), (360 + 60, 360 + 60 + 32))},
+    # From 160 s to 361 s; 8 steps, of which 5 have to differ: 3 s each, then 2 s.
+    "slow-rank": {
+        "straggler-time": ((160 + 12 + 30, 160 + 30 + 40), (361 + 60, 361 + 60 + 32)),
+    },
     # From 120 s to 3720 s; the load counts as none after 90 s. What is usual takes 20 samples of
     # 20 s to learn; then 5 minutes.
     "idle-holder": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,29 @@ def test_panels_do_not_overlap() -> None:
         for y in range(box["y"], box["y"] + box["h"])
     ]
     assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
+
+
+def test_grafanas_own_model_of_a_dashboard_keeps_every_field() -> None:
+    """But for the text that Grafana writes beside a variable's query."""
+    dashboards = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
+    encoder = pytest.importorskip("grafana_foundation_sdk.cog.encoder")
+    pytest.importorskip("grafana_foundation_sdk.cog.plugins").register_default_plugins()
+    document = json.loads((MONITORING / "grafana" / "dashboard.json").read_text(encoding="utf-8"))
+    model = dashboards.Dashboard.from_json(document)
+    kept = set(_leaves(json.loads(encoder.JSONEncoder().encode(model))))
+    lost = set(_leaves(document)) - kept
+    assert {path[-1] for path, _ in lost} <= {"definition"}
+    assert len(kept) > 300
+
+
+def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Any, str]]:
+    """Where each value of a document is, and the value."""
+    members = (
+        value.items() if isinstance(value, dict)
+        else enumerate(value) if isinstance(value, list)
+        else ()
+    )  # fmt: skip
+    if not isinstance(value, dict | list):
+        yield path, repr(value)
+    for key, member in members:
+        yield from _leaves(member, (*path, key))
