@@ -158,13 +158,14 @@ class Publication:
 
 
 def test_what_begins_is_published_and_what_ends_is_not() -> None:
-    torch: Any = SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 2))
     publication: Any = Publication()
     peaks: list[tuple[int, int, float]] = []
     step_peaks: Any = SimpleNamespace(add=lambda *row: peaks.append(row))
     skips: Any = SimpleNamespace(count=None)
-    levels = {0: (3, 8), 1: (5, 6)}
-    report = StepReport(torch, step_peaks, publication, skips, lambda index: levels[index])
+    pressure: Any = SimpleNamespace(
+        take_levels=lambda: [(3, 8), (5, 6)], add_step=lambda *row: peaks.append(row)
+    )
+    report = StepReport(step_peaks, publication, skips, pressure)
     for kind in ("forward_begin", "forward_end", "backward_begin"):
         report.note_mark(kind)
     report.publish(is_due=True)  # memory has run out
@@ -176,4 +177,4 @@ def test_what_begins_is_published_and_what_ends_is_not() -> None:
         (None, False),
     ]  # fmt: skip
     assert publication.num_steps == 1
-    assert [row[:2] for row in peaks] == [(5, 6)], "those of the device with the higher peak"
+    assert [row[:2] for row in peaks] == [(5, 6)] * 2, "those of the device with the higher peak"

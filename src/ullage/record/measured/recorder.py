@@ -60,9 +60,7 @@ class Recorder:
     """From `attach` to `detach`, in a process that has imported torch."""
 
     def __init__(self, torch: ModuleType, settings: RecordingSettings) -> None:
-        self.exit: ExitFields = {
-            "kind": "returned", "exception": None, "message": None, "where": None, "code": 0,
-        }  # fmt: skip
+        self.exit = _returned()
         self._torch: Any = torch
         self._settings = settings
         self._pid = os.getpid()
@@ -89,8 +87,9 @@ class Recorder:
             patches=self._patches, on_step=self._note_step, on_error=self.note_error,
         )  # fmt: skip
         self._phases.on_mark = self._note_mark
-        parts = (self._phases, self._modules, self._claims, self._holders)
-        self._retention = Retention(limits, *parts)
+        self._retention = Retention(
+            limits, self._phases, self._modules, self._claims, self._holders
+        )
         self._step_peaks = StepPeaks(limits.num_steps)
         self._num_optimizer_steps = 0
         self.pressure = PressureGauge(
@@ -382,3 +381,8 @@ class Recorder:
                 mode, num_lost, self._step_peaks, self._num_others, self.pressure.fields()
             ),
         }
+
+
+def _returned() -> ExitFields:
+    """How a program ends that is not said to end otherwise."""
+    return {"kind": "returned", "exception": None, "message": None, "where": None, "code": 0}
