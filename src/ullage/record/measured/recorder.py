@@ -77,9 +77,8 @@ class Recorder:
         self._claims = Claims(torch, self._modules, self._patches)
         self._holders = LatestHolders(torch, max_rows=limits.num_holders)
         self.ooms = OutOfMemories(
-            torch, self.look_at_holders,
-            max_rows=limits.num_ooms, find_position=self._find_position,
-        )  # fmt: skip
+            torch, self.look_at_holders, max_rows=limits.num_ooms, find_position=self._find_position
+        )
         self._peaks = Peaks(torch)
         self._counters = Counters(torch, self._peaks)
         self._phases = RemovablePhases(
