@@ -80,4 +80,9 @@ def test_wandb_loses_none_of_the_programs_rows(tmp_path: Path) -> None:
     rows = [row for row in values["rows"] if "ullage/step" in row]
     assert [row["ullage/step"] for row in rows][-1] == 6
     assert {row["ullage/allocated_peak_bytes"] for row in rows} == {5 * GIB}
-    assert values["defined"] == [["ullage/step", ""], ["ullage/*", "ullage/step"]]
+    assert values["defined"] == [
+        ["ullage/step", ""],
+        ["ullage/*", "ullage/step"],
+        ["ullage/allocated_peak_bytes", "ullage/step"],
+        ["ullage/reserved_peak_bytes", "ullage/step"],
+    ]
