@@ -16,6 +16,7 @@ from ullage.record.trackers.figures import PEAKS, StepFigures
 from ullage.record.trackers.tracker import NAMESPACE
 
 _STEP = f"{NAMESPACE}/step"
+_PEAKS = tuple(f"{NAMESPACE}/{peak}_bytes" for peak in PEAKS)
 
 
 class WandbTracker:
@@ -54,6 +55,8 @@ class WandbTracker:
         if run is not self._defined:
             run.define_metric(_STEP, hidden=True)
             run.define_metric(f"{NAMESPACE}/*", step_metric=_STEP)
+            for name in _PEAKS:  # of a peak the summary is the highest, not the last
+                run.define_metric(name, step_metric=_STEP, summary="max")
             self._defined, self._row_number = run, None
         values = {f"{NAMESPACE}/{name}": value for name, value in figures.values().items()}
         number = _row_number(run)
@@ -62,7 +65,7 @@ class WandbTracker:
             return
         if number != self._row_number:
             self._row, self._row_number = {}, number
-        for name in (f"{NAMESPACE}/{peak}_bytes" for peak in PEAKS):
+        for name in _PEAKS:
             values[name] = max(values[name], self._row.get(name, 0.0))
         self._row = values
         run.log({**values, _STEP: figures.step}, commit=False)

@@ -5,7 +5,7 @@
     # {"hw.id": "GPU-1", "hw.name": "GPU 0", "process.pid": 7, ...}
 
 Where the semantic conventions have the same quantity, its name, unit and kind are theirs (those of
-hardware, of processes, of containers and of Kubernetes, as of version 1.37; the ones of GPUs are in
+hardware, of processes, of containers and of Kubernetes, as of version 1.44; the ones of GPUs are in
 development still). All else begins with "ullage.", in base units, so that the name that a collector
 makes of it for Prometheus is the exporter's: `ullage.reserved` in By is ullage_reserved_bytes.
 

@@ -160,6 +160,8 @@ def test_wandb_figures_join_the_programs_rows(
     assert run.defined == [
         ("ullage/step", {"hidden": True}),
         ("ullage/*", {"step_metric": "ullage/step"}),
+        ("ullage/allocated_peak_bytes", {"step_metric": "ullage/step", "summary": "max"}),
+        ("ullage/reserved_peak_bytes", {"step_metric": "ullage/step", "summary": "max"}),
     ]
 
 

@@ -79,5 +79,11 @@ def test_wandb_loses_none_of_the_programs_rows(tmp_path: Path) -> None:
     assert [[row["_step"], row["loss"]] for row in values["rows"]] == LOSSES
     rows = [row for row in values["rows"] if "ullage/step" in row]
     assert [row["ullage/step"] for row in rows][-1] == 6
-    assert {row["ullage/allocated_peak_bytes"] for row in rows} == {5 * GIB}
-    assert values["defined"] == [["ullage/step", ""], ["ullage/*", "ullage/step"]]
+    # Which row a report joins depends on how fast wandb's own process is.
+    assert max(row["ullage/allocated_peak_bytes"] for row in rows) == 5 * GIB
+    assert values["defined"] == [
+        ["ullage/step", ""],
+        ["ullage/*", "ullage/step"],
+        ["ullage/allocated_peak_bytes", "ullage/step"],
+        ["ullage/reserved_peak_bytes", "ullage/step"],
+    ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
+from ullage.callbacks.training_recording import TrainingRecording
 from ullage.errors import SpecError
 from ullage.record.patches import Patches
 from ullage.record.trackers.background import MAX_QUEUED, Background
@@ -111,7 +113,7 @@ def test_a_torch_without_the_counters_ends_it(torch: Any) -> None:
 def test_it_is_said_that_no_run_was_active(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     for name in ("mlflow", "wandb", "comet_ml"):
-        monkeypatch.delitem(__import__("sys").modules, name, raising=False)
+        monkeypatch.delitem(sys.modules, name, raising=False)
     tracking, _, lines = track(torch, "mlflow", "wandb")
     tracking.end()
     assert lines == []  # there were no steps
@@ -151,6 +153,13 @@ def test_auto_is_each_of_them_and_an_object_stands_for_its_library() -> None:
 def test_what_is_no_tracker_is_refused(trackers: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         parse_choice(trackers)
+
+
+def test_the_callbacks_take_trackers_and_refuse_what_is_none() -> None:
+    recording = TrainingRecording(trackers=["auto", Listener()])
+    assert recording.path is None
+    with pytest.raises(SpecError, match="there is no tracker 'wandbee'"):
+        TrainingRecording(trackers="wandbee")
 
 
 def test_a_call_in_the_background_is_not_waited_for() -> None:

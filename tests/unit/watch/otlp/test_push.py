@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from ullage.watch.alerts.defaults import DEFAULTS
 from ullage.watch.alerts.engine import Engine
 from ullage.watch.exporter.points import Current
+from ullage.watch.otlp.names import attributes_of, instrument_of
 from ullage.watch.otlp.push import Push
 from ullage.watch.sample import Sample
 
@@ -102,6 +104,25 @@ def test_a_collector_gets_every_point(
     assert points_of(metrics, "ullage.allocated", **job) == [20 * GIB]
     assert points_of(metrics, "ullage.forecast", **job) == [pytest.approx(13.0)]
     assert lines.lines == []
+
+
+def test_names_without_ours_are_those_of_the_conventions(full_sample: Sample) -> None:
+    def values_in(*modules: str) -> set[object]:
+        loaded = (importlib.import_module(f"opentelemetry.semconv.{name}") for name in modules)
+        return {
+            value for module in loaded for name, value in vars(module).items() if name.isupper()
+        }
+
+    metrics = values_in("_incubating.metrics.hw_metrics")
+    topics = ("hw", "process", "container", "k8s", "error", "service")
+    attributes = values_in(*(f"_incubating.attributes.{topic}_attributes" for topic in topics))
+    current = Current(with_names=True)
+    current.publish(full_sample)
+    for metric, labels, _ in current.points() or ():
+        instrument = instrument_of(metric)
+        names = {*attributes_of(instrument, labels)}
+        assert instrument.name.startswith("ullage.") or instrument.name in metrics
+        assert {name for name in names if not name.startswith("ullage.")} <= attributes
 
 
 def test_the_latest_sample_is_pushed_and_an_old_one_is_not(
