@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -78,13 +79,13 @@ def watch(
     ]  # fmt: skip
     with subprocess.Popen(
         command, cwd=directory, env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     ) as process:  # fmt: skip
         try:
             stdout, stderr = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            process.terminate()  # it ends the program with it
-            process.communicate()
+            # A program within C++ code hears no other signal.
+            os.killpg(process.pid, signal.SIGKILL)
             raise
     if not stdout:
         raise SystemExit(f"{verb} of {program} gave no document:\n{stderr[-2000:]}")

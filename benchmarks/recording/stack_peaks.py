@@ -24,7 +24,7 @@ from benchmarks.recording.with_statistics import MARK, NAMES
 from benchmarks.stacks import STACKS, versions
 
 PAGE = ROOT / "docs" / "results" / "record-stacks.md"
-TIMEOUT_S = 900
+TIMEOUT_S = 600
 WITH_STATISTICS = Path(__file__).with_name("with_statistics.py")
 
 
