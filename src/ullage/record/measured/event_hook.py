@@ -11,7 +11,7 @@ from __future__ import annotations
 import array
 import ctypes
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ullage.native.libraries import EVENT_HOOK
@@ -129,15 +129,12 @@ class EventHook:
         """Blocks that libraries were handed as scratch, or to exchange: [position, device, address,
         bytes, library], the last of them. The bytes are not known; 0.
         """
-        row, rows = (ctypes.c_int64 * 3)(), []
-        devices = dict(zip(ring.addresses(), ring.columns["device"], strict=True))
+        row = (ctypes.c_int64 * 3)()
+        handed = []
         for number in range(self._library.ullage_num_handed()):
             self._library.ullage_handed(number, row)
-            position, address, which = row
-            if address in devices and (position > ring.first or not ring.first):
-                place = [position, devices[address], address]
-                rows.append([*place, 0, library.LIBRARIES[which]])
-        return rows[-max_rows:]
+            handed.append((row[0], row[1], library.LIBRARIES[row[2]]))
+        return place_workspaces(handed, ring, max_rows)
 
     def take_peak(self, device: int) -> tuple[int, int]:
         """The highest bytes of a device since this was last called: allocated, reserved; zeros
@@ -145,3 +142,25 @@ class EventHook:
         """
         self._library.ullage_take_peak(device, self._level)
         return self._level[0], self._level[1]
+
+
+def place_workspaces(handed: Sequence[tuple[int, int, str]], ring: Ring, max_rows: int) -> Rows:
+    """Of what was handed over, as position, address and library, that which is in a ring.
+
+    What was handed over before the ring stays if its block does, and counts from there on. Of more
+    than `max_rows` the oldest in the ring go first.
+    """
+    devices = dict(zip(ring.addresses(), ring.columns["device"], strict=True))
+    births = ring.births_by_address() if ring.first else {}
+    before: dict[tuple[int, str], list[Any]] = {}
+    within: Rows = []
+    for position, address, name in handed:
+        if address not in devices:
+            continue
+        device = devices[address]
+        if position > ring.first or not ring.first:
+            within.append([position, device, address, 0, name])
+        elif births.get((device, address), position) < position:
+            before[address, name] = [ring.first, device, address, 0, name]
+    oldest = [*before.values()][:max_rows]
+    return [*oldest, *within[max(0, len(within) + len(oldest) - max_rows) :]]
