@@ -9,6 +9,7 @@ hook.end()
 from __future__ import annotations
 
 import array
+import bisect
 import ctypes
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -163,4 +164,20 @@ def place_workspaces(handed: Sequence[tuple[int, int, str]], ring: Ring, max_row
         elif births.get((device, address), position) < position:
             before[address, name] = [ring.first, device, address, 0, name]
     oldest = [*before.values()][:max_rows]
+    if len(oldest) + len(within) > max_rows:
+        within = _once_a_block(within, ring)
     return [*oldest, *within[max(0, len(within) + len(oldest) - max_rows) :]]
+
+
+def _once_a_block(rows: Rows, ring: Ring) -> Rows:
+    """Of rows of the same library and block the first: a block is noted again at times."""
+    births: dict[int, list[int]] = {row[2]: [] for row in rows}
+    sizes = array.array("q", ring.columns["bytes"])
+    for number, address in enumerate(ring.addresses()):
+        if sizes[number] > 0 and address in births:
+            births[address].append(ring.first_position + number)
+    once: dict[tuple[int, int, str], list[Any]] = {}
+    for row in rows:
+        life = bisect.bisect_left(births[row[2]], row[0])
+        once.setdefault((life, row[2], row[4]), row)
+    return list(once.values())
