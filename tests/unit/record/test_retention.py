@@ -15,10 +15,7 @@ from ullage.record.owners.latest_holders import LatestHolders
 from ullage.record.session.ooms import OutOfMemories
 from ullage.units import MIB
 
-BYTES = {
-    "num_marks": 128, "num_claims": 32, "num_steps": 64, "num_workspaces": 64, "num_holders": 256,
-    "num_ooms": 512,
-}  # fmt: skip
+BYTES = {"num_marks": 128, "num_claims": 32, "num_steps": 64, "num_holders": 256, "num_ooms": 512}
 
 
 @pytest.mark.parametrize("mode", [Mode.FULL, Mode.EVENTS])

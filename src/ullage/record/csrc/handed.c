@@ -1,8 +1,8 @@
 /* Memory that is handed to NVIDIA's libraries: scratch, and what NCCL exchanges.
  *
  * libtorch_cuda's calls that hand memory over are looked at and passed on. A block is noted once until it is freed, by its
- * own address: cuDNN's frontend hands over what follows its own share of a block. What is not looked at: the scratch of
- * cuSOLVER and of cuSPARSE.
+ * own address: cuDNN's frontend hands over what follows its own share of a block. What lives on is noted again before its
+ * row leaves the ring. What is not looked at: the scratch of cuSOLVER and of cuSPARSE.
  */
 #include "handed.h"
 #include "copies.h"
@@ -26,18 +26,27 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct handed handed[MAX_HANDED]; /* the last of them, in a ring */
 static uint64_t num_handed;
 static int64_t known[NUM_KNOWN];
+static uint64_t known_as[NUM_KNOWN]; /* the number of its row */
 
 static int64_t *slot_of_known(int64_t address) { return &known[((uint64_t)address >> 9) % NUM_KNOWN]; }
 
-static bool is_known(int64_t address) { return __atomic_load_n(slot_of_known(address), __ATOMIC_RELAXED) == address; }
+static bool is_known(int64_t address) {
+  int64_t *place = slot_of_known(address);
+  if (__atomic_load_n(place, __ATOMIC_RELAXED) != address) return false;
+  uint64_t number = __atomic_load_n(&known_as[place - known], __ATOMIC_RELAXED);
+  return __atomic_load_n(&num_handed, __ATOMIC_RELAXED) - number < MAX_HANDED / 2;
+}
 
 static void note_handed(int library, const void *p) {
   if (!p || is_known((int64_t)(uintptr_t)p)) return;
   int64_t address = block_that_holds((int64_t)(uintptr_t)p);
   if (is_known(address)) return;
   pthread_mutex_lock(&lock);
-  *slot_of_known(address) = address;
-  handed[num_handed++ % MAX_HANDED] = (struct handed){event_position(), address, library};
+  int64_t *place = slot_of_known(address);
+  __atomic_store_n(&known_as[place - known], num_handed, __ATOMIC_RELAXED);
+  __atomic_store_n(place, address, __ATOMIC_RELAXED);
+  handed[num_handed % MAX_HANDED] = (struct handed){event_position(), address, library};
+  __atomic_store_n(&num_handed, num_handed + 1, __ATOMIC_RELAXED);
   pthread_mutex_unlock(&lock);
 }
 

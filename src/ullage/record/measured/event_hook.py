@@ -9,9 +9,10 @@ hook.end()
 from __future__ import annotations
 
 import array
+import bisect
 import ctypes
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ullage.native.libraries import EVENT_HOOK
@@ -131,15 +132,12 @@ class EventHook:
         """Blocks that libraries were handed as scratch, or to exchange: [position, device, address,
         bytes, library], the last of them. The bytes are not known; 0.
         """
-        row, rows = (ctypes.c_int64 * 3)(), []
-        devices = dict(zip(ring.addresses(), ring.columns["device"], strict=True))
+        row = (ctypes.c_int64 * 3)()
+        handed = []
         for number in range(self._library.ullage_num_handed()):
             self._library.ullage_handed(number, row)
-            position, address, which = row
-            if address in devices and (position > ring.first or not ring.first):
-                place = [position, devices[address], address]
-                rows.append([*place, 0, library.LIBRARIES[which]])
-        return rows[-max_rows:]
+            handed.append((row[0], row[1], library.LIBRARIES[row[2]]))
+        return place_workspaces(handed, ring, max_rows)
 
     def copies(self, ring: Ring) -> tuple[Rows, int]:
         """The copies between host and device since the ring begins, as the record has them, and how
@@ -172,3 +170,41 @@ class EventHook:
         """
         self._library.ullage_take_peak(device, self._level)
         return self._level[0], self._level[1]
+
+
+def place_workspaces(handed: Sequence[tuple[int, int, str]], ring: Ring, max_rows: int) -> Rows:
+    """Of what was handed over, as position, address and library, that which is in a ring.
+
+    What was handed over before the ring stays if its block does, and counts from there on. Of more
+    than `max_rows` the oldest in the ring go first.
+    """
+    devices = dict(zip(ring.addresses(), ring.columns["device"], strict=True))
+    births = ring.births_by_address() if ring.first else {}
+    before: dict[tuple[int, str], list[Any]] = {}
+    within: Rows = []
+    for position, address, name in handed:
+        if address not in devices:
+            continue
+        device = devices[address]
+        if position > ring.first or not ring.first:
+            within.append([position, device, address, 0, name])
+        elif births.get((device, address), position) < position:
+            before[address, name] = [ring.first, device, address, 0, name]
+    oldest = [*before.values()][:max_rows]
+    if len(oldest) + len(within) > max_rows:
+        within = _once_a_block(within, ring)
+    return [*oldest, *within[max(0, len(within) + len(oldest) - max_rows) :]]
+
+
+def _once_a_block(rows: Rows, ring: Ring) -> Rows:
+    """Of rows of the same library and block the first: a block is noted again at times."""
+    births: dict[int, list[int]] = {row[2]: [] for row in rows}
+    sizes = array.array("q", ring.columns["bytes"])
+    for number, address in enumerate(ring.addresses()):
+        if sizes[number] > 0 and address in births:
+            births[address].append(ring.first_position + number)
+    once: dict[tuple[int, int, str], list[Any]] = {}
+    for row in rows:
+        life = bisect.bisect_left(births[row[2]], row[0])
+        once.setdefault((life, row[2], row[4]), row)
+    return list(once.values())

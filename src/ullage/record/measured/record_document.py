@@ -100,6 +100,19 @@ def device_fields(torch: ModuleType, peaks: Peaks, outside: dict[int, int]) -> l
     return devices
 
 
+def forget_annotations(history: dict[str, Any]) -> None:
+    """Takes the annotations out of torch's snapshot that are older than its events: torch keeps as
+    many of them as of events, and each step makes some.
+    """
+    times = [trace[0].get("time_us", 0) for trace in history["device_traces"] if trace]
+    rows = history.get("external_annotations")
+    if times and rows:
+        first = min(times)
+        history["external_annotations"] = [
+            row for row in rows if row.get("time_us", first) >= first
+        ]
+
+
 def measured_fields(
     mode: str,
     num_lost: int,

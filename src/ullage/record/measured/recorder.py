@@ -351,6 +351,7 @@ class Recorder:
         if not is_looked_at:
             self.look_at_holders()
         history = self._history.snapshot() if self._history is not None else _NO_HISTORY
+        record_document.forget_annotations(history)
         return history | {"ullage": self._record(remark)}
 
     def _record(self, remark: str | None) -> dict[str, Any]:

@@ -20,7 +20,8 @@ _EVENT_SHARE = {"full": 1, "events": 5, "counters": 0}
 _STACK_SHARE = {"full": 6, "events": 0, "counters": 0}
 _ROW_SHARE = {"full": 1, "events": 3, "counters": 8}
 # Of host memory for a row, with what Python adds: as measured, rounded up.
-_MARK_BYTES, _CLAIM_BYTES, _STEP_BYTES, _SCRATCH_BYTES, _HOLDER_BYTES = 128, 32, 64, 64, 256
+_MARK_BYTES, _CLAIM_BYTES, _STEP_BYTES, _HOLDER_BYTES = 128, 32, 64, 256
+_SCRATCH_BYTES = 24  # in the file, where marks take a tenth: in memory it has a table of its own
 _OOM_BYTES, _SCOPE_BYTES, _MIN_SCOPES = 512, 256, 4096
 
 
@@ -70,7 +71,7 @@ class RowLimits:
             num_marks=3 * room // 8 // _MARK_BYTES,
             num_claims=3 * room // 8 // _CLAIM_BYTES,
             num_steps=min(small // _STEP_BYTES, MAX_ROWS) // 2 * 2,
-            num_workspaces=small // _SCRATCH_BYTES,
+            num_workspaces=room // 4 // _SCRATCH_BYTES,
             num_holders=small // _HOLDER_BYTES,
             num_ooms=small // _OOM_BYTES,
             num_scopes=max(_MIN_SCOPES, room // _SCOPE_BYTES),
