@@ -72,6 +72,13 @@ def test_a_wrong_pipeline_is_found_and_prefetch_is_the_remedy(
     assert findings(record(PROGRAM, SOURCE, how, "--clean")) == {}
 
 
+@pytest.mark.nightly
+def test_workers_that_starve_the_gpu_are_found(record: RecordProgram) -> None:
+    finding = findings(record(PROGRAM, SOURCE, "starving", "--workers"))["UL165"]
+    assert "the DataLoader has 1 worker process" in finding.evidence
+    assert "more workers" in finding.change
+
+
 def in_order_of_streams(copies: list[list[int]]) -> list[list[int]]:
     """Rows with the number of a stream in place of its handle."""
     numbers: dict[int, int] = {}

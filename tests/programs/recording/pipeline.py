@@ -1,6 +1,6 @@
 """Trains with batches that come in a wrong way, or by `ullage.prefetch`.
 
-pipeline.py SOURCE pageable|in_line|starving [--clean]
+pipeline.py SOURCE pageable|in_line|starving [--clean | --workers]
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def copy_each(loader: DataLoader) -> Iterator[Tensor]:
 
 def main() -> None:
     dataset = Batches()
-    loader = DataLoader(dataset, batch_size=None)
+    loader = DataLoader(dataset, batch_size=None, num_workers=int("--workers" in sys.argv))
     batches: Iterable[Tensor] = ullage.prefetch(loader, ahead=2) if IS_CLEAN else copy_each(loader)
     model = nn.Sequential(nn.Linear(BATCH[1], 16), nn.ReLU(), nn.Linear(16, 1)).cuda()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

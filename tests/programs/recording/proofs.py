@@ -157,7 +157,7 @@ def failing() -> dict[str, Any]:
         calls.append(1)
         raise ValueError("a defect")
 
-    recorder._report.end_step = fail  # type: ignore[method-assign]
+    recorder.report.end_step = fail  # type: ignore[method-assign]
     train(6)
     num_marks = len(recorder._phases.marks)
     train(6)

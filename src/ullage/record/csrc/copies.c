@@ -5,7 +5,7 @@
  * host waited for the copy before it gave the GPU anything else. The last MAX_COPIES are kept, in a ring.
  *
  * Pinned memory is what was seen to be pinned. For other memory the driver is asked, as it may have been pinned before the
- * recording began: a copy of 64 KiB that is pageable takes some ten times as long as the question.
+ * recording began, or by a library that is not looked at.
  */
 #include "copies.h"
 #include "handed.h"

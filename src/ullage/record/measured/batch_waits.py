@@ -145,8 +145,9 @@ class BatchWaits:
         return {"num_workers": self._num_workers, "waits": [list(row) for row in self.rows()]}
 
     def _note_workers(self, iterator: Any) -> None:
-        num_workers = int(getattr(iterator, "_num_workers", 0))
-        self._num_workers = max(self._num_workers or 0, num_workers)
+        num_workers = getattr(iterator, "_num_workers", 0)
+        if isinstance(num_workers, int):
+            self._num_workers = max(self._num_workers or 0, num_workers)
 
     def _is_idle(self) -> bool:
         """Whether the current stream has nothing left to do; False where that cannot be asked."""
