@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.text import Text
 
 from ullage.protocol.job import Job, JobDevice
 from ullage.report.terminal import render
@@ -12,6 +13,7 @@ from ullage.report.text.watch import print_watch
 from ullage.report.text.watch_parts import (
     draw_memory,
     draw_spark,
+    join_spans,
     pieces_of,
     say_duration,
 )
@@ -42,14 +44,14 @@ def test_the_pieces_of_a_bar_sum_to_the_gpu(
     pieces = pieces_of(gpu(total, used, allocated, reserved, split))
     assert sum(piece.num_bytes for piece in pieces) == total
     assert all(piece.num_bytes >= 0 for piece in pieces)
-    assert draw_memory(pieces, width, is_ascii=False).cell_len == width
+    assert join_spans(draw_memory(pieces, width, is_ascii=False)).cell_len == width
 
 
 def test_each_piece_is_what_it_is_called() -> None:
     pieces = pieces_of(gpu(80 * GIB, 40 * GIB, 20 * GIB, 30 * GIB, 4 * GIB))
     sizes = {piece.label: piece.num_bytes // GIB for piece in pieces}
     assert sizes == {"allocated": 20, "fragmented": 4, "cached": 6, "other": 10, "free": 40}
-    bar = draw_memory(pieces, 40, is_ascii=True).plain
+    bar = join_spans(draw_memory(pieces, 40, is_ascii=True)).plain
     assert bar == "#" * 10 + "%" * 2 + "=" * 3 + "+" * 5 + "." * 20
 
 
@@ -127,3 +129,8 @@ def test_a_silent_job_is_called_so() -> None:
         lambda console: print_watch(view(busy_sample("train.py")), History(), Alerts(), console), 80
     )
     assert "silent for 50 s" in text
+
+
+def test_joined_words_are_as_text_assembles_them() -> None:
+    words = [("GPU 0", "bold"), ("  ", ""), ("", "red"), ("91 °C", "bold red"), ("x", "")]
+    assert join_spans(words) == Text.assemble(*words)

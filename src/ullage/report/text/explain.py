@@ -59,7 +59,9 @@ def render_brief_explain(view: ExplainView, width: int = 80) -> str:
 
 
 def print_brief_explain(view: ExplainView, console: Console) -> None:
-    """Prints the verdict, the lines that hold most, and what to do first, in 20 lines or fewer."""
+    """Prints the verdict, the lines that hold most, and what to do first, in 20 lines or fewer; a
+    few more say what `ullage record` measured of steps and requests.
+    """
     print_parts(_brief_parts(view, console.width), console)
 
 

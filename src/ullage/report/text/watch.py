@@ -244,9 +244,10 @@ def _memory(gpu: GpuView, history: History, style: Style) -> Text:
     sparks: list[Words] = []
     count = _SPARK if style.is_wide else _SPARK // 2
     if len(course.used_fracs) > 1:
-        for label, values in (("mem", course.used_fracs), ("busy", course.gpu_fracs)):
+        courses = (("mem", course.used_fracs), ("busy", course.gpu_fracs))
+        for label, values in courses if style.is_wide else courses[:1]:
             spark = draw_spark(values, count, is_ascii=style.is_ascii)
-            if spark.strip() and (style.is_wide or label == "mem"):
+            if spark.strip():
                 sparks += [(f"  {label} ", _DIM), (f"{spark:>{count}}", "")]
     width = style.width - 2 - len(sizes) - sum(len(part) for part, _ in sparks)
     bar = draw_memory(pieces_of(gpu), max(width, 10), is_ascii=style.is_ascii)

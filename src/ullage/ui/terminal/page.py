@@ -156,16 +156,19 @@ class WatchPage(App[None]):
         self._is_paused = self._is_over = False
         self._stopping = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
+        # Textual looks for a widget by its name in all of the page, each second anew.
+        self._tree, self._head = Tree(), Rows("head")
+        self._alerts, self._state = Rows("alerts"), Rows("state")
         self.arrangement = Arrangement()
         self.error: Exception | None = None
 
     def compose(self) -> ComposeResult:
         """Machine, tree, filter, legend and keys."""
-        yield Rows("head")
-        yield Tree()
-        yield Rows("alerts")
+        yield self._head
+        yield self._tree
+        yield self._alerts
         yield Input(id="filter", placeholder="name, user, number, pod or job")
-        yield Rows("state")
+        yield self._state
         yield Rows("foot")
 
     def on_mount(self) -> None:
@@ -229,12 +232,12 @@ class WatchPage(App[None]):
 
     def _draw(self) -> None:
         machine = self._seen
-        if machine is None or not self.query(Tree):
+        if machine is None or not self._tree.is_attached:
             return
         head = head_line(machine.sample)
         head.append("  PAUSED" if self._is_paused else "  END" if self._is_over else "", "bold red")
-        self.query_one("#head", Rows).show([head])
-        self.query_one(Tree).show(self._lines(machine))
+        self._head.show([head])
+        self._tree.show(self._lines(machine))
         self._draw_alerts(machine.sample.time_s)
         style = Style(self.size.width)
         order = f"by {self.arrangement.order}"
@@ -244,16 +247,15 @@ class WatchPage(App[None]):
         state.append(
             f"  {len(machine.sample.notes)} notes" if machine.sample.notes else "", "yellow"
         )
-        self.query_one("#state", Rows).show([state])
+        self._state.show([state])
 
     def _draw_alerts(self, now_s: float) -> None:
         """As many as there is room for, and no row if there are none."""
         room = _MANY_ALERTS if self.size.height >= _TALL else _FEW_ALERTS
         texts = active_rows(self._board.alerts.active, now_s, self.size.width, room)
-        rows = self.query_one("#alerts", Rows)
-        if len(texts) != rows.num_rows:
-            rows.styles.height = len(texts)
-        rows.show(texts)
+        if len(texts) != self._alerts.num_rows:
+            self._alerts.styles.height = len(texts)
+        self._alerts.show(texts)
 
     def _lines(self, machine: View) -> list[Line]:
         style = Style(self.size.width - 2, max_processes=self.arrangement.max_processes)

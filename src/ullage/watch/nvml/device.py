@@ -104,7 +104,8 @@ def _raise_if_gone(error: Exception) -> None:
 class DeviceReader:
     """Reads one GPU with its MIG devices.
 
-    `reasons` are those of the last reading, by the field that they explain. Samples are immutable:
+    `reasons` are those of the last reading, by the field that they explain; `state` is another
+    whenever the reading or a reason is another. Samples are immutable:
     as long as nothing has changed, a reading is the same objects, which costs nothing to make, and
     whoever keeps what he made of the last one sees at a glance that it still holds.
     """
@@ -127,7 +128,7 @@ class DeviceReader:
         self._users_due_s = self._parts_due_s = self._retry_s = 0.0
         self._offset_s = (index % 10) / 10
         self.reasons: dict[str, str] = {}
-        self._state: tuple[object, ...] = ()
+        self.state: tuple[object, ...] = ()
         self._devices: list[DeviceSample] = []
 
     def read(self) -> list[DeviceSample]:
@@ -144,9 +145,9 @@ class DeviceReader:
                 self._open(now_s)
             return self._read(now_s)
         except LostDeviceError as error:
-            self._whole, self._users, self._parts, self._state = None, None, [], ()
+            self._whole, self._users, self._parts = None, None, []
             self._retry_s = now_s + EACH_TEN_SECONDS
-            self.reasons = {"devices": str(error)}
+            self.reasons, self.state = {"devices": str(error)}, (str(error),)
             return [self._lost()]
 
     def _lost(self) -> DeviceSample:
@@ -197,8 +198,8 @@ class DeviceReader:
             self._num_user_changes,
             *((mig, part.num_changes) for mig, _, part in self._parts),
         )
-        if state != self._state:
-            self._state, self._devices = state, list(self._sample(whole))
+        if state != self.state:
+            self.state, self._devices = state, list(self._sample(whole))
         return self._devices
 
     def _sample(self, whole: _Handle) -> Iterator[DeviceSample]:
@@ -237,7 +238,10 @@ class DeviceReader:
             reasons["processes"] = reason_of(error)
             reasons.pop("sm_frac", None)
             return
-        _set(reasons, "sm_frac", reader.reason if users else None)
+        why = reader.reason if users else None
+        if why != reasons.get("sm_frac"):
+            _set(reasons, "sm_frac", why)
+            self._num_user_changes += 1
         if users == self._users:
             return
         self._users = users
