@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ullage.record.trackers.tracking import Tracking
 
 _COMPACT = ".ullage"
-_RECORDER = "ullage.record.measured.recorder"
 _CHOICES = ", ".join(repr(mode.value) for mode in Mode)
 _of_attach: list[Recording] = []  # what `attach()` has begun and nothing has ended: at most one
 
@@ -222,9 +221,9 @@ def request(name: str = "request", num_tokens: int | None = None) -> Iterator[Re
     Raises:
         SpecError: the name is no text, or the tokens are no number.
     """
-    recorder = None
-    if _RECORDER in sys.modules:
-        recorder = sys.modules[_RECORDER].current()
+    from ullage.record.measured.attached import current
+
+    recorder = current()
     if recorder is None:
         yield Request(name, num_tokens)
     else:

@@ -93,7 +93,7 @@ class Recorder:
         self._num_optimizer_steps = 0
         self.pressure = PressureGauge(
             torch, self._peaks, self._counters, take_peak=self._take_peak,
-            is_on=lambda: self.is_on, on_error=self.note_error,
+            is_on=lambda: self.is_on and not self._has_failed, on_error=self.note_error,
         )  # fmt: skip
         self._skips = ScalerSkips(torch, self._count_optimizer_steps)
         self._publication = Publication(torch, self._peaks)
