@@ -139,13 +139,17 @@ class Guard:
 
         from ullage.runtime.again import Again
 
-        first = self._ladder.rung
+        first = rung = self._ladder.rung
         while True:
             release(self._torch)
+            # A plan has put attributes on modules: the state is that of the rung before the step.
+            self._ladder.go_to(first)
             self._rewind(failure)
-            if self._ladder.is_at_end:
+            rung += 1
+            if rung == len(self._ladder):
+                self._ladder.go_to(rung - 1)
                 self._give_up(failure, first)
-            self._ladder.go_to(self._ladder.rung + 1)
+            self._ladder.go_to(rung)
             self._calm.begin_recovery()
             progress = self._gradients.progress
             try:

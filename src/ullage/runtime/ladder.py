@@ -71,13 +71,10 @@ class Ladder:
         number = self.rung if rung is None else rung
         return f"rung {number} ({self._plans[number - 1].summary if number else AS_IT_IS})"
 
-    @property
-    def is_at_end(self) -> bool:
-        """Whether no rung is left."""
-        return self.rung == len(self._plans)
-
     def go_to(self, rung: int) -> None:
         """Undoes the plan that is applied, and applies that of a rung."""
+        if rung == self.rung:
+            return
         self._applied.close()
         self.rung = 0
         if rung:

@@ -22,7 +22,7 @@ def train(case, step, numbers=None):
     training = Training(case)
     for _ in range(step - 1):
         training.step()
-    faults = Faults(numbers or ())
+    faults = Faults(numbers)
     if numbers is None:
         training.faults = faults
         return training.state(training.step()), faults, 0

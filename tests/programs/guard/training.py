@@ -175,9 +175,13 @@ class Case:
     plans: tuple = field(default=("checkpoint",))
 
 
-def sgd(parameters):
-    """Momentum, by lists."""
-    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-2, foreach=True)
+def sgd(**settings):
+    """SGD of a kind, with momentum."""
+
+    def make(parameters):
+        return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-2, **settings)
+
+    return make
 
 
 def adamw(**settings):
@@ -195,7 +199,8 @@ def adamw(**settings):
 
 
 CASES = {
-    "cnn": Case(ConvNet, sgd, draw_images),
+    "cnn": Case(ConvNet, sgd(foreach=True), draw_images),
+    "cnn for loop": Case(ConvNet, sgd(foreach=False), draw_images),
     "gpt2": Case(Decoder, adamw(foreach=True)),
     "gpt2 for loop": Case(Decoder, adamw(foreach=False)),
     "gpt2 accumulated": Case(Decoder, adamw(foreach=True), micro_batches=2),
@@ -314,16 +319,19 @@ class Faults(TorchDispatchMode):
 
     Attributes:
         count: of operations until now.
-        allocating: the numbers of those whose result has memory of its own.
-        is_left: the numbers at which an error is still to come.
+        allocating: where no numbers are given, those of the operations whose result has memory of
+            its own.
+        num_raised: errors until now.
+        numbers: where an error is still to come.
     """
 
-    def __init__(self, numbers=()):
+    def __init__(self, numbers=None):
         super().__init__()
+        self.looks = numbers is None
         self.count = 0
         self.allocating = []
         self.num_raised = 0
-        self.numbers = set(numbers)
+        self.numbers = set(numbers or ())
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace == "profiler":
@@ -342,7 +350,7 @@ class Faults(TorchDispatchMode):
             # Without a mode the kernel does this itself.
             for each in args[0]:
                 torch.autograd.graph.increment_version(each)
-        if allocates(result, (args, kwargs)):
+        if self.looks and allocates(result, (args, kwargs)):
             self.allocating.append(number)
         return result
 
