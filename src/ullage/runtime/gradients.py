@@ -7,6 +7,7 @@ is left out of the second try (again.py); what the failed try made is dropped an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 from weakref import ref
 
@@ -14,6 +15,8 @@ import torch
 
 from ullage.errors import GuardError
 from ullage.runtime.progress import Progress
+
+_GRAD = attrgetter("grad")
 
 
 class Gradients:
@@ -36,10 +39,10 @@ class Gradients:
 
     def take(self) -> None:
         """Notes which gradients there are."""
-        gradients = [parameter.grad for parameter in self._parameters]
+        gradients = [*map(_GRAD, self._parameters)]
         self._progress = None
         self._before = None
-        if any(gradient is not None for gradient in gradients):
+        if gradients.count(None) < len(gradients):
             self._before = [
                 None if gradient is None else (ref(gradient), gradient._version)
                 for gradient in gradients

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from types import MethodType
 from typing import Any
 
@@ -26,6 +27,7 @@ from ullage.runtime.failure import Failure, release, take_failure
 from ullage.runtime.progress import Progress
 
 _ABSENT = object()
+_VERSION, _GRAD = attrgetter("_version"), attrgetter("grad")
 _TRIES = 3
 
 
@@ -43,7 +45,8 @@ class _Before:
 
     parameters: list[Any]
     versions: list[int]
-    gradients: list[tuple[Any, int] | None]
+    gradients: list[Any]
+    gradient_versions: list[int]
     states: list[tuple[Any, str, Any]]
     state_versions: list[int]
     with_state: frozenset[int]
@@ -68,7 +71,11 @@ class GuardedOptimizer:
         self._attribute: Any = None
         self._is_attached = False
         self._states: list[tuple[Any, str, Any]] = []
-        self._states_of: tuple[Any, int] = (None, -1)
+        self._state_tensors: list[Any] = []
+        self._state: Any = None
+        self._known: tuple[int, list[int]] | None = None
+        self._with_state: frozenset[int] = frozenset()
+        self._parameters: list[Any] = []
 
     @property
     def reason(self) -> str | None:
@@ -83,6 +90,9 @@ class GuardedOptimizer:
     def begin(self) -> None:
         """Before a step of the guard."""
         self.stage = Stage.NOT_CALLED
+        if self._state is not self._optimizer.state:
+            # Of a state that was replaced: its memory is let go.
+            self._states, self._state_tensors = [], []
 
     def attach(self) -> None:
         """Begins to watch `step()`."""
@@ -137,18 +147,25 @@ class GuardedOptimizer:
 
     def _take(self) -> _Before:
         optimizer = self._optimizer
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        if self._states_of[0] is not optimizer.state or self._states_of[1] != len(optimizer.state):
+        counts = [len(group["params"]) for group in optimizer.param_groups]
+        if self._state is not optimizer.state or self._known != (len(optimizer.state), counts):
+            self._state, self._known = optimizer.state, (len(optimizer.state), counts)
             self._states = [*_states_of(optimizer)]
-            self._states_of = (optimizer.state, len(optimizer.state))
-        gradients = [parameter.grad for parameter in parameters]
+            self._state_tensors = [tensor for _, _, tensor in self._states]
+            self._with_state = frozenset(map(id, optimizer.state))
+            self._parameters = [
+                each for group in optimizer.param_groups for each in group["params"]
+            ]
+        parameters = self._parameters
+        gradients = [each for each in map(_GRAD, parameters) if each is not None]
         return _Before(
             parameters,
-            [parameter._version for parameter in parameters],
-            [None if each is None else (each, each._version) for each in gradients],
+            [*map(_VERSION, parameters)],
+            gradients,
+            [*map(_VERSION, gradients)],
             self._states,
-            [tensor._version for _, _, tensor in self._states],
-            frozenset(map(id, optimizer.state)),
+            [*map(_VERSION, self._state_tensors)],
+            self._with_state,
         )
 
     def _refuse_if_changed(self, before: _Before, why: str) -> None:
@@ -209,12 +226,14 @@ class GuardedOptimizer:
         their parameter is as it was: they are made again.
         """
         progress = Progress()
+        groups = self._optimizer.param_groups
+        if [*map(id, before.parameters)] != [id(p) for g in groups for p in g["params"]]:
+            raise GuardError(f"{_name(self._optimizer)} has other parameters than before")
         versions = dict(zip(map(id, before.parameters), before.versions, strict=True))
         for parameter in before.parameters:
             progress.add(parameter, parameter._version - versions[id(parameter)])
-        for each in before.gradients:
-            if each is not None:
-                progress.add(each[0], each[0]._version - each[1])
+        for gradient, version in zip(before.gradients, before.gradient_versions, strict=True):
+            progress.add(gradient, gradient._version - version)
         state = self._optimizer.state
         for (parameter, name, tensor), version in zip(
             before.states, before.state_versions, strict=True
