@@ -104,6 +104,7 @@ def test_nothing_is_left_of_a_guard(answers: dict[str, Any]) -> None:
         ("a_parameter_is_changed", "'head.weight' and 0 more parameters were changed"),
         ("a_list_grows", "the attribute 'history' of a module was changed"),
         ("an_error_after_the_optimizer", "after the optimizer's step (2.00 GiB asked for)"),
+        ("two_steps_of_an_optimizer", "after the optimizer's step"),
         ("a_fused_sgd", "a fused SGD does not show how far it has got"),
         ("a_copy_of_the_weights_is_extra", "of a AveragedModel was changed"),
     ],
@@ -131,6 +132,18 @@ def test_the_state_between_modules_is_restored(answers: dict[str, Any]) -> None:
     assert answers["an_attribute_is_new"] == ["nothing", [[False, False]]]
     assert answers["gradients_are_zeroed_in_place"] == [[], []]
     assert answers["a_scheduler_is_extra"] == 1
+    assert answers["flags_are_turned"] == ["nothing", [[True, True]]]
+
+
+def test_a_large_buffer_is_restored_or_missed(answers: dict[str, Any]) -> None:
+    # Before the first step it is copied; later only once a step has changed it.
+    assert answers["a_large_buffer"] == [
+        ["nothing", 1.0], ["GuardError", 1.0], ["nothing", 2.0], ["nothing", 3.0],
+    ]  # fmt: skip
+
+
+def test_a_plan_for_another_program_is_refused_at_the_start(answers: dict[str, Any]) -> None:
+    assert answers["a_plan_for_another_program"].startswith("PlanError: the plan was made for anot")
 
 
 def test_without_a_rung_the_error_names_them_and_the_state_is_as_before(
@@ -192,6 +205,22 @@ def test_on_the_phantom_the_allocator_is_as_without_errors(
     # What is reserved does not grow either, and is given back at the end.
     assert len({row["reserved"] for row in guarded["rows"][2:]}) == 1
     assert guarded["at_end"] == plain["at_end"]
+
+
+@pytest.mark.phantom
+def test_on_the_phantom_gradients_of_a_micro_batch_stay_where_they_are(
+    run_program: RunProgram,
+) -> None:
+    """Backward runs on a thread of the GPU, and the sums of the second try there too."""
+    words = ("guard/long_batch.py", SOURCE)
+    plain = run_program(*words, "plain", "6", "accumulated", options=("--memory", "8GiB")).printed
+    guarded = run_program(
+        *words, "guarded", "6", "accumulated", options=("--memory", "3.2GiB")
+    ).printed
+    assert guarded["recoveries"] == 2
+    ours, theirs = ([row["allocated"] for row in each["rows"]] for each in (guarded, plain))
+    assert ours == theirs
+    assert guarded["generator"] == plain["generator"]
 
 
 @pytest.mark.phantom

@@ -65,6 +65,7 @@ class Guard:
         from ullage.runtime.snapshot import Snapshot
 
         self._torch: Any = torch
+        self._ladder.check()
         parameters = _parameters_of(self._model, self._optimizers)
         self._snapshot = Snapshot(self._model, parameters, self._scaler, self._extra)
         self._gradients = Gradients(parameters)

@@ -81,6 +81,16 @@ class Ladder:
             self._applied.enter_context(self._plans[rung - 1].applied(*self._program))
             self.rung = rung
 
+    def check(self) -> None:
+        """Applies each plan once, and undoes it.
+
+        Raises:
+            PlanError: one of them is for another program, or does not go with this one.
+        """
+        for rung in range(len(self)):
+            self.go_to(rung)
+        self.close()
+
     def close(self) -> None:
         """Undoes the plan that is applied."""
         self.go_to(0)

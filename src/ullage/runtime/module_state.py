@@ -30,6 +30,7 @@ class Buffers:
         self._copies: dict[int, Any] = {}
         self._large: list[int] = []
         self._always: set[int] = set()
+        self._written: set[int] = set()
 
     def take(self) -> None:
         """Copies the buffers of which copies are made."""
@@ -66,7 +67,8 @@ class Buffers:
         self._copies = {}
         for index, (_, buffer) in enumerate(self._buffers):
             copy = known.get(id(buffer))
-            if copy is not None or id(buffer) in self._always or id(buffer) not in known:
+            is_copied = id(buffer) in self._always | self._written or id(buffer) not in known
+            if copy is not None or is_copied:
                 self._copies[index] = torch.empty_like(buffer) if copy is None else copy
 
     def _copy(self, *, back: bool) -> None:
@@ -88,15 +90,21 @@ class Buffers:
         for index in self._large:
             buffer = self._buffers[index][1]
             if buffer._version != self._versions[index]:
-                self._always.add(id(buffer))
-            elif id(buffer) not in self._always:
+                self._note_written(index, buffer)
+            elif id(buffer) not in self._written:
                 self._copies.pop(index, None)
+
+    def _note_written(self, index: int, buffer: Any) -> None:
+        """From the next step on there is a copy of a large buffer."""
+        self._written.add(id(buffer))
+        if index not in self._copies:
+            self._sizes = []
 
     def check(self) -> None:
         """Raises GuardError if a buffer was changed of which there is no copy."""
         for index, (name, buffer) in enumerate(self._buffers):
             if index not in self._copies and buffer._version != self._versions[index]:
-                self._always.add(id(buffer))
+                self._note_written(index, buffer)
                 raise GuardError(
                     f"the buffer {name!r} was changed by the step that ran out of memory, and by "
                     "none before it, so there is no copy of it; the step cannot be run again"
@@ -117,8 +125,9 @@ def _num_bytes(tensor: Any) -> int:
 
 
 class Attributes:
-    """Attributes of modules that are not torch's own. Numbers and strings are restored, what was
-    added is removed, and a list, dict or set must keep its length.
+    """Attributes of modules: of all, whether they train. Of those that are not torch's own, numbers
+    and strings are restored, what was added is removed, and a list, dict or set must keep its
+    length.
     """
 
     def __init__(self, model: Any) -> None:
@@ -127,6 +136,8 @@ class Attributes:
             for module in model.modules()
             if not type(module).__module__.startswith("torch.nn.")
         ]
+        self._all = [vars(module) for module in model.modules()]
+        self._training: list[bool] = []
         self._lengths: list[int] = []
         self._slots: list[tuple[dict[str, Any], str]] = []
         self._values: list[Any] = []
@@ -135,6 +146,7 @@ class Attributes:
 
     def take(self) -> None:
         """Notes the attributes."""
+        self._training = [owner["training"] for owner in self._all]
         lengths = list(map(len, self._owners))
         if lengths != self._lengths:
             self._lengths = lengths
@@ -171,6 +183,8 @@ class Attributes:
 
     def rewind(self) -> None:
         """Restores numbers and strings, and removes what was added."""
+        for owner, is_training in zip(self._all, self._training, strict=True):
+            owner["training"] = is_training
         for owner, length in zip(self._owners, self._lengths, strict=True):
             for name in [*owner][length:]:
                 del owner[name]

@@ -11,7 +11,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from enum import Enum
 from operator import attrgetter
 from types import MethodType
 from typing import Any
@@ -29,14 +28,6 @@ from ullage.runtime.progress import Progress
 _ABSENT = object()
 _VERSION, _GRAD = attrgetter("_version"), attrgetter("grad")
 _TRIES = 3
-
-
-class Stage(Enum):
-    """How far the optimizer is in the step of the guard."""
-
-    NOT_CALLED = 0
-    WITHIN = 1
-    DONE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +51,11 @@ class GuardedOptimizer:
         on_recovery: called with a failure after a step was finished.
 
     Attributes:
-        stage: how far `step()` is since `begin`.
+        has_run: whether `step()` has run to its end since `begin`.
     """
 
     def __init__(self, optimizer: Any, on_recovery: Callable[[Failure], None]) -> None:
-        self.stage = Stage.NOT_CALLED
+        self.has_run = False
         self._optimizer = optimizer
         self._on_recovery = on_recovery
         self._had: Any = _ABSENT
@@ -82,14 +73,9 @@ class GuardedOptimizer:
         """Why a step that fails half-way cannot be finished; None if it can."""
         return _why_not(self._optimizer)
 
-    @property
-    def has_run(self) -> bool:
-        """Whether `step()` has run to its end since `begin`."""
-        return self.stage is Stage.DONE
-
     def begin(self) -> None:
         """Before a step of the guard."""
-        self.stage = Stage.NOT_CALLED
+        self.has_run = False
         if self._state is not self._optimizer.state:
             # Of a state that was replaced: its memory is let go.
             self._states, self._state_tensors = [], []
@@ -123,13 +109,12 @@ class GuardedOptimizer:
 
     def _step(self, inner: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         before = self._take()
-        self.stage = Stage.WITHIN
         try:
             result = inner(*arguments, **keywords)
         except torch.OutOfMemoryError as error:
             failure = take_failure(error)
         else:
-            self.stage = Stage.DONE
+            self.has_run = True
             return result
         release(torch)
         has_closure = bool(arguments or any(value is not None for value in keywords.values()))
@@ -141,7 +126,7 @@ class GuardedOptimizer:
         _check_counters(before.parameters)
         self._finish(failure, before)
         self._run_post_hooks(arguments, keywords)
-        self.stage = Stage.DONE
+        self.has_run = True
         self._on_recovery(failure)
         return None
 

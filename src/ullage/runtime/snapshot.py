@@ -38,10 +38,12 @@ class Snapshot:
         self._scaler = None if scaler is None else _Scaler(scaler)
         self._extra = [_Extra(each) for each in extra]
         self._versions: list[int] = []
+        self._requires_grad: list[bool] = []
 
     def take(self) -> None:
         """Notes the state before a step."""
         self._versions = [parameter._version for parameter in self._parameters]
+        self._requires_grad = [parameter.requires_grad for parameter in self._parameters]
         self._random.take()
         self._buffers.take()
         self._attributes.take()
@@ -69,6 +71,9 @@ class Snapshot:
         self._attributes.check()
         for each in self._extra:
             each.check()
+        for parameter, value in zip(self._parameters, self._requires_grad, strict=True):
+            if parameter.requires_grad != value:
+                parameter.requires_grad_(value)
         self._buffers.rewind()
         self._attributes.rewind()
         if self._scaler is not None:

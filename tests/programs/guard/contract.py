@@ -218,6 +218,81 @@ def an_attribute_is_new():
 
 
 @scenario
+def flags_are_turned():
+    """A step that turns modules to evaluation and a parameter off before it fails."""
+    program = Program()
+    seen = []
+
+    def turn_and_fail():
+        program.model.eval()
+        program.model.stem.weight.requires_grad_(False)
+        program.errors["forward"] = lambda: seen.append(
+            (program.model.blocks[0].norm.training, program.model.stem.weight.requires_grad)
+        )
+        fail()
+
+    program.errors["forward"] = turn_and_fail
+    return [refused(program), seen]
+
+
+@scenario
+def a_large_buffer():
+    """A buffer of 4 MiB: copied before the first step, and once a step has written to it."""
+    answers = []
+    for num_calm, num_written in ((0, 0), (2, 0), (2, 1), (2, 2)):
+        program = Program()
+        program.model.register_buffer("table", torch.zeros(1 << 20))
+
+        def write(program=program):
+            program.model.table.add_(1)
+
+        def write_and_fail(write=write, program=program):
+            write()
+            program.errors["forward"] = write
+            fail()
+
+        with ullage.guard(program.model, program.optimizer) as guard:
+            for _ in range(num_calm):
+                guard.step(program.fn, program.draw())
+            for _ in range(num_written):
+                program.errors["forward"] = write
+                guard.step(program.fn, program.draw())
+            program.errors["forward"] = write_and_fail
+            text = raised(lambda: guard.step(program.fn, program.draw()))  # noqa: B023
+        answers.append([text.partition(":")[0], program.model.table[0].item()])
+    return answers
+
+
+@scenario
+def two_steps_of_an_optimizer():
+    """A function that steps a fused optimizer, and fails in its second step."""
+    program = Program(lambda parameters: torch.optim.AdamW(parameters, fused=True))
+
+    def fn(batch):
+        program.fn(batch)
+        program.optimizer.state.clear()
+        with Faults([2]):
+            program.fn(batch)
+
+    with ullage.guard(program.model, program.optimizer) as guard:
+        return raised(lambda: guard.step(fn, program.draw()))
+
+
+@scenario
+def a_plan_for_another_program():
+    """Refused when the guard begins, not when it is needed."""
+    program, other = Program(), Program()
+    other.model.head = nn.Linear(4, 6)
+    plans = choose_plans(other.model, other.optimizer)
+
+    def begin():
+        with ullage.guard(program.model, program.optimizer, plans=plans):
+            pass
+
+    return raised(begin)
+
+
+@scenario
 def an_error_after_the_optimizer():
     """What follows the optimizer's step is not run again."""
     program = Program()

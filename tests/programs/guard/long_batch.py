@@ -1,11 +1,13 @@
 """Trains with batches of which every third is long, and fits only when the blocks are checkpointed.
 
-long_batch.py SOURCE_OF_ULLAGE guarded|plain STEPS
+long_batch.py SOURCE_OF_ULLAGE guarded|plain STEPS [accumulated]
 
+"accumulated": a short micro-batch comes before each batch, and its gradients are there.
 The last line is a document: what the allocator had after each step, and what the guard did.
 """
 
 import contextlib
+import functools
 import io
 import json
 import sys
@@ -58,15 +60,17 @@ class Model(nn.Module):
 def main():
     """Trains, and prints."""
     how, steps = sys.argv[2], int(sys.argv[3])
+    is_accumulated = sys.argv[4:] == ["accumulated"]
     torch.manual_seed(0)
     model = Model().to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    def step(length):
+    def step(length, *, is_last=True):
         loss = model(torch.randn(8, length, WIDTH, device="cuda"))
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        if is_last:
+            optimizer.step()
+            optimizer.zero_grad()
         return loss.detach()
 
     said = io.StringIO()
@@ -75,7 +79,10 @@ def main():
     with contextlib.redirect_stderr(said), guard or contextlib.nullcontext():
         for number in range(steps):
             length = LONG if number % 3 == 2 else SHORT
-            loss = step(length) if guard is None else guard.step(step, length)
+            run = step if guard is None else functools.partial(guard.step, step)
+            if is_accumulated:
+                run(SHORT, is_last=False)
+            loss = run(length)
             del loss
             stats = torch.cuda.memory_stats()
             rows.append(
