@@ -22,20 +22,20 @@ PROGRAM = ROOT / "tests" / "programs" / "guard" / "sweep.py"
 WORKERS = 2
 # Every so-many-th allocation of the longer steps.
 EVERY = {
-    "cnn": 1, "gpt2": 1, "vit": 1, "llama": 1, "gpt2 for loop": 2, "gpt2 accumulated": 3,
-    "vit accumulated": 3, "llama accumulated": 3, "moe": 9, "cnn for loop": 1,
+    "cnn": 1, "gpt2": 1, "vit": 1, "llama": 1, "gpt2 for loop": 1, "gpt2 accumulated": 2,
+    "vit accumulated": 2, "llama accumulated": 2, "moe": 6, "cnn for loop": 1,
 }  # fmt: skip
 WHAT = {
     "cnn": "CNN with batch norm, SGD with momentum and weight decay, lists of tensors",
-    "cnn for loop": "the same, SGD in a loop over parameters",
+    "cnn for loop": "the CNN, SGD in a loop over parameters",
     "gpt2": "GPT with dropout and tied weights, AdamW in two groups, lists of tensors",
-    "gpt2 for loop": "the same, AdamW in a loop over parameters",
-    "gpt2 accumulated": "the same, lists, two micro-batches",
+    "gpt2 for loop": "the GPT, AdamW in a loop over parameters",
+    "gpt2 accumulated": "the GPT, lists, two micro-batches",
     "vit": "ViT under bfloat16 autocast with GradScaler, AdamW, lists of tensors",
-    "vit accumulated": "the same, two micro-batches",
-    "llama": "gated MLP, RMSNorm, tied weights, fused AdamW in two groups",
-    "llama accumulated": "the same, two micro-batches",
-    "moe": "four experts and a router with a loss, AdamW, lists of tensors",
+    "vit accumulated": "the ViT, two micro-batches",
+    "llama": "Llama: gated MLP, RMSNorm, tied weights, fused AdamW in two groups",
+    "llama accumulated": "the Llama, two micro-batches",
+    "moe": "mixture: four experts and a router with a loss, AdamW, lists of tensors",
 }
 
 

@@ -26,6 +26,9 @@ from ullage.runtime.failure import Failure, release, take_failure
 from ullage.runtime.progress import Progress
 
 _ABSENT = object()
+_BETWEEN = (
+    "parameters and optimizer states may be between two steps: go back to the last checkpoint"
+)
 _VERSION, _GRAD = attrgetter("_version"), attrgetter("grad")
 _TRIES = 3
 
@@ -122,9 +125,12 @@ class GuardedOptimizer:
             self._refuse_if_changed(before, "what failed is a closure or a hook of its step")
             raise torch.OutOfMemoryError(failure.message)
         if self.reason is not None:
-            raise GuardError(f"{self.reason}, and ran out of memory ({failure.text})")
-        _check_counters(before.parameters)
-        self._finish(failure, before)
+            raise GuardError(f"{self.reason}, and ran out of memory ({failure.text}); {_BETWEEN}")
+        try:
+            _check_counters(before.parameters)
+            self._finish(failure, before)
+        except GuardError as error:
+            raise GuardError(f"{error} ({failure.text}); {_BETWEEN}") from None
         self._run_post_hooks(arguments, keywords)
         self.has_run = True
         self._on_recovery(failure)
@@ -202,8 +208,7 @@ class GuardedOptimizer:
             raise torch.OutOfMemoryError(failure.message)
         raise GuardError(
             f"{_name(self._optimizer)} has run a part of its step, and there is no memory for the "
-            f"rest ({failure.text}); parameters and states are between two steps: go back to the "
-            "last checkpoint"
+            "rest"
         )
 
     def _read_progress(self, before: _Before) -> Progress:
