@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         BudgetExceeded,
         DeviceError,
         EnvironmentProblem,
+        GuardError,
         PlanError,
         SnapshotError,
         SpecError,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     )
     from ullage.loaders.prefetch import prefetch
     from ullage.record.measured.entrance import record
+    from ullage.runtime.guard import guard
     from ullage.techniques.plan import Plan
     from ullage.watch.sample import Sample
 
@@ -57,6 +59,7 @@ __all__ = [
     "Estimate",
     "Explanation",
     "Fit",
+    "GuardError",
     "Largest",
     "Locked",
     "Plan",
@@ -80,6 +83,7 @@ __all__ = [
     "explain_file",
     "find_largest",
     "fit",
+    "guard",
     "lock",
     "prefetch",
     "read_recording",
@@ -104,6 +108,7 @@ _MODULES = {
     "Estimate": "ullage.api.estimate",
     "Explanation": "ullage.api.explain",
     "Fit": "ullage.api.fit",
+    "GuardError": "ullage.errors",
     "Largest": "ullage.api.largest",
     "Locked": "ullage.api.lock",
     "Plan": "ullage.techniques.plan",
@@ -126,6 +131,7 @@ _MODULES = {
     "explain_file": "ullage.api.explain",
     "find_largest": "ullage.api.largest",
     "fit": "ullage.api.fit",
+    "guard": "ullage.runtime.guard",
     "lock": "ullage.api.lock",
     "prefetch": "ullage.loaders.prefetch",
     "read_recording": "ullage.api.record",

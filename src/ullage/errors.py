@@ -8,7 +8,8 @@ The classes form a tree, so a caller can catch all of them or a single kind:
     ├── PlanError            a plan cannot be made or applied
     ├── DeviceError          a GPU, real or phantom, cannot do what is needed
     ├── EnvironmentProblem   this machine or Python environment lacks something, such as torch
-    └── BudgetExceeded       more memory is needed than the budget allows
+    ├── BudgetExceeded       more memory is needed than the budget allows
+    └── GuardError           a step that ran out of memory cannot be run again
 
 A message says what was found, what was expected and what to do. The classes have no logic; the
 command line turns them into one message and an exit code.
@@ -20,6 +21,7 @@ __all__ = [
     "BudgetExceeded",
     "DeviceError",
     "EnvironmentProblem",
+    "GuardError",
     "PlanError",
     "SnapshotError",
     "SpecError",
@@ -53,3 +55,7 @@ class EnvironmentProblem(UllageError):
 
 class BudgetExceeded(UllageError):
     """More memory is needed than the budget allows."""
+
+
+class GuardError(UllageError):
+    """A step that ran out of memory cannot be run again, or cannot be finished."""

@@ -1,0 +1,1 @@
+"""What the guard costs, and what it recovers."""

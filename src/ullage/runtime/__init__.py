@@ -1,0 +1,1 @@
+"""What runs beside a training: the guard, which survives an out-of-memory error."""

@@ -1,0 +1,123 @@
+"""Gradients from before a step, as accumulated micro-batches: nothing is copied.
+
+A version counter says whether a gradient that was there has had its sum of the failed try. What had
+is left out of the second try (again.py); what the failed try made is dropped and made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+from weakref import ref
+
+import torch
+
+from ullage.errors import GuardError
+from ullage.runtime.progress import Progress
+
+_GRAD = attrgetter("grad")
+
+
+class Gradients:
+    """The gradients of some parameters before a step.
+
+    Args:
+        parameters: all that the step may give gradients to.
+    """
+
+    def __init__(self, parameters: Sequence[Any]) -> None:
+        self._parameters = parameters
+        self._before: list[tuple[Any, int] | None] | None = None
+        self._stand_ins: dict[tuple[Any, Any], Any] = {}
+        self._progress: Progress | None = None
+
+    @property
+    def progress(self) -> Progress | None:
+        """What was done to those that were there; None if there were none."""
+        return self._progress
+
+    def take(self) -> None:
+        """Notes which gradients there are."""
+        gradients = [*map(_GRAD, self._parameters)]
+        self._progress = None
+        self._before = None
+        if gradients.count(None) < len(gradients):
+            self._before = [
+                None if gradient is None else (ref(gradient), gradient._version)
+                for gradient in gradients
+            ]
+
+    def rewind(self, *, is_unscaled: bool | None = None) -> None:
+        """After a failed try: drops what it made. A second failed try continues the first.
+
+        Args:
+            is_unscaled: whether the try has divided them by the loss scale; None: not known.
+        """
+        if self._before is None:
+            for parameter in self._parameters:
+                parameter.grad = None
+            return
+        is_first = self._progress is None
+        progress = self._progress or Progress()
+        for index, parameter in enumerate(self._parameters):
+            before = self._before[index]
+            if before is None:
+                parameter.grad = None
+                continue
+            reference, version = before
+            gradient = reference()
+            if gradient is None or parameter.grad is not gradient:
+                self._before[index] = (_nothing, 0)
+                parameter.grad = self._stand_in(parameter)
+                progress.add_absent(parameter.grad)
+            elif is_first:
+                progress.add(gradient, gradient._version - version)
+        kinds = {(each.dtype, each.device) for each in self._parameters}
+        # Of several kinds, some may be divided and others not yet.
+        progress.is_unscaled = None if is_unscaled is False and len(kinds) > 1 else is_unscaled
+        progress.begin()
+        self._progress = progress
+
+    def check(self) -> None:
+        """After a second try that succeeded: raises GuardError if it did not do what the first
+        had done.
+        """
+        if self._progress is None:
+            return
+        self._progress.check()
+        if any(self._is_stand_in(parameter) for parameter in self._parameters):
+            raise GuardError("the second run of the step kept a gradient that the first had freed")
+
+    def drop_stand_ins(self) -> None:
+        """Leaves no stand-in behind."""
+        if self._progress is None:
+            return
+        for parameter in self._parameters:
+            if self._is_stand_in(parameter):
+                parameter.grad = None
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether gradients that were there before the step have had a part of its sums."""
+        return self._progress is not None and not self._progress.is_untouched
+
+    def _stand_in(self, parameter: Any) -> Any:
+        """A gradient of the right shape without memory of its own."""
+        kind = (parameter.dtype, parameter.device)
+        if kind not in self._stand_ins:
+            self._stand_ins[kind] = torch.zeros(1, dtype=kind[0], device=kind[1])
+        return self._stand_ins[kind].expand(parameter.shape)
+
+    def _is_stand_in(self, parameter: Any) -> bool:
+        memory = self._stand_ins.get((parameter.dtype, parameter.device))
+        gradient = parameter.grad
+        return (
+            memory is not None
+            and gradient is not None
+            and gradient.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
+        )
+
+
+def _nothing() -> None:
+    """A reference to nothing."""

@@ -1,0 +1,155 @@
+"""The rungs of a guard: plans of which each takes less memory than the one before.
+
+Rung 0 is the program as it is. Only techniques that give the same numbers bit for bit, and that
+leave parameters and the optimizer where they are, can be put on and taken off between two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ullage.errors import PlanError
+from ullage.record.owners.module_trees import class_name, paths
+from ullage.techniques.applying.apply import describe_program
+from ullage.techniques.plan import Plan
+from ullage.techniques.technique import Action
+from ullage.units import format_bytes
+
+RUNGS = ("checkpoint", "checkpoint_segments", "selective_checkpoint", "offload_activations")
+AS_IT_IS = "the program as it is"
+
+
+class Ladder:
+    """The plans, and the one that is applied.
+
+    Args:
+        plans: from the fastest to the leanest; not the program as it is.
+        model: the `nn.Module`.
+        optimizer: one or several, as `Plan.apply` takes them.
+        is_default: whether the plans were chosen without a run.
+
+    Attributes:
+        rung: the number of the rung; 0 is the program as it is.
+    """
+
+    def __init__(
+        self, plans: Sequence[Plan], model: Any, optimizer: Any, *, is_default: bool = False
+    ) -> None:
+        self.rung = 0
+        self._plans = tuple(plans)
+        self._program = model, optimizer
+        self._is_default = is_default
+        self._applied = ExitStack()
+
+    def __len__(self) -> int:
+        return len(self._plans) + 1
+
+    @property
+    def text(self) -> str:
+        """What its rungs are, and what is known of them."""
+        names = [f"{rung}. {plan.summary}" for rung, plan in enumerate(self._plans, 1)]
+        if self._is_default:
+            names.append("none of them is proved to fit; `ullage fit` makes plans that are")
+        return "; ".join([f"{len(self)} rungs: 0. {AS_IT_IS}", *names])
+
+    @property
+    def proofs(self) -> list[str]:
+        """What a run on the phantom has shown of each plan that has one."""
+        return [
+            f"rung {rung} took {format_bytes(plan.foreseen.peak_used_bytes)} on the phantom "
+            f"{plan.foreseen.gpu}"
+            for rung, plan in enumerate(self._plans, 1)
+            if plan.foreseen is not None
+        ]
+
+    def name(self, rung: int | None = None) -> str:
+        """What a rung is, by default the present one."""
+        number = self.rung if rung is None else rung
+        return f"rung {number} ({self._plans[number - 1].summary if number else AS_IT_IS})"
+
+    def go_to(self, rung: int) -> None:
+        """Undoes the plan that is applied, and applies that of a rung."""
+        if rung == self.rung:
+            return
+        self._applied.close()
+        self.rung = 0
+        if rung:
+            self._applied.enter_context(self._plans[rung - 1].applied(*self._program))
+            self.rung = rung
+
+    def check(self) -> None:
+        """Applies each plan once, and undoes it.
+
+        Raises:
+            PlanError: one of them is for another program, or does not go with this one.
+        """
+        for rung in range(len(self)):
+            self.go_to(rung)
+        self.close()
+
+    def close(self) -> None:
+        """Undoes the plan that is applied."""
+        self.go_to(0)
+
+
+def load_plans(plans: Iterable[Plan | str | PathLike[str]]) -> list[Plan]:
+    """The plans of a ladder.
+
+    Raises:
+        PlanError: a file is no plan, or a plan cannot be put on and taken off between steps.
+    """
+    loaded = [plan if isinstance(plan, Plan) else Plan.load(Path(plan)) for plan in plans]
+    for plan in loaded:
+        for action in plan.actions:
+            if action.technique not in RUNGS:
+                raise PlanError(
+                    f"a rung of a guard cannot have {action.technique!r}; the guard puts on and "
+                    "takes off between two steps only what gives the same numbers bit for bit: "
+                    f"{', '.join(RUNGS)}"
+                )
+        if not plan.actions:
+            raise PlanError("a rung has no actions; the program as it is is the first rung anyway")
+    return loaded
+
+
+def choose_plans(model: Any, optimizer: Any) -> list[Plan]:
+    """A ladder without a run: every other block of a model is checkpointed, then every block.
+
+    Raises:
+        PlanError: the model has no repeated blocks.
+    """
+    blocks = _find_blocks(model)
+    if not blocks:
+        raise PlanError(
+            f"{class_name(model)} has no repeated blocks to checkpoint; pass plans=, such as those "
+            "of `ullage fit`"
+        )
+    choices = [blocks[::2], blocks] if len(blocks) > 2 else [blocks]
+    return [
+        Plan((Action("checkpoint", modules),), describe_program(model, optimizer, modules))
+        for modules in choices
+    ]
+
+
+def _find_blocks(model: Any) -> tuple[str, ...]:
+    """The repeated modules with the most parameters: children of one class of a list of modules,
+    or of one module, that have children themselves.
+    """
+    groups: dict[tuple[str, str], list[tuple[str, Any]]] = {}
+    for path, module in paths(model):
+        if path and next(module.children(), None) is not None:
+            parent = path.rpartition(".")[0]
+            groups.setdefault((parent, class_name(module)), []).append((path, module))
+    sizes = {
+        key: sum(each.numel() for _, module in group for each in module.parameters())
+        for key, group in groups.items()
+        if len(group) > 1 and key[1] not in ("ModuleList", "ModuleDict")
+    }
+    if not sizes:
+        return ()
+    largest = max(sizes, key=lambda key: sizes[key])
+    return tuple(path for path, _ in groups[largest])

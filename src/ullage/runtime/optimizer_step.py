@@ -1,0 +1,386 @@
+"""An optimizer whose `step()` is finished after an out-of-memory error within it.
+
+Neither parameters nor states are copied. Version counters say which of the operations of the step
+were executed, and the others are done (again.py). Forward and backward are not run again.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from operator import attrgetter
+from types import MethodType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ullage.errors import GuardError
+from ullage.runtime.again import Again
+from ullage.runtime.call import Call
+from ullage.runtime.failure import Failure, release, take_failure
+from ullage.runtime.progress import Progress
+
+_ABSENT = object()
+_BETWEEN = (
+    "parameters and optimizer states may be between two steps: go back to the last checkpoint"
+)
+_VERSION, _GRAD = attrgetter("_version"), attrgetter("grad")
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """Version counters when `step()` was called."""
+
+    parameters: list[Any]
+    versions: list[int]
+    gradients: list[Any]
+    gradient_versions: list[int]
+    states: list[tuple[Any, str, Any]]
+    state_versions: list[int]
+    with_state: frozenset[int]
+
+
+class GuardedOptimizer:
+    """Puts itself around `step()` of an optimizer.
+
+    Args:
+        optimizer: a `torch.optim.Optimizer`.
+        on_recovery: called with a failure after a step was finished.
+
+    Attributes:
+        has_run: whether `step()` has run to its end since `begin`.
+    """
+
+    def __init__(self, optimizer: Any, on_recovery: Callable[[Failure], None]) -> None:
+        self.has_run = False
+        self._optimizer = optimizer
+        self._on_recovery = on_recovery
+        self._had: Any = _ABSENT
+        self._attribute: Any = None
+        self._is_attached = False
+        self._states: list[tuple[Any, str, Any]] = []
+        self._state_tensors: list[Any] = []
+        self._state: Any = None
+        self._known: tuple[int, list[int]] | None = None
+        self._with_state: frozenset[int] = frozenset()
+        self._parameters: list[Any] = []
+
+    @property
+    def reason(self) -> str | None:
+        """Why a step that fails half-way cannot be finished; None if it can."""
+        return _why_not(self._optimizer)
+
+    def begin(self) -> None:
+        """Before a step of the guard."""
+        self.has_run = False
+        if self._state is not self._optimizer.state:
+            # Of a state that was replaced: its memory is let go.
+            self._states, self._state_tensors = [], []
+
+    def attach(self) -> None:
+        """Begins to watch `step()`."""
+        inner = self._optimizer.step
+
+        @functools.wraps(inner)
+        def step(_: Any, *arguments: Any, **keywords: Any) -> Any:
+            if not self._is_attached:
+                return inner(*arguments, **keywords)
+            return self._step(inner, arguments, keywords)
+
+        self._had = vars(self._optimizer).get("step", _ABSENT)
+        self._attribute = MethodType(step, self._optimizer)
+        self._optimizer.step = self._attribute
+        self._is_attached = True
+
+    def detach(self) -> None:
+        """Ends that. If something was put around `step()` since, the guard's part stays within it
+        and does nothing.
+        """
+        self._is_attached = False
+        if vars(self._optimizer).get("step") is not self._attribute:
+            return
+        if self._had is _ABSENT:
+            del self._optimizer.step
+        else:
+            self._optimizer.step = self._had
+
+    def _step(self, inner: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        before = self._take()
+        try:
+            result = inner(*arguments, **keywords)
+        except torch.OutOfMemoryError as error:
+            failure = take_failure(error)
+        else:
+            self.has_run = True
+            return result
+        release(torch)
+        has_closure = bool(arguments or any(value is not None for value in keywords.values()))
+        if has_closure or _code_of(self._optimizer) not in failure.codes:
+            self._refuse_if_changed(before, "what failed is a closure or a hook of its step")
+            raise torch.OutOfMemoryError(failure.message)
+        if self.reason is not None:
+            raise GuardError(f"{self.reason}, and ran out of memory ({failure.text}); {_BETWEEN}")
+        try:
+            _check_counters(before.parameters)
+            self._finish(failure, before)
+        except GuardError as error:
+            raise GuardError(f"{error} ({failure.text}); {_BETWEEN}") from None
+        self._run_post_hooks(arguments, keywords)
+        self.has_run = True
+        self._on_recovery(failure)
+        return None
+
+    def _take(self) -> _Before:
+        optimizer = self._optimizer
+        counts = [len(group["params"]) for group in optimizer.param_groups]
+        if self._state is not optimizer.state or self._known != (len(optimizer.state), counts):
+            self._state, self._known = optimizer.state, (len(optimizer.state), counts)
+            self._states = [*_states_of(optimizer)]
+            self._state_tensors = [tensor for _, _, tensor in self._states]
+            self._with_state = frozenset(map(id, optimizer.state))
+            self._parameters = [
+                each for group in optimizer.param_groups for each in group["params"]
+            ]
+        parameters = self._parameters
+        gradients = [each for each in map(_GRAD, parameters) if each is not None]
+        return _Before(
+            parameters,
+            [*map(_VERSION, parameters)],
+            gradients,
+            [*map(_VERSION, gradients)],
+            self._states,
+            [*map(_VERSION, self._state_tensors)],
+            self._with_state,
+        )
+
+    def _refuse_if_changed(self, before: _Before, why: str) -> None:
+        """Raises GuardError unless parameters and states are as they were."""
+        versions = [parameter._version for parameter in before.parameters]
+        states = [*_states_of(self._optimizer)]
+        is_same = (
+            versions == before.versions
+            and len(states) == len(before.states)
+            and [tensor._version for _, _, tensor in states] == before.state_versions
+        )
+        if not is_same or _is_silent(self._optimizer):
+            raise GuardError(f"{_name(self._optimizer)} has run a part of its step; {why}")
+
+    def _finish(self, failure: Failure, before: _Before) -> None:
+        """Does the rest of a step.
+
+        Raises:
+            GuardError: it is half done and cannot be finished.
+            torch.OutOfMemoryError: there is no memory for it, and nothing of it is done.
+        """
+        step = _raw_step(self._optimizer)
+        progress: Progress | None = None
+        is_fused = any(group.get("fused") for group in self._optimizer.param_groups)
+        for _ in range(_TRIES):
+            if progress is None:
+                progress = self._read_progress(before)
+            is_untouched = progress.is_untouched
+            progress.begin()
+            try:
+                with nullcontext() if is_untouched else Again(progress, is_closed=True):
+                    step(self._optimizer)
+            except torch.OutOfMemoryError as error:
+                failure = take_failure(error)
+            else:
+                if not is_untouched:
+                    progress.check([each for _, _, each in _states_of(self._optimizer)])
+                return
+            release(torch)
+            if is_untouched:
+                progress = None  # version counters say how far this one got
+            elif is_fused:
+                break
+            else:
+                self._drop_new_states(before)
+        if progress is None:
+            progress = self._read_progress(before)
+        if progress.is_untouched:
+            raise torch.OutOfMemoryError(failure.message)
+        raise GuardError(
+            f"{_name(self._optimizer)} has run a part of its step, and there is no memory for the "
+            "rest"
+        )
+
+    def _read_progress(self, before: _Before) -> Progress:
+        """What was executed, by version counters. States that the step has made are deleted where
+        their parameter is as it was: they are made again.
+        """
+        progress = Progress()
+        groups = self._optimizer.param_groups
+        if [*map(id, before.parameters)] != [id(p) for g in groups for p in g["params"]]:
+            raise GuardError(f"{_name(self._optimizer)} has other parameters than before")
+        versions = dict(zip(map(id, before.parameters), before.versions, strict=True))
+        for parameter in before.parameters:
+            progress.add(parameter, parameter._version - versions[id(parameter)])
+        for gradient, version in zip(before.gradients, before.gradient_versions, strict=True):
+            progress.add(gradient, gradient._version - version)
+        state = self._optimizer.state
+        for (parameter, name, tensor), version in zip(
+            before.states, before.state_versions, strict=True
+        ):
+            if state[parameter].get(name) is not tensor:
+                raise GuardError(f"{_name(self._optimizer)} has replaced its state {name!r}")
+            progress.add(tensor, tensor._version - version)
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter in state and id(parameter) not in before.with_state:
+                    is_same = parameter._version == versions[id(parameter)]
+                    self._read_new_state(progress, group, parameter, is_same=is_same)
+        self._check_names(before)
+        return progress
+
+    def _read_new_state(
+        self, progress: Progress, group: Mapping[str, Any], parameter: Any, *, is_same: bool
+    ) -> None:
+        """Deletes a state that the step has made, or adds it to what was executed."""
+        state = self._optimizer.state
+        tensors = {k: v for k, v in state[parameter].items() if isinstance(v, torch.Tensor)}
+        if is_same and not (group.get("fused") and any(v._version for v in tensors.values())):
+            del state[parameter]
+            return
+        first = _first_versions(self._optimizer, group, parameter)
+        for name, tensor in tensors.items():
+            executed = tensor._version - first.get(name, tensor._version + 1)
+            if executed < 0:
+                raise GuardError(f"{_name(self._optimizer)} has made its state {name!r} otherwise")
+            progress.add(tensor, executed)
+
+    def _drop_new_states(self, before: _Before) -> None:
+        state = self._optimizer.state
+        for parameter in [each for each in state if id(each) not in before.with_state]:
+            del state[parameter]
+
+    def _check_names(self, before: _Before) -> None:
+        """Raises GuardError if states that were there have grown by other entries."""
+        names = {(id(parameter), name) for parameter, name, _ in before.states}
+        for parameter, name, _ in _states_of(self._optimizer):
+            if id(parameter) in before.with_state and (id(parameter), name) not in names:
+                raise GuardError(f"{_name(self._optimizer)} has added its state {name!r}")
+        for state in self._optimizer.state.values():
+            for name, value in state.items():
+                if value is not None and not isinstance(value, torch.Tensor):
+                    raise GuardError(
+                        f"{_name(self._optimizer)} counts {name!r} in a {type(value).__name__}"
+                    )
+
+    def _run_post_hooks(self, arguments: Any, keywords: Any) -> None:
+        """What `step()` calls at its end."""
+        own = self._optimizer._optimizer_step_post_hooks
+        for hook in [*own.values(), *_global_optimizer_post_hooks.values()]:
+            hook(self._optimizer, arguments, keywords)
+
+
+def _states_of(optimizer: Any) -> list[tuple[Any, str, Any]]:
+    """The tensors of an optimizer's state: parameter, name, tensor."""
+    return [
+        (parameter, name, value)
+        for parameter, state in optimizer.state.items()
+        for name, value in state.items()
+        if isinstance(value, torch.Tensor)
+    ]
+
+
+def _check_counters(parameters: Sequence[Any]) -> None:
+    """Raises GuardError if operations on lists do not move version counters here, as within some
+    modes of torch.
+    """
+    for device in {parameter.device for parameter in parameters}:
+        tensors = [torch.ones(1, device=device)]
+        with torch.no_grad():
+            torch._foreach_add_(tensors, 1.0)
+        if tensors[0]._version != 1:
+            raise GuardError(
+                "the optimizer's step ran out of memory within a TorchDispatchMode, which hides "
+                "how far it has got"
+            )
+
+
+def _why_not(optimizer: Any) -> str | None:
+    """Why a step of an optimizer that fails half-way cannot be finished."""
+    kinds = type(optimizer).__mro__
+    own = kinds[: kinds.index(Optimizer)] if Optimizer in kinds else kinds
+    if Optimizer not in kinds or not all(k.__module__.startswith("torch.optim.") for k in own):
+        return f"{_name(optimizer)} is not one of torch.optim, so its step is not finished"
+    if _is_silent(optimizer):
+        return f"a fused {_name(optimizer)} does not show how far it has got"
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return f"{_name(optimizer)} is differentiable, so its step is not finished"
+    return None
+
+
+def _is_silent(optimizer: Any) -> bool:
+    """Whether updates move neither version counters nor a count of steps."""
+    is_fused = any(group.get("fused") for group in optimizer.param_groups)
+    return is_fused and type(optimizer).__name__ == "SGD"
+
+
+def _raw_step(optimizer: Any) -> Any:
+    """`step` of its class without hooks."""
+    step = type(optimizer).step
+    return step.__wrapped__ if getattr(step, "hooked", False) else step
+
+
+def _code_of(optimizer: Any) -> Any:
+    """The code of its class's own `step`."""
+    return getattr(inspect.unwrap(type(optimizer).step), "__code__", None)
+
+
+def _name(optimizer: Any) -> str:
+    return type(optimizer).__name__
+
+
+def _first_versions(optimizer: Any, group: Mapping[str, Any], parameter: Any) -> dict[str, int]:
+    """The version counters of an optimizer's states when they have just been made, by name: those
+    after the first step of a small optimizer of the same kind, less the operations of that step.
+    """
+
+    def step_small(mode: Any) -> Mapping[str, Any]:
+        small = torch.nn.Parameter(
+            torch.ones([2] * parameter.dim(), dtype=parameter.dtype, device=parameter.device)
+        )
+        small.grad = torch.ones_like(small)
+        options = {
+            name: value for name, value in group.items() if name not in ("params", "param_names")
+        }
+        twin = type(optimizer)([{**options, "params": [small]}])
+        with mode:
+            _raw_step(twin)(twin)
+        state: Mapping[str, Any] = twin.state[small]
+        return state
+
+    counting = _Counting()
+    counted = step_small(counting)
+    plain = step_small(nullcontext())
+    return {
+        name: value._version - counting.num_changes(counted[name])
+        for name, value in plain.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+class _Counting(TorchDispatchMode):  # type: ignore[misc]
+    """Counts in-place operations by tensor, but for fused updates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed: list[Any] = []
+
+    def num_changes(self, tensor: Any) -> int:
+        """In-place operations on a tensor."""
+        return sum(each is tensor for each in self._changed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        call = Call(func, args, kwargs or {})
+        if not call.is_fused:
+            self._changed += call.written
+        return call.run()

@@ -1,0 +1,137 @@
+"""How far a failed try has got, by version counters: which in-place operations were executed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NoReturn
+from weakref import ref
+
+from ullage.errors import GuardError
+from ullage.runtime.call import Key, memory_key
+
+
+class Entry:
+    """A tensor: how many in-place operations it has had, and how many were met again since."""
+
+    __slots__ = ("_tensor", "executed", "met", "was_left_out")
+
+    def __init__(self, tensor: Any, executed: int) -> None:
+        # Not held: where the step frees a gradient, its memory is free.
+        self._tensor = ref(tensor)
+        self.executed = executed
+        self.met = 0
+        self.was_left_out = False
+
+    @property
+    def tensor(self) -> Any:
+        """The tensor; None once it is freed."""
+        return self._tensor()
+
+    def leave_out(self) -> None:
+        """Counts an operation that was executed in the failed try."""
+        self.met += 1
+        self.was_left_out = True
+
+
+class Progress:
+    """Which in-place operations on some tensors have been executed.
+
+    Attributes:
+        has_gone_on: whether an operation has been done that the failed try had not reached.
+        is_unscaled: whether the failed try has divided gradients by the loss scale, which no
+            version counter shows; None: not known.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[Key, Entry] = {}
+        self._lost: set[Key] = set()
+        self._absent: set[Key] = set()
+        self.has_gone_on = False
+        self.is_unscaled: bool | None = None
+
+    def add(self, tensor: Any, executed: int) -> None:
+        """Adds a tensor that has had this many in-place operations in the failed try.
+
+        Raises:
+            GuardError: it shares its memory with another.
+        """
+        if not tensor.numel():
+            return
+        key = memory_key(tensor)
+        if key in self._entries:
+            raise GuardError(
+                "two of the parameters, gradients or optimizer states share memory; the guard "
+                "cannot tell what was done to which"
+            )
+        self._entries[key] = Entry(tensor, executed)
+
+    def add_absent(self, tensor: Any) -> None:
+        """Adds a stand-in for a tensor that is gone: whatever uses it is refused."""
+        self._absent.add(memory_key(tensor))
+
+    def begin(self) -> None:
+        """Begins another run of the same operations."""
+        self.has_gone_on = False
+        self._lost.clear()
+        for entry in self._entries.values():
+            entry.met = 0
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether none of the tensors has had an operation."""
+        return not any(entry.executed for entry in self._entries.values())
+
+    def go_on(self, entry: Entry) -> None:
+        """Counts an operation that was done now."""
+        self.has_gone_on = True
+        entry.executed += 1
+        entry.met += 1
+        entry.was_left_out = False
+
+    def find(self, tensor: Any) -> Entry | None:
+        """The entry of a tensor or of what it is a view of."""
+        key = memory_key(tensor)
+        entry = self._entries.get(key)
+        if entry is not None and entry.tensor is None:
+            del self._entries[key]  # its memory is another tensor's now
+            return None
+        return entry
+
+    def is_lost(self, tensor: Any) -> bool:
+        """Whether the value that a tensor had at this point is not there any more."""
+        key = memory_key(tensor)
+        if key in self._absent:
+            raise GuardError(
+                "the step uses a gradient that it has freed before it ran out of memory; it "
+                "cannot be run again"
+            )
+        entry = self.find(tensor)
+        return key in self._lost or (entry is not None and entry.executed > entry.met)
+
+    def are_lost(self, tensors: Iterable[Any]) -> bool:
+        """Whether one of some values is lost; all of them are looked at."""
+        return any([self.is_lost(tensor) for tensor in tensors])  # noqa: C419
+
+    def mark(self, tensor: Any, *, is_lost: bool) -> None:
+        """Notes whether the value of a tensor is lost."""
+        if is_lost:
+            self._lost.add(memory_key(tensor))
+        else:
+            self._lost.discard(memory_key(tensor))
+
+    def check(self, results: Iterable[Any] = ()) -> None:
+        """Raises GuardError if the second run did other things than the first, or one of the
+        results is lost.
+        """
+        entries = [entry for entry in self._entries.values() if entry.tensor is not None]
+        if any(entry.executed > entry.met for entry in entries):
+            raise GuardError("the second run of the step left out what the first had done")
+        if any(memory_key(tensor) in self._lost for tensor in results):
+            refuse_lost()
+
+
+def refuse_lost() -> NoReturn:
+    """Raises GuardError: a value of the failed try is needed and gone."""
+    raise GuardError(
+        "a value that was computed before the error is needed, and cannot be computed again"
+    )
