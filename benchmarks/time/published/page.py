@@ -54,9 +54,9 @@ MISSES = """## What misses, and why it may
 
 - Nearly every row is predicted too fast still. The likely time is that of the kernels, at the
   clocks of NVIDIA's measurements, with what messages take from the kernels beside them and the wait
-  for the slowest GPU. It leaves out a lowered power limit (the H100s of T1 and T3 had 500 W of 700),
-  ranks that are late for another reason than their GPU, the reading of data, and what the host does
-  besides launching kernels.
+  for the slowest GPU. It leaves out a lowered power limit (the H100s of T1 and T3 had 500 W of
+  700), ranks that are late for another reason than their GPU, the reading of data, and what the
+  host does besides launching kernels.
 - `TrainingOptSeq4096` misses because of its data. Two of its three logs print the time every 200
   steps. The 19 windows in which no shard of the training data ends (one every 254 steps) take 51.8
   to 52.6 ms a step, the 68 in which one does 65 to 85: reading the next shard takes 3.5 s in the
