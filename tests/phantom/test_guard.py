@@ -84,6 +84,14 @@ def test_an_error_at_any_operation_is_recovered_or_refused(run: Run, case: str) 
     assert wrong == []
 
 
+@pytest.mark.nightly
+def test_a_step_of_every_optimizer_is_finished_or_refused_at_each_operation(run: Run) -> None:
+    document = run("optimizers.py")
+    results = {(name, result) for name, ends in document.items() for result in ends}
+    assert [each for each in results if not each[1].startswith(("equal", "refused: a value"))] == []
+    assert all(ends["equal"] > 20 for ends in document.values())
+
+
 def test_nothing_is_run_twice_but_forward_and_backward(answers: dict[str, Any]) -> None:
     counters = answers["counters"]
     # The batch is drawn once; the function runs again, and the hooks of the optimizer do not.

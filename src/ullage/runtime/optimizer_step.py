@@ -309,7 +309,9 @@ def _why_not(optimizer: Any) -> str | None:
     """Why a step of an optimizer that fails half-way cannot be finished."""
     kinds = type(optimizer).__mro__
     own = kinds[: kinds.index(Optimizer)] if Optimizer in kinds else kinds
-    if Optimizer not in kinds or not all(k.__module__.startswith("torch.optim.") for k in own):
+    if Optimizer not in kinds or not all(
+        f"{k.__module__}.".startswith("torch.optim.") for k in own
+    ):
         return f"{_name(optimizer)} is not one of torch.optim, so its step is not finished"
     if _is_silent(optimizer):
         return f"a fused {_name(optimizer)} does not show how far it has got"
