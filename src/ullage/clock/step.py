@@ -217,7 +217,7 @@ class _Step:
         is_job = any(cost.load is not None for cost, _ in costs)
         computed_s = sum(seconds for cost, seconds in costs if isinstance(cost.use, Bound))
         computed = computed_s / (self.interval().s or 1.0)
-        ranks = max([num_ranks, *sizes]) if is_job else 1
+        ranks = max([2, num_ranks, *sizes]) if is_job else 1
         return Spread(self._joined(_LOW), self._joined(_HIGH), computed, ranks)
 
     def _joined(self, end: int) -> float:
