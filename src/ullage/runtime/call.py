@@ -100,19 +100,9 @@ class Call:
         """
         small: dict[int, Any] = {}
 
-        def shrink(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                if id(value) not in small:
-                    shape = [1] * value.dim()
-                    small[id(value)] = torch.ones(shape, dtype=value.dtype, device=value.device)
-                return small[id(value)]
-            if isinstance(value, list | tuple):
-                return [shrink(element) for element in value]
-            return value
-
         def pick(value: Any) -> Any:
             is_rows = row is not None and self._is_list_of_rows(value)
-            return shrink([value[row]] if is_rows else value)
+            return _shrink([value[row]] if is_rows else value, small)
 
         args = [pick(value) for value in self._args]
         kwargs = {name: pick(value) for name, value in self._kwargs.items()}
@@ -137,6 +127,20 @@ def tensors_in(value: Any) -> Iterable[Any]:
     elif isinstance(value, list | tuple):
         for element in value:
             yield from tensors_in(element)
+
+
+def _shrink(value: Any, small: dict[int, Any]) -> Any:
+    """Tensors of one element in place of those in a value, noted by their ids. (A function within
+    its caller would hold itself, and so the tensors until cycles are collected.)
+    """
+    if isinstance(value, torch.Tensor):
+        if id(value) not in small:
+            shape = [1] * value.dim()
+            small[id(value)] = torch.ones(shape, dtype=value.dtype, device=value.device)
+        return small[id(value)]
+    if isinstance(value, list | tuple):
+        return [_shrink(element, small) for element in value]
+    return value
 
 
 def _is_row_list(value: Any) -> bool:
