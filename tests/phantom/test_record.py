@@ -127,13 +127,19 @@ def allocations(fields: dict[str, Any]) -> list[tuple[int, int, int]]:
 def test_a_record_of_an_example_is_that_of_a_run(
     record: RecordProgram, run_program: RunProgram, program: tuple[str, ...]
 ) -> None:
-    recorded, run = record(*program), run_program(*program)
+    # A mask that the llama reads on the host is zeros on the bare phantom, and followed in a run.
+    options = ("--values", "off") if program[0].startswith("llama") else ()
+    recorded, run = record(*program), run_program(*program, options=options)
     mine, theirs = record_fields(recorded), record_fields(run)
     assert allocations(mine) == allocations(theirs)
     assert mine["modules"] == theirs["modules"]
     assert [mark[:2] for mark in mine["marks"]] == [mark[:2] for mark in theirs["marks"]]
-    for name in ("at_peak", "modules", "num_allocs", "num_segments"):
+    for name in ("modules", "num_allocs", "num_segments"):
         assert recorded.device[name] == run.device[name], name
+    of_record, of_run = dict(recorded.device["at_peak"]), dict(run.device["at_peak"])
+    for owners in (of_record, of_run):  # a run knows a cache by its later use, a record does not
+        owners["activation"] += owners.pop("kv_cache")
+    assert of_record == of_run
     for name in ("requested", "allocated", "reserved"):
         assert recorded.device[f"peak_{name}_bytes"] == run.device[f"peak_{name}_bytes"]
 
