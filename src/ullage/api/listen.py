@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Exporter", "ListenOptions", "open_exporter"]
 
-_MIN_AGE_S = 30.0
-_MAX_INTERVALS = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class ListenOptions:
@@ -115,6 +112,7 @@ def open_exporter(options: ListenOptions) -> Exporter:
         tls = open_certificate(options.certificate, options.key)
     try:
         from ullage.watch.exporter.exposition import Exposition
+        from ullage.watch.exporter.points import oldest_s
         from ullage.watch.exporter.scrape_server import Access, ScrapeServer
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("prometheus_client"):
@@ -124,5 +122,5 @@ def open_exporter(options: ListenOptions) -> Exporter:
             "install it with: pip install 'ullage[watch]'"
         ) from None
     exposition = Exposition(with_names=options.with_names)
-    max_age_s = max(_MIN_AGE_S, _MAX_INTERVALS * options.interval_s)
+    max_age_s = oldest_s(options.interval_s)
     return Exporter(ScrapeServer(address, exposition, Access(token, tls), max_age_s=max_age_s))

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PushOptions", "PushedMetrics", "open_push"]
 
-_MIN_AGE_S = 30.0
-_MAX_INTERVALS = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class PushOptions:
@@ -87,7 +84,7 @@ def open_push(options: PushOptions, say: Callable[[str], None]) -> PushedMetrics
         SpecError: there is no address, or it is not possible.
         EnvironmentProblem: OpenTelemetry's SDK is not installed.
     """
-    from ullage.watch.exporter.points import Current
+    from ullage.watch.exporter.points import Current, oldest_s
     from ullage.watch.otlp.endpoint import find_endpoint
 
     endpoint = find_endpoint(options.address, os.environ)
@@ -101,7 +98,7 @@ def open_push(options: PushOptions, say: Callable[[str], None]) -> PushedMetrics
             "install it with: pip install 'ullage[otel]'"
         ) from None
     current = Current(with_names=options.with_names)
-    max_age_s = max(_MIN_AGE_S, _MAX_INTERVALS * options.interval_s)
+    max_age_s = oldest_s(options.interval_s)
     push = Push(endpoint, _resource(), current, max_age_s=max_age_s, say=say)
     return PushedMetrics(push, current, endpoint)
 

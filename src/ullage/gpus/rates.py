@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ullage.errors import SpecError
+from ullage.gpus.measurement_files import measurement_path
 
 __all__ = [
     "SCHEMA",
@@ -128,8 +129,7 @@ class Rates:
 
 def default_path(slug: str) -> Path:
     """The default path of a GPU's file of rates."""
-    configuration = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(configuration, "ullage", "rates", f"{slug}.json")
+    return measurement_path("rates", slug)
 
 
 def stored_rates(slug: str) -> Rates | None:

@@ -22,7 +22,10 @@ from ullage.watch.exporter.metric import Metric, Point, Type, gpu_labels, known_
 from ullage.watch.sample import Sample
 from ullage.watch.view import view
 
-__all__ = ["METRICS", "Current"]
+__all__ = ["METRICS", "Current", "oldest_s"]
+
+_MIN_AGE_S: Final = 30.0
+_MAX_INTERVALS: Final = 5.0
 
 _INFO: Final = Metric(
     "ullage_exporter_info", Type.GAUGE, "1; the versions of ullage and of the driver."
@@ -34,6 +37,13 @@ _ALERT: Final = Metric(
     "ullage_alert", Type.GAUGE, "1 while an alert of this rule is raised, absent else."
 )
 METRICS: Final = (_INFO, _TIME, *GPU_METRICS, *JOB_METRICS, _ALERT)
+
+
+def oldest_s(interval_s: float) -> float:
+    """How old the last sample may be, in seconds, where one is taken each interval: after five that
+    are missing nothing is said to be current.
+    """
+    return max(_MIN_AGE_S, _MAX_INTERVALS * interval_s)
 
 
 class Current:
