@@ -19,7 +19,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ import numpy as np
 import nvml
 from compare import PEAKS, canonical, highest
 from numpy.typing import NDArray
+from timing import timed
 from workload_names import ALLOC_CONF, NAMES
 
 STEPS = 4
@@ -102,18 +105,21 @@ def digest(events: NDArray[np.int64]) -> str:
     return hashlib.sha256(canonical(events).astype("<i8").tobytes()).hexdigest()
 
 
-def record_one(name: str, out: Path) -> None:
-    """Run one workload in this process; writes out/NAME.json and out/NAME.npz."""
+def record_one(name: str, out: Path, *, waits: bool, times: bool) -> None:
+    """Run one workload in this process; writes out/NAME.json and out/NAME.npz, and with `times`
+    also out/NAME.times.json. One that waits begins on the GPU when a line comes on its stdin.
+    """
     import torch
+    from workloads import WORKLOADS
 
+    if waits:
+        sys.stdin.readline()
     used = {"before_context": nvml.used_bytes()}
     torch.manual_seed(0)
     torch.cuda.init()
     free, total = torch.cuda.mem_get_info()
     used["after_context"] = nvml.used_bytes()
     torch.cuda.memory._record_memory_history(stacks="python", context=None)
-    from workloads import WORKLOADS
-
     step = WORKLOADS[name]()
     rows = [measured_step(step) for _ in range(STEPS)]
     used["after_run"] = nvml.used_bytes()
@@ -129,19 +135,55 @@ def record_one(name: str, out: Path) -> None:
     }
     np.savez_compressed(out / f"{name}.npz", events=events)
     (out / f"{name}.json").write_text(json.dumps(document))
+    if times:
+        torch.cuda.memory._record_memory_history(enabled=None)
+        (out / f"{name}.times.json").write_text(json.dumps(timed(step)))
 
 
-def run_child(name: str, parts: Path, timeout_s: int) -> str | None:
-    """Record one workload in a child process; what went wrong, None if nothing did."""
-    env = os.environ | ({"PYTORCH_CUDA_ALLOC_CONF": ALLOC_CONF[name]} if name in ALLOC_CONF else {})
-    command = [sys.executable, __file__, "--out", str(parts), "--one", name]
-    try:
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"over {timeout_s} s"
-    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
+class Child:
+    """A process that records one workload: it imports what it needs, and waits for its turn."""
+
+    def __init__(self, name: str, parts: Path, *, times: bool) -> None:
+        self.name = name
+        conf = {"PYTORCH_CUDA_ALLOC_CONF": ALLOC_CONF[name]} if name in ALLOC_CONF else {}
+        command = [sys.executable, __file__, "--out", str(parts), "--one", name, "--wait"]
+        self._errors = parts / f"{name}.stderr.txt"
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                command + ["--times"] * times, env=os.environ | conf, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
+            )  # fmt: skip
+
+    def run(self, timeout_s: int) -> str | None:
+        """Let it begin, and wait for its end; what went wrong, None if nothing did."""
+        try:
+            self._process.communicate("go\n", timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self.end()
+            return f"over {timeout_s} s"
+        lines = self._errors.read_text().strip().splitlines() or ["?"]
+        return None if self._process.returncode == 0 else lines[-1]
+
+    def end(self) -> None:
+        """Stop it, whether its turn came or not."""
+        self._process.kill()
+        self._process.wait()
+
+
+def children(names: list[str], parts: Path, *, pool: int, times: bool) -> Iterator[Child]:
+    """One child after the other, of which `pool` import at once while one has the GPU."""
+    ahead = deque(Child(name, parts, times=times) for name in names[:pool])
+    for name in [*names[pool:], *[None] * len(ahead)]:
+        child = ahead.popleft()
+        try:
+            yield child
+        except GeneratorExit:
+            for each in ahead:
+                each.end()
+            child.end()
+            raise
+        if name is not None:
+            ahead.append(Child(name, parts, times=times))
 
 
 def part(name: str, parts: Path) -> dict[str, Any] | None:
@@ -167,6 +209,10 @@ def collect(parts: Path, out: Path) -> dict[str, Any]:
     (out / "truth.json").write_text(json.dumps(truth, indent=1))
     arrays = {name: np.load(parts / f"{name}.npz")["events"] for name in recorded}
     np.savez_compressed(out / "events.npz", **arrays)
+    times = {name: parts / f"{name}.times.json" for name in recorded}
+    measured = {name: json.loads(path.read_text()) for name, path in times.items() if path.exists()}
+    if measured:
+        (out / "times.json").write_text(json.dumps(measured, indent=1))
     return truth
 
 
@@ -190,6 +236,9 @@ def main() -> None:
         "--stop-after", type=float, default=math.inf, metavar="S", help="start none after S seconds"
     )
     parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--pool", type=int, default=1, help="children that import at once")
+    parser.add_argument("--times", action="store_true", help="also measure steps and kernels")
+    parser.add_argument("--wait", action="store_true", help="with --one: wait for a line")
     args = parser.parse_args()
     if unknown := set(args.names) - set(NAMES):
         parser.error(
@@ -197,17 +246,21 @@ def main() -> None:
         )
     args.out.mkdir(parents=True, exist_ok=True)
     if args.one:
-        record_one(args.one, args.out)
+        record_one(args.one, args.out, waits=args.wait, times=args.times)
         return
     parts, end = args.out / "parts", time.monotonic() + args.stop_after
     parts.mkdir(exist_ok=True)
-    for name in args.names or NAMES:
-        known = part(name, parts)
-        if (args.missing and known and "error" not in known) or time.monotonic() > end:
-            continue
-        if error := run_child(name, parts, args.timeout):
-            note_error(name, parts, error)
-        print(line_of(name, part(name, parts) or {"error": "?"}), flush=True)
+    known = {name: part(name, parts) for name in args.names or NAMES}
+    to_do = [name for name, row in known.items() if not args.missing or not row or "error" in row]
+    with closing(children(to_do, parts, pool=args.pool, times=args.times)) as pool:
+        for child in pool:
+            if time.monotonic() > end:
+                child.end()
+                break
+            error = child.run(args.timeout)
+            if error and part(child.name, parts) is None:
+                note_error(child.name, parts, error)
+            print(line_of(child.name, part(child.name, parts) or {"error": "?"}), flush=True)
     left = [name for name in args.names or NAMES if part(name, parts) is None]
     collect(parts, args.out)
     if left:

@@ -42,6 +42,7 @@ SCHEMA: Final = "ullage.job/1"
 MAX_BYTES: Final = 4096
 MAX_STEP_PEAKS: Final = 64
 _MAX_NAME_CHARS = 64
+_LINGER_S = 5.0  # for watchers that look every second or two
 _CLOCK_SLACK_S = 2.0  # the kernel counts a process's start in ticks since a boot of whole seconds
 
 
@@ -106,6 +107,8 @@ class Job:
         step_peaks: of the last steps, oldest first; at most 64, and fewer where the file would grow
             beyond 4 KiB.
         num_devices_left_out: devices for which the file has no room.
+        ended_s: when the recording ended after memory had run out (s since the epoch); None: it
+            goes on. A job that ends otherwise leaves no file.
     """
 
     pid: int
@@ -121,6 +124,7 @@ class Job:
     scaler_skips: int | None = None
     step_peaks: tuple[StepPeak, ...] = ()
     num_devices_left_out: int = 0
+    ended_s: float | None = None
 
 
 def jobs_directory(environment: Mapping[str, str], *, make: bool = False) -> Path:
@@ -188,6 +192,17 @@ def withdraw_job(directory: Path, pid: int) -> None:
     for path in (job_path(directory, pid), job_path(directory, pid).with_suffix(".part")):
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def remove_ended_jobs(directory: Path) -> None:
+    """Removes the files that processes have left which ran out of memory, once nobody is to see
+    them any more.
+    """
+    for path in directory.glob("*.json"):
+        with contextlib.suppress(JobFileError, OSError):
+            job = read_job(path)
+            if not is_of_now(job):
+                path.unlink()
 
 
 def _to_text(job: Job) -> str:
@@ -342,3 +357,12 @@ def is_running(job: Job) -> bool:
         return False
     begin_s = time.time() - (uptime_s - begun_s)
     return words[0] not in "ZX" and begin_s <= job.started_s + _CLOCK_SLACK_S
+
+
+def is_of_now(job: Job) -> bool:
+    """Whether a job is running, or has ended a moment ago after memory ran out: nobody may have
+    looked since.
+    """
+    if job.ended_s is None:
+        return is_running(job)
+    return abs(time.time() - job.ended_s) < _LINGER_S

@@ -1,4 +1,5 @@
-"""The recorded jobs of this user that are running, as they publish themselves.
+"""The recorded jobs of this user that are running, as they publish themselves, and those that have
+just run out of memory.
 
     reader = JobReader(os.environ)
     jobs, problems = reader.read()
@@ -13,7 +14,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ullage.protocol.job import Job, JobFileError, is_running, jobs_directory, read_job
+from ullage.protocol.job import (
+    Job,
+    JobFileError,
+    is_of_now,
+    jobs_directory,
+    read_job,
+)
 
 __all__ = ["JobReader"]
 
@@ -28,7 +35,7 @@ class JobReader:
         self._known: dict[str, tuple[_Stamp, Job | str]] = {}
 
     def read(self) -> tuple[tuple[Job, ...], tuple[str, ...]]:
-        """The running jobs by their numbers, and what is wrong with files that are not read."""
+        """The jobs of now by their numbers, and what is wrong with files that are not read."""
         try:
             directory = jobs_directory(self._environment)
             with os.scandir(directory) as entries:
@@ -43,7 +50,7 @@ class JobReader:
             name: known for name in names if (known := self._read(directory / name)) is not None
         }
         states = [state for _, state in self._known.values()]
-        jobs = [state for state in states if isinstance(state, Job) and is_running(state)]
+        jobs = [state for state in states if isinstance(state, Job) and is_of_now(state)]
         problems = tuple(state for state in states if isinstance(state, str))
         return tuple(sorted(jobs, key=lambda job: job.pid)), problems
 

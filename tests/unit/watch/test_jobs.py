@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ullage.protocol.job import Job, job_path, jobs_directory, publish_job
+from ullage.protocol.job import (
+    Job,
+    job_path,
+    jobs_directory,
+    publish_job,
+    remove_ended_jobs,
+)
 from ullage.watch.jobs import JobReader
 
 
@@ -40,6 +46,21 @@ def test_a_running_job_is_read_and_its_next_state_too(environment: dict[str, str
 def test_a_job_that_has_ended_is_none(environment: dict[str, str]) -> None:
     publish_job(replace(job(), pid=2**22 + 1), jobs_directory(environment, make=True))
     assert JobReader(environment).read() == ((), ())
+
+
+def test_a_job_that_ran_out_of_memory_is_seen_for_a_moment_after_its_end(
+    environment: dict[str, str],
+) -> None:
+    directory = jobs_directory(environment, make=True)
+    ended = replace(job(), pid=2**22 + 1, ended_s=time.time())
+    publish_job(ended, directory)
+    assert JobReader(environment).read() == ((ended,), ())
+    remove_ended_jobs(directory)
+    assert JobReader(environment).read() == ((ended,), ())
+    publish_job(replace(ended, ended_s=time.time() - 60), directory)
+    assert JobReader(environment).read() == ((), ())
+    remove_ended_jobs(directory)
+    assert not job_path(directory, ended.pid).exists()
 
 
 def test_where_nobody_publishes_there_is_nothing(environment: dict[str, str]) -> None:

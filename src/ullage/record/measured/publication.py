@@ -4,10 +4,12 @@ or a phase begins, and at once where memory runs out.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +22,7 @@ from ullage.protocol.job import (
     StepPeak,
     jobs_directory,
     publish_job,
+    remove_ended_jobs,
     withdraw_job,
 )
 from ullage.record.session.peaks import Peaks
@@ -44,6 +47,7 @@ class Publication:
         """Makes the directory; returns why nothing can be published, where that is so."""
         try:
             self._directory = jobs_directory(os.environ, make=True)
+            remove_ended_jobs(self._directory)
         except (JobFileError, OSError) as error:
             return f"nothing is published for `ullage watch`: {error}"
         return None
@@ -67,10 +71,18 @@ class Publication:
             return
 
     def end(self) -> None:
-        """Withdraws the file."""
-        if self._directory is not None:
+        """Withdraws the file. Where memory has run out it stays: the program often ends at once,
+        and `ullage watch` looks once a second.
+        """
+        if self._directory is None:
+            return
+        last = self._job(None, None)
+        if any(device.num_ooms for device in last.devices):
+            with contextlib.suppress(OSError):
+                publish_job(replace(last, ended_s=time.time()), self._directory)
+        else:
             withdraw_job(self._directory, os.getpid())
-            self._directory = None
+        self._directory = None
 
     def _job(self, phase: str | None, scaler_skips: int | None) -> Job:
         size = os.environ.get("WORLD_SIZE", "")
