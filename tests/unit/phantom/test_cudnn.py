@@ -13,11 +13,12 @@ import pytest
 
 from ullage.native import build
 
-FLOAT, HALF = 0, 2
+FLOAT, HALF, BFLOAT16 = 0, 2, 9
 NCHW, NHWC = 0, 1
 FMA_MATH = 3
 SPLIT_TILE_BYTES = 128 * 128 * 4
 MULTIPROCESSORS = 132
+ALIGNMENT = 16  # bytes, where copies begin
 DESCRIPTORS = {
     "engine": 2,
     "config": 3,
@@ -127,18 +128,45 @@ def test_channels_last_data_of_full_vectors_needs_no_workspace(cudnn: Cudnn, ste
 def test_channels_first_data_is_copied_tensor_by_tensor(cudnn: Cudnn, stem: str) -> None:
     elements = 32 * 64 * 56 * 56 + 128 * 64 * 9 + 32 * 128 * 56 * 56
     case = Case((32, 64, 56, 56), (128, 64, 3, 3), HALF, NCHW)
-    assert cudnn.workspace(stem, case) == 2 * elements
+    assert cudnn.workspace(stem, case) == 2 * elements + ALIGNMENT
+
+
+# What an H200 with cuDNN 9.19 was recorded to ask for: benchmarks/accuracy/truth. Those in bfloat16
+# and float; the last bytes, of an unknown purpose, aside.
+RECORDED = [
+    ("Forward", (8, 64, 128, 128), (64, 64, 3, 3), BFLOAT16, 33_628_307),
+    ("Forward", (8, 512, 16, 16), (512, 512, 3, 3), BFLOAT16, 8_912_912),
+    ("Forward", (64, 64, 56, 56), (64, 64, 3, 3), FLOAT, 102_908_051),
+    ("Forward", (64, 128, 28, 28), (128, 128, 3, 3), FLOAT, 51_970_195),
+    ("Forward", (32, 256, 56, 56), (64, 256, 1, 1), FLOAT, 400),
+    ("Forward", (32, 512, 7, 7), (2048, 512, 1, 1), FLOAT, 16_056_336),
+    ("BackwardData", (32, 512, 7, 7), (512, 512, 3, 3), FLOAT, 15_859_728),
+    ("BackwardFilter", (64, 64, 56, 56), (64, 64, 3, 3), FLOAT, 104_972_967),
+    ("BackwardFilter", (64, 128, 28, 28), (128, 128, 3, 3), FLOAT, 60_228_263),
+    ("BackwardFilter", (32, 256, 56, 56), (64, 256, 1, 1), FLOAT, 2_097_152),
+    ("BackwardFilter", (32, 1024, 14, 14), (256, 1024, 1, 1), FLOAT, 33_554_432),
+    ("BackwardFilter", (32, 1024, 14, 14), (512, 1024, 1, 1), FLOAT, 46_924_335),
+]
+
+
+@pytest.mark.parametrize(("stem", "image", "filter_dims", "data_type", "num_bytes"), RECORDED)
+def test_recorded_convolutions_need_what_was_recorded(
+    cudnn: Cudnn, stem: str, image: Ints, filter_dims: Ints, data_type: int, num_bytes: int
+) -> None:
+    answer = cudnn.workspace(stem, Case(image, filter_dims, data_type, NCHW))
+    assert 0 <= num_bytes - answer < 1024
 
 
 def test_three_channels_are_padded_to_eight(cudnn: Cudnn) -> None:
     case = Case((32, 3, 56, 56), (64, 3, 3, 3), HALF, NHWC)
-    assert cudnn.workspace("Forward", case) == 2 * 8 * (32 * 56 * 56 + 64 * 9)
+    assert cudnn.workspace("Forward", case) == 2 * 8 * (32 * 56 * 56 + 64 * 9) + ALIGNMENT
 
 
 def test_partial_filters_are_whole_and_fill_the_device_once(cudnn: Cudnn) -> None:
     for channels in (64, 128, 256, 512):
         case = Case((32, channels, 28, 28), (channels, channels, 3, 3), HALF, NHWC)
-        slices, rest = divmod(cudnn.workspace("BackwardFilter", case), 4 * 9 * channels**2)
+        answer = cudnn.workspace("BackwardFilter", case)
+        slices, rest = divmod(max(answer - ALIGNMENT, 0), 4 * 9 * channels**2)
         assert rest == 0
         assert slices != 1
         assert slices * 4 * 9 * channels**2 <= MULTIPROCESSORS * SPLIT_TILE_BYTES

@@ -99,7 +99,7 @@ static struct scratch attention_of(const struct backend *operation, int q, int k
   if (backward) {
     /* One operation: the accumulator of dQ and the row sums are the engine's own. */
     size_t rows = (size_t)(query.dims[0] * query.dims[1] * query.dims[2]);
-    scratch.answered = rows * (size_t)(query.dims[3] + 1) * 4;
+    scratch.answered += rows * (size_t)(query.dims[3] + 1) * 4;
     if (query.dims[1] != key.dims[1])
       scratch.answered += (size_t)(query.dims[0] * query.dims[1] * key.dims[2] * (query.dims[3] + value.dims[3])) *
                           data_type_bytes(query.data_type);
@@ -136,7 +136,7 @@ static struct scratch composite_attention(const struct backend *graph, bool back
     int64_t rows = (scores.dims[2] + 63) / 64 * 64, columns = (scores.dims[3] + 63) / 64 * 64;
     score_gradient = (size_t)(scores.dims[0] * scores.dims[1] * rows * columns) * 2;
   }
-  scratch.answered = grouped + score_gradient;
+  scratch.answered += grouped + score_gradient;
   scratch.high += scratch.answered;
   return scratch;
 }

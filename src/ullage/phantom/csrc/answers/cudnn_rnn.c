@@ -5,14 +5,16 @@
  * behind the matrices of all pseudo-layers the biases, in the same order. Nothing is padded.
  *
  * Reserve space (training): what backward needs and the caller does not keep. Per pseudo-layer, step and sample:
- *   LSTM  four gates, the cell state, the hidden state                         6 x hidden
- *   GRU   three gates, the recurrent part of the candidate, the hidden state   5 x hidden
- *   plain the activation and the hidden state                                  2 x hidden
- * and with dropout the masked input of each layer but the first. Low: the last layer's hidden states are the caller's y,
- * and the cell states are computed again. High: gates in the precision of the arithmetic, and tanh of the cell state.
- * Work space: the gates of one layer for all steps, in the precision of the arithmetic, where the products with the input
- * are collected forward and the gradients of the gates backward. Low: one step. High: all layers at once, for kernels that
- * run down the diagonal of layers and steps. Source: Appleyard et al. 2016, arXiv:1604.01946 (what cuDNN's RNN does).
+ *   LSTM  four gates, the cell state                           5 x hidden
+ *   GRU   three gates, the recurrent part of the candidate     4 x hidden
+ *   plain the activation                                       1 x hidden
+ * and the hidden states of each layer but the last, whose are the caller's y; with dropout they are kept as the masked input
+ * of the next layer. Besides, the states before the first step. For an LSTM of two layers with dropout this is what an H200
+ * with cuDNN 9.19 was recorded to ask for, to the byte. Low: the cell states are computed again. High: all hidden states
+ * beside the masked ones, gates in the precision of the arithmetic, and tanh of the cell state.
+ * Work space: the gates of all layers and steps, in the precision of the arithmetic, for kernels that run down the diagonal
+ * of layers and steps (the same recording, which has 10 % more, of an unknown purpose). Low: one step. High: the weights in
+ * another layout besides. Source: Appleyard et al. 2016, arXiv:1604.01946 (what cuDNN's RNN does).
  */
 #include "cudnn.h"
 
@@ -215,23 +217,26 @@ static int64_t num_steps(const struct rnn_data *data) {
   return steps;
 }
 
-static struct scratch reserve_scratch(const struct rnn *rnn, int64_t steps) {
+static struct scratch reserve_scratch(const struct rnn *rnn, int64_t steps, int64_t batch) {
   size_t element = data_type_bytes(rnn->data_type), math = data_type_bytes(rnn->math_precision);
   int64_t layer = steps * num_directions(rnn) * rnn->hidden_size, gates = num_gates(rnn);
   int64_t states = rnn->cell == CELL_LSTM || rnn->cell == CELL_GRU ? 2 : 1;
   int64_t masked = rnn->dropout_probability > 0 ? (rnn->num_layers - 1) * steps * num_directions(rnn) * output_size(rnn) : 0;
   int64_t all = layer * rnn->num_layers;
+  int64_t below = all - layer, first = batch * num_directions(rnn) * rnn->hidden_size * rnn->num_layers;
+  if (rnn->cell == CELL_LSTM) first *= 2;
   if (math < element) math = element;
-  return (struct scratch){"cuDNN RNN reserve space", (size_t)(all * gates + all - layer) * element,
-                          (size_t)(all * (gates + states) + masked) * element,
-                          (size_t)(all * gates) * math + (size_t)(all * (states + 1) + masked) * math};
+  return (struct scratch){"cuDNN RNN reserve space", (size_t)(all * gates + below) * element,
+                          (size_t)(all * (gates + states - 1) + below + first) * element,
+                          (size_t)(all * gates) * math + (size_t)(all * (states + 1) + masked + first) * math};
 }
 
 static struct scratch work_scratch(const struct rnn *rnn, const struct rnn_data *data, int64_t steps) {
   size_t math = data_type_bytes(rnn->math_precision);
   size_t step = (size_t)(num_gates(rnn) * num_directions(rnn) * rnn->hidden_size) * math;
-  return (struct scratch){"cuDNN RNN workspace", step * (size_t)data->batch_size, step * (size_t)steps,
-                          step * (size_t)steps * (size_t)rnn->num_layers + step * (size_t)data->batch_size};
+  size_t all = step * (size_t)steps * (size_t)rnn->num_layers;
+  return (struct scratch){"cuDNN RNN workspace", step * (size_t)data->batch_size, all,
+                          all + (size_t)weight_elements(rnn) * math};
 }
 
 API int cudnnGetRNNTempSpaceSizes(void *handle, void *descriptor, int mode, void *data_descriptor, size_t *work_bytes,
@@ -241,7 +246,7 @@ API int cudnnGetRNNTempSpaceSizes(void *handle, void *descriptor, int mode, void
   const struct rnn_data *data = object_of(data_descriptor, KIND_RNN_DATA);
   if (!rnn || !data || !data->lengths) return CUDNN_BAD_PARAM;
   int64_t steps = num_steps(data);
-  struct scratch work = work_scratch(rnn, data, steps), reserve = reserve_scratch(rnn, steps);
+  struct scratch work = work_scratch(rnn, data, steps), reserve = reserve_scratch(rnn, steps, data->batch_size);
   if (work_bytes) report_scratch(&work), *work_bytes = work.answered;
   if (mode != MODE_TRAINING) reserve.answered = 0;
   else if (reserve_bytes) report_scratch(&reserve);

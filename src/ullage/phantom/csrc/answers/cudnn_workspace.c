@@ -1,6 +1,6 @@
 /* cuDNN: how much scratch memory an operation is said to need. The library chooses its kernels by closed heuristics; this
  * is a model of what the kernels have to keep somewhere, each rule with its cause. Every answer carries a low and a high
- * end and is listed in the report. No number here was fitted to a measurement.
+ * end and is listed in the report. No number here was fitted; what recordings of a GPU have shown is said where it is used.
  *
  * Names: an image is x or dx, a response y or dy; N, C, K, P x Q, R x S as in the cuDNN guide.
  *
@@ -21,14 +21,25 @@
  *     enough; there it is in the high end only.
  *  3. Depthwise and narrow groups (fewer channels a group than rule 1's vector): direct kernels in either layout
  *     (conv2d_grouped_direct_kernel, dgrad2d_..., wgrad2d_...): none. High: as if they went through implicit GEMM.
+ * Convolution on tensor cores from compute capability 9.0, as recorded on an H200 with cuDNN 9.19 (the events under
+ * benchmarks/accuracy/truth; the shapes of five networks in float as TF32 and in bfloat16). It differs from 1 and 2 in this:
+ *  6. TF32 forward copies the response, too, as all other kernels do (20 of 23 shapes; low: not). Its copies are not padded.
+ *  7. A product per image. 1 x 1 at stride 1 in NCHW is a matrix product for each image, whose rows are read in place if
+ *     they are multiples of 16 bytes: no copies. The filter gradient is a sum over images of such products: a float result
+ *     for each image, or rules 1 and 2 where that is less (14 of 14 shapes).
+ *  8. A split filter gradient is copied into the layout of the caller, as an unsplit one is. Filters of up to 64 responses
+ *     have tiles of 64 x 64.
+ *  9. Copies begin at multiples of 16 bytes: 16 bytes more.
  * Convolution without tensor cores:
  *  4. Winograd for 3 x 3 at stride 1, float: the filter transformed to 4 x 4 tiles, 16 floats for each K, C pair (LBANN
  *     pull request 437: 256 KiB for ResNet-50's 64-to-64 layer, which is this to the byte). High: the non-fused variant
  *     F(4x4, 3x3) keeps all three transforms, 36 floats a tile.
  *  5. Else implicit precomputed GEMM: one 32-bit offset for each of C x R x S. High: im2col of the whole sum for one image.
  *
- * Attention, forward: a fused kernel keeps its state on chip: none. High: the key sequence split among blocks where batch
- * x heads x query tiles do not fill the device, each split with its float output row and its sum.
+ * Attention, forward: a fused kernel keeps its state on chip. On compute capability 9.0 the plan asks for 256 bytes at every
+ * shape, backward too (recorded on an H200 with cuDNN 9.19, benchmarks/accuracy/truth; the grid is one wave there whose
+ * blocks draw their tiles, from a counter presumably), elsewhere for none. High: the key sequence split among blocks where batch x heads x
+ * query tiles do not fill the device, each split with its float output row and its sum.
  * Attention, backward: dQ is summed by many blocks into a float accumulator, and the row sums of dO * O are kept: B x H x
  * Sq x (D + 1) floats. cudnn-frontend's composite node lays both into its own share of the workspace and hands them over
  * as tensors (get_fe_workspace_size_node), so they are not the engine's; only the unified operation's engine needs them.
@@ -38,7 +49,7 @@
  */
 #include "cudnn.h"
 
-enum { TILE = 128, TILE_FLOAT_BYTES = TILE * TILE * 4, MIN_SLICE = 4 * 64 /* of the sum: below, a split costs more than it brings */ };
+enum { TILE = 128, TILE_FLOAT_BYTES = TILE * TILE * 4, COUNTER_BYTES = 256, MIN_SLICE = 4 * 64 /* of the sum: below, a split costs more than it brings */ };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -95,8 +106,8 @@ static struct product implicit_product(const struct convolution *c) {
   }
 }
 
-static size_t split_bytes(struct product p) {
-  int64_t tiles = p.count * ceil_div(p.rows, TILE) * ceil_div(p.columns, TILE);
+static size_t split_bytes(struct product p, int64_t tile) {
+  int64_t tiles = p.count * ceil_div(p.rows, tile) * ceil_div(p.columns, tile);
   int64_t slices = tiles > 0 ? device(current_device())->multiprocessors / tiles : 0;
   if (slices > p.depth / MIN_SLICE) slices = p.depth / MIN_SLICE;
   return slices < 2 ? 0 : (size_t)(slices * p.count * p.rows * p.columns) * 4;
@@ -135,12 +146,41 @@ static struct scratch tensor_core_scratch(const struct convolution *c, const cha
       rounded = packed_bytes(&c->image) + packed_bytes(&c->response);
       break;
   }
-  size_t split = split_bytes(implicit_product(c));
+  size_t split = split_bytes(implicit_product(c), TILE);
   struct scratch scratch = {what, 0, inputs + output, (tf32 ? larger(inputs, rounded) : inputs) + output + split};
   if (tf32 && c->direction == FORWARD) scratch.answered = inputs;
   if (c->direction == BACKWARD_FILTER) scratch.answered = inputs + (split ? split : output);
   if (c->filter.dims[1] < vector_channels(&c->filter) && num_groups(c) > 1) scratch.answered = 0;
   if (suits_winograd(c) && !is_channels_last(&c->image)) scratch.high = larger(scratch.high, winograd_bytes(c));
+  return scratch;
+}
+
+/* Rules 6 to 9. */
+static bool is_product_per_image(const struct convolution *c) {
+  size_t row_bytes = (size_t)spatial_size(&c->response) * data_type_bytes(c->image.data_type);
+  return spatial_size(&c->filter) == 1 && c->unit_strides && num_groups(c) == 1 && row_bytes % 16 == 0 &&
+         spatial_size(&c->response) == spatial_size(&c->image) && !is_channels_last(&c->image);
+}
+
+static size_t unpadded_copy(const struct tensor *tensor) { return is_channels_last(tensor) ? 0 : packed_bytes(tensor); }
+
+static struct scratch hopper_scratch(const struct convolution *c, const char *what) {
+  struct scratch scratch = tensor_core_scratch(c, what);
+  bool narrow = c->filter.dims[1] < vector_channels(&c->filter) && num_groups(c) > 1;
+  if (narrow) return scratch;
+  if (c->direction == FORWARD && c->image.data_type == DATA_FLOAT)
+    scratch.answered = unpadded_copy(&c->image) + unpadded_copy(&c->filter) + unpadded_copy(&c->response);
+  if (c->direction == BACKWARD_FILTER) {
+    struct product product = implicit_product(c);
+    size_t split = split_bytes(product, product.rows <= TILE / 2 ? TILE / 2 : TILE);
+    scratch.answered = layout_copy(&c->image) + layout_copy(&c->response) + layout_copy(&c->filter) + split;
+  }
+  if (scratch.answered) scratch.answered += 16;
+  if (is_product_per_image(c)) {
+    size_t sums = c->direction == BACKWARD_FILTER ? (size_t)(c->image.dims[0] * c->filter.dims[0] * c->filter.dims[1]) * 4 : 0;
+    if (sums < scratch.answered) scratch.answered = sums;
+  }
+  scratch.high = larger(scratch.high, scratch.answered);
   return scratch;
 }
 
@@ -160,7 +200,8 @@ struct scratch convolution_scratch(const struct convolution *c) {
                                       "cuDNN convolution backward-filter workspace"};
   const char *what = names[c->direction];
   if (c->image.num_dims < 3 || c->filter.num_dims < 3 || c->response.num_dims < 3) return (struct scratch){what, 0, 0, 0};
-  if (c->tensor_cores && has_tensor_cores(c->image.data_type)) return tensor_core_scratch(c, what);
+  if (c->tensor_cores && has_tensor_cores(c->image.data_type))
+    return device(current_device())->major >= 9 ? hopper_scratch(c, what) : tensor_core_scratch(c, what);
   return plain_scratch(c, what);
 }
 
@@ -168,13 +209,15 @@ struct scratch convolution_scratch(const struct convolution *c) {
 struct scratch attention_scratch(const struct tensor *query, const struct tensor *key, int64_t value_dim, bool backward) {
   int64_t heads = query->dims[0] * query->dims[1], length = query->dims[2], dim = query->dims[3];
   int64_t tiles = heads * ceil_div(length, TILE), splits = device(current_device())->multiprocessors / (tiles ? tiles : 1);
+  /* Forward and backward of every shape. */
+  size_t counter = device(current_device())->major == 9 ? COUNTER_BYTES : 0;
   if (!backward) {
     if (splits > ceil_div(key->dims[2], TILE)) splits = ceil_div(key->dims[2], TILE);
-    size_t high = splits < 2 ? 0 : (size_t)(splits * heads * length * (value_dim + 1)) * 4;
-    return (struct scratch){"cuDNN attention forward workspace", 0, 0, high};
+    size_t split_rows = splits < 2 ? 0 : (size_t)(splits * heads * length * (value_dim + 1)) * 4;
+    return (struct scratch){"cuDNN attention forward workspace", 0, counter, larger(counter, split_rows)};
   }
   size_t padded = (size_t)(heads * round_up(length, TILE) * (round_up(dim, 64) + 1)) * 4;
-  return (struct scratch){"cuDNN attention backward workspace", 0, 0, padded};
+  return (struct scratch){"cuDNN attention backward workspace", 0, counter, counter + padded};
 }
 
 /* A sum and a sum of squares for each channel of each block: blocks as many as multiprocessors, each 64 channels wide (128
