@@ -1,11 +1,12 @@
 """Write docs/results/on-gpu.md from what benchmarks.recording.gpu left on a machine with a GPU.
 
-    python -m benchmarks.recording.gpu_page --from DIR   # condense it into gpu.json, beside this file
-    python -m benchmarks.recording.gpu_page              # write the page from gpu.json
+python -m benchmarks.recording.gpu_page --from DIR   # condense it into gpu.json, beside this file
+python -m benchmarks.recording.gpu_page              # write the page from gpu.json
 """
 
 import argparse
 import csv
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def watched(place: Path) -> dict[str, Any]:
     """What was seen of the GPU by ullage and by nvidia-smi."""
     rows = samples(place)
     device = rows[0]["devices"][0]
-    gaps = sorted(b["time_s"] - a["time_s"] for a, b in zip(rows, rows[1:], strict=False))
+    gaps = sorted(b["time_s"] - a["time_s"] for a, b in itertools.pairwise(rows))
     reader = csv.reader((place / "smi.csv").read_text().splitlines()[1:])
     smi_mib = [int(row[0].split()[0]) for row in reader if row]
     seen_mib = {-(-each["devices"][0]["used_bytes"] // MIB) for each in rows}
@@ -54,8 +55,8 @@ def watched(place: Path) -> dict[str, Any]:
             process["pid"] for each in rows for process in each["devices"][0]["processes"]
         }),
         "unknown": sorted({note["field"] for note in rows[-1]["notes"]}),
-        "smi_readings": len(smi_mib), "smi_not_seen": len([x for x in smi_mib if x not in seen_mib]),
-        "used_mib_at_the_end_of_out_of_memory": smi_mib[-4:], "alerts": (place / "alerts.txt").read_text(),
+        "smi_readings": len(smi_mib),
+        "smi_not_seen": len([x for x in smi_mib if x not in seen_mib]),
     }  # fmt: skip
 
 
@@ -81,7 +82,9 @@ def example_row(name: str, row: dict[str, Any]) -> str:
     if "recorded_allocated" not in row:
         return f"| {' | '.join(cells)} | not ended in 30 s |"
     differences = [row[f"recorded_{each}"] - row[f"alone_{each}"] for each in PEAKS]
-    cells.append("equal" if not any(differences) else " ".join(f"{each:+,}" for each in differences))
+    cells.append(
+        "equal" if not any(differences) else " ".join(f"{each:+,}" for each in differences)
+    )
     return f"| {' | '.join(cells)} |"
 
 
@@ -111,52 +114,62 @@ def page(stored: dict[str, Any]) -> str:
     unknown = ", ".join(f"`{name}`" for name in watch["unknown"]) or "nothing"
     return f"""# On a real GPU
 
-Recorded on {stored["date"]} on one {watch["gpu"]}, driver {watch["driver"]}, with torch {stored["torch"]}, by
-`python -m benchmarks.recording.gpu`; written by `python -m benchmarks.recording.gpu_page` from
-`benchmarks/recording/gpu.json`. The GPU was there for 15 minutes; what had no time is said below. The workloads of
-`benchmarks/accuracy` were recorded there, too: [accuracy-h200.md](accuracy-h200.md), [time-h200.md](time-h200.md).
+Recorded on {stored["date"]} on one {watch["gpu"]}, driver {watch["driver"]}, with torch
+{stored["torch"]}, by `python -m benchmarks.recording.gpu`; written by `python -m
+benchmarks.recording.gpu_page` from `benchmarks/recording/gpu.json`. The GPU was there for 15
+minutes; what had no time is said below. The workloads of `benchmarks/accuracy` were recorded
+there, too: [accuracy-h200.md](accuracy-h200.md), [time-h200.md](time-h200.md).
 
 ## `ullage record`
 
-Each example once alone, where the program itself was asked for `torch.cuda.memory_stats()` at its end, and once under
-`ullage record --mode full`, up to eight processes at a time. Bytes.
+Each example once alone, where the program itself was asked for `torch.cuda.memory_stats()` at
+its end, and once under `ullage record --mode full`, up to eight processes at a time. Bytes.
 
 | example | allocated, peak | reserved, peak | recorded |
 |---|---|---|---|
 {rows}
 
-`mlp_phases` resets PyTorch's peak itself, which a record does not follow; the peaks that it prints are the record's. Where other
-processes had the GPU, `context` in the report had their memory, too, as the guide says.
+`mlp_phases` resets PyTorch's peak itself, which a record does not follow; the peaks that it
+prints are the record's. Where other processes had the GPU, `context` in the report had their
+memory, too, as the guide says.
 
 ## `ullage watch`
 
-{watch["num_samples"]:,} samples at 10 Hz, {1e3 * watch["median_gap_s"]:.0f} ms apart in the median and {1e3 * watch["longest_gap_s"]:.0f} ms at most, of
-{watch["num_processes"]} processes and {watch["num_jobs"]} recorded jobs. `nvidia-smi` beside it made {watch["smi_readings"]} readings of the used
-memory; all but {watch["smi_not_seen"]} are among those of ullage, which sampled at other moments. Load, power, temperatures, clocks, ECC and,
-through the GPM samples of this GPU, SM and DRAM activity were there. Unknown in the last sample: {unknown}. Two processes at once are shown as *time-sliced*.
+{watch["num_samples"]:,} samples at 10 Hz, {1e3 * watch["median_gap_s"]:.0f} ms apart in the
+median and {1e3 * watch["longest_gap_s"]:.0f} ms at most, of {watch["num_processes"]} processes
+and {watch["num_jobs"]} recorded jobs. `nvidia-smi` beside it made {watch["smi_readings"]} readings
+of the used memory; all but {watch["smi_not_seen"]} are among those of ullage, which sampled at other
+moments. Load, power, temperatures, clocks, ECC and, through the GPM samples of this GPU, SM and
+DRAM activity were there. Unknown in the last sample: {unknown}. Two processes at once are shown
+as *time-sliced*.
 
-**What failed:** the alert for a job that runs out of memory did not come: the program ended within a tenth of a second after the
-error, and its state went with it. Since then a job's last state stays for five seconds (tests/unit/watch/test_jobs.py; on
-the phantom, not tried again on a GPU).
+**What failed:** the alert for a job that runs out of memory did not come: the program ended
+within a tenth of a second after the error, and its state went with it. Since then a job's last
+state stays for five seconds (tests/unit/watch/test_jobs.py; on the phantom, not tried again on
+a GPU).
 
 ## `ullage.guard`
 
-Two models, the third step, under limits of the allocator from the step's peak downwards: real errors of the real allocator. What
-the step left is compared bit for bit with a step without a limit and without a guard.
+Two models, the third step, under limits of the allocator from the step's peak downwards: real
+errors of the real allocator. What the step left is compared bit for bit with a step without a
+limit and without a guard.
 
 | model | step | two steps without a guard | with a guard, by limit |
 |---|---|---|---|
 {guards}
 
-No step was lost. **That they are equal is not shown:** cuDNN's attention is not deterministic by default, so that two plain
-steps of the GPT differ as well. The CNN's steps are deterministic and its first recovery is equal; under lower limits it differs.
-PyTorch tries the next convolution of cuDNN's list when the workspace of one does not fit, and keeps it for that shape, which
-rounds differently; whether this is the whole reason was not found out. The longer sweep did not end in time.
+No step was lost. **That they are equal is not shown:** cuDNN's attention is not deterministic
+by default, so that two plain steps of the GPT differ as well. The CNN's steps are deterministic
+and its first recovery is equal; under lower limits it differs. PyTorch tries the next
+convolution of cuDNN's list when the workspace of one does not fit, and keeps it for that shape,
+which rounds differently; whether this is the whole reason was not found out. The longer sweep
+did not end in time.
 
 ## Techniques
 
-Three training steps of the GPT with each technique and without, bit for bit, with the same caveat: where the result differs, two
-plain trainings may differ as well. Peaks in MiB, the last step in milliseconds.
+Three training steps of the GPT with each technique and without, bit for bit, with the same
+caveat: where the result differs, two plain trainings may differ as well. Peaks in MiB, the last
+step in milliseconds.
 
 | technique | result | peak without | peak | step without | step |
 |---|---|---|---|---|---|
