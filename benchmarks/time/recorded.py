@@ -111,9 +111,9 @@ def page(truth: dict[str, Any], told: dict[str, Any], torch: str) -> str:
 {made_by("benchmarks.time.recorded --python ENV/bin/python --work DIR", torch=torch)}
 
 {len(pairs)} workloads of `benchmarks/accuracy`, recorded on one NVIDIA H200 (torch 2.11.0+cu130,
-driver 580.159.04): the median of eight steps, each from an idle GPU to an idle GPU, and the kernels of a
-ninth by PyTorch's profiler. The phantom ran the same code under `--clock virtual`. **No constant of the
-clock was changed after these were seen.**
+driver 580.159.04): the median of eight steps, each from an idle GPU to an idle GPU, and the
+kernels of a ninth by PyTorch's profiler. The phantom ran the same code under `--clock virtual`.
+**No constant of the clock was changed after these were seen.**
 
 Time of all kernels of a step: median error {100 * middle:.1f} %, ninth decile {100 * ninth:.1f}
 %. Step beside step the prediction is {statistics.median(low):.2f} of the recorded one in the
