@@ -138,8 +138,8 @@ memory, too, as the guide says.
 {watch["num_samples"]:,} samples at 10 Hz, {1e3 * watch["median_gap_s"]:.0f} ms apart in the
 median and {1e3 * watch["longest_gap_s"]:.0f} ms at most, of {watch["num_processes"]} processes
 and {watch["num_jobs"]} recorded jobs. `nvidia-smi` made {watch["smi_readings"]} readings
-of the used memory; all but {watch["smi_not_seen"]} are among those of ullage, which sampled at other
-moments. Load, power, temperatures, clocks, ECC and, through the GPM samples of this GPU, SM and
+of the used memory; all but {watch["smi_not_seen"]} are among those of ullage, which sampled at
+other moments. Load, power, temperatures, clocks, ECC and, through this GPU's GPM samples, SM and
 DRAM activity were there. Unknown in the last sample: {unknown}. Two processes at once are shown
 as *time-sliced*.
 
