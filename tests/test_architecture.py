@@ -42,7 +42,7 @@ LAYERS = (
     ("phantom", "explain", "runtime", "watch"),
     ("whatif",),
     ("runs",),
-    ("plan", "gate"),
+    ("plan", "gate", "serve"),
     ("report",),
     ("api",),
     ("testing", "ui"),
