@@ -25,6 +25,7 @@ from ullage.cli.options.estimate import EstimateOptions
 from ullage.cli.options.fit import FitOptions
 from ullage.cli.options.run import RunOptions
 from ullage.cli.segments import SegmentsOptions
+from ullage.cli.serve import ServeOptions
 from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.estimate.training.recipe import Recipe
 from ullage.protocol import variables
@@ -127,6 +128,10 @@ FLAGS = {
         "--batched-tokens", "--max-seqs", "--eager", "--cached", "--lora-slots", "--lora-rank",
         "--which-gpu", "--largest", "--knobs", "--models", "--time", "--price", "--interconnect",
         "-o", "--output", "--html", "--json", "--force", "--quiet",
+    },
+    "serve": {
+        "program", "--gpu", "--traffic", "--slo", "--python", "-o", "--output", "--json", "--force",
+        "--quiet",
     },
     "scrub": {"file", "-o", "--output", "--word", "--key", "--force"},
     "gpus": {"name", "--json"},
@@ -612,6 +617,7 @@ def test_what_a_function_takes_is_typed(path: Path) -> None:
         ("fit", FitOptions),
         ("run", RunOptions),
         ("segments", SegmentsOptions),
+        ("serve", ServeOptions),
     ],
 )
 def test_a_record_of_options_has_every_parameter(verb: str, record: type[object]) -> None:
