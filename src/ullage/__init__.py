@@ -29,8 +29,12 @@ if TYPE_CHECKING:
     from ullage.api.record import Recorded, read_recording, record_program
     from ullage.api.run import Run, run
     from ullage.api.segments import Segmentations, compare_segments
-    from ullage.api.serve import ServedTraffic, serve_traffic
-    from ullage.api.serving import ServingAnswer, estimate_serving
+    from ullage.api.serving import (
+        ServedTraffic,
+        ServingAnswer,
+        estimate_serving,
+        serve_traffic,
+    )
     from ullage.api.sweep import Sweep, sweep
     from ullage.api.watch import read_samples, watch_gpus
     from ullage.api.what_if import WhatIf, what_if
@@ -120,7 +124,7 @@ _MODULES = {
     "Run": "ullage.api.run",
     "Sample": "ullage.watch.sample",
     "Segmentations": "ullage.api.segments",
-    "ServedTraffic": "ullage.api.serve",
+    "ServedTraffic": "ullage.api.serving",
     "ServingAnswer": "ullage.api.serving",
     "SnapshotError": "ullage.errors",
     "SpecError": "ullage.errors",
@@ -145,7 +149,7 @@ _MODULES = {
     "record_program": "ullage.api.record",
     "run": "ullage.api.run",
     "run_ranks": "ullage.api.ranks",
-    "serve_traffic": "ullage.api.serve",
+    "serve_traffic": "ullage.api.serving",
     "sweep": "ullage.api.sweep",
     "watch_gpus": "ullage.api.watch",
     "what_if": "ullage.api.what_if",

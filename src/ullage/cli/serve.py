@@ -60,7 +60,7 @@ def serve_command(options: ServeOptions) -> int:
             "output=200"
         )
     check_files(("--output", options.output), force=options.force)
-    from ullage.api.serve import serve_traffic
+    from ullage.api.serving import serve_traffic
     from ullage.report.text.serve import print_serve, serve_line
 
     run = serve_traffic(

@@ -154,7 +154,7 @@ class Outcome:
 
 
 def read_outcome(document: Mapping[str, Any], traffic: Traffic) -> Outcome:
-    """Reads what ullage.serve.vllm.program writes."""
+    """Reads what ullage.serve.vllm.entrance writes."""
     requests, levels, engine = document["requests"], document["levels"], document["engine"]
     return Outcome(
         engine=Engine(**{**engine, "ignored": tuple(engine["ignored"])}),

@@ -26,9 +26,9 @@ from ullage.serve.traffic import Traffic
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
 
-__all__ = ["Served", "serve"]
+__all__ = ["Served", "check_command", "serve"]
 
-_PROGRAM: Final = Path(__file__).parent / "vllm" / "program.py"
+_PROGRAM: Final = Path(__file__).parent / "vllm" / "entrance.py"
 _COMMAND: Final = ("vllm", "serve")
 # vLLM shares layers among processes; one process is what runs here.
 _SEVERAL: Final = {
@@ -88,7 +88,8 @@ def serve(
             tuple(arguments), str(folder / FILE_NAME), device.gpu.slug, traffic, str(result)
         )
         words = [str(_PROGRAM), str(write_task(task, directory))]
-        options = make_options(clock="virtual")
+        # What steers the engine does not hang on values of the device; to follow them takes long.
+        options = make_options(clock="virtual", values=False)
         job = make_job(words, device=device, python=python, options=options)
         report = run_job(job, None, stdout_to_stderr=stdout_to_stderr)
         if not result.is_file():

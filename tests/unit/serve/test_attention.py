@@ -9,7 +9,7 @@ from ullage.clock.work import Attention
 from ullage.gpus import find_gpu
 from ullage.models.architecture import read_model
 from ullage.models.builtin import find_model
-from ullage.serve.attention import AttentionTimes
+from ullage.serve.attention_times import AttentionTimes
 
 GPU = find_gpu("h100-80gb")
 

@@ -13,8 +13,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ullage.serve.measures import ClassMeasures, Percentiles
+from ullage.serve.measures import ClassMeasures, Measures, Percentiles
+from ullage.serve.outcome import Outcome
 from ullage.serve.report import ServeReport
+from ullage.serve.traffic import Traffic
 
 __all__ = ["SERVE_SCHEMA", "serve_document"]
 
@@ -24,7 +26,7 @@ SERVE_SCHEMA: Final = "ullage.serve/1"
 def serve_document(report: ServeReport) -> dict[str, Any]:
     """The document; sizes are bytes, times are virtual seconds; null: there is none."""
     served, measures = report.served, report.measures
-    outcome, traffic = served.outcome, served.outcome.traffic
+    outcome = served.outcome
     return {
         "schema": SERVE_SCHEMA,
         "command": list(served.command),
@@ -33,20 +35,44 @@ def serve_document(report: ServeReport) -> dict[str, Any]:
         "slo": None if report.slo is None else asdict(report.slo),
         "engine": {**asdict(outcome.engine), "ignored": list(outcome.engine.ignored)},
         "device": _device(report),
-        "traffic": {
-            "source": traffic.source, "num_requests": len(traffic),
-            "classes": list(traffic.classes),
-            "duration_s": traffic.duration_s, "num_users": traffic.num_users,
-            "num_left_out": traffic.num_left_out,
-            "prompt_tokens": int(traffic.prompt_tokens.sum()),
-            "output_tokens": int(traffic.output_tokens.sum()),
-        },
+        "traffic": _traffic(outcome.traffic),
         "classes": [_class(each) for each in measures.classes],
         "num_answered": int(outcome.is_answered.sum()),
         "num_rejected": len(outcome.rejected),
         "num_stuck": outcome.num_stuck,
         "rejected": [{"request": n, "why": why} for n, why in list(outcome.rejected.items())[:20]],
         "duration_s": outcome.duration_s,
+        **_load(outcome, measures),
+        "by_occupancy": [
+            {**row._asdict(), "ttft_s": row.ttft_s._asdict(), "tpot_s": row.tpot_s._asdict()}
+            for row in measures.by_occupancy
+        ],
+        "levels": {
+            "time_s": _list(outcome.levels.time_s),
+            "running": outcome.levels.running.tolist(),
+            "waiting": outcome.levels.waiting.tolist(),
+            "usage_frac": _list(outcome.levels.usage_frac),
+        },
+        "attention_left_out": list(outcome.left_out),
+        "real_s": dict(outcome.real_s),
+    }
+
+
+def _traffic(traffic: Traffic) -> dict[str, Any]:
+    return {
+        "source": traffic.source,
+        "num_requests": len(traffic),
+        "classes": list(traffic.classes),
+        "duration_s": traffic.duration_s,
+        "num_users": traffic.num_users,
+        "num_left_out": traffic.num_left_out,
+        "prompt_tokens": int(traffic.prompt_tokens.sum()),
+        "output_tokens": int(traffic.output_tokens.sum()),
+    }
+
+
+def _load(outcome: Outcome, measures: Measures) -> dict[str, Any]:
+    return {
         "requests_per_s": _number(measures.requests_per_s),
         "output_tokens_per_s": _number(measures.output_tokens_per_s),
         "good_requests_per_s": measures.good_requests_per_s,
@@ -56,23 +82,14 @@ def serve_document(report: ServeReport) -> dict[str, Any]:
         "queue_peak": measures.queue_peak,
         "usage_peak_frac": outcome.usage_peak_frac,
         "usage_mean_frac": outcome.usage_mean_frac,
-        "by_occupancy": [
-            {**row._asdict(), "ttft_s": row.ttft_s._asdict(), "tpot_s": row.tpot_s._asdict()}
-            for row in measures.by_occupancy
-        ],
         "steps": {
-            "num_steps": outcome.num_steps, "device_s": outcome.device_s,
-            "prompt_s": outcome.prompt_s, "attention_s": outcome.attention_s,
+            "num_steps": outcome.num_steps,
+            "device_s": outcome.device_s,
+            "prompt_s": outcome.prompt_s,
+            "attention_s": outcome.attention_s,
             "idle_frac": measures.idle_frac,
         },
-        "levels": {
-            "time_s": _list(outcome.levels.time_s), "running": outcome.levels.running.tolist(),
-            "waiting": outcome.levels.waiting.tolist(),
-            "usage_frac": _list(outcome.levels.usage_frac),
-        },
-        "attention_left_out": list(outcome.left_out),
-        "real_s": dict(outcome.real_s),
-    }  # fmt: skip
+    }
 
 
 def _device(report: ServeReport) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, TypeAlias
 
-from ullage.serve.attention import AttentionTimes
+from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.vllm.step_times import StepTimes
 
 __all__ = ["Clock", "StepsByTime", "make_executor"]
@@ -75,7 +75,8 @@ class StepsByTime:
     def give(self, scheduled: Theirs) -> tuple[float, list[str], list[list[int]]]:
         """Gives the device a step; its end, its requests, and the tokens that each gets."""
         self.preempted.update(scheduled.preempted_req_ids or ())
-        decodes, contexts, prompts = 0, 0, []
+        decodes, contexts = 0, 0
+        prompts: list[tuple[int, int]] = []
         for name, tokens in scheduled.num_scheduled_tokens.items():
             context = self.requests[name].num_computed_tokens
             if tokens == 1:
@@ -94,21 +95,20 @@ class StepsByTime:
         self.device_s += seconds
         self.attention_s += attention_s
         self.prompt_s += seconds if prompts else 0.0
-        names = list(scheduled.num_scheduled_tokens)
-        tokens = [[] if self.requests[name].is_prefill_chunk else [TOKEN] for name in names]
-        return self.clock.device_free_s, names, tokens
+        return (self.clock.device_free_s, *_sampled(scheduled, self.requests))
 
 
 class _Ended(Future):  # type: ignore[type-arg]
     """A step's output; who waits for it has waited until the step's end."""
 
-    def __init__(self, clock: Clock, end_s: float, output: Theirs) -> None:
+    def __init__(self, clock: Clock | None, end_s: float, output: Theirs) -> None:
         super().__init__()
         self._clock, self._end_s = clock, end_s
         self.set_result(output)
 
     def result(self, timeout: float | None = None) -> Theirs:
-        self._clock.now_s = max(self._clock.now_s, self._end_s)
+        if self._clock is not None:
+            self._clock.now_s = max(self._clock.now_s, self._end_s)
         return super().result(timeout)
 
 
@@ -117,34 +117,53 @@ def make_executor(base: Theirs) -> Theirs:
     from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
     class Executor(base):  # type: ignore[misc]
-        """Steps by the worker, or by time once `by_time` is set."""
+        """Steps by the worker, or by time once `by_time` is set.
 
+        Of a worker's step the tokens are not read either: what the phantom samples is unknown.
+        """
+
+        scheduler: Theirs = None
         by_time: StepsByTime | None = None
         _step: tuple[float, list[str], list[list[int]]] | None = None
 
         def execute_model(self, scheduled: Theirs, non_block: bool = False) -> Theirs:  # noqa: FBT001, FBT002
             """Gives a step."""
-            if self.by_time is None:
+            if self.scheduler is None:
                 return super().execute_model(scheduled, non_block=non_block)
+            if self.by_time is None:
+                super().execute_model(scheduled, non_block=non_block)
+                self._step = (0.0, *_sampled(scheduled, self.scheduler.requests))
+            elif scheduled.total_num_scheduled_tokens:
+                self._step = self.by_time.give(scheduled)
             if scheduled.total_num_scheduled_tokens == 0:
-                self.by_time.preempted.update(scheduled.preempted_req_ids or ())
                 return _done(EMPTY_MODEL_RUNNER_OUTPUT) if non_block else EMPTY_MODEL_RUNNER_OUTPUT
-            self._step = self.by_time.give(scheduled)
             return _done(None) if non_block else None
 
         def sample_tokens(self, grammar: Theirs, non_block: bool = False) -> Theirs:  # noqa: FBT001, FBT002
             """The tokens of the step that was given last."""
             if self.by_time is None:
-                return super().sample_tokens(grammar, non_block=non_block)
+                sampled = super().sample_tokens(grammar, non_block=non_block)
+                if self.scheduler is None:
+                    return sampled
             if self._step is None:
                 raise RuntimeError("tokens are sampled before a step was given")
             end_s, names, tokens = self._step
-            numbers = {name: index for index, name in enumerate(names)}
-            output = ModelRunnerOutput(names, numbers, tokens)
-            future = _Ended(self.by_time.clock, end_s, output)
+            output = ModelRunnerOutput(names, _numbered(names), tokens)
+            clock = None if self.by_time is None else self.by_time.clock
+            future = _Ended(clock, end_s, output)
             return future if non_block else future.result()
 
     return Executor
+
+
+def _sampled(scheduled: Theirs, requests: Theirs) -> tuple[list[str], list[list[int]]]:
+    """The requests of a step, and the tokens that each gets: one, where its prompt ends in it."""
+    names = list(scheduled.num_scheduled_tokens)
+    return names, [[] if requests[name].is_prefill_chunk else [TOKEN] for name in names]
+
+
+def _numbered(names: list[str]) -> dict[str, int]:
+    return {name: index for index, name in enumerate(names)}
 
 
 def _done(output: Theirs) -> Future[Theirs]:

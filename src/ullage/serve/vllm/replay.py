@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ullage.serve.traffic import Traffic
-from ullage.serve.vllm.engine import FIRST_TOKEN, Engine
+from ullage.serve.vllm.engine_core import FIRST_TOKEN, Engine
 from ullage.serve.vllm.executor import StepsByTime, Theirs
 
 __all__ = ["replay"]
@@ -124,7 +124,7 @@ class _Replay:
 
     def run(self, on_progress: Callable[[str], None]) -> None:
         """Until every request has its answer, or those that are left can never run."""
-        number, stalled, told = len(self.traffic), 0, 0
+        number, stalled, reported = len(self.traffic), 0, 0
         while True:
             self.admit()
             if not self.engine.has_work:
@@ -142,9 +142,9 @@ class _Replay:
                 if self.next >= number or self.traffic.num_users is not None:
                     return
                 self.clock.now_s, stalled = max(self.clock.now_s, self.arrival_s[self.next]), 0
-            if self.steps.num_steps - told >= _PROGRESS_STEPS:
-                told = self.steps.num_steps
-                on_progress(f"{self.clock.now_s:,.0f} s of traffic, {told:,} steps")
+            if self.steps.num_steps - reported >= _PROGRESS_STEPS:
+                reported = self.steps.num_steps
+                on_progress(f"{self.clock.now_s:,.0f} s of traffic, {reported:,} steps")
 
     def document(self) -> dict[str, Any]:
         """For JSON: columns by request, levels over time, and what the steps took."""

@@ -47,11 +47,11 @@ class StepTimes:
 
 
 def step_sizes(most: int) -> Iterator[int]:
-    """The sizes that are measured: powers of two, from 8 on the middle of two, and `most`."""
+    """The sizes that are measured: powers of two, from 8 to 256 the middle of two, and `most`."""
     size = 1
     while size < most:
         yield size
-        if size >= 8 and size * 3 // 2 < most:
+        if 8 <= size < 256 and size * 3 // 2 < most:
             yield size * 3 // 2
         size *= 2
     yield most

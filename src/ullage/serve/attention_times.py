@@ -71,8 +71,8 @@ class AttentionTimes:
         seconds = 0.0
         for layer, number in self._layers:
             time = attention_forward(self._gpu, self._work(layer, 1, tokens, tokens), "bfloat16")
-            seen = min(tokens, layer.window or tokens, layer.chunk or tokens)
-            seconds += number * time.s * seen / tokens
+            visible = min(tokens, layer.window or tokens, layer.chunk or tokens)
+            seconds += number * time.s * visible / tokens
         return seconds
 
     def _work(self, layer: Layer, requests: int, tokens: int, context: int) -> Attention:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ullage.serve.attention import AttentionTimes
+from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.vllm.executor import Clock, Theirs, make_executor
 from ullage.serve.vllm.step_times import StepTimes, step_sizes
 
@@ -22,8 +22,7 @@ FIRST_TOKEN: Final = 100
 _PROMPT_TOKENS: Final = 16
 _ENDLESS: Final = 1024
 # Steps of each size that are measured; the median counts.
-_NUM_STEPS: Final = 5
-_NUM_PROMPTS: Final = 3
+_NUM_STEPS: Final = 3
 
 
 class Engine:
@@ -53,6 +52,7 @@ class Engine:
         engine = LLMEngine(self.config, kind, log_stats=True, usage_context=context)
         self.core = engine.engine_core.engine_core
         self.executor, self.scheduler = self.core.model_executor, self.core.scheduler
+        self.executor.scheduler = self.scheduler
         self._inputs, self._tasks = engine.input_processor, engine.get_supported_tasks()
 
     def add(self, name: str, prompt: list[int], output: int) -> None:
@@ -136,8 +136,9 @@ def measure_steps(engine: Engine, clock: Clock, attention: AttentionTimes) -> St
     for size in step_sizes(min(limits.max_num_batched_tokens, longest)):
         if size < 2:
             continue
-        turns = sorted(_prompt_s(engine, clock, size, turn) for turn in range(_NUM_PROMPTS))
-        prefill[size] = max(0.0, turns[_NUM_PROMPTS // 2] - attention.prefill_s(size, size))
+        # The first step of a size may compile kernels.
+        _, seconds = (_prompt_s(engine, clock, size, turn) for turn in range(2))
+        prefill[size] = max(0.0, seconds - attention.prefill_s(size, size))
     return StepTimes.of(decode, prefill)
 
 

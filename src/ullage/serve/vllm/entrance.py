@@ -1,6 +1,6 @@
 """The program that `ullage serve` starts on the phantom, with --clock virtual.
 
-    program.py task.json            # see ullage.serve.task
+    entrance.py task.json            # see ullage.serve.task
 
 Its own output is that of vLLM; the outcome is written to the file that the task names.
 """
@@ -37,9 +37,9 @@ def main() -> None:
     from ullage.gpus import find_gpu
     from ullage.models.architecture import read_model
     from ullage.models.config import read_config
-    from ullage.serve.attention import AttentionTimes
+    from ullage.serve.attention_times import AttentionTimes
     from ullage.serve.task import read_task
-    from ullage.serve.vllm.engine import Engine, measure_steps
+    from ullage.serve.vllm.engine_core import Engine, measure_steps
     from ullage.serve.vllm.executor import Clock, StepsByTime
     from ullage.serve.vllm.replay import replay
 
