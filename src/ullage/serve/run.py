@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
@@ -17,6 +17,7 @@ from ullage.errors import EnvironmentProblem, SpecError
 from ullage.models.config import FILE_NAME
 from ullage.models.find import find_config
 from ullage.phantom.device import choose_device
+from ullage.phantom.rank import choose_ranks
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
 from ullage.serve.outcome import Outcome, read_outcome
@@ -26,15 +27,15 @@ from ullage.serve.traffic import Traffic
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
 
-__all__ = ["Served", "check_command", "serve"]
+__all__ = ["Served", "check_command", "serve", "tensor_parallel"]
 
 _PROGRAM: Final = Path(__file__).parent / "vllm" / "entrance.py"
 _COMMAND: Final = ("vllm", "serve")
 # vLLM shares layers among processes; one process is what runs here.
 _SEVERAL: Final = {
-    "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size",
-    "-dp", "--nnodes",
+    "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp", "--nnodes",
 }  # fmt: skip
+_TENSOR_PARALLEL: Final = {"--tensor-parallel-size", "-tp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,9 @@ def serve(
         words = [str(_PROGRAM), str(write_task(task, directory))]
         # What steers the engine does not hang on values of the device; to follow them takes long.
         options = make_options(clock="virtual", values=False)
+        ranks = tensor_parallel(command)
+        if ranks > 1:
+            options = replace(options, rank=choose_ranks((0,), ranks, ranks)[0])
         job = make_job(words, device=device, python=python, options=options)
         report = run_job(job, None, stdout_to_stderr=stdout_to_stderr)
         if not result.is_file():
@@ -115,3 +119,15 @@ def check_command(command: Sequence[str]) -> str:
     if len(command) < 3 or command[2].startswith("-"):
         raise SpecError(f"{shown!r} names no model; write it first: vllm serve MODEL ...")
     return command[2]
+
+
+def tensor_parallel(command: Sequence[str]) -> int:
+    """The GPUs that share each layer; SpecError where the words say no number."""
+    for index, word in enumerate(command):
+        name, equals, value = word.partition("=")
+        if name in _TENSOR_PARALLEL:
+            text = value if equals else "".join(command[index + 1 : index + 2])
+            if not text.isdecimal() or int(text) < 1:
+                raise SpecError(f"{word!r}: found {text!r}; expected a number of GPUs")
+            return int(text)
+    return 1

@@ -59,13 +59,13 @@ _RULES: Final = tuple(
         (r"^triton_(red|per|split_scan|spl)_", Rule.REDUCTION),
         (r"flash_(fwd|bwd)_|fmha_cutlass|FlashAttn(Fwd|Bwd)", Rule.ATTENTION),
         # vLLM's, which get the whole cache, or tables of all requests, and touch a step's rows.
-        (r"reshape_and_cache|concat_and_cache|gather_cache|k_quant_and_cache", Rule.ROWS),
+        (r"reshape_and_cache|concat_and_cache|gather_cache|k_quant_and_cache", Rule.SMALL),
         (
             (
                 r"^_(post_update|apply_write|gather_block_tables|compute_slot_mappings|prepare_\w+"
                 r"|combine_sampled_and_draft_tokens|get_num_sampled_and_rejected)_kernel$"
             ),
-            Rule.ROWS,
+            Rule.SMALL,
         ),
         (r"^_gumbel_sample_kernel$", Rule.ONCE),
         (

@@ -34,11 +34,14 @@ class Engine:
 
     def __init__(self, arguments: Sequence[str]) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.model_executor.models import registry
         from vllm.usage.usage_lib import UsageContext
         from vllm.utils.argparse_utils import FlexibleArgumentParser
         from vllm.v1.engine.llm_engine import LLMEngine
         from vllm.v1.executor.abstract import Executor
 
+        # vLLM would inspect the model in a process of its own, which imports everything again.
+        registry._run_in_subprocess = lambda look: look()
         parser = FlexibleArgumentParser()
         parser.add_argument("model_tag", nargs="?")
         AsyncEngineArgs.add_cli_args(parser)
@@ -46,6 +49,8 @@ class Engine:
         parsed.model = parsed.model_tag or parsed.model
         theirs = AsyncEngineArgs.from_cli_args(parsed)
         theirs.load_format, theirs.skip_tokenizer_init = "dummy", True
+        if theirs.tensor_parallel_size > 1:  # this process is one rank, the first
+            theirs.distributed_executor_backend = "external_launcher"
         context = UsageContext.OPENAI_API_SERVER
         self.config = theirs.create_engine_config(context)
         kind = make_executor(Executor.get_class(self.config))
@@ -129,6 +134,7 @@ def measure_steps(engine: Engine, clock: Clock, attention: AttentionTimes) -> St
     """Runs steps of many sizes on the phantom; what they take but for their attention."""
     limits, cache = engine.config.scheduler_config, engine.config.cache_config
     decode, prefill = {}, {}
+    _steady_s(engine, clock, 2)  # kernels are compiled, and tables are made
     for size in step_sizes(min(limits.max_num_seqs, cache.num_gpu_blocks // 4)):
         seconds = _steady_s(engine, clock, size)
         decode[size] = max(0.0, seconds - attention.decode_s(size, _PROMPT_TOKENS + _NUM_STEPS))

@@ -1,0 +1,239 @@
+"""Runs `ullage serve` on fixed cases, and writes docs/results/serve.md.
+
+    python -m benchmarks.serving.serve --python VENV/bin/python              # all parts
+    python -m benchmarks.serving.serve --python VENV/bin/python --part hour  # one part
+
+    hour    an hour of traffic in the shape of Azure's of 2023, with its time on this machine
+    again   one command twice: are the documents equal?
+    loops   closed loops that were measured on real servers (published_loops.csv)
+    page    only writes the page, from serve.json
+
+The interpreter has vLLM 0.32.0. Each part replaces its entry in serve.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.provenance import made_by
+from ullage.models.builtin import find_model
+
+HERE: Final = Path(__file__).resolve().parent
+PAGE: Final = HERE.parent.parent / "docs" / "results" / "serve.md"
+RESULTS: Final = HERE / "serve.json"
+LOOPS: Final = HERE / "published_loops.csv"
+GPU: Final = "h100-80gb"
+COMMAND: Final = ("vllm", "serve", "llama-3.1-8b", "--max-model-len", "16384")
+HOUR: Final = "azure-conv:duration=1h"
+SHORT: Final = "azure-conv:duration=2m+sessions:rate=0.1,prompt=300,output=100,duration=2m"
+SLO: Final = "ttft=1s,tpot=50ms"
+ROUNDS: Final = 4
+"""Requests of each user of a closed loop."""
+PARTS: Final = ("hour", "again", "loops", "page")
+_ULLAGE: Final = (sys.executable, "-c", "from ullage.cli.main import main; main()")
+
+
+def serve(python: str, traffic: str) -> tuple[dict[str, Any], float, float]:
+    """The document of `ullage serve`, and its seconds on this machine: real, and of processors."""
+    begin_s, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [
+            *_ULLAGE, "serve", "--gpu", GPU, "--traffic", traffic, "--slo", SLO, "--json",
+            "--python", python, "--", *COMMAND,
+        ],
+        check=True, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+    return json.loads(done.stdout), time.monotonic() - begin_s, cpu_s
+
+
+def run_hour(python: str) -> dict[str, Any]:
+    """The hour, without its levels."""
+    document, wall_s, cpu_s = serve(python, HOUR)
+    del document["levels"]
+    load = [round(value, 1) for value in os.getloadavg()]
+    return {"document": document, "wall_s": wall_s, "cpu_s": cpu_s, "load": load}
+
+
+def run_again(python: str) -> dict[str, Any]:
+    """Whether two runs have the same figures."""
+    first, again = (serve(python, SHORT)[0] for _ in range(2))
+    for document in (first, again):
+        del document["real_s"]
+    return {"traffic": SHORT, "is_equal": first == again, "num_requests": first["num_answered"]}
+
+
+def run_loops(python: str) -> dict[str, Any]:
+    """The published closed loops, on one start of each server."""
+    rows = list(csv.DictReader(LOOPS.open(encoding="utf-8")))
+    (model, ranks), *others = {(row["model"], row["tp"]) for row in rows}
+    if others:
+        raise SystemExit("published_loops.csv has several servers; one is run here")
+    loops = [
+        {
+            "users": int(row["users"]), "requests": ROUNDS * int(row["users"]),
+            "prompt": int(row["prompt"]), "output": int(row["output"]),
+        }
+        for row in rows
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        config = {"architectures": ["Qwen3ForCausalLM"], **find_model(model).config.fields}
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        task = {
+            "arguments": [name, "--max-model-len", "8192", "--tensor-parallel-size", ranks],
+            "config": str(folder / "config.json"), "gpu": GPU, "loops": loops,
+        }  # fmt: skip
+        (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
+        subprocess.run(
+            [
+                *_ULLAGE, "run", "--gpu", GPU, "--python", python, "--clock", "virtual",
+                "--values", "off", "--world-size", ranks, "--rank", "0",
+                "--snapshot", str(folder / "loops.pickle"), "--quiet",
+                "--", str(HERE / "closed_loops.py"), str(folder / "task.json"),
+                str(folder / "result.json"),
+            ],
+            check=False,
+        )  # fmt: skip
+        return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+
+
+def page(results: dict[str, Any]) -> str:
+    """The page."""
+    engine = results["hour"]["document"]["engine"]
+    parts = [
+        "# `ullage serve`: an hour of traffic, and measured servers",
+        made_by("benchmarks.serving.serve", torch=results["hour"]["document"]["torch"]),
+        (
+            f"The engine is vLLM {engine['version']}, unmodified, on the phantom "
+            f"([serve.md](../guide/serve.md))."
+        ),
+        hour_part(results["hour"]),
+    ]
+    if "again" in results:
+        again = results["again"]
+        word = "the same" if again["is_equal"] else "not the same"
+        parts.append(
+            f"Two runs of `{again['traffic']}` ({again['num_requests']:,} requests) gave {word} "
+            "figures, to the last digit."
+        )
+    parts.append(loops_part(results["loops"]) if "loops" in results else NO_LOOPS)
+    return "\n\n".join(parts) + "\n"
+
+
+NO_LOOPS: Final = """## Measured servers
+
+The closed loops in `benchmarks/serving/published_loops.csv` were measured on two GPUs that share
+each layer. They have not been run here yet: the comparison of latencies with measured servers is
+missing."""
+
+
+def hour_part(hour: dict[str, Any]) -> str:
+    """An hour of traffic."""
+    document = hour["document"]
+    everyone, engine = document["classes"][0], document["engine"]
+    rows = ["| | p50 | p90 | p99 |", "|---|--:|--:|--:|"]
+    for label, name in (
+        ("to the first token", "ttft_s"), ("for each token after it", "tpot_s"),
+        ("to the last token", "e2e_s"), ("in the queue", "queue_s"),
+    ):  # fmt: skip
+        cells = " | ".join(f"{1e3 * value:,.1f} ms" for value in everyone[name].values())
+        rows.append(f"| {label} | {cells} |")
+    real = document["real_s"]
+    return "\n".join(
+        [
+            "## An hour",
+            "",
+            f"`ullage serve --gpu {GPU} --traffic {HOUR} --slo {SLO} -- {' '.join(COMMAND)}`",
+            "",
+            (
+                f"{document['num_answered']:,} of {everyone['num_requests']:,} requests were answered, "
+                f"with {document['output_tokens_per_s']:,.0f} tokens a second; "
+                f"{100 * everyone['goodput_frac']:.1f} % within the objective. The cache has "
+                f"{engine['kv_cache_tokens']:,} tokens ({engine['kv_cache_bytes'] / 2**30:.2f} GiB), "
+                f"of which {100 * document['usage_peak_frac']:.0f} % were in use at most; "
+                f"{document['num_preemptions']} preemptions."
+            ),
+            "",
+            *rows,
+            "",
+            (
+                f"On this machine it took {hour['wall_s'] / 60:.1f} minutes, "
+                f"{hour['cpu_s'] / 60:.1f} minutes of processors, at a load of "
+                f"{hour['load'][0]} (other work ran beside it): {real['start_s']:.0f} s to start the "
+                f"engine, {real['measure_s']:.0f} s to measure its steps, {real['replay_s']:.0f} s for "
+                f"{document['steps']['num_steps']:,} steps."
+            ),
+        ]
+    )
+
+
+def loops_part(loops: dict[str, Any]) -> str:
+    """Measured servers."""
+    published = list(csv.DictReader(LOOPS.open(encoding="utf-8")))
+    rows, errors = [], {"ttft": [], "tpot": []}  # type: ignore[var-annotated]
+    for row, ours in zip(published, loops["rows"], strict=False):
+        cells = [row["prompt"], row["output"], row["users"]]
+        for name in ("ttft", "tpot"):
+            measured, told = float(row[f"{name}_ms"]), 1e3 * ours[f"{name}_s"]
+            error = told / measured - 1
+            errors[name].append(abs(error))
+            cells += [f"{measured:,.1f}", f"{told:,.1f}", f"{100 * error:+.0f} %"]
+        rows.append(f"| {' | '.join(cells)} | {100 * ours['usage_peak_frac']:.0f} % |")
+    medians = {name: statistics.median(values) for name, values in errors.items()}
+    engine = loops["engine"]
+    first = published[0]
+    return "\n".join(
+        [
+            "## Measured servers",
+            "",
+            (
+                f"{first['model']} on {first['tp']} H100 SXM, bf16, closed loops; measured with vLLM "
+                f"{first['vllm_version']} (aiconfigurator-core 0.12.0, systems/silicon_sample.csv, "
+                f"Apache-2.0), here with {engine['version']}. Of {len(rows)} rows the median error of "
+                f"the time to the first token is {100 * medians['ttft']:.0f} %, of the time for each "
+                f"token after it {100 * medians['tpot']:.0f} %. Times are means, in milliseconds; each "
+                f"user sends {ROUNDS} requests here. Nothing was fitted to these rows."
+            ),
+            "",
+            (
+                "| prompt | output | users | first, measured | here | error | each, measured | here "
+                "| error | cache |"
+            ),
+            "|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+            *rows,
+        ]
+    )
+
+
+def main() -> None:
+    """Runs the parts, and writes the page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--python", help="of an environment with vLLM")
+    parser.add_argument("--part", choices=PARTS, action="append")
+    args = parser.parse_args()
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    runs = {"hour": run_hour, "again": run_again, "loops": run_loops}
+    for part in args.part or PARTS:
+        if part in runs:
+            results[part] = runs[part](args.python)
+            RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
