@@ -142,80 +142,82 @@ missing."""
 
 def hour_part(hour: dict[str, Any]) -> str:
     """An hour of traffic."""
-    document = hour["document"]
+    document, real = hour["document"], hour["document"]["real_s"]
     everyone, engine = document["classes"][0], document["engine"]
     rows = ["| | p50 | p90 | p99 |", "|---|--:|--:|--:|"]
-    for label, name in (
-        ("to the first token", "ttft_s"), ("for each token after it", "tpot_s"),
-        ("to the last token", "e2e_s"), ("in the queue", "queue_s"),
-    ):  # fmt: skip
+    for label, name in TIMES.items():
         cells = " | ".join(f"{1e3 * value:,.1f} ms" for value in everyone[name].values())
         rows.append(f"| {label} | {cells} |")
-    real = document["real_s"]
-    return "\n".join(
-        [
-            "## An hour",
-            "",
-            f"`ullage serve --gpu {GPU} --traffic {HOUR} --slo {SLO} -- {' '.join(COMMAND)}`",
-            "",
-            (
-                f"{document['num_answered']:,} of {everyone['num_requests']:,} requests were answered, "
-                f"with {document['output_tokens_per_s']:,.0f} tokens a second; "
-                f"{100 * everyone['goodput_frac']:.1f} % within the objective. The cache has "
-                f"{engine['kv_cache_tokens']:,} tokens ({engine['kv_cache_bytes'] / 2**30:.2f} GiB), "
-                f"of which {100 * document['usage_peak_frac']:.0f} % were in use at most; "
-                f"{document['num_preemptions']} preemptions."
-            ),
-            "",
-            *rows,
-            "",
-            (
-                f"On this machine it took {hour['wall_s'] / 60:.1f} minutes, "
-                f"{hour['cpu_s'] / 60:.1f} minutes of processors, at a load of "
-                f"{hour['load'][0]} (other work ran beside it): {real['start_s']:.0f} s to start the "
-                f"engine, {real['measure_s']:.0f} s to measure its steps, {real['replay_s']:.0f} s for "
-                f"{document['steps']['num_steps']:,} steps."
-            ),
-        ]
+    figures = HOUR_FIGURES.format(
+        answered=document["num_answered"],
+        sent=everyone["num_requests"],
+        rate=document["output_tokens_per_s"],
+        good=100 * everyone["goodput_frac"],
+        tokens=engine["kv_cache_tokens"],
+        gib=engine["kv_cache_bytes"] / 2**30,
+        peak=100 * document["usage_peak_frac"],
+        preemptions=document["num_preemptions"],
     )
+    took = HOUR_TOOK.format(
+        wall=hour["wall_s"] / 60,
+        cpu=hour["cpu_s"] / 60,
+        load=hour["load"][0],
+        steps=document["steps"]["num_steps"],
+        **real,
+    )
+    command = f"ullage serve --gpu {GPU} --traffic {HOUR} --slo {SLO} -- {' '.join(COMMAND)}"
+    return "\n".join(["## An hour", "", f"`{command}`", "", figures, "", *rows, "", took])
+
+
+TIMES: Final = {
+    "to the first token": "ttft_s",
+    "for each token after it": "tpot_s",
+    "to the last token": "e2e_s",
+    "in the queue": "queue_s",
+}
+HOUR_FIGURES: Final = (
+    "{answered:,} of {sent:,} requests were answered, with {rate:,.0f} tokens a second; "
+    "{good:.1f} % within the objective. The cache has {tokens:,} tokens ({gib:.2f} GiB), of which "
+    "{peak:.0f} % were in use at most; {preemptions} preemptions."
+)
+HOUR_TOOK: Final = (
+    "On this machine it took {wall:.1f} minutes, {cpu:.1f} minutes of processors, at a load of "
+    "{load} (other work ran beside it): {start_s:.0f} s to start the engine, {measure_s:.0f} s to "
+    "measure its steps, {replay_s:.0f} s for {steps:,} steps."
+)
+LOOPS_TEXT: Final = (
+    "{model} on {tp} H100 SXM, bf16, closed loops; measured with vLLM {vllm_version} "
+    "(aiconfigurator-core 0.12.0, systems/silicon_sample.csv, Apache-2.0), here with {version}. "
+    "Of {number} rows the median error of the time to the first token is {ttft:.0f} %, of the time "
+    "for each token after it {tpot:.0f} %. Times are means, in milliseconds; each user sends "
+    "{rounds} requests here. Nothing was fitted to these rows."
+)
+LOOPS_HEAD: Final = (
+    "| prompt | output | users | first, measured | here | error | each, measured | here | error "
+    "| cache |\n|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+)
 
 
 def loops_part(loops: dict[str, Any]) -> str:
     """Measured servers."""
     published = list(csv.DictReader(LOOPS.open(encoding="utf-8")))
-    rows, errors = [], {"ttft": [], "tpot": []}  # type: ignore[var-annotated]
+    rows: list[str] = []
+    errors: dict[str, list[float]] = {"ttft": [], "tpot": []}
     for row, ours in zip(published, loops["rows"], strict=False):
         cells = [row["prompt"], row["output"], row["users"]]
-        for name in ("ttft", "tpot"):
-            measured, told = float(row[f"{name}_ms"]), 1e3 * ours[f"{name}_s"]
-            error = told / measured - 1
-            errors[name].append(abs(error))
-            cells += [f"{measured:,.1f}", f"{told:,.1f}", f"{100 * error:+.0f} %"]
+        for name, values in errors.items():
+            measured, here = float(row[f"{name}_ms"]), 1e3 * ours[f"{name}_s"]
+            values.append(abs(here / measured - 1))
+            cells += [f"{measured:,.1f}", f"{here:,.1f}", f"{100 * (here / measured - 1):+.0f} %"]
         rows.append(f"| {' | '.join(cells)} | {100 * ours['usage_peak_frac']:.0f} % |")
-    medians = {name: statistics.median(values) for name, values in errors.items()}
-    engine = loops["engine"]
-    first = published[0]
-    return "\n".join(
-        [
-            "## Measured servers",
-            "",
-            (
-                f"{first['model']} on {first['tp']} H100 SXM, bf16, closed loops; measured with vLLM "
-                f"{first['vllm_version']} (aiconfigurator-core 0.12.0, systems/silicon_sample.csv, "
-                f"Apache-2.0), here with {engine['version']}. Of {len(rows)} rows the median error of "
-                f"the time to the first token is {100 * medians['ttft']:.0f} %, of the time for each "
-                f"token after it {100 * medians['tpot']:.0f} %. Times are means, in milliseconds; each "
-                f"user sends {ROUNDS} requests here. Nothing was fitted to these rows."
-            ),
-            "",
-            (
-                "| prompt | output | users | first, measured | here | error | each, measured | here "
-                "| error | cache |"
-            ),
-            "|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
-            *rows,
-        ]
+    medians = {name: 100 * statistics.median(values) for name, values in errors.items()}
+    text = LOOPS_TEXT.format(
+        **published[0] | medians,
+        version=loops["engine"]["version"],
+        number=len(rows),
+        rounds=ROUNDS,
     )
+    return "\n".join(["## Measured servers", "", text, "", LOOPS_HEAD, *rows])
 
 
 def main() -> None:
