@@ -3,8 +3,8 @@
     python -m benchmarks.serving.serve --python VENV/bin/python              # all parts
     python -m benchmarks.serving.serve --python VENV/bin/python --part hour  # one part
 
-    hour    an hour of traffic in the shape of Azure's of 2023, with its time on this machine
-    again   one command twice: are the documents equal?
+    hour    an hour of traffic in the shape of Azure's of 2023, with its time on this machine, and
+            the same command beside it: are the documents equal?
     loops   closed loops that were measured on real servers (published_loops.csv)
     page    only writes the page, from serve.json
 
@@ -34,45 +34,51 @@ PAGE: Final = HERE.parent.parent / "docs" / "results" / "serve.md"
 RESULTS: Final = HERE / "serve.json"
 LOOPS: Final = HERE / "published_loops.csv"
 GPU: Final = "h100-80gb"
-COMMAND: Final = ("vllm", "serve", "llama-3.1-8b", "--max-model-len", "16384")
-HOUR: Final = "azure-conv:duration=1h"
-SHORT: Final = "azure-conv:duration=2m+sessions:rate=0.1,prompt=300,output=100,duration=2m"
+COMMAND: Final = (
+    "vllm", "serve", "llama-3.1-8b", "--max-model-len", "16384", "--enforce-eager",
+)  # fmt: skip
+HOUR: Final = "azure-code:duration=1h"
 SLO: Final = "ttft=1s,tpot=50ms"
-ROUNDS: Final = 4
+ROUNDS: Final = 2
 """Requests of each user of a closed loop."""
-PARTS: Final = ("hour", "again", "loops", "page")
+PARTS: Final = ("hour", "loops", "page")
 _ULLAGE: Final = (sys.executable, "-c", "from ullage.cli.main import main; main()")
 
 
-def serve(python: str, traffic: str) -> tuple[dict[str, Any], float, float]:
-    """The document of `ullage serve`, and its seconds on this machine: real, and of processors."""
-    begin_s, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [
-            *_ULLAGE, "serve", "--gpu", GPU, "--traffic", traffic, "--slo", SLO, "--json",
-            "--python", python, "--", *COMMAND,
-        ],
-        check=True, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
-    return json.loads(done.stdout), time.monotonic() - begin_s, cpu_s
+def serve(python: str, output: Path) -> subprocess.Popen[bytes]:
+    """Starts `ullage serve` with the hour."""
+    words = [
+        *_ULLAGE, "serve", "--gpu", GPU, "--traffic", HOUR, "--slo", SLO, "--quiet",
+        "-o", str(output), "--python", python, "--", *COMMAND,
+    ]  # fmt: skip
+    return subprocess.Popen(words, start_new_session=True)
 
 
 def run_hour(python: str) -> dict[str, Any]:
-    """The hour, without its levels."""
-    document, wall_s, cpu_s = serve(python, HOUR)
-    del document["levels"]
-    load = [round(value, 1) for value in os.getloadavg()]
-    return {"document": document, "wall_s": wall_s, "cpu_s": cpu_s, "load": load}
-
-
-def run_again(python: str) -> dict[str, Any]:
-    """Whether two runs have the same figures."""
-    first, again = (serve(python, SHORT)[0] for _ in range(2))
-    for document in (first, again):
-        del document["real_s"]
-    return {"traffic": SHORT, "is_equal": first == again, "num_requests": first["num_answered"]}
+    """The hour, twice at the same time; without its levels."""
+    with tempfile.TemporaryDirectory() as name:
+        outputs = [Path(name, f"{number}.json") for number in range(2)]
+        begin_s = time.monotonic()
+        processes = [serve(python, output) for output in outputs]
+        for process in processes:
+            if process.wait():
+                raise SystemExit(f"`ullage serve` ended with {process.returncode}")
+        wall_s = time.monotonic() - begin_s
+        first, again = (json.loads(output.read_text(encoding="utf-8")) for output in outputs)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    real = first.pop("real_s")
+    again.pop("real_s")
+    is_equal = first == again
+    for left_out in ("levels", "rejected"):
+        del first[left_out]
+    return {
+        "document": first,
+        "is_equal": is_equal,
+        "real_s": real,
+        "wall_s": wall_s,
+        "cpu_s": (used.ru_utime + used.ru_stime) / 2,
+        "load": round(os.getloadavg()[1], 1),
+    }
 
 
 def run_loops(python: str) -> dict[str, Any]:
@@ -93,7 +99,9 @@ def run_loops(python: str) -> dict[str, Any]:
         config = {"architectures": ["Qwen3ForCausalLM"], **find_model(model).config.fields}
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
         task = {
-            "arguments": [name, "--max-model-len", "8192", "--tensor-parallel-size", ranks],
+            "arguments": [
+                name, "--max-model-len", "8192", "--enforce-eager", "--tensor-parallel-size", ranks,
+            ],
             "config": str(folder / "config.json"), "gpu": GPU, "loops": loops,
         }  # fmt: skip
         (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
@@ -122,13 +130,6 @@ def page(results: dict[str, Any]) -> str:
         ),
         hour_part(results["hour"]),
     ]
-    if "again" in results:
-        again = results["again"]
-        word = "the same" if again["is_equal"] else "not the same"
-        parts.append(
-            f"Two runs of `{again['traffic']}` ({again['num_requests']:,} requests) gave {word} "
-            "figures, to the last digit."
-        )
     parts.append(loops_part(results["loops"]) if "loops" in results else NO_LOOPS)
     return "\n\n".join(parts) + "\n"
 
@@ -142,7 +143,7 @@ missing."""
 
 def hour_part(hour: dict[str, Any]) -> str:
     """An hour of traffic."""
-    document, real = hour["document"], hour["document"]["real_s"]
+    document = hour["document"]
     everyone, engine = document["classes"][0], document["engine"]
     rows = ["| | p50 | p90 | p99 |", "|---|--:|--:|--:|"]
     for label, name in TIMES.items():
@@ -161,9 +162,10 @@ def hour_part(hour: dict[str, Any]) -> str:
     took = HOUR_TOOK.format(
         wall=hour["wall_s"] / 60,
         cpu=hour["cpu_s"] / 60,
-        load=hour["load"][0],
+        load=hour["load"],
         steps=document["steps"]["num_steps"],
-        **real,
+        same="the same" if hour["is_equal"] else "not the same",
+        **hour["real_s"],
     )
     command = f"ullage serve --gpu {GPU} --traffic {HOUR} --slo {SLO} -- {' '.join(COMMAND)}"
     return "\n".join(["## An hour", "", f"`{command}`", "", figures, "", *rows, "", took])
@@ -181,16 +183,19 @@ HOUR_FIGURES: Final = (
     "{peak:.0f} % were in use at most; {preemptions} preemptions."
 )
 HOUR_TOOK: Final = (
-    "On this machine it took {wall:.1f} minutes, {cpu:.1f} minutes of processors, at a load of "
-    "{load} (other work ran beside it): {start_s:.0f} s to start the engine, {measure_s:.0f} s to "
-    "measure its steps, {replay_s:.0f} s for {steps:,} steps."
+    "One run took {cpu:.1f} minutes of a processor. Two ran side by side, and a lot of other work "
+    "beside them (a load of {load} on two cores), so that the clock on the wall says {wall:.0f} "
+    "minutes: {start_s:.0f} s to start the engine, {measure_s:.0f} s to measure its steps, "
+    "{replay_s:.0f} s for {steps:,} steps. The two runs gave {same} figures, to the last digit."
 )
 LOOPS_TEXT: Final = (
     "{model} on {tp} H100 SXM, bf16, closed loops; measured with vLLM {vllm_version} "
     "(aiconfigurator-core 0.12.0, systems/silicon_sample.csv, Apache-2.0), here with {version}. "
     "Of {number} rows the median error of the time to the first token is {ttft:.0f} %, of the time "
     "for each token after it {tpot:.0f} %. Times are means, in milliseconds; each user sends "
-    "{rounds} requests here. Nothing was fitted to these rows."
+    "{rounds} requests here, and the engine runs without CUDA graphs and with NCCL's all-reduce in "
+    "place of vLLM's own. Nothing was fitted to these rows. How many requests each user sent, and "
+    "with which limits the server ran, is not published."
 )
 LOOPS_HEAD: Final = (
     "| prompt | output | users | first, measured | here | error | each, measured | here | error "
@@ -229,7 +234,7 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, action="append")
     args = parser.parse_args()
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    runs = {"hour": run_hour, "again": run_again, "loops": run_loops}
+    runs = {"hour": run_hour, "loops": run_loops}
     for part in args.part or PARTS:
         if part in runs:
             results[part] = runs[part](args.python)

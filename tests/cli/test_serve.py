@@ -20,7 +20,7 @@ from ullage.report.text.serve import render_serve, serve_line
 from ullage.serve.measures import measure
 from ullage.serve.outcome import Outcome
 from ullage.serve.report import ServeReport
-from ullage.serve.run import Served, check_command
+from ullage.serve.run import Served, check_command, tensor_parallel
 from ullage.serve.slo import parse_slo
 
 COMMAND = ("vllm", "serve", "llama-3.1-8b", "--max-model-len", "8192")
@@ -39,13 +39,26 @@ def report_of(outcome: Outcome, slo: str | None = "ttft=1s,tpot=200ms") -> Serve
         (("train.py",), "expected a server's command: vllm serve MODEL"),
         (("vllm", "serve"), "names no model"),
         (("vllm", "serve", "--max-model-len", "8192"), "names no model"),
-        ((*COMMAND, "--tensor-parallel-size", "2"), "several GPUs are not simulated"),
-        ((*COMMAND, "-tp=2"), "several GPUs are not simulated"),
+        ((*COMMAND, "--pipeline-parallel-size", "2"), "several GPUs are not simulated"),
+        ((*COMMAND, "-dp=2"), "several GPUs are not simulated"),
     ],
 )
 def test_a_command_that_cannot_be_served_is_refused(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         check_command(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks"), [((), 1), (("-tp", "2"), 2), (("--tensor-parallel-size=8",), 8)]
+)
+def test_ranks_that_share_layers_are_read(words: tuple[str, ...], ranks: int) -> None:
+    assert tensor_parallel((*COMMAND, *words)) == ranks
+
+
+@pytest.mark.parametrize("words", [("-tp", "two"), ("-tp",), ("--tensor-parallel-size=0",)])
+def test_no_number_of_ranks_is_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(SpecError, match="expected a number of GPUs"):
+        tensor_parallel((*COMMAND, *words))
 
 
 @pytest.mark.parametrize(

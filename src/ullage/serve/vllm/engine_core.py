@@ -49,8 +49,8 @@ class Engine:
         parsed.model = parsed.model_tag or parsed.model
         theirs = AsyncEngineArgs.from_cli_args(parsed)
         theirs.load_format, theirs.skip_tokenizer_init = "dummy", True
-        if theirs.tensor_parallel_size > 1:  # this process is one rank, the first
-            theirs.distributed_executor_backend = "external_launcher"
+        if theirs.tensor_parallel_size > 1:
+            _become_a_rank(theirs)
         context = UsageContext.OPENAI_API_SERVER
         self.config = theirs.create_engine_config(context)
         kind = make_executor(Executor.get_class(self.config))
@@ -128,6 +128,23 @@ class Engine:
             "tensor_parallel": int(config.parallel_config.tensor_parallel_size),
             "ignored": list(self.ignored),
         }
+
+
+def _become_a_rank(arguments: Theirs) -> None:
+    """This process is one rank of its job, the first; the others are not there.
+
+    They would be asked whether they share a machine with it, which they do, and for the buffers of
+    vLLM's own all-reduce. So NCCL's is used, which takes a little longer.
+    """
+    import torch
+    from vllm.distributed import parallel_state
+
+    def all_of(group: Theirs, source_rank: int = 0) -> list[bool]:
+        return [True] * torch.distributed.get_world_size(group)
+
+    arguments.distributed_executor_backend = "external_launcher"
+    arguments.disable_custom_all_reduce = True
+    parallel_state.in_the_same_node_as = all_of
 
 
 def measure_steps(engine: Engine, clock: Clock, attention: AttentionTimes) -> StepTimes:
