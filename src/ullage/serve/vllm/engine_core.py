@@ -20,7 +20,7 @@ __all__ = ["Engine", "measure_steps"]
 FIRST_TOKEN: Final = 100
 """Every vocabulary has the numbers from here to its end, and few of them end a text."""
 _PROMPT_TOKENS: Final = 16
-_ENDLESS: Final = 1024
+_ENDLESS: Final = 64
 # Steps of each size that are measured; the median counts.
 _NUM_STEPS: Final = 3
 
@@ -68,6 +68,12 @@ class Engine:
         """
         from vllm import SamplingParams
 
+        longest = self.config.model_config.max_model_len
+        if len(prompt) + output > longest:  # as vLLM's server answers, before its engine
+            raise ValueError(
+                f"a prompt of {len(prompt)} tokens and {output} more are beyond max_model_len, "
+                f"{longest}"
+            )
         sampling = SamplingParams(max_tokens=output, ignore_eos=True, detokenize=False)
         request = self._inputs.process_inputs(
             name, {"prompt_token_ids": prompt}, sampling, self._tasks
