@@ -66,6 +66,7 @@ class Engine:
         Raises:
             ValueError: the engine refuses it, as the server would.
         """
+        import vllm.exceptions
         from vllm import SamplingParams
 
         longest = self.config.model_config.max_model_len
@@ -75,9 +76,12 @@ class Engine:
                 f"{longest}"
             )
         sampling = SamplingParams(max_tokens=output, ignore_eos=True, detokenize=False)
-        request = self._inputs.process_inputs(
-            name, {"prompt_token_ids": prompt}, sampling, self._tasks
-        )
+        try:
+            request = self._inputs.process_inputs(
+                name, {"prompt_token_ids": prompt}, sampling, self._tasks
+            )
+        except getattr(vllm.exceptions, "VLLMClientError", ValueError) as error:
+            raise ValueError(str(error)) from None
         request.external_req_id = name
         self.core.add_request(*self.core.preprocess_add_request(request))
 
@@ -139,11 +143,13 @@ class Engine:
 def _become_a_rank(arguments: Theirs) -> None:
     """This process is one rank of its job, the first; the others are not there.
 
-    They would be asked whether they share a machine with it, which they do, and for the buffers of
-    vLLM's own all-reduce. So NCCL's is used, which takes a little longer.
+    They would be asked whether they share a machine with it, which they do, for a queue of messages,
+    which a launcher's ranks do not use, and for the buffers of vLLM's own all-reduce. So NCCL's is
+    used, which takes a little longer.
     """
     import torch
     from vllm.distributed import parallel_state
+    from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 
     def all_of(group: Theirs, source_rank: int = 0) -> list[bool]:
         return [True] * torch.distributed.get_world_size(group)
@@ -151,6 +157,7 @@ def _become_a_rank(arguments: Theirs) -> None:
     arguments.distributed_executor_backend = "external_launcher"
     arguments.disable_custom_all_reduce = True
     parallel_state.in_the_same_node_as = all_of
+    MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
 
 
 def measure_steps(engine: Engine, clock: Clock, attention: AttentionTimes) -> StepTimes:
