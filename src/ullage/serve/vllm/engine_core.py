@@ -143,9 +143,9 @@ class Engine:
 def _become_a_rank(arguments: Theirs) -> None:
     """This process is one rank of its job, the first; the others are not there.
 
-    They would be asked whether they share a machine with it, which they do, for a queue of messages,
-    which a launcher's ranks do not use, and for the buffers of vLLM's own all-reduce. So NCCL's is
-    used, which takes a little longer.
+    They would be asked whether they share a machine with it, which they do, for a queue of
+    messages, which a launcher's ranks do not use, and for the buffers of vLLM's own all-reduce. So
+    NCCL's is used, which takes a little longer.
     """
     import torch
     from vllm.distributed import parallel_state
