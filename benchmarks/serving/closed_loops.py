@@ -4,7 +4,8 @@ ullage run --clock virtual --values off --world-size 2 --rank 0 -- closed_loops.
 
 TASK is a JSON object: "arguments" (the words after `vllm serve`), "config", "gpu", and "loops":
 objects with "users", "requests", "prompt" and "output". RESULT gets the engine's figures, and for
-each loop the mean time to the first token and for each token after it, in seconds.
+each loop the mean time to the first token and for each token after it, in seconds, without each
+user's first request.
 """
 
 import json
@@ -49,13 +50,20 @@ def main() -> None:
         engine.executor.by_time = steps
         document = replay(engine, traffic, steps, print)
         outcome = read_outcome(
-            {**document, "engine": described, "attention_left_out": (), "real_s": {}}, traffic
+            {
+                **document,
+                "engine": described,
+                "attention_left_out": (),
+                "real_s": {},
+                "step_times": times.document,
+            },
+            traffic,
         )
         rows.append(
             {
                 **loop,
-                "ttft_s": float(np.nanmean(outcome.ttft_s)),
-                "tpot_s": float(np.nanmean(outcome.tpot_s)),
+                "ttft_s": float(np.nanmean(outcome.ttft_s[loop["users"] :])),
+                "tpot_s": float(np.nanmean(outcome.tpot_s[loop["users"] :])),
                 "usage_peak_frac": outcome.usage_peak_frac,
                 "num_preemptions": int(outcome.num_preemptions.sum()),
                 "num_answered": int(outcome.is_answered.sum()),

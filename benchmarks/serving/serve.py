@@ -39,7 +39,7 @@ COMMAND: Final = (
 )  # fmt: skip
 HOUR: Final = "azure-code:duration=1h"
 SLO: Final = "ttft=1s,tpot=50ms"
-ROUNDS: Final = 2
+ROUNDS: Final = 3
 """Requests of each user of a closed loop."""
 PARTS: Final = ("hour", "loops", "page")
 _ULLAGE: Final = (sys.executable, "-c", "from ullage.cli.main import main; main()")
@@ -90,7 +90,7 @@ def run_loops(python: str) -> dict[str, Any]:
     loops = [
         {
             "users": int(row["users"]), "requests": ROUNDS * int(row["users"]),
-            "prompt": int(row["prompt"]), "output": int(row["output"]),
+            "prompt": int(row["prompt"]), "output": int(row["output"]), "stagger": 1,
         }
         for row in rows
     ]  # fmt: skip
@@ -193,7 +193,9 @@ LOOPS_TEXT: Final = (
     "(aiconfigurator-core 0.12.0, systems/silicon_sample.csv, Apache-2.0), here with {version}. "
     "Of {number} rows the median error of the time to the first token is {ttft:.0f} %, of the time "
     "for each token after it {tpot:.0f} %. Times are means, in milliseconds; each user sends "
-    "{rounds} requests here, and the engine runs without CUDA graphs and with NCCL's all-reduce in "
+    "{rounds} requests here, of which the first is not counted and has an answer of another length "
+    "for each user, so that requests do not come all at once. Here the engine runs without CUDA "
+    "graphs and with NCCL's all-reduce in "
     "place of vLLM's own. Nothing was fitted to these rows. How many requests each user sent, and "
     "with which limits the server ran, is not published."
 )

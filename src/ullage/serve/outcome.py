@@ -95,6 +95,7 @@ class Outcome:
         num_steps: of the engine.
         device_s, prompt_s, attention_s: seconds of all steps, of those with tokens of prompts, and
             of attention.
+        step_times: the measured steps: by "decode" and "prefill", the "tokens" and "seconds".
         left_out: layers whose attention has no time.
         real_s: what the phases took on this machine; not a result, and different in each run.
     """
@@ -118,6 +119,7 @@ class Outcome:
     device_s: float
     prompt_s: float
     attention_s: float
+    step_times: Mapping[str, Any]
     left_out: tuple[str, ...]
     real_s: Mapping[str, float]
 
@@ -179,6 +181,7 @@ def read_outcome(document: Mapping[str, Any], traffic: Traffic) -> Outcome:
         device_s=document["device_s"],
         prompt_s=document["prompt_s"],
         attention_s=document["attention_s"],
+        step_times=document["step_times"],
         left_out=tuple(document["attention_left_out"]),
         real_s=document["real_s"],
     )  # fmt: skip

@@ -319,3 +319,13 @@ def test_a_kernel_that_gets_the_whole_cache_touches_little_of_it(name: str) -> N
     cost = cost_of(H100, whole_cache, Interconnect())
     assert cost.category is Category.MEMORY_BOUND
     assert cost.duration.high_s < 1e-4
+
+
+def test_attention_over_pages_does_not_read_the_cache_of_all_requests() -> None:
+    """What looks like sizes in its arguments is not taken for any."""
+    name = "_ZN7cutlass13device_kernelIN5flash20enable_sm90_or_laterINS1_16FlashAttnFwdSm90E"
+    alone = launch(name, 512, 1 << 20, 1 << 20)
+    paged = launch(name, 512, 1 << 20, 1 << 20, 60 << 30)
+    cost = cost_of(H100, paged, Interconnect())
+    assert cost.category is Category.ATTENTION and "pages" in cost.duration.basis
+    assert cost.duration.s <= cost_of(H100, alone, Interconnect()).duration.s * 2

@@ -51,6 +51,7 @@ def document() -> dict[str, Any]:
         "prompt_s": 1.0,
         "attention_s": 0.5,
         "attention_left_out": [],
+        "step_times": {"decode": {"tokens": [1], "seconds": [0.01]}},
         "real_s": {"start_s": 60.0},
     }  # fmt: skip
 

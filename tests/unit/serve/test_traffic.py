@@ -155,6 +155,11 @@ def test_a_closed_loop_has_users_and_no_arrivals() -> None:
     assert traffic.num_users == 8 and len(traffic) == 20 and traffic.duration_s == 0
 
 
+def test_a_staggered_loop_begins_with_answers_of_all_lengths() -> None:
+    traffic = load_traffic("closed:users=4,requests=8,prompt=10,output=100,stagger=1")
+    assert traffic.output_tokens.tolist() == [25, 50, 75, 100, 100, 100, 100, 100]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_text_gives_the_same_requests(kind: str) -> None:
     needed = {key: "4" for key, value in KINDS[kind].items() if value is None}

@@ -58,8 +58,15 @@ _RULES: Final = tuple(
         (r"^triton_(poi|for)_", Rule.POINTWISE),
         (r"^triton_(red|per|split_scan|spl)_", Rule.REDUCTION),
         (r"flash_(fwd|bwd)_|fmha_cutlass|FlashAttn(Fwd|Bwd)", Rule.ATTENTION),
-        # vLLM's, which get the whole cache, or tables of all requests, and touch a step's rows.
-        (r"reshape_and_cache|concat_and_cache|gather_cache|k_quant_and_cache", Rule.SMALL),
+        # vLLM's, which get the whole cache, or tables of all requests or positions, and touch a
+        # step's rows.
+        (
+            (
+                r"reshape_and_cache|concat_and_cache|gather_cache|k_quant_and_cache"
+                r"|rotary_embedding_kernel"
+            ),
+            Rule.SMALL,
+        ),
         (
             (
                 r"^_(post_update|apply_write|gather_block_tables|compute_slot_mappings|prepare_\w+"

@@ -53,6 +53,7 @@ def serve_document(report: ServeReport) -> dict[str, Any]:
             "waiting": outcome.levels.waiting.tolist(),
             "usage_frac": _list(outcome.levels.usage_frac),
         },
+        "step_times": dict(outcome.step_times),
         "attention_left_out": list(outcome.left_out),
         "real_s": dict(outcome.real_s),
     }

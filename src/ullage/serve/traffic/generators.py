@@ -160,11 +160,16 @@ class _Conversations:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """`users` requests at once: when one has its answer, the next is sent."""
+    """`users` requests at once: when one has its answer, the next is sent.
+
+    Staggered, the answers of the users' first requests are from one token to their length, so that
+    the next ones do not come all at the same moment.
+    """
 
     users: int
     requests: int
     lengths: Lengths
+    is_staggered: bool = False
     seed: int = 0
     name: str = "closed"
 
@@ -173,6 +178,9 @@ class ClosedLoop:
         _check_number(source, self.requests)
         random = np.random.default_rng(self.seed)
         prompts, outputs = self.lengths.draw(random, self.requests)
+        if self.is_staggered:
+            first = outputs[: self.users]
+            outputs[: self.users] = -(-first * np.arange(1, len(first) + 1) // len(first))
         return Traffic.of(
             source, np.zeros(self.requests), prompts, outputs, class_names=self.name,
             num_users=self.users,

@@ -46,7 +46,14 @@ KINDS: Final[Mapping[str, Mapping[str, _Value]]] = MappingProxyType(
         "documents": {**_OPEN, "rate": "0.02", "prompt": "60000", "output": "500"},
         "azure-conv": {**_OPEN, **_AZURE_CONV},
         "azure-code": {**_OPEN, **_AZURE_CODE},
-        "closed": {"users": None, "requests": None, "prompt": None, "output": None, **_LENGTHS},
+        "closed": {
+            "users": None,
+            "requests": None,
+            "prompt": None,
+            "output": None,
+            "stagger": "0",
+            **_LENGTHS,
+        },
     }
 )
 """The generators, and their keys with defaults; None: the key must be given."""
@@ -157,7 +164,8 @@ def _generate(text: str, kind: str, fields: _Fields) -> Traffic:
     name = fields.text("name") or kind
     if kind == "closed":
         users, requests = fields.whole("users"), fields.whole("requests")
-        return ClosedLoop(users, requests, lengths, seed, name).traffic(text)
+        is_staggered = fields.whole("stagger", 0) > 0
+        return ClosedLoop(users, requests, lengths, is_staggered, seed, name).traffic(text)
     rate, duration_s = fields.number("rate", is_open=True), fields.seconds("duration")
     if kind == "bursts":
         on_s, off_s = fields.seconds("on"), fields.seconds("off")
