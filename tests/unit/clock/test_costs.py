@@ -312,7 +312,9 @@ CACHE = (
 )
 
 
-@pytest.mark.parametrize("name", [CACHE, "_post_update_kernel", "_gather_block_tables_kernel"])
+@pytest.mark.parametrize(
+    "name", [CACHE, "fusedQKNormRopeKernel", "_post_update_kernel", "_gather_block_tables_kernel"]
+)
 def test_a_kernel_that_gets_the_whole_cache_touches_little_of_it(name: str) -> None:
     """vLLM hands the whole cache to a kernel that writes a step's keys and values into it."""
     whole_cache = launch(name, 512, 16_384, 16_384, 70 << 30)

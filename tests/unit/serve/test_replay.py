@@ -177,4 +177,6 @@ def test_steps_between_measured_sizes_are_linear() -> None:
     times = StepTimes.of({1: 1.0, 4: 4.0}, {2: 10.0})
     assert [times.seconds(size, is_decode=True) for size in (1, 2, 4, 8)] == [1, 2, 4, 8]
     assert times.seconds(100, is_decode=False) == 10.0
+    noisy = StepTimes.of({1: 3.0, 2: 2.0, 4: 9.0, 8: 4.0}, {1: 1.0})
+    assert noisy.decode == ((1, 2.0), (2, 2.0), (4, 4.0), (8, 4.0))
     assert [*step_sizes(20)] == [1, 2, 4, 8, 12, 16, 20]

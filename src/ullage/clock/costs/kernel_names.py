@@ -59,11 +59,12 @@ _RULES: Final = tuple(
         (r"^triton_(red|per|split_scan|spl)_", Rule.REDUCTION),
         (r"flash_(fwd|bwd)_|fmha_cutlass|FlashAttn(Fwd|Bwd)", Rule.ATTENTION),
         # vLLM's, which get the whole cache, or tables of all requests or positions, and touch a
-        # step's rows.
+        # step's rows; and behind whose arguments much may lie by chance.
         (
             (
                 r"reshape_and_cache|concat_and_cache|gather_cache|k_quant_and_cache"
-                r"|rotary_embedding_kernel"
+                r"|rotary_embedding_kernel|[qQ][kK]_?[nN]orm_?[rR]ope"
+                r"|_ZN4vllm\d+(fused_add_)?rms_norm_kernel|_ZN4vllm\d+act_and_mul_kernel"
             ),
             Rule.SMALL,
         ),

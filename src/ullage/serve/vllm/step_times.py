@@ -30,8 +30,12 @@ class StepTimes:
 
     @classmethod
     def of(cls, decode: Mapping[int, float], prefill: Mapping[int, float]) -> StepTimes:
-        """From measured sizes; each needs one or more."""
-        return cls(tuple(sorted(decode.items())), tuple(sorted(prefill.items())))
+        """From measured sizes; each needs one or more.
+
+        A step takes no longer than one of more tokens: a kernel may seem to have more operands than
+        it has, where something else lies behind its arguments by chance, and never fewer.
+        """
+        return cls(_rising(decode), _rising(prefill))
 
     def seconds(self, tokens: int, *, is_decode: bool) -> float:
         """Of a step with so many tokens."""
@@ -55,6 +59,15 @@ def step_sizes(most: int) -> Iterator[int]:
             yield size * 3 // 2
         size *= 2
     yield most
+
+
+def _rising(measured: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
+    """By size, ascending; no time is above a later one."""
+    points, lowest = [], float("inf")
+    for size in sorted(measured, reverse=True):
+        lowest = min(lowest, measured[size])
+        points.append((size, lowest))
+    return tuple(reversed(points))
 
 
 def _between(points: tuple[tuple[int, float], ...], size: int) -> float:
