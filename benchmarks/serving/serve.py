@@ -203,9 +203,9 @@ LOOPS_NOTES: Final = (
     "sends {rounds} requests, the first of which is not counted: *evenly*, it has an answer of "
     "another length for each user; *at once*, all are alike and stay in step. The engine runs "
     "without CUDA graphs and with NCCL's all-reduce in place of vLLM's own. At 128 users and 4,096 "
-    "tokens the cache is full, and requests wait for it. What is not counted (the HTTP server, "
-    "tokenizing, scheduling on the CPU, detokenizing) grows with the number of users: there the "
-    "times for each token are too short. Nothing was fitted to these rows."
+    "tokens the cache is full, and requests wait for it. At 64 and 128 users the times for each "
+    "token are too short here: scheduling, sampling and detokenizing on the CPU, which grow with the "
+    "number of users, are not counted, and a likely reason. Nothing was fitted to these rows."
 )
 LOOPS_HEAD: Final = (
     "| prompt | output | users | first, measured | evenly | at once | each, measured | evenly "
