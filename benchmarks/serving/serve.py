@@ -204,8 +204,8 @@ LOOPS_NOTES: Final = (
     "another length for each user; *at once*, all are alike and stay in step. The engine runs "
     "without CUDA graphs and with NCCL's all-reduce in place of vLLM's own. At 128 users and 4,096 "
     "tokens the cache is full, and requests wait for it. At 64 and 128 users the times for each "
-    "token are too short here: scheduling, sampling and detokenizing on the CPU, which grow with the "
-    "number of users, are not counted, and a likely reason. Nothing was fitted to these rows."
+    "token are too short here: scheduling and detokenizing on the CPU, which grow with the number "
+    "of users, are not counted, and a likely reason. Nothing was fitted to these rows."
 )
 LOOPS_HEAD: Final = (
     "| prompt | output | users | first, measured | evenly | at once | each, measured | evenly "

@@ -52,7 +52,7 @@ def serve_command(options: ServeOptions) -> int:
     ullage serve --gpu h100-80gb --traffic trace.csv -- vllm serve llama-3.1-8b
     ullage serve --traffic azure-conv:duration=1h --slo ttft=1s -- vllm serve MODEL
 
-    Exits with 0, with 1 if some requests can never be answered, 3 if the engine failed.
+    Exits with 0, with 1 if some requests can never be answered, 2 if the engine did not start.
     """
     if options.traffic is None:
         raise SpecError(
