@@ -63,7 +63,9 @@ def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
     rule = rule_of(launch.name)
     name = short_name(launch.name)
     if rule is Rule.ATTENTION and _is_paged(launch):
-        time = moved(gpu, Traffic.of(sum(sorted(launch.operand_bytes)[:-1]), 0.5, 2.0), _PAGED)
+        most = launch.num_blocks * launch.block_threads * _IN_FLIGHT
+        num_bytes = min(sum(sorted(launch.operand_bytes)[:-1]), most)
+        time = moved(gpu, Traffic.of(num_bytes, 0.5, 2.0), _PAGED)
         return Cost(time, Category.ATTENTION, name)
     if rule is Rule.ATTENTION:
         attention = read_attention(launch)

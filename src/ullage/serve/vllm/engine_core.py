@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ullage.serve.attention_times import AttentionTimes
-from ullage.serve.vllm.executor import Clock, Theirs, make_executor
+from ullage.serve.vllm.executor import Clock, Theirs, make_executor, seconds_between
 from ullage.serve.vllm.step_times import StepTimes, step_sizes
 
 __all__ = ["Engine", "measure_steps"]
@@ -182,19 +182,19 @@ def _steady_s(engine: Engine, clock: Clock, size: int) -> float:
     for number in range(size):
         prompt = engine.prompt_of(size * 1_000_003 + number, _PROMPT_TOKENS)
         engine.add(f"decode-{size}-{number}", prompt, _ENDLESS)
-    ends: list[float] = []
+    ends: list[Theirs] = []
     while len(ends) <= _NUM_STEPS:
         if sum(bool(each.new_token_ids) for each in engine.step()) == size:
-            ends.append(clock.phantom_s())
+            ends.append(clock.mark())
     engine.abort()
-    return min(after - before for before, after in itertools.pairwise(ends))
+    return min(seconds_between(before, after) for before, after in itertools.pairwise(ends))
 
 
 def _prompt_s(engine: Engine, clock: Clock, tokens: int, turn: int) -> float:
     """Seconds of a step with one prompt, from an idle device."""
     prompt = engine.prompt_of(tokens * 1_000_003 + turn, tokens)
-    begin_s = clock.phantom_s()
+    begin = clock.mark()
     engine.add(f"prompt-{tokens}-{turn}", prompt, 1)
     while engine.has_work:
         engine.step()
-    return clock.phantom_s() - begin_s
+    return seconds_between(begin, clock.mark())

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.vllm.step_times import StepTimes
 
-__all__ = ["Clock", "StepsByTime", "make_executor"]
+__all__ = ["Clock", "StepsByTime", "make_executor", "seconds_between"]
 
 Theirs: TypeAlias = Any
 """An object of vLLM, which has no type here."""
@@ -37,18 +37,27 @@ class Clock:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.device_free_s = 0.0
-        self._phantom_s = time.perf_counter
-        # Where it is asked and no work was given for a while, the phantom's clock goes on as the
-        # real one does. So nobody else may ask it: a run would depend on the machine's speed.
+        # Where it is asked for the time, and no work was given for a while, the phantom's clock
+        # goes on as the real one does. So nobody may ask it: a run would depend on the machine.
         for name, clock in _real_clocks().items():
             setattr(time, name, clock)
 
-    def phantom_s(self) -> float:
-        """When the phantom has done all that it was given; to be asked right after that."""
+    def mark(self) -> Theirs:
+        """The moment when the phantom has done all that it was given: an event of CUDA, of which
+        two tell the seconds between them (seconds_between).
+        """
         import torch
 
         torch.cuda.synchronize()
-        return self._phantom_s()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        event.synchronize()
+        return event
+
+
+def seconds_between(first: Theirs, second: Theirs) -> float:
+    """By the phantom's clock, between two moments of Clock.mark."""
+    return float(first.elapsed_time(second)) / 1e3
 
 
 class StepsByTime:
