@@ -195,7 +195,8 @@ LOOPS_TEXT: Final = (
     "Of {number} rows the median error of the time for each token after the first is "
     "{tpot:.0f} %, of the time to the first token {ttft:.0f} % where requests come evenly and "
     "{burst:.0f} % where those of all users come at once; the measured time to the first token is "
-    "between the two in {between}. Times are means, in milliseconds."
+    "between the two in {between}. End to end, which follows from both, the median error is "
+    "{e2e:.0f} % evenly and {e2e_burst:.0f} % at once. Times are means, in milliseconds."
 )
 LOOPS_NOTES: Final = (
     "How many requests each user sent, whether all users began at once, and with which limits the "
@@ -218,16 +219,20 @@ def loops_part(loops: dict[str, Any]) -> str:
     published = list(csv.DictReader(LOOPS.open(encoding="utf-8")))
     number = len(published)
     rows: list[str] = []
-    errors: dict[str, list[float]] = {"ttft": [], "burst": [], "tpot": []}
+    errors: dict[str, list[float]] = {
+        name: [] for name in ("ttft", "burst", "tpot", "e2e", "e2e_burst")
+    }
     between = 0
     answers = zip(published, loops["rows"][:number], loops["rows"][number:], strict=True)
     for row, evenly, at_once in answers:
-        ttft, tpot = float(row["ttft_ms"]), float(row["tpot_ms"])
+        ttft, tpot, gaps = float(row["ttft_ms"]), float(row["tpot_ms"]), int(row["output"]) - 1
         first, burst, each = (
             1e3 * evenly["ttft_s"], 1e3 * at_once["ttft_s"], 1e3 * evenly["tpot_s"],
         )  # fmt: skip
         for name, error in (
             ("ttft", first / ttft - 1), ("burst", burst / ttft - 1), ("tpot", each / tpot - 1),
+            ("e2e", (first + gaps * each) / (ttft + gaps * tpot) - 1),
+            ("e2e_burst", (burst + gaps * 1e3 * at_once["tpot_s"]) / (ttft + gaps * tpot) - 1),
         ):  # fmt: skip
             errors[name].append(abs(error))
         between += min(first, burst) <= ttft <= max(first, burst)
