@@ -126,8 +126,8 @@ def page(results: dict[str, Any]) -> str:
         "# `ullage serve`: an hour of traffic, and measured servers",
         made_by("benchmarks.serving.serve", torch=results["hour"]["document"]["torch"]),
         (
-            f"The engine is vLLM {engine['version']} on the phantom, with its own scheduler and blocks "
-            f"([serve.md](../guide/serve.md))."
+            f"The engine is vLLM {engine['version']} on the phantom, with its own scheduler and "
+            f"blocks ([serve.md](../guide/serve.md))."
         ),
         hour_part(results["hour"]),
     ]
@@ -206,9 +206,9 @@ LOOPS_NOTES: Final = (
     "without CUDA graphs and with NCCL's all-reduce in place of vLLM's own. At 128 users and 4,096 "
     "tokens the cache is full, and requests wait for it. At 64 and 128 users the times for each "
     "token are too short here: scheduling and detokenizing on the CPU, which grow with the number "
-    "of users, are not counted, and a likely reason. Nothing was fitted to these rows. The source has "
-    "ten more of this model in bf16, with answers of 1,024 tokens, and rows of other models, which "
-    "were not run."
+    "of users, are not counted, and a likely reason. Nothing was fitted to these rows. The source "
+    "has ten more of this model in bf16, with answers of 1,024 tokens, and rows of other models, "
+    "which were not run."
 )
 LOOPS_HEAD: Final = (
     "| prompt | output | users | first, measured | evenly | at once | each, measured | evenly "
