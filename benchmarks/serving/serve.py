@@ -187,7 +187,7 @@ HOUR_TOOK: Final = (
     "One run took {cpu:.1f} minutes of a processor. Two ran side by side, and a lot of other work "
     "beside them (a load of {load} on two cores), so that the clock on the wall says {wall:.0f} "
     "minutes: {start_s:.0f} s to start the engine, {measure_s:.0f} s to measure its steps, "
-    "{replay_s:.0f} s for {steps:,} steps. The two runs gave {same} figures, to the last digit."
+    "{replay_s:.0f} s for {steps:,} steps. The two runs gave {same} figures to the last digit."
 )
 LOOPS_TEXT: Final = (
     "{model} on {tp} H100 SXM, bf16, closed loops; measured with vLLM {vllm_version} "

@@ -2,7 +2,7 @@
 
 json.dumps(serve_document(report), indent=2)
 
-Two runs of one command give the same document, but for `real_s`.
+`real_s` is what the phases took on this machine, and differs from run to run.
 """
 
 from __future__ import annotations

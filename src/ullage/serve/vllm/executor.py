@@ -56,8 +56,10 @@ class Clock:
 
 
 def seconds_between(first: Theirs, second: Theirs) -> float:
-    """By the phantom's clock, between two moments of Clock.mark."""
-    return float(first.elapsed_time(second)) / 1e3
+    """By the phantom's clock, between two moments of Clock.mark; in whole microseconds, as the last
+    digits of sums hang on what came before.
+    """
+    return round(float(first.elapsed_time(second)) / 1e3, 6)
 
 
 class StepsByTime:
