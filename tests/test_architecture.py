@@ -25,6 +25,7 @@ from ullage.cli.options.estimate import EstimateOptions
 from ullage.cli.options.fit import FitOptions
 from ullage.cli.options.run import RunOptions
 from ullage.cli.segments import SegmentsOptions
+from ullage.cli.serve import ServeOptions
 from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.estimate.training.recipe import Recipe
 from ullage.protocol import variables
@@ -42,7 +43,7 @@ LAYERS = (
     ("phantom", "explain", "runtime", "watch"),
     ("whatif",),
     ("runs",),
-    ("plan", "gate"),
+    ("plan", "gate", "serve"),
     ("report",),
     ("api",),
     ("testing", "ui"),
@@ -64,6 +65,7 @@ MAY_IMPORT_TORCH = (
     "techniques",
     "programs",
     "runtime",
+    "serve/vllm",
     "phantom/bootstrap.py",
     "phantom/fork.py",
     "phantom/site",
@@ -128,6 +130,10 @@ FLAGS = {
         "--which-gpu", "--largest", "--knobs", "--models", "--time", "--price", "--interconnect",
         "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
+    "serve": {
+        "program", "--gpu", "--traffic", "--slo", "--python", "-o", "--output", "--json", "--force",
+        "--quiet",
+    },
     "scrub": {"file", "-o", "--output", "--word", "--key", "--force"},
     "gpus": {"name", "--json"},
     "explain": {
@@ -159,6 +165,7 @@ WITHOUT = {
         "gpus": "ullage.gpus is the catalogue itself",
         "nvml": "becomes a program of others",
         "scrub": "writes a file",
+        "serve": "beside the estimate of a server, in serving",
         "ui": "serves a page",
     },
     "report/text": {
@@ -362,7 +369,9 @@ def test_who_uses_a_variable_is_named_by_it(path: Path) -> None:
 
 
 # Python starts these in a process of their own, by their path or with -m.
-STARTED = ("phantom/bootstrap.py", "phantom/site/", "programs/")
+STARTED = (
+    "phantom/bootstrap.py", "phantom/site/", "programs/", "serve/vllm/entrance.py",
+)  # fmt: skip
 # `clock/` is read by its benchmark alone so far.
 ENTRANCES = (
     "__init__.py", "api/", "cli/", "ui/", "testing/", "pytest_plugin.py", "callbacks/", "clock/",
@@ -612,6 +621,7 @@ def test_what_a_function_takes_is_typed(path: Path) -> None:
         ("fit", FitOptions),
         ("run", RunOptions),
         ("segments", SegmentsOptions),
+        ("serve", ServeOptions),
     ],
 )
 def test_a_record_of_options_has_every_parameter(verb: str, record: type[object]) -> None:

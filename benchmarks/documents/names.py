@@ -36,6 +36,8 @@ _NAME = re.compile(r"\bullage((?:\.(?!toml\b|lock\b|scenario\b)[a-zA-Z]\w*)+)")
 FOREIGN_OPTIONS = {
     "--nproc-per-node": "torchrun",
     "--pdb": "pytest",
+    "--save-detailed": "vllm bench serve",
+    "--save-result": "vllm bench serve",
 }
 # Files of users, and of other projects.
 FOREIGN_FILES = {

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     from ullage.api.record import Recorded, read_recording, record_program
     from ullage.api.run import Run, run
     from ullage.api.segments import Segmentations, compare_segments
-    from ullage.api.serving import ServingAnswer, estimate_serving
+    from ullage.api.serving import (
+        ServedTraffic,
+        ServingAnswer,
+        estimate_serving,
+        serve_traffic,
+    )
     from ullage.api.sweep import Sweep, sweep
     from ullage.api.watch import read_samples, watch_gpus
     from ullage.api.what_if import WhatIf, what_if
@@ -68,6 +73,7 @@ __all__ = [
     "Run",
     "Sample",
     "Segmentations",
+    "ServedTraffic",
     "ServingAnswer",
     "SnapshotError",
     "SpecError",
@@ -93,6 +99,7 @@ __all__ = [
     "replay_alerts",
     "run",
     "run_ranks",
+    "serve_traffic",
     "sweep",
     "watch_gpus",
     "what_if",
@@ -117,6 +124,7 @@ _MODULES = {
     "Run": "ullage.api.run",
     "Sample": "ullage.watch.sample",
     "Segmentations": "ullage.api.segments",
+    "ServedTraffic": "ullage.api.serving",
     "ServingAnswer": "ullage.api.serving",
     "SnapshotError": "ullage.errors",
     "SpecError": "ullage.errors",
@@ -141,6 +149,7 @@ _MODULES = {
     "record_program": "ullage.api.record",
     "run": "ullage.api.run",
     "run_ranks": "ullage.api.ranks",
+    "serve_traffic": "ullage.api.serving",
     "sweep": "ullage.api.sweep",
     "watch_gpus": "ullage.api.watch",
     "what_if": "ullage.api.what_if",

@@ -62,6 +62,10 @@ VERBS = {
         "ullage.cli.estimate:estimate_command",
         "Estimate a model's memory from its configuration.",
     ),
+    "serve": (
+        "ullage.cli.serve:serve_command",
+        "Serve traffic with a real engine on a simulated GPU, in virtual time.",
+    ),
     "check": (
         "ullage.cli.check:check_command",
         "Check scenarios against their budgets and the lock file.",

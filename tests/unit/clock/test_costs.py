@@ -304,3 +304,30 @@ def test_grouped_products_are_counted_once() -> None:
         512,
     )
     assert cost_of(H100, multiplied).duration.s < 1e-5
+
+
+CACHE = (
+    "_ZN4vllm30reshape_and_cache_flash_kernelI13__nv_bfloat16S1_LNS_18Fp8KVCacheDataTypeE0EEEvPKT_"
+    "S5_PT0_S7_PKlllllliiiPKfSB_i"
+)
+
+
+@pytest.mark.parametrize(
+    "name", [CACHE, "fusedQKNormRopeKernel", "_post_update_kernel", "_gather_block_tables_kernel"]
+)
+def test_a_kernel_that_gets_the_whole_cache_touches_little_of_it(name: str) -> None:
+    """vLLM hands the whole cache to a kernel that writes a step's keys and values into it."""
+    whole_cache = launch(name, 512, 16_384, 16_384, 70 << 30)
+    cost = cost_of(H100, whole_cache, Interconnect())
+    assert cost.category is Category.MEMORY_BOUND
+    assert cost.duration.high_s < 1e-4
+
+
+def test_attention_over_pages_does_not_read_the_cache_of_all_requests() -> None:
+    """What looks like sizes in its arguments is not taken for any."""
+    name = "_ZN7cutlass13device_kernelIN5flash20enable_sm90_or_laterINS1_16FlashAttnFwdSm90E"
+    alone = launch(name, 512, 1 << 20, 1 << 20)
+    paged = launch(name, 512, 1 << 20, 1 << 20, 60 << 30)
+    cost = cost_of(H100, paged, Interconnect())
+    assert cost.category is Category.ATTENTION and "pages" in cost.duration.basis
+    assert cost.duration.s <= cost_of(H100, alone, Interconnect()).duration.s * 2

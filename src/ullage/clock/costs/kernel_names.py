@@ -58,6 +58,24 @@ _RULES: Final = tuple(
         (r"^triton_(poi|for)_", Rule.POINTWISE),
         (r"^triton_(red|per|split_scan|spl)_", Rule.REDUCTION),
         (r"flash_(fwd|bwd)_|fmha_cutlass|FlashAttn(Fwd|Bwd)", Rule.ATTENTION),
+        # vLLM's, which get the whole cache, or tables of all requests or positions, and touch a
+        # step's rows; and behind whose arguments much may lie by chance.
+        (
+            (
+                r"reshape_and_cache|concat_and_cache|gather_cache|k_quant_and_cache"
+                r"|rotary_embedding_kernel|[qQ][kK]_?[nN]orm_?[rR]ope"
+                r"|_ZN4vllm\d+(fused_add_)?rms_norm_kernel|_ZN4vllm\d+act_and_mul_kernel"
+            ),
+            Rule.SMALL,
+        ),
+        (
+            (
+                r"^_(post_update|apply_write|gather_block_tables|compute_slot_mappings|prepare_\w+"
+                r"|combine_sampled_and_draft_tokens|get_num_sampled_and_rejected)_kernel$"
+            ),
+            Rule.SMALL,
+        ),
+        (r"^_gumbel_sample_kernel$", Rule.ONCE),
         (
             (
                 r"one_shot_all_reduce|two_shot_all_reduce|multimem_|all_to_all_|all_gather_kernel"

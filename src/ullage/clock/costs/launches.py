@@ -39,6 +39,9 @@ __all__ = ["fused_attention_cost", "launch_cost"]
 # repeats one of the forward pass. Source: Chowdhery et al., PaLM, arXiv:2204.02311, appendix B.
 _COUNTED_BACKWARD: Final = 2.0
 _TEMPLATE_BLOCK: Final = 128
+# Keys in pages: the kernel of an inference engine gets the cache of all requests.
+_CACHE_BYTES, _CACHE_SHARE = 1 << 30, 16
+_PAGED: Final = "keys are in pages: how many are read is not in the launch; without them"
 # A round of one block that reads two numbers, one by the other's value. Assumed: 0.8 us, as two
 # accesses to the memory of 0.4 us (Luo et al., arXiv:2402.13499, table 4: 0.25 to 0.5 us).
 _ROUND_S: Final = 0.8e-6
@@ -59,6 +62,11 @@ def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
     """The cost of a launch."""
     rule = rule_of(launch.name)
     name = short_name(launch.name)
+    if rule is Rule.ATTENTION and _is_paged(launch):
+        most = launch.num_blocks * launch.block_threads * _IN_FLIGHT
+        num_bytes = min(sum(sorted(launch.operand_bytes)[:-1]), most)
+        time = moved(gpu, Traffic.of(num_bytes, 0.5, 2.0), _PAGED)
+        return Cost(time, Category.ATTENTION, name)
     if rule is Rule.ATTENTION:
         attention = read_attention(launch)
         if attention is not None:
@@ -85,6 +93,12 @@ def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
         time = at_least(time, _by_threads(gpu, launch, moves))
     category = Category.UNKNOWN if rule is Rule.UNKNOWN else Category.MEMORY_BOUND
     return Cost(time, category, name)
+
+
+def _is_paged(launch: KernelLaunch) -> bool:
+    """Whether one operand is so much larger than all others that it is a server's whole cache."""
+    *others, largest = sorted(launch.operand_bytes) or [0]
+    return largest > _CACHE_BYTES and largest > _CACHE_SHARE * sum(others)
 
 
 def fused_attention_cost(gpu: Gpu, work: FusedAttention) -> Cost:

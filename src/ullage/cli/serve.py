@@ -1,0 +1,80 @@
+"""`ullage serve`: a real engine on the phantom with traffic, in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from ullage.cli.options import flags
+from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
+from ullage.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The parameters of `ullage serve`, named as there."""
+
+    program: tuple[str, ...]
+    gpu: str
+    traffic: str | None
+    slo: str | None
+    python: str | None
+    output: Path | None
+    as_json: bool
+    force: bool
+    quiet: bool
+
+
+@click.command("serve", context_settings={"allow_interspersed_args": False})
+@flags.program
+@click.option(
+    "--gpu", metavar="NAME", default="h100-80gb", help="GPU (see `ullage gpus`); default: an H100."
+)
+@click.option(
+    "--traffic",
+    metavar="FILE|KIND:...",
+    help="Trace, or a generator: poisson:rate=2,prompt=1000,output=200,duration=10m.",
+)
+@click.option("--slo", metavar="TEXT", help="Objective, for example ttft=1s,tpot=50ms.")
+@flags.python
+@flags.document_output
+@flags.as_json
+@flags.force
+@flags.quiet
+@flags.as_record(ServeOptions)
+def serve_command(options: ServeOptions) -> int:
+    """Serve traffic with a real engine on a simulated GPU, in virtual time: latency, goodput,
+    preemptions, and what the cache held.
+
+    \b
+    ullage serve --gpu h100-80gb --traffic trace.csv -- vllm serve llama-3.1-8b
+    ullage serve --traffic azure-conv:duration=1h --slo ttft=1s -- vllm serve MODEL
+
+    Exits with 0, with 1 if some requests can never be answered, 2 if the engine did not start.
+    """
+    if options.traffic is None:
+        raise SpecError(
+            "no traffic: add --traffic FILE, or such as --traffic poisson:rate=2,prompt=1000,"
+            "output=200"
+        )
+    check_files(("--output", options.output), force=options.force)
+    from ullage.api.serving import serve_traffic
+    from ullage.report.text.serve import print_serve, serve_line
+
+    run = serve_traffic(
+        options.program,
+        options.traffic,
+        gpu=options.gpu,
+        python=options.python,
+        slo=options.slo,
+        stdout_to_stderr=True,
+    )
+    target = Output(
+        is_json=options.as_json, is_quiet=options.quiet, path=options.output, force=options.force
+    )
+    is_written = write_result(
+        target, lambda: run.document, lambda: target.show(run.report, serve_line, print_serve), []
+    )
+    return run.exit_code if is_written else UNWRITABLE

@@ -1,0 +1,195 @@
+"""What became of the requests of a server, as columns; read from the engine's process.
+
+outcome = read_outcome(document, traffic)
+outcome.ttft_s, outcome.tpot_s, outcome.e2e_s       # NAN where there is none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ullage.serve.traffic import Traffic
+
+__all__ = ["Engine", "Levels", "Outcome", "read_outcome"]
+
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The engine as it started, by its own figures.
+
+    Attributes:
+        name, version: such as "vllm" and "0.32.0".
+        weights_bytes, peak_activation_bytes: of the model, and of the profiled step beside it, with
+            the engine's estimate of its CUDA graphs.
+        kv_cache_bytes, num_blocks, block_tokens: of the cache.
+        kv_cache_tokens, max_concurrency: what it prints as the size of the cache, and how many
+            requests of max_model_len fit.
+        device_used_bytes, device_bytes: of the whole device, once the engine is ready.
+        utilization_frac: the share of the device that it was given.
+        max_model_len, max_num_seqs, max_num_batched_tokens: its limits.
+        is_async, has_prefix_caching, has_graphs: what it has switched on.
+        tensor_parallel: the GPUs that share a layer.
+        ignored: words of its command line that are of its HTTP server.
+    """
+
+    name: str
+    version: str
+    weights_bytes: int
+    peak_activation_bytes: int
+    kv_cache_bytes: int
+    num_blocks: int
+    block_tokens: int
+    kv_cache_tokens: int
+    max_concurrency: float
+    device_used_bytes: int
+    device_bytes: int
+    utilization_frac: float
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    is_async: bool
+    has_prefix_caching: bool
+    has_graphs: bool
+    tensor_parallel: int
+    ignored: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Queue and cache over time: at `time_s` so many requests run and wait, and such a share of the
+    cache's blocks is in use.
+    """
+
+    time_s: Floats
+    running: Counts
+    waiting: Counts
+    usage_frac: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the requests.
+
+    Attributes:
+        engine: the engine.
+        traffic: the requests; all columns below are in their order.
+        arrival_s: in a closed loop, when they were sent.
+        begin_s, first_token_s, end_s: when each was in a step for the first time, had its first
+            token and its last; NAN: never.
+        output_tokens: tokens that each got.
+        cached_tokens: tokens of its prompt that were in the prefix cache.
+        num_preemptions: how often it lost its blocks and was computed again.
+        usage_frac: the cache's occupancy when it arrived; NAN: it was not sent.
+        rejected: requests that the engine refused, and why.
+        levels: over time.
+        usage_peak_frac, usage_mean_frac: the cache's occupancy, of all steps and over time.
+        duration_s: until the last answer.
+        num_steps: of the engine.
+        device_s, prompt_s, attention_s: seconds of all steps, of those with tokens of prompts, and
+            of attention.
+        step_times: the measured steps: by "decode" and "prefill", the "tokens" and "seconds".
+        left_out: layers whose attention has no time.
+        real_s: what the phases took on this machine; not a result, and different in each run.
+    """
+
+    engine: Engine
+    traffic: Traffic
+    arrival_s: Floats
+    begin_s: Floats
+    first_token_s: Floats
+    end_s: Floats
+    output_tokens: Counts
+    cached_tokens: Counts
+    num_preemptions: Counts
+    usage_frac: Floats
+    rejected: Mapping[int, str]
+    levels: Levels
+    usage_peak_frac: float
+    usage_mean_frac: float
+    duration_s: float
+    num_steps: int
+    device_s: float
+    prompt_s: float
+    attention_s: float
+    step_times: Mapping[str, Any]
+    left_out: tuple[str, ...]
+    real_s: Mapping[str, float]
+
+    @property
+    def ttft_s(self) -> Floats:
+        """From the arrival to the first token."""
+        return self.first_token_s - self.arrival_s
+
+    @property
+    def e2e_s(self) -> Floats:
+        """From the arrival to the last token."""
+        return self.end_s - self.arrival_s
+
+    @property
+    def queue_s(self) -> Floats:
+        """From the arrival to the first step."""
+        return self.begin_s - self.arrival_s
+
+    @property
+    def tpot_s(self) -> Floats:
+        """Between two tokens after the first, on average; NAN where there is one token."""
+        gaps = (self.output_tokens - 1).astype(np.float64)
+        return (self.end_s - self.first_token_s) / np.where(gaps > 0, gaps, np.nan)
+
+    @property
+    def is_answered(self) -> npt.NDArray[np.bool_]:
+        """Whether requests have all their tokens."""
+        return np.isfinite(self.end_s)
+
+    @property
+    def num_stuck(self) -> int:
+        """Requests that were accepted and never end: the cache is too small for them."""
+        return len(self.traffic) - int(self.is_answered.sum()) - len(self.rejected)
+
+
+def read_outcome(document: Mapping[str, Any], traffic: Traffic) -> Outcome:
+    """Reads what ullage.serve.vllm.entrance writes."""
+    requests, levels, engine = document["requests"], document["levels"], document["engine"]
+    return Outcome(
+        engine=Engine(**{**engine, "ignored": tuple(engine["ignored"])}),
+        traffic=traffic,
+        arrival_s=_floats(requests["arrival_s"]),
+        begin_s=_floats(requests["begin_s"]),
+        first_token_s=_floats(requests["first_token_s"]),
+        end_s=_floats(requests["end_s"]),
+        output_tokens=_counts(requests["output_tokens"]),
+        cached_tokens=_counts(requests["cached_tokens"]),
+        num_preemptions=_counts(requests["num_preemptions"]),
+        usage_frac=_floats(requests["usage_frac"]),
+        rejected={int(index): why for index, why in document["rejected"].items()},
+        levels=Levels(
+            _floats(levels["time_s"]), _counts(levels["running"]), _counts(levels["waiting"]),
+            _floats(levels["usage_frac"]),
+        ),
+        usage_peak_frac=document["usage_peak_frac"],
+        usage_mean_frac=document["usage_mean_frac"],
+        duration_s=document["end_s"],
+        num_steps=document["num_steps"],
+        device_s=document["device_s"],
+        prompt_s=document["prompt_s"],
+        attention_s=document["attention_s"],
+        step_times=document["step_times"],
+        left_out=tuple(document["attention_left_out"]),
+        real_s=document["real_s"],
+    )  # fmt: skip
+
+
+def _floats(values: Sequence[float | None]) -> Floats:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _counts(values: Sequence[int]) -> Counts:
+    return np.array(values, dtype=np.int64)

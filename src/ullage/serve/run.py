@@ -1,0 +1,133 @@
+"""Serves traffic with a real engine on the phantom: starts it, and reads what it leaves.
+
+served = serve(["vllm", "serve", "llama-3.1-8b"], traffic, gpu="h100-80gb", python=None)
+served.outcome.ttft_s
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from ullage.errors import EnvironmentProblem, SpecError
+from ullage.models.config import FILE_NAME
+from ullage.models.find import find_config
+from ullage.phantom.device import choose_device
+from ullage.phantom.rank import choose_ranks
+from ullage.runs.job import make_job, make_options
+from ullage.runs.one import run_job
+from ullage.serve.outcome import Outcome, read_outcome
+from ullage.serve.task import Task, write_task
+from ullage.serve.traffic import Traffic
+
+if TYPE_CHECKING:
+    from ullage.explain.run import RunReport
+
+__all__ = ["Served", "check_command", "serve", "tensor_parallel"]
+
+_PROGRAM: Final = Path(__file__).parent / "vllm" / "entrance.py"
+_COMMAND: Final = ("vllm", "serve")
+# vLLM shares layers among processes; one process is what runs here.
+_SEVERAL: Final = {
+    "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp", "--nnodes",
+}  # fmt: skip
+_TENSOR_PARALLEL: Final = {"--tensor-parallel-size", "-tp"}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server's run.
+
+    Attributes:
+        command: the words of the engine's command line.
+        gpu: the GPU's name in the catalogue.
+        outcome: what became of the requests.
+        report: the run on the phantom, with the memory of the whole device.
+    """
+
+    command: tuple[str, ...]
+    gpu: str
+    outcome: Outcome
+    report: RunReport
+
+
+def serve(
+    command: Sequence[str],
+    traffic: Traffic,
+    *,
+    gpu: str,
+    python: str | None = None,
+    stdout_to_stderr: bool = True,
+) -> Served:
+    """Runs the engine with the traffic, until all requests have their answer or never will.
+
+    Args:
+        command: `vllm serve MODEL ...`; the model is found as by `ullage estimate`, and only its
+            configuration is needed.
+        gpu: a GPU of the catalogue.
+        python: the interpreter of the environment with vLLM; None: this one.
+
+    Raises:
+        SpecError: the command or the model cannot be served here.
+        EnvironmentProblem: the engine did not start, or failed; its own output says why.
+    """
+    model = check_command(command)
+    config = find_config(model).config
+    with TemporaryDirectory(prefix="ullage-serve-") as name:
+        directory = Path(name)
+        folder = directory / "model"
+        folder.mkdir()
+        (folder / FILE_NAME).write_text(json.dumps(dict(config.fields)), encoding="utf-8")
+        result = directory / "result.json"
+        arguments = [str(folder) if word == model else word for word in command[2:]]
+        device = choose_device(gpu)
+        task = Task(
+            tuple(arguments), str(folder / FILE_NAME), device.gpu.slug, traffic, str(result)
+        )
+        words = [str(_PROGRAM), str(write_task(task, directory))]
+        # What steers the engine does not hang on values of the device; to follow them takes long.
+        options = make_options(clock="virtual", values=False)
+        ranks = tensor_parallel(command)
+        if ranks > 1:
+            options = replace(options, rank=choose_ranks((0,), ranks, ranks)[0])
+        job = make_job(words, device=device, python=python, options=options)
+        report = run_job(job, None, stdout_to_stderr=stdout_to_stderr)
+        if not result.is_file():
+            raise EnvironmentProblem(
+                f"{' '.join(command)} did not come to its end on the phantom (exit code "
+                f"{report.program.exit_code}): see its output above"
+            )
+        document = json.loads(result.read_text(encoding="utf-8"))
+    return Served(tuple(command), device.gpu.slug, read_outcome(document, traffic), report)
+
+
+def check_command(command: Sequence[str]) -> str:
+    """The model of a command; SpecError where the command cannot be served here."""
+    shown = " ".join(command)
+    if tuple(command[:2]) != _COMMAND:
+        raise SpecError(f"found {shown!r}; expected a server's command: vllm serve MODEL ...")
+    for word in command[2:]:
+        if word.partition("=")[0] in _SEVERAL:
+            raise SpecError(
+                f"{word!r}: several GPUs are not simulated here; leave it out, or choose a GPU "
+                "with room for the whole model"
+            )
+    if len(command) < 3 or command[2].startswith("-"):
+        raise SpecError(f"{shown!r} names no model; write it first: vllm serve MODEL ...")
+    return command[2]
+
+
+def tensor_parallel(command: Sequence[str]) -> int:
+    """The GPUs that share each layer; SpecError where the words say no number."""
+    for index, word in enumerate(command):
+        name, equals, value = word.partition("=")
+        if name in _TENSOR_PARALLEL:
+            text = value if equals else "".join(command[index + 1 : index + 2])
+            if not text.isdecimal() or int(text) < 1:
+                raise SpecError(f"{word!r}: found {text!r}; expected a number of GPUs")
+            return int(text)
+    return 1

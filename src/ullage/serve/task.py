@@ -1,0 +1,69 @@
+"""What `ullage serve` hands to the program in the engine's process: a JSON and an .npz file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ullage.serve.traffic import Traffic
+
+__all__ = ["Task", "read_task", "write_task"]
+
+_COLUMNS = (
+    "arrival_s", "prompt_tokens", "output_tokens", "class_index", "block_hashes", "block_offsets",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The order.
+
+    Attributes:
+        arguments: the words after `vllm serve`, the model a directory first.
+        config: the model's config.json.
+        gpu: the GPU's name in the catalogue.
+        traffic: the requests.
+        result: the file for the outcome.
+    """
+
+    arguments: tuple[str, ...]
+    config: str
+    gpu: str
+    traffic: Traffic
+    result: str
+
+
+def write_task(task: Task, directory: Path) -> Path:
+    """Writes an order into a directory; returns the file that read_task reads."""
+    traffic = task.traffic
+    np.savez(directory / "traffic.npz", **{name: getattr(traffic, name) for name in _COLUMNS})
+    others = {
+        "source": traffic.source, "classes": traffic.classes, "block_tokens": traffic.block_tokens,
+        "num_users": traffic.num_users, "num_left_out": traffic.num_left_out,
+    }  # fmt: skip
+    document = {
+        "arguments": task.arguments, "config": task.config, "gpu": task.gpu,
+        "result": task.result, "traffic": others,
+    }  # fmt: skip
+    path = directory / "task.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def read_task(path: Path) -> Task:
+    """Reads what write_task wrote."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    others = document["traffic"]
+    with np.load(path.parent / "traffic.npz") as columns:
+        traffic = Traffic(
+            classes=tuple(others.pop("classes")),
+            **{name: columns[name] for name in _COLUMNS},
+            **others,
+        )
+    return Task(
+        tuple(document["arguments"]), document["config"], document["gpu"], traffic,
+        document["result"],
+    )  # fmt: skip

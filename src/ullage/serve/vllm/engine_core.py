@@ -1,0 +1,200 @@
+"""vLLM's engine core in this process, started as `vllm serve` starts it, with dummy weights.
+
+engine = Engine(["MODEL", "--max-model-len", "8192"])
+engine.add("first", prompt, 200)
+outputs = engine.step()
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ullage.serve.attention_times import AttentionTimes
+from ullage.serve.vllm.executor import Clock, Theirs, make_executor, seconds_between
+from ullage.serve.vllm.step_times import StepTimes, step_sizes
+
+__all__ = ["Engine", "measure_steps"]
+
+FIRST_TOKEN: Final = 100
+"""Every vocabulary has the numbers from here to its end, and few of them end a text."""
+_PROMPT_TOKENS: Final = 16
+_ENDLESS: Final = 64
+# Steps of each size that are measured; the median counts.
+_NUM_STEPS: Final = 3
+
+
+class Engine:
+    """The engine, and how requests get into it.
+
+    Attributes:
+        ignored: words of the command that are of the HTTP server, or that vLLM does not know.
+    """
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.model_executor.models import registry
+        from vllm.usage.usage_lib import UsageContext
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+        from vllm.v1.engine.llm_engine import LLMEngine
+        from vllm.v1.executor.abstract import Executor
+
+        # vLLM would inspect the model in a process of its own, which imports everything again.
+        registry._run_in_subprocess = lambda look: look()
+        parser = FlexibleArgumentParser()
+        parser.add_argument("model_tag", nargs="?")
+        AsyncEngineArgs.add_cli_args(parser)
+        parsed, self.ignored = parser.parse_known_args(list(arguments))
+        parsed.model = parsed.model_tag or parsed.model
+        theirs = AsyncEngineArgs.from_cli_args(parsed)
+        theirs.load_format, theirs.skip_tokenizer_init = "dummy", True
+        if theirs.tensor_parallel_size > 1:
+            _become_a_rank(theirs)
+        context = UsageContext.OPENAI_API_SERVER
+        self.config = theirs.create_engine_config(context)
+        kind = make_executor(Executor.get_class(self.config))
+        engine = LLMEngine(self.config, kind, log_stats=True, usage_context=context)
+        self.core = engine.engine_core.engine_core
+        self.executor, self.scheduler = self.core.model_executor, self.core.scheduler
+        self.executor.scheduler = self.scheduler
+        self._inputs, self._tasks = engine.input_processor, engine.get_supported_tasks()
+
+    def add(self, name: str, prompt: list[int], output: int) -> None:
+        """Adds a request.
+
+        Raises:
+            ValueError: the engine refuses it, as the server would.
+        """
+        import vllm.exceptions
+        from vllm import SamplingParams
+
+        longest = self.config.model_config.max_model_len
+        if len(prompt) + output > longest:  # as vLLM's server answers, before its engine
+            raise ValueError(
+                f"a prompt of {len(prompt)} tokens and {output} more are beyond max_model_len, "
+                f"{longest}"
+            )
+        sampling = SamplingParams(max_tokens=output, ignore_eos=True, detokenize=False)
+        try:
+            request = self._inputs.process_inputs(
+                name, {"prompt_token_ids": prompt}, sampling, self._tasks
+            )
+        except getattr(vllm.exceptions, "VLLMClientError", ValueError) as error:
+            raise ValueError(str(error)) from None
+        request.external_req_id = name
+        self.core.add_request(*self.core.preprocess_add_request(request))
+
+    def step(self) -> list[Theirs]:
+        """One turn of the engine's loop; the outputs of requests that got tokens."""
+        outputs, was_executed = self.core.step_fn()
+        self.core.post_step(was_executed)
+        return [each for row in (outputs or {}).values() for each in row.outputs]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is in it, or a step whose tokens nobody has seen."""
+        return bool(self.scheduler.has_requests() or self.core.batch_queue)
+
+    def abort(self) -> None:
+        """Takes all requests out, and waits for the steps that were given."""
+        self.core.abort_requests(list(self.scheduler.requests))
+        while self.has_work:
+            self.step()
+
+    def prompt_of(self, number: int, tokens: int) -> list[int]:
+        """A prompt like that of no other number, from its fourth token on."""
+        base = min(10_000, self.config.model_config.get_vocab_size() - FIRST_TOKEN)
+        digits = [FIRST_TOKEN + number // base**power % base for power in range(4)]
+        return (digits + [FIRST_TOKEN] * (tokens - len(digits)))[:tokens]
+
+    def describe(self) -> dict[str, Any]:
+        """What the engine printed when it started, and where the memory went."""
+        import torch
+        import vllm
+
+        config, worker = self.config, self.executor.driver_worker.worker
+        cache, limits = config.cache_config, config.scheduler_config
+        free, total = torch.cuda.mem_get_info()
+        return {
+            "name": "vllm",
+            "version": vllm.__version__,
+            "weights_bytes": int(worker.model_runner.model_memory_usage),
+            "peak_activation_bytes": int(worker.peak_activation_memory),
+            "kv_cache_bytes": int(worker.available_kv_cache_memory_bytes),
+            "num_blocks": int(cache.num_gpu_blocks),
+            "block_tokens": int(cache.block_size),
+            "kv_cache_tokens": int(cache.kv_cache_size_tokens),
+            "max_concurrency": float(cache.kv_cache_max_concurrency),
+            "device_used_bytes": int(total - free),
+            "device_bytes": int(total),
+            "utilization_frac": float(cache.gpu_memory_utilization),
+            "max_model_len": int(config.model_config.max_model_len),
+            "max_num_seqs": int(limits.max_num_seqs),
+            "max_num_batched_tokens": int(limits.max_num_batched_tokens),
+            "is_async": bool(limits.async_scheduling),
+            "has_prefix_caching": bool(cache.enable_prefix_caching),
+            "has_graphs": not config.model_config.enforce_eager,
+            "tensor_parallel": int(config.parallel_config.tensor_parallel_size),
+            "ignored": list(self.ignored),
+        }
+
+
+def _become_a_rank(arguments: Theirs) -> None:
+    """This process is one rank of its job, the first; the others are not there.
+
+    They would be asked whether they share a machine with it, which they do, for a queue of
+    messages, which a launcher's ranks do not use, and for the buffers of vLLM's own all-reduce. So
+    NCCL's is used, which takes a little longer.
+    """
+    import torch
+    from vllm.distributed import parallel_state
+    from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+
+    def all_of(group: Theirs, source_rank: int = 0) -> list[bool]:
+        return [True] * torch.distributed.get_world_size(group)
+
+    arguments.distributed_executor_backend = "external_launcher"
+    arguments.disable_custom_all_reduce = True
+    parallel_state.in_the_same_node_as = all_of
+    MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
+
+
+def measure_steps(engine: Engine, clock: Clock, attention: AttentionTimes) -> StepTimes:
+    """Runs steps of many sizes on the phantom; what they take but for their attention."""
+    limits, cache = engine.config.scheduler_config, engine.config.cache_config
+    decode, prefill = {}, {}
+    _steady_s(engine, clock, 2)  # kernels are compiled, and tables are made
+    for size in step_sizes(min(limits.max_num_seqs, cache.num_gpu_blocks // 4)):
+        seconds = _steady_s(engine, clock, size)
+        decode[size] = max(0.0, seconds - attention.decode_s(size, _PROMPT_TOKENS + _NUM_STEPS))
+    longest = engine.config.model_config.max_model_len - 2
+    for size in step_sizes(min(limits.max_num_batched_tokens, longest)):
+        if size < 2:
+            continue
+        # The first step of a size may compile kernels. The clock counts no keys in pages.
+        _, prefill[size] = (_prompt_s(engine, clock, size, turn) for turn in range(2))
+    return StepTimes.of(decode, prefill)
+
+
+def _steady_s(engine: Engine, clock: Clock, size: int) -> float:
+    """Seconds from one step to the next where so many requests get a token in each."""
+    for number in range(size):
+        prompt = engine.prompt_of(size * 1_000_003 + number, _PROMPT_TOKENS)
+        engine.add(f"decode-{size}-{number}", prompt, _ENDLESS)
+    ends: list[Theirs] = []
+    while len(ends) <= _NUM_STEPS:
+        if sum(bool(each.new_token_ids) for each in engine.step()) == size:
+            ends.append(clock.mark())
+    engine.abort()
+    return min(seconds_between(before, after) for before, after in itertools.pairwise(ends))
+
+
+def _prompt_s(engine: Engine, clock: Clock, tokens: int, turn: int) -> float:
+    """Seconds of a step with one prompt, from an idle device."""
+    prompt = engine.prompt_of(tokens * 1_000_003 + turn, tokens)
+    begin = clock.mark()
+    engine.add(f"prompt-{tokens}-{turn}", prompt, 1)
+    while engine.has_work:
+        engine.step()
+    return seconds_between(begin, clock.mark())

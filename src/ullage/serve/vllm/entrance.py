@@ -1,0 +1,79 @@
+"""The program that `ullage serve` starts on the phantom, with --clock virtual.
+
+    entrance.py task.json            # see ullage.serve.task
+
+Its own output is that of vLLM; the outcome is written to the file that the task names.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ.update(
+    VLLM_ENABLE_V1_MULTIPROCESSING="0",  # the engine runs in this process
+    VLLM_NO_USAGE_STATS="1",
+    VLLM_USE_FLASHINFER_SAMPLER="0",  # it is built with a whole CUDA toolkit
+    HF_HUB_OFFLINE="1",
+)
+
+
+def _complete(path: Path) -> None:
+    """Names the model's class in its configuration, where it stands in none."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    kind = fields.get("model_type")
+    if "architectures" not in fields and kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        fields["architectures"] = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]
+        path.write_text(json.dumps(fields), encoding="utf-8")
+
+
+def main() -> None:
+    """Starts the engine, measures its steps, and sends the traffic."""
+    from ullage.gpus import find_gpu
+    from ullage.models.architecture import read_model
+    from ullage.models.config import read_config
+    from ullage.serve.attention_times import AttentionTimes
+    from ullage.serve.task import read_task
+    from ullage.serve.vllm.engine_core import Engine, measure_steps
+    from ullage.serve.vllm.executor import Clock, StepsByTime
+    from ullage.serve.vllm.replay import replay
+
+    begin_s = time.monotonic()
+    task = read_task(Path(sys.argv[1]))
+    _complete(Path(task.config))
+    clock, notes = Clock(), {}
+    engine = Engine(task.arguments)
+    notes["start_s"] = time.monotonic() - begin_s
+    described = engine.describe()
+    model = read_model(read_config(task.config))
+    attention = AttentionTimes(find_gpu(task.gpu), model, described["tensor_parallel"])
+    times = measure_steps(engine, clock, attention)
+    notes["measure_s"] = time.monotonic() - begin_s - notes["start_s"]
+    engine.executor.by_time = StepsByTime(clock, times, attention, engine.scheduler)
+    engine.core.reset_prefix_cache()
+
+    def say(text: str) -> None:
+        print(f"ullage serve: {text}", file=sys.stderr, flush=True)
+
+    gc.collect()
+    gc.freeze()  # what is there stays; to look at it again and again takes a fifth of the time
+    outcome = replay(engine, task.traffic, engine.executor.by_time, say)
+    notes["replay_s"] = time.monotonic() - begin_s - notes["start_s"] - notes["measure_s"]
+    document = {
+        "engine": described,
+        "step_times": times.document,
+        "attention_left_out": attention.left_out,
+        "real_s": notes,
+        **outcome,
+    }
+    Path(task.result).write_text(json.dumps(document), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

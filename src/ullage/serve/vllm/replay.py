@@ -1,0 +1,186 @@
+"""Sends traffic to an engine in virtual time, and notes what becomes of each request.
+
+    outcome = replay(engine, traffic, StepsByTime(clock, times, attention, engine.scheduler))
+
+A request is added before the first step that the engine schedules at or after its arrival. Where
+the engine has nothing to do, the clock goes on to the next arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from ullage.serve.traffic import Traffic
+from ullage.serve.vllm.engine_core import FIRST_TOKEN, Engine
+from ullage.serve.vllm.executor import StepsByTime, Theirs
+
+__all__ = ["replay"]
+
+_MOST_LEVELS: Final = 4096
+# A turn without a step, without tokens and without steps that are under way: after so many in a row
+# the requests that are left can never run.
+_STALLED_TURNS: Final = 8
+_PROGRESS_STEPS: Final = 20_000
+
+
+class _Levels:
+    """Queue and cache over time, at most _MOST_LEVELS rows: then every second one goes."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[float, int, int, float]] = []
+        self.peak_frac, self._area, self._last = 0.0, 0.0, (0.0, 0.0)
+        self._apart_s = 0.0
+
+    def note(self, now_s: float, running: int, waiting: int, usage: float) -> None:
+        """The state from now on."""
+        before_s, before = self._last
+        self._area += (now_s - before_s) * before
+        self._last = now_s, usage
+        self.peak_frac = max(self.peak_frac, usage)
+        if self.rows and now_s - self.rows[-1][0] < self._apart_s:
+            return
+        self.rows.append((now_s, running, waiting, usage))
+        if len(self.rows) > _MOST_LEVELS:
+            self._apart_s = 2 * max(self._apart_s, now_s / _MOST_LEVELS)
+            self.rows = self.rows[::2]
+
+    @property
+    def mean_frac(self) -> float:
+        """The mean occupancy over time."""
+        return self._area / self._last[0] if self._last[0] else 0.0
+
+
+class _Replay:
+    """The traffic on its way."""
+
+    def __init__(self, engine: Engine, traffic: Traffic, steps: StepsByTime) -> None:
+        self.engine, self.traffic, self.steps, self.clock = engine, traffic, steps, steps.clock
+        number = len(traffic)
+        self.next, self.num_open = 0, 0
+        self.arrival_s = traffic.arrival_s.tolist()
+        self.first_s: list[float | None] = [None] * number
+        self.end_s: list[float | None] = [None] * number
+        self.tokens = [0] * number
+        self.cached = [0] * number
+        self.usage: list[float | None] = [None] * number
+        self.failures: dict[int, str] = {}
+        self.levels = _Levels()
+
+    def admit(self) -> None:
+        """Adds the requests that have arrived."""
+        users = self.traffic.num_users
+        while self.next < len(self.traffic):
+            if users is not None:
+                if self.num_open >= users:
+                    return
+                self.arrival_s[self.next] = self.clock.now_s
+            elif self.arrival_s[self.next] > self.clock.now_s:
+                return
+            self._add(self.next)
+            self.next += 1
+
+    def _add(self, index: int) -> None:
+        output = int(self.traffic.output_tokens[index])
+        self.usage[index] = self.engine.scheduler.kv_cache_manager.usage
+        try:
+            self.engine.add(str(index), self.prompt(index), output)
+        except ValueError as error:
+            self.failures[index] = str(error)
+            return
+        self.num_open += 1
+
+    def prompt(self, index: int) -> list[int]:
+        """The tokens of a prompt: equal blocks are equal, and all else is like no other prompt."""
+        traffic, tokens = self.traffic, int(self.traffic.prompt_tokens[index])
+        row: list[int] = []
+        for block in traffic.blocks_of(index).tolist():
+            row += self.engine.prompt_of(int(block), traffic.block_tokens)
+        rest = tokens - len(row)
+        if rest <= 0:
+            return row[:tokens]
+        # Another first token than any block has.
+        own = self.engine.prompt_of(index, rest)
+        return [*row, FIRST_TOKEN - 1, *own[: rest - 1]]
+
+    def take(self, outputs: list[Theirs]) -> None:
+        """Notes tokens at the time that it is now."""
+        now_s = self.clock.now_s
+        for output in outputs:
+            index = int(output.request_id)
+            if output.prefill_stats is not None:
+                self.cached[index] = output.prefill_stats.num_cached_tokens
+            if output.new_token_ids:
+                self.tokens[index] += len(output.new_token_ids)
+                if self.first_s[index] is None:
+                    self.first_s[index] = now_s
+            if output.finish_reason is not None:
+                self.end_s[index] = now_s
+                self.num_open -= 1
+        scheduler = self.engine.scheduler
+        waiting = len(scheduler.requests) - len(scheduler.running)
+        usage = scheduler.kv_cache_manager.usage
+        self.levels.note(now_s, len(scheduler.running), waiting, usage)
+
+    def run(self, on_progress: Callable[[str], None]) -> None:
+        """Until every request has its answer, or those that are left can never run."""
+        number, stalled, reported = len(self.traffic), 0, 0
+        while True:
+            self.admit()
+            if not self.engine.has_work:
+                if self.next >= number:
+                    return
+                if self.traffic.num_users is None:
+                    self.clock.now_s = max(self.clock.now_s, self.arrival_s[self.next])
+                continue
+            before = self.steps.num_steps
+            outputs = self.engine.step()
+            self.take(outputs)
+            is_idle = self.steps.num_steps == before and not outputs
+            stalled = stalled + 1 if is_idle and not self.engine.core.batch_queue else 0
+            if stalled > _STALLED_TURNS:
+                if self.next >= number or self.traffic.num_users is not None:
+                    return
+                self.clock.now_s, stalled = max(self.clock.now_s, self.arrival_s[self.next]), 0
+            if self.steps.num_steps - reported >= _PROGRESS_STEPS:
+                reported = self.steps.num_steps
+                on_progress(f"{self.clock.now_s:,.0f} s of traffic, {reported:,} steps")
+
+    def document(self) -> dict[str, Any]:
+        """For JSON: columns by request, levels over time, and what the steps took."""
+        steps, rows, count = self.steps, self.levels.rows, len(self.traffic)
+        names = [str(index) for index in range(count)]
+        return {
+            "requests": {
+                "arrival_s": self.arrival_s,
+                "begin_s": [steps.begins_s.get(name) for name in names],
+                "first_token_s": self.first_s,
+                "end_s": self.end_s,
+                "output_tokens": self.tokens,
+                "cached_tokens": self.cached,
+                "num_preemptions": [steps.preempted[name] for name in names],
+                "usage_frac": self.usage,
+            },
+            "rejected": {str(index): why for index, why in self.failures.items()},
+            "num_sent": self.next,
+            "levels": {
+                name: [row[column] for row in rows]
+                for column, name in enumerate(("time_s", "running", "waiting", "usage_frac"))
+            },
+            "usage_peak_frac": self.levels.peak_frac,
+            "usage_mean_frac": self.levels.mean_frac,
+            "end_s": self.clock.now_s,
+            "num_steps": steps.num_steps,
+            "device_s": steps.device_s,
+            "prompt_s": steps.prompt_s,
+            "attention_s": steps.attention_s,
+        }
+
+
+def replay(
+    engine: Engine, traffic: Traffic, steps: StepsByTime, on_progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Sends the traffic; the outcome is a JSON document (see _Replay.document)."""
+    run = _Replay(engine, traffic, steps)
+    run.run(on_progress)
+    return run.document()

@@ -1,0 +1,73 @@
+"""`ullage serve` with the real vLLM, if the environment has it: a small Llama, without graphs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.phantom, pytest.mark.nightly]
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024,
+    "intermediate_size": 2048, "num_hidden_layers": 2, "num_attention_heads": 16,
+    "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 32000,
+    "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16",
+}  # fmt: skip
+MAIN = "from ullage.cli.main import main; main()"
+BLOCKS = 160
+"""2,560 tokens: a request of max_model_len, and not many of the traffic at once."""
+TRAFFIC = (
+    "sessions:rate=2,prompt=150,output=60,turns=3,think=2,duration=20s"
+    "+poisson:rate=20,prompt=400,output=80,duration=20s"
+    "+documents:rate=0.1,prompt=3000,output=10,duration=20s"
+)
+TIMEOUT_S = 3600
+Serve = Callable[[], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def serve(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Serve:
+    """One run; its document."""
+    look = "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"
+    if subprocess.run([str(thin_python), "-c", look], check=False).returncode:
+        pytest.skip("not in the environment: vllm")
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+
+    def run() -> dict[str, Any]:
+        done = subprocess.run(
+            [
+                sys.executable, "-c", MAIN, "serve", "--gpu", "h100-80gb", "--traffic", TRAFFIC,
+                "--slo", "ttft=1s,tpot=50ms", "--json", "--python", str(thin_python), "--",
+                "vllm", "serve", str(folder), "--enforce-eager", "--max-model-len", "2048",
+                "--max-num-seqs", "64", "--num-gpu-blocks-override", str(BLOCKS),
+            ],
+            check=False, capture_output=True, text=True, timeout=TIMEOUT_S,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    return run
+
+
+def test_the_engine_serves_under_pressure_and_two_runs_are_alike(serve: Serve) -> None:
+    first, again = serve(), serve()
+    for document in (first, again):
+        del document["real_s"]
+    assert first == again
+    assert first["engine"]["num_blocks"] == BLOCKS
+    # Documents are beyond max_model_len; everything else is answered, with the cache as bottleneck.
+    by_name = {row["name"]: row for row in first["classes"]}
+    assert first["num_rejected"] == by_name["documents"]["num_requests"] > 0
+    assert first["num_answered"] + first["num_rejected"] == by_name["all"]["num_requests"]
+    assert first["num_preemptions"] > 0 and first["usage_peak_frac"] > 0.9
+    assert 0 < first["prefix_hit_frac"] < 1
+    assert 0 < by_name["all"]["tpot_s"]["p50"] < 0.05
+    assert by_name["all"]["queue_s"]["p99"] > by_name["all"]["queue_s"]["p50"] >= 0

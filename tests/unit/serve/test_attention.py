@@ -1,0 +1,45 @@
+"""The attention of a step: at the points of the grid what the clock says, between them in order."""
+
+from __future__ import annotations
+
+import pytest
+
+from ullage.clock.kernels import attention_decode, attention_forward
+from ullage.clock.work import Attention
+from ullage.gpus import find_gpu
+from ullage.models.architecture import read_model
+from ullage.models.builtin import find_model
+from ullage.serve.attention_times import AttentionTimes
+
+GPU = find_gpu("h100-80gb")
+
+
+@pytest.fixture(scope="module")
+def llama() -> AttentionTimes:
+    return AttentionTimes(GPU, read_model(find_model("llama-3.1-8b").config))
+
+
+def test_a_point_of_the_grid_is_the_table(llama: AttentionTimes) -> None:
+    decode = attention_decode(GPU, Attention(64, 32, 8, 128, 1, 2048), "bfloat16").s
+    assert llama.decode_s(64, 2048) == pytest.approx(32 * decode)
+    prefill = attention_forward(GPU, Attention(1, 32, 8, 128, 4096, 4096), "bfloat16").s
+    assert llama.prefill_s(4096, 4096) == pytest.approx(32 * prefill)
+
+
+def test_longer_contexts_and_more_requests_take_longer(llama: AttentionTimes) -> None:
+    contexts = [llama.decode_s(32, context) for context in (500, 1500, 6000, 40_000)]
+    requests = [llama.decode_s(number, 4000) for number in (1, 7, 50, 300)]
+    assert contexts == sorted(contexts) and requests == sorted(requests)
+    assert llama.decode_s(0, 100) == 0
+
+
+def test_the_parts_of_a_prompt_are_the_whole(llama: AttentionTimes) -> None:
+    parts = llama.prefill_s(4096, 4096) + llama.prefill_s(4096, 8192)
+    assert parts == pytest.approx(llama.prefill_s(8192, 8192))
+    assert llama.prefill_s(4096, 8192) > 2 * llama.prefill_s(4096, 4096)
+
+
+def test_ranks_share_the_heads() -> None:
+    model = read_model(find_model("llama-3.1-8b").config)
+    alone, shared = AttentionTimes(GPU, model), AttentionTimes(GPU, model, ranks=2)
+    assert shared.decode_s(64, 8192) < 0.7 * alone.decode_s(64, 8192)
