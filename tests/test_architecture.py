@@ -40,7 +40,7 @@ LAYERS = (
     ("clock", "configuration", "record"),
     ("callbacks", "estimate", "loaders", "techniques"),
     ("phantom", "explain", "runtime", "watch"),
-    ("whatif",),
+    ("front", "whatif"),
     ("runs",),
     ("plan", "gate"),
     ("report",),
@@ -142,6 +142,7 @@ FLAGS = {
         "--once", "--json", "--interval", "--record", "--replay", "--alerts", "--config",
         "--listen", "--token-file", "--certificate", "--key", "--otlp", "--names", "--force",
     },
+    "front": {"--config", "--check"},
     "ui": {"--port", "--no-browser", "--python", "--vllm-python"},
     "env": {
         "directory", "--torch", "-r", "--requirement", "--with-triton", "--python", "--force",
@@ -156,6 +157,7 @@ WITHOUT = {
     "cli": {},
     "api": {
         "env": "makes a directory",
+        "front": "serves a proxy",
         "gpus": "ullage.gpus is the catalogue itself",
         "nvml": "becomes a program of others",
         "scrub": "writes a file",
@@ -164,6 +166,7 @@ WITHOUT = {
     "report/text": {
         "env": "makes a directory",
         "exec": "the program itself speaks",
+        "front": "serves a proxy",
         "listen": "serves metrics",
         "nvml": "becomes a program of others",
         "otlp": "pushes metrics",
@@ -176,6 +179,7 @@ WITHOUT = {
         "calibrate": "the file of rates",
         "env": "makes a directory",
         "exec": "the program itself speaks",
+        "front": "serves a proxy",
         "listen": "serves metrics",
         "nvml": "becomes a program of others",
         "otlp": "pushes metrics",

@@ -1,10 +1,11 @@
 """A model of a server with a paged cache, continuous batching and preemption by recompute.
 
-A step computes one token of each running request and, with what its token budget leaves, the prompts
-of those that were admitted, in their order. A request is admitted when the blocks of its whole
-prompt are free. Where a running request needs a block and none is free, the one that was admitted
-last loses its blocks and begins anew. Blocks that nobody uses any more stay cached, by the hash of
-the prompt up to them, until they are needed. So does vLLM (v1/core/sched, of 0.32) by default.
+A step computes one token of each running request and, with what its token budget leaves, the
+prompts of those that were admitted, in their order. A request is admitted when the blocks of its
+whole prompt are free. Where a running request needs a block and none is free, the one that was
+admitted last loses its blocks and begins anew. Blocks that nobody uses any more stay cached, by the
+hash of the prompt up to them, until they are needed. So does vLLM (v1/core/sched, of 0.32) by
+default.
 
 The time of a step is linear in what it does: see `Speed`.
 """

@@ -69,6 +69,7 @@ class Running:
 
     Attributes:
         request: what it is.
+        engine: the engine's name.
         output_tokens: expected of each sequence.
         started_s: when it was sent.
         uncached_tokens: of the prompt, that the engine likely has to compute.
@@ -78,6 +79,7 @@ class Running:
     """
 
     request: Request
+    engine: str
     output_tokens: int
     started_s: float
     uncached_tokens: int
@@ -108,9 +110,12 @@ class Engine:
     @property
     def free_bytes(self) -> int:
         """What admission may still give out, as of now."""
-        return self.usable_bytes - sum(
-            _bytes_now(self.spec, each) for each in self.running.values()
-        )
+        return self.usable_bytes - self.bytes_now
+
+    @property
+    def bytes_now(self) -> int:
+        """What the requests of this front hold."""
+        return sum(_bytes_now(self.spec, each) for each in self.running.values())
 
     @property
     def usable_bytes(self) -> int:
@@ -152,7 +157,8 @@ class Engine:
         """
         rows = [_row(self.spec, each) for each in self.running.values()]
         if candidate is not None:
-            rows.append(_row(self.spec, Running(*candidate, 0.0, 0, 0)))
+            request, expected = candidate
+            rows.append(_row(self.spec, Running(request, "", expected, 0.0, 0, 0)))
         rows.sort(reverse=True)
         bytes_now = accumulate(row[1] for row in rows)
         growths = accumulate(row[2] for row in rows)
@@ -167,7 +173,7 @@ class Engine:
         """Takes a request that is sent."""
         uncached = self.uncached_tokens(request)
         self.running[request.id] = Running(
-            request, output_tokens, now_s, uncached, self.pending_tokens
+            request, self.spec.name, output_tokens, now_s, uncached, self.pending_tokens
         )
         self.reserved_bytes += _bytes_of(self.spec, request, output_tokens)
         self.pending_tokens += uncached
@@ -192,6 +198,7 @@ class Engine:
         # Not `replace`, which takes five times as long: this is done for every token.
         self.running[number] = Running(
             running.request,
+            running.engine,
             expected,
             running.started_s,
             running.uncached_tokens,
