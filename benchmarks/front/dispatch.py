@@ -13,7 +13,7 @@ from typing import Protocol
 from benchmarks.front.engine_model import BLOCK, EngineModel
 from benchmarks.front.traffic import FIRST_TOKEN_S, TENANTS, Arrival
 from ullage.front.policy.admission import Admission, TenantSpec
-from ullage.front.policy.engine import Engine, EngineSpec
+from ullage.front.policy.engine_ledger import Engine, EngineSpec
 from ullage.front.policy.lengths import Lengths
 from ullage.front.policy.request import Footprint, Request, Start
 

@@ -84,6 +84,14 @@ class EngineModel:
         """Takes a request."""
         self.waiting.append(Sequence(arrival))
 
+    def cancel(self, number: int) -> None:
+        """Ends a request, between two steps."""
+        for sequence in [each for each in self.waiting if each.arrival.id == number]:
+            self.waiting.remove(sequence)
+        for sequence in [each for each in self.running if each.arrival.id == number]:
+            self._release(sequence)
+            self.running.remove(sequence)
+
     def begin(self, now_s: float, until_s: float) -> None:
         """Begins a step, or several that are alike and end about `until_s`; none if it is idle."""
         is_preempted = self._make_room()

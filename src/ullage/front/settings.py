@@ -30,7 +30,7 @@ from ullage.configuration.sections import Section, Source
 from ullage.errors import SpecError
 from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
 from ullage.front.policy.admission import TenantSpec
-from ullage.front.policy.engine import EngineSpec
+from ullage.front.policy.engine_ledger import EngineSpec
 from ullage.front.policy.request import Footprint
 from ullage.models.architecture import read_layers
 from ullage.models.find import find_config

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ullage.front.policy.engine import Engine, Running
+from ullage.front.policy.engine_ledger import Engine, Running
 from ullage.front.policy.lengths import Lengths
 from ullage.front.policy.request import Decision, Reason, Reject, Request, Start
 from ullage.front.policy.routing import choose_engine

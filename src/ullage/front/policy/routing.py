@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from ullage.front.policy.engine import Engine
+from ullage.front.policy.engine_ledger import Engine
 from ullage.front.policy.request import Request
 
 __all__ = ["PRESSURE_TOKENS", "choose_engine", "cost"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Final
 
-from ullage.front.policy.engine import Engine
+from ullage.front.policy.engine_ledger import Engine
 from ullage.front.proxy.board import Board
 from ullage.units import format_bytes
 from ullage.watch.exporter.metric import Metric, Point, Type

@@ -66,7 +66,7 @@ async def _serve(settings: FrontSettings, listener: socket.socket) -> None:
 async def make_front(settings: FrontSettings) -> AsyncIterator[FrontApp]:
     """The application, and all that runs beside it."""
     from ullage.front.policy.admission import Admission
-    from ullage.front.policy.engine import Engine
+    from ullage.front.policy.engine_ledger import Engine
     from ullage.front.policy.lengths import Lengths
     from ullage.front.proxy.app import FrontApp
     from ullage.front.proxy.board import Board
