@@ -37,6 +37,8 @@ class StubEngine:
     num_cancelled: int = 0
     max_used_blocks: int = 0
     is_failing: bool = False  # breaks off all answers
+    is_silent: bool = False  # leaves requests for metrics without an answer
+    padding: str = ""  # of each token
 
     async def run(self) -> None:
         """Steps, until it is cancelled."""
@@ -91,12 +93,14 @@ class StubEngine:
         async for number in self.tokens(prompt_tokens, output_tokens):
             if self.is_failing:
                 raise ConnectionError("the stub was told to break off")
-            yield b'data: {"choices": [{"text": "%d "}]}\n\n' % number
+            yield f'data: {{"choices": [{{"text": "{number} {self.padding}"}}]}}\n\n'.encode()
         yield b"data: [DONE]\n\n"
 
     async def metrics(self, request: Request) -> Response:
         """What vLLM would say."""
         del request
+        while self.is_silent:
+            await asyncio.sleep(0.05)
         usage = self.model.used_blocks / self.model.num_blocks
         label = f'{{model_name="{MODEL}"}}'
         return PlainTextResponse(
@@ -128,7 +132,13 @@ async def serve(port: int, blocks: int, speed: Speed) -> None:
     engine = StubEngine(EngineModel("stub", blocks, speed))
     task = asyncio.create_task(engine.run())
     config = uvicorn.Config(
-        engine.app(), port=port, log_level="error", access_log=False, lifespan="off", backlog=2048
+        engine.app(),
+        port=port,
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        backlog=2048,
+        timeout_keep_alive=60,
     )
     await uvicorn.Server(config).serve()
     task.cancel()

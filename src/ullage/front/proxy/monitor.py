@@ -19,6 +19,7 @@ __all__ = ["EngineMetrics", "Monitor", "read_metrics"]
 
 _INTERVAL_S: Final = 1.0
 _STALE_S: Final = 3.0
+_LOST_S: Final = 30.0
 _PATIENCE_S: Final = 2.0
 _USAGE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
 _PREEMPTIONS: Final = ("vllm:num_preemptions_total", "sglang:num_retracted_reqs_total")
@@ -77,16 +78,11 @@ class Monitor:
             async with asyncio.timeout(_PATIENCE_S):
                 async with self._upstream.open(path, silent_s=_PATIENCE_S) as answer:
                     body = await answer.read()
-        except EngineLost:
-            # One that is down refuses the connection; one that is busy answers late.
-            self._board.set_up(settings.spec.name, is_up=False)
-            self._num_preemptions = None
-            return
-        except TimeoutError:
-            engine.is_stale = self._age_s() > _STALE_S
+        except (EngineLost, TimeoutError) as error:
+            self._miss(is_refused=isinstance(error, EngineLost) and error.is_unreachable)
             return
         if answer.status != 200:
-            engine.is_stale = settings.has_metrics and self._age_s() > _STALE_S
+            self._miss(is_refused=False)
             return
         self._read_s = self._board.clock()
         engine.is_stale = False
@@ -94,8 +90,15 @@ class Monitor:
             self._take(read_metrics(body.decode("utf-8", "replace")))
         self._board.set_up(settings.spec.name, is_up=True)
 
-    def _age_s(self) -> float:
-        return self._board.clock() - self._read_s
+    def _miss(self, *, is_refused: bool) -> None:
+        """There is no answer: an engine that is busy answers late, one that is down refuses the
+        connection, or stays silent for long.
+        """
+        age_s = self._board.clock() - self._read_s
+        self._engine.is_stale = age_s > _STALE_S
+        if is_refused or age_s > _LOST_S:
+            self._board.set_up(self._upstream.settings.spec.name, is_up=False)
+            self._num_preemptions = None
 
     def _take(self, metrics: EngineMetrics) -> None:
         engine = self._engine

@@ -20,6 +20,7 @@ __all__ = ["make_front", "serve_front"]
 
 _NEEDED: Final = ("httpx", "prometheus_client", "starlette", "uvicorn")
 _GRACE_S: Final = 30
+_IDLE_S: Final = 30  # longer than clients keep connections that they do not use
 
 
 def serve_front(settings: FrontSettings, announce: Callable[[str], None] = print) -> None:
@@ -57,7 +58,7 @@ async def _serve(settings: FrontSettings, listener: socket.socket) -> None:
             app, log_level=logging.WARNING, access_log=False, server_header=False,
             date_header=False, proxy_headers=False, ws="none", lifespan="off", http="h11",
             h11_max_incomplete_event_size=2 * MAX_HEADER_BYTES,
-            timeout_graceful_shutdown=_GRACE_S,
+            timeout_graceful_shutdown=_GRACE_S, timeout_keep_alive=_IDLE_S,
         )  # fmt: skip
         await uvicorn.Server(config).serve(sockets=[listener])
 

@@ -21,11 +21,13 @@ from ullage.front.settings import EngineSettings
 
 __all__ = ["Answer", "EngineLost", "Upstream"]
 
-_CONNECT_S: Final = 5.0
+_CONNECT_S: Final = 20.0
 _WRITE_S: Final = 30.0
 _SILENT_S: Final = 600.0  # between two pieces of an answer, a long prompt among them
 # A pool looks through all its connections for each request, so that large ones are slow.
 _POOL_CONNECTIONS: Final = 64
+# Engines on uvicorn close an idle connection after 5 s; one of ours must not be in use then.
+_IDLE_S: Final = 3.0
 _MAX_ANSWER_BYTES: Final = 64 * 2**20
 
 
@@ -98,7 +100,11 @@ class Upstream:
             httpx.AsyncHTTPTransport(
                 trust_env=False,
                 retries=0,
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
+                limits=httpx.Limits(
+                    max_connections=None,
+                    max_keepalive_connections=16,
+                    keepalive_expiry=_IDLE_S,
+                ),
             )
             for _ in range(count)
         ]
@@ -149,7 +155,7 @@ class Upstream:
         try:
             return await pool.handle_async_request(request)
         except (httpx.HTTPError, httpx.StreamError) as error:
-            is_unreachable = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            is_unreachable = isinstance(error, httpx.ConnectError)
             raise EngineLost(type(error).__name__, is_unreachable=is_unreachable) from None
 
 
