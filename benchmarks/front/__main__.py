@@ -127,24 +127,30 @@ def main() -> None:
             f"({BLOCKS * BLOCK:,} tokens), so that the cache is the bottleneck. They are models "
             "(`benchmarks/front/engine_model.py`): continuous batching, chunked prompts, a prefix "
             f"cache, preemption by recompute; a step takes {1000 * speed.step_s:g} ms, "
-            f"{1e6 * speed.sequence_s:g} us for each sequence, {1e6 * speed.prompt_token_s:g} us for "
-            f"each prompt token (at most {speed.max_step_tokens}) and {1e9 * speed.cached_token_s:g} "
+            f"{1e6 * speed.sequence_s:g} us for each sequence, "
+            f"{1e6 * speed.prompt_token_s:g} us for "
+            f"each prompt token (at most {speed.max_step_tokens}) and "
+            f"{1e9 * speed.cached_token_s:g} "
             "ns for each token in the cache. Nothing here was measured on a GPU."
         ),
         "",
         (
-            f"{options.minutes:g} minutes of made-up traffic in the shapes of Azure LLM 2023 (chat, "
+            f"{options.minutes:g} minutes of made-up traffic in the shapes of Azure LLM "
+            "2023 (chat, "
             "code) and Mooncake (sessions), and a hog that sends bursts of long documents "
             "(`benchmarks/front/traffic.py`). Answers end where they end; requests declare as "
             f"`max_tokens`: {bounds}."
         ),
         "",
         (
-            f"Goodput is the share of all requests whose first token came in time ({slo}) and whose "
+            "Goodput is the share of all requests whose first token came in time "
+            f"({slo}) and whose "
             f"further tokens took {1000 * TOKEN_S:g} ms each on average. What is refused or never "
-            "started counts as missed. All tenants have the same weight, so a fair share of the cache "
+            "started counts as missed. All tenants have the same weight, so a fair "
+            "share of the cache "
             "is 25 % where all ask for more. *least requests* and *cache usage* send everything at "
-            "once; the usage is seen without delay. *token counters* is fair queueing by tokens (VTC), "
+            "once; the usage is seen without delay. *token counters* is fair queueing "
+            "by tokens (VTC), "
             "started as soon as free blocks hold the prompt; *with deadlines*, it drops what has "
             "waited too long, as the front does."
         ),

@@ -21,7 +21,7 @@ from benchmarks.front.processes import front, processor_s, resident_kib, stub, w
 from benchmarks.provenance import made_by
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "front-load.md"
-KEY = "load" * 4
+KEY = "load" * 8
 PROMPT = "word " * 200
 STREAMS = 1000
 STREAM_TOKENS = 20
@@ -108,13 +108,15 @@ def write(
         made_by("benchmarks.front.load"),
         "",
         (
-            "A stub engine, the front and the client are processes of their own and share the cores; "
+            "A stub engine, the front and the client are processes of their own and "
+            "share the cores; "
             f"the load of the machine, other programs included, was {os.getloadavg()[0]:.1f} on "
             f"{os.cpu_count()} cores. The goal is 2 ms at the 99th percentile."
         ),
         "",
         (
-            f"{len(direct):,} requests with {len(PROMPT):,} characters and one token, one after the "
+            f"{len(direct):,} requests with {len(PROMPT):,} characters and one token, "
+            "one after the "
             "other, by turns to the engine itself and through the front:"
         ),
         "",
@@ -136,7 +138,8 @@ def write(
         f"The front's processor takes {each_ms:.2f} ms for such a request.",
         "",
         (
-            f"{STREAMS:,} streams of {STREAM_TOKENS} tokens at once, {len(rows)} times in a row; all "
+            f"{STREAMS:,} streams of {STREAM_TOKENS} tokens at once, {len(rows)} times "
+            "in a row; all "
             f"{STREAMS * len(rows):,} were answered in full:"
         ),
         "",

@@ -58,10 +58,10 @@ def write_front(
     folder: Path, engines: Sequence[int], blocks: int, tenants: Sequence[str], more: str = "",
     *, max_requests: int = 256, engine_more: str = "",
 ) -> int:  # fmt: skip
-    """Writes a configuration; gives the port. Each tenant's key is its name four times."""
+    """Writes a configuration; gives the port. Each tenant's key is its name eight times."""
     port = free_port()
     for tenant in tenants:
-        (folder / tenant).write_text(tenant * 4)
+        (folder / tenant).write_text(tenant * 8)
     lines = [f'[front]\nlisten = "127.0.0.1:{port}"\ncharacters_per_token = 4\n{more}']
     lines += [
         f'[front.engine.e{engine}]\nurl = "http://127.0.0.1:{engine}"\nmodels = "stub"\n'
