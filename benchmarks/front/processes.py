@@ -21,11 +21,13 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def program(arguments: Sequence[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
+def program(
+    arguments: Sequence[str], port: int, *, python: str = sys.executable, patience_s: float = 60
+) -> Iterator[subprocess.Popen[bytes]]:
     """A Python program that listens on a port, from then on until the end."""
-    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([python, *arguments], stdout=subprocess.DEVNULL)
     try:
-        limit_s = time.monotonic() + 60
+        limit_s = time.monotonic() + patience_s
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break
@@ -55,16 +57,17 @@ def stub(blocks: int, step_s: float, sequences: int = 256) -> Iterator[int]:
 
 
 def write_front(
-    folder: Path, engines: Sequence[int], blocks: int, tenants: Sequence[str], more: str = "",
-    *, max_requests: int = 256, engine_more: str = "",
+    folder: Path, engines: Sequence[int], blocks: int, tenants: Sequence[str],
+    more: str = "characters_per_token = 4", *, max_requests: int = 256, engine_more: str = "",
+    model: str = "stub",
 ) -> int:  # fmt: skip
     """Writes a configuration; gives the port. Each tenant's key is its name eight times."""
     port = free_port()
     for tenant in tenants:
         (folder / tenant).write_text(tenant * 8)
-    lines = [f'[front]\nlisten = "127.0.0.1:{port}"\ncharacters_per_token = 4\n{more}']
+    lines = [f'[front]\nlisten = "127.0.0.1:{port}"\n{more}']
     lines += [
-        f'[front.engine.e{engine}]\nurl = "http://127.0.0.1:{engine}"\nmodels = "stub"\n'
+        f'[front.engine.e{engine}]\nurl = "http://127.0.0.1:{engine}"\nmodels = "{model}"\n'
         f'cache = "{blocks * BLOCK * TOKEN_BYTES}B"\ntoken_bytes = {TOKEN_BYTES}\n'
         f"max_requests = {max_requests}\n{engine_more}"
         for engine in engines
