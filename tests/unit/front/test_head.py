@@ -8,7 +8,11 @@ import asyncio
 import json
 
 import pytest
-from tests.unit.front.conftest import KEYS, RunFront, Setup, until
+from tests.unit.front.conftest import RunFront
+
+pytest.importorskip("httpx", reason="needs the extra ullage[front]")
+
+from tests.unit.front.sockets import KEYS, Setup, until
 
 KEY = KEYS["chat"].encode()
 BODY = json.dumps({"model": "stub", "prompt": "x", "max_tokens": 1}).encode()

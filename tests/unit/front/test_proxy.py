@@ -7,8 +7,13 @@ import gc
 import json
 from pathlib import Path
 
+import pytest
 from benchmarks.front.engine_model import Speed
-from tests.unit.front.conftest import FAST, KEYS, RunFront, Setup, key, running_stub, until
+from tests.unit.front.conftest import RunFront
+
+pytest.importorskip("httpx", reason="needs the extra ullage[front]")
+
+from tests.unit.front.sockets import FAST, KEYS, Setup, key, running_stub, until
 
 from ullage.front.proxy.board import Board
 from ullage.front.proxy.monitor import Monitor
@@ -165,7 +170,7 @@ def test_a_full_queue_is_429_and_a_passed_deadline_is_503(run_front: RunFront) -
 
 def run_front_with_tenant(run_front: RunFront, scenario: object, table: str) -> None:
     """With other values in the table of the tenant chat."""
-    import tests.unit.front.conftest as setup
+    import tests.unit.front.sockets as setup
 
     original = setup.write_configuration
 

@@ -72,7 +72,7 @@ class Request:
 class Reason(enum.Enum):
     """Why a request is not started."""
 
-    TOO_LARGE = "it fits no engine's cache, even alone"
+    TOO_LARGE = "its prompt and max_tokens fit no engine's cache, even alone"
     NO_ENGINE = "no engine that serves this model answers"
     TENANT_QUEUE = "too many requests of this tenant wait"
     QUEUE = "too many requests wait"

@@ -37,6 +37,7 @@ __all__ = ["FrontApp"]
 _CHAT: Final = "/v1/chat/completions"
 _COMPLETIONS: Final = (_CHAT, "/v1/completions")
 _BODY_S: Final = 60.0
+_LARGE_BYTES: Final = 64 * 1024
 _JSON: Final = b"application/json"
 _HTML: Final = b"text/html; charset=utf-8"
 
@@ -128,17 +129,25 @@ class FrontApp:
         Raises:
             Refusal: it cannot be served.
         """
-        settings = self.settings.tenants[tenant]
-        limits = self._limits(settings)
+        limits = self._limits(self.settings.tenants[tenant])
         try:
             async with asyncio.timeout(_BODY_S):
                 body = await _read_body(scope, receive, self.settings.max_body_bytes)
         except TimeoutError:
             raise Refusal(408, f"the body was not there after {_BODY_S:.0f} s") from None
-        order = read_order(body, limits, is_chat=scope["path"] == _CHAT)
-        if settings.is_trimmed and not self._fits(order, tenant):
-            order = trim_oldest(order, limits, lambda each: self._fits(each, tenant))
+        is_chat = scope["path"] == _CHAT
+        if len(body) <= _LARGE_BYTES:
+            order = self._order(body, limits, tenant, is_chat=is_chat)
+        else:  # nobody else waits until a long text is counted
+            order = await asyncio.to_thread(self._order, body, limits, tenant, is_chat=is_chat)
         return order, self._request(order, tenant)
+
+    def _order(self, body: bytes, limits: Limits, tenant: str, *, is_chat: bool) -> Order:
+        """A body that was read, shorter where the tenant allows that and it fits no cache."""
+        order = read_order(body, limits, is_chat=is_chat)
+        if self.settings.tenants[tenant].is_trimmed and not self._fits(order, tenant):
+            return trim_oldest(order, limits, lambda each: self._fits(each, tenant))
+        return order
 
     def _request(self, order: Order, tenant: str) -> Request:
         now_s = self.board.clock()

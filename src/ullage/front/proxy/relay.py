@@ -88,15 +88,17 @@ class Relay:
         headers = _own_headers(order)
         if answer.retry_after_s is not None:
             headers.append((b"retry-after", str(answer.retry_after_s).encode()))
-        async with asyncio.timeout(self.slow_reader_s):
-            await send_whole(send, answer.status, body, answer.content_type, headers)
+        try:
+            async with asyncio.timeout(self.slow_reader_s):
+                await send_whole(send, answer.status, body, answer.content_type, headers)
+        except TimeoutError:
+            raise SlowReader(f"{self.slow_reader_s:g} s") from None
         return is_whole
 
     async def _stream(self, request: Request, order: Order, answer: Answer, send: Send) -> bool:
         """Passes the pieces on as they come; counts the events in them as tokens."""
         num_events = 0
         is_started = False
-        loop = asyncio.get_running_loop()
         try:
             async for chunk in answer.chunks():
                 num_events += chunk.count(_EVENT_END)
@@ -104,12 +106,11 @@ class Relay:
                 if not is_started:
                     await send(_head(answer, order))
                     is_started = True
-                sent_s = loop.time()
                 try:
                     async with asyncio.timeout(self.slow_reader_s):
                         await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 except TimeoutError:
-                    raise SlowReader(f"{loop.time() - sent_s:.0f} s") from None
+                    raise SlowReader(f"{self.slow_reader_s:g} s") from None
         except EngineLost:
             if not is_started:
                 raise
