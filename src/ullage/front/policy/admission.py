@@ -10,6 +10,7 @@
 Nothing is started that has to be preempted if predictions hold. Who has had the fewest byte-seconds
 comes first. If that tenant's request does not fit, others may go ahead for `PATIENCE_S`; then the
 engine that has the most room for it takes no others until it fits, so that large requests start.
+A tenant that holds more than its share of an engine has no such claim, and leaves room (`Room`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Final
 from ullage.front.policy.engine_ledger import Engine, Running
 from ullage.front.policy.lengths import Lengths
 from ullage.front.policy.request import Decision, Reason, Reject, Request, Start
+from ullage.front.policy.room import SPARE_REQUESTS, Room
 from ullage.front.policy.routing import choose_engine
 from ullage.front.policy.shares import Shares
 
@@ -45,9 +47,10 @@ class TenantSpec:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a request runs, and the byte-seconds that were charged for it."""
+    """Where a request runs, the bytes it was given, and the byte-seconds that were charged."""
 
     engine: Engine
+    num_bytes: int
     charged: float
 
 
@@ -59,15 +62,18 @@ class Admission:
         tenants: who may send them.
         lengths: predicts answers.
         max_queue: requests of all tenants that may wait.
+        spare_requests: of other tenants, for which a tenant above its share leaves room.
     """
 
     def __init__(
         self, engines: Sequence[Engine], tenants: Mapping[str, TenantSpec], lengths: Lengths,
-        *, max_queue: int = 2048,
+        *, max_queue: int = 2048, spare_requests: int = SPARE_REQUESTS,
     ) -> None:  # fmt: skip
         self.engines = {engine.spec.name: engine for engine in engines}
         self.lengths = lengths
-        self.shares = Shares({name: tenant.weight for name, tenant in tenants.items()})
+        weights = {name: tenant.weight for name, tenant in tenants.items()}
+        self.shares = Shares(weights)
+        self._room = Room(weights, spare_requests)
         self._tenants = dict(tenants)
         self._max_queue = max_queue
         self._queues: dict[str, deque[Request]] = {name: deque() for name in tenants}
@@ -97,6 +103,7 @@ class Admission:
         self.shares.enter(request.tenant)
         expected = self.lengths.predict(request.tenant, request.max_tokens)
         estimate = _byte_seconds(engines[0], request, expected, expected * engines[0].token_s)
+        self._room.come(request.tenant, engines[0].bytes_of(request, expected), now_s)
         self._waiting[request.id] = estimate
         self._waiting_byte_seconds += estimate
         return None
@@ -123,6 +130,7 @@ class Admission:
         """
         place = self._places.pop(number)
         running = place.engine.finish(number, now_s)
+        self._room.take(running.engine, running.request.tenant, -place.num_bytes)
         request = running.request
         used = _byte_seconds(place.engine, request, running.generated, now_s - running.started_s)
         self.shares.charge(request.tenant, used - place.charged)
@@ -196,23 +204,37 @@ class Admission:
                 expected = self.lengths.predict(tenant, request.max_tokens)
                 engines = [each for each in self._serving(request) if each.is_up]
                 free = [each for each in engines if each.spec.name not in blocked]
-                engine = choose_engine(free, request, expected, now_s)
+                spared = [(each, self._spare(each, request, expected, now_s)) for each in free]
+                engine = choose_engine(spared, request, expected, now_s)
                 if engine is not None:
                     del queue[position]
                     return self._start(request, engine, expected, now_s)
-                if not position and not blocked and now_s - request.arrival_s > PATIENCE_S and free:
-                    emptiest = max(free, key=lambda each: each.usable_bytes - each.reserved_bytes)
-                    blocked.add(emptiest.spec.name)
+                is_patient = position or blocked or now_s - request.arrival_s <= PATIENCE_S
+                if spared and not is_patient:
+                    emptiest, spare_bytes = max(spared, key=lambda pair: _room_left(pair[0]))
+                    if not spare_bytes:  # who has more than a share keeps nobody waiting
+                        blocked.add(emptiest.spec.name)
         return None
+
+    def _spare(self, engine: Engine, request: Request, expected: int, now_s: float) -> int:
+        num_bytes = engine.bytes_of(request, expected)
+        name, usable_bytes = engine.spec.name, engine.usable_bytes
+        return self._room.spare_bytes(name, request.tenant, num_bytes, usable_bytes, now_s)
 
     def _start(self, request: Request, engine: Engine, expected: int, now_s: float) -> Start:
         took_s = engine.first_token_s(request) + expected * engine.token_s
         charged = _byte_seconds(engine, request, expected, took_s)
         self.shares.charge(request.tenant, charged)
-        self._places[request.id] = _Place(engine, charged)
+        num_bytes = engine.bytes_of(request, expected)
+        self._room.take(engine.spec.name, request.tenant, num_bytes)
+        self._places[request.id] = _Place(engine, num_bytes, charged)
         self._waiting_byte_seconds -= self._waiting.pop(request.id)
         engine.start(request, expected, now_s)
         return Start(request, engine.spec.name, expected)
+
+
+def _room_left(engine: Engine) -> int:
+    return engine.usable_bytes - engine.reserved_bytes
 
 
 def _byte_seconds(engine: Engine, request: Request, tokens: int, took_s: float) -> float:

@@ -134,12 +134,14 @@ class Engine:
         whole = _bytes_of(self.spec, request, request.max_tokens)
         return whole <= self.spec.cache_bytes * (1.0 - self.spec.margin_frac)
 
-    def fits(self, request: Request, output_tokens: int) -> bool:
-        """Whether the request fits now and until it ends, with all that run."""
+    def fits(self, request: Request, output_tokens: int, spare_bytes: int = 0) -> bool:
+        """Whether the request fits now and until it ends, with all that run, and so many bytes are
+        left free.
+        """
         if len(self.running) >= self.spec.max_requests:
             return False
         needed = _bytes_of(self.spec, request, output_tokens)
-        usable = self.usable_bytes
+        usable = self.usable_bytes - spare_bytes
         if self.reserved_bytes + needed <= usable:
             return True
         least_tokens = self._tokens_now + request.prompt_tokens
@@ -168,6 +170,10 @@ class Engine:
     def first_token_s(self, request: Request) -> float:
         """Seconds until the first token were the request sent now."""
         return (self.pending_tokens + self.uncached_tokens(request)) / self.prefill_tokens_per_s
+
+    def bytes_of(self, request: Request, output_tokens: int) -> int:
+        """What the request holds right before it ends."""
+        return _bytes_of(self.spec, request, output_tokens)
 
     def start(self, request: Request, output_tokens: int, now_s: float) -> None:
         """Takes a request that is sent."""

@@ -25,17 +25,23 @@ def cost(engine: Engine, request: Request) -> float:
 
 
 def choose_engine(
-    engines: Iterable[Engine], request: Request, output_tokens: int, now_s: float
+    engines: Iterable[tuple[Engine, int]], request: Request, output_tokens: int, now_s: float
 ) -> Engine | None:
     """The engine to which the request goes now; None: it waits.
 
     An engine that computes many prompts already gets no more of them: those that wait here can
     still be put in another order, those that wait there cannot.
+
+    Args:
+        engines: with the bytes that the request has to leave free in each.
+        request: to be sent.
+        output_tokens: that are expected of each of its sequences.
+        now_s: the time.
     """
     possible = [
         engine
-        for engine in engines
-        if _is_prompt(engine, request, now_s) and engine.fits(request, output_tokens)
+        for engine, spare_bytes in engines
+        if _is_prompt(engine, request, now_s) and engine.fits(request, output_tokens, spare_bytes)
     ]
     return min(possible, key=lambda engine: cost(engine, request), default=None)
 
