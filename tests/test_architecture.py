@@ -41,7 +41,7 @@ LAYERS = (
     ("clock", "configuration", "record"),
     ("callbacks", "estimate", "loaders", "techniques"),
     ("phantom", "explain", "runtime", "watch"),
-    ("whatif",),
+    ("front", "whatif"),
     ("runs",),
     ("plan", "gate", "serve"),
     ("report",),
@@ -148,6 +148,7 @@ FLAGS = {
         "--once", "--json", "--interval", "--record", "--replay", "--alerts", "--config",
         "--listen", "--token-file", "--certificate", "--key", "--otlp", "--names", "--force",
     },
+    "front": {"--config", "--check"},
     "ui": {"--port", "--no-browser", "--python", "--vllm-python"},
     "env": {
         "directory", "--torch", "-r", "--requirement", "--with-triton", "--python", "--force",
@@ -162,6 +163,7 @@ WITHOUT = {
     "cli": {},
     "api": {
         "env": "makes a directory",
+        "front": "serves a proxy",
         "gpus": "ullage.gpus is the catalogue itself",
         "nvml": "becomes a program of others",
         "scrub": "writes a file",
@@ -171,6 +173,7 @@ WITHOUT = {
     "report/text": {
         "env": "makes a directory",
         "exec": "the program itself speaks",
+        "front": "serves a proxy",
         "listen": "serves metrics",
         "nvml": "becomes a program of others",
         "otlp": "pushes metrics",
@@ -183,6 +186,7 @@ WITHOUT = {
         "calibrate": "the file of rates",
         "env": "makes a directory",
         "exec": "the program itself speaks",
+        "front": "serves a proxy",
         "listen": "serves metrics",
         "nvml": "becomes a program of others",
         "otlp": "pushes metrics",

@@ -88,6 +88,10 @@ VERBS = {
         "ullage.cli.nvml:nvml_command",
         "Start a program that sees simulated GPUs through NVML (nvitop, exporters).",
     ),
+    "front": (
+        "ullage.cli.front:front_command",
+        "Admit requests to servers of language models by the cache bytes they take.",
+    ),
     "ui": ("ullage.cli.ui:ui_command", "Open a local web page: calculator, GPUs, snapshots."),
     "env": ("ullage.cli.env:env_command", "Create a small environment with PyTorch's CUDA build."),
 }

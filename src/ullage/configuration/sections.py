@@ -44,19 +44,19 @@ class Section:
 
     def __init__(self, source: Source, keys: tuple[str, ...], table: Mapping[str, Any]) -> None:
         self._source = source
-        self._keys = keys
+        self.keys = keys
         self._rest = dict(table)
         self._known: list[str] = []
 
     @property
     def line(self) -> int:
         """Where it begins."""
-        return find_line(self._source.text, (*self._source.around, *self._keys))
+        return find_line(self._source.text, (*self._source.around, *self.keys))
 
     def error(self, key: str, message: str) -> SpecError:
         """An error at one of its keys."""
         space = "" if message.startswith(":") else " "
-        return self._source.error((*self._keys, key), f"{self._name(key)}{space}{message}")
+        return self._source.error((*self.keys, key), f"{self._name(key)}{space}{message}")
 
     def text(self, key: str, example: str = "") -> str | None:
         """A text that is not empty."""
@@ -104,7 +104,7 @@ class Section:
 
     def inner(self, key: str) -> Section:
         """A table in this one; an empty one where there is none."""
-        return Section(self._source, (*self._keys, key), self._take(key, dict) or {})
+        return Section(self._source, (*self.keys, key), self._take(key, dict) or {})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -121,8 +121,8 @@ class Section:
         for key in self._rest:
             close = get_close_matches(key, self._known, n=1)
             meant = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(self._known)}"
-            name = ".".join(self._keys) or "the configuration"
-            raise self._source.error((*self._keys, key), f"{name} has no key {key!r}; {meant}")
+            name = ".".join(self.keys) or "the configuration"
+            raise self._source.error((*self.keys, key), f"{name} has no key {key!r}; {meant}")
 
     def _take(self, key: str, kind: type | tuple[type, ...]) -> Any:  # noqa: ANN401 - parsed TOML
         self._known.append(key)
@@ -147,7 +147,7 @@ class Section:
         return str(value)
 
     def _name(self, key: str) -> str:
-        return ".".join((*self._keys, key))
+        return ".".join((*self.keys, key))
 
 
 def _show(value: object) -> str:

@@ -83,6 +83,7 @@ def load_configuration(start: Path, path: Path | None = None) -> Configuration:
     source, table = opened
     top = Section(source, (), table)
     top.inner("watch").items()  # for watch/alerts/rules_file.py
+    top.inner("front").items()  # for front/settings.py
     scenarios = {
         name: _parse_scenario(name, top_table, source)
         for name, top_table in top.inner("scenario").items().items()

@@ -1,0 +1,69 @@
+"""`ullage front`: admits requests to servers of language models by the cache bytes they take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ullage.cli.main import say
+from ullage.cli.output import FILE
+from ullage.units import format_bytes
+
+if TYPE_CHECKING:
+    from ullage.front.settings import FrontSettings
+
+
+@click.command("front")
+@click.option(
+    "--config", type=FILE, metavar="FILE", help="Configuration; default: the nearest ullage.toml."
+)
+@click.option("--check", is_flag=True, help="Check the configuration, show it, and end.")
+def front_command(*, config: Path | None, check: bool) -> None:
+    """Serve OpenAI's API in front of one or several engines, within their caches.
+
+    \b
+    ullage front --check
+    ullage front --config ullage.toml
+
+    A request starts once its KV cache fits an engine until the request ends, so that engines need
+    not preempt. Tenants share the cache by weight, in bytes times seconds. Requests that cannot
+    start in time are refused with Retry-After. The table [front] of the configuration names the
+    engines, tenants and limits. The front listens on 127.0.0.1 by default. Ctrl-C ends it.
+
+    It needs httpx, Starlette, uvicorn and prometheus-client: pip install 'ullage[front]'.
+    """
+    from ullage.front.proxy.server import serve_front
+    from ullage.front.settings import load_front
+
+    settings = load_front(Path.cwd(), config)
+    for line in _describe(settings):
+        say(line)
+    if not check:
+        serve_front(settings, lambda url: say(f"Serving {url}\nCtrl-C ends it."))
+
+
+def _describe(settings: FrontSettings) -> list[str]:
+    """What is in force, assumptions included."""
+    lines = []
+    for name, engine in settings.engines.items():
+        spec = engine.spec
+        tokens = spec.cache_bytes // spec.footprint.token_bytes
+        lines.append(
+            f"engine {name}: {engine.host}:{engine.port}, {format_bytes(spec.cache_bytes)} of "
+            f"cache for {tokens:,} tokens, {', '.join(spec.models)}"
+        )
+        if engine.tokenizer is None:
+            lines.append(
+                f"  no tokenizer: assumes {settings.characters_per_token:g} characters a token"
+            )
+    for name, tenant in settings.tenants.items():
+        deadline = "no deadline" if tenant.deadline_s is None else f"{tenant.deadline_s:g} s"
+        lines.append(f"tenant {name}: weight {tenant.spec.weight:g}, first token: {deadline}")
+    share = "max_tokens" if settings.quantile is None else f"{100 * settings.quantile:g}%"
+    lines.append(
+        f"reserves room for: {share} of answers; assumes max_tokens {settings.max_tokens} where "
+        "a request does not say"
+    )
+    return lines

@@ -1,0 +1,57 @@
+"""Which engine a request goes to, among those whose cache has room for it.
+
+The cost of an engine is counted in prompt tokens: those that it has to compute before the first
+token of the request, its own and those ahead of it, and `PRESSURE_TOKENS` times the share of its
+cache that would be full. So a shared prefix attracts until its engine is busy or full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from ullage.front.policy.engine_ledger import Engine
+from ullage.front.policy.request import Request
+
+__all__ = ["PRESSURE_TOKENS", "choose_engine", "cost"]
+
+PRESSURE_TOKENS: Final = 2048
+
+
+def cost(engine: Engine, request: Request) -> float:
+    """The cost of a request at an engine, in prompt tokens."""
+    fullness = engine.reserved_bytes / max(1, engine.usable_bytes)
+    return engine.pending_tokens + engine.uncached_tokens(request) + PRESSURE_TOKENS * fullness
+
+
+def choose_engine(
+    engines: Iterable[tuple[Engine, int]], request: Request, output_tokens: int, now_s: float
+) -> Engine | None:
+    """The engine to which the request goes now; None: it waits.
+
+    An engine that computes many prompts already gets no more of them: those that wait here can
+    still be put in another order, those that wait there cannot.
+
+    Args:
+        engines: with the bytes that the request has to leave free in each.
+        request: to be sent.
+        output_tokens: that are expected of each of its sequences.
+        now_s: the time.
+    """
+    possible = [
+        engine
+        for engine, spare_bytes in engines
+        if _is_prompt(engine, request, now_s) and engine.fits(request, output_tokens, spare_bytes)
+    ]
+    return min(possible, key=lambda engine: cost(engine, request), default=None)
+
+
+def _is_prompt(engine: Engine, request: Request, now_s: float) -> bool:
+    """Whether the engine would come to the request soon, and before its deadline."""
+    if (
+        request.deadline_s is not None
+        and now_s + engine.first_token_s(request) > request.deadline_s
+    ):
+        return False
+    ahead = engine.pending_tokens
+    return not ahead or ahead + engine.uncached_tokens(request) <= engine.spec.prefill_in_flight

@@ -1,0 +1,1 @@
+"""The front as a program: an ASGI application between clients and engines."""

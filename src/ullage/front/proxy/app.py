@@ -1,0 +1,274 @@
+"""The ASGI application.
+
+    POST /v1/chat/completions, /v1/completions    to an engine, with a tenant's key
+    GET  /v1/models                               what can be asked for, with a tenant's key
+    GET  /health                                  200 while an engine answers, else 503
+    GET  /metrics, /admin                         with the admin's key; or from this machine alone
+
+Every request gets an answer. None of a request's text is ever logged or kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.types import Receive, Scope, Send
+
+from ullage.errors import SpecError
+from ullage.front.policy.request import Request
+from ullage.front.proxy.board import Board
+from ullage.front.proxy.head import check_head, header
+from ullage.front.proxy.keys import Keys
+from ullage.front.proxy.metrics import METRICS_TYPE, write_admin_page, write_metrics
+from ullage.front.proxy.prompt import Limits, Order, read_order, trim_oldest
+from ullage.front.proxy.refusal import Refusal, send_refusal, send_whole
+from ullage.front.proxy.relay import Relay, SlowReader
+from ullage.front.settings import FrontSettings, TenantSettings
+from ullage.watch.exporter.address import parse_address
+
+__all__ = ["FrontApp"]
+
+_CHAT: Final = "/v1/chat/completions"
+_COMPLETIONS: Final = (_CHAT, "/v1/completions")
+_BODY_S: Final = 60.0
+_LARGE_BYTES: Final = 64 * 1024
+_JSON: Final = b"application/json"
+_HTML: Final = b"text/html; charset=utf-8"
+
+Answer = Callable[[Scope, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontApp:
+    """Answers requests.
+
+    Attributes:
+        settings: of the configuration.
+        board: where requests wait.
+        relay: brings them to engines.
+        keys: of the tenants.
+        count: tokens of a text, for a model.
+    """
+
+    settings: FrontSettings
+    board: Board
+    relay: Relay
+    keys: Keys
+    count: Callable[[str, str], int]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, whatever it is."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            return
+        try:
+            if scope["path"] in _COMPLETIONS:
+                await self._complete(scope, receive, send)
+            else:
+                await self._answer_get(scope, send)
+        except Refusal as refusal:
+            await send_refusal(send, refusal)
+
+    async def _answer_get(self, scope: Scope, send: Send) -> None:
+        check_head(scope, has_body=False)
+        answers: Mapping[str, Answer] = {
+            "/v1/models": self._models, "/health": self._health, "/metrics": self._metrics,
+            "/admin": self._admin,
+        }  # fmt: skip
+        answer = answers.get(scope["path"])
+        if answer is None:
+            raise Refusal(404, f"there is no such path; there are {', '.join(_COMPLETIONS)}")
+        if scope["method"] != "GET":
+            raise Refusal(405, "expected GET")
+        await answer(scope, send)
+
+    async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
+        check_head(scope, has_body=True)
+        if scope["method"] != "POST":
+            raise Refusal(405, "expected POST")
+        tenant = self.keys.find(header(scope, b"authorization"))
+        try:
+            order, request = await self._read(scope, receive, tenant)
+        except Refusal as refusal:
+            self.board.outcomes[tenant, f"refused {refusal.status}"] += 1
+            raise
+        # Whoever hangs up ends the task that works for him, wherever that waits.
+        work = asyncio.ensure_future(self.relay.run(request, order, scope["path"], send))
+        gone = asyncio.ensure_future(_wait_until_gone(receive))
+        outcome = "failed"
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                outcome = "hung up"
+                return
+            work.result()
+            outcome = "answered"
+        except Refusal as refusal:
+            outcome = f"refused {refusal.status}"
+            raise
+        except SlowReader:
+            outcome = "slow reader"
+            _cut_off(send)
+        finally:
+            self.board.outcomes[tenant, outcome] += 1
+            await _cancel(work)
+            await _cancel(gone)
+
+    async def _read(
+        self, scope: Scope, receive: Receive, tenant: str
+    ) -> tuple[Order, Request]:  # fmt: skip
+        """Reads and checks a body.
+
+        Raises:
+            Refusal: it cannot be served.
+        """
+        limits = self._limits(self.settings.tenants[tenant])
+        try:
+            async with asyncio.timeout(_BODY_S):
+                body = await _read_body(scope, receive, self.settings.max_body_bytes)
+        except TimeoutError:
+            raise Refusal(408, f"the body was not there after {_BODY_S:.0f} s") from None
+        is_chat = scope["path"] == _CHAT
+        if len(body) <= _LARGE_BYTES:
+            order = self._order(body, limits, tenant, is_chat=is_chat)
+        else:  # nobody else waits until a long text is counted
+            order = await asyncio.to_thread(self._order, body, limits, tenant, is_chat=is_chat)
+        return order, self._request(order, tenant)
+
+    def _order(self, body: bytes, limits: Limits, tenant: str, *, is_chat: bool) -> Order:
+        """A body that was read, shorter where the tenant allows that and it fits no cache."""
+        order = read_order(body, limits, is_chat=is_chat)
+        if self.settings.tenants[tenant].is_trimmed and not self._fits(order, tenant):
+            return trim_oldest(order, limits, lambda each: self._fits(each, tenant))
+        return order
+
+    def _request(self, order: Order, tenant: str) -> Request:
+        now_s = self.board.clock()
+        deadline_s = self.settings.tenants[tenant].deadline_s
+        return Request(
+            id=self.board.make_id(),
+            tenant=tenant,
+            model=order.model,
+            prompt_tokens=order.prompt_tokens,
+            max_tokens=order.max_tokens,
+            arrival_s=now_s,
+            deadline_s=None if deadline_s is None else now_s + deadline_s,
+            sequences=order.sequences,
+            prefix=order.prefix,
+            is_streamed=order.is_streamed,
+        )
+
+    def _fits(self, order: Order, tenant: str) -> bool:
+        request = self._request(order, tenant)
+        engines = self.board.admission.engines.values()
+        return any(
+            engine.fits_alone(request) for engine in engines if order.model in engine.spec.models
+        )
+
+    def _limits(self, tenant: TenantSettings) -> Limits:
+        engines = self.settings.engines.values()
+        return Limits(
+            models=frozenset(model for each in engines for model in each.spec.models),
+            default_tokens=self.settings.max_tokens,
+            max_tokens=tenant.max_tokens,
+            media_tokens={
+                model: each.media_tokens
+                for each in engines
+                if each.media_tokens is not None
+                for model in each.spec.models
+            },
+            count=self.count,
+            characters_per_token=self.settings.characters_per_token,
+        )
+
+    async def _models(self, scope: Scope, send: Send) -> None:
+        self.keys.find(header(scope, b"authorization"))
+        models = sorted(
+            {name for each in self.settings.engines.values() for name in each.spec.models}
+        )
+        rows = [{"id": name, "object": "model", "owned_by": "ullage"} for name in models]
+        await send_whole(send, 200, json.dumps({"object": "list", "data": rows}).encode(), _JSON)
+
+    async def _health(self, scope: Scope, send: Send) -> None:
+        del scope
+        if not any(engine.is_up for engine in self.board.admission.engines.values()):
+            raise Refusal(503, "no engine answers", retry_after_s=5)
+        await send_whole(send, 200, b'{"status": "ok"}', _JSON)
+
+    async def _metrics(self, scope: Scope, send: Send) -> None:
+        self._check_admin(scope)
+        await send_whole(send, 200, write_metrics(self.board), METRICS_TYPE)
+
+    async def _admin(self, scope: Scope, send: Send) -> None:
+        self._check_admin(scope)
+        policy = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+        headers = [(b"content-security-policy", policy)]
+        await send_whole(send, 200, write_admin_page(self.board), _HTML, headers)
+
+    def _check_admin(self, scope: Scope) -> None:
+        key = self.settings.admin_key
+        if key is not None:
+            kind, _, word = (header(scope, b"authorization") or b"").partition(b" ")
+            if kind.lower() != b"bearer" or not hmac.compare_digest(word.strip(), key):
+                raise Refusal(401, "send the admin's key: Authorization: Bearer KEY")
+        elif not self.settings.address.is_loopback:
+            raise Refusal(403, "give the front an admin_key_file to see this from elsewhere")
+        elif not _is_local(header(scope, b"host") or b""):
+            raise Refusal(403, "this answers to 127.0.0.1 and localhost alone")
+
+
+def _is_local(host: bytes) -> bool:
+    """Whether a request names this machine: a web page of another name that resolves to it, open in
+    a browser here, does not.
+    """
+    name = host.decode("ascii", "replace")
+    name = name if name.endswith("]") else name.rpartition(":")[0] or name
+    try:
+        return parse_address(f"{name}:0").is_loopback
+    except SpecError:
+        return False
+
+
+async def _read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
+    length = header(scope, b"content-length")
+    too_large = Refusal(413, f"the body has more than {limit_bytes} bytes")
+    if length is not None and (len(length) > 18 or int(length) > limit_bytes):
+        raise too_large
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refusal(400, "the body broke off")
+        body += message.get("body", b"")
+        if len(body) > limit_bytes:
+            raise too_large
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def _wait_until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(task: asyncio.Future[None]) -> None:
+    if not task.done():
+        task.cancel()
+        with suppress(asyncio.CancelledError, Refusal, SlowReader):
+            await task
+
+
+def _cut_off(send: Send) -> None:
+    """Closes the connection of a client that takes nothing, and with it what it was not sent. ASGI
+    has no word for it; uvicorn's `send` belongs to what holds the connection.
+    """
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    if transport is not None:
+        transport.abort()

@@ -1,0 +1,88 @@
+"""Looks at a request's first line and headers before anything of it is believed.
+
+None of a client's headers is ever passed on, and no part of a request says where it goes. What is
+refused here would only be of use to somebody who hopes that two programs read it differently.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Final
+
+from starlette.types import Scope
+
+from ullage.front.proxy.refusal import Refusal
+
+__all__ = ["MAX_HEADER_BYTES", "check_head", "header"]
+
+MAX_HEADER_BYTES: Final = 16 * 1024
+_MAX_HEADERS: Final = 100
+_HOST: Final = re.compile(rb"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
+_ONCE: Final = frozenset(
+    (b"host", b"content-length", b"transfer-encoding", b"authorization", b"content-type")
+)
+_CONNECTION: Final = frozenset((b"keep-alive", b"close", b""))
+# They ask for another path, method or host than that of the first line, or for another protocol.
+_FORBIDDEN: Final = frozenset(
+    (
+        b"upgrade", b"http2-settings", b"proxy-connection", b"proxy-authorization", b"trailer",
+        b"x-original-url", b"x-rewrite-url", b"x-http-method", b"x-http-method-override",
+        b"x-method-override", b"x-forwarded-path",
+    )
+)  # fmt: skip
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The value of a header; None: there is none."""
+    return next((value for key, value in scope["headers"] if key == name), None)
+
+
+def check_head(scope: Scope, *, has_body: bool) -> None:
+    """Accepts a request's head.
+
+    Args:
+        scope: of the request.
+        has_body: whether it is to bring JSON.
+
+    Raises:
+        Refusal: it does not.
+    """
+    headers = [(bytes(name).lower(), bytes(value)) for name, value in scope["headers"]]
+    if sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEADER_BYTES:
+        raise Refusal(431, f"the headers have more than {MAX_HEADER_BYTES} bytes")
+    if len(headers) > _MAX_HEADERS:
+        raise Refusal(431, f"there are more than {_MAX_HEADERS} headers")
+    if b"%" in scope.get("raw_path", b"") or scope.get("query_string"):
+        raise Refusal(400, "the path has escapes or a query; expected neither")
+    counts = Counter(name.replace(b"_", b"-") for name, _ in headers)
+    repeated = sorted(name for name in _ONCE if counts[name] > 1)
+    if repeated:
+        raise Refusal(400, f"there is more than one header {repeated[0].decode()!r}")
+    forbidden = sorted(_FORBIDDEN & counts.keys())
+    if forbidden:
+        raise Refusal(400, f"the header {forbidden[0].decode()!r} is not taken")
+    values = dict(headers)
+    if any(b"_" in name and name.replace(b"_", b"-") in _ONCE for name in values):
+        raise Refusal(400, "a header's name has an underscore in place of a hyphen")
+    if not _HOST.fullmatch(values.get(b"host", b"")):
+        raise Refusal(400, "the header 'host' is missing, or it is no host")
+    words = {word.strip().lower() for word in values.get(b"connection", b"").split(b",")}
+    if not words <= _CONNECTION:
+        raise Refusal(400, "the header 'connection' names others; expected keep-alive or close")
+    _check_framing(values, has_body=has_body)
+
+
+def _check_framing(values: dict[bytes, bytes], *, has_body: bool) -> None:
+    length, encoding = values.get(b"content-length"), values.get(b"transfer-encoding")
+    if length is not None and (encoding is not None or not length.isdigit()):
+        raise Refusal(400, "the length of the body is told in two ways, or it is no number")
+    if encoding is not None and encoding.strip().lower() != b"chunked":
+        raise Refusal(400, "the header 'transfer-encoding' is not 'chunked'")
+    if not has_body:
+        return
+    if values.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+        raise Refusal(415, "the body is compressed; send it as it is")
+    kind = values.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/json":
+        raise Refusal(415, "the header 'content-type' is not 'application/json'")

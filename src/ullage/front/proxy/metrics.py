@@ -1,0 +1,109 @@
+"""The front's metrics, and its page for people, as of now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from typing import Final
+
+from ullage.front.policy.engine_ledger import Engine
+from ullage.front.proxy.board import Board
+from ullage.units import format_bytes
+from ullage.watch.exporter.metric import Metric, Point, Type
+from ullage.watch.exporter.text_format import write_page
+
+__all__ = ["METRICS", "METRICS_TYPE", "write_admin_page", "write_metrics"]
+
+METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
+_REQUESTS: Final = Metric(
+    "ullage_front_requests_total", Type.COUNTER, "Requests by tenant and what became of them."
+)
+_WAITING: Final = Metric("ullage_front_waiting_requests", Type.GAUGE, "Requests that wait.")
+_BYTE_SECONDS: Final = Metric(
+    "ullage_front_byte_seconds_total", Type.COUNTER, "Bytes of cache times seconds, by tenant."
+)
+_UP: Final = Metric("ullage_front_engine_up", Type.GAUGE, "1 while the engine answers.")
+_STALE: Final = Metric(
+    "ullage_front_engine_stale", Type.GAUGE, "1 while the engine's metrics are old."
+)
+_RUNNING: Final = Metric("ullage_front_running_requests", Type.GAUGE, "Requests in an engine.")
+_CACHE: Final = Metric("ullage_front_cache_bytes", Type.GAUGE, "Bytes of an engine's cache.")
+_USABLE: Final = Metric(
+    "ullage_front_usable_bytes", Type.GAUGE, "Bytes of it that admission may give out."
+)
+_NOW: Final = Metric("ullage_front_held_bytes", Type.GAUGE, "Bytes that requests hold now.")
+_PEAK: Final = Metric(
+    "ullage_front_expected_peak_bytes", Type.GAUGE, "The most that those that run will hold."
+)
+METRICS: Final = (
+    _REQUESTS, _WAITING, _BYTE_SECONDS, _UP, _STALE, _RUNNING, _CACHE, _USABLE, _NOW, _PEAK,
+)  # fmt: skip
+
+
+def write_metrics(board: Board) -> bytes:
+    """The page that Prometheus reads."""
+    return write_page(_points(board), is_openmetrics=False)
+
+
+def _points(board: Board) -> Iterator[Point]:
+    for (tenant, outcome), count in sorted(board.outcomes.items()):
+        yield Point(_REQUESTS, {"tenant": tenant, "outcome": outcome}, float(count))
+    for tenant, count in board.admission.num_waiting.items():
+        yield Point(_WAITING, {"tenant": tenant}, float(count))
+        yield Point(_BYTE_SECONDS, {"tenant": tenant}, float(board.byte_seconds[tenant]))
+    for name, engine in board.admission.engines.items():
+        labels = {"engine": name}
+        yield Point(_UP, labels, float(engine.is_up))
+        yield Point(_STALE, labels, float(engine.is_stale))
+        yield Point(_RUNNING, labels, float(len(engine.running)))
+        yield Point(_CACHE, labels, float(engine.spec.cache_bytes))
+        yield Point(_USABLE, labels, float(engine.usable_bytes))
+        yield Point(_NOW, labels, float(engine.bytes_now))
+        yield Point(_PEAK, labels, float(engine.peak_bytes()))
+
+
+_STYLE: Final = (
+    "body{font:15px system-ui;margin:2rem;color-scheme:light dark}"
+    "td,th{padding:.2rem .8rem;text-align:right}td:first-child,th:first-child{text-align:left}"
+)
+
+
+def write_admin_page(board: Board) -> bytes:
+    """A page that loads itself anew each two seconds; it has no script."""
+    engines = [_engine_row(name, engine) for name, engine in board.admission.engines.items()]
+    counters = board.admission.shares.counters
+    tenants: list[tuple[str, ...]] = []
+    for tenant, waiting in board.admission.num_waiting.items():
+        outcomes = ", ".join(
+            f"{count} {outcome}"
+            for (name, outcome), count in sorted(board.outcomes.items())
+            if name == tenant
+        )
+        gib_seconds = board.byte_seconds[tenant] / 2**30
+        cells = (tenant, str(waiting), f"{gib_seconds:,.0f}", f"{counters[tenant] / 2**30:,.0f}")
+        tenants.append((*cells, outcomes))
+    page = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>ullage front</title>'
+        f'<meta http-equiv="refresh" content="2"><style>{_STYLE}</style><h1>ullage front</h1>'
+        + _table(
+            ("engine", "state", "requests", "held", "expected peak", "usable", "cache"), engines
+        )
+        + _table(("tenant", "waiting", "GiB s used", "fair counter", "requests"), tenants)
+    )
+    return page.encode()
+
+
+def _engine_row(name: str, engine: Engine) -> tuple[str, ...]:
+    state = "up" if engine.is_up else "down"
+    if engine.is_up and engine.is_stale:
+        state = "metrics are old: half of the cache is used"
+    sizes = (
+        engine.bytes_now, engine.peak_bytes(), engine.usable_bytes, engine.spec.cache_bytes,
+    )  # fmt: skip
+    return (name, state, str(len(engine.running)), *map(format_bytes, sizes))
+
+
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    top = "".join(f"<th>{escape(head)}" for head in heads)
+    lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}" for cell in row) for row in rows)
+    return f"<table><tr>{top}{lines}</table>"

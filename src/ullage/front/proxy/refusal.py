@@ -1,0 +1,87 @@
+"""A request that is answered with an error, in the form that OpenAI's clients read.
+
+raise Refusal(429, "too many requests of this tenant wait", retry_after_s=3)
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from starlette.types import Message, Send
+
+from ullage.front.policy.request import Reason, Reject
+
+__all__ = ["Refusal", "error_document", "refuse", "send_refusal", "send_whole"]
+
+_STATUS: Final = {
+    Reason.TOO_LARGE: 400,
+    Reason.NO_ENGINE: 503,
+    Reason.TENANT_QUEUE: 429,
+    Reason.QUEUE: 503,
+    Reason.DEADLINE: 503,
+}
+_KINDS: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+
+
+class Refusal(Exception):
+    """An answer with an error's status.
+
+    Args:
+        status: of HTTP.
+        message: for the client; it has nothing of other requests in it.
+        retry_after_s: when trying again may help.
+    """
+
+    def __init__(self, status: int, message: str, *, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.retry_after_s = status, message, retry_after_s
+
+
+def refuse(reject: Reject) -> Refusal:
+    """The answer to a request that the policy rejects."""
+    reason = reject.reason
+    return Refusal(_STATUS[reason], reason.value, retry_after_s=reject.retry_after_s)
+
+
+def error_document(status: int, message: str) -> bytes:
+    """The JSON of an error."""
+    kind = _KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return json.dumps({"error": {"message": message, "type": kind, "code": status}}).encode()
+
+
+async def send_refusal(send: Send, refusal: Refusal) -> None:
+    """Sends it as the whole answer."""
+    headers = []
+    if refusal.retry_after_s is not None:
+        headers.append((b"retry-after", str(refusal.retry_after_s).encode()))
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if refusal.status in (408, 413, 431):
+        headers.append((b"connection", b"close"))  # the rest of the request is not read
+    body = error_document(refusal.status, refusal.message)
+    await send_whole(send, refusal.status, body, b"application/json", headers)
+
+
+async def send_whole(
+    send: Send, status: int, body: bytes, content_type: bytes,
+    headers: list[tuple[bytes, bytes]] | None = None,
+) -> None:  # fmt: skip
+    """Sends an answer of which all is known."""
+    length = str(len(body)).encode()
+    start: Message = {
+        "type": "http.response.start",
+        "status": status,
+        "headers": [
+            (b"content-type", content_type), (b"content-length", length), *_HEADERS,
+            *(headers or []),
+        ],
+    }  # fmt: skip
+    await send(start)
+    await send({"type": "http.response.body", "body": body})

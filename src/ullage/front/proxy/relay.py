@@ -1,0 +1,152 @@
+"""Brings one request to an engine and its answer back.
+
+    await relay(board, upstreams, request, order, send)
+
+An engine that is lost before the client has got anything is replaced by another. Later than that
+the client is told in the stream. What the request held is given back in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from starlette.types import Message, Send
+
+from ullage.front.policy.request import Request
+from ullage.front.proxy.board import Board
+from ullage.front.proxy.prompt import Order
+from ullage.front.proxy.refusal import Refusal, error_document, send_whole
+from ullage.front.proxy.upstream import Answer, EngineLost, Upstream
+
+__all__ = ["Relay", "SlowReader"]
+
+_ATTEMPTS: Final = 2
+_EVENT_END: Final = b"\n\n"
+_USAGE: Final = re.compile(rb'"completion_tokens"\s*:\s*([0-9]{1,9})')
+
+
+class SlowReader(Exception):
+    """A client does not take what is sent to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """What answers are brought back with.
+
+    Attributes:
+        board: where requests wait, and what they hold is counted.
+        upstreams: the engines, by name.
+        slow_reader_s: seconds that a client may take for one piece.
+    """
+
+    board: Board
+    upstreams: Mapping[str, Upstream]
+    slow_reader_s: float
+
+    async def run(self, request: Request, order: Order, path: str, send: Send) -> None:
+        """Answers a request.
+
+        Raises:
+            Refusal: nothing was sent to the client; this is its answer.
+            SlowReader: it has to be cut off.
+        """
+        body = order.body
+        for attempt in range(1, _ATTEMPTS + 1):
+            start = await self.board.place(request)
+            is_whole = False
+            try:
+                async with self.upstreams[start.engine].open(path, body) as answer:
+                    if order.is_streamed and answer.status == 200:
+                        is_whole = await self._stream(request, order, answer, send)
+                    else:
+                        is_whole = await self._send_whole(request, order, answer, send)
+                return
+            except EngineLost as error:
+                if error.is_unreachable:
+                    self.board.set_up(start.engine, is_up=False)
+                if attempt == _ATTEMPTS:
+                    raise Refusal(
+                        502, "the engines broke off the answer; try again", retry_after_s=1
+                    ) from None
+            finally:
+                self.board.finish(request.id, is_whole=is_whole)
+            request = replace(request, id=self.board.make_id())
+
+    async def _send_whole(self, request: Request, order: Order, answer: Answer, send: Send) -> bool:
+        """Reads all of the answer, so that one that breaks off can be asked for again."""
+        body = await answer.read()
+        if 300 <= answer.status < 400:
+            raise Refusal(502, "the engine answered with a redirection, which is not followed")
+        usage = _USAGE.findall(body[-4096:])
+        is_whole = answer.status == 200
+        if is_whole and usage:
+            self.board.advance(request.id, -(-int(usage[-1]) // request.sequences))
+        headers = _own_headers(order)
+        if answer.retry_after_s is not None:
+            headers.append((b"retry-after", str(answer.retry_after_s).encode()))
+        try:
+            async with asyncio.timeout(self.slow_reader_s):
+                await send_whole(send, answer.status, body, answer.content_type, headers)
+        except TimeoutError:
+            raise SlowReader(f"{self.slow_reader_s:g} s") from None
+        return is_whole
+
+    async def _stream(self, request: Request, order: Order, answer: Answer, send: Send) -> bool:
+        """Passes the pieces on as they come; counts the events in them as tokens."""
+        num_events = 0
+        is_started = False
+        try:
+            async for chunk in answer.chunks():
+                num_events += chunk.count(_EVENT_END)
+                self._count(request, num_events, chunk)
+                if not is_started:
+                    await send(_head(answer, order))
+                    is_started = True
+                try:
+                    async with asyncio.timeout(self.slow_reader_s):
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                except TimeoutError:
+                    raise SlowReader(f"{self.slow_reader_s:g} s") from None
+        except EngineLost:
+            if not is_started:
+                raise
+            # The status is sent already, so the stream itself has to say it.
+            event = b"data: " + error_document(502, "the engine broke off the answer") + _EVENT_END
+            await send({"type": "http.response.body", "body": event, "more_body": False})
+            return False
+        if not is_started:
+            await send(_head(answer, order))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return True
+
+    def _count(self, request: Request, num_events: int, chunk: bytes) -> None:
+        generated = -(-num_events // request.sequences)
+        if b'"completion_tokens"' in chunk:
+            usage = _USAGE.findall(chunk)
+            if usage:
+                generated = -(-int(usage[-1]) // request.sequences)
+        if generated:
+            self.board.advance(request.id, generated)
+
+
+def _own_headers(order: Order) -> list[tuple[bytes, bytes]]:
+    """What the front has assumed or changed, for the client to see."""
+    headers = [(b"x-ullage-prompt-tokens", str(order.prompt_tokens).encode())]
+    if order.num_trimmed:
+        headers.append((b"x-ullage-trimmed-messages", str(order.num_trimmed).encode()))
+    return headers
+
+
+def _head(answer: Answer, order: Order) -> Message:
+    return {
+        "type": "http.response.start",
+        "status": answer.status,
+        "headers": [
+            (b"content-type", answer.content_type), (b"cache-control", b"no-store"),
+            (b"x-content-type-options", b"nosniff"), *_own_headers(order),
+        ],
+    }  # fmt: skip

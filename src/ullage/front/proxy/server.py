@@ -1,0 +1,118 @@
+"""Serves the front until it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from ullage.errors import EnvironmentProblem, SpecError
+from ullage.front.settings import FrontSettings
+
+if TYPE_CHECKING:
+    from ullage.front.proxy.app import FrontApp
+
+__all__ = ["make_front", "serve_front"]
+
+_NEEDED: Final = ("httpx", "prometheus_client", "starlette", "uvicorn")
+_GRACE_S: Final = 30
+_IDLE_S: Final = 30  # longer than clients keep connections that they do not use
+
+
+def serve_front(settings: FrontSettings, announce: Callable[[str], None] = print) -> None:
+    """Serves until SIGINT or SIGTERM; streams that run then have half a minute.
+
+    Args:
+        settings: of the configuration.
+        announce: gets the address.
+
+    Raises:
+        EnvironmentProblem: what it needs is not installed.
+        SpecError: the address is taken.
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise EnvironmentProblem(
+            f"`ullage front` needs {missing[0]}, which is not installed; install it with: "
+            "pip install 'ullage[front]'"
+        )
+    with _listen(settings) as listener:
+        address = settings.address
+        port = listener.getsockname()[1]
+        announce(f"http://{type(address)(address.host, port)}")
+        with suppress(KeyboardInterrupt):
+            asyncio.run(_serve(settings, listener))
+
+
+async def _serve(settings: FrontSettings, listener: socket.socket) -> None:
+    import uvicorn
+
+    from ullage.front.proxy.head import MAX_HEADER_BYTES
+
+    async with make_front(settings) as app:
+        config = uvicorn.Config(
+            app, log_level=logging.WARNING, access_log=False, server_header=False,
+            date_header=False, proxy_headers=False, ws="none", lifespan="off", http="h11",
+            h11_max_incomplete_event_size=2 * MAX_HEADER_BYTES,
+            timeout_graceful_shutdown=_GRACE_S, timeout_keep_alive=_IDLE_S,
+        )  # fmt: skip
+        await uvicorn.Server(config).serve(sockets=[listener])
+
+
+@asynccontextmanager
+async def make_front(settings: FrontSettings) -> AsyncIterator[FrontApp]:
+    """The application, and all that runs beside it."""
+    from ullage.front.policy.admission import Admission
+    from ullage.front.policy.engine_ledger import Engine
+    from ullage.front.policy.lengths import Lengths
+    from ullage.front.proxy.app import FrontApp
+    from ullage.front.proxy.board import Board
+    from ullage.front.proxy.keys import Keys
+    from ullage.front.proxy.monitor import Monitor
+    from ullage.front.proxy.relay import Relay
+    from ullage.front.proxy.tokens import make_counter
+    from ullage.front.proxy.upstream import Upstream
+
+    admission = Admission(
+        [Engine(each.spec) for each in settings.engines.values()],
+        {name: tenant.spec for name, tenant in settings.tenants.items()},
+        Lengths(settings.quantile),
+        max_queue=settings.max_queue,
+    )
+    tokenizers = {
+        model: each.tokenizer
+        for each in settings.engines.values()
+        if each.tokenizer is not None
+        for model in each.spec.models
+    }
+    count = make_counter(tokenizers, settings.characters_per_token)
+    board = Board(admission)
+    upstreams = {name: Upstream(each) for name, each in settings.engines.items()}
+    keys = Keys({name: tenant.key for name, tenant in settings.tenants.items()})
+    monitors = [Monitor(board, upstream).run() for upstream in upstreams.values()]
+    tasks = [asyncio.create_task(work) for work in (board.run(), *monitors)]
+    try:
+        yield FrontApp(
+            settings, board, Relay(board, upstreams, settings.slow_reader_s), keys, count
+        )
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for upstream in upstreams.values():
+            await upstream.aclose()
+
+
+def _listen(settings: FrontSettings) -> socket.socket:
+    address = settings.address
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family, backlog=1024)
+    except OSError as error:
+        raise SpecError(
+            f"{address} cannot be listened on ({error}); give front.listen another port"
+        ) from None

@@ -1,0 +1,72 @@
+"""`ullage front` from the command line: it serves this machine until it is told to end."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ullage.cli.main import run_cli
+from ullage.front.proxy import server
+
+MAIN = "from ullage.cli.main import main; main()"
+SETTINGS = """
+[front]
+listen = "127.0.0.1:0"
+[front.engine.a]
+url = "http://127.0.0.1:1"
+models = "m"
+cache = "1GiB"
+token_bytes = 1024
+[front.tenant.me]
+"""
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> Path:
+    path = tmp_path / "ullage.toml"
+    path.write_text(SETTINGS)
+    return path
+
+
+def test_without_the_extra_it_says_how_to_install_it(
+    configuration: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "_NEEDED", ("httpx_that_is_not_there",))
+    assert run_cli(["front", "--config", str(configuration)]) == 2
+    assert capsys.readouterr().err == (
+        "ullage: `ullage front` needs httpx_that_is_not_there, which is not installed; "
+        "install it with: pip install 'ullage[front]'\n"
+    )
+
+
+def test_without_a_table_it_says_what_to_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ullage.toml").write_text("")
+    assert run_cli(["front", "--config", str(tmp_path / "ullage.toml")]) == 2
+    assert "there is no table [front]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_interrupted(configuration: Path, number: int) -> None:
+    pytest.importorskip("httpx", reason="needs the extra ullage[front]")
+    code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {MAIN}"
+    command = [sys.executable, "-c", code, "front", "--config", str(configuration)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = next(line for line in process.stdout if line.startswith("Serving "))
+        host = line.removeprefix("Serving http://").strip()
+        assert host.startswith("127.0.0.1:")
+        connection = http.client.HTTPConnection(host, timeout=60)
+        connection.request("GET", "/v1/models")
+        answer = connection.getresponse()
+        assert answer.status == 200 and b'"id": "m"' in answer.read()
+        assert answer.headers["server"] is None
+        connection.close()
+        process.send_signal(number)
+        assert process.wait(60) == 0

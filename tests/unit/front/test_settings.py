@@ -1,0 +1,104 @@
+"""The table [front]: what it says, and what it says wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ullage.cli.main import run_cli
+from ullage.errors import SpecError
+from ullage.front.settings import load_front
+from ullage.gate.config import load_configuration
+
+ENGINE = """
+[front.engine.a]
+url = "http://127.0.0.1:8001"
+models = "llama"
+cache = "40GiB"
+"""
+TENANT = '[front.tenant.chat]\nkey_file = "chat"\n'
+GOOD = f"[front]{ENGINE}token_bytes = 1000\n{TENANT}weight = 2\ndeadline_s = 5\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "chat").write_text("chat" * 5)
+    (tmp_path / "other").write_text("other" * 5)
+    return tmp_path
+
+
+def load(folder: Path, text: str) -> None:
+    (folder / "ullage.toml").write_text(text)
+    load_front(folder)
+
+
+def test_what_is_written_and_what_is_assumed(folder: Path) -> None:
+    load(folder, GOOD)
+    settings = load_front(folder)
+    engine, tenant = settings.engines["a"], settings.tenants["chat"]
+    assert settings.address.is_loopback and settings.address.port == 8080
+    assert (engine.host, engine.port, engine.spec.models) == ("127.0.0.1", 8001, ("llama",))
+    assert engine.spec.cache_bytes == 40 * 2**30 and engine.spec.footprint.token_bytes == 1000
+    assert (tenant.spec.weight, tenant.deadline_s, tenant.key) == (2.0, 5.0, b"chat" * 5)
+    assert settings.quantile == 0.9 and not engine.spec.is_bounded
+
+
+def test_the_bytes_of_a_token_follow_from_the_model(folder: Path) -> None:
+    load(folder, f'[front]{ENGINE}architecture = "llama-3.1-8b"\n{TENANT}')
+    assert load_front(folder).engines["a"].spec.footprint.token_bytes == 131_072
+    load(folder, f'[front]{ENGINE}architecture = "llama-3.1-8b"\nkv = "fp8"\n{TENANT}')
+    assert load_front(folder).engines["a"].spec.footprint.token_bytes == 65_536
+
+
+def test_with_max_tokens_reserved_the_whole_cache_is_given_out(folder: Path) -> None:
+    load(folder, GOOD.replace("[front]", '[front]\nreserve = "max_tokens"'))
+    spec = load_front(folder).engines["a"].spec
+    assert spec.is_bounded and spec.margin_frac == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "there is no table"),
+        (f"[front]\n{TENANT}", "engine has none"),
+        (f"[front]{ENGINE}token_bytes = 1\n", "tenant has none"),
+        (f"[front]{ENGINE}{TENANT}", "token_bytes or architecture"),
+        (GOOD.replace("http://127.0.0.1:8001", "https://a:1"), "expected http://HOST:PORT"),
+        (GOOD.replace("http://127.0.0.1:8001", "http://u@a:1"), "expected http://HOST:PORT"),
+        (GOOD.replace("http://127.0.0.1:8001", "http://a:1/x"), "expected http://HOST:PORT"),
+        (GOOD.replace("http://127.0.0.1:8001", "http://a"), "expected http://HOST:PORT"),
+        (GOOD.replace('"40GiB"', '"40G"'), "two ways"),
+        (GOOD.replace("weight = 2", "weight = 0"), "above 0"),
+        (GOOD.replace("weight = 2", 'trim = "all"'), "expected never or oldest-messages"),
+        (GOOD.replace("weight", "weigth"), "did you mean 'weight'"),
+        (GOOD.replace("[front]", '[front]\nreserve = "all"'), 'expected "90%"'),
+        (GOOD.replace("[front]", '[front]\nlisten = "x:y"'), "expected [HOST:]PORT"),
+        (GOOD.replace("[front]", '[front]\nlisten = "0.0.0.0:1"').replace('key_file = "chat"', ""),
+         "without a key_file"),
+        (GOOD + '[front.tenant.b]\nkey_file = "chat"\n', "the same key"),
+        (GOOD + "[front.tenant.b]\n", "without a key_file"),
+        (GOOD.replace('"chat"', '"missing"'), "cannot be read"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told(folder: Path, text: str, problem: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load(folder, text)
+    assert problem in str(caught.value)
+
+
+def test_other_verbs_leave_the_table_alone(folder: Path) -> None:
+    scenario = '[scenario.a]\ncommand = "a.py"\ngpu = "t4"\n'
+    load(folder, GOOD + scenario)
+    assert [*load_configuration(folder).scenarios] == ["a"]
+
+
+def test_check_shows_what_is_in_force(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load(folder, GOOD)
+    assert run_cli(["front", "--check", "--config", str(folder / "ullage.toml")]) == 0
+    assert capsys.readouterr().out == (
+        "engine a: 127.0.0.1:8001, 40.0 GiB of cache for 42,949,672 tokens, llama\n"
+        "  no tokenizer: assumes 3 characters a token\n"
+        "tenant chat: weight 2, first token: 5 s\n"
+        "reserves room for: 90% of answers; assumes max_tokens 1024 where a request does not say\n"
+    )
