@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ullage.errors import GuardError
+from ullage.runtime.counters import Counters, Flags
 from ullage.runtime.module_state import Attributes, Buffers
 from ullage.runtime.random_states import RandomStates
 
@@ -37,13 +38,15 @@ class Snapshot:
         self._attributes = Attributes(model)
         self._scaler = None if scaler is None else _Scaler(scaler)
         self._extra = [_Extra(each) for each in extra]
-        self._versions: list[int] = []
-        self._requires_grad: list[bool] = []
+        self._counters = Counters(parameters)
+        self._versions: Sequence[int] = ()
+        self._flags = Flags(parameters)
+        self._requires_grad: Sequence[bool | int] = ()
 
     def take(self) -> None:
         """Notes the state before a step."""
-        self._versions = [parameter._version for parameter in self._parameters]
-        self._requires_grad = [parameter.requires_grad for parameter in self._parameters]
+        self._versions = self._counters.read()
+        self._requires_grad = self._flags.read_requires_grad()
         self._random.take()
         self._buffers.take()
         self._attributes.take()
@@ -73,7 +76,7 @@ class Snapshot:
             each.check()
         for parameter, value in zip(self._parameters, self._requires_grad, strict=True):
             if parameter.requires_grad != value:
-                parameter.requires_grad_(value)
+                parameter.requires_grad_(bool(value))
         self._buffers.rewind()
         self._attributes.rewind()
         if self._scaler is not None:
@@ -83,6 +86,7 @@ class Snapshot:
         self._random.rewind()
 
     def _check_parameters(self) -> None:
+        self._counters.check()
         changed = [
             self._names.get(id(parameter), "a parameter of the optimizer")
             for parameter, version in zip(self._parameters, self._versions, strict=True)
