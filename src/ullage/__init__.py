@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
     from ullage.loaders.prefetch import prefetch
     from ullage.record.measured.entrance import record
+    from ullage.runtime.cap import Cap, cap
     from ullage.runtime.guard import guard
     from ullage.techniques.plan import Plan
     from ullage.watch.sample import Sample
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AlertReplay",
     "BudgetExceeded",
+    "Cap",
     "Check",
     "DeviceError",
     "Diff",
@@ -75,6 +77,7 @@ __all__ = [
     "UllageError",
     "WhatIf",
     "__version__",
+    "cap",
     "check",
     "compare_segments",
     "diff",
@@ -101,6 +104,7 @@ __all__ = [
 _MODULES = {
     "AlertReplay": "ullage.api.alerts",
     "BudgetExceeded": "ullage.errors",
+    "Cap": "ullage.runtime.cap",
     "Check": "ullage.api.check",
     "DeviceError": "ullage.errors",
     "Diff": "ullage.api.diff",
@@ -123,6 +127,7 @@ _MODULES = {
     "Sweep": "ullage.api.sweep",
     "UllageError": "ullage.errors",
     "WhatIf": "ullage.api.what_if",
+    "cap": "ullage.runtime.cap",
     "check": "ullage.api.check",
     "compare_segments": "ullage.api.segments",
     "diff": "ullage.api.diff",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ullage.errors import GuardError, SpecError
 from ullage.runtime.calm import Calm
+from ullage.runtime.cap import cap as set_cap
 from ullage.runtime.failure import Failure, release, say, take_failure
 from ullage.runtime.ladder import Ladder, choose_plans, load_plans
 from ullage.techniques.applying.apply import unwrap_optimizers
@@ -226,6 +227,7 @@ def guard(
     scaler: Any = None,
     extra: Sequence[Any] = (),
     calm_steps: int = _CALM_STEPS,
+    cap: str | int | None = None,
 ) -> Guard:
     """A guard, whose `step` runs a training step again under a leaner plan when it runs out of
     memory. It is a context manager; after it nothing is left on the model or the optimizer.
@@ -241,6 +243,8 @@ def guard(
             optimizer does, such as a scheduler.
         calm_steps: after so many steps without an error that need less memory the guard goes back
             up one rung.
+        cap: the most memory of the GPU that the process may take, as for `ullage.cap`; it stays
+            until `ullage.cap(None)`. None: as it is.
 
     Raises:
         SpecError: several ranks, a compiled or replicated model, or an invalid number of steps.
@@ -248,6 +252,8 @@ def guard(
     """
     if calm_steps < 1:
         raise SpecError(f"calm_steps={calm_steps} is no number of steps; expected 1 or more")
+    if cap is not None and (limited := set_cap(cap)) is not None:
+        say(limited.text)
     _check_program(model)
     is_default = plans is None
     rungs = choose_plans(model, optimizer) if plans is None else load_plans(plans)
