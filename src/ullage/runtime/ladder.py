@@ -14,6 +14,7 @@ from typing import Any
 
 from ullage.errors import PlanError
 from ullage.record.owners.module_trees import class_name, paths
+from ullage.runtime.host_check import HostCheck
 from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
@@ -44,6 +45,7 @@ class Ladder:
         self._program = model, optimizer
         self._is_default = is_default
         self._applied = ExitStack()
+        self._host = HostCheck(self._plans)
 
     def __len__(self) -> int:
         return len(self._plans) + 1
@@ -80,6 +82,20 @@ class Ladder:
         if rung:
             self._applied.enter_context(self._plans[rung - 1].applied(*self._program))
             self.rung = rung
+
+    def below(self, rung: int) -> int:
+        """The next leaner rung, without those for which the host has no memory, which is said; one
+        after the last where there is none.
+        """
+        return self._host.next_below(rung)
+
+    def above(self, rung: int) -> int:
+        """The next rung that is not so lean, without those for which the host has no memory."""
+        return self._host.next_above(rung)
+
+    def tried(self, first: int) -> list[int]:
+        """The rungs from a first one on, without those for which the host had no memory."""
+        return [rung for rung in range(first, len(self)) if rung not in self._host.skipped]
 
     def check(self) -> None:
         """Applies each plan once, and undoes it.

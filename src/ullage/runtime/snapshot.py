@@ -63,14 +63,18 @@ class Snapshot:
         """Whether the step has divided the gradients by the loss scale; None: not known."""
         return None if self._scaler is None else self._scaler.is_unscaled(optimizers)
 
-    def rewind(self) -> None:
+    def rewind(self, *, are_tensors_back: bool = False) -> None:
         """Restores the state before the step.
+
+        Args:
+            are_tensors_back: whether parameters and buffers were restored by other means.
 
         Raises:
             GuardError: the step has changed what it may not change; nothing is restored.
         """
-        self._check_parameters()
-        self._buffers.check()
+        if not are_tensors_back:
+            self._check_parameters()
+            self._buffers.check()
         self._attributes.check()
         for each in self._extra:
             each.check()
