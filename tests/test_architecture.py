@@ -98,7 +98,7 @@ FLAGS = {
     "fit": {
         "program", "--gpu", "--memory", "--capability", "--budget", "--allow", "--objective",
         "--price", "--smallest-gpu", "--gpus", "--max-batch", "--largest", "--multiple-of",
-        "--minutes", "--ray",
+        "--ladder", "--minutes", "--ray",
         "--rates", "--alloc-conf", "--steps", "--python", "--dummy-weights", "--assume",
         "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
@@ -149,7 +149,17 @@ FLAGS = {
 }  # fmt: skip
 
 # What a verb answers besides: each has a file of its own wherever verbs have.
-QUESTIONS = {"alerts", "largest", "listen", "otlp", "ranks", "serving", "sweep", "what_if"}
+QUESTIONS = {
+    "alerts",
+    "ladder",
+    "largest",
+    "listen",
+    "otlp",
+    "ranks",
+    "serving",
+    "sweep",
+    "what_if",
+}
 ANSWERS = {*VERBS, *QUESTIONS}
 # By the folder in which a file of that name would be: the answers that have none, and why not.
 WITHOUT = {

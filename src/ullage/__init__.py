@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ullage.api.estimate import Estimate, estimate_training
     from ullage.api.explain import Explanation, explain_file
     from ullage.api.fit import Fit, fit
+    from ullage.api.ladder import FoundLadder, find_ladder
     from ullage.api.largest import Largest, find_largest
     from ullage.api.lock import Locked, lock
     from ullage.api.ranks import run_ranks
@@ -61,6 +62,7 @@ __all__ = [
     "Estimate",
     "Explanation",
     "Fit",
+    "FoundLadder",
     "GuardError",
     "Largest",
     "Locked",
@@ -84,6 +86,7 @@ __all__ = [
     "estimate_serving",
     "estimate_training",
     "explain_file",
+    "find_ladder",
     "find_largest",
     "fit",
     "guard",
@@ -112,6 +115,7 @@ _MODULES = {
     "Estimate": "ullage.api.estimate",
     "Explanation": "ullage.api.explain",
     "Fit": "ullage.api.fit",
+    "FoundLadder": "ullage.api.ladder",
     "GuardError": "ullage.errors",
     "Largest": "ullage.api.largest",
     "Locked": "ullage.api.lock",
@@ -134,6 +138,7 @@ _MODULES = {
     "estimate_serving": "ullage.api.serving",
     "estimate_training": "ullage.api.estimate",
     "explain_file": "ullage.api.explain",
+    "find_ladder": "ullage.api.ladder",
     "find_largest": "ullage.api.largest",
     "fit": "ullage.api.fit",
     "guard": "ullage.runtime.guard",

@@ -20,7 +20,7 @@ from ullage.errors import GuardError, SpecError
 from ullage.runtime.calm import Calm
 from ullage.runtime.cap import cap as set_cap
 from ullage.runtime.failure import Failure, release, say, take_failure
-from ullage.runtime.ladder import Ladder, choose_plans, load_plans
+from ullage.runtime.ladder import Ladder, choose_plans, load_ladder, load_plans
 from ullage.techniques.applying.apply import unwrap_optimizers
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def guard(
     model: Any,
     optimizer: Any,
     *,
-    plans: Iterable[Plan | str | PathLike[str]] | None = None,
+    plans: str | PathLike[str] | Iterable[Plan | str | PathLike[str]] | None = None,
     scaler: Any = None,
     extra: Sequence[Any] = (),
     calm_steps: int = _CALM_STEPS,
@@ -287,7 +287,8 @@ def guard(
         model: the `nn.Module`, in one process, not compiled.
         optimizer: a `torch.optim.Optimizer`, or a list of several.
         plans: the rungs below the program as it is, from the fastest to the leanest: plans, or
-            files of plans. None: checkpoints on every other block, then on every block, of which
+            files of plans; or one file of `ullage fit --ladder`, which also says up to which size
+            each is proved. None: checkpoints on every other block, then on every block, of which
             nothing is proved.
         scaler: the `torch.amp.GradScaler`, if there is one.
         extra: objects with `state_dict` and `load_state_dict` that the step changes before the
@@ -306,9 +307,13 @@ def guard(
     if cap is not None and (limited := set_cap(cap)) is not None:
         say(limited.text)
     _check_program(model)
-    is_default = plans is None
-    rungs = choose_plans(model, optimizer) if plans is None else load_plans(plans)
-    ladder = Ladder(rungs, model, optimizer, is_default=is_default)
+    if plans is None:
+        ladder = Ladder(choose_plans(model, optimizer), model, optimizer, is_default=True)
+    elif isinstance(plans, str | PathLike):
+        file = load_ladder(plans)
+        ladder = Ladder(file.plans, model, optimizer, file=file)
+    else:
+        ladder = Ladder(load_plans(plans), model, optimizer)
     return Guard(model, optimizer, ladder, Calm(calm_steps), scaler=scaler, extra=tuple(extra))
 
 
