@@ -167,6 +167,7 @@ WITHOUT = {
     "api": {
         "env": "makes a directory",
         "gpus": "ullage.gpus is the catalogue itself",
+        "ladder": "find_ladder is in largest.py, whose runs of sizes it shares",
         "nvml": "becomes a program of others",
         "scrub": "writes a file",
         "ui": "serves a page",

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from ullage.api.estimate import Estimate, estimate_training
     from ullage.api.explain import Explanation, explain_file
     from ullage.api.fit import Fit, fit
-    from ullage.api.ladder import FoundLadder, find_ladder
-    from ullage.api.largest import Largest, find_largest
+    from ullage.api.largest import FoundLadder, Largest, find_ladder, find_largest
     from ullage.api.lock import Locked, lock
     from ullage.api.ranks import run_ranks
     from ullage.api.record import Recorded, read_recording, record_program
@@ -46,8 +45,8 @@ if TYPE_CHECKING:
     )
     from ullage.loaders.prefetch import prefetch
     from ullage.record.measured.entrance import record
-    from ullage.runtime.cap import Cap, cap
     from ullage.runtime.guard import guard
+    from ullage.techniques.applying.cap import Cap, cap
     from ullage.techniques.plan import Plan
     from ullage.watch.sample import Sample
 
@@ -107,7 +106,7 @@ __all__ = [
 _MODULES = {
     "AlertReplay": "ullage.api.alerts",
     "BudgetExceeded": "ullage.errors",
-    "Cap": "ullage.runtime.cap",
+    "Cap": "ullage.techniques.applying.cap",
     "Check": "ullage.api.check",
     "DeviceError": "ullage.errors",
     "Diff": "ullage.api.diff",
@@ -115,7 +114,7 @@ _MODULES = {
     "Estimate": "ullage.api.estimate",
     "Explanation": "ullage.api.explain",
     "Fit": "ullage.api.fit",
-    "FoundLadder": "ullage.api.ladder",
+    "FoundLadder": "ullage.api.largest",
     "GuardError": "ullage.errors",
     "Largest": "ullage.api.largest",
     "Locked": "ullage.api.lock",
@@ -131,14 +130,14 @@ _MODULES = {
     "Sweep": "ullage.api.sweep",
     "UllageError": "ullage.errors",
     "WhatIf": "ullage.api.what_if",
-    "cap": "ullage.runtime.cap",
+    "cap": "ullage.techniques.applying.cap",
     "check": "ullage.api.check",
     "compare_segments": "ullage.api.segments",
     "diff": "ullage.api.diff",
     "estimate_serving": "ullage.api.serving",
     "estimate_training": "ullage.api.estimate",
     "explain_file": "ullage.api.explain",
-    "find_ladder": "ullage.api.ladder",
+    "find_ladder": "ullage.api.largest",
     "find_largest": "ullage.api.largest",
     "fit": "ullage.api.fit",
     "guard": "ullage.runtime.guard",

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ullage.cli.options.fit import FitOptions
 from ullage.cli.output import UNWRITABLE, show_failure, write_result
 from ullage.errors import SpecError
+
+if TYPE_CHECKING:
+    from ullage.api.largest import FoundLadder
 
 
 def fit_ladder(options: FitOptions, ladder: str) -> int:
@@ -18,12 +23,12 @@ def fit_ladder(options: FitOptions, ladder: str) -> int:
     """
     _check_options(options)
     variable, sizes = _read(ladder)
-    from ullage.api.ladder import FoundLadder, find_ladder
+    from ullage.api.largest import find_ladder
     from ullage.report.text.ladder import ladder_line, print_ladder
 
     target = options.target
     with target.progress() as on_progress:
-        found = find_ladder(
+        result = find_ladder(
             options.program,
             variable,
             sizes,
@@ -38,19 +43,21 @@ def fit_ladder(options: FitOptions, ladder: str) -> int:
             **options.of_program,
         )
 
-    def write(result: FoundLadder) -> list[object]:
-        if options.output is None or result.report.failure:
-            return []
-        result.ladder.save(options.output, force=options.force)
-        return [options.output]
-
     is_written = write_result(
         target,
-        lambda: found.document,
-        lambda: target.show(found.report, ladder_line, print_ladder),
-        write(found),
+        lambda: result.document,
+        lambda: target.show(result.report, ladder_line, print_ladder),
+        _write(result, options),
     )
-    return found.exit_code if is_written else UNWRITABLE
+    return result.exit_code if is_written else UNWRITABLE
+
+
+def _write(result: FoundLadder, options: FitOptions) -> list[object]:
+    """Writes the file, unless the program failed."""
+    if options.output is None or result.report.failure:
+        return []
+    result.ladder.save(options.output, force=options.force)
+    return [options.output]
 
 
 def _read(ladder: str) -> tuple[str, list[int]]:

@@ -202,7 +202,7 @@ VARIABLES: Final = (
         CAP,
         "the most bytes of a GPU that a process may take, its context included",
         ("api/exec.py",),
-        ("runtime/cap.py", "phantom/site/sitecustomize.py"),
+        ("techniques/applying/cap.py", "phantom/site/sitecustomize.py"),
     ),
     Variable(
         PLAN,

@@ -14,8 +14,8 @@ from weakref import ref
 import torch
 
 from ullage.errors import GuardError
-from ullage.runtime.counters import Flags
 from ullage.runtime.progress import Progress
+from ullage.runtime.reads.counters import Flags
 
 _GRAD = attrgetter("grad")
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ullage.errors import GuardError, SpecError
 from ullage.runtime.calm import Calm
-from ullage.runtime.cap import cap as set_cap
 from ullage.runtime.failure import Failure, release, say, take_failure
 from ullage.runtime.ladder import Ladder, choose_plans, load_ladder, load_plans
 from ullage.techniques.applying.apply import unwrap_optimizers
+from ullage.techniques.applying.cap import cap as set_cap
 
 if TYPE_CHECKING:
-    from ullage.runtime.largest_batch import LargestBatch
+    from ullage.runtime.batches.largest_batch import LargestBatch
     from ullage.runtime.optimizer_step import GuardedOptimizer
     from ullage.techniques.plan import Plan
 
@@ -150,8 +150,8 @@ class Guard:
                 not grow with the batch.
             torch.OutOfMemoryError: a small batch does not fit.
         """
-        from ullage.runtime.kept_state import KeptState
-        from ullage.runtime.largest_batch import find_largest_batch
+        from ullage.runtime.batches.kept_state import KeptState
+        from ullage.runtime.batches.largest_batch import find_largest_batch
 
         if not self._is_open or self._is_within:
             raise SpecError("call largest_batch within `with ullage.guard(...)`, and in no step")

@@ -14,7 +14,7 @@ from typing import Any
 
 from ullage.errors import PlanError
 from ullage.record.owners.module_trees import class_name, paths
-from ullage.runtime.host_check import HostCheck
+from ullage.runtime.host.host_check import HostCheck
 from ullage.runtime.proofs import say_proofs
 from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.ladder_file import RUNGS, LadderFile

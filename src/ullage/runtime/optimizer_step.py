@@ -22,9 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
 from ullage.runtime.call import Call
-from ullage.runtime.counters import Counters
 from ullage.runtime.failure import Failure, release, take_failure
 from ullage.runtime.progress import Progress
+from ullage.runtime.reads.counters import Counters
 
 _ABSENT = object()
 _BETWEEN = (

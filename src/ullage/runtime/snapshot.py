@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from ullage.errors import GuardError
-from ullage.runtime.counters import Counters, Flags
 from ullage.runtime.module_state import Attributes, Buffers
 from ullage.runtime.random_states import RandomStates
+from ullage.runtime.reads.counters import Counters, Flags
 
 
 class Snapshot:

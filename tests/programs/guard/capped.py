@@ -17,18 +17,18 @@ import torch
 sys.path.insert(0, sys.argv[1])
 import ullage
 from ullage.errors import SpecError
-from ullage.runtime.process_memory import read_process_memory
+from ullage.techniques.applying.process_memory import read_process_memory
 
 STEP = 96 << 20
 
 
 def take_all() -> tuple[int, int]:
     """Takes memory until the allocator has none: the most that the process used, and reserved."""
-    kept: list[Any] = []
+    blocks: list[Any] = []
     used, reserved = 0, 0
     try:
-        while len(kept) < 4096:
-            kept.append(torch.empty(STEP, dtype=torch.uint8, device="cuda"))
+        while len(blocks) < 4096:
+            blocks.append(torch.empty(STEP, dtype=torch.uint8, device="cuda"))
             used = max(used, read_process_memory(torch, 0).used_bytes)
             reserved = torch.cuda.memory_reserved()
     except torch.OutOfMemoryError:

@@ -20,7 +20,7 @@ from torch import nn
 sys.path.insert(0, sys.argv[1])
 import ullage
 from ullage.errors import GuardError
-from ullage.runtime.kept_state import KeptState
+from ullage.runtime.batches.kept_state import KeptState
 
 WIDTH = 1024
 
@@ -131,11 +131,11 @@ def keep_on_host() -> dict[str, Any]:
                     guard.step(each.step, each.make_batch(1))
                 if each is twin:
                     before = each.state()
-                    kept = KeptState(each.model, guard._optimizers, guard._snapshot)
+                    copies = KeptState(each.model, guard._optimizers, guard._snapshot)
                     for size in (1, 2):
                         each.step(each.make_batch(size))
                     moved = each.state() != before
-                    kept.restore()
+                    copies.restore()
                     answers[f"restored {num_steps}"] = moved and each.state() == before
                 guard.step(each.step, each.make_batch(1))
             results.append(each.state())

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ullage.runtime.host_check import HostCheck
-from ullage.runtime.host_memory import Room
+from ullage.runtime.host.host_check import HostCheck
+from ullage.runtime.host.host_memory import Room
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Foreseen, Plan
 from ullage.techniques.technique import Action

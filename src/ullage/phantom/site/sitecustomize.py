@@ -68,7 +68,7 @@ elif "ULLAGE_CAP" in os.environ or (
 ):
     _load_ullage()
     if "ULLAGE_CAP" in os.environ:
-        from ullage.runtime.cap import start as set_cap
+        from ullage.techniques.applying.cap import start as set_cap
 
         set_cap()
     if "ULLAGE_PLAN" in os.environ and "ULLAGE_PHANTOM" not in os.environ:

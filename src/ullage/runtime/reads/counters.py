@@ -20,7 +20,7 @@ from weakref import ref
 import torch
 
 from ullage.errors import GuardError
-from ullage.runtime.native_reads import is_plain, load_reads, point_at
+from ullage.runtime.reads.native_reads import is_plain, load_reads, point_at
 
 _VERSION, _GRAD = attrgetter("_version"), attrgetter("grad")
 _REQUIRES_GRAD = attrgetter("requires_grad")

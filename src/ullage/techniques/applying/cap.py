@@ -19,7 +19,7 @@ from typing import Any, Final
 from ullage.errors import SpecError
 from ullage.protocol.variables import CAP
 from ullage.record.session.import_hooks import on_import
-from ullage.runtime.process_memory import ProcessMemory, read_process_memory
+from ullage.techniques.applying.process_memory import ProcessMemory, read_process_memory
 from ullage.units import format_bytes, parse_bytes
 
 # Kernels that are loaded later, and libraries that keep memory of their own, grow the context.
@@ -95,7 +95,7 @@ def cap(
             return None
         torch.cuda.synchronize(number)  # creates the context
         reserved_bytes = torch.cuda.memory_reserved(number)
-        made = _divide(
+        division = _divide(
             number,
             parse_bytes(limit),
             parse_bytes(reserve),
@@ -103,9 +103,9 @@ def cap(
             reserved_bytes,
         )
         total_bytes = torch.cuda.mem_get_info(number)[1]
-        fraction = min(made.allocator_bytes / total_bytes, _NO_CAP)
+        fraction = min(division.allocator_bytes / total_bytes, _NO_CAP)
         torch.cuda.set_per_process_memory_fraction(fraction, number)
-    return made
+    return division
 
 
 def _divide(
@@ -151,6 +151,6 @@ def _set_at_start(torch: Any, limit: str, environment: Mapping[str, str]) -> Non
     """Caps the GPU of this process: that of its local rank, where a launcher has given it one."""
     rank = environment.get("LOCAL_RANK", "")
     is_rank = rank.isdecimal() and int(rank) < torch.cuda.device_count()
-    made = cap(limit, device=int(rank) if is_rank else None)
-    if made is not None:
-        print(f"ullage: {made.text}", file=sys.stderr, flush=True)
+    limits = cap(limit, device=int(rank) if is_rank else None)
+    if limits is not None:
+        print(f"ullage: {limits.text}", file=sys.stderr, flush=True)

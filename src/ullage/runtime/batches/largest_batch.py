@@ -17,9 +17,9 @@ from typing import Any, Final
 import torch
 
 from ullage.errors import GuardError, SpecError
+from ullage.runtime.batches.kept_state import KeptState
+from ullage.runtime.batches.step_peaks import Course, WatchPeaks
 from ullage.runtime.failure import release, take_failure
-from ullage.runtime.kept_state import KeptState
-from ullage.runtime.step_peaks import Course, WatchPeaks
 from ullage.units import format_bytes
 
 SIZES: Final = (2, 4, 8)
@@ -92,7 +92,7 @@ def find_largest_batch(
     _check_options(at_most, multiple_of, sizes, margin)
     if not any(parameter.is_cuda for parameter in model.parameters()):
         raise SpecError("the model is on no GPU, so no allocator has peaks that could be read")
-    kept = keep()
+    state = keep()
     trial = _Trial(fn, make_batch)
     try:
         for size in sizes:
@@ -104,7 +104,7 @@ def find_largest_batch(
         limit_bytes = int(_limit_bytes() * (1 - margin))
         return _climb(trial, limit_bytes, at_most, multiple_of, sizes)
     finally:
-        kept.restore()
+        state.restore()
 
 
 class _Trial:

@@ -10,7 +10,7 @@ import torch
 
 from ullage.errors import GuardError
 from ullage.runtime.failure import release
-from ullage.runtime.host_memory import find_room
+from ullage.runtime.host.host_memory import find_room
 from ullage.runtime.snapshot import Snapshot
 from ullage.units import format_bytes
 
@@ -65,8 +65,8 @@ class KeptState:
             for group, before in zip(optimizer.param_groups, groups, strict=True):
                 group.update(before)
         with torch.no_grad():
-            for tensor, kept in zip(self._tensors, self._copies, strict=True):
-                tensor.copy_(kept)
+            for tensor, copied in zip(self._tensors, self._copies, strict=True):
+                tensor.copy_(copied)
         self._snapshot.rewind(are_tensors_back=True)
         release(torch)
 

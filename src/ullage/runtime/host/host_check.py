@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ullage.runtime.failure import say
-from ullage.runtime.host_memory import Room, find_room
+from ullage.runtime.host.host_memory import Room, find_room
 from ullage.techniques.plan import Plan
 from ullage.units import format_bytes
 
