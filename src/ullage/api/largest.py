@@ -159,7 +159,7 @@ class FoundLadder:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The document: the ladder, schema "ullage.ladder/1", and how it was found."""
+        """The document: the ladder, schema "ullage.find_ladder/1", and how it was found."""
         from ullage.report.document.ladder import ladder_document
 
         return ladder_document(self.report, self.ladder)

@@ -21,7 +21,7 @@ from ullage.parsing import parse_json, show_value
 from ullage.techniques.plan import Plan
 from ullage.version import __version__
 
-LADDER_SCHEMA: Final = "ullage.ladder/1"
+LADDER_SCHEMA: Final = "ullage.find_ladder/1"
 # What a guard can put on and take off between two steps: bit for bit the same numbers, and
 # parameters and the optimizer stay where they are.
 RUNGS: Final = (
@@ -109,7 +109,7 @@ class LadderFile:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.ladder/1"."""
+        """The document, schema "ullage.find_ladder/1"."""
         return {
             "schema": LADDER_SCHEMA,
             "ullage": __version__,

@@ -51,7 +51,7 @@ def test_a_rung_is_proved_up_to_the_first_size_that_does_not_fit(text: str, prov
 
 
 def drop_schema(document: dict[str, Any]) -> None:
-    document["schema"] = "ullage.ladder/9"
+    document["schema"] = "ullage.find_ladder/9"
 
 
 def be_a_plan(document: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ def have_another_technique(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
-        (drop_schema, "its schema is 'ullage.ladder/9'; this ullage"),
+        (drop_schema, "its schema is 'ullage.find_ladder/9'; this ullage"),
         (be_a_plan, "it is one plan, not a ladder; pass it in a list"),
         (lack_a_field, "its field 'budget_bytes' is"),
         (boast, "a rung says proved_to 1024, and its proofs go to 512"),
