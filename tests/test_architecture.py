@@ -92,7 +92,7 @@ FLAGS = {
         "--nvml",
     },
     "nvml": {"directory", "command", "--gpu", "--gpus", "--memory", "--capability"},
-    "exec": {"program", "--plan", "--python"},
+    "exec": {"program", "--plan", "--cap", "--python"},
     "record": {
         "program", "--mode", "--snapshot", "--python", "--ring", "--every", "--publish", "--track",
         "--plot", "-o", "--output", "--json", "--full", "--force", "--quiet",
@@ -100,7 +100,7 @@ FLAGS = {
     "fit": {
         "program", "--gpu", "--memory", "--capability", "--budget", "--allow", "--objective",
         "--price", "--smallest-gpu", "--gpus", "--max-batch", "--largest", "--multiple-of",
-        "--minutes", "--ray",
+        "--ladder", "--minutes", "--ray",
         "--rates", "--alloc-conf", "--steps", "--python", "--dummy-weights", "--assume",
         "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
@@ -156,7 +156,17 @@ FLAGS = {
 }  # fmt: skip
 
 # What a verb answers besides: each has a file of its own wherever verbs have.
-QUESTIONS = {"alerts", "largest", "listen", "otlp", "ranks", "serving", "sweep", "what_if"}
+QUESTIONS = {
+    "alerts",
+    "ladder",
+    "largest",
+    "listen",
+    "otlp",
+    "ranks",
+    "serving",
+    "sweep",
+    "what_if",
+}
 ANSWERS = {*VERBS, *QUESTIONS}
 # By the folder in which a file of that name would be: the answers that have none, and why not.
 WITHOUT = {
@@ -165,6 +175,7 @@ WITHOUT = {
         "env": "makes a directory",
         "front": "serves a proxy",
         "gpus": "ullage.gpus is the catalogue itself",
+        "ladder": "find_ladder is in largest.py, whose runs of sizes it shares",
         "nvml": "becomes a program of others",
         "scrub": "writes a file",
         "serve": "beside the estimate of a server, in serving",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ullage.api.estimate import Estimate, estimate_training
     from ullage.api.explain import Explanation, explain_file
     from ullage.api.fit import Fit, fit
-    from ullage.api.largest import Largest, find_largest
+    from ullage.api.largest import FoundLadder, Largest, find_ladder, find_largest
     from ullage.api.lock import Locked, lock
     from ullage.api.ranks import run_ranks
     from ullage.api.record import Recorded, read_recording, record_program
@@ -51,12 +51,14 @@ if TYPE_CHECKING:
     from ullage.loaders.prefetch import prefetch
     from ullage.record.measured.entrance import record
     from ullage.runtime.guard import guard
+    from ullage.techniques.applying.cap import Cap, cap
     from ullage.techniques.plan import Plan
     from ullage.watch.sample import Sample
 
 __all__ = [
     "AlertReplay",
     "BudgetExceeded",
+    "Cap",
     "Check",
     "DeviceError",
     "Diff",
@@ -64,6 +66,7 @@ __all__ = [
     "Estimate",
     "Explanation",
     "Fit",
+    "FoundLadder",
     "GuardError",
     "Largest",
     "Locked",
@@ -81,12 +84,14 @@ __all__ = [
     "UllageError",
     "WhatIf",
     "__version__",
+    "cap",
     "check",
     "compare_segments",
     "diff",
     "estimate_serving",
     "estimate_training",
     "explain_file",
+    "find_ladder",
     "find_largest",
     "fit",
     "guard",
@@ -108,6 +113,7 @@ __all__ = [
 _MODULES = {
     "AlertReplay": "ullage.api.alerts",
     "BudgetExceeded": "ullage.errors",
+    "Cap": "ullage.techniques.applying.cap",
     "Check": "ullage.api.check",
     "DeviceError": "ullage.errors",
     "Diff": "ullage.api.diff",
@@ -115,6 +121,7 @@ _MODULES = {
     "Estimate": "ullage.api.estimate",
     "Explanation": "ullage.api.explain",
     "Fit": "ullage.api.fit",
+    "FoundLadder": "ullage.api.largest",
     "GuardError": "ullage.errors",
     "Largest": "ullage.api.largest",
     "Locked": "ullage.api.lock",
@@ -131,12 +138,14 @@ _MODULES = {
     "Sweep": "ullage.api.sweep",
     "UllageError": "ullage.errors",
     "WhatIf": "ullage.api.what_if",
+    "cap": "ullage.techniques.applying.cap",
     "check": "ullage.api.check",
     "compare_segments": "ullage.api.segments",
     "diff": "ullage.api.diff",
     "estimate_serving": "ullage.api.serving",
     "estimate_training": "ullage.api.estimate",
     "explain_file": "ullage.api.explain",
+    "find_ladder": "ullage.api.largest",
     "find_largest": "ullage.api.largest",
     "fit": "ullage.api.fit",
     "guard": "ullage.runtime.guard",

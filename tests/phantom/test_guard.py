@@ -247,3 +247,18 @@ def test_on_the_phantom_the_users_lines_say_what_happened(
     )
     # The GPU's generator has gone as far as in the run without errors.
     assert guarded["generator"] == plain["generator"]
+
+
+def test_what_is_read_at_once_is_what_python_reads_of_each(run: Run) -> None:
+    answers = run("reads.py")
+    assert answers["is_native"]
+    of_each, at_once = answers["read_counters"]
+    assert at_once == of_each == [1, 2, 4, 4, 5]
+    assert answers["read_flags"] == [False, True, False, True]
+    assert answers["read_inference_tensor"] == [False, [False]]
+    assert answers["let_memory_go"]
+    assert answers["rewind_generators"]
+    hidden, refused, has_gradients = answers["exchange"]
+    assert hidden.startswith("a parameter or state was exchanged for another tensor in place")
+    assert "weakref" in refused
+    assert has_gradients == "False"

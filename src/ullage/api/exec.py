@@ -1,30 +1,35 @@
-"""Runs a program under a plan on the GPU of this machine: nothing is recorded, and nothing
-of the phantom is in it.
+"""Runs a program under a plan or a memory cap on the GPU of this machine: nothing is recorded, and
+nothing of the phantom is in it.
 
-    code = execute(["train.py"], Plan.load("plan.json"))
+    code, outcome = execute(["train.py"], Plan.load("plan.json"))
+    code = execute_capped(["train.py"], 20 << 30)
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ullage.errors import PlanError
 from ullage.phantom.launch import SITE_DIR, plan_variables, run_directory, start
-from ullage.phantom.program import put_before, resolve_program
+from ullage.phantom.program import UserProgram, put_before, resolve_program
 from ullage.phantom.torch_build import find_version
+from ullage.protocol.variables import CAP
 from ullage.techniques.applying.outcome import Outcome, read_outcome
 from ullage.techniques.made_for import public_version
 from ullage.techniques.plan import Plan
 
 
-def execute(program: Sequence[str], plan: Plan, python: str | None = None) -> tuple[int, Outcome]:
+def execute(
+    program: Sequence[str], plan: Plan, python: str | None = None, *, cap_bytes: int | None = None
+) -> tuple[int, Outcome]:
     """Runs a program under a plan.
 
     Args:
         program: its words, as for `ullage.run`.
         plan: what is applied to the model that it trains.
         python: the interpreter of another environment.
+        cap_bytes: the most memory of a GPU that each of its processes may take; None: no cap.
 
     Returns:
         Its exit code (128 + the signal that ended it), and what became of the plan.
@@ -42,9 +47,29 @@ def execute(program: Sequence[str], plan: Plan, python: str | None = None) -> tu
             "for this torch with `ullage fit`"
         )
     with run_directory() as directory:
-        variables = plan_variables(directory, plan)
-        environment = os.environ | {name: value for name, value in variables.items() if value}
-        put_before(environment, "PYTHONPATH", str(SITE_DIR))
-        with start(resolved, environment) as child:
-            ended = child.wait()
-        return ended.exit_code, read_outcome(directory, plan)
+        variables = {**plan_variables(directory, plan), **_cap_variables(cap_bytes)}
+        code = _run(resolved, {name: value for name, value in variables.items() if value})
+        return code, read_outcome(directory, plan)
+
+
+def execute_capped(program: Sequence[str], cap_bytes: int, python: str | None = None) -> int:
+    """Runs a program, each process of which may take only so much memory of a GPU.
+
+    Args and errors are those of `execute`.
+
+    Returns:
+        Its exit code, 128 + the signal that ended it.
+    """
+    return _run(resolve_program(program, python), _cap_variables(cap_bytes))
+
+
+def _cap_variables(cap_bytes: int | None) -> dict[str, str]:
+    return {} if cap_bytes is None else {CAP: str(cap_bytes)}
+
+
+def _run(program: UserProgram, variables: Mapping[str, str]) -> int:
+    """The exit code of a program that has these variables."""
+    environment = os.environ | variables
+    put_before(environment, "PYTHONPATH", str(SITE_DIR))
+    with start(program, environment) as child:
+        return child.wait().exit_code

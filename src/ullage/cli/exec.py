@@ -1,4 +1,4 @@
-"""`ullage exec`: runs a program under a plan on the GPU of this machine."""
+"""`ullage exec`: runs a program under a plan or a memory cap on the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -18,22 +18,34 @@ _NOT_APPLIED = 3
 @click.option(
     "--plan", type=click.Path(path_type=Path), metavar="FILE", help="Plan from `ullage fit`."
 )
+@click.option(
+    "--cap",
+    metavar="SIZE",
+    help="Memory of a GPU that each process may take, its context included.",
+)
 @flags.python
-def exec_command(program: tuple[str, ...], *, plan: Path | None, python: str | None) -> int:
-    """Run a program under a plan on the GPU of this machine.
+def exec_command(
+    program: tuple[str, ...], *, plan: Path | None, cap: str | None, python: str | None
+) -> int:
+    """Run a program under a plan or a memory cap on the GPU of this machine.
 
     \b
     ullage exec --plan plan.json -- train.py --batch-size 16
+    ullage exec --cap 20GiB -- train.py --batch-size 16
 
     Exits as the program does; with 3 where the plan was not applied, or not to the end.
     """
-    from ullage.api.exec import execute
+    from ullage.api.exec import execute, execute_capped
     from ullage.techniques.applying.outcome import NEVER
     from ullage.techniques.plan import Plan
+    from ullage.units import parse_bytes
 
+    cap_bytes = None if cap is None else parse_bytes(cap)
     if plan is None:
-        raise SpecError("no plan was given; for example: ullage exec --plan plan.json -- ...")
-    code, outcome = execute(program, Plan.load(plan), python)
+        if cap_bytes is None:
+            raise SpecError("no plan was given; for example: ullage exec --plan plan.json -- ...")
+        return execute_capped(program, cap_bytes, python)
+    code, outcome = execute(program, Plan.load(plan), python, cap_bytes=cap_bytes)
     if outcome.is_applied or (code and not outcome.is_refused):
         return code
     more = "" if outcome.is_refused else f"; {NEVER}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ullage.cli.ladder import fit_ladder
 from ullage.cli.largest import chosen_variable, fit_largest
 from ullage.cli.options import flags
 from ullage.cli.options.fit import FitOptions
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
         {
             "Most used": ("gpu", "python", "allow", "max_batch", "output"),
             "GPU": ("gpus", "memory", "capability", "budget", "rates"),
-            "Search": ("objective", "price", "largest", "multiple_of", "smallest_gpu", "minutes"),
+            "Search": (
+                "objective", "price", "largest", "multiple_of", "ladder", "smallest_gpu", "minutes",
+            ),
             "Runs": ("steps", "alloc_conf", "dummy_weights", "assume", "ray"),
             "Output": ("html", "as_json", "force", "quiet"),
         }
@@ -62,6 +65,11 @@ if TYPE_CHECKING:
     help="Find the largest value of {NAME} instead, for example length.",
 )
 @click.option("--multiple-of", type=int, metavar="N", help="Try only multiples of N.")
+@click.option(
+    "--ladder",
+    metavar="NAME=SIZES",
+    help="Find the plans of a guard instead, each proved for sizes: length=512,1024,2048.",
+)
 @click.option("--gpus", type=int, default=1, metavar="N", help="Train on N such GPUs.")
 @click.option(
     "--minutes",
@@ -90,6 +98,7 @@ def fit_command(options: FitOptions) -> int:
     ullage run --gpu rtx-4090 --plan plan.json -- train.py --batch-size 16
     ullage exec --plan plan.json -- train.py --batch-size 16
     ullage fit --gpu rtx-4090 --max-batch -- train.py --batch-size {batch}
+    ullage fit --gpu rtx-4090 --ladder batch=8,16,32 -o ladder.json -- train.py --batch-size {batch}
 
     Exits with 0 if the program fits, without or under a plan, 1 if no plan fits, 3 if the program
     itself failed, 130 if the search was interrupted: it still reports the best plan so far.
@@ -97,6 +106,8 @@ def fit_command(options: FitOptions) -> int:
     target = options.target
     _check_output(options.program, options.output, force=options.force)
     check_files(("--output", options.output), ("--html", options.html), force=options.force)
+    if options.ladder is not None:
+        return fit_ladder(options, options.ladder)
     variable = chosen_variable(options)
     if variable is not None:
         return fit_largest(options, variable)

@@ -1,6 +1,6 @@
 """Builds the native parts: the phantom library with a small stub for each of NVIDIA's sonames, the
-reader of snapshots (trace/csrc), the replay of an estimate (estimate/csrc), and the event hook of
-`ullage record` (record/csrc).
+reader of snapshots (trace/csrc), the replay of an estimate (estimate/csrc), the event hook of
+`ullage record` (record/csrc), and the guard's reader of version counters (runtime/csrc).
 
 The stubs have no code. Each has a soname, such as libcublas.so.13, and depends on
 libullage_phantom.so beside it. So a loader that searches for the soname finds the phantom's
@@ -52,6 +52,7 @@ EXTENSIONS = {
         SOURCES / "machine" / "scope.c",
         SOURCES / "machine" / "libc10.c",
     ),
+    "libullage_guard.so": (_PACKAGE / "runtime" / "csrc",),
 }
 LIBRARIES = (LIBRARY, *EXTENSIONS)
 STAMP = "build.stamp"

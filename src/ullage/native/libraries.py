@@ -16,3 +16,5 @@ REPLAY: Final = LIBRARY_DIR / "libullage_replay.so"
 NVML: Final = LIBRARY_DIR / "libullage_nvml.so"
 # Loaded into the user's process by `ullage record`: the allocator's events (record/csrc).
 EVENT_HOOK: Final = LIBRARY_DIR / "libullage_event_hook.so"
+# Loaded into the user's process by `ullage.guard`: the reader of version counters (runtime/csrc).
+GUARD: Final = LIBRARY_DIR / "libullage_guard.so"

@@ -42,6 +42,7 @@ PLAN: Final = "ULLAGE_PLAN"
 PLAN_NOTES: Final = "ULLAGE_PLAN_NOTES"
 DESCRIBE: Final = "ULLAGE_DESCRIBE"
 REPLAY: Final = "ULLAGE_REPLAY"
+CAP: Final = "ULLAGE_CAP"
 
 WARM: Final = "ULLAGE_WARM"
 PREFORK: Final = "ULLAGE_PREFORK"
@@ -197,6 +198,12 @@ VARIABLES: Final = (
         RANK, "the rank that is played without its peers: RANK/WORLD_SIZE", _LAUNCH, _RECORDER
     ),
     Variable(MAIL, "the directory through which played ranks exchange data", _LAUNCH, _RECORDER),
+    Variable(
+        CAP,
+        "the most bytes of a GPU that a process may take, its context included",
+        ("api/exec.py",),
+        ("techniques/applying/cap.py", "phantom/site/sitecustomize.py"),
+    ),
     Variable(
         PLAN,
         "the file of the plan that is applied to the model; without a phantom too",

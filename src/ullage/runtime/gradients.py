@@ -15,6 +15,7 @@ import torch
 
 from ullage.errors import GuardError
 from ullage.runtime.progress import Progress
+from ullage.runtime.reads.counters import Flags
 
 _GRAD = attrgetter("grad")
 
@@ -28,6 +29,7 @@ class Gradients:
 
     def __init__(self, parameters: Sequence[Any]) -> None:
         self._parameters = parameters
+        self._flags = Flags(parameters)
         self._before: list[tuple[Any, int] | None] | None = None
         self._stand_ins: dict[tuple[Any, Any], Any] = {}
         self._progress: Progress | None = None
@@ -39,13 +41,12 @@ class Gradients:
 
     def take(self) -> None:
         """Notes which gradients there are."""
-        gradients = [*map(_GRAD, self._parameters)]
         self._progress = None
         self._before = None
-        if gradients.count(None) < len(gradients):
+        if self._flags.have_gradients():
             self._before = [
                 None if gradient is None else (ref(gradient), gradient._version)
-                for gradient in gradients
+                for gradient in map(_GRAD, self._parameters)
             ]
 
     def rewind(self, *, is_unscaled: bool | None = None) -> None:

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ullage.errors import GuardError, SpecError
 from ullage.runtime.calm import Calm
 from ullage.runtime.failure import Failure, release, say, take_failure
-from ullage.runtime.ladder import Ladder, choose_plans, load_plans
+from ullage.runtime.ladder import Ladder, choose_plans, load_ladder, load_plans
 from ullage.techniques.applying.apply import unwrap_optimizers
+from ullage.techniques.applying.cap import cap as set_cap
 
 if TYPE_CHECKING:
+    from ullage.runtime.batches.largest_batch import LargestBatch
     from ullage.runtime.optimizer_step import GuardedOptimizer
     from ullage.techniques.plan import Plan
 
@@ -117,6 +119,56 @@ class Guard:
         self.num_steps += 1
         return result
 
+    def largest_batch(
+        self,
+        fn: Callable[..., Any],
+        make_batch: Callable[[int], Any],
+        *,
+        at_most: int = 1 << 20,
+        multiple_of: int = 1,
+        sizes: Sequence[int] = (2, 4, 8),
+        margin: float = 0.05,
+    ) -> LargestBatch:
+        """The largest batch with which a step fits this GPU, on the rung that is applied.
+
+        The peaks of the small batches give a line, and with it the largest batch, which is run
+        once. Before that the model, the optimizer and the generators are copied to the host, and
+        after it they are as they were; gradients of earlier micro-batches are refused.
+
+        Args:
+            fn: as for `step`.
+            make_batch: `make_batch(size)` is what fn is called with: a tuple, or one value.
+            at_most: no larger batch is run.
+            multiple_of: only multiples of it are predicted.
+            sizes: the small batches.
+            margin: the share of the allocator's limit that stays free: a predicted batch of an
+                allocator with gaps between its blocks would run out of memory.
+
+        Raises:
+            SpecError: there is no GPU, or an option says nothing.
+            GuardError: there are gradients, the host has no memory for the copies, or the peak does
+                not grow with the batch.
+            torch.OutOfMemoryError: a small batch does not fit.
+        """
+        from ullage.runtime.batches.kept_state import KeptState
+        from ullage.runtime.batches.largest_batch import find_largest_batch
+
+        if not self._is_open or self._is_within:
+            raise SpecError("call largest_batch within `with ullage.guard(...)`, and in no step")
+        for each in self._guarded:
+            each.detach()
+        try:
+            largest = find_largest_batch(
+                fn, make_batch, self._model,
+                lambda: KeptState(self._model, self._optimizers, self._snapshot),
+                at_most=at_most, multiple_of=multiple_of, sizes=sizes, margin=margin,
+            )  # fmt: skip
+        finally:
+            for each in self._guarded:
+                each.attach()
+        say(largest.text)
+        return largest
+
     def _run(self, call: Callable[[], Result]) -> Result:
         self._snapshot.take()
         self._gradients.take()
@@ -146,9 +198,9 @@ class Guard:
             # A plan has put attributes on modules: the state is that of the rung before the step.
             self._ladder.go_to(first)
             self._rewind(failure)
-            rung += 1
+            rung = self._ladder.below(rung)
             if rung == len(self._ladder):
-                self._ladder.go_to(rung - 1)
+                self._ladder.go_to(self._ladder.above(rung))
                 self._give_up(failure, first)
             self._ladder.go_to(rung)
             self._calm.begin_recovery()
@@ -188,7 +240,7 @@ class Guard:
 
     def _give_up(self, failure: Failure, first: int) -> None:
         """Raises the out-of-memory error of a step that fails on every rung."""
-        names = [self._ladder.name(rung) for rung in range(first, len(self._ladder))]
+        names = [self._ladder.name(rung) for rung in self._ladder.tried(first)]
         self._gradients.drop_stand_ins()
         state = "all else is as before the step"
         if self._gradients.is_incomplete:
@@ -199,7 +251,7 @@ class Guard:
         )
 
     def _climb(self) -> None:
-        self._ladder.go_to(self._ladder.rung - 1)
+        self._ladder.go_to(self._ladder.above(self._ladder.rung))
         say(f"{self._calm.num_calm} steps needed less: back to {self._ladder.name()}")
 
     def _note_finished(self, failure: Failure) -> None:
@@ -222,10 +274,11 @@ def guard(
     model: Any,
     optimizer: Any,
     *,
-    plans: Iterable[Plan | str | PathLike[str]] | None = None,
+    plans: str | PathLike[str] | Iterable[Plan | str | PathLike[str]] | None = None,
     scaler: Any = None,
     extra: Sequence[Any] = (),
     calm_steps: int = _CALM_STEPS,
+    cap: str | int | None = None,
 ) -> Guard:
     """A guard, whose `step` runs a training step again under a leaner plan when it runs out of
     memory. It is a context manager; after it nothing is left on the model or the optimizer.
@@ -234,13 +287,16 @@ def guard(
         model: the `nn.Module`, in one process, not compiled.
         optimizer: a `torch.optim.Optimizer`, or a list of several.
         plans: the rungs below the program as it is, from the fastest to the leanest: plans, or
-            files of plans. None: checkpoints on every other block, then on every block, of which
+            files of plans; or one file of `ullage fit --ladder`, which also says up to which size
+            each is proved. None: checkpoints on every other block, then on every block, of which
             nothing is proved.
         scaler: the `torch.amp.GradScaler`, if there is one.
         extra: objects with `state_dict` and `load_state_dict` that the step changes before the
             optimizer does, such as a scheduler.
         calm_steps: after so many steps without an error that need less memory the guard goes back
             up one rung.
+        cap: the most memory of the GPU that the process may take, as for `ullage.cap`; it stays
+            until `ullage.cap(None)`. None: as it is.
 
     Raises:
         SpecError: several ranks, a compiled or replicated model, or an invalid number of steps.
@@ -248,10 +304,16 @@ def guard(
     """
     if calm_steps < 1:
         raise SpecError(f"calm_steps={calm_steps} is no number of steps; expected 1 or more")
+    if cap is not None and (limited := set_cap(cap)) is not None:
+        say(limited.text)
     _check_program(model)
-    is_default = plans is None
-    rungs = choose_plans(model, optimizer) if plans is None else load_plans(plans)
-    ladder = Ladder(rungs, model, optimizer, is_default=is_default)
+    if plans is None:
+        ladder = Ladder(choose_plans(model, optimizer), model, optimizer, is_default=True)
+    elif isinstance(plans, str | PathLike):
+        file = load_ladder(plans)
+        ladder = Ladder(file.plans, model, optimizer, file=file)
+    else:
+        ladder = Ladder(load_plans(plans), model, optimizer)
     return Guard(model, optimizer, ladder, Calm(calm_steps), scaler=scaler, extra=tuple(extra))
 
 

@@ -14,12 +14,14 @@ from typing import Any
 
 from ullage.errors import PlanError
 from ullage.record.owners.module_trees import class_name, paths
+from ullage.runtime.host.host_check import HostCheck
+from ullage.runtime.proofs import say_proofs
 from ullage.techniques.applying.apply import describe_program
+from ullage.techniques.ladder_file import RUNGS, LadderFile
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 from ullage.units import format_bytes
 
-RUNGS = ("checkpoint", "checkpoint_segments", "selective_checkpoint", "offload_activations")
 AS_IT_IS = "the program as it is"
 
 
@@ -31,19 +33,28 @@ class Ladder:
         model: the `nn.Module`.
         optimizer: one or several, as `Plan.apply` takes them.
         is_default: whether the plans were chosen without a run.
+        file: where the plans are from, if it says up to which size each is proved.
 
     Attributes:
         rung: the number of the rung; 0 is the program as it is.
     """
 
     def __init__(
-        self, plans: Sequence[Plan], model: Any, optimizer: Any, *, is_default: bool = False
+        self,
+        plans: Sequence[Plan],
+        model: Any,
+        optimizer: Any,
+        *,
+        is_default: bool = False,
+        file: LadderFile | None = None,
     ) -> None:
         self.rung = 0
+        self._file = file
         self._plans = tuple(plans)
         self._program = model, optimizer
         self._is_default = is_default
         self._applied = ExitStack()
+        self._host = HostCheck(self._plans)
 
     def __len__(self) -> int:
         return len(self._plans) + 1
@@ -58,7 +69,9 @@ class Ladder:
 
     @property
     def proofs(self) -> list[str]:
-        """What a run on the phantom has shown of each plan that has one."""
+        """What runs on the phantom have shown of each rung that has one."""
+        if self._file is not None:
+            return say_proofs(self._file)
         return [
             f"rung {rung} took {format_bytes(plan.foreseen.peak_used_bytes)} on the phantom "
             f"{plan.foreseen.gpu}"
@@ -80,6 +93,20 @@ class Ladder:
         if rung:
             self._applied.enter_context(self._plans[rung - 1].applied(*self._program))
             self.rung = rung
+
+    def below(self, rung: int) -> int:
+        """The next leaner rung, without those for which the host has no memory, which is said; one
+        after the last where there is none.
+        """
+        return self._host.next_below(rung)
+
+    def above(self, rung: int) -> int:
+        """The next rung that is not so lean, without those for which the host has no memory."""
+        return self._host.next_above(rung)
+
+    def tried(self, first: int) -> list[int]:
+        """The rungs from a first one on, without those for which the host had no memory."""
+        return [rung for rung in range(first, len(self)) if rung not in self._host.skipped]
 
     def check(self) -> None:
         """Applies each plan once, and undoes it.
@@ -114,6 +141,17 @@ def load_plans(plans: Iterable[Plan | str | PathLike[str]]) -> list[Plan]:
         if not plan.actions:
             raise PlanError("a rung has no actions; the program as it is is the first rung anyway")
     return loaded
+
+
+def load_ladder(path: str | PathLike[str]) -> LadderFile:
+    """The ladder in a file of `ullage fit --ladder`.
+
+    Raises:
+        PlanError: it is none, or a plan of it cannot be put on and taken off between steps.
+    """
+    file = LadderFile.load(Path(path))
+    load_plans(file.plans)
+    return file
 
 
 def choose_plans(model: Any, optimizer: Any) -> list[Plan]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ _SMALL_BYTES = 1 << 20
 _PLAIN = (bool, int, float, str, type(None))
 _CONTAINERS = (list, dict, set, deque)
 _OTHER = object()
+_BUFFERS, _TRAINING = itemgetter("_buffers"), itemgetter("training")
 
 
 class Buffers:
@@ -23,6 +25,7 @@ class Buffers:
 
     def __init__(self, model: Any) -> None:
         self._modules = list(model.modules())
+        self._all = [*map(vars, self._modules)]
         self._sizes: list[int] = []
         self._places: list[tuple[dict[str, Any], str, Any]] = []
         self._buffers: list[tuple[str, Any]] = []
@@ -41,7 +44,7 @@ class Buffers:
 
     def _is_current(self) -> bool:
         """Whether the model has the same buffers as before."""
-        return self._sizes == [len(module._buffers) for module in self._modules] and all(
+        return self._sizes == [*map(len, map(_BUFFERS, self._all))] and all(
             [owner[name] is buffer for owner, name, buffer in self._places]  # noqa: C419
         )
 
@@ -49,7 +52,7 @@ class Buffers:
         """Looks for the buffers, and makes room for copies of those that it has not met."""
         known = {id(buffer): self._copies.get(index)
                  for index, (_, buffer) in enumerate(self._buffers)}  # fmt: skip
-        self._sizes = [len(module._buffers) for module in self._modules]
+        self._sizes = [*map(len, map(_BUFFERS, self._all))]
         self._places = [
             (module._buffers, name, buffer)
             for module in self._modules
@@ -73,6 +76,8 @@ class Buffers:
 
     def _copy(self, *, back: bool) -> None:
         """Copies buffers, or copies back into buffers, those of a device together."""
+        if not self._copies:
+            return
         pairs: dict[Any, tuple[list[Any], list[Any]]] = {}
         for index, copy in self._copies.items():
             copies, buffers = pairs.setdefault(copy.device, ([], []))
@@ -146,7 +151,7 @@ class Attributes:
 
     def take(self) -> None:
         """Notes the attributes."""
-        self._training = [owner["training"] for owner in self._all]
+        self._training = [*map(_TRAINING, self._all)]
         lengths = list(map(len, self._owners))
         if lengths != self._lengths:
             self._lengths = lengths

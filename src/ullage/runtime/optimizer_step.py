@@ -24,6 +24,7 @@ from ullage.runtime.again import Again
 from ullage.runtime.call import Call
 from ullage.runtime.failure import Failure, release, take_failure
 from ullage.runtime.progress import Progress
+from ullage.runtime.reads.counters import Counters
 
 _ABSENT = object()
 _BETWEEN = (
@@ -38,12 +39,13 @@ class _Before:
     """Version counters when `step()` was called."""
 
     parameters: list[Any]
-    versions: list[int]
+    versions: Sequence[int]
     gradients: list[Any]
     gradient_versions: list[int]
     states: list[tuple[Any, str, Any]]
-    state_versions: list[int]
+    state_versions: Sequence[int]
     with_state: frozenset[int]
+    counters: tuple[Counters, Counters]
 
 
 class GuardedOptimizer:
@@ -65,11 +67,12 @@ class GuardedOptimizer:
         self._attribute: Any = None
         self._is_attached = False
         self._states: list[tuple[Any, str, Any]] = []
-        self._state_tensors: list[Any] = []
+        self._state_counters = Counters(())
         self._state: Any = None
         self._known: tuple[int, list[int]] | None = None
         self._with_state: frozenset[int] = frozenset()
         self._parameters: list[Any] = []
+        self._counters = Counters(())
 
     @property
     def reason(self) -> str | None:
@@ -81,7 +84,7 @@ class GuardedOptimizer:
         self.has_run = False
         if self._state is not self._optimizer.state:
             # Of a state that was replaced: its memory is let go.
-            self._states, self._state_tensors = [], []
+            self._states, self._state_counters = [], Counters(())
 
     def attach(self) -> None:
         """Begins to watch `step()`."""
@@ -142,31 +145,35 @@ class GuardedOptimizer:
         if self._state is not optimizer.state or self._known != (len(optimizer.state), counts):
             self._state, self._known = optimizer.state, (len(optimizer.state), counts)
             self._states = [*_states_of(optimizer)]
-            self._state_tensors = [tensor for _, _, tensor in self._states]
+            self._state_counters = Counters([tensor for _, _, tensor in self._states])
             self._with_state = frozenset(map(id, optimizer.state))
             self._parameters = [
                 each for group in optimizer.param_groups for each in group["params"]
             ]
+            self._counters = Counters(self._parameters)
         parameters = self._parameters
         gradients = [each for each in map(_GRAD, parameters) if each is not None]
         return _Before(
             parameters,
-            [*map(_VERSION, parameters)],
+            self._counters.read(),
             gradients,
             [*map(_VERSION, gradients)],
             self._states,
-            [*map(_VERSION, self._state_tensors)],
+            self._state_counters.read(),
             self._with_state,
+            (self._counters, self._state_counters),
         )
 
     def _refuse_if_changed(self, before: _Before, why: str) -> None:
         """Raises GuardError unless parameters and states are as they were."""
+        for counters in before.counters:
+            counters.check()
         versions = [parameter._version for parameter in before.parameters]
         states = [*_states_of(self._optimizer)]
         is_same = (
-            versions == before.versions
+            versions == [*before.versions]
             and len(states) == len(before.states)
-            and [tensor._version for _, _, tensor in states] == before.state_versions
+            and [tensor._version for _, _, tensor in states] == [*before.state_versions]
         )
         if not is_same or _is_silent(self._optimizer):
             raise GuardError(f"{_name(self._optimizer)} has run a part of its step; {why}")
@@ -219,6 +226,8 @@ class GuardedOptimizer:
         groups = self._optimizer.param_groups
         if [*map(id, before.parameters)] != [id(p) for g in groups for p in g["params"]]:
             raise GuardError(f"{_name(self._optimizer)} has other parameters than before")
+        for counters in before.counters:
+            counters.check()
         versions = dict(zip(map(id, before.parameters), before.versions, strict=True))
         for parameter in before.parameters:
             progress.add(parameter, parameter._version - versions[id(parameter)])

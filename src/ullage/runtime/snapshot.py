@@ -15,6 +15,7 @@ import torch
 from ullage.errors import GuardError
 from ullage.runtime.module_state import Attributes, Buffers
 from ullage.runtime.random_states import RandomStates
+from ullage.runtime.reads.counters import Counters, Flags
 
 
 class Snapshot:
@@ -37,13 +38,15 @@ class Snapshot:
         self._attributes = Attributes(model)
         self._scaler = None if scaler is None else _Scaler(scaler)
         self._extra = [_Extra(each) for each in extra]
-        self._versions: list[int] = []
-        self._requires_grad: list[bool] = []
+        self._counters = Counters(parameters)
+        self._versions: Sequence[int] = ()
+        self._flags = Flags(parameters)
+        self._requires_grad: Sequence[bool | int] = ()
 
     def take(self) -> None:
         """Notes the state before a step."""
-        self._versions = [parameter._version for parameter in self._parameters]
-        self._requires_grad = [parameter.requires_grad for parameter in self._parameters]
+        self._versions = self._counters.read()
+        self._requires_grad = self._flags.read_requires_grad()
         self._random.take()
         self._buffers.take()
         self._attributes.take()
@@ -60,20 +63,24 @@ class Snapshot:
         """Whether the step has divided the gradients by the loss scale; None: not known."""
         return None if self._scaler is None else self._scaler.is_unscaled(optimizers)
 
-    def rewind(self) -> None:
+    def rewind(self, *, are_tensors_back: bool = False) -> None:
         """Restores the state before the step.
+
+        Args:
+            are_tensors_back: whether parameters and buffers were restored by other means.
 
         Raises:
             GuardError: the step has changed what it may not change; nothing is restored.
         """
-        self._check_parameters()
-        self._buffers.check()
+        if not are_tensors_back:
+            self._check_parameters()
+            self._buffers.check()
         self._attributes.check()
         for each in self._extra:
             each.check()
         for parameter, value in zip(self._parameters, self._requires_grad, strict=True):
             if parameter.requires_grad != value:
-                parameter.requires_grad_(value)
+                parameter.requires_grad_(bool(value))
         self._buffers.rewind()
         self._attributes.rewind()
         if self._scaler is not None:
@@ -83,6 +90,7 @@ class Snapshot:
         self._random.rewind()
 
     def _check_parameters(self) -> None:
+        self._counters.check()
         changed = [
             self._names.get(id(parameter), "a parameter of the optimizer")
             for parameter, version in zip(self._parameters, self._versions, strict=True)

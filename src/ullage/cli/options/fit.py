@@ -25,6 +25,7 @@ class FitOptions:
     max_batch: bool
     largest: str | None
     multiple_of: int | None
+    ladder: str | None
     gpus: int
     minutes: float | None
     rates: str | None

@@ -1,5 +1,5 @@
 """Found by every Python process under `ullage run` and `ullage exec`: starts the watching, or has a
-plan applied, then steps aside.
+plan applied and a cap set, then steps aside.
 
 It runs in the user's interpreter, where ullage may not be installed: the package is loaded by its
 path, and nothing is added to the module search path.
@@ -63,9 +63,16 @@ elif "ULLAGE_RECORDING" in os.environ:
     from ullage.record.measured.program import start as start_recording
 
     start_recording()
-elif "ULLAGE_PLAN" in os.environ and "ULLAGE_PHANTOM" not in os.environ:
+elif "ULLAGE_CAP" in os.environ or (
+    "ULLAGE_PLAN" in os.environ and "ULLAGE_PHANTOM" not in os.environ
+):
     _load_ullage()
-    from ullage.techniques.applying.script import start as apply_plan
+    if "ULLAGE_CAP" in os.environ:
+        from ullage.techniques.applying.cap import start as set_cap
 
-    apply_plan()
+        set_cap()
+    if "ULLAGE_PLAN" in os.environ and "ULLAGE_PHANTOM" not in os.environ:
+        from ullage.techniques.applying.script import start as apply_plan
+
+        apply_plan()
 _run_next()

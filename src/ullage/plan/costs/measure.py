@@ -4,7 +4,7 @@ unlimited memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -143,6 +143,7 @@ class Measurements:
         allowed: Semantics,
         base: Measured,
         is_late: Callable[[], bool] = lambda: False,
+        only: Collection[str] | None = None,
     ) -> None:
         """Runs each technique by itself, and keeps those that help.
 
@@ -150,9 +151,12 @@ class Measurements:
             allowed: what techniques may change.
             base: the unchanged program.
             is_late: whether no time is left for another run.
+            only: the names of techniques to run; None: all.
         """
         paths = [block.path for block in self.blocks]
         every = [*moves(allowed), *(treatments(allowed, paths) if paths else ())]
+        if only is not None:
+            every = [each for each in every if {action.technique for action in each} <= {*only}]
         waiting = sorted(every, key=_promise)
         while waiting:
             some, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]

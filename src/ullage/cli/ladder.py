@@ -1,0 +1,91 @@
+"""`ullage fit --ladder`: the plans that a guard goes to, each proved for sizes of the batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ullage.cli.options.fit import FitOptions
+from ullage.cli.output import UNWRITABLE, show_failure, write_result
+from ullage.errors import SpecError
+
+if TYPE_CHECKING:
+    from ullage.api.largest import FoundLadder
+
+
+def fit_ladder(options: FitOptions, ladder: str) -> int:
+    """Finds the rungs, shows them, writes their file, and says what to exit with.
+
+    Args:
+        ladder: "length=512,1024,2048".
+
+    Raises:
+        SpecError: an option does not go with the others, or the sizes cannot be read.
+    """
+    _check_options(options)
+    variable, sizes = _read(ladder)
+    from ullage.api.largest import find_ladder
+    from ullage.report.text.ladder import ladder_line, print_ladder
+
+    target = options.target
+    with target.progress() as on_progress:
+        result = find_ladder(
+            options.program,
+            variable,
+            sizes,
+            gpu=options.gpu,
+            memory=options.memory,
+            capability=options.capability,
+            budget=options.budget,
+            rates=options.rates,
+            python=options.python,
+            on_progress=on_progress,
+            on_failure=show_failure,
+            **options.of_program,
+        )
+
+    is_written = write_result(
+        target,
+        lambda: result.document,
+        lambda: target.show(result.report, ladder_line, print_ladder),
+        _write(result, options),
+    )
+    return result.exit_code if is_written else UNWRITABLE
+
+
+def _write(result: FoundLadder, options: FitOptions) -> list[object]:
+    """Writes the file, unless the program failed."""
+    if options.output is None or result.report.failure:
+        return []
+    result.ladder.save(options.output, force=options.force)
+    return [options.output]
+
+
+def _read(ladder: str) -> tuple[str, list[int]]:
+    """The variable and its sizes."""
+    variable, _, rest = ladder.partition("=")
+    words = [word.strip() for word in rest.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise SpecError(
+            f"--ladder {ladder!r} is not possible; write the variable and its sizes, from small to "
+            "large, such as length=512,1024,2048"
+        )
+    return variable.strip(), [*map(int, words)]
+
+
+def _check_options(options: FitOptions) -> None:
+    """Refuses the options that ask for something else."""
+    for flag, is_given in (
+        ("--max-batch", options.max_batch),
+        ("--largest", options.largest is not None),
+        ("--multiple-of", options.multiple_of is not None),
+        ("--allow", options.allow != "same"),
+        ("--objective", options.objective != "time"),
+        ("--price", options.price is not None),
+        ("--smallest-gpu", options.smallest_gpu),
+        ("--html", options.html is not None),
+        ("--gpus", options.gpus != 1),
+        ("--ray", options.ray is not None),
+        ("--minutes", options.minutes is not None),
+    ):
+        if is_given:
+            raise SpecError(f"{flag} does not go with --ladder; leave it out")

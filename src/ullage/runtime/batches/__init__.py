@@ -1,0 +1,1 @@
+"""How large a batch of a guarded step can be."""

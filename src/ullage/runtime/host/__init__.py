@@ -1,0 +1,1 @@
+"""The memory of the host, which rungs that offload take."""

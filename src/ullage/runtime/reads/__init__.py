@@ -1,0 +1,1 @@
+"""What is read of many tensors before each step."""

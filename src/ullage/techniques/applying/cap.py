@@ -1,0 +1,156 @@
+"""A memory cap for a process that shares its GPU: `ullage.cap`, and `ullage exec --cap`.
+
+    ullage.cap("20GiB")
+
+The cap counts what nvidia-smi shows for the process: what PyTorch's allocator reserves, and the
+context beside it, which is measured. The rest of the cap is the allocator's limit, and beyond
+it the program gets a torch.OutOfMemoryError, as from a GPU of that size.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+from ullage.errors import SpecError
+from ullage.protocol.variables import CAP
+from ullage.record.session.import_hooks import on_import
+from ullage.techniques.applying.process_memory import ProcessMemory, read_process_memory
+from ullage.units import format_bytes, parse_bytes
+
+# Kernels that are loaded later, and libraries that keep memory of their own, grow the context.
+RESERVE_BYTES: Final = 256 << 20
+_NO_CAP: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """A cap that was set.
+
+    Attributes:
+        device: the number of the GPU.
+        cap_bytes: the most that nvidia-smi is to show for the process.
+        context_bytes: what the process has beside the allocator, when the cap was set.
+        reserve_bytes: what is left free for its growth.
+        allocator_bytes: the most that the allocator may reserve.
+        is_of_process: whether the context is that of the process; else it is all that others have
+            too.
+    """
+
+    device: int
+    cap_bytes: int
+    context_bytes: int
+    reserve_bytes: int
+    allocator_bytes: int
+    is_of_process: bool
+
+    @property
+    def text(self) -> str:
+        """What it is made of."""
+        own = "context" if self.is_of_process else "context and all other processes"
+        return (
+            f"the cap of {format_bytes(self.cap_bytes)} leaves "
+            f"{format_bytes(self.allocator_bytes)} to PyTorch's allocator: "
+            f"{format_bytes(self.context_bytes)} {own}, {format_bytes(self.reserve_bytes)} reserve"
+        )
+
+
+def cap(
+    limit: str | int | None,
+    *,
+    device: int | None = None,
+    reserve: str | int = RESERVE_BYTES,
+) -> Cap | None:
+    """Caps the memory that this process takes of a GPU, its context included.
+
+    The context is created if there is none, and measured: by NVML, which nvidia-smi asks too; where
+    it does not know the process, as in a container with its own process numbers, by all that the
+    GPU uses, and the cap says so. Memory that the program asks the driver for itself is measured
+    only if it has it already.
+
+    Args:
+        limit: such as "20GiB"; None: takes the cap away, and returns None.
+        device: the number of the GPU; None: the present one.
+        reserve: left free for the growth of the context: kernels are loaded when they first run.
+
+    Raises:
+        SpecError: there is no GPU, or the context, the reserve and what the program has already are
+            more than the cap.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SpecError("there is no GPU whose memory could be capped")
+    torch.cuda.init()
+    number = torch.cuda.current_device() if device is None else device
+    if not 0 <= number < torch.cuda.device_count():
+        raise SpecError(f"device={number} is none of the {torch.cuda.device_count()} GPUs")
+    with torch.cuda.device(number):
+        if limit is None:
+            torch.cuda.set_per_process_memory_fraction(_NO_CAP, number)
+            return None
+        torch.cuda.synchronize(number)  # creates the context
+        reserved_bytes = torch.cuda.memory_reserved(number)
+        division = _divide(
+            number,
+            parse_bytes(limit),
+            parse_bytes(reserve),
+            read_process_memory(torch, number),
+            reserved_bytes,
+        )
+        total_bytes = torch.cuda.mem_get_info(number)[1]
+        fraction = min(division.allocator_bytes / total_bytes, _NO_CAP)
+        torch.cuda.set_per_process_memory_fraction(fraction, number)
+    return division
+
+
+def _divide(
+    device: int, cap_bytes: int, reserve_bytes: int, used: ProcessMemory, reserved_bytes: int
+) -> Cap:
+    """Divides a cap among the context, the reserve and the allocator.
+
+    Raises:
+        SpecError: nothing is left for the allocator, or less than it has.
+    """
+    context_bytes = max(0, used.used_bytes - reserved_bytes)
+    divided = Cap(
+        device=device,
+        cap_bytes=cap_bytes,
+        context_bytes=context_bytes,
+        reserve_bytes=reserve_bytes,
+        allocator_bytes=cap_bytes - context_bytes - reserve_bytes,
+        is_of_process=used.is_of_process,
+    )
+    if divided.allocator_bytes <= reserved_bytes:
+        raise SpecError(
+            f"a cap of {format_bytes(cap_bytes)} is too small: the context takes "
+            f"{format_bytes(context_bytes)}, the reserve {format_bytes(reserve_bytes)}, and the "
+            f"allocator has {format_bytes(reserved_bytes)} already; give more, or set it earlier"
+        )
+    return divided
+
+
+def start() -> None:
+    """Sets the cap of the environment in this process once it initialises CUDA."""
+    environment = dict(os.environ)
+    on_import("torch", lambda torch: install_from(environment, torch))
+
+
+def install_from(environment: Mapping[str, str], torch: ModuleType) -> None:
+    """Has torch set the cap that the environment names, if any, when it initialises CUDA."""
+    limit = environment.get(CAP)
+    if limit is not None:
+        torch.cuda._lazy_call(lambda: _set_at_start(torch, limit, environment))
+
+
+def _set_at_start(torch: Any, limit: str, environment: Mapping[str, str]) -> None:
+    """Caps the GPU of this process: that of its local rank, where a launcher has given it one."""
+    rank = environment.get("LOCAL_RANK", "")
+    is_rank = rank.isdecimal() and int(rank) < torch.cuda.device_count()
+    limits = cap(limit, device=int(rank) if is_rank else None)
+    if limits is not None:
+        print(f"ullage: {limits.text}", file=sys.stderr, flush=True)

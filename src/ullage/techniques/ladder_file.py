@@ -1,0 +1,215 @@
+"""A ladder: the plans that a guard may go to, each proved on the phantom up to a size of the batch.
+
+    ladder = LadderFile.load("ladder.json")
+    ladder.rungs[1].plan, ladder.rungs[1].proved_to
+
+`ullage fit --ladder` writes the file, and `ullage.guard(plans="ladder.json")` reads it. Proved
+means run: no size between two that were run is called proved.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from ullage.errors import PlanError
+from ullage.files import check_writable, write_text
+from ullage.parsing import parse_json, show_value
+from ullage.techniques.plan import Plan
+from ullage.version import __version__
+
+LADDER_SCHEMA: Final = "ullage.find_ladder/1"
+# What a guard can put on and take off between two steps: bit for bit the same numbers, and
+# parameters and the optimizer stay where they are.
+RUNGS: Final = (
+    "checkpoint", "checkpoint_segments", "selective_checkpoint", "offload_activations",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A run of a rung on the phantom.
+
+    Attributes:
+        size: of the batch, or of what else was varied.
+        fits: whether it ended without an error, within the budget.
+        reserved_bytes: the peak that the allocator reserved.
+        used_bytes: the peak of the device, with the context.
+        host_bytes: the peak of pinned host memory.
+        step_s: seconds of a step by the clock; 0: it was not timed.
+    """
+
+    size: int
+    fits: bool
+    reserved_bytes: int
+    used_bytes: int
+    host_bytes: int
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedRung:
+    """A plan, and its runs.
+
+    Attributes:
+        plan: None: the program as it is.
+        proofs: the smallest size first.
+    """
+
+    plan: Plan | None
+    proofs: tuple[Proof, ...]
+
+    @property
+    def proof(self) -> Proof | None:
+        """The run of the largest size up to which all that were run fit; None: the smallest does
+        not.
+        """
+        last = None
+        for proof in self.proofs:
+            if not proof.fits:
+                break
+            last = proof
+        return last
+
+    @property
+    def proved_to(self) -> int:
+        """The largest size up to which all that were run fit; 0: none does."""
+        return 0 if self.proof is None else self.proof.size
+
+
+@dataclass(frozen=True, slots=True)
+class LadderFile:
+    """The rungs of a program on a GPU.
+
+    Attributes:
+        torch: the version of torch.
+        gpu: a slug of the catalogue.
+        total_bytes: the memory of that GPU.
+        budget_bytes: what a rung may use of it.
+        program: its words, with {variable} for the size.
+        variable: what was varied, such as "length".
+        rungs: the fastest first; the first is the program as it is.
+    """
+
+    torch: str
+    gpu: str
+    total_bytes: int
+    budget_bytes: int
+    program: tuple[str, ...]
+    variable: str
+    rungs: tuple[ProvedRung, ...]
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Those of the rungs after the first."""
+        return tuple(rung.plan for rung in self.rungs if rung.plan is not None)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document, schema "ullage.find_ladder/1"."""
+        return {
+            "schema": LADDER_SCHEMA,
+            "ullage": __version__,
+            "torch": self.torch,
+            "gpu": self.gpu,
+            "total_bytes": self.total_bytes,
+            "budget_bytes": self.budget_bytes,
+            "program": [*self.program],
+            "variable": self.variable,
+            "rungs": [
+                {
+                    "plan": None if rung.plan is None else rung.plan.document,
+                    "proved_to": rung.proved_to,
+                    "proofs": [asdict(proof) for proof in rung.proofs],
+                }
+                for rung in self.rungs
+            ],
+        }
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Writes the ladder as JSON.
+
+        Raises:
+            SpecError: the file exists and `force` is not set, or it cannot be written.
+        """
+        target = Path(path)
+        check_writable(target, force=force)
+        write_text(json.dumps(self.document, indent=1) + "\n", target, force=force)
+
+    @classmethod
+    def load(cls, path: str | Path) -> LadderFile:
+        """The ladder in a file.
+
+        Raises:
+            PlanError: the file cannot be read, or is no ladder.
+        """
+        try:
+            document = parse_json(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise PlanError(f"the ladder {str(path)!r} cannot be read: {error}") from None
+        try:
+            return _read(document)
+        except PlanError as error:
+            raise PlanError(f"{path}: {error}") from None
+
+
+def _read(document: Any) -> LadderFile:
+    if not isinstance(document, dict):
+        raise PlanError(f"a ladder is an object, and this is {show_value(document)}")
+    schema = document.get("schema")
+    if schema == "ullage.plan/1":
+        raise PlanError('it is one plan, not a ladder; pass it in a list: plans=["plan.json"]')
+    if schema != LADDER_SCHEMA:
+        raise PlanError(
+            f"its schema is {schema!r}; this ullage {__version__} reads {LADDER_SCHEMA!r}; make it "
+            "again with `ullage fit --ladder`"
+        )
+    rungs = tuple(_read_rung(each) for each in _field(document, "rungs", list))
+    if not rungs or rungs[0].plan is not None or any(rung.plan is None for rung in rungs[1:]):
+        raise PlanError("its first rung, and only that, is the program as it is: plan null")
+    return LadderFile(
+        **{name: _field(document, name, str) for name in ("torch", "gpu", "variable")},
+        **{name: _field(document, name, int) for name in ("total_bytes", "budget_bytes")},
+        program=tuple(map(str, _field(document, "program", list))),
+        rungs=rungs,
+    )
+
+
+def _read_rung(document: Any) -> ProvedRung:
+    if not isinstance(document, dict):
+        raise PlanError(f"a rung is an object, and this is {show_value(document)}")
+    plan = document.get("plan")
+    proofs = tuple(_read_proof(each) for each in _field(document, "proofs", list))
+    if [proof.size for proof in proofs] != sorted({proof.size for proof in proofs}):
+        raise PlanError("the proofs of a rung are not in the order of their sizes")
+    rung = ProvedRung(None if plan is None else Plan.parse(json.dumps(plan), "a rung"), proofs)
+    if _field(document, "proved_to", int) != rung.proved_to:
+        raise PlanError(
+            f"a rung says proved_to {document['proved_to']}, and its proofs go to {rung.proved_to}"
+        )
+    return rung
+
+
+def _read_proof(document: Any) -> Proof:
+    if not isinstance(document, dict):
+        raise PlanError(f"a proof is an object, and this is {show_value(document)}")
+    kinds = {"int": int, "float": (int, float), "bool": bool}
+    values = {
+        each.name: _field(document, each.name, kinds[str(each.type)]) for each in fields(Proof)
+    }
+    return Proof(**values)
+
+
+def _field(document: Mapping[str, Any], name: str, kind: Any) -> Any:
+    """A field of a document, of this type.
+
+    Raises:
+        PlanError: it is missing or has another.
+    """
+    value = document.get(name)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise PlanError(f"its field {name!r} is {show_value(value)}; make it again")
+    return value
