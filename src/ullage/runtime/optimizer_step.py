@@ -52,13 +52,20 @@ class GuardedOptimizer:
     Args:
         optimizer: a `torch.optim.Optimizer`.
         on_recovery: called with a failure after a step was finished.
+        before_step: called before `step()`; an error of its own ends it.
 
     Attributes:
         has_run: whether `step()` has run to its end since `begin`.
     """
 
-    def __init__(self, optimizer: Any, on_recovery: Callable[[Failure], None]) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        on_recovery: Callable[[Failure], None],
+        before_step: Callable[[], None],
+    ) -> None:
         self.has_run = False
+        self._before_step = before_step
         self._optimizer = optimizer
         self._on_recovery = on_recovery
         self._had: Any = _ABSENT
@@ -111,6 +118,7 @@ class GuardedOptimizer:
             self._optimizer.step = self._had
 
     def _step(self, inner: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        self._before_step()
         before = self._take()
         try:
             result = inner(*arguments, **keywords)
