@@ -29,9 +29,10 @@ from torch.distributed import DistError
 
 from ullage.errors import GuardError
 
-KINDS = ("begin", "gradients", "optimizer", "end")
+KINDS = ("begin", "forward", "gradients", "optimizer", "end")
 _PLACES = {
     "begin": "before the step is run again",
+    "forward": "before a forward in which DistributedDataParallel orders its buckets",
     "gradients": "before gradients are reduced",
     "optimizer": "before the optimizer's step",
     "end": "at the end of the step",
@@ -66,8 +67,10 @@ class Meeting:
 class Progress(Protocol):
     """How far this rank has got in its collectives."""
 
-    def freeze(self) -> Mapping[str, int]:
-        """From now on no collective is entered; how many were, by group."""
+    def freeze(self) -> tuple[int, Mapping[str, int]]:
+        """From now on no collective is entered; the number of the step, and how many collectives
+        of it were, by group.
+        """
 
     def describe(self, group: str, first: int) -> list[Any]:
         """The collectives of a group that were entered, from one on."""
@@ -231,10 +234,9 @@ class Agreement:
     def _answer(self) -> None:
         """Says how far this rank has got; if no rank is before it, also by what."""
         store = self._watched_store
-        counts = dict(self._progress.freeze())
-        store.set(self._key("state", self._rank), json.dumps(counts))
+        store.set(self._key("state", self._rank), json.dumps(self._progress.freeze()))
         states = self._read_states(store)
-        for group, count in counts.items():
+        for group, count in states[self._rank].items():
             # A rank that has not used the group yet may be in it.
             others = [state.get(group, 0) for state in states]
             first = min(others)
@@ -243,14 +245,16 @@ class Agreement:
                 store.set(self._key("log", group), log)
 
     def _read_states(self, store: Any) -> list[dict[str, int]]:
-        states = []
+        states: list[tuple[int, dict[str, int]]] = []
         for rank in range(self._world_size):
             text = self._ask(
                 lambda: store.get(self._key("state", rank)),  # noqa: B023  # called at once
                 lambda: f"rank {rank} does not answer",  # noqa: B023
             )
             states.append(json.loads(text))
-        return states
+        # A rank that is not in the newest step has all of the one before behind it.
+        newest = max(step for step, _ in states)
+        return [counts if step == newest else {} for step, counts in states]
 
     def _key(self, *parts: Any) -> str:
         return "/".join(map(str, (self._prefix, self._round, *parts)))

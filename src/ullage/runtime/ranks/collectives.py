@@ -3,15 +3,14 @@
 A rank that has failed, or is behind, joins those that others have begun, with zeros: nobody waits
 for it then. Their results are of no use, and the step is run again.
 
-The kernels of `torch.ops.c10d`, through which all collectives go (those of DDP's reducer in C++,
-of FSDP2, of DTensor, and of the program itself), are overridden while a guard is open.
+All collectives go through `torch.ops.c10d`: those of DDP's reducer in C++, of FSDP2, of DTensor, and
+of the program itself. While a guard is open a function of its own stands before their kernels.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ _UNEQUAL = (
     "gather_", "scatter_", "send", "recv_", "recv_any_source_", "alltoall_",
     "monitored_barrier_", "reduce_scatter_",
 )  # fmt: skip
-_KEYS = ("CPU", "CUDA")
+_DISPATCH_KEYS = {"cpu": torch._C.DispatchKey.CPU, "cuda": torch._C.DispatchKey.CUDA}
 _PAUSE_S = 0.001
 
 
@@ -41,9 +40,10 @@ class Collectives:
         self._lock = threading.Lock()
         self._library: Any = None
         self._logs: dict[str, list[Any]] = {}
-        self._num_begun: dict[str, int] = {}
+        self._num_failed: dict[str, int] = {}
         self._is_counting = False
         self._is_frozen = False
+        self._step = 0
         self.on_collective: Callable[[], None] = _do_nothing
 
     @property
@@ -54,43 +54,45 @@ class Collectives:
     def attach(self) -> None:
         """Begins to watch collectives."""
         self._library = torch.library.Library("c10d", "IMPL")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Warning only once for all operators")
-            for schema in torch._C._jit_get_all_schemas():
-                if schema.name.startswith("c10d::") and _has_group(schema):
-                    for key in _KEYS:
-                        self._override(schema, key)
+        for schema in torch._C._jit_get_all_schemas():
+            if schema.name.startswith("c10d::"):
+                names = [argument.name for argument in schema.arguments]
+                if "process_group" in names:
+                    name = schema.name.partition("::")[2]
+                    self._watch(name, names.index("process_group"))
 
-    def _override(self, schema: Any, key: str) -> None:
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(schema.name, key):
-            return
-        name = schema.name.partition("::")[2]
-        kernel = torch.library.get_kernel(schema.name, key)
-        place = [argument.name for argument in schema.arguments].index("process_group")
+    def _watch(self, name: str, place: int) -> None:
+        """Puts a function before the kernels of a collective, whose process group is the argument
+        at a place. The kernels run without Python's lock: some wait for other ranks.
+        """
+        operator = getattr(torch.ops.c10d, name).default
 
-        def run(keyset: Any, *arguments: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            key = _DISPATCH_KEYS[_device_of(arguments)]
             if not self._is_counting:
-                return kernel.call_boxed(keyset, *arguments)
+                return operator._op_dk(key, *arguments)
             self.on_collective()
-            group = self._enter(name, arguments, place)
-            result = kernel.call_boxed(keyset, *arguments)
-            with self._lock:
-                self._num_begun[group] += 1
-            return result
+            process_group = dist.ProcessGroup.unbox(arguments[place])
+            number = process_group._get_sequence_number_for_group()
+            self._enter(name, arguments, process_group.group_name)
+            try:
+                return operator._op_dk(key, *arguments)
+            except torch.OutOfMemoryError:
+                # Before the backend has counted it, other ranks wait for this one.
+                if process_group._get_sequence_number_for_group() == number:
+                    with self._lock:
+                        self._num_failed[process_group.group_name] = 1
+                raise
 
-        self._library.impl(name, run, key, with_keyset=True)
+        # A key that every call has, right above those of the backends.
+        self._library.impl(name, run, "BackendSelect")
 
-    def _enter(self, name: str, arguments: Sequence[Any], place: int) -> str:
-        process_group = dist.ProcessGroup.unbox(arguments[place])
-        group: str = process_group.group_name
+    def _enter(self, name: str, arguments: Sequence[Any], group: str) -> None:
         entry = [name, [*map(_describe, arguments)]]
         with self._lock:
             if self._is_frozen:
                 raise PeerOutOfMemory("another rank ran out of memory")
-            if group not in self._logs:
-                self._logs[group], self._num_begun[group] = [], 0
-            self._logs[group].append(entry)
-        return group
+            self._logs.setdefault(group, []).append(entry)
 
     def detach(self) -> None:
         """Ends that."""
@@ -101,8 +103,24 @@ class Collectives:
 
     def begin(self) -> None:
         """Before a step, or before it is run again."""
-        self.clear()
+        with self._lock:
+            self._step += 1
+            self._logs.clear()
+            self._num_failed.clear()
+            self._is_counting = True
+
+    def thaw(self) -> None:
+        """All ranks know of the failure: collectives may be entered again. A later failure, even
+        one that comes before this rank begins its next step, freezes them again.
+        """
         self._is_frozen = False
+
+    def pause(self) -> None:
+        """Counts none until `go_on`."""
+        self._is_counting = False
+
+    def go_on(self) -> None:
+        """Counts again."""
         self._is_counting = True
 
     def clear(self) -> None:
@@ -110,13 +128,15 @@ class Collectives:
         with self._lock:
             self._is_counting = False
             self._logs.clear()
-            self._num_begun.clear()
+            self._num_failed.clear()
 
-    def freeze(self) -> Mapping[str, int]:
-        """From now on no collective is entered; how many were, by group."""
+    def freeze(self) -> tuple[int, Mapping[str, int]]:
+        """From now on no collective is entered; the number of the step, and how many collectives
+        of it were, by group.
+        """
         with self._lock:
             self._is_frozen = True
-            return {group: len(log) for group, log in self._logs.items()}
+            return self._step, {group: len(log) for group, log in self._logs.items()}
 
     def describe(self, group: str, first: int) -> list[Any]:
         """The collectives of a group that were entered, from one on."""
@@ -126,11 +146,14 @@ class Collectives:
     def count_missing(self, counts: Mapping[str, int]) -> dict[str, int]:
         """By group, how many collectives this rank has not begun and another has."""
         missing = {
-            group: count - self._num_begun.get(group, 0)
+            group: count - self._count_begun(group)
             for group, count in counts.items()
             if group in self._logs or _find_group(group) is not None
         }
         return {group: number for group, number in missing.items() if number > 0}
+
+    def _count_begun(self, group: str) -> int:
+        return len(self._logs.get(group, ())) - self._num_failed.get(group, 0)
 
     def join(
         self, missing: Mapping[str, int], read_log: Callable[[str], Any], deadline_s: float
@@ -149,25 +172,13 @@ class Collectives:
         works = []
         for group, number in missing.items():
             own = self._logs.get(group, [])
-            entries = own[self._num_begun.get(group, 0) :]
+            entries = own[self._count_begun(group) :]
             if len(entries) < number:
                 first, log = read_log(group)
                 entries = [*entries, *log[len(own) - first :]]
             process_group = _find_group(group).boxed()
             works += [_join_entry(process_group, entry) for entry in entries]
-        self._wait(works, deadline_s)
-
-    def _wait(self, works: Sequence[Any], deadline_s: float) -> None:
-        end = time.monotonic() + deadline_s
-        for work, _ in works:
-            while not work.is_completed():
-                if time.monotonic() > end:
-                    raise GuardError(
-                        f"a collective that another rank had begun was not over within "
-                        f"{deadline_s:g} s (deadline_s)"
-                    )
-                time.sleep(_PAUSE_S)
-
+        _wait(works, deadline_s)
 
 def _join_entry(process_group: Any, entry: Any) -> Any:
     """Begins a collective with zeros: its work, and the tensors."""
@@ -184,6 +195,35 @@ def _join_entry(process_group: Any, entry: Any) -> Any:
     return dist.Work.unbox(work), values
 
 
+def _wait(works: Sequence[Any], deadline_s: float) -> None:
+    """Waits for collectives. Some works of gloo are over only once somebody waits for them, and a
+    wait of gloo's has no deadline of ours; so a thread waits.
+    """
+    on_host = [work for work, values in works if _device_of(values) != "cuda"]
+    on_device = [work for work, values in works if _device_of(values) == "cuda"]
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            for work in on_host:
+                work.wait()
+            while not all(work.is_completed() for work in on_device):
+                time.sleep(_PAUSE_S)
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait, name="ullage-guard", daemon=True)
+    thread.start()
+    thread.join(deadline_s)
+    if errors:
+        raise GuardError(f"a collective that another rank had begun failed: {errors[0]}")
+    if thread.is_alive():
+        raise GuardError(
+            f"a collective that another rank had begun was not over within {deadline_s:g} s "
+            "(deadline_s)"
+        )
+
+
 def _find_group(name: str) -> Any:
     """A process group that this rank is in, or None."""
     try:
@@ -192,8 +232,13 @@ def _find_group(name: str) -> Any:
         return None
 
 
-def _has_group(schema: Any) -> bool:
-    return any(argument.name == "process_group" for argument in schema.arguments)
+def _device_of(value: Any) -> str | None:
+    """The type of device of the first tensor in a value."""
+    if isinstance(value, torch.Tensor):
+        return str(value.device.type)
+    if isinstance(value, list | tuple):
+        return next(filter(None, map(_device_of, value)), None)
+    return None
 
 
 def _describe(value: Any) -> list[Any]:

@@ -89,8 +89,9 @@ class Ranks(OneRank):
             deadline_s=deadline_s, progress=self._collectives,
         )  # fmt: skip
         self._collectives.attach()
+        self._handles = self._wrappers.on_call(self._before_forward)
         self._is_within = self._is_agreed = self._is_over = False
-        self._has_gradients = False
+        self._has_gradients = self._had_backward = False
         self._voted_in: int | None = None
 
     @property
@@ -107,15 +108,29 @@ class Ranks(OneRank):
             raise GuardError(_DISAGREED)
         self._has_gradients = has_gradients
         self._voted_in = None
+        self._had_backward = False
+        self._wrappers.order()
+        self._wrappers.take()
         self._is_within = True
         self._collectives.begin()
+
+    def _before_forward(self) -> None:
+        """A second forward in a step may order buckets."""
+        if self._is_within and self._had_backward and self._wrappers.has_unordered:
+            self._agreement.vote("forward")
+            self._collectives.pause()
+            self._wrappers.order()
+            self._collectives.go_on()
 
     def _before_collective(self) -> None:
         """Within a backward that adds to gradients of earlier micro-batches, DDP may write sums to
         them only if all ranks get there. Its own callback at the end does so; this comes first.
         """
         graph = torch._C._current_graph_task_id()
-        if self._has_gradients and graph not in (-1, self._voted_in):
+        if graph == -1:
+            return
+        self._had_backward = True
+        if self._has_gradients and graph != self._voted_in:
             self._voted_in = graph
             torch.autograd.Variable._execution_engine.queue_callback(self._vote_on_gradients)
 
@@ -159,6 +174,7 @@ class Ranks(OneRank):
             raise GuardError(f"rank {meeting.rank} cannot go on: {meeting.text}")
         self._wrappers.reset(parameters)
         self._collectives.clear()
+        self._collectives.thaw()
         self._agreement.go_on()
         if meeting.rank == self._rank:
             return failure
@@ -183,6 +199,7 @@ class Ranks(OneRank):
         """Before a step is run again: all ranks are as before it."""
         self._agreement.vote("begin")
         self._voted_in = None
+        self._had_backward = False
         self._collectives.begin()
 
     def agree_to_give_up(self) -> None:
@@ -206,6 +223,8 @@ class Ranks(OneRank):
 
     def close(self) -> None:
         """Leaves nothing behind."""
+        for handle in self._handles:
+            handle.remove()
         self._collectives.detach()
         self._agreement.close()
 

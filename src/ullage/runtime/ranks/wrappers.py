@@ -2,16 +2,17 @@
 
 DDP's reducer counts the gradients of a backward and expects it to end: `_reset_state` of torch, which
 is there for errors in a backward, makes it ready. Afterwards it orders its buckets anew, as after
-its first step. FSDP2 has parameters gathered and counts forwards: `reset_iter_state` shards them.
+its first step; ranks do this together, at the begin of the next step. FSDP2 has parameters gathered and counts forwards: `reset_iter_state` shards them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ullage.errors import SpecError
+from ullage.errors import GuardError, SpecError
 
 _REPLICATED = "DistributedDataParallel"
 
@@ -30,6 +31,8 @@ class Wrappers:
         modules = list(model.modules())
         self._replicated = [each for each in modules if type(each).__name__ == _REPLICATED]
         self._sharded = _find_roots(model)
+        self._flags: list[dict[str, bool]] = []
+        self._unordered = [each for each in self._replicated if not each.find_unused_parameters]
         for each in self._replicated:
             _check_replicated(each)
         for each in self._sharded:
@@ -50,14 +53,50 @@ class Wrappers:
         return any(each.gradient_as_bucket_view for each in self._replicated)
 
     @property
-    def num_rebuilt(self) -> int:
-        """How many of DDP's models have ordered their buckets."""
-        return sum(each._has_rebuilt_buckets for each in self._replicated)
+    def has_unordered(self) -> bool:
+        """Whether DDP may order its buckets when it is called next, by collectives that tell each
+        rank the order: nothing else may take their place.
+        """
+        return bool(self._unordered)
+
+    def order(self) -> None:
+        """Orders buckets, on all ranks, where a backward has shown their order.
+
+        Raises:
+            GuardError: there is no memory for them on this rank, while others have ordered theirs.
+        """
+        if not torch.is_grad_enabled():
+            return
+        for each in list(self._unordered):
+            try:
+                is_ordered = each._has_rebuilt_buckets or each.reducer._rebuild_buckets()
+            except torch.OutOfMemoryError as error:
+                raise GuardError(f"DistributedDataParallel's buckets do not fit: {error}") from None
+            if is_ordered:
+                each._has_rebuilt_buckets = True
+                self._unordered.remove(each)
+
+    def on_call(self, call: Callable[[], None]) -> list[Any]:
+        """Has a function called before each forward of DDP; the handles."""
+        return [
+            each.register_forward_pre_hook(lambda *_: call(), prepend=True)
+            for each in self._replicated
+        ]
+
+    def take(self) -> None:
+        """Notes what DDP has set, as whether the next forward sends buffers to all ranks."""
+        self._flags = [
+            {name: value for name, value in vars(each).items() if isinstance(value, bool)}
+            for each in self._replicated
+        ]
 
     def reset(self, parameters: Any) -> None:
         """Makes them ready for another try. Gradients stay as they are."""
-        for each in self._replicated:
+        for each, flags in zip(self._replicated, self._flags, strict=True):
+            vars(each).update(flags)
             each.reducer._reset_state()
+            each._has_rebuilt_buckets = False
+        self._unordered = [each for each in self._replicated if not each.find_unused_parameters]
         gradients = [parameter.grad for parameter in parameters] if self._sharded else []
         for each in self._sharded:
             # Before its first forward there is nothing to reset.
