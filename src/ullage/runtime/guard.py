@@ -181,7 +181,7 @@ class Guard:
             else:
                 break
         self._gradients.check()
-        self._calm.end_recovery()
+        self._calm.end_recovery(is_own=self._ranks.has_failed)
         self.num_recoveries += 1
         say(f"out of memory ({failure.text}): ran the step again on {self._ladder.name()}")
         return result

@@ -321,6 +321,9 @@ def _why_not(optimizer: Any) -> str | None:
         f"{k.__module__}.".startswith("torch.optim.") for k in own
     ):
         return f"{_name(optimizer)} is not one of torch.optim, so its step is not finished"
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    if any(hasattr(each, "_local_tensor") for each in parameters):
+        return f"{_name(optimizer)} has sharded parameters, so its step is not finished"
     if _is_silent(optimizer):
         return f"a fused {_name(optimizer)} does not show how far it has got"
     if any(group.get("differentiable") for group in optimizer.param_groups):

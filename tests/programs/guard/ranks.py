@@ -1,12 +1,14 @@
-"""Fails a training step of several ranks at allocations of some of them, and compares what is left on
-each rank with the same step unfailed.
+"""Fails a training step of several ranks at allocations of some of them, and compares what is left
+on each rank with the same step unfailed.
 
-ranks.py WRAPPER WORLD_SIZE CASE STEP EVERY [WHERE]
+ranks.py WRAPPER WORLD_SIZE CASE STEP EVERY [both|backward|optimizer]
 
-WRAPPER is ddp, fsdp2, or by hand; CASE one of training.py; in STEP 1 the optimizer's states are made.
-Each error comes on one rank, in turn; with WHERE "both" on the first and the last, "backward" only
-within backward on the last. The ranks are processes with gloo. The last line of the output is a
-document: how many errors there were, and how the step ended on each rank.
+WRAPPER is ddp or fsdp2; "ddp whole" passes all micro-batches to one step of the guard, and "ddp
+views" has gradients in DDP's buckets. CASE is one of training.py; in step 1 its optimizer's states
+are made.
+Each error comes on one rank, in turn; with "both" on the first and the last, with "backward" or
+"optimizer" only there and only on the last. The ranks are processes with gloo. The last line of the
+output is a document: how many errors there were, and how the step ended on each rank.
 """
 
 import faulthandler
@@ -42,12 +44,16 @@ class RankFaults(Faults):
     def __init__(self, numbers=None):
         super().__init__(numbers)
         self.backward = []
+        self.optimizer = []
+        self.is_in_optimizer = False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(each not in (torch.Tensor, torch.nn.Parameter) for each in types):
             return NotImplemented  # of a DTensor, what is done to its part is met next
         if torch._C._current_graph_task_id() != -1 and self.looks:
             self.backward.append(self.count + 1)
+        if self.is_in_optimizer and self.looks:
+            self.optimizer.append(self.count + 1)
         if func.namespace in ("c10d", "_c10d_functional", "fsdp"):
             return func(*args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)
@@ -115,6 +121,8 @@ def train(options, numbers=None, *, is_guarded=True):
         training.model, training.optimizer, scaler=training.scaler, deadline_s=DEADLINE_S
     ) as guard:
         training.faults = faults
+        training.optimizer.register_step_pre_hook(lambda *_: vars(faults).update(
+            is_in_optimizer=True))  # fmt: skip
         losses = training.step(guard)
         num_recoveries = guard.num_recoveries
         training.faults = nullcontext()
@@ -139,8 +147,8 @@ def choose(faults, every, where):
     """The errors to put in: for each, the ranks and the operation."""
     world_size = dist.get_world_size()
     numbers = faults.allocating
-    if where == "backward":
-        numbers = sorted({*numbers} & {*faults.backward})
+    if where in ("backward", "optimizer"):
+        numbers = sorted({*numbers} & {*getattr(faults, where)})
     counted = [None] * world_size
     dist.all_gather_object(counted, numbers)
     numbers = counted[0][::every]
@@ -148,7 +156,7 @@ def choose(faults, every, where):
         ranks = {index % world_size}
         if where == "both":
             ranks = {0, world_size - 1}
-        elif where == "backward":
+        elif where in ("backward", "optimizer"):
             ranks = {world_size - 1}
         yield ranks, number
 

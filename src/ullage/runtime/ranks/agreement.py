@@ -163,9 +163,7 @@ class Agreement:
             first = self._store.compare_set(self._key("failure"), "", record)
             if first.decode() != record:
                 return
-            self._store.compare_set(
-                self._key("result", self._number + 1), "", _FAILED.decode()
-            )
+            self._store.compare_set(self._key("result", self._number + 1), "", _FAILED.decode())
             for rank in range(self._world_size):
                 self._store.set(self._key("wake", rank), "failure")
 
@@ -221,7 +219,7 @@ class Agreement:
                 self._progress.freeze()
                 self._has_met.set()
                 return
-            if self._is_closed:
+            if not self._must_answer():
                 return
             self._may_watch.clear()
             try:
@@ -230,6 +228,9 @@ class Agreement:
                 self._error = error
             self._has_met.set()
             self._may_watch.wait()
+
+    def _must_answer(self) -> bool:
+        return not self._is_closed
 
     def _answer(self) -> None:
         """Says how far this rank has got; if no rank is before it, also by what."""

@@ -3,8 +3,8 @@
 A rank that has failed, or is behind, joins those that others have begun, with zeros: nobody waits
 for it then. Their results are of no use, and the step is run again.
 
-All collectives go through `torch.ops.c10d`: those of DDP's reducer in C++, of FSDP2, of DTensor, and
-of the program itself. While a guard is open a function of its own stands before their kernels.
+All collectives go through `torch.ops.c10d`: those of DDP's reducer in C++, of FSDP2, of DTensor,
+and of the program itself. While a guard is open a function of its own stands before their kernels.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Collectives:
         operator = getattr(torch.ops.c10d, name).default
 
         def run(*arguments: Any) -> Any:
-            key = _DISPATCH_KEYS[_device_of(arguments)]
+            key = _DISPATCH_KEYS[_device_of(arguments) or "cpu"]
             if not self._is_counting:
                 return operator._op_dk(key, *arguments)
             self.on_collective()
@@ -179,6 +179,7 @@ class Collectives:
             process_group = _find_group(group).boxed()
             works += [_join_entry(process_group, entry) for entry in entries]
         _wait(works, deadline_s)
+
 
 def _join_entry(process_group: Any, entry: Any) -> Any:
     """Begins a collective with zeros: its work, and the tensors."""

@@ -1,11 +1,11 @@
 """What the ranks of a training do together in each step, and after one of them has failed.
 
-    ranks.begin()                  # the step begins: its collectives are counted
-    ...                            # an error elsewhere ends the next collective by PeerOutOfMemory
-    ranks.end(is_calm=False)       # all ranks are through
-    failure = ranks.take(error)    # or: this rank has failed, or ends because another has
-    ranks.meet(...)                # nobody waits in a collective any more
-    ranks.begin_again()            # all ranks are as before the step
+ranks.begin()                  # the step begins: its collectives are counted
+...                            # an error elsewhere ends the next collective by PeerOutOfMemory
+ranks.end(is_calm=False)       # all ranks are through
+failure = ranks.take(error)    # or: this rank has failed, or ends because another has
+ranks.meet(...)                # nobody waits in a collective any more
+ranks.begin_again()            # all ranks are as before the step
 """
 
 from __future__ import annotations
@@ -29,9 +29,15 @@ _numbers = itertools.count(1)
 
 
 class OneRank:
-    """A training of one process."""
+    """A training of one process.
+
+    Attributes:
+        text: what is said at the start.
+        has_failed: whether this rank has run out of memory in the present step.
+    """
 
     text = ""
+    has_failed = True
 
     def begin(self, *, has_gradients: bool) -> None:
         """Before a step."""
@@ -111,6 +117,7 @@ class Ranks(OneRank):
         self._had_backward = False
         self._wrappers.order()
         self._wrappers.take()
+        self.has_failed = False
         self._is_within = True
         self._collectives.begin()
 
@@ -158,6 +165,7 @@ class Ranks(OneRank):
             raise error
         failure = take_failure(error)
         if is_own and not isinstance(error, PeerOutOfMemory):
+            self.has_failed = True
             self._agreement.fail("memory", failure.text)
         return failure
 

@@ -1,8 +1,9 @@
 """What DDP and FSDP2 keep of a step that has failed, and how they are ready for another.
 
-DDP's reducer counts the gradients of a backward and expects it to end: `_reset_state` of torch, which
-is there for errors in a backward, makes it ready. Afterwards it orders its buckets anew, as after
-its first step; ranks do this together, at the begin of the next step. FSDP2 has parameters gathered and counts forwards: `reset_iter_state` shards them.
+DDP's reducer counts the gradients of a backward and expects it to end: `_reset_state` of torch,
+which is there for errors in a backward, makes it ready. Afterwards it orders its buckets anew, as
+after its first step; ranks do this together, at the begin of the next step. FSDP2 has parameters
+gathered and counts forwards: `reset_iter_state` of torch shards them again.
 """
 
 from __future__ import annotations
