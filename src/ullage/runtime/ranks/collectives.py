@@ -44,7 +44,7 @@ class Collectives:
         self._is_counting = False
         self._is_frozen = False
         self._step = 0
-        self.on_collective: Callable[[], None] = _do_nothing
+        self.on_collective: Callable[[], None] = lambda: None
 
     @property
     def is_frozen(self) -> bool:
@@ -264,7 +264,3 @@ def _build(description: Sequence[Any], process_group: Any) -> Any:
     if kind == "value":
         return content
     return process_group if content == "ProcessGroup" else torch.classes.c10d.ReduceOp()
-
-
-def _do_nothing() -> None:
-    """Nothing."""
