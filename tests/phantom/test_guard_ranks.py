@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "programs" / "guard"
 SOURCE = str(ROOT / "src")
 TIMEOUT_S = 3000
+# Between backward and the optimizer, where gradients of earlier micro-batches are sums already.
+LOST = "a value that was computed before the error is needed"
 
 Sweep = Callable[..., list[dict[str, Any]]]
 
@@ -55,8 +57,17 @@ def test_an_error_on_both_ranks_of_a_net_with_batch_statistics_is_recovered(swee
     check_all_recovered(sweep("ddp", "2", "cnn", "2", "15", "both"), 4)
 
 
+def check_recovered_or_refused(ranks: list[dict[str, Any]], text: str, at_least: int) -> None:
+    """Errors were recovered, or refused with one sentence."""
+    for rank in ranks:
+        assert rank["results"]["equal"] >= at_least
+        others = [each for each in rank["results"] if each != "equal"]
+        assert all(each.startswith("refused: ") and text in each for each in others), others
+
+
 def test_gradients_of_a_step_with_no_sync_are_summed_once(sweep: Sweep) -> None:
-    check_all_recovered(sweep("ddp", "2", "gpt2 accumulated", "2", "50"), 4)
+    ranks = sweep("ddp", "2", "gpt2 accumulated", "2", "50")
+    check_recovered_or_refused(ranks, LOST, 4)
 
 
 def test_an_error_with_fsdp2_on_four_ranks_is_recovered_on_all(sweep: Sweep) -> None:
@@ -85,8 +96,7 @@ def test_gradients_in_ddps_buckets_are_refused_on_every_rank(sweep: Sweep) -> No
 @pytest.mark.parametrize(
     "words",
     [
-        ("ddp", "2", "cnn"), ("ddp", "2", "gpt2"), ("ddp", "2", "gpt2 accumulated"),
-        ("ddp", "2", "vit"), ("ddp", "2", "llama"), ("ddp unused", "2", "gpt2"),
+        ("ddp", "2", "cnn"), ("ddp", "2", "gpt2"), ("ddp", "2", "vit"), ("ddp", "2", "llama"), ("ddp unused", "2", "gpt2"),
         ("ddp whole", "2", "gpt2 accumulated"), ("ddp views", "2", "gpt2"),
     ],
     ids=" ".join,
@@ -102,13 +112,15 @@ def test_an_error_at_every_allocation_of_ddp_is_recovered(
 def test_an_error_at_every_allocation_of_fsdp2_is_recovered_or_refused(
     sweep: Sweep, case: str
 ) -> None:
-    for rank in sweep("fsdp2", "4", case, "2", "1"):
-        assert rank["results"]["equal"] > 80
-        wrong = [each for each in rank["results"] if not each.startswith(("equal", "refused: "))]
-        assert wrong == []
-        assert all(
-            "AdamW has sharded parameters" in each for each in rank["results"] if each != "equal"
-        )
+    ranks = sweep("fsdp2", "4", case, "2", "1")
+    check_recovered_or_refused(ranks, "AdamW has sharded parameters", 80)
+
+
+@pytest.mark.nightly
+def test_an_error_at_every_allocation_of_an_accumulated_step_is_recovered_or_refused(
+    sweep: Sweep,
+) -> None:
+    check_recovered_or_refused(sweep("ddp", "2", "gpt2 accumulated", "2", "1"), LOST, 200)
 
 
 @pytest.mark.phantom
