@@ -96,7 +96,8 @@ def test_gradients_in_ddps_buckets_are_refused_on_every_rank(sweep: Sweep) -> No
 @pytest.mark.parametrize(
     "words",
     [
-        ("ddp", "2", "cnn"), ("ddp", "2", "gpt2"), ("ddp", "2", "vit"), ("ddp", "2", "llama"), ("ddp unused", "2", "gpt2"),
+        ("ddp", "2", "cnn"), ("ddp", "2", "gpt2"), ("ddp", "2", "vit"),
+        ("ddp", "2", "llama"), ("ddp unused", "2", "gpt2"),
         ("ddp whole", "2", "gpt2 accumulated"), ("ddp views", "2", "gpt2"),
     ],
     ids=" ".join,
