@@ -83,12 +83,12 @@ def test_an_error_in_an_optimizer_of_shards_is_refused_on_every_rank(sweep: Swee
 
 
 def test_gradients_in_ddps_buckets_are_refused_on_every_rank(sweep: Sweep) -> None:
+    texts = ("pass all micro-batches of an optimizer's step to one", "a gradient that it has freed")
     for rank in sweep("ddp views", "2", "gpt2 accumulated", "2", "40", "backward"):
-        assert all(
-            each == "equal" or "pass all micro-batches of an optimizer's step to one" in each
-            for each in rank["results"]
-        )
-        assert len(rank["results"]) > 1
+        refusals = [each for each in rank["results"] if each != "equal"]
+        assert refusals
+        assert all(each.startswith("refused: ") for each in refusals)
+        assert all(any(text in each for text in texts) for each in refusals), refusals
 
 
 @pytest.mark.nightly
@@ -125,16 +125,14 @@ def test_an_error_at_every_allocation_of_an_accumulated_step_is_recovered_or_ref
 
 
 @pytest.mark.phantom
-@pytest.mark.parametrize(
-    ("wrapper", "memory"),
-    [("ddp", "4.6GiB"), pytest.param("fsdp2", "4.2GiB", marks=pytest.mark.nightly)],
-)
+@pytest.mark.parametrize("wrapper", ["ddp", pytest.param("fsdp2", marks=pytest.mark.nightly)])
 def test_on_the_phantom_a_rank_that_runs_out_of_memory_does_not_stop_the_others(
-    run_program: RunProgram, wrapper: str, memory: str
+    run_program: RunProgram, wrapper: str
 ) -> None:
     outcome = run_program(
         "torchrun", "--nproc-per-node", "2", str(PROGRAMS / "long_batch_ranks.py"), SOURCE,
-        wrapper, "6", options=("--gpus", "2", "--memory", memory), timeout_s=600,
+        wrapper, "6", options=("--gpus", "2", "--memory", "4.8GiB"), timeout_s=600,
+        env=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     )  # fmt: skip
     assert outcome.exit_code == 0, outcome.stderr
     ranks = outcome.printed

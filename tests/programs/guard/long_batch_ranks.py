@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, sys.argv[1])
 import ullage
 
-LENGTH, SPIKE_BYTES = 1024, 1_300_000_000
+LENGTH, SPIKE_BYTES = 1024, 1_600_000_000
 
 
 class Spike(torch.autograd.Function):
