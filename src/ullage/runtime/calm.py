@@ -7,6 +7,7 @@ from typing import Any
 # Steps that need this share of what the recovered step needed on the same rung are smaller ones.
 _SMALLER = 0.9
 _MOST_PATIENCE = 64
+_ENDLESS = 1 << 62
 
 
 class Calm:
@@ -65,10 +66,14 @@ class Calm:
             self._since_climb = None
         self._reset()
 
-    def end_recovery(self) -> None:
-        """After a step was run again."""
+    def end_recovery(self, *, is_own: bool = True) -> None:
+        """After a step was run again.
+
+        Args:
+            is_own: whether this rank had run out of memory; else whatever it needs is less.
+        """
         self._count = self._peak_bytes = 0
-        self._recovered_bytes = self._peak()
+        self._recovered_bytes = self._peak() if is_own else _ENDLESS
 
     def _reset(self) -> None:
         cuda = _cuda()

@@ -39,6 +39,11 @@ class Gradients:
         """What was done to those that were there; None if there were none."""
         return self._progress
 
+    @property
+    def were_there(self) -> bool:
+        """Whether there were gradients before the step."""
+        return self._before is not None
+
     def take(self) -> None:
         """Notes which gradients there are."""
         self._progress = None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ullage.errors import GuardError, SpecError
 from ullage.runtime.calm import Calm
-from ullage.runtime.failure import Failure, release, say, take_failure
+from ullage.runtime.failure import Failure, release, say
 from ullage.runtime.ladder import Ladder, choose_plans, load_ladder, load_plans
 from ullage.techniques.applying.apply import unwrap_optimizers
 from ullage.techniques.applying.cap import cap as set_cap
@@ -26,10 +26,12 @@ from ullage.techniques.applying.cap import cap as set_cap
 if TYPE_CHECKING:
     from ullage.runtime.batches.largest_batch import LargestBatch
     from ullage.runtime.optimizer_step import GuardedOptimizer
+    from ullage.runtime.ranks.steps import OneRank
     from ullage.techniques.plan import Plan
 
 Result = TypeVar("Result")
 _CALM_STEPS = 100
+_DEADLINE_S = 600.0
 
 
 class Guard:
@@ -41,8 +43,9 @@ class Guard:
     """
 
     def __init__(
-        self, model: Any, optimizer: Any, ladder: Ladder, calm: Calm, *, scaler: Any, extra: Any
-    ) -> None:
+        self, model: Any, optimizer: Any, ladder: Ladder, calm: Calm, *, scaler: Any, extra: Any,
+        deadline_s: float = _DEADLINE_S,
+    ) -> None:  # fmt: skip
         self.num_recoveries = 0
         self.num_steps = 0
         self._model = model
@@ -50,6 +53,7 @@ class Guard:
         self._ladder = ladder
         self._calm = calm
         self._scaler, self._extra = scaler, extra
+        self._deadline_s = deadline_s
         self._guarded: list[GuardedOptimizer] = []
         self._is_open = False
         self._is_within = False
@@ -64,14 +68,21 @@ class Guard:
 
         from ullage.runtime.gradients import Gradients
         from ullage.runtime.optimizer_step import GuardedOptimizer
+        from ullage.runtime.ranks.steps import OneRank, open_ranks
         from ullage.runtime.snapshot import Snapshot
 
         self._torch: Any = torch
         self._ladder.check()
-        parameters = _parameters_of(self._model, self._optimizers)
-        self._snapshot = Snapshot(self._model, parameters, self._scaler, self._extra)
-        self._gradients = Gradients(parameters)
-        self._guarded = [GuardedOptimizer(each, self._note_finished) for each in self._optimizers]
+        self._ranks: OneRank = open_ranks(self._model, self._deadline_s)
+        if type(self._ranks) is not OneRank:
+            self._ladder.ignore_host()
+        self._parameters = _parameters_of(self._model, self._optimizers)
+        self._snapshot = Snapshot(self._model, self._parameters, self._scaler, self._extra)
+        self._gradients = Gradients(self._parameters)
+        self._guarded = [
+            GuardedOptimizer(each, self._note_finished, self._ranks.vote_on_optimizer)
+            for each in self._optimizers
+        ]
         for each in self._guarded:
             each.attach()
         self._is_open = True
@@ -85,6 +96,9 @@ class Guard:
         traceback: TracebackType | None,
     ) -> None:
         self._is_open = False
+        if error is not None:
+            self._ranks.refuse(error)
+        self._ranks.close()
         for each in self._guarded:
             each.detach()
         self._ladder.close()
@@ -113,6 +127,9 @@ class Guard:
         self._is_within = True
         try:
             result = self._run(lambda: fn(*batch, **keywords))
+        except BaseException as error:
+            self._ranks.refuse(error)
+            raise
         finally:
             self._is_within = False
             self._gradients.drop_stand_ins()
@@ -175,13 +192,15 @@ class Guard:
         for each in self._guarded:
             each.begin()
         self._calm.begin(self._ladder.rung)
+        self._ranks.begin(has_gradients=self._gradients.were_there)
         try:
             result = call()
-        except self._torch.OutOfMemoryError as error:
-            failure = take_failure(error)
+            is_calm = self._ranks.end(is_calm=self._calm.end())
+        except Exception as error:
+            failure = self._ranks.take(error)
         else:
             self._snapshot.learn()
-            if self._calm.end():
+            if is_calm:
                 self._climb()
             return result
         return self._run_again(call, failure)
@@ -195,6 +214,7 @@ class Guard:
         first = rung = self._ladder.rung
         while True:
             release(self._torch)
+            failure = self._ranks.meet(failure, self._parameters)
             # A plan has put attributes on modules: the state is that of the rung before the step.
             self._ladder.go_to(first)
             self._rewind(failure)
@@ -206,14 +226,16 @@ class Guard:
             self._calm.begin_recovery()
             progress = self._gradients.progress
             try:
+                self._ranks.begin_again()
                 with nullcontext() if progress is None else Again(progress, is_closed=False):
                     result = call()
-            except self._torch.OutOfMemoryError as error:
-                failure = take_failure(error)
+                self._ranks.end(is_calm=False)
+            except Exception as error:
+                failure = self._ranks.take(error)
             else:
                 break
         self._gradients.check()
-        self._calm.end_recovery()
+        self._calm.end_recovery(is_own=self._ranks.has_failed)
         self.num_recoveries += 1
         say(f"out of memory ({failure.text}): ran the step again on {self._ladder.name()}")
         return result
@@ -235,11 +257,13 @@ class Guard:
         except GuardError as error:
             raise GuardError(f"{error} ({failure.text})") from None
         self._gradients.rewind(is_unscaled=is_unscaled)
+        self._ranks.check_gradients(is_incomplete=self._gradients.is_incomplete)
         for each in self._guarded:
             each.begin()
 
     def _give_up(self, failure: Failure, first: int) -> None:
         """Raises the out-of-memory error of a step that fails on every rung."""
+        self._ranks.agree_to_give_up()
         names = [self._ladder.name(rung) for rung in self._ladder.tried(first)]
         self._gradients.drop_stand_ins()
         state = "all else is as before the step"
@@ -261,6 +285,8 @@ class Guard:
     def _describe(self) -> None:
         """Says what the rungs are, and what cannot be undone."""
         say(self._ladder.text)
+        if self._ranks.text:
+            say(self._ranks.text)
         for proof in self._ladder.proofs:
             say(proof)
         for each in self._guarded:
@@ -279,12 +305,14 @@ def guard(
     extra: Sequence[Any] = (),
     calm_steps: int = _CALM_STEPS,
     cap: str | int | None = None,
+    deadline_s: float = _DEADLINE_S,
 ) -> Guard:
     """A guard, whose `step` runs a training step again under a leaner plan when it runs out of
     memory. It is a context manager; after it nothing is left on the model or the optimizer.
 
     Args:
-        model: the `nn.Module`, in one process, not compiled.
+        model: the `nn.Module`, not compiled. Where there are several ranks, all of them open the
+            guard and run the same steps under it.
         optimizer: a `torch.optim.Optimizer`, or a list of several.
         plans: the rungs below the program as it is, from the fastest to the leanest: plans, or
             files of plans; or one file of `ullage fit --ladder`, which also says up to which size
@@ -297,13 +325,17 @@ def guard(
             up one rung.
         cap: the most memory of the GPU that the process may take, as for `ullage.cap`; it stays
             until `ullage.cap(None)`. None: as it is.
+        deadline_s: how long a rank waits for another at most, before it raises GuardError.
 
     Raises:
-        SpecError: several ranks, a compiled or replicated model, or an invalid number of steps.
+        SpecError: a compiled model, a wrapper that cannot be made ready for a second try, or an
+            invalid number.
         PlanError: a plan cannot be a rung, or the model has no repeated blocks.
     """
     if calm_steps < 1:
         raise SpecError(f"calm_steps={calm_steps} is no number of steps; expected 1 or more")
+    if not deadline_s > 0:
+        raise SpecError(f"deadline_s={deadline_s} is no time; expected seconds above 0")
     if cap is not None and (limited := set_cap(cap)) is not None:
         say(limited.text)
     _check_program(model)
@@ -314,17 +346,12 @@ def guard(
         ladder = Ladder(file.plans, model, optimizer, file=file)
     else:
         ladder = Ladder(load_plans(plans), model, optimizer)
-    return Guard(model, optimizer, ladder, Calm(calm_steps), scaler=scaler, extra=tuple(extra))
+    return Guard(model, optimizer, ladder, Calm(calm_steps), scaler=scaler, extra=tuple(extra),
+                 deadline_s=deadline_s)  # fmt: skip
 
 
 def _check_program(model: Any) -> None:
     """Raises SpecError for what the guard does not know how to run again."""
-    import torch
-
-    distributed = torch.distributed
-    has_ranks = distributed.is_available() and distributed.is_initialized()
-    if has_ranks and distributed.get_world_size() > 1:
-        raise SpecError("the guard is for one process; several ranks are not supported yet")
     for module in model.modules():
         is_compiled = getattr(module, "_compiled_call_impl", None) is not None
         if is_compiled or type(module).__name__ in ("OptimizedModule", "ScriptModule"):
@@ -332,8 +359,11 @@ def _check_program(model: Any) -> None:
                 "the model is compiled; the guard runs only eager models again, as a compiled one "
                 "would be compiled anew for each rung"
             )
-        if type(module).__name__ in ("DataParallel", "DistributedDataParallel"):
-            raise SpecError(f"{type(module).__name__} is not supported yet; the guard is for one")
+        if type(module).__name__ in ("DataParallel", "FullyShardedDataParallel"):
+            raise SpecError(
+                f"{type(module).__name__} is not supported; DistributedDataParallel and "
+                "fully_shard are"
+            )
 
 
 def _parameters_of(model: Any, optimizers: Sequence[Any]) -> list[Any]:

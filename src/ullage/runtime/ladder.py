@@ -108,6 +108,10 @@ class Ladder:
         """The rungs from a first one on, without those for which the host had no memory."""
         return [rung for rung in range(first, len(self)) if rung not in self._host.skipped]
 
+    def ignore_host(self) -> None:
+        """From now on no rung is left out for want of the host's memory."""
+        self._host.is_on = False
+
     def check(self) -> None:
         """Applies each plan once, and undoes it.
 

@@ -54,13 +54,20 @@ class GuardedOptimizer:
     Args:
         optimizer: a `torch.optim.Optimizer`.
         on_recovery: called with a failure after a step was finished.
+        before_step: called before `step()`; an error of its own ends it.
 
     Attributes:
         has_run: whether `step()` has run to its end since `begin`.
     """
 
-    def __init__(self, optimizer: Any, on_recovery: Callable[[Failure], None]) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        on_recovery: Callable[[Failure], None],
+        before_step: Callable[[], None],
+    ) -> None:
         self.has_run = False
+        self._before_step = before_step
         self._optimizer = optimizer
         self._on_recovery = on_recovery
         self._had: Any = _ABSENT
@@ -114,6 +121,7 @@ class GuardedOptimizer:
             self._optimizer.step = self._had
 
     def _step(self, inner: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        self._before_step()
         before = self._take()
         try:
             result = inner(*arguments, **keywords)
@@ -322,6 +330,9 @@ def _why_not(optimizer: Any) -> str | None:
         f"{k.__module__}.".startswith("torch.optim.") for k in own
     ):
         return f"{_name(optimizer)} is not one of torch.optim, so its step is not finished"
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    if any(hasattr(each, "_local_tensor") for each in parameters):
+        return f"{_name(optimizer)} has sharded parameters, so its step is not finished"
     if _is_silent(optimizer):
         return f"a fused {_name(optimizer)} does not show how far it has got"
     if any(group.get("differentiable") for group in optimizer.param_groups):

@@ -25,6 +25,7 @@ class HostCheck:
 
     Attributes:
         skipped: the rungs that were left out when they were asked for last.
+        is_on: whether any is left out. Several ranks must choose the same, so they leave out none.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class HostCheck:
         find_step_bytes: Callable[[], int] | None = None,
     ) -> None:
         self.skipped: set[int] = set()
+        self.is_on = True
         self._plans = plans
         self._find = find
         self._find_step_bytes = find_step_bytes or _step_bytes
@@ -42,7 +44,7 @@ class HostCheck:
     def next_below(self, rung: int) -> int:
         """The next rung that the host has memory for; one after the last where there is none."""
         for number in range(rung + 1, len(self._plans) + 1):
-            reason = self._why_not(number)
+            reason = self._why_not(number) if self.is_on else None
             if reason is None:
                 self.skipped.discard(number)
                 return number

@@ -1,0 +1,148 @@
+"""Fail a guarded training step of several ranks, and write docs/results/guard-ranks.md.
+
+    python -m benchmarks.guard.ranks --python .envs/torch-newest/bin/python [--every 1]
+
+Ends with exit code 1 where a step left something else than the step that did not fail.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.provenance import made_by, torch_version
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = ROOT / "docs" / "results" / "guard-ranks.md"
+PROGRAM = ROOT / "tests" / "programs" / "guard" / "ranks.py"
+# What is run, which errors, and every so-many-th of them in a page that is made by day.
+CASES = (
+    (("ddp", "2", "gpt2", "2"), "backward", 9),
+    (("fsdp2", "4", "gpt2", "2"), "", 30),
+    (("ddp", "2", "cnn", "2"), "both", 15),
+    (("ddp", "2", "gpt2 accumulated", "2"), "", 50),
+    (("fsdp2", "4", "gpt2", "2"), "optimizer", 20),
+    (("ddp views", "2", "gpt2 accumulated", "2"), "backward", 40),
+    (("ddp", "2", "gpt2", "1"), "", 35),
+    (("ddp", "2", "vit", "2"), "", 40),
+    (("ddp whole", "2", "gpt2 accumulated", "2"), "", 80),
+    (("ddp", "2", "cnn", "1"), "", 20),
+)
+COLUMNS = (
+    "wrapper", "ranks", "training", "step", "errors come", "errors", "equal on all", "refused",
+    "different",
+)  # fmt: skip
+WRAPPERS = {
+    "ddp": "DDP",
+    "ddp whole": "DDP, all micro-batches in one guarded step",
+    "ddp views": "DDP, gradients as views of buckets",
+    "fsdp2": "FSDP2",
+}
+MODELS = {
+    "gpt2": "GPT, AdamW", "cnn": "CNN with batch norm, SGD",
+    "gpt2 accumulated": "GPT, two micro-batches, the first under no_sync",
+    "vit": "ViT, autocast and GradScaler",
+}  # fmt: skip
+PLACES = {
+    "": "anywhere, one rank in turn", "both": "anywhere, first and last rank",
+    "backward": "in backward, last rank", "optimizer": "in the optimizer, last rank",
+}  # fmt: skip
+
+
+def run_case(python: Path, words: tuple[str, ...], where: str, every: int) -> dict[str, Any]:
+    """What the program prints for a case, and how long it took."""
+    start = time.monotonic()
+    done = subprocess.run(
+        [str(python), str(PROGRAM), *words, str(every), *([where] if where else [])],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+        check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return {**document, "where": where, "wall_s": time.monotonic() - start}
+
+
+def count(rank: dict[str, Any], start: str) -> int:
+    """Errors whose end begins with a word."""
+    return sum(number for result, number in rank["results"].items() if result.startswith(start))
+
+
+def row(document: dict[str, Any]) -> str:
+    """A line of the table: of each number, the worst rank's."""
+    ranks = document["ranks"]
+    num_errors = sum(ranks[0]["results"].values())
+    equal = min(count(rank, "equal") for rank in ranks)
+    refused = max(count(rank, "refused") for rank in ranks)
+    wrapper, world_size, case, step = document["words"][:4]
+    return (
+        f"| {WRAPPERS[wrapper]} | {world_size} | {MODELS[case]} | {step} | "
+        f"{PLACES[document['where']]} | {num_errors} | {equal} | {refused} | "
+        f"{num_errors - equal - refused} |"
+    )
+
+
+def page(documents: list[dict[str, Any]], torch: str) -> str:
+    """The page."""
+    refusals = sorted(
+        {
+            result.removeprefix("refused: ")
+            for document in documents
+            for result in document["ranks"][0]["results"]
+            if result.startswith("refused: ")
+        }
+    )
+    return "\n".join(
+        [
+            "# A guarded step of several ranks with errors on some of them",
+            "",
+            made_by("benchmarks.guard.ranks --python ENV/bin/python", torch=torch),
+            "",
+            "Real arithmetic on the CPU, gloo, each rank a process. `torch.OutOfMemoryError` is",
+            "raised in place of an operation that allocates; each error has its own trainings. A",
+            "step ends as without an error where parameters, buffers, gradients, optimizer states,",
+            "the losses, the loss scale and the generators are equal bit for bit on every rank,",
+            "after this step and the next. DDP has buckets of 2 KB, so that some are reduced while",
+            "others are not begun. A rank that waits longer than 60 s for another would count as",
+            "different: none did.",
+            "",
+            f"| {' | '.join(COLUMNS)} |",
+            "|---|---|---|---|---|---|---|---|---|",
+            *map(row, documents),
+            "",
+            *([] if not refusals else ["Refused, with the sentence on rank 0:", ""]),
+            *(f"- *{sentence}*" for sentence in refusals),
+            *([] if not refusals else [""]),
+            "The errors are raised by a mode of torch's dispatcher. With NCCL the guard was tried",
+            "on the phantom alone (tests/phantom/test_guard_ranks.py), and on no real GPU.",
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    """Runs all cases, and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--python", type=Path, required=True, metavar="PATH")
+    parser.add_argument("--every", type=int, metavar="N", help="Every N-th error of each case.")
+    arguments = parser.parse_args()
+    python = arguments.python.absolute()
+    documents = []
+    for words, where, every in CASES:
+        documents.append(run_case(python, words, where, arguments.every or every))
+        print(row(documents[-1]), f"{documents[-1]['wall_s']:.0f} s", flush=True)
+        PAGE.write_text(page(documents, torch_version(python)), encoding="utf-8")
+    print(f"Wrote {PAGE.relative_to(ROOT)}")
+    is_wrong = any(
+        not result.startswith(("equal", "refused"))
+        for document in documents
+        for rank in document["ranks"]
+        for result in rank["results"]
+    )
+    return int(is_wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
