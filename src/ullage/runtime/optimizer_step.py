@@ -10,26 +10,33 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import MethodType
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
-from ullage.runtime.call import Call
 from ullage.runtime.failure import Failure, release, take_failure
+from ullage.runtime.first_versions import first_versions, raw_step
 from ullage.runtime.progress import Progress
+from ullage.runtime.sgd_step import (
+    Finished,
+    has_groups_of_one_kind,
+    hidden,
+    is_fused_sgd,
+    read_finished,
+)
 
 _ABSENT = object()
 _BETWEEN = (
     "parameters and optimizer states may be between two steps: go back to the last checkpoint"
 )
 _VERSION, _GRAD = attrgetter("_version"), attrgetter("grad")
+_SILENT = "a fused SGD of several dtypes or devices in a group does not show how far it has got"
 _TRIES = 3
 
 
@@ -44,6 +51,29 @@ class _Before:
     states: list[tuple[Any, str, Any]]
     state_versions: list[int]
     with_state: frozenset[int]
+    is_begun: bool = False
+
+    def without(self, finished: Finished, state: Mapping[Any, Any]) -> _Before:
+        """As if the step had begun when some parameters were finished already."""
+        ids = {*map(id, finished.parameters)}
+        had = {(id(owner), name) for owner, name, _ in self.states}
+        states = self.states + [
+            (owner, name, tensor)
+            for owner in finished.parameters
+            for name, tensor in state.get(owner, {}).items()
+            if (id(owner), name) not in had and isinstance(tensor, torch.Tensor)
+        ]
+        versions = self.state_versions + [each._version for *_, each in states[len(self.states) :]]
+        return replace(
+            self,
+            versions=[each._version if id(each) in ids else version
+                      for each, version in zip(self.parameters, self.versions, strict=True)],
+            states=states,
+            state_versions=[each._version if id(owner) in ids else version
+                            for (owner, _, each), version in zip(states, versions, strict=True)],
+            with_state=self.with_state | ids,
+            is_begun=bool(ids),
+        )  # fmt: skip
 
 
 class GuardedOptimizer:
@@ -115,6 +145,7 @@ class GuardedOptimizer:
         try:
             result = inner(*arguments, **keywords)
         except torch.OutOfMemoryError as error:
+            finished = self._read_finished(error, before)  # before its frames are cleared
             failure = take_failure(error)
         else:
             self.has_run = True
@@ -124,11 +155,16 @@ class GuardedOptimizer:
         if has_closure or _code_of(self._optimizer) not in failure.codes:
             self._refuse_if_changed(before, "what failed is a closure or a hook of its step")
             raise torch.OutOfMemoryError(failure.message)
-        if self.reason is not None:
-            raise GuardError(f"{self.reason}, and ran out of memory ({failure.text}); {_BETWEEN}")
+        is_unknown = is_fused_sgd(self._optimizer) and finished is None
+        if self.reason is not None or is_unknown:
+            raise GuardError(
+                f"{self.reason or _SILENT}, and ran out of memory ({failure.text}); {_BETWEEN}"
+            )
         try:
             _check_counters(before.parameters)
-            self._finish(failure, before)
+            with hidden(self._optimizer, finished or Finished()):
+                state = self._optimizer.state
+                self._finish(failure, before.without(finished or Finished(), state))
         except GuardError as error:
             raise GuardError(f"{error} ({failure.text}); {_BETWEEN}") from None
         self._run_post_hooks(arguments, keywords)
@@ -159,6 +195,10 @@ class GuardedOptimizer:
             self._with_state,
         )
 
+    def _read_finished(self, error: BaseException, before: _Before) -> Finished | None:
+        versions = dict(zip(map(id, before.parameters), before.versions, strict=True))
+        return read_finished(self._optimizer, error, _code_of(self._optimizer), versions)
+
     def _refuse_if_changed(self, before: _Before, why: str) -> None:
         """Raises GuardError unless parameters and states are as they were."""
         versions = [parameter._version for parameter in before.parameters]
@@ -168,7 +208,7 @@ class GuardedOptimizer:
             and len(states) == len(before.states)
             and [tensor._version for _, _, tensor in states] == before.state_versions
         )
-        if not is_same or _is_silent(self._optimizer):
+        if not is_same or is_fused_sgd(self._optimizer):
             raise GuardError(f"{_name(self._optimizer)} has run a part of its step; {why}")
 
     def _finish(self, failure: Failure, before: _Before) -> None:
@@ -178,9 +218,10 @@ class GuardedOptimizer:
             GuardError: it is half done and cannot be finished.
             torch.OutOfMemoryError: there is no memory for it, and nothing of it is done.
         """
-        step = _raw_step(self._optimizer)
+        step = raw_step(self._optimizer)
         progress: Progress | None = None
         is_fused = any(group.get("fused") for group in self._optimizer.param_groups)
+        is_lost = False
         for _ in range(_TRIES):
             if progress is None:
                 progress = self._read_progress(before)
@@ -190,12 +231,18 @@ class GuardedOptimizer:
                 with nullcontext() if is_untouched else Again(progress, is_closed=True):
                     step(self._optimizer)
             except torch.OutOfMemoryError as error:
+                # No counter shows what a fused SGD has finished of this try.
+                is_lost = is_fused_sgd(self._optimizer) and (
+                    self._read_finished(error, before) != Finished()
+                )
                 failure = take_failure(error)
             else:
                 if not is_untouched:
                     progress.check([each for _, _, each in _states_of(self._optimizer)])
                 return
             release(torch)
+            if is_lost:
+                break
             if is_untouched:
                 progress = None  # version counters say how far this one got
             elif is_fused:
@@ -204,7 +251,7 @@ class GuardedOptimizer:
                 self._drop_new_states(before)
         if progress is None:
             progress = self._read_progress(before)
-        if progress.is_untouched:
+        if progress.is_untouched and not (before.is_begun or is_lost):
             raise torch.OutOfMemoryError(failure.message)
         raise GuardError(
             f"{_name(self._optimizer)} has run a part of its step, and there is no memory for the "
@@ -248,7 +295,7 @@ class GuardedOptimizer:
         if is_same and not (group.get("fused") and any(v._version for v in tensors.values())):
             del state[parameter]
             return
-        first = _first_versions(self._optimizer, group, parameter)
+        first = first_versions(self._optimizer, group, parameter)
         for name, tensor in tensors.items():
             executed = tensor._version - first.get(name, tensor._version + 1)
             if executed < 0:
@@ -313,23 +360,11 @@ def _why_not(optimizer: Any) -> str | None:
         f"{k.__module__}.".startswith("torch.optim.") for k in own
     ):
         return f"{_name(optimizer)} is not one of torch.optim, so its step is not finished"
-    if _is_silent(optimizer):
-        return f"a fused {_name(optimizer)} does not show how far it has got"
+    if is_fused_sgd(optimizer) and not has_groups_of_one_kind(optimizer):
+        return _SILENT
     if any(group.get("differentiable") for group in optimizer.param_groups):
         return f"{_name(optimizer)} is differentiable, so its step is not finished"
     return None
-
-
-def _is_silent(optimizer: Any) -> bool:
-    """Whether updates move neither version counters nor a count of steps."""
-    is_fused = any(group.get("fused") for group in optimizer.param_groups)
-    return is_fused and type(optimizer).__name__ == "SGD"
-
-
-def _raw_step(optimizer: Any) -> Any:
-    """`step` of its class without hooks."""
-    step = type(optimizer).step
-    return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
 def _code_of(optimizer: Any) -> Any:
@@ -339,50 +374,3 @@ def _code_of(optimizer: Any) -> Any:
 
 def _name(optimizer: Any) -> str:
     return type(optimizer).__name__
-
-
-def _first_versions(optimizer: Any, group: Mapping[str, Any], parameter: Any) -> dict[str, int]:
-    """The version counters of an optimizer's states when they have just been made, by name: those
-    after the first step of a small optimizer of the same kind, less the operations of that step.
-    """
-
-    def step_small(mode: Any) -> Mapping[str, Any]:
-        small = torch.nn.Parameter(
-            torch.ones([2] * parameter.dim(), dtype=parameter.dtype, device=parameter.device)
-        )
-        small.grad = torch.ones_like(small)
-        options = {
-            name: value for name, value in group.items() if name not in ("params", "param_names")
-        }
-        twin = type(optimizer)([{**options, "params": [small]}])
-        with mode:
-            _raw_step(twin)(twin)
-        state: Mapping[str, Any] = twin.state[small]
-        return state
-
-    counting = _Counting()
-    counted = step_small(counting)
-    plain = step_small(nullcontext())
-    return {
-        name: value._version - counting.num_changes(counted[name])
-        for name, value in plain.items()
-        if isinstance(value, torch.Tensor)
-    }
-
-
-class _Counting(TorchDispatchMode):  # type: ignore[misc]
-    """Counts in-place operations by tensor, but for fused updates."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._changed: list[Any] = []
-
-    def num_changes(self, tensor: Any) -> int:
-        """In-place operations on a tensor."""
-        return sum(each is tensor for each in self._changed)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        call = Call(func, args, kwargs or {})
-        if not call.is_fused:
-            self._changed += call.written
-        return call.run()

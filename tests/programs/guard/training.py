@@ -185,10 +185,12 @@ class Case:
 
 
 def sgd(**settings):
-    """SGD of a kind, with momentum."""
+    """SGD of a kind, with momentum, in two groups."""
 
     def make(parameters):
-        return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-2, **settings)
+        parameters = list(parameters)
+        groups = [{"params": parameters[:-3]}, {"params": parameters[-3:], "lr": 0.02}]
+        return torch.optim.SGD(groups, lr=0.05, momentum=0.9, weight_decay=1e-2, **settings)
 
     return make
 
@@ -210,6 +212,7 @@ def adamw(**settings):
 CASES = {
     "cnn": Case(ConvNet, sgd(foreach=True), draw_images),
     "cnn for loop": Case(ConvNet, sgd(foreach=False), draw_images),
+    "cnn fused": Case(ConvNet, sgd(fused=True), draw_images),
     "gpt2": Case(Decoder, adamw(foreach=True)),
     "gpt2 for loop": Case(Decoder, adamw(foreach=False)),
     "gpt2 accumulated": Case(Decoder, adamw(foreach=True), micro_batches=2),
