@@ -23,6 +23,7 @@ from ullage.runtime.ladder import Ladder, choose_plans, load_plans
 from ullage.techniques.applying.apply import unwrap_optimizers
 
 if TYPE_CHECKING:
+    from ullage.runtime.averages import GuardedAverage
     from ullage.runtime.optimizer_step import GuardedOptimizer
     from ullage.techniques.plan import Plan
 
@@ -39,8 +40,9 @@ class Guard:
     """
 
     def __init__(
-        self, model: Any, optimizer: Any, ladder: Ladder, calm: Calm, *, scaler: Any, extra: Any
-    ) -> None:
+        self, model: Any, optimizer: Any, ladder: Ladder, calm: Calm, *,
+        scaler: Any, extra: Any, averages: Any,
+    ) -> None:  # fmt: skip
         self.num_recoveries = 0
         self.num_steps = 0
         self._model = model
@@ -48,7 +50,8 @@ class Guard:
         self._ladder = ladder
         self._calm = calm
         self._scaler, self._extra = scaler, extra
-        self._guarded: list[GuardedOptimizer] = []
+        self._averages = averages
+        self._guarded: list[GuardedOptimizer | GuardedAverage] = []
         self._is_open = False
         self._is_within = False
 
@@ -60,6 +63,7 @@ class Guard:
     def __enter__(self) -> Guard:
         import torch
 
+        from ullage.runtime.averages import GuardedAverage
         from ullage.runtime.gradients import Gradients
         from ullage.runtime.optimizer_step import GuardedOptimizer
         from ullage.runtime.snapshot import Snapshot
@@ -69,7 +73,10 @@ class Guard:
         parameters = _parameters_of(self._model, self._optimizers)
         self._snapshot = Snapshot(self._model, parameters, self._scaler, self._extra)
         self._gradients = Gradients(parameters)
-        self._guarded = [GuardedOptimizer(each, self._note_finished) for each in self._optimizers]
+        self._guarded = [
+            *(GuardedOptimizer(each, self._note_finished) for each in self._optimizers),
+            *(GuardedAverage(each, self._note_average) for each in self._averages),
+        ]
         for each in self._guarded:
             each.attach()
         self._is_open = True
@@ -206,6 +213,10 @@ class Guard:
         self.num_recoveries += 1
         say(f"out of memory in the optimizer ({failure.text}): finished its step")
 
+    def _note_average(self, failure: Failure) -> None:
+        self.num_recoveries += 1
+        say(f"out of memory in the average of weights ({failure.text}): finished its update")
+
     def _describe(self) -> None:
         """Says what the rungs are, and what cannot be undone."""
         say(self._ladder.text)
@@ -214,7 +225,7 @@ class Guard:
         for each in self._guarded:
             if each.reason is not None:
                 say(f"not recovered: {each.reason}")
-        if len(self._guarded) > 1:
+        if len(self._optimizers) > 1:
             say("not recovered: an error after the first of several optimizers has run")
 
 
@@ -225,6 +236,7 @@ def guard(
     plans: Iterable[Plan | str | PathLike[str]] | None = None,
     scaler: Any = None,
     extra: Sequence[Any] = (),
+    averages: Sequence[Any] = (),
     calm_steps: int = _CALM_STEPS,
 ) -> Guard:
     """A guard, whose `step` runs a training step again under a leaner plan when it runs out of
@@ -239,6 +251,8 @@ def guard(
         scaler: the `torch.amp.GradScaler`, if there is one.
         extra: objects with `state_dict` and `load_state_dict` that the step changes before the
             optimizer does, such as a scheduler.
+        averages: moving averages of the weights (`torch.optim.swa_utils.AveragedModel`) that the
+            step updates after the optimizer.
         calm_steps: after so many steps without an error that need less memory the guard goes back
             up one rung.
 
@@ -249,10 +263,27 @@ def guard(
     if calm_steps < 1:
         raise SpecError(f"calm_steps={calm_steps} is no number of steps; expected 1 or more")
     _check_program(model)
+    _check_averages(averages)
     is_default = plans is None
     rungs = choose_plans(model, optimizer) if plans is None else load_plans(plans)
     ladder = Ladder(rungs, model, optimizer, is_default=is_default)
-    return Guard(model, optimizer, ladder, Calm(calm_steps), scaler=scaler, extra=tuple(extra))
+    return Guard(
+        model, optimizer, ladder, Calm(calm_steps),
+        scaler=scaler, extra=tuple(extra), averages=tuple(averages),
+    )  # fmt: skip
+
+
+def _check_averages(averages: Sequence[Any]) -> None:
+    from torch.optim.swa_utils import AveragedModel
+
+    for each in averages:
+        if type(each).__dict__.get("update_parameters", AveragedModel.update_parameters) is not (
+            AveragedModel.update_parameters
+        ) or not isinstance(each, AveragedModel):
+            raise SpecError(
+                f"averages has a {type(each).__name__}; expected a torch.optim.swa_utils."
+                "AveragedModel; update others after guard.step"
+            )
 
 
 def _check_program(model: Any) -> None:

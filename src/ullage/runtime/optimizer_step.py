@@ -161,7 +161,7 @@ class GuardedOptimizer:
                 f"{self.reason or _SILENT}, and ran out of memory ({failure.text}); {_BETWEEN}"
             )
         try:
-            _check_counters(before.parameters)
+            check_counters(before.parameters)
             with hidden(self._optimizer, finished or Finished()):
                 state = self._optimizer.state
                 self._finish(failure, before.without(finished or Finished(), state))
@@ -337,7 +337,7 @@ def _states_of(optimizer: Any) -> list[tuple[Any, str, Any]]:
     ]
 
 
-def _check_counters(parameters: Sequence[Any]) -> None:
+def check_counters(parameters: Sequence[Any]) -> None:
     """Raises GuardError if operations on lists do not move version counters here, as within some
     modes of torch.
     """
