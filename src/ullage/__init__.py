@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         EnvironmentProblem,
         GuardError,
         PlanError,
+        RequestTooLarge,
         SnapshotError,
         SpecError,
         UllageError,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from ullage.loaders.prefetch import prefetch
     from ullage.record.measured.entrance import record
     from ullage.runtime.guard import guard
+    from ullage.runtime.inference import guard_inference
     from ullage.techniques.plan import Plan
     from ullage.watch.sample import Sample
 
@@ -65,6 +67,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "Recorded",
+    "RequestTooLarge",
     "Run",
     "Sample",
     "Segmentations",
@@ -84,6 +87,7 @@ __all__ = [
     "find_largest",
     "fit",
     "guard",
+    "guard_inference",
     "lock",
     "prefetch",
     "read_recording",
@@ -114,6 +118,7 @@ _MODULES = {
     "Plan": "ullage.techniques.plan",
     "PlanError": "ullage.errors",
     "Recorded": "ullage.api.record",
+    "RequestTooLarge": "ullage.errors",
     "Run": "ullage.api.run",
     "Sample": "ullage.watch.sample",
     "Segmentations": "ullage.api.segments",
@@ -132,6 +137,7 @@ _MODULES = {
     "find_largest": "ullage.api.largest",
     "fit": "ullage.api.fit",
     "guard": "ullage.runtime.guard",
+    "guard_inference": "ullage.runtime.inference",
     "lock": "ullage.api.lock",
     "prefetch": "ullage.loaders.prefetch",
     "read_recording": "ullage.api.record",

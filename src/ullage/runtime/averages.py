@@ -83,7 +83,7 @@ class GuardedAverage:
         try:
             check_counters(tensors)
             self._finish(lambda: inner(*arguments, **keywords), before)
-        except GuardError as error:
+        except (GuardError, torch.OutOfMemoryError) as error:
             raise GuardError(
                 f"{error} ({failure.text}); the average of the weights may be between two steps: "
                 "go back to the last checkpoint"

@@ -37,6 +37,7 @@ _BETWEEN = (
 )
 _VERSION, _GRAD = attrgetter("_version"), attrgetter("grad")
 _SILENT = "a fused SGD of several dtypes or devices in a group does not show how far it has got"
+_NO_MEMORY = "there is no memory to look at how far the optimizer has got"
 _TRIES = 3
 
 
@@ -164,9 +165,14 @@ class GuardedOptimizer:
             check_counters(before.parameters)
             with hidden(self._optimizer, finished or Finished()):
                 state = self._optimizer.state
-                self._finish(failure, before.without(finished or Finished(), state))
+                rest = self._finish(failure, before.without(finished or Finished(), state))
         except GuardError as error:
             raise GuardError(f"{error} ({failure.text}); {_BETWEEN}") from None
+        except torch.OutOfMemoryError:
+            # Not of the step: of what looks at how far it has got.
+            raise GuardError(f"{_NO_MEMORY} ({failure.text}); {_BETWEEN}") from None
+        if rest is not None:
+            raise torch.OutOfMemoryError(rest.message)
         self._run_post_hooks(arguments, keywords)
         self.has_run = True
         self._on_recovery(failure)
@@ -211,12 +217,11 @@ class GuardedOptimizer:
         if not is_same or is_fused_sgd(self._optimizer):
             raise GuardError(f"{_name(self._optimizer)} has run a part of its step; {why}")
 
-    def _finish(self, failure: Failure, before: _Before) -> None:
-        """Does the rest of a step.
+    def _finish(self, failure: Failure, before: _Before) -> Failure | None:
+        """Does the rest of a step. Returns the last error if nothing of it is done.
 
         Raises:
             GuardError: it is half done and cannot be finished.
-            torch.OutOfMemoryError: there is no memory for it, and nothing of it is done.
         """
         step = raw_step(self._optimizer)
         progress: Progress | None = None
@@ -239,7 +244,7 @@ class GuardedOptimizer:
             else:
                 if not is_untouched:
                     progress.check([each for _, _, each in _states_of(self._optimizer)])
-                return
+                return None
             release(torch)
             if is_lost:
                 break
@@ -252,7 +257,7 @@ class GuardedOptimizer:
         if progress is None:
             progress = self._read_progress(before)
         if progress.is_untouched and not (before.is_begun or is_lost):
-            raise torch.OutOfMemoryError(failure.message)
+            return failure
         raise GuardError(
             f"{_name(self._optimizer)} has run a part of its step, and there is no memory for the "
             "rest"
