@@ -24,6 +24,7 @@ from ullage.techniques.applying.apply import unwrap_optimizers
 
 if TYPE_CHECKING:
     from ullage.runtime.averages import GuardedAverage
+    from ullage.runtime.batches import Batch
     from ullage.runtime.optimizer_step import GuardedOptimizer
     from ullage.techniques.plan import Plan
 
@@ -54,6 +55,7 @@ class Guard:
         self._guarded: list[GuardedOptimizer | GuardedAverage] = []
         self._is_open = False
         self._is_within = False
+        self._batch: Batch | None = None
 
     @property
     def rung(self) -> int:
@@ -64,11 +66,15 @@ class Guard:
         import torch
 
         from ullage.runtime.averages import GuardedAverage
+        from ullage.runtime.batches import Batch
+        from ullage.runtime.captured import is_compiled, refuse_graphs
         from ullage.runtime.gradients import Gradients
         from ullage.runtime.optimizer_step import GuardedOptimizer
         from ullage.runtime.snapshot import Snapshot
 
         self._torch: Any = torch
+        self._make_batch, self._refuse_graphs = Batch, refuse_graphs
+        self._is_compiled = is_compiled(self._model)
         self._ladder.check()
         parameters = _parameters_of(self._model, self._optimizers)
         self._snapshot = Snapshot(self._model, parameters, self._scaler, self._extra)
@@ -117,9 +123,11 @@ class Guard:
             raise SpecError("a step of the guard is within another")
         self._is_within = True
         try:
+            self._batch = self._make_batch(batch, keywords)
             result = self._run(lambda: fn(*batch, **keywords))
         finally:
             self._is_within = False
+            self._batch = None
             self._gradients.drop_stand_ins()
         self.num_steps += 1
         return result
@@ -148,15 +156,19 @@ class Guard:
         from ullage.runtime.again import Again
 
         first = rung = self._ladder.rung
+        last = len(self._ladder) - 1
+        # On the last rung once more: what was cached or another's may be free by now.
+        num_tries = max(1, last - first)
         while True:
             release(self._torch)
             # A plan has put attributes on modules: the state is that of the rung before the step.
             self._ladder.go_to(first)
             self._rewind(failure)
-            rung += 1
-            if rung == len(self._ladder):
-                self._ladder.go_to(rung - 1)
+            if num_tries == 0:
+                self._ladder.go_to(last)
                 self._give_up(failure, first)
+            num_tries -= 1
+            rung = min(rung + 1, last)
             self._ladder.go_to(rung)
             self._calm.begin_recovery()
             progress = self._gradients.progress
@@ -186,10 +198,18 @@ class Guard:
             )
         is_unscaled = self._snapshot.is_unscaled(self._optimizers)
         try:
+            self._refuse_graphs()
+            if self._batch is not None:
+                self._batch.check()
             self._snapshot.rewind()
         except GuardError as error:
             raise GuardError(f"{error} ({failure.text})") from None
         self._gradients.rewind(is_unscaled=is_unscaled)
+        if self._is_compiled and self._gradients.progress is not None:
+            raise GuardError(
+                f"the step ran out of memory ({failure.text}) with gradients of earlier "
+                "micro-batches; what was added to them is followed in eager models only"
+            )
         for each in self._guarded:
             each.begin()
 
@@ -243,11 +263,11 @@ def guard(
     memory. It is a context manager; after it nothing is left on the model or the optimizer.
 
     Args:
-        model: the `nn.Module`, in one process, not compiled.
+        model: the `nn.Module`, in one process; a compiled one only with plans=[].
         optimizer: a `torch.optim.Optimizer`, or a list of several.
         plans: the rungs below the program as it is, from the fastest to the leanest: plans, or
             files of plans. None: checkpoints on every other block, then on every block, of which
-            nothing is proved.
+            nothing is proved. []: a step is run once more as it is, with the cache given back.
         scaler: the `torch.amp.GradScaler`, if there is one.
         extra: objects with `state_dict` and `load_state_dict` that the step changes before the
             optimizer does, such as a scheduler.
@@ -262,7 +282,8 @@ def guard(
     """
     if calm_steps < 1:
         raise SpecError(f"calm_steps={calm_steps} is no number of steps; expected 1 or more")
-    _check_program(model)
+    plans = None if plans is None else [*plans]
+    _check_program(model, has_rungs=plans != [])
     _check_averages(averages)
     is_default = plans is None
     rungs = choose_plans(model, optimizer) if plans is None else load_plans(plans)
@@ -286,7 +307,7 @@ def _check_averages(averages: Sequence[Any]) -> None:
             )
 
 
-def _check_program(model: Any) -> None:
+def _check_program(model: Any, *, has_rungs: bool) -> None:
     """Raises SpecError for what the guard does not know how to run again."""
     import torch
 
@@ -294,13 +315,14 @@ def _check_program(model: Any) -> None:
     has_ranks = distributed.is_available() and distributed.is_initialized()
     if has_ranks and distributed.get_world_size() > 1:
         raise SpecError("the guard is for one process; several ranks are not supported yet")
+    from ullage.runtime.captured import is_compiled
+
+    if has_rungs and is_compiled(model):
+        raise SpecError(
+            "the model is compiled, and would be compiled anew for each rung; pass plans=[] to run "
+            "a step again as it is"
+        )
     for module in model.modules():
-        is_compiled = getattr(module, "_compiled_call_impl", None) is not None
-        if is_compiled or type(module).__name__ in ("OptimizedModule", "ScriptModule"):
-            raise SpecError(
-                "the model is compiled; the guard runs only eager models again, as a compiled one "
-                "would be compiled anew for each rung"
-            )
         if type(module).__name__ in ("DataParallel", "DistributedDataParallel"):
             raise SpecError(f"{type(module).__name__} is not supported yet; the guard is for one")
 
