@@ -185,7 +185,7 @@ class InferenceGuard:
         free_bytes = None
         device = next((each.device for each in self._model.parameters()), torch.device("cpu"))
         if device.type == "cuda":
-            free_bytes = torch.cuda.mem_get_info(device)[0]
+            free_bytes = _free_bytes(torch, device)
         sizes = [
             "how large its cache is cannot be told" if need is None else need.text,
             *([] if free_bytes is None else [f"{format_bytes(free_bytes)} is free"]),
@@ -231,6 +231,15 @@ def guard_inference(model: Any, *, rungs: Sequence[Settings] = (OFFLOADED,)) -> 
         if not rung:
             raise SpecError(f"rungs={list(rungs)!r} has a rung without keywords, which is no rung")
     return InferenceGuard(model, rungs)
+
+
+def _free_bytes(torch: Any, device: Any) -> int:
+    """What the allocator can still get: of the GPU, and of the share that the program may have."""
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    read_share = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+    share = 1.0 if read_share is None else read_share(device)
+    own_bytes = int(share * total_bytes) - torch.cuda.memory_reserved(device)
+    return max(0, min(free_bytes, own_bytes))
 
 
 def _name(rung: Settings) -> str:

@@ -23,11 +23,12 @@ SIZES = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 6, "
          "num_attention_heads": 4, "num_key_value_heads": 4}  # fmt: skip
 SHORT, LONG, TOO_LONG = (1, 64), (8, 4096), (8, 32768)
 NEW = 2
+LIMIT_BYTES = 290 << 20
 
 
 def main():
     """Answers, and prints."""
-    torch.manual_seed(0)
+    torch.cuda.set_per_process_memory_fraction(LIMIT_BYTES / torch.cuda.mem_get_info()[1])
     config = LlamaConfig(**SIZES, max_position_embeddings=65536, eos_token_id=None)
     model = LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
 
