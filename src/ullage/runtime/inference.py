@@ -14,18 +14,21 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import TracebackType
 from typing import Any, TypeVar
 
 from ullage.errors import GuardError, RequestTooLarge, SpecError
 from ullage.runtime.cache_need import find_cache_need
 from ullage.runtime.failure import Failure, release, say, take_failure
+from ullage.runtime.turns import Turns
 from ullage.units import format_bytes
 
 Result = TypeVar("Result")
 Settings = Mapping[str, Any]
 OFFLOADED: Settings = {"cache_implementation": "offloaded"}
 _QUANTIZED = "quantized"
+_WAIT_S = 60.0
 # What a failed try has changed or printed already, and a second one would again.
 _USED_UP = ("past_key_values", "cache_params", "streamer", "assistant_model")
 
@@ -36,7 +39,7 @@ class _Before:
 
     versions: tuple[tuple[str, Any, int], ...]
     random: Any
-    num_started: int
+    number: int
 
 
 class InferenceGuard:
@@ -48,12 +51,12 @@ class InferenceGuard:
         num_refusals: requests that were refused.
     """
 
-    def __init__(self, model: Any, rungs: Sequence[Settings]) -> None:
+    def __init__(self, model: Any, rungs: Sequence[Settings], wait_s: float) -> None:
         self.num_answers = self.num_recoveries = self.num_refusals = 0
         self._model = model
         self._rungs: tuple[Settings, ...] = ({}, *rungs)
         self._lock = threading.Lock()
-        self._num_started = self._num_running = 0
+        self._turns = Turns(wait_s)
         self._is_open = False
 
     def __enter__(self) -> InferenceGuard:
@@ -98,19 +101,14 @@ class InferenceGuard:
         if not self._is_open:
             raise SpecError("the guard is closed; call answer within `with guard_inference(...)`")
         self._check_handler(handler)
-        with self._lock:
-            self._num_started += 1
-            self._num_running += 1
-            before = self._note(request, keywords)
         try:
-            return self._run(handler, request, keywords, before)
+            with self._turns.running() as (number, is_alone):
+                before = self._note(request, keywords, number, is_alone=is_alone)
+                return self._run(handler, request, keywords, before)
         except (GuardError, RequestTooLarge):
             with self._lock:
                 self.num_refusals += 1
             raise
-        finally:
-            with self._lock:
-                self._num_running -= 1
 
     def _run(
         self, handler: Callable[..., Result], request: Any, keywords: Settings, before: _Before
@@ -119,9 +117,12 @@ class InferenceGuard:
         import torch
 
         first: Failure | None = None
-        for rung in self._rungs:
-            if rung and all(keywords.get(name) == value for name, value in rung.items()):
-                continue
+        leaner = [
+            rung
+            for rung in self._rungs
+            if not rung or any(keywords.get(name) != value for name, value in rung.items())
+        ]
+        for rung in chain(leaner, self._turns.after_others(leaner[-1])):
             try:
                 result = handler(*request, **{**keywords, **rung})
             except torch.OutOfMemoryError as error:
@@ -138,7 +139,7 @@ class InferenceGuard:
             self._check(before, keywords, failure)
         raise self._too_large(request, keywords, first)
 
-    def _note(self, request: Any, keywords: Settings) -> _Before:
+    def _note(self, request: Any, keywords: Settings, number: int, *, is_alone: bool) -> _Before:
         from ullage.runtime.random_states import RandomStates
 
         named = [*self._model.named_parameters(), *self._model.named_buffers()]
@@ -148,10 +149,10 @@ class InferenceGuard:
             (name, each, each._version) for name, each in tensors if not each.is_inference()
         )
         random = None
-        if self._num_running == 1:
+        if is_alone:
             random = RandomStates([each for _, each in named])
             random.take()
-        return _Before(versions, random, self._num_started)
+        return _Before(versions, random, number)
 
     def _check(self, before: _Before, keywords: Settings, failure: Failure) -> None:
         """Restores the generators if no other request has run since.
@@ -171,9 +172,8 @@ class InferenceGuard:
                 f"{changed[0]!r} and {len(changed) - 1} more tensors were changed by the request "
                 f"that ran out of memory ({failure.text}); it is not run again"
             )
-        with self._lock:
-            if before.random is not None and self._num_started == before.num_started:
-                before.random.rewind()
+        if before.random is not None and self._turns.num_started == before.number:
+            before.random.rewind()
 
     def _too_large(
         self, request: Any, keywords: Settings, failure: Failure | None
@@ -215,7 +215,9 @@ class InferenceGuard:
                 )
 
 
-def guard_inference(model: Any, *, rungs: Sequence[Settings] = (OFFLOADED,)) -> InferenceGuard:
+def guard_inference(
+    model: Any, *, rungs: Sequence[Settings] = (OFFLOADED,), wait_s: float = _WAIT_S
+) -> InferenceGuard:
     """A guard, whose `answer` runs a request again under a leaner cache when it runs out of memory,
     or refuses it with what it needs. It is a context manager, and changes nothing on the model.
 
@@ -223,6 +225,8 @@ def guard_inference(model: Any, *, rungs: Sequence[Settings] = (OFFLOADED,)) -> 
         model: the `nn.Module`, whose configuration says what its cache takes.
         rungs: keywords to call the handler with in the second and further tries. Of transformers,
             `{"cache_implementation": "quantized"}` may be one; it gives other numbers.
+        wait_s: a request that fails on every rung while others run waits for them, in all so many
+            seconds at most, and is tried again before it is refused.
 
     Raises:
         SpecError: a rung has no keywords.
@@ -230,7 +234,7 @@ def guard_inference(model: Any, *, rungs: Sequence[Settings] = (OFFLOADED,)) -> 
     for rung in rungs:
         if not rung:
             raise SpecError(f"rungs={list(rungs)!r} has a rung without keywords, which is no rung")
-    return InferenceGuard(model, rungs)
+    return InferenceGuard(model, rungs, wait_s)
 
 
 def _free_bytes(torch: Any, device: Any) -> int:

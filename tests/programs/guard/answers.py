@@ -107,6 +107,45 @@ def threads_at_once():
     return [is_same, answers[-1], guard.num_answers, guard.num_recoveries, guard.num_refusals]
 
 
+def waits_for_another():
+    """A request that fits only when another has ended, and one that would wait for too long."""
+    service = Service()
+    tries, has_begun, may_end = [], threading.Event(), threading.Event()
+
+    def large(cache=None):
+        has_begun.set()
+        assert may_end.wait(60)
+        return "large"
+
+    answers = []
+    with ullage.guard_inference(service.model, rungs=[RUNG]) as guard:
+        thread = threading.Thread(target=lambda: answers.append(guard.answer(large)))
+        thread.start()
+        assert has_begun.wait(60)
+        answers.append(guard.answer(lambda cache=None: answer_beside(tries, may_end, cache)))
+        thread.join()
+    may_end.clear()
+    has_begun.clear()
+    with ullage.guard_inference(service.model, rungs=[RUNG], wait_s=0.01) as guard:
+        thread = threading.Thread(target=lambda: answers.append(guard.answer(large)))
+        thread.start()
+        assert has_begun.wait(60)
+        answers.append(raised(lambda: guard.answer(lambda cache=None: fail())).partition(":")[0])
+        may_end.set()
+        thread.join()
+    return [sorted(answers), tries]
+
+
+def answer_beside(tries, may_end, cache):
+    """Fails twice, as long as another request has the memory, which it then may give back."""
+    tries.append(cache)
+    if len(tries) < 3:
+        if len(tries) == 2:
+            may_end.set()
+        fail()
+    return "small"
+
+
 def refused():
     """Requests that cannot be run again, and how the next one ends."""
     service = Service()
@@ -181,7 +220,7 @@ def generated():
     return [equal, guard.num_recoveries, text]
 
 
-SCENARIOS = (sampled_again, threads_at_once, refused, needs, generated)
+SCENARIOS = (sampled_again, threads_at_once, waits_for_another, refused, needs, generated)
 
 if __name__ == "__main__":
     gc.freeze()
