@@ -242,8 +242,8 @@ def _free_bytes(torch: Any, device: Any) -> int:
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     read_share = getattr(torch.cuda, "get_per_process_memory_fraction", None)
     share = 1.0 if read_share is None else read_share(device)
-    own_bytes = int(share * total_bytes) - torch.cuda.memory_reserved(device)
-    return max(0, min(free_bytes, own_bytes))
+    own_bytes = int(share * total_bytes) - int(torch.cuda.memory_reserved(device))
+    return max(0, min(int(free_bytes), own_bytes))
 
 
 def _name(rung: Settings) -> str:
