@@ -70,8 +70,8 @@ def find_cache_need(
 
 def _prompts(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Iterator[Any]:
     """Tensors that may be a prompt: (rows, tokens), of whole numbers."""
-    named = [keywords.get("input_ids"), keywords.get("inputs")]
-    for value in [*named, *arguments]:
+    by_name = [keywords.get("input_ids"), keywords.get("inputs")]
+    for value in [*by_name, *arguments]:
         candidate: Any = value.get("input_ids") if isinstance(value, Mapping) else value
         is_tensor = hasattr(candidate, "is_floating_point") and candidate.dim() == 2
         if is_tensor and not candidate.is_floating_point():

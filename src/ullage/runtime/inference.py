@@ -142,15 +142,15 @@ class InferenceGuard:
     def _note(self, request: Any, keywords: Settings, number: int, *, is_alone: bool) -> _Before:
         from ullage.runtime.random_states import RandomStates
 
-        named = [*self._model.named_parameters(), *self._model.named_buffers()]
-        tensors = [*named, *(("an argument of the request", each) for each in
+        own = [*self._model.named_parameters(), *self._model.named_buffers()]
+        tensors = [*own, *(("an argument of the request", each) for each in
                              _tensors_in([request, dict(keywords)]))]  # fmt: skip
         versions = tuple(
             (name, each, each._version) for name, each in tensors if not each.is_inference()
         )
         random = None
         if is_alone:
-            random = RandomStates([each for _, each in named])
+            random = RandomStates([each for _, each in own])
             random.take()
         return _Before(versions, random, number)
 
