@@ -280,6 +280,33 @@ def test_on_the_phantom_the_allocator_is_as_without_errors(
 
 
 @pytest.mark.phantom
+def test_on_the_phantom_a_recovery_loses_at_most_two_steps(run_program: RunProgram) -> None:
+    words, clock = ("guard/long_batch.py", SOURCE), ("--clock", "virtual")
+    plain = run_program(*words, "plain", "6", options=("--memory", "8GiB", *clock)).printed
+    guarded = run_program(*words, "guarded", "6", options=("--memory", "3.2GiB", *clock)).printed
+    assert guarded["recoveries"] == 2
+    for ours, theirs in zip(guarded["rows"][2::3], plain["rows"][2::3], strict=True):
+        lost = ours["seconds"] - theirs["seconds"]
+        assert 0 < lost < 2 * theirs["seconds"]
+
+
+@pytest.mark.phantom
+def test_on_the_phantom_each_limit_of_memory_ends_in_the_same_state(
+    run_program: RunProgram,
+) -> None:
+    """Limits from the model alone to the peak: the first failure is another one each time."""
+    document = run_program("guard/limits.py", SOURCE, "12", timeout_s=600).printed
+    plain, rows = document["plain"], document["rows"]
+    recovered = [row for row in rows if row["recoveries"]]
+    assert len(recovered) > 3
+    for row in recovered:
+        assert abs(row["allocated"] - plain["allocated"]) <= 0.01 * plain["allocated"]
+        assert row["tensors"] == plain["tensors"]
+    # Where no rung fits, the program gets its error: nothing else ends a step.
+    assert {row["end"] for row in rows if not row["recoveries"]} <= {"no rung"}
+
+
+@pytest.mark.phantom
 @pytest.mark.nightly
 def test_on_the_phantom_500_steps_do_not_grow(run_program: RunProgram) -> None:
     rows = run_program(
