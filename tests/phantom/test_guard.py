@@ -294,11 +294,11 @@ def test_on_the_phantom_a_recovery_loses_at_most_two_steps(run_program: RunProgr
 def test_on_the_phantom_each_limit_of_memory_ends_in_the_same_state(
     run_program: RunProgram,
 ) -> None:
-    """Limits from the model alone to the peak: the first failure is another one each time."""
-    document = run_program("guard/limits.py", SOURCE, "12", timeout_s=600).printed
+    """Limits from half of the peak to the peak: the first failure is another one each time."""
+    document = run_program("guard/limits.py", SOURCE, "7", timeout_s=600).printed
     plain, rows = document["plain"], document["rows"]
     recovered = [row for row in rows if row["recoveries"]]
-    assert len(recovered) > 3
+    assert len(recovered) > 2
     for row in recovered:
         assert abs(row["allocated"] - plain["allocated"]) <= 0.01 * plain["allocated"]
         assert row["tensors"] == plain["tensors"]

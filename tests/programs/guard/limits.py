@@ -1,7 +1,7 @@
 """Trains one guarded step under each of many limits of memory, so that the first allocation that
 fails is another each time: in forward, in backward, in the optimizer.
 
-limits.py SOURCE_OF_ULLAGE COUNT
+limits.py SOURCE_OF_ULLAGE COUNT      limits between half of the peak and the peak
 
 The last line is a document: what the allocator has after a step without a limit, and for each limit
 how the step ended and what the allocator has.
@@ -65,7 +65,7 @@ def main():
     for number in range(1, count):
         del program
         program = Program()
-        limit = base_bytes + (peak_bytes - base_bytes) * number // count
+        limit = base_bytes + (peak_bytes - base_bytes) * (count + number) // (2 * count)
         document["rows"].append(program.run(limit))
     print(json.dumps(document), file=sys.stderr)
 
