@@ -61,7 +61,7 @@ def test_what_cannot_be_run_again_is_refused_and_the_next_is_answered(
 ) -> None:
     ends = answers["refused"]
     assert ends["change_weights"].startswith("GuardError: 'head.weight' and 0 more tensors were ch")
-    assert ends["change_prompt"].startswith("GuardError: 'an argument of the request'")
+    assert ends["change_prompt"].startswith("GuardError: 'argument 0 of the request'")
     assert ends["cache"].startswith("GuardError: the request has past_key_values=, which the first")
     assert ends["all rungs"].startswith(
         "RequestTooLarge: the request ran out of memory with the re"

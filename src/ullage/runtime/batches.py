@@ -9,6 +9,9 @@ import torch
 
 from ullage.errors import GuardError
 
+_LONG = 64
+_PLAIN = (bool, int, float, str, bytes)
+
 
 class Batch:
     """The tensors that a step is called with.
@@ -42,6 +45,13 @@ def tensors_by_name(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, Mapping):
         for key, element in value.items():
             yield from tensors_by_name(element, f"{name}.{key}".lstrip("."))
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple) and not _is_plain(value):
         for index, element in enumerate(value):
             yield from tensors_by_name(element, f"{name}.{index}".lstrip("."))
+
+
+def _is_plain(values: Sequence[Any]) -> bool:
+    """Whether a long list begins and ends with numbers or texts, as one of words or labels does:
+    looking at each would take long in every step.
+    """
+    return len(values) > _LONG and isinstance(values[0], _PLAIN) and isinstance(values[-1], _PLAIN)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import TracebackType
@@ -140,11 +140,12 @@ class InferenceGuard:
         raise self._too_large(request, keywords, first)
 
     def _note(self, request: Any, keywords: Settings, number: int, *, is_alone: bool) -> _Before:
+        from ullage.runtime.batches import tensors_by_name
         from ullage.runtime.random_states import RandomStates
 
         own = [*self._model.named_parameters(), *self._model.named_buffers()]
-        tensors = [*own, *(("an argument of the request", each) for each in
-                             _tensors_in([request, dict(keywords)]))]  # fmt: skip
+        given = tensors_by_name({**dict(enumerate(request)), **keywords})
+        tensors = [*own, *((f"argument {name} of the request", each) for name, each in given)]
         versions = tuple(
             (name, each, each._version) for name, each in tensors if not each.is_inference()
         )
@@ -248,15 +249,3 @@ def _free_bytes(torch: Any, device: Any) -> int:
 
 def _name(rung: Settings) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in rung.items()) or "the request as it is"
-
-
-def _tensors_in(value: Any) -> Iterator[Any]:
-    """The tensors in a nest of mappings, lists and tuples."""
-    if hasattr(value, "_version") and hasattr(value, "is_inference"):
-        yield value
-    elif isinstance(value, Mapping):
-        for element in value.values():
-            yield from _tensors_in(element)
-    elif isinstance(value, list | tuple):
-        for element in value:
-            yield from _tensors_in(element)
