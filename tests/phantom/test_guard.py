@@ -300,8 +300,10 @@ def test_on_the_phantom_each_limit_of_memory_ends_in_the_same_state(
     recovered = [row for row in rows if row["recoveries"]]
     assert len(recovered) > 2
     for row in recovered:
-        assert abs(row["allocated"] - plain["allocated"]) <= 0.01 * plain["allocated"]
+        assert row["requested"] == plain["requested"]
         assert row["tensors"] == plain["tensors"]
+        # Which cached block a tensor got decides how much it is rounded up by.
+        assert abs(row["allocated"] - plain["allocated"]) <= 0.02 * plain["allocated"]
     # Where no rung fits, the program gets its error: nothing else ends a step.
     assert {row["end"] for row in rows if not row["recoveries"]} <= {"no rung"}
 

@@ -51,6 +51,7 @@ class Program:
         stats = torch.cuda.memory_stats()
         return {"end": end, "recoveries": guard.num_recoveries, "limit": limit_bytes,
                 "allocated": torch.cuda.memory_allocated(),
+                "requested": stats["requested_bytes.all.current"],
                 "tensors": stats["active.all.current"]}  # fmt: skip
 
 
