@@ -23,18 +23,27 @@ WORKERS = 2
 # Every so-many-th allocation of the longer steps.
 EVERY = {
     "cnn": 1, "gpt2": 1, "vit": 1, "llama": 1, "gpt2 for loop": 1, "gpt2 accumulated": 2,
-    "vit accumulated": 2, "llama accumulated": 2, "moe": 6, "cnn for loop": 1,
+    "vit accumulated": 2, "llama accumulated": 2, "moe": 6, "cnn for loop": 1, "cnn fused": 1,
+    "lora": 2, "unet": 2, "cnn reentrant": 1, "cnn not reentrant": 1, "gpt2 reentrant": 2,
+    "gpt2 not reentrant": 2,
 }  # fmt: skip
 WHAT = {
     "cnn": "CNN with batch norm, SGD with momentum and weight decay, lists of tensors",
     "cnn for loop": "the CNN, SGD in a loop over parameters",
+    "cnn fused": "the CNN, fused SGD in two groups",
+    "cnn reentrant": "the CNN, whose program checkpoints each block (use_reentrant=True)",
+    "cnn not reentrant": "the CNN, whose program checkpoints each block (use_reentrant=False)",
     "gpt2": "GPT with dropout and tied weights, AdamW in two groups, lists of tensors",
+    "gpt2 reentrant": "the GPT, whose program checkpoints each block (use_reentrant=True)",
+    "gpt2 not reentrant": "the GPT, whose program checkpoints each block (use_reentrant=False)",
     "gpt2 for loop": "the GPT, AdamW in a loop over parameters",
     "gpt2 accumulated": "the GPT, lists, two micro-batches",
     "vit": "ViT under bfloat16 autocast with GradScaler, AdamW, lists of tensors",
     "vit accumulated": "the ViT, two micro-batches",
     "llama": "Llama: gated MLP, RMSNorm, tied weights, fused AdamW in two groups",
     "llama accumulated": "the Llama, two micro-batches",
+    "lora": "the Llama, frozen, with trainable adapters of rank 2 (LoRA)",
+    "unet": "diffusion UNet: attention, group norm, timesteps drawn in the step, AdamW",
     "moe": "mixture: four experts and a router with a loss, AdamW, lists of tensors",
 }
 

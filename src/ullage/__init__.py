@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         EnvironmentProblem,
         GuardError,
         PlanError,
+        RequestTooLarge,
         SnapshotError,
         SpecError,
         UllageError,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from ullage.record.measured.entrance import record
     from ullage.runtime.guard import guard
     from ullage.techniques.applying.cap import Cap, cap
+    from ullage.runtime.inference import guard_inference
     from ullage.techniques.plan import Plan
     from ullage.watch.sample import Sample
 
@@ -73,6 +75,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "Recorded",
+    "RequestTooLarge",
     "Run",
     "Sample",
     "Segmentations",
@@ -95,6 +98,7 @@ __all__ = [
     "find_largest",
     "fit",
     "guard",
+    "guard_inference",
     "lock",
     "prefetch",
     "read_recording",
@@ -128,6 +132,7 @@ _MODULES = {
     "Plan": "ullage.techniques.plan",
     "PlanError": "ullage.errors",
     "Recorded": "ullage.api.record",
+    "RequestTooLarge": "ullage.errors",
     "Run": "ullage.api.run",
     "Sample": "ullage.watch.sample",
     "Segmentations": "ullage.api.segments",
@@ -149,6 +154,7 @@ _MODULES = {
     "find_largest": "ullage.api.largest",
     "fit": "ullage.api.fit",
     "guard": "ullage.runtime.guard",
+    "guard_inference": "ullage.runtime.inference",
     "lock": "ullage.api.lock",
     "prefetch": "ullage.loaders.prefetch",
     "read_recording": "ullage.api.record",

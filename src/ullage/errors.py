@@ -9,6 +9,7 @@ The classes form a tree, so a caller can catch all of them or a single kind:
     ├── DeviceError          a GPU, real or phantom, cannot do what is needed
     ├── EnvironmentProblem   this machine or Python environment lacks something, such as torch
     ├── BudgetExceeded       more memory is needed than the budget allows
+    ├── RequestTooLarge      a request to a model does not fit, whatever cache it gets
     └── GuardError           a step that ran out of memory cannot be run again
 
 A message says what was found, what was expected and what to do. The classes have no logic; the
@@ -23,6 +24,7 @@ __all__ = [
     "EnvironmentProblem",
     "GuardError",
     "PlanError",
+    "RequestTooLarge",
     "SnapshotError",
     "SpecError",
     "UllageError",
@@ -55,6 +57,22 @@ class EnvironmentProblem(UllageError):
 
 class BudgetExceeded(UllageError):
     """More memory is needed than the budget allows."""
+
+
+class RequestTooLarge(UllageError):
+    """A request to a model does not fit, whatever cache it gets.
+
+    Attributes:
+        needed_bytes: of the cache for the prompt and all new tokens; None if it cannot be told.
+        free_bytes: of the GPU's memory after the request was let go; None without a GPU.
+    """
+
+    def __init__(
+        self, message: str, *, needed_bytes: int | None = None, free_bytes: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
 
 
 class GuardError(UllageError):

@@ -60,7 +60,7 @@ class RunVariables:
         has_work: whether the work of a step is recorded.
         has_clock: whether what streams are given is logged, for the clock.
         virtual_time: the GPU and the links by which the program's own clocks go, such as
-            "h100-80gb nvlink"; empty: they are real.
+            "h100-80gb|nvlink"; empty: they are real.
         has_real_init: whether weights on the CPU are really initialised.
         has_dummy_weights: whether missing weight files get dummy content.
         has_values: whether small values are computed on the CPU.

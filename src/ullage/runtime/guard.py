@@ -20,10 +20,13 @@ from ullage.errors import GuardError, SpecError
 from ullage.runtime.calm import Calm
 from ullage.runtime.failure import Failure, release, say
 from ullage.runtime.ladder import Ladder, choose_plans, load_ladder, load_plans
+from ullage.runtime.program import check_averages, check_program, parameters_of
 from ullage.techniques.applying.apply import unwrap_optimizers
 from ullage.techniques.applying.cap import cap as set_cap
 
 if TYPE_CHECKING:
+    from ullage.runtime.averages import GuardedAverage
+    from ullage.runtime.batch import Batch
     from ullage.runtime.batches.largest_batch import LargestBatch
     from ullage.runtime.optimizer_step import GuardedOptimizer
     from ullage.runtime.ranks.steps import OneRank
@@ -43,8 +46,8 @@ class Guard:
     """
 
     def __init__(
-        self, model: Any, optimizer: Any, ladder: Ladder, calm: Calm, *, scaler: Any, extra: Any,
-        deadline_s: float = _DEADLINE_S,
+        self, model: Any, optimizer: Any, ladder: Ladder, calm: Calm, *,
+        scaler: Any, extra: Any, averages: Any, deadline_s: float = _DEADLINE_S,
     ) -> None:  # fmt: skip
         self.num_recoveries = 0
         self.num_steps = 0
@@ -54,9 +57,11 @@ class Guard:
         self._calm = calm
         self._scaler, self._extra = scaler, extra
         self._deadline_s = deadline_s
-        self._guarded: list[GuardedOptimizer] = []
+        self._averages = averages
+        self._guarded: list[GuardedOptimizer | GuardedAverage] = []
         self._is_open = False
         self._is_within = False
+        self._batch: Batch | None = None
 
     @property
     def rung(self) -> int:
@@ -66,22 +71,30 @@ class Guard:
     def __enter__(self) -> Guard:
         import torch
 
+        from ullage.runtime.averages import GuardedAverage
+        from ullage.runtime.batch import Batch
+        from ullage.runtime.captured import is_compiled, refuse_graphs
         from ullage.runtime.gradients import Gradients
         from ullage.runtime.optimizer_step import GuardedOptimizer
         from ullage.runtime.ranks.steps import OneRank, open_ranks
         from ullage.runtime.snapshot import Snapshot
 
         self._torch: Any = torch
+        self._make_batch, self._refuse_graphs = Batch, refuse_graphs
+        self._is_compiled = is_compiled(self._model)
         self._ladder.check()
         self._ranks: OneRank = open_ranks(self._model, self._deadline_s)
         if type(self._ranks) is not OneRank:
             self._ladder.ignore_host()
-        self._parameters = _parameters_of(self._model, self._optimizers)
+        self._parameters = parameters_of(self._model, self._optimizers)
         self._snapshot = Snapshot(self._model, self._parameters, self._scaler, self._extra)
         self._gradients = Gradients(self._parameters)
         self._guarded = [
-            GuardedOptimizer(each, self._note_finished, self._ranks.vote_on_optimizer)
-            for each in self._optimizers
+            *(
+                GuardedOptimizer(each, self._note_finished, self._ranks.vote_on_optimizer)
+                for each in self._optimizers
+            ),
+            *(GuardedAverage(each, self._note_average) for each in self._averages),
         ]
         for each in self._guarded:
             each.attach()
@@ -126,12 +139,14 @@ class Guard:
             raise SpecError("a step of the guard is within another")
         self._is_within = True
         try:
+            self._batch = self._make_batch(batch, keywords)
             result = self._run(lambda: fn(*batch, **keywords))
         except BaseException as error:
             self._ranks.refuse(error)
             raise
         finally:
             self._is_within = False
+            self._batch = None
             self._gradients.drop_stand_ins()
         self.num_steps += 1
         return result
@@ -212,16 +227,21 @@ class Guard:
         from ullage.runtime.again import Again
 
         first = rung = self._ladder.rung
+        is_first_try = True
         while True:
             release(self._torch)
             failure = self._ranks.meet(failure, self._parameters)
             # A plan has put attributes on modules: the state is that of the rung before the step.
             self._ladder.go_to(first)
             self._rewind(failure)
-            rung = self._ladder.below(rung)
-            if rung == len(self._ladder):
-                self._ladder.go_to(self._ladder.above(rung))
+            leaner = self._ladder.below(rung)
+            if leaner < len(self._ladder):
+                rung = leaner
+            elif not is_first_try:
+                self._ladder.go_to(self._ladder.above(leaner))
                 self._give_up(failure, first)
+            # Else on this rung once more: what was cached or another's may be free by now.
+            is_first_try = False
             self._ladder.go_to(rung)
             self._calm.begin_recovery()
             progress = self._gradients.progress
@@ -253,11 +273,19 @@ class Guard:
             )
         is_unscaled = self._snapshot.is_unscaled(self._optimizers)
         try:
+            self._refuse_graphs()
+            if self._batch is not None:
+                self._batch.check()
             self._snapshot.rewind()
         except GuardError as error:
             raise GuardError(f"{error} ({failure.text})") from None
         self._gradients.rewind(is_unscaled=is_unscaled)
         self._ranks.check_gradients(is_incomplete=self._gradients.is_incomplete)
+        if self._is_compiled and self._gradients.progress is not None:
+            raise GuardError(
+                f"the step ran out of memory ({failure.text}) with gradients of earlier "
+                "micro-batches; what was added to them is followed in eager models only"
+            )
         for each in self._guarded:
             each.begin()
 
@@ -282,6 +310,10 @@ class Guard:
         self.num_recoveries += 1
         say(f"out of memory in the optimizer ({failure.text}): finished its step")
 
+    def _note_average(self, failure: Failure) -> None:
+        self.num_recoveries += 1
+        say(f"out of memory in the average of weights ({failure.text}): finished its update")
+
     def _describe(self) -> None:
         """Says what the rungs are, and what cannot be undone."""
         say(self._ladder.text)
@@ -292,7 +324,7 @@ class Guard:
         for each in self._guarded:
             if each.reason is not None:
                 say(f"not recovered: {each.reason}")
-        if len(self._guarded) > 1:
+        if len(self._optimizers) > 1:
             say("not recovered: an error after the first of several optimizers has run")
 
 
@@ -303,6 +335,7 @@ def guard(
     plans: str | PathLike[str] | Iterable[Plan | str | PathLike[str]] | None = None,
     scaler: Any = None,
     extra: Sequence[Any] = (),
+    averages: Sequence[Any] = (),
     calm_steps: int = _CALM_STEPS,
     cap: str | int | None = None,
     deadline_s: float = _DEADLINE_S,
@@ -311,16 +344,18 @@ def guard(
     memory. It is a context manager; after it nothing is left on the model or the optimizer.
 
     Args:
-        model: the `nn.Module`, not compiled. Where there are several ranks, all of them open the
-            guard and run the same steps under it.
+        model: the `nn.Module`; a compiled one only with plans=[]. Where there are several ranks,
+            all of them open the guard and run the same steps under it.
         optimizer: a `torch.optim.Optimizer`, or a list of several.
         plans: the rungs below the program as it is, from the fastest to the leanest: plans, or
             files of plans; or one file of `ullage fit --ladder`, which also says up to which size
             each is proved. None: checkpoints on every other block, then on every block, of which
-            nothing is proved.
+            nothing is proved. []: a step is run once more as it is, with the cache given back.
         scaler: the `torch.amp.GradScaler`, if there is one.
         extra: objects with `state_dict` and `load_state_dict` that the step changes before the
             optimizer does, such as a scheduler.
+        averages: moving averages of the weights (`torch.optim.swa_utils.AveragedModel`) that the
+            step updates after the optimizer.
         calm_steps: after so many steps without an error that need less memory the guard goes back
             up one rung.
         cap: the most memory of the GPU that the process may take, as for `ullage.cap`; it stays
@@ -328,8 +363,8 @@ def guard(
         deadline_s: how long a rank waits for another at most, before it raises GuardError.
 
     Raises:
-        SpecError: a compiled model, a wrapper that cannot be made ready for a second try, or an
-            invalid number.
+        SpecError: a compiled model with rungs, a wrapper that cannot be made ready for a second
+            try, or an invalid number.
         PlanError: a plan cannot be a rung, or the model has no repeated blocks.
     """
     if calm_steps < 1:
@@ -338,7 +373,10 @@ def guard(
         raise SpecError(f"deadline_s={deadline_s} is no time; expected seconds above 0")
     if cap is not None and (limited := set_cap(cap)) is not None:
         say(limited.text)
-    _check_program(model)
+    if not isinstance(plans, str | PathLike) and plans is not None:
+        plans = [*plans]
+    check_program(model, has_rungs=plans != [])
+    check_averages(averages)
     if plans is None:
         ladder = Ladder(choose_plans(model, optimizer), model, optimizer, is_default=True)
     elif isinstance(plans, str | PathLike):
@@ -346,28 +384,7 @@ def guard(
         ladder = Ladder(file.plans, model, optimizer, file=file)
     else:
         ladder = Ladder(load_plans(plans), model, optimizer)
-    return Guard(model, optimizer, ladder, Calm(calm_steps), scaler=scaler, extra=tuple(extra),
-                 deadline_s=deadline_s)  # fmt: skip
-
-
-def _check_program(model: Any) -> None:
-    """Raises SpecError for what the guard does not know how to run again."""
-    for module in model.modules():
-        is_compiled = getattr(module, "_compiled_call_impl", None) is not None
-        if is_compiled or type(module).__name__ in ("OptimizedModule", "ScriptModule"):
-            raise SpecError(
-                "the model is compiled; the guard runs only eager models again, as a compiled one "
-                "would be compiled anew for each rung"
-            )
-        if type(module).__name__ in ("DataParallel", "FullyShardedDataParallel"):
-            raise SpecError(
-                f"{type(module).__name__} is not supported; DistributedDataParallel and "
-                "fully_shard are"
-            )
-
-
-def _parameters_of(model: Any, optimizers: Sequence[Any]) -> list[Any]:
-    """The parameters of a model and its optimizers, each once."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    parameters = [*model.parameters(), *(each for group in groups for each in group["params"])]
-    return [*{id(parameter): parameter for parameter in parameters}.values()]
+    return Guard(
+        model, optimizer, ladder, Calm(calm_steps), scaler=scaler, extra=tuple(extra),
+        averages=tuple(averages), deadline_s=deadline_s,
+    )  # fmt: skip

@@ -65,6 +65,8 @@ class Ladder:
         names = [f"{rung}. {plan.summary}" for rung, plan in enumerate(self._plans, 1)]
         if self._is_default:
             names.append("none of them is proved to fit; `ullage fit` makes plans that are")
+        if not self._plans:
+            return f"one rung: {AS_IT_IS}; a step is run again once, with the cache given back"
         return "; ".join([f"{len(self)} rungs: 0. {AS_IT_IS}", *names])
 
     @property

@@ -141,7 +141,8 @@ class Attributes:
             for module in model.modules()
             if not type(module).__module__.startswith("torch.nn.")
         ]
-        self._all = [vars(module) for module in model.modules()]
+        # The wrapper of a compiled model has its model's flag.
+        self._all = [vars(module) for module in model.modules() if "training" in vars(module)]
         self._training: list[bool] = []
         self._lengths: list[int] = []
         self._slots: list[tuple[dict[str, Any], str]] = []

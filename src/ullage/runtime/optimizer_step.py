@@ -10,42 +10,36 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from operator import attrgetter
 from types import MethodType
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
-from ullage.runtime.call import Call
+from ullage.runtime.before_step import Before
 from ullage.runtime.failure import Failure, release, take_failure
+from ullage.runtime.first_versions import first_versions, raw_step
 from ullage.runtime.progress import Progress
 from ullage.runtime.reads.counters import Counters
+from ullage.runtime.sgd_step import (
+    Finished,
+    has_groups_of_one_kind,
+    hidden,
+    is_fused_sgd,
+    read_finished,
+)
 
 _ABSENT = object()
 _BETWEEN = (
     "parameters and optimizer states may be between two steps: go back to the last checkpoint"
 )
 _VERSION, _GRAD = attrgetter("_version"), attrgetter("grad")
+_SILENT = "a fused SGD of several dtypes or devices in a group does not show how far it has got"
+_NO_MEMORY = "there is no memory to look at how far the optimizer has got"
 _TRIES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Before:
-    """Version counters when `step()` was called."""
-
-    parameters: list[Any]
-    versions: Sequence[int]
-    gradients: list[Any]
-    gradient_versions: list[int]
-    states: list[tuple[Any, str, Any]]
-    state_versions: Sequence[int]
-    with_state: frozenset[int]
-    counters: tuple[Counters, Counters]
 
 
 class GuardedOptimizer:
@@ -126,6 +120,7 @@ class GuardedOptimizer:
         try:
             result = inner(*arguments, **keywords)
         except torch.OutOfMemoryError as error:
+            finished = self._read_finished(error, before)  # before its frames are cleared
             failure = take_failure(error)
         else:
             self.has_run = True
@@ -135,19 +130,29 @@ class GuardedOptimizer:
         if has_closure or _code_of(self._optimizer) not in failure.codes:
             self._refuse_if_changed(before, "what failed is a closure or a hook of its step")
             raise torch.OutOfMemoryError(failure.message)
-        if self.reason is not None:
-            raise GuardError(f"{self.reason}, and ran out of memory ({failure.text}); {_BETWEEN}")
+        is_unknown = is_fused_sgd(self._optimizer) and finished is None
+        if self.reason is not None or is_unknown:
+            raise GuardError(
+                f"{self.reason or _SILENT}, and ran out of memory ({failure.text}); {_BETWEEN}"
+            )
         try:
-            _check_counters(before.parameters)
-            self._finish(failure, before)
+            check_counters(before.parameters)
+            with hidden(self._optimizer, finished or Finished()):
+                state = self._optimizer.state
+                rest = self._finish(failure, before.without(finished or Finished(), state))
         except GuardError as error:
             raise GuardError(f"{error} ({failure.text}); {_BETWEEN}") from None
+        except torch.OutOfMemoryError:
+            # Not of the step: of what looks at how far it has got.
+            raise GuardError(f"{_NO_MEMORY} ({failure.text}); {_BETWEEN}") from None
+        if rest is not None:
+            raise torch.OutOfMemoryError(rest.message)
         self._run_post_hooks(arguments, keywords)
         self.has_run = True
         self._on_recovery(failure)
         return None
 
-    def _take(self) -> _Before:
+    def _take(self) -> Before:
         optimizer = self._optimizer
         counts = [len(group["params"]) for group in optimizer.param_groups]
         if self._state is not optimizer.state or self._known != (len(optimizer.state), counts):
@@ -161,7 +166,7 @@ class GuardedOptimizer:
             self._counters = Counters(self._parameters)
         parameters = self._parameters
         gradients = [each for each in map(_GRAD, parameters) if each is not None]
-        return _Before(
+        return Before(
             parameters,
             self._counters.read(),
             gradients,
@@ -172,7 +177,11 @@ class GuardedOptimizer:
             (self._counters, self._state_counters),
         )
 
-    def _refuse_if_changed(self, before: _Before, why: str) -> None:
+    def _read_finished(self, error: BaseException, before: Before) -> Finished | None:
+        versions = dict(zip(map(id, before.parameters), before.versions, strict=True))
+        return read_finished(self._optimizer, error, _code_of(self._optimizer), versions)
+
+    def _refuse_if_changed(self, before: Before, why: str) -> None:
         """Raises GuardError unless parameters and states are as they were."""
         for counters in before.counters:
             counters.check()
@@ -183,19 +192,19 @@ class GuardedOptimizer:
             and len(states) == len(before.states)
             and [tensor._version for _, _, tensor in states] == [*before.state_versions]
         )
-        if not is_same or _is_silent(self._optimizer):
+        if not is_same or is_fused_sgd(self._optimizer):
             raise GuardError(f"{_name(self._optimizer)} has run a part of its step; {why}")
 
-    def _finish(self, failure: Failure, before: _Before) -> None:
-        """Does the rest of a step.
+    def _finish(self, failure: Failure, before: Before) -> Failure | None:
+        """Does the rest of a step. Returns the last error if nothing of it is done.
 
         Raises:
             GuardError: it is half done and cannot be finished.
-            torch.OutOfMemoryError: there is no memory for it, and nothing of it is done.
         """
-        step = _raw_step(self._optimizer)
+        step = raw_step(self._optimizer)
         progress: Progress | None = None
         is_fused = any(group.get("fused") for group in self._optimizer.param_groups)
+        is_lost = False
         for _ in range(_TRIES):
             if progress is None:
                 progress = self._read_progress(before)
@@ -205,12 +214,18 @@ class GuardedOptimizer:
                 with nullcontext() if is_untouched else Again(progress, is_closed=True):
                     step(self._optimizer)
             except torch.OutOfMemoryError as error:
+                # No counter shows what a fused SGD has finished of this try.
+                is_lost = is_fused_sgd(self._optimizer) and (
+                    self._read_finished(error, before) != Finished()
+                )
                 failure = take_failure(error)
             else:
                 if not is_untouched:
                     progress.check([each for _, _, each in _states_of(self._optimizer)])
-                return
+                return None
             release(torch)
+            if is_lost:
+                break
             if is_untouched:
                 progress = None  # version counters say how far this one got
             elif is_fused:
@@ -219,14 +234,14 @@ class GuardedOptimizer:
                 self._drop_new_states(before)
         if progress is None:
             progress = self._read_progress(before)
-        if progress.is_untouched:
-            raise torch.OutOfMemoryError(failure.message)
+        if progress.is_untouched and not (before.is_begun or is_lost):
+            return failure
         raise GuardError(
             f"{_name(self._optimizer)} has run a part of its step, and there is no memory for the "
             "rest"
         )
 
-    def _read_progress(self, before: _Before) -> Progress:
+    def _read_progress(self, before: Before) -> Progress:
         """What was executed, by version counters. States that the step has made are deleted where
         their parameter is as it was: they are made again.
         """
@@ -265,19 +280,19 @@ class GuardedOptimizer:
         if is_same and not (group.get("fused") and any(v._version for v in tensors.values())):
             del state[parameter]
             return
-        first = _first_versions(self._optimizer, group, parameter)
+        first = first_versions(self._optimizer, group, parameter)
         for name, tensor in tensors.items():
             executed = tensor._version - first.get(name, tensor._version + 1)
             if executed < 0:
                 raise GuardError(f"{_name(self._optimizer)} has made its state {name!r} otherwise")
             progress.add(tensor, executed)
 
-    def _drop_new_states(self, before: _Before) -> None:
+    def _drop_new_states(self, before: Before) -> None:
         state = self._optimizer.state
         for parameter in [each for each in state if id(each) not in before.with_state]:
             del state[parameter]
 
-    def _check_names(self, before: _Before) -> None:
+    def _check_names(self, before: Before) -> None:
         """Raises GuardError if states that were there have grown by other entries."""
         names = {(id(parameter), name) for parameter, name, _ in before.states}
         for parameter, name, _ in _states_of(self._optimizer):
@@ -307,7 +322,7 @@ def _states_of(optimizer: Any) -> list[tuple[Any, str, Any]]:
     ]
 
 
-def _check_counters(parameters: Sequence[Any]) -> None:
+def check_counters(parameters: Sequence[Any]) -> None:
     """Raises GuardError if operations on lists do not move version counters here, as within some
     modes of torch.
     """
@@ -333,23 +348,11 @@ def _why_not(optimizer: Any) -> str | None:
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     if any(hasattr(each, "_local_tensor") for each in parameters):
         return f"{_name(optimizer)} has sharded parameters, so its step is not finished"
-    if _is_silent(optimizer):
-        return f"a fused {_name(optimizer)} does not show how far it has got"
+    if is_fused_sgd(optimizer) and not has_groups_of_one_kind(optimizer):
+        return _SILENT
     if any(group.get("differentiable") for group in optimizer.param_groups):
         return f"{_name(optimizer)} is differentiable, so its step is not finished"
     return None
-
-
-def _is_silent(optimizer: Any) -> bool:
-    """Whether updates move neither version counters nor a count of steps."""
-    is_fused = any(group.get("fused") for group in optimizer.param_groups)
-    return is_fused and type(optimizer).__name__ == "SGD"
-
-
-def _raw_step(optimizer: Any) -> Any:
-    """`step` of its class without hooks."""
-    step = type(optimizer).step
-    return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
 def _code_of(optimizer: Any) -> Any:
@@ -359,50 +362,3 @@ def _code_of(optimizer: Any) -> Any:
 
 def _name(optimizer: Any) -> str:
     return type(optimizer).__name__
-
-
-def _first_versions(optimizer: Any, group: Mapping[str, Any], parameter: Any) -> dict[str, int]:
-    """The version counters of an optimizer's states when they have just been made, by name: those
-    after the first step of a small optimizer of the same kind, less the operations of that step.
-    """
-
-    def step_small(mode: Any) -> Mapping[str, Any]:
-        small = torch.nn.Parameter(
-            torch.ones([2] * parameter.dim(), dtype=parameter.dtype, device=parameter.device)
-        )
-        small.grad = torch.ones_like(small)
-        options = {
-            name: value for name, value in group.items() if name not in ("params", "param_names")
-        }
-        twin = type(optimizer)([{**options, "params": [small]}])
-        with mode:
-            _raw_step(twin)(twin)
-        state: Mapping[str, Any] = twin.state[small]
-        return state
-
-    counting = _Counting()
-    counted = step_small(counting)
-    plain = step_small(nullcontext())
-    return {
-        name: value._version - counting.num_changes(counted[name])
-        for name, value in plain.items()
-        if isinstance(value, torch.Tensor)
-    }
-
-
-class _Counting(TorchDispatchMode):  # type: ignore[misc]
-    """Counts in-place operations by tensor, but for fused updates."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._changed: list[Any] = []
-
-    def num_changes(self, tensor: Any) -> int:
-        """In-place operations on a tensor."""
-        return sum(each is tensor for each in self._changed)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        call = Call(func, args, kwargs or {})
-        if not call.is_fused:
-            self._changed += call.written
-        return call.run()

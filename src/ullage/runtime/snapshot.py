@@ -98,8 +98,8 @@ class Snapshot:
         ]
         if changed:
             raise GuardError(
-                f"{changed[0]!r} and {len(changed) - 1} more parameters were changed before the "
-                "step ran out of memory; it cannot be run again"
+                f"{', '.join(map(repr, changed[:3]))} and {len(changed[3:])} more parameters were "
+                "changed before the step ran out of memory; it cannot be run again"
             )
 
 

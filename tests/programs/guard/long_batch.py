@@ -11,6 +11,7 @@ import functools
 import io
 import json
 import sys
+import time
 
 import torch
 from torch import nn
@@ -82,8 +83,12 @@ def main():
             run = step if guard is None else functools.partial(guard.step, step)
             if is_accumulated:
                 run(SHORT, is_last=False)
+            torch.cuda.synchronize()
+            began = time.perf_counter()
             loss = run(length)
             del loss
+            torch.cuda.synchronize()
+            seconds = time.perf_counter() - began
             stats = torch.cuda.memory_stats()
             rows.append(
                 {
@@ -91,6 +96,7 @@ def main():
                     "reserved": torch.cuda.memory_reserved(),
                     "tensors": stats["active.all.current"],
                     "rung": guard.rung if guard else 0,
+                    "seconds": seconds,
                 }
             )
     torch.cuda.empty_cache()

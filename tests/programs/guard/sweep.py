@@ -11,7 +11,8 @@ import json
 import sys
 from collections import Counter
 
-from training import CASES, Faults, Training, differences
+from cases import CASES
+from training import Faults, Training, differences
 
 import ullage
 from ullage.errors import GuardError

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -163,6 +163,15 @@ def cross_entropy(logits, targets):
     return F.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
 
 
+def classify(model, inputs, targets):
+    """The mean loss of a model, and the routers' losses."""
+    loss = cross_entropy(model(inputs), targets)
+    for module in model.modules():
+        if isinstance(module, Mixture):
+            loss = loss + 0.01 * module.loss
+    return loss
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A training: its model, optimizer, batches, and how a step goes."""
@@ -172,14 +181,16 @@ class Case:
     draw: Callable = draw_tokens
     is_scaled: bool = False
     micro_batches: int = 1
-    plans: tuple = field(default=("checkpoint",))
+    loss: Callable = classify
 
 
 def sgd(**settings):
-    """SGD of a kind, with momentum."""
+    """SGD of a kind, with momentum, in two groups."""
 
     def make(parameters):
-        return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-2, **settings)
+        parameters = list(parameters)
+        groups = [{"params": parameters[:-3]}, {"params": parameters[-3:], "lr": 0.02}]
+        return torch.optim.SGD(groups, lr=0.05, momentum=0.9, weight_decay=1e-2, **settings)
 
     return make
 
@@ -201,6 +212,7 @@ def adamw(**settings):
 CASES = {
     "cnn": Case(ConvNet, sgd(foreach=True), draw_images),
     "cnn for loop": Case(ConvNet, sgd(foreach=False), draw_images),
+    "cnn fused": Case(ConvNet, sgd(fused=True), draw_images),
     "gpt2": Case(Decoder, adamw(foreach=True)),
     "gpt2 for loop": Case(Decoder, adamw(foreach=False)),
     "gpt2 accumulated": Case(Decoder, adamw(foreach=True), micro_batches=2),
@@ -247,10 +259,7 @@ class Training:
         random.random()
         np.random.rand()
         with autocast:
-            loss = cross_entropy(self.model(inputs), targets)
-            for module in self.model.modules():
-                if isinstance(module, Mixture):
-                    loss = loss + 0.01 * module.loss
+            loss = self.case.loss(self.model, inputs, targets)
         loss = loss / self.case.micro_batches
         if self.scaler is None:
             loss.backward()

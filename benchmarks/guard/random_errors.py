@@ -1,0 +1,118 @@
+"""Fail every step of guarded trainings at a random allocation, and write
+docs/results/guard-random.md.
+
+    python -m benchmarks.guard.random_errors --python .envs/torch-newest/bin/python
+
+Ends with exit code 1 where a step was lost, or the training is another one than without errors.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.provenance import made_by, torch_version
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = ROOT / "docs" / "results" / "guard-random.md"
+PROGRAM = ROOT / "tests" / "programs" / "guard" / "repeated.py"
+WORKERS = 2
+MODELS = {
+    "cnn": "CNN with batch norm, SGD with momentum",
+    "gpt2": "GPT with dropout and tied weights, AdamW",
+    "vit": "ViT under autocast with GradScaler, AdamW",
+    "llama": "Llama, fused AdamW",
+}
+CHANGES = ("autocast", "accumulation", "checkpointing")
+EVERY_STEP = "1"
+_HEAD = (
+    "| training | with | steps | errors | recovered | lost | equal losses | state at the end | "
+    "first loss | last loss |"
+)
+
+
+def run_case(python: Path, name: str, steps: int) -> dict[str, Any]:
+    """What the program prints for a case."""
+    done = subprocess.run(
+        [str(python), str(PROGRAM), name, str(steps), EVERY_STEP],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+        check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return document
+
+
+def is_same(document: dict[str, Any]) -> bool:
+    """Whether nothing was lost, and losses and state are those of the training without errors."""
+    return (
+        not document["lost"]
+        and document["recoveries"] == document["errors"]
+        and document["equal_losses"] == document["steps"]
+        and not document["different_state"]
+    )
+
+
+def row(document: dict[str, Any]) -> str:
+    """A line of the table."""
+    model, _, change = document["case"].partition("+")
+    state = "equal" if not document["different_state"] else "different"
+    return (
+        f"| {MODELS[model]} | {change} | {document['steps']:,} | {document['errors']:,} | "
+        f"{document['recoveries']:,} | {len(document['lost'])} | {document['equal_losses']:,} | "
+        f"{state} | {document['first_loss']:.4f} | {document['last_loss']:.4f} |"
+    )
+
+
+def page(documents: list[dict[str, Any]], steps: int, torch: str) -> str:
+    """The page."""
+    command = "benchmarks.guard.random_errors --python ENV/bin/python"
+    lost = [entry for document in documents for entry in document["lost"]]
+    errors = sum(document["errors"] for document in documents)
+    return "\n".join(
+        [
+            "# Guarded trainings with an error in every step",
+            "",
+            made_by(f"{command} --steps {steps}", torch=torch),
+            "",
+            "Real arithmetic on the CPU, one process. Every step fails once, at an allocation",
+            "drawn at random: in forward, in backward, while gradients are divided and clipped, or",
+            "within `optimizer.step()`. The same training runs without errors, and the losses of",
+            "all steps and the state at the end (parameters, buffers, optimizer states, loss",
+            "scale, and the generators of torch, Python and NumPy) are compared bit for bit.",
+            f"In all {errors:,} errors; steps lost: {len(lost)}.",
+            "",
+            _HEAD,
+            "|---|---|---|---|---|---|---|---|---|---|",
+            *map(row, documents),
+            "",
+            *(f"- lost, in step {number}: *{text}*" for number, text in lost),
+            *([""] if lost else []),
+            "Compiled models are run again as they are (`plans=[]`), which",
+            "tests/phantom/test_guard.py shows with errors between the compiled parts. Several",
+            "ranks are not on this page. No real GPU was used.",
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    """Runs all cases, and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--python", type=Path, required=True, metavar="PATH")
+    parser.add_argument("--steps", type=int, default=1000, metavar="N")
+    options = parser.parse_args()
+    python = options.python.absolute()
+    names = [f"{model}+{change}" for model in MODELS for change in CHANGES]
+    with ThreadPoolExecutor(WORKERS) as pool:
+        documents = list(pool.map(lambda name: run_case(python, name, options.steps), names))
+    PAGE.write_text(page(documents, options.steps, torch_version(python)), encoding="utf-8")
+    print(f"Wrote {PAGE.relative_to(ROOT)}")
+    return int(not all(map(is_same, documents)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
