@@ -69,7 +69,11 @@ def test_a_program_that_fits_has_one_rung_that_was_run(thin_python: Path, tmp_pa
     assert "one rung for 2.00 GiB of rtx-4090" in text
     document = json.loads(path.read_text(encoding="utf-8"))
     (rung,) = document["rungs"]
-    assert (document["schema"], rung["plan"], rung["proved_to"]) == ("ullage.find_ladder/1", None, 1024)
+    assert (document["schema"], rung["plan"], rung["proved_to"]) == (
+        "ullage.find_ladder/1",
+        None,
+        1024,
+    )
     small, large = rung["proofs"]
     assert (small["size"], large["size"]) == (512, 1024)
     assert 0 < small["reserved_bytes"] <= large["reserved_bytes"] < large["used_bytes"] < 2 << 30

@@ -1,5 +1,5 @@
-"""The document of a search for a ladder: the ladder file, schema "ullage.find_ladder/1", and how it was
-found.
+"""The document of a search for a ladder: the ladder file, schema "ullage.find_ladder/1", and how
+it was found.
 
 json.dumps(ladder_document(report, ladder), indent=2)
 """
