@@ -90,7 +90,7 @@ FLAGS = {
         "--nvml",
     },
     "nvml": {"directory", "command", "--gpu", "--gpus", "--memory", "--capability"},
-    "exec": {"program", "--plan", "--python"},
+    "exec": {"program", "--plan", "--guard", "--python"},
     "record": {
         "program", "--mode", "--snapshot", "--python", "--ring", "--every", "--publish", "--track",
         "--plot", "-o", "--output", "--json", "--full", "--force", "--quiet",
