@@ -1,1 +1,1 @@
-"""The guard of a script that is not changed: the calls of its model, their backward, its optimizers."""
+"""The guard of a script that is not changed: the calls of its model, and their backward."""

@@ -15,7 +15,6 @@ again. docs/guide/guard.md says what is recovered and what is refused.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from types import TracebackType
@@ -24,6 +23,7 @@ from weakref import WeakSet
 
 from ullage.errors import PlanError, SpecError
 from ullage.record.owners.module_trees import class_name, live_owners, outermost
+from ullage.runtime.calls.activity import Activity
 from ullage.runtime.calm import Calm
 from ullage.runtime.failure import Failure, say
 from ullage.runtime.ladder import Ladder, choose_plans, load_plans
@@ -71,7 +71,7 @@ class CallGuard:
         self._num_finished = 0
         self._changes = Changes()
         self._looking: Changes | None = None
-        self._thread = threading.get_ident()
+        self._activity = Activity()
 
     def __enter__(self) -> CallGuard:
         self.open()
@@ -188,9 +188,7 @@ class CallGuard:
 
         if module in self._settled or not torch.is_grad_enabled():
             return False
-        if self._thread != threading.get_ident() or torch.compiler.is_compiling():
-            return False
-        if any(guard is not None and guard.is_within for guard in self._guards.values()):
+        if not self._activity.is_idle or torch.compiler.is_compiling():
             return False
         return bool(self._optimizers_of(module))
 
@@ -235,7 +233,7 @@ class CallGuard:
         parameters = [*top.parameters(), *(each for group in groups for each in group["params"])]
         unique = [*{id(parameter): parameter for parameter in parameters}.values()]
         self._describe(top, ladder)
-        return ModelGuard(top, unique, ladder, Calm(self._calm_steps))
+        return ModelGuard(top, unique, ladder, Calm(self._calm_steps), self._activity)
 
     def _make_ladder(self, top: Any, optimizers: list[Any]) -> Ladder:
         """The rungs of a model.
@@ -270,18 +268,20 @@ class CallGuard:
         def backward(
             tensors: Any,
             grad_tensors: Any = None,
-            retain_graph: bool | None = None,
+            retain_graph: bool | None = None,  # noqa: FBT001
             create_graph: bool = False,  # noqa: FBT001, FBT002
             grad_variables: Any = None,
             inputs: Any = None,
         ) -> None:
             is_plain = not create_graph and grad_variables is None and inputs is None
-            if is_plain and self._thread == threading.get_ident():
-                guarded = self._prepare(native, tensors, retains=bool(retain_graph))
-                if guarded is not None:
-                    guarded(grad_tensors)
-                    return
-            native(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+            is_idle = self._activity.is_idle
+            with self._activity.busy():
+                if is_plain and is_idle:
+                    guarded = self._prepare(native, tensors, retains=bool(retain_graph))
+                    if guarded is not None:
+                        guarded(grad_tensors)
+                        return
+                native(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
 
         return backward
 

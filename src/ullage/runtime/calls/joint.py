@@ -6,8 +6,9 @@ model has saved for backward is held by the record of the call alone, which can 
 
     loss -> ... -> Head -> (anchor) -> Joint -> (bundle) -> _Parameters -> the model's parameters
 
-The guard's backward of the script's part stops at the anchor. Everything else (torch.autograd.grad, higher orders) goes
-on: the joint runs the model's part, and the gradients reach the parameters by the bundle.
+The guard's backward of the script's part stops at the anchor. Everything else, such as
+torch.autograd.grad and higher orders, goes on: the joint runs the model's part, and the gradients
+reach the parameters by the bundle.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ until its backward is done: its record holds its inputs and the state before it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -16,10 +15,11 @@ import torch
 
 from ullage.errors import GuardError
 from ullage.record.owners.module_trees import class_name
-from ullage.runtime.calm import Calm
+from ullage.runtime.calls.activity import Activity
 from ullage.runtime.calls.joint import Bundle, join
 from ullage.runtime.calls.record import CallRecord
 from ullage.runtime.calls.tensor_places import replace_tensors, tensors_of
+from ullage.runtime.calm import Calm
 from ullage.runtime.failure import Failure, release, say, take_failure
 from ullage.runtime.gradients import Gradients
 from ullage.runtime.ladder import Ladder
@@ -37,16 +37,21 @@ class ModelGuard:
         parameters: of it and of the optimizers, each once.
         ladder: the rungs.
         calm: when to go back up.
+        activity: of all models.
 
     Attributes:
         ladder: the rungs.
         gradients: those of all parameters.
         num_recoveries: forward and backward passes that were run again.
-        is_within: whether a call is under way.
     """
 
     def __init__(
-        self, top: Any, parameters: Sequence[Any], ladder: Ladder, calm: Calm
+        self,
+        top: Any,
+        parameters: Sequence[Any],
+        ladder: Ladder,
+        calm: Calm,
+        activity: Activity,
     ) -> None:
         self.ladder = ladder
         self.gradients = Gradients(parameters)
@@ -62,9 +67,8 @@ class ModelGuard:
         self._bundle: Bundle | None = None
         self._pool: dict[Any, list[Snapshot]] = {}
         self._slots: list[tuple[dict[str, Any], str]] = []
-        self.is_within = False
+        self._activity = activity
         self._num_calls = 0
-        self._thread = threading.get_ident()
         self._changes = Changes()
         self._said: set[str] = set()
         self._own: dict[Any, set[int]] = {}
@@ -92,33 +96,45 @@ class ModelGuard:
 
     def _call(self, module: Any, *arguments: Any, **keywords: Any) -> Any:
         """A call of a guarded module by the script or by another module."""
-        is_own = not self.is_within and self._thread == threading.get_ident()
-        if not is_own or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        is_own = self._activity.is_idle and torch.is_grad_enabled()
+        if not is_own or torch.compiler.is_compiling():
             return module._call_impl(*arguments, **keywords)
-        self.is_within = True
-        try:
+        with self._activity.busy():
             record = self._begin(module, arguments, keywords)
+            if record is None:
+                return module._call_impl(*arguments, **keywords)
             try:
                 return self._run(record)
             except torch.OutOfMemoryError as error:
                 failure = take_failure(error)
             return self._recover(record, failure)
-        finally:
-            self.is_within = False
 
-    def _begin(self, module: Any, arguments: Any, keywords: Any) -> CallRecord:
+    def _begin(self, module: Any, arguments: Any, keywords: Any) -> CallRecord | None:
+        """Notes the state before a call; None where there is no memory for that."""
         self._num_calls += 1
         snapshots = self._pool.setdefault(module, [])
-        snapshot = snapshots.pop() if snapshots else self._make_snapshot(module)
-        snapshot.take()
+        snapshot = self._take(snapshots.pop() if snapshots else None, module)
+        if snapshot is None:
+            release(torch)
+            snapshot = self._take(None, module)
+        if snapshot is None:
+            self.say_once("there is no memory to copy buffers, so a call is not run again")
+            return None
         record = CallRecord(
             self, self._num_calls, module, arguments, keywords, snapshot, self._device_types
         )
         finalize(record, snapshots.append, snapshot).atexit = False
         return record
 
-    def _make_snapshot(self, module: Any) -> Snapshot:
-        return Snapshot(module, self._parameters, None, ())
+    def _take(self, snapshot: Snapshot | None, module: Any) -> Snapshot | None:
+        """The state now; None where there is no memory for it."""
+        snapshot = snapshot or Snapshot(module, self._parameters, None, ())
+        try:
+            snapshot.take()
+        except torch.OutOfMemoryError as error:
+            take_failure(error)
+            return None
+        return snapshot
 
     def _run(self, record: CallRecord) -> Any:
         """Calls the module, and puts the joint between its graph and that of the script."""
@@ -219,8 +235,7 @@ class ModelGuard:
             GuardError: they cannot be run again, or do something else.
         """
         self._calm.begin_recovery()
-        self.is_within = True
-        now = self._make_snapshot(self._top)
+        now = Snapshot(self._top, self._parameters, None, ())
         now.take()
         try:
             for record in records:
@@ -235,7 +250,6 @@ class ModelGuard:
                 if len(record.outputs) != count:
                     raise GuardError("the second call of the model has returned something else")
         finally:
-            self.is_within = False
             now.rewind(keeps_new=True)
 
     def say_once(self, text: str) -> None:

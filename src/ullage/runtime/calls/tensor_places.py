@@ -37,7 +37,7 @@ def replace_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
 def _replace(value: Any, change: Callable[[Any], Any], visited: dict[int, Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
-    if isinstance(value, _PLAIN) or isinstance(value, _CLOSED):
+    if isinstance(value, _PLAIN + _CLOSED):
         return value
     if isinstance(value, tuple):
         parts = [_replace(part, change, visited) for part in value]
