@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
     from ullage.loaders.prefetch import prefetch
     from ullage.record.measured.entrance import record
+    from ullage.runtime.calls.call_guard import guard_model
     from ullage.runtime.guard import guard
     from ullage.techniques.plan import Plan
     from ullage.watch.sample import Sample
@@ -84,6 +85,7 @@ __all__ = [
     "find_largest",
     "fit",
     "guard",
+    "guard_model",
     "lock",
     "prefetch",
     "read_recording",
@@ -132,6 +134,7 @@ _MODULES = {
     "find_largest": "ullage.api.largest",
     "fit": "ullage.api.fit",
     "guard": "ullage.runtime.guard",
+    "guard_model": "ullage.runtime.calls.call_guard",
     "lock": "ullage.api.lock",
     "prefetch": "ullage.loaders.prefetch",
     "read_recording": "ullage.api.record",

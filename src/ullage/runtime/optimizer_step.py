@@ -127,7 +127,7 @@ class GuardedOptimizer:
             return result
         release(torch)
         others = {**keywords, "closure": None} if closure and closure.has_run_once else keywords
-        has_closure = bool(arguments or any(value is not None for value in others.values()))
+        has_closure = any(value is not None for value in (*arguments, *others.values()))
         if closure and not has_closure:
             before = closure.before
         if has_closure or _code_of(self._optimizer) not in failure.codes:

@@ -1,4 +1,4 @@
-"""What is under way in a guarded script, so that a call within another is left alone."""
+"""What is under way in a guarded script, and what was recovered: of all its models together."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from contextlib import contextmanager
 
 
 class Activity:
-    """Whether a guarded call or a backward is under way, for all models of a guard."""
+    """Whether a guarded call or a backward is under way, for all models of a guard.
+
+    Attributes:
+        is_busy: whether one is.
+        num_recoveries: calls, backward passes and steps that were completed after an error.
+    """
 
     def __init__(self) -> None:
         self.is_busy = False
+        self.num_recoveries = 0
         self._thread = threading.get_ident()
 
     @property

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from ullage.errors import PlanError, SpecError
 from ullage.record.owners.module_trees import class_name, live_owners, outermost
@@ -64,11 +64,11 @@ class CallGuard:
         self._plans = plans
         self._calm_steps = calm_steps
         self._first = tuple(optimizers)
-        self._optimizers: list[GuardedOptimizer] = []
-        self._raw: list[Any] = []
-        self._guards: dict[Any, ModelGuard | None] = {}
+        # A script may drop a model and its optimizer, and train others.
+        self._optimizers: WeakKeyDictionary[Any, ref[GuardedOptimizer]] = WeakKeyDictionary()
+        self._guards: WeakKeyDictionary[Any, ref[ModelGuard]] = WeakKeyDictionary()
         self._settled: WeakSet[Any] = WeakSet()
-        self._num_finished = 0
+        self._has_models = False
         self._changes = Changes()
         self._looking: Changes | None = None
         self._activity = Activity()
@@ -88,14 +88,18 @@ class CallGuard:
     @property
     def num_recoveries(self) -> int:
         """Calls, backward passes and optimizer steps that ran out of memory and were completed."""
-        guards = [guard for guard in self._guards.values() if guard is not None]
-        return self._num_finished + sum(guard.num_recoveries for guard in guards)
+        return self._activity.num_recoveries
 
     @property
     def rung(self) -> int:
         """The leanest rung that is applied to a model; 0: every program as it is."""
-        guards = [guard for guard in self._guards.values() if guard is not None]
-        return max((guard.ladder.rung for guard in guards), default=0)
+        return max((guard.ladder.rung for guard in self._live_guards()), default=0)
+
+    def _live_guards(self) -> list[ModelGuard]:
+        return [guard for each in self._guards.values() if (guard := each()) is not None]
+
+    def _live_optimizers(self) -> list[GuardedOptimizer]:
+        return [each for link in self._optimizers.values() if (each := link()) is not None]
 
     def open(self) -> None:
         """Begins.
@@ -119,43 +123,40 @@ class CallGuard:
             return
         _OPEN.remove(self)
         self._stop_looking()
-        for guard in self._guards.values():
-            if guard is not None:
-                guard.detach()
-        for optimizer in self._optimizers:
+        for guard in self._live_guards():
+            guard.detach()
+        for optimizer in self._live_optimizers():
             optimizer.detach()
         self._changes.undo()
         self.say_count()
 
     def say_count(self) -> None:
         """Says how many recoveries there were, if a model was guarded."""
-        if any(guard is not None for guard in self._guards.values()):
+        if self._has_models:
             say(f"{self.num_recoveries} recoveries in {self.num_steps} steps")
 
     def add_optimizer(self, optimizer: Any) -> None:
         """Guards the steps of an optimizer, and the models that have its parameters."""
         from ullage.runtime.optimizer_step import GuardedOptimizer
 
-        if any(each is optimizer for each in self._raw):
+        if optimizer in self._optimizers:
             return
         guarded = GuardedOptimizer(optimizer, self._note_finished)
         guarded.attach()
-        self._raw.append(optimizer)
-        self._optimizers.append(guarded)
+        self._optimizers[optimizer] = ref(guarded)  # which its `step` holds
         self._changes.hook(optimizer.register_step_post_hook(self._end_step))
         self._look()
 
     def _end_step(self, *_: Any) -> None:
         self.num_steps += 1
-        for optimizer in self._optimizers:
+        for optimizer in self._live_optimizers():
             optimizer.begin()
-        for guard in self._guards.values():
-            if guard is not None:
-                guard.end_step()
+        for guard in self._live_guards():
+            guard.end_step()
         self._stop_looking()
 
     def _note_finished(self, failure: Failure) -> None:
-        self._num_finished += 1
+        self._activity.num_recoveries += 1
         say(f"out of memory in the optimizer ({failure.text}): finished its step")
 
     def _look(self) -> None:
@@ -196,7 +197,7 @@ class CallGuard:
         own = set(map(id, module.parameters()))
         return [
             optimizer
-            for optimizer in self._raw
+            for optimizer in list(self._optimizers)
             if any(id(each) in own for group in optimizer.param_groups for each in group["params"])
         ]
 
@@ -205,12 +206,14 @@ class CallGuard:
         import torch
 
         top = outermost(module, live_owners(torch)[0])
-        if top not in self._guards:
-            self._guards[top] = self._make_guard(top)
-        guard = self._guards[top]
+        link = self._guards.get(top)
+        guard = None if link is None else link()
         if guard is None:
-            self._settled.update(top.modules())
-            return
+            guard = self._make_guard(top)
+            if guard is None:
+                self._settled.update(top.modules())
+                return
+            self._guards[top] = ref(guard)  # which the module holds
         self._settled.add(module)
         guard.attach(module)
 
@@ -233,6 +236,7 @@ class CallGuard:
         parameters = [*top.parameters(), *(each for group in groups for each in group["params"])]
         unique = [*{id(parameter): parameter for parameter in parameters}.values()]
         self._describe(top, ladder)
+        self._has_models = True
         return ModelGuard(top, unique, ladder, Calm(self._calm_steps), self._activity)
 
     def _make_ladder(self, top: Any, optimizers: list[Any]) -> Ladder:
@@ -257,7 +261,7 @@ class CallGuard:
             "run again are the model's calls, their backward, and the rest of an optimizer's step; "
             "not what the script does in between, such as a loss, clipping, or a moving average"
         )
-        for optimizer in self._optimizers:
+        for optimizer in self._live_optimizers():
             if optimizer.reason is not None:
                 say(f"not recovered: {optimizer.reason}")
 

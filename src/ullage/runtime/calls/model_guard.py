@@ -42,7 +42,6 @@ class ModelGuard:
     Attributes:
         ladder: the rungs.
         gradients: those of all parameters.
-        num_recoveries: forward and backward passes that were run again.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class ModelGuard:
         self.gradients = Gradients(parameters)
         self._calm = calm
         self._has_recovered = False
-        self.num_recoveries = 0
         self.name = class_name(top)
         self._top = top
         self._known = set(map(id, parameters))
@@ -205,7 +203,7 @@ class ModelGuard:
 
     def note_recovery(self, part: str, failure: Failure) -> None:
         """Counts a recovery, and says so."""
-        self.num_recoveries += 1
+        self._activity.num_recoveries += 1
         self._has_recovered = True
         say(
             f"out of memory in {part} ({failure.text}): ran the model's call again on "
