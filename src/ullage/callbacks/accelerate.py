@@ -80,7 +80,5 @@ def guard_prepared(accelerator: Accelerator, plans: Plans = None, **options: int
     """
     models, optimizers = accelerator._models, accelerator._optimizers
     if not models or not optimizers:
-        raise SpecError(
-            "nothing is prepared; call accelerator.prepare(model, optimizer) first"
-        )
+        raise SpecError("nothing is prepared; call accelerator.prepare(model, optimizer) first")
     return guard_model(models[0], optimizers, plans=plans, **options)

@@ -1,15 +1,17 @@
 """Trains as scripts do that know nothing of a guard, and fails at some of the operations.
 
-unmodified.py LOOP EVERY [START]    LOOP: plain, transformers, lightning or accelerate
+unmodified.py LOOP EVERY [callbacks]    LOOP: plain, transformers, lightning or accelerate
 
-Run it under `ullage exec --guard`; it fails at every EVERY-th operation in turn, and compares what
-is left with the same training unfailed. The last line of the output is a document: how the
-trainings ended, of which the error came within the model's calls, their backward, or the optimizer
-("guarded"), and of which it came in between ("script").
+Run it under `ullage exec --guard`, or with "callbacks", which guard it; it fails at every EVERY-th
+allocation in turn, and compares what is left with the same training unfailed. The last line of the
+output is a document: how the trainings ended, of which the error came within the model's calls,
+their backward, or the optimizer ("guarded"), and of which it came in between ("script").
 """
 
+import contextlib
 import copy
 import gc
+import importlib
 import json
 import random
 import sys
@@ -23,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from training import LENGTH, VOCABULARY, Block, Faults, differences
 
 STEPS = 2
+HAS_CALLBACKS = "callbacks" in sys.argv
 GUARDED = {"model_guard.py": {"_call"}, "optimizer_step.py": {"_step"}}
 # In backward.py: what runs the model's part.
 PARTS = {"_run_once", "_run_again"}
@@ -114,7 +117,9 @@ def transformers(tokens, faults, counts):
             gradient_accumulation_steps=2, disable_tqdm=True, save_strategy="no",
             report_to="none", logging_steps=1, use_cpu=True,
         )  # fmt: skip
-        trainer = Trainer(model, arguments, train_dataset=tokens, callbacks=callbacks_of(Trainer))
+        trainer = Trainer(
+            model, arguments, train_dataset=tokens, callbacks=callbacks_of("transformers")
+        )
         with faults:
             trainer.train()
         counts.num_steps = trainer.state.global_step
@@ -143,7 +148,7 @@ def lightning(tokens, faults, counts):
     trainer = L.Trainer(
         accelerator="cpu", max_steps=STEPS, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, gradient_clip_val=1.0,
-        callbacks=callbacks_of(L.Trainer),
+        callbacks=callbacks_of("lightning"),
     )  # fmt: skip
     with faults:
         trainer.fit(module, DataLoader(tokens, 4))
@@ -171,14 +176,18 @@ def accelerate(tokens, faults, counts):
     return model, optimizer.optimizer
 
 
-def callbacks_of(_):
-    """Callbacks of a trainer: none."""
-    return []
+def callbacks_of(framework):
+    """Callbacks of a trainer: one that guards it where "callbacks" is given."""
+    if not HAS_CALLBACKS:
+        return []
+    return [importlib.import_module(f"ullage.callbacks.{framework}").GuardMemory()]
 
 
-def guarded(_):
-    """What is around a loop of Accelerate: nothing."""
-    return torch.enable_grad()
+def guarded(accelerator):
+    """What is around a loop of Accelerate: a guard where "callbacks" is given."""
+    if not HAS_CALLBACKS:
+        return contextlib.nullcontext()
+    return importlib.import_module("ullage.callbacks.accelerate").guard_prepared(accelerator)
 
 
 class Watched(Faults):
@@ -195,7 +204,7 @@ class Watched(Faults):
 
 
 def place_of(frame):
-    """"guarded" where one of the frames is within what the guard runs again."""
+    """ "guarded" where one of the frames is within what the guard runs again."""
     while frame is not None:
         name = frame.f_code.co_filename.rpartition("/")[2]
         is_part = name == "backward.py" and frame.f_code.co_name in PARTS
@@ -233,10 +242,10 @@ LOOPS = {each.__name__: each for each in (plain, transformers, lightning, accele
 
 def main():
     """Runs the sweep."""
-    loop, every, *start = sys.argv[1:]
+    loop, every = sys.argv[1:3]
     train(loop)
     faults, expected = train(loop)
-    numbers = faults.allocating[int(start[0]) if start else 0 :: int(every)]
+    numbers = faults.allocating[:: int(every)]
     gc.freeze()
     results = {"guarded": Counter(), "script": Counter()}
     for number in numbers:
