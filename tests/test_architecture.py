@@ -54,8 +54,8 @@ ROOT_FILES = {
     "__init__", "errors", "files", "parsing", "printable", "pytest_plugin", "units", "version",
 }  # fmt: skip
 ROW_OF = {name: row for row, names in enumerate(LAYERS) for name in names}
-# units states what its errors are.
-WITHIN_A_ROW = {("units", "errors")}
+# units states what its errors are; a child process starts the guard that runs in it.
+WITHIN_A_ROW = {("units", "errors"), ("phantom", "runtime")}
 
 # What runs inside the user's process, where torch is.
 MAY_IMPORT_TORCH = (

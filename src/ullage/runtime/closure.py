@@ -48,11 +48,11 @@ def watch_closure(
     """The closure among the arguments of a step, and the arguments with it watched. None: there is
     none, or the step may call it several times.
     """
-    named = {**dict(zip(("closure",), arguments, strict=False)), **keywords}
-    closure = named.get("closure")
+    values = {**dict(zip(("closure",), arguments, strict=False)), **keywords}
+    closure = values.get("closure")
     parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
     is_optional = parameter is not None and parameter.default is None
     if not callable(closure) or not is_optional or len(arguments) > 1:
         return None, arguments, dict(keywords)
     watched = WatchedClosure(closure, take)
-    return watched, (), {**named, "closure": watched}
+    return watched, (), {**values, "closure": watched}

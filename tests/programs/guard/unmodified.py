@@ -207,6 +207,8 @@ def place_of(frame):
     """ "guarded" where one of the frames is within what the guard runs again."""
     while frame is not None:
         name = frame.f_code.co_filename.rpartition("/")[2]
+        if name == "closure.py" and frame.f_code.co_name == "__call__":
+            return "script"
         is_part = name == "backward.py" and frame.f_code.co_name in PARTS
         if is_part or frame.f_code.co_name in GUARDED.get(name, ()):
             return "guarded"

@@ -15,6 +15,7 @@ again. docs/guide/guard.md says what is recovered and what is refused.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from types import TracebackType
@@ -237,7 +238,7 @@ class CallGuard:
         unique = [*{id(parameter): parameter for parameter in parameters}.values()]
         self._describe(top, ladder)
         self._has_models = True
-        return ModelGuard(top, unique, ladder, Calm(self._calm_steps), self._activity)
+        return ModelGuard(top, unique, ladder, calm=Calm(self._calm_steps), activity=self._activity)
 
     def _make_ladder(self, top: Any, optimizers: list[Any]) -> Ladder:
         """The rungs of a model.
@@ -267,30 +268,31 @@ class CallGuard:
 
     def _guarding(self, native: Callable[..., None]) -> Callable[..., None]:
         """Backward, of which the model's part can be run again."""
+        parameters = inspect.signature(native)
 
         @functools.wraps(native)
-        def backward(
-            tensors: Any,
-            grad_tensors: Any = None,
-            retain_graph: bool | None = None,  # noqa: FBT001
-            create_graph: bool = False,  # noqa: FBT001, FBT002
-            grad_variables: Any = None,
-            inputs: Any = None,
-        ) -> None:
-            is_plain = not create_graph and grad_variables is None and inputs is None
-            is_idle = self._activity.is_idle
+        def backward(*arguments: Any, **keywords: Any) -> None:
+            values = parameters.bind(*arguments, **keywords).arguments
+            tensors, weights = values.pop("tensors"), values.pop("grad_tensors", None)
+            retains = bool(values.pop("retain_graph", None))
+            # Higher orders, and gradients of some inputs alone, go past the guard.
+            is_plain = all(value is None or value is False for value in values.values())
+            is_guarded = is_plain and self._activity.is_idle
             with self._activity.busy():
-                if is_plain and is_idle:
-                    guarded = self._prepare(native, tensors, retains=bool(retain_graph))
-                    if guarded is not None:
-                        guarded(grad_tensors)
-                        return
-                native(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+                run = self._prepare(native, tensors, retains=retains) if is_guarded else None
+                if run is None:
+                    native(*arguments, **keywords)
+                else:
+                    run(weights)
 
         return backward
 
     def _prepare(
-        self, native: Callable[..., None], tensors: Any, *, retains: bool
+        self,
+        native: Callable[..., None],
+        tensors: Any,
+        *,
+        retains: bool,
     ) -> Callable[[Any], None] | None:
         """What runs a backward that leads to calls of models; None where it does not."""
         import torch

@@ -49,6 +49,7 @@ class ModelGuard:
         top: Any,
         parameters: Sequence[Any],
         ladder: Ladder,
+        *,
         calm: Calm,
         activity: Activity,
     ) -> None:
@@ -119,8 +120,9 @@ class ModelGuard:
             self.say_once("there is no memory to copy buffers, so a call is not run again")
             return None
         record = CallRecord(
-            self, self._num_calls, module, arguments, keywords, snapshot, self._device_types
-        )
+            self, module, (arguments, keywords), snapshot,
+            number=self._num_calls, device_types=self._device_types,
+        )  # fmt: skip
         finalize(record, snapshots.append, snapshot).atexit = False
         return record
 
@@ -163,10 +165,10 @@ class ModelGuard:
             return []
         if self._num_calls <= _AFTER_CALLS:
             self._slots = _find_slots(self._modules)
-        kept = [owner.get(name) for owner, name in self._slots]
+        attributes = [owner.get(name) for owner, name in self._slots]
         outputs = [
             each
-            for each in tensors_of([value, kept])
+            for each in tensors_of([value, attributes])
             if each.grad_fn is not None and id(each) not in inputs
         ]
         if any(type(each) is not torch.Tensor for each in outputs):

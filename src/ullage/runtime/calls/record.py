@@ -37,19 +37,19 @@ class CallRecord:
     def __init__(
         self,
         owner: Any,
-        number: int,
         module: Any,
-        arguments: tuple[Any, ...],
-        keywords: dict[str, Any],
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
         snapshot: Snapshot,
+        *,
+        number: int,
         device_types: tuple[str, ...],
     ) -> None:
         self.owner = owner
         self.number = number
         self.module = module
-        self.arguments, self.keywords = arguments, keywords
+        self.arguments, self.keywords = arguments
         self.snapshot = snapshot
-        self.inputs = tensors_of((arguments, keywords))
+        self.inputs = tensors_of(arguments)
         self.outputs: list[Any] | None = None
         self.num_outputs = 0
         self.gradients: tuple[Any, ...] = ()
