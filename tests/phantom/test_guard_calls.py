@@ -167,3 +167,28 @@ def test_on_the_phantom_a_guarded_call_leaves_the_allocator_as_without_errors(
     assert len({row["reserved"] for row in guarded["rows"][2:]}) == 1
     assert guarded["at_end"] == plain["at_end"]
     assert guarded["generator"] == plain["generator"]
+
+
+@pytest.mark.phantom
+def test_on_the_phantom_sums_of_a_micro_batch_are_not_done_again(run_program: RunProgram) -> None:
+    """Backward runs on a thread of the GPU, and the sums of the second try there too."""
+    words = ("guard/long_batch.py", SOURCE)
+    plain = run_program(*words, "plain", "6", "accumulated", options=("--memory", "8GiB")).printed
+    guarded = run_program(
+        *words, "calls", "6", "accumulated", options=("--memory", "3.2GiB")
+    ).printed
+    assert guarded["recoveries"] == 2
+    ours, theirs = ([row["allocated"] for row in each["rows"]] for each in (guarded, plain))
+    assert ours == theirs
+    assert guarded["generator"] == plain["generator"]
+
+
+@pytest.mark.phantom
+def test_on_the_phantom_the_peak_of_calm_steps_is_the_scripts(run_program: RunProgram) -> None:
+    words, options = ("guard/long_batch.py", SOURCE), ("--memory", "8GiB")
+    plain, guarded = (
+        run_program(*words, how, "6", "accumulated", options=options).printed
+        for how in ("plain", "calls")
+    )
+    assert guarded["recoveries"] == 0
+    assert guarded["peak"] <= 1.001 * plain["peak"]

@@ -68,6 +68,7 @@ class CallGuard:
         # A script may drop a model and its optimizer, and train others.
         self._optimizers: WeakKeyDictionary[Any, ref[GuardedOptimizer]] = WeakKeyDictionary()
         self._guards: WeakKeyDictionary[Any, ref[ModelGuard]] = WeakKeyDictionary()
+        self._unused: WeakSet[Any] = WeakSet()  # optimizers without a step
         self._settled: WeakSet[Any] = WeakSet()
         self._has_models = False
         self._changes = Changes()
@@ -145,23 +146,26 @@ class CallGuard:
         guarded = GuardedOptimizer(optimizer, self._note_finished)
         guarded.attach()
         self._optimizers[optimizer] = ref(guarded)  # which its `step` holds
+        self._unused.add(optimizer)
         self._changes.hook(optimizer.register_step_post_hook(self._end_step))
         self._look()
 
-    def _end_step(self, *_: Any) -> None:
+    def _end_step(self, stepped: Any, *_: Any) -> None:
         self.num_steps += 1
         for optimizer in self._live_optimizers():
             optimizer.begin()
         for guard in self._live_guards():
             guard.end_step()
-        self._stop_looking()
+        self._unused.discard(stepped)
+        if not self._unused:
+            self._stop_looking()
 
     def _note_finished(self, failure: Failure) -> None:
         self._activity.num_recoveries += 1
         say(f"out of memory in the optimizer ({failure.text}): finished its step")
 
     def _look(self) -> None:
-        """Looks at each call of a module until the end of the next step of an optimizer."""
+        """Looks at each call of a module until each optimizer has done a step."""
         import torch
 
         if self._looking is None:
