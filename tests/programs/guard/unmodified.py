@@ -223,7 +223,7 @@ def train(loop, numbers=None):
     tokens, counts, faults = Tokens(), Counts(), Watched(numbers)
     try:
         model, optimizer = LOOPS[loop](tokens, faults, counts)
-    except torch.OutOfMemoryError:
+    except RuntimeError:  # torch.OutOfMemoryError is one; some loaders make another of it
         return faults, None
     values = {f"model {name}": each for name, each in model.state_dict().items()}
     for name, parameter in model.named_parameters():
