@@ -20,6 +20,7 @@ PROGRAMS = ROOT / "tests" / "programs" / "guard"
 SOURCE = str(ROOT / "src")
 TIMEOUT_S = 1800
 LONG_STEPS = 12
+CASES = ("cnn", "gpt2 accumulated", "vit", "vit accumulated", "llama accumulated", "moe")
 FRAMEWORKS = ("transformers", "lightning", "accelerate")
 
 Run = Callable[..., dict[str, Any]]
@@ -85,6 +86,26 @@ def test_an_error_at_every_allocation_of_a_script(run: Run, loop: str) -> None:
 @pytest.mark.parametrize("loop", FRAMEWORKS)
 def test_an_error_at_every_allocation_with_a_callback(run: Run, loop: str) -> None:
     check_sweep(run("unmodified.py", loop, "1", "callbacks"), 200)
+
+
+def check_case(document: dict[str, Any]) -> None:
+    """Every error was recovered, but for those in the loss, clipping and the loss scale."""
+    results = document["results"]
+    assert results.keys() <= {"equal", "the script's own"}, document["examples"]
+    assert results["equal"] > 4 * results.get("the script's own", 0)
+
+
+def test_the_calls_of_a_model_under_autocast_with_a_loss_scale_are_recovered(run: Run) -> None:
+    check_case(run("sweep.py", "vit accumulated", "1", "23", "calls"))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("step", ["1", "2"])
+@pytest.mark.parametrize("case", [*CASES])
+def test_an_error_at_every_allocation_of_the_calls_of_every_model(
+    run: Run, case: str, step: str
+) -> None:
+    check_case(run("sweep.py", case, step, "1", "calls"))
 
 
 @pytest.mark.parametrize(

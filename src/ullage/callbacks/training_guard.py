@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from ullage.runtime.calls.call_guard import CallGuard, guard_model
 from ullage.techniques.plan import Plan
@@ -23,6 +23,9 @@ class TrainingGuard:
         guard: of the training; None before the first.
     """
 
+    # No framework tells a callback that a training failed, and only one guard can be open.
+    _open: ClassVar[list[TrainingGuard]] = []
+
     def __init__(self, plans: Plans = None, **options: int) -> None:
         self.guard: CallGuard | None = None
         self._plans = None if plans is None else list(plans)
@@ -35,11 +38,15 @@ class TrainingGuard:
             SpecError: several ranks, a compiled or replicated model, or an invalid option.
             PlanError: a plan cannot be a rung.
         """
-        self.end()
+        for training in [*self._open]:
+            training.end()
         self.guard = guard_model(model, optimizer, plans=self._plans, **self._options)
         self.guard.open()
+        self._open.append(self)
 
     def end(self) -> None:
         """The training has ended."""
+        if self in self._open:
+            self._open.remove(self)
         if self.guard is not None:
             self.guard.close()
