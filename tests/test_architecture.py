@@ -39,9 +39,9 @@ LAYERS = (
     ("version", "units", "errors", "printable", "parsing", "protocol", "native", "programs"),
     ("files", "gpus", "models", "trace"),
     ("clock", "configuration", "record"),
-    ("callbacks", "estimate", "loaders", "techniques"),
+    ("estimate", "loaders", "techniques"),
     ("phantom", "explain", "runtime", "watch"),
-    ("front", "whatif"),
+    ("callbacks", "front", "whatif"),
     ("runs",),
     ("plan", "gate", "serve"),
     ("report",),
@@ -55,8 +55,8 @@ ROOT_FILES = {
     "__init__", "errors", "files", "parsing", "printable", "pytest_plugin", "units", "version",
 }  # fmt: skip
 ROW_OF = {name: row for row, names in enumerate(LAYERS) for name in names}
-# units states what its errors are.
-WITHIN_A_ROW = {("units", "errors")}
+# units states what its errors are; a child process starts the guard that runs in it.
+WITHIN_A_ROW = {("units", "errors"), ("phantom", "runtime")}
 
 # What runs inside the user's process, where torch is.
 MAY_IMPORT_TORCH = (
@@ -92,7 +92,7 @@ FLAGS = {
         "--nvml",
     },
     "nvml": {"directory", "command", "--gpu", "--gpus", "--memory", "--capability"},
-    "exec": {"program", "--plan", "--cap", "--python"},
+    "exec": {"program", "--plan", "--guard", "--cap", "--python"},
     "record": {
         "program", "--mode", "--snapshot", "--python", "--ring", "--every", "--publish", "--track",
         "--plot", "-o", "--output", "--json", "--full", "--force", "--quiet",

@@ -51,9 +51,10 @@ if TYPE_CHECKING:
     )
     from ullage.loaders.prefetch import prefetch
     from ullage.record.measured.entrance import record
+    from ullage.runtime.calls.call_guard import guard_model
     from ullage.runtime.guard import guard
-    from ullage.techniques.applying.cap import Cap, cap
     from ullage.runtime.inference import guard_inference
+    from ullage.techniques.applying.cap import Cap, cap
     from ullage.techniques.plan import Plan
     from ullage.watch.sample import Sample
 
@@ -99,6 +100,7 @@ __all__ = [
     "fit",
     "guard",
     "guard_inference",
+    "guard_model",
     "lock",
     "prefetch",
     "read_recording",
@@ -155,6 +157,7 @@ _MODULES = {
     "fit": "ullage.api.fit",
     "guard": "ullage.runtime.guard",
     "guard_inference": "ullage.runtime.inference",
+    "guard_model": "ullage.runtime.calls.call_guard",
     "lock": "ullage.api.lock",
     "prefetch": "ullage.loaders.prefetch",
     "read_recording": "ullage.api.record",

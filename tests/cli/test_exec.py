@@ -144,3 +144,36 @@ def test_a_plan_and_an_option_do_not_set_the_allocator_up_both(
         "--python", str(place.python), "--", "train.py",
     )  # fmt: skip
     assert "and the plan both set the allocator up; leave one of them out" in message
+
+
+def test_a_plan_and_a_guard_are_not_given_both(
+    place: Place, write_plan: Callable[..., str]
+) -> None:
+    message = place.refuse(*words(place, "--plan", write_plan(CHECKPOINT), "--guard"))
+    assert "--plan and --guard are given; expected one" in message
+
+
+def test_a_rung_that_is_no_plan_is_refused(place: Place) -> None:
+    message = place.refuse(*words(place, "--guard", "plan.json"))
+    assert "the plan 'plan.json' cannot be read" in message
+
+
+def test_a_rung_that_changes_rounding_is_refused(
+    place: Place, write_plan: Callable[..., str]
+) -> None:
+    message = place.refuse(*words(place, "--guard", write_plan(SEGMENTS)))
+    assert "a rung of a guard cannot have 'allocator'" in message
+
+
+def test_a_rung_for_another_torch_is_refused(place: Place, write_plan: Callable[..., str]) -> None:
+    plan = write_plan(CHECKPOINT, torch="2.14.0+cu130")
+    assert "has 2.15.0+cu132; make" in place.refuse(*words(place, "--guard", plan))
+
+
+@pytest.mark.parametrize("code,expected", [("raise SystemExit(7)", 7), ("print('done')", 0)])
+def test_a_guarded_program_that_trains_nothing_is_as_without(
+    place: Place, write_plan: Callable[..., str], code: str, expected: int
+) -> None:
+    (place.directory / "train.py").write_text(code)
+    done = place.run(*words(place, "--guard", write_plan(CHECKPOINT)))
+    assert (done.returncode, done.stderr) == (expected, "")

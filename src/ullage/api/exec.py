@@ -1,20 +1,24 @@
-"""Runs a program under a plan or a memory cap on the GPU of this machine: nothing is recorded, and
-nothing of the phantom is in it.
+"""Runs a program under a plan or a memory cap, or guarded, on the GPU of this machine: nothing is
+recorded, and nothing of the phantom is in it.
 
     code, outcome = execute(["train.py"], Plan.load("plan.json"))
     code = execute_capped(["train.py"], 20 << 30)
+    code = execute_guarded(["train.py"], ["half.json", "all.json"])
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ullage.errors import PlanError
 from ullage.phantom.launch import SITE_DIR, plan_variables, run_directory, start
 from ullage.phantom.program import UserProgram, put_before, resolve_program
 from ullage.phantom.torch_build import find_version
+from ullage.protocol.run import GuardVariables
 from ullage.protocol.variables import CAP
+from ullage.runtime.ladder import load_plans
 from ullage.techniques.applying.outcome import Outcome, read_outcome
 from ullage.techniques.made_for import public_version
 from ullage.techniques.plan import Plan
@@ -40,12 +44,7 @@ def execute(
         PlanError: that torch is another one than the plan was made for.
     """
     resolved = resolve_program(program, python)
-    version, planned = find_version(resolved.python), plan.made_for.torch
-    if public_version(version) != public_version(planned):
-        raise PlanError(
-            f"the plan was made for torch {planned}, and {resolved.python} has {version}; make one "
-            "for this torch with `ullage fit`"
-        )
+    _check_version(resolved, [plan])
     with run_directory() as directory:
         variables = {**plan_variables(directory, plan), **_cap_variables(cap_bytes)}
         code = _run(resolved, {name: value for name, value in variables.items() if value})
@@ -63,6 +62,33 @@ def execute_capped(program: Sequence[str], cap_bytes: int, python: str | None = 
     return _run(resolve_program(program, python), _cap_variables(cap_bytes))
 
 
+def execute_guarded(
+    program: Sequence[str], plans: Sequence[str | os.PathLike[str]], python: str | None = None, *,
+    cap_bytes: int | None = None,
+) -> int:  # fmt: skip
+    """Runs a program whose models are guarded against running out of memory.
+
+    Args:
+        program: its words, as for `ullage.run`.
+        plans: the files of the rungs, from the fastest to the leanest; empty: checkpoints.
+        python: the interpreter of another environment.
+        cap_bytes: the most memory of a GPU that each of its processes may take; None: no cap.
+
+    Returns:
+        Its exit code (128 + the signal that ended it).
+
+    Raises:
+        SpecError: there is no such program.
+        EnvironmentProblem: there is no torch.
+        PlanError: a file is no plan, its plan cannot be a rung, or is for another torch.
+    """
+    resolved = resolve_program(program, python)
+    _check_version(resolved, load_plans(plans))
+    files = tuple(Path(plan).absolute() for plan in plans)
+    variables = GuardVariables(files).to_environment()
+    return _run(resolved, {**variables, **_cap_variables(cap_bytes)})
+
+
 def _cap_variables(cap_bytes: int | None) -> dict[str, str]:
     return {} if cap_bytes is None else {CAP: str(cap_bytes)}
 
@@ -73,3 +99,15 @@ def _run(program: UserProgram, variables: Mapping[str, str]) -> int:
     put_before(environment, "PYTHONPATH", str(SITE_DIR))
     with start(program, environment) as child:
         return child.wait().exit_code
+
+
+def _check_version(program: UserProgram, plans: Sequence[Plan]) -> None:
+    """Raises PlanError if a plan was made for another torch than that of a program."""
+    version = find_version(program.python)
+    for plan in plans:
+        planned = plan.made_for.torch
+        if public_version(version) != public_version(planned):
+            raise PlanError(
+                f"the plan was made for torch {planned}, and {program.python} has {version}; make "
+                "one for this torch with `ullage fit`"
+            )

@@ -1,6 +1,7 @@
-"""Records a training of Lightning's Trainer.
+"""Records a training of Lightning's Trainer, or guards it against running out of memory.
 
 lightning.Trainer(callbacks=[RecordMemory("run.pickle")]).fit(module)
+lightning.Trainer(callbacks=[GuardMemory(["half.json", "all.json"])]).fit(module)
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ try:
 except ImportError:  # the package under its older name
     from pytorch_lightning import Callback
 
+from ullage.callbacks.training_guard import Plans, TrainingGuard
 from ullage.callbacks.training_recording import TrainingRecording
 
 if TYPE_CHECKING:
@@ -45,3 +47,28 @@ class RecordMemory(Callback):  # type: ignore[misc]
         """Writes the file."""
         if stage == "fit":
             self.recording.end()
+
+
+class GuardMemory(Callback):  # type: ignore[misc]
+    """Guards the calls of the modules that `training_step` calls, during `fit`.
+
+    The arguments and errors are those of `ullage.guard_model`.
+    """
+
+    def __init__(self, plans: Plans = None, **options: int) -> None:
+        super().__init__()
+        self.training = TrainingGuard(plans, **options)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begins."""
+        self.training.begin(pl_module, trainer.optimizers)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Ends."""
+        self.training.end()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Ends, for a training that failed."""
+        self.training.end()

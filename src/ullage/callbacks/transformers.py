@@ -1,6 +1,7 @@
-"""Records a training of transformers' Trainer.
+"""Records a training of transformers' Trainer, or guards it against running out of memory.
 
 Trainer(..., callbacks=[RecordMemory("run.pickle")]).train()
+Trainer(..., callbacks=[GuardMemory(["half.json", "all.json"])]).train()
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from transformers import TrainerCallback
 
+from ullage.callbacks.training_guard import Plans, TrainingGuard
 from ullage.callbacks.training_recording import TrainingRecording
 
 if TYPE_CHECKING:
@@ -37,3 +39,31 @@ class RecordMemory(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Writes the file; a training that failed is written when the process ends."""
         self.recording.end()
+
+
+class GuardMemory(TrainerCallback):  # type: ignore[misc]
+    """Guards the calls of the model from the beginning to the end of `train()`.
+
+    The arguments and errors are those of `ullage.guard_model`.
+    """
+
+    def __init__(self, plans: Plans = None, **options: int) -> None:
+        self.training = TrainingGuard(plans, **options)
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: object = None,
+        optimizer: object = None,
+        **_: object,
+    ) -> None:
+        """Begins."""
+        self.training.begin(model, optimizer)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Ends."""
+        self.training.end()

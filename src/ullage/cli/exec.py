@@ -1,4 +1,6 @@
-"""`ullage exec`: runs a program under a plan or a memory cap on the GPU of this machine."""
+"""`ullage exec`: runs a program under a plan or a memory cap, or guarded, on the GPU of this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -19,28 +21,44 @@ _NOT_APPLIED = 3
     "--plan", type=click.Path(path_type=Path), metavar="FILE", help="Plan from `ullage fit`."
 )
 @click.option(
+    "--guard",
+    "is_guarded",
+    is_flag=True,
+    help="Run what runs out of memory again under leaner plans: the plan files between --guard "
+    "and --, or checkpoints.",
+)
+@click.option(
     "--cap",
     metavar="SIZE",
     help="Memory of a GPU that each process may take, its context included.",
 )
 @flags.python
 def exec_command(
-    program: tuple[str, ...], *, plan: Path | None, cap: str | None, python: str | None
-) -> int:
-    """Run a program under a plan or a memory cap on the GPU of this machine.
+    program: tuple[str, ...], *,
+    plan: Path | None, is_guarded: bool, cap: str | None, python: str | None,
+) -> int:  # fmt: skip
+    """Run a program under a plan or a memory cap, or guarded, on the GPU of this machine.
 
     \b
     ullage exec --plan plan.json -- train.py --batch-size 16
+    ullage exec --guard -- train.py
+    ullage exec --guard half.json all.json -- train.py
     ullage exec --cap 20GiB -- train.py --batch-size 16
 
-    Exits as the program does; with 3 where the plan was not applied, or not to the end.
+    With --plan it exits as the program does; with 3 where the plan was not applied, or not to the
+    end. With --guard it exits as the program does.
     """
-    from ullage.api.exec import execute, execute_capped
+    from ullage.api.exec import execute, execute_capped, execute_guarded
     from ullage.techniques.applying.outcome import NEVER
     from ullage.techniques.plan import Plan
     from ullage.units import parse_bytes
 
     cap_bytes = None if cap is None else parse_bytes(cap)
+    if is_guarded:
+        if plan is not None:
+            raise SpecError("--plan and --guard are given; expected one: a plan can be a rung")
+        plans, words = _split(program)
+        return execute_guarded(words, plans, python, cap_bytes=cap_bytes)
     if plan is None:
         if cap_bytes is None:
             raise SpecError("no plan was given; for example: ullage exec --plan plan.json -- ...")
@@ -51,3 +69,11 @@ def exec_command(
     more = "" if outcome.is_refused else f"; {NEVER}"
     say(f"ullage: {outcome.failure}{more}", is_aside=True)
     return _NOT_APPLIED
+
+
+def _split(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The files of plans before "--", and the program after it."""
+    if "--" not in words:
+        return (), words
+    index = words.index("--")
+    return words[:index], words[index + 1 :]

@@ -43,6 +43,7 @@ PLAN_NOTES: Final = "ULLAGE_PLAN_NOTES"
 DESCRIBE: Final = "ULLAGE_DESCRIBE"
 REPLAY: Final = "ULLAGE_REPLAY"
 CAP: Final = "ULLAGE_CAP"
+GUARD: Final = "ULLAGE_GUARD"
 
 WARM: Final = "ULLAGE_WARM"
 PREFORK: Final = "ULLAGE_PREFORK"
@@ -219,6 +220,12 @@ VARIABLES: Final = (
     Variable(DESCRIBE, "1: the model is described with all its modules", _LAUNCH, (_SCRIPT,)),
     Variable(
         REPLAY, "1: the plan is replayed on the CPU in place of the training", _LAUNCH, (_SCRIPT,)
+    ),
+    Variable(
+        GUARD,
+        "the models that a process trains are guarded: the files of its rungs, a JSON list",
+        ("api/exec.py",),
+        (_SITE, "runtime/calls/unmodified.py"),
     ),
     Variable(
         WARM,

@@ -68,6 +68,19 @@ class Guard:
         """The rung that is applied; 0 is the program as it is."""
         return self._ladder.rung
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is in its `with` block, or a decorated function has been called."""
+        return self._is_open
+
+    def __call__(self, fn: Callable[..., Result]) -> Callable[..., Result]:
+        """As a decorator: each call of the function is a step of the guard, which opens with the
+        first, and ends with the process or by `close()` of the decorated function.
+        """
+        from ullage.runtime.decorator import decorated
+
+        return decorated(self, fn)
+
     def __enter__(self) -> Guard:
         import torch
 

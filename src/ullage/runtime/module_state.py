@@ -86,7 +86,8 @@ class Buffers:
         with torch.no_grad():
             for copies, buffers in pairs.values():
                 if back:
-                    torch._foreach_copy_(buffers, copies)
+                    # Past version counters: graphs of earlier calls may have saved the buffers.
+                    torch._foreach_copy_([buffer.data for buffer in buffers], copies)
                 else:
                     torch._foreach_copy_(copies, buffers)
 
@@ -115,11 +116,12 @@ class Buffers:
                     "none before it, so there is no copy of it; the step cannot be run again"
                 )
 
-    def rewind(self) -> None:
+    def rewind(self, *, keeps_new: bool = False) -> None:
         """Puts the buffers back, and what was in them."""
-        for module, size in zip(self._modules, self._sizes, strict=True):
-            for name in [*module._buffers][size:]:
-                del module._buffers[name]
+        if not keeps_new:
+            for module, size in zip(self._modules, self._sizes, strict=True):
+                for name in [*module._buffers][size:]:
+                    del module._buffers[name]
         for owner, name, buffer in self._places:
             owner[name] = buffer
         self._copy(back=True)
@@ -187,13 +189,14 @@ class Attributes:
                     "memory; the step cannot be run again"
                 )
 
-    def rewind(self) -> None:
+    def rewind(self, *, keeps_new: bool = False) -> None:
         """Restores numbers and strings, and removes what was added."""
         for owner, is_training in zip(self._all, self._training, strict=True):
             owner["training"] = is_training
-        for owner, length in zip(self._owners, self._lengths, strict=True):
-            for name in [*owner][length:]:
-                del owner[name]
+        if not keeps_new:
+            for owner, length in zip(self._owners, self._lengths, strict=True):
+                for name in [*owner][length:]:
+                    del owner[name]
         for (owner, name), value in zip(self._slots, self._values, strict=True):
             if value is not _OTHER and owner.get(name) is not value:
                 owner[name] = value

@@ -20,6 +20,7 @@ from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
 from ullage.runtime.before_step import Before
+from ullage.runtime.closure import watch_closure
 from ullage.runtime.failure import Failure, release, take_failure
 from ullage.runtime.first_versions import first_versions, raw_step
 from ullage.runtime.progress import Progress
@@ -117,6 +118,11 @@ class GuardedOptimizer:
     def _step(self, inner: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         self._before_step()
         before = self._take()
+        closure = None
+        if arguments or keywords:
+            closure, arguments, keywords = watch_closure(
+                self._optimizer, arguments, keywords, self._take
+            )
         try:
             result = inner(*arguments, **keywords)
         except torch.OutOfMemoryError as error:
@@ -126,7 +132,10 @@ class GuardedOptimizer:
             self.has_run = True
             return result
         release(torch)
-        has_closure = bool(arguments or any(value is not None for value in keywords.values()))
+        others = {**keywords, "closure": None} if closure and closure.has_run_once else keywords
+        has_closure = any(value is not None for value in (*arguments, *others.values()))
+        if closure and not has_closure:
+            before = closure.before
         if has_closure or _code_of(self._optimizer) not in failure.codes:
             self._refuse_if_changed(before, "what failed is a closure or a hook of its step")
             raise torch.OutOfMemoryError(failure.message)
@@ -150,7 +159,7 @@ class GuardedOptimizer:
         self._run_post_hooks(arguments, keywords)
         self.has_run = True
         self._on_recovery(failure)
-        return None
+        return closure.result if closure else None
 
     def _take(self) -> Before:
         optimizer = self._optimizer

@@ -1,8 +1,9 @@
 """Trains with batches of which every third is long, and fits only when the blocks are checkpointed.
 
-long_batch.py SOURCE_OF_ULLAGE guarded|plain STEPS [accumulated]
+long_batch.py SOURCE_OF_ULLAGE guarded|calls|plain STEPS [accumulated]
 
 "accumulated": a short micro-batch comes before each batch, and its gradients are there.
+"calls": the loop is as without a guard, and the calls of the model are guarded.
 The last line is a document: what the allocator had after each step, and what the guard did.
 """
 
@@ -75,12 +76,13 @@ def main():
         return loss.detach()
 
     said = io.StringIO()
-    guard = ullage.guard(model, optimizer, calm_steps=1) if how == "guarded" else None
+    kinds = {"guarded": ullage.guard, "calls": ullage.guard_model}
+    guard = kinds[how](model, optimizer, calm_steps=1) if how in kinds else None
     rows = []
     with contextlib.redirect_stderr(said), guard or contextlib.nullcontext():
         for number in range(steps):
             length = LONG if number % 3 == 2 else SHORT
-            run = step if guard is None else functools.partial(guard.step, step)
+            run = functools.partial(guard.step, step) if how == "guarded" else step
             if is_accumulated:
                 run(SHORT, is_last=False)
             torch.cuda.synchronize()

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from ullage.protocol import variables
-from ullage.protocol.run import LoneRank, PlanVariables, Platform, RunVariables
+from ullage.protocol.run import (
+    GuardVariables,
+    LoneRank,
+    PlanVariables,
+    Platform,
+    RunVariables,
+)
 from ullage.protocol.variables import VARIABLES, device_property
 
 PLAIN = RunVariables(Path("/run"))
@@ -77,7 +83,7 @@ def test_each_variable_is_declared_once() -> None:
     sent = FULL.to_environment().keys() | PLAN.to_environment().keys()
     others = {
         variables.RECORD, variables.COMPLETION, variables.WARM, variables.PREFORK,
-        variables.RECORDING,
+        variables.RECORDING, variables.GUARD,
     }  # fmt: skip
     assert sent | others == set(names) and not sent & others
 
@@ -97,3 +103,9 @@ def test_the_names_cost_a_process_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_the_files_of_a_guard_come_back() -> None:
+    guard = GuardVariables((Path("/plans/half plan.json"), Path("/plans/all.json")))
+    assert GuardVariables.from_environment(guard.to_environment()) == guard
+    assert GuardVariables.from_environment({}) == GuardVariables()

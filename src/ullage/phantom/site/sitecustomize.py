@@ -1,5 +1,5 @@
-"""Found by every Python process under `ullage run` and `ullage exec`: starts the watching, or has a
-plan applied and a cap set, then steps aside.
+"""Found by every Python process under `ullage run` and `ullage exec`: starts the watching, has a
+plan applied, a cap set, or the models guarded, then steps aside.
 
 It runs in the user's interpreter, where ullage may not be installed: the package is loaded by its
 path, and nothing is added to the module search path.
@@ -64,7 +64,8 @@ elif "ULLAGE_RECORDING" in os.environ:
 
     start_recording()
 elif "ULLAGE_CAP" in os.environ or (
-    "ULLAGE_PLAN" in os.environ and "ULLAGE_PHANTOM" not in os.environ
+    ("ULLAGE_PLAN" in os.environ or "ULLAGE_GUARD" in os.environ)
+    and "ULLAGE_PHANTOM" not in os.environ
 ):
     _load_ullage()
     if "ULLAGE_CAP" in os.environ:
@@ -75,4 +76,8 @@ elif "ULLAGE_CAP" in os.environ or (
         from ullage.techniques.applying.script import start as apply_plan
 
         apply_plan()
+    elif "ULLAGE_GUARD" in os.environ and "ULLAGE_PHANTOM" not in os.environ:
+        from ullage.runtime.calls.unmodified import start as guard_models
+
+        guard_models()
 _run_next()

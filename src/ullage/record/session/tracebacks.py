@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from types import TracebackType
 
 from ullage.record.owners.source_location import is_ours
@@ -41,3 +42,16 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     ):
         traceback_type.tb_next = following
     return traceback_types[0]
+
+
+def show_clean_tracebacks() -> None:
+    """From now on an uncaught exception is shown as it would be without ullage."""
+    show = sys.excepthook
+
+    def clean_and_show(
+        kind: type[BaseException], error: BaseException, _traceback: TracebackType | None
+    ) -> None:
+        clean_tracebacks(error)
+        show(kind, error, error.__traceback__)
+
+    sys.excepthook = clean_and_show

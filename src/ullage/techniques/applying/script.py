@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
@@ -26,7 +25,7 @@ from ullage.protocol.variables import RUN_DIR
 from ullage.record import torch_internals
 from ullage.record.owners.module_trees import live_owners, outermost, paths
 from ullage.record.session.import_hooks import on_import
-from ullage.record.session.tracebacks import clean_tracebacks
+from ullage.record.session.tracebacks import show_clean_tracebacks
 from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.applying.changes import Changes
 from ullage.techniques.applying.moves import start_techniques, watch_moves
@@ -87,15 +86,7 @@ def start() -> None:
     """Applies the plan in this process once it imports torch."""
     environment = dict(os.environ)
     on_import("torch", lambda torch: install_from(environment, torch))
-    show = sys.excepthook
-
-    def clean_and_show(
-        kind: type[BaseException], error: BaseException, _traceback: TracebackType | None
-    ) -> None:
-        clean_tracebacks(error)
-        show(kind, error, error.__traceback__)
-
-    sys.excepthook = clean_and_show
+    show_clean_tracebacks()
 
 
 class Watch:

@@ -1,0 +1,172 @@
+"""Backward in two parts: first that of the script, up to the outputs of the model's calls, then
+that of the model, which can be run again.
+
+The sums in the gradients are those of one backward: all calls of a model that it reaches run in
+one, in which what a failed try has summed already is left out (runtime/again.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from ullage.errors import GuardError
+from ullage.runtime.again import Again
+from ullage.runtime.calls.graph import Reach, look
+from ullage.runtime.calls.model_guard import ModelGuard, refusal
+from ullage.runtime.calls.record import CallRecord
+from ullage.runtime.failure import Failure, release, take_failure
+
+Native = Callable[..., None]
+_SCRIPT = "the script's own part of backward, such as the loss, is not run again"
+_HALF = "; gradients have a part of the step's sums: zero them"
+
+
+class Backward:
+    """One backward that reaches calls of models.
+
+    Args:
+        native: `torch.autograd.backward`.
+        reach: what it leads to.
+        retains: whether the graph is kept.
+    """
+
+    def __init__(self, native: Native, reach: Reach, *, retains: bool) -> None:
+        self._native = native
+        self._reach = reach
+        self._retains = retains
+        self._parts = [
+            _ModelPart(native, guard, [each for each in reach.records if each.owner is guard],
+                       retains=retains)
+            for guard in dict.fromkeys(record.owner for record in reach.records)
+        ]  # fmt: skip
+
+    def run(self, tensors: Sequence[Any], grad_tensors: Any) -> None:
+        """Runs both parts.
+
+        Raises:
+            torch.OutOfMemoryError: one of them has run out of memory, and was not recovered.
+        """
+        failure = self._run_script_part(tensors, grad_tensors)
+        if failure is not None:
+            self._run_script_part_again(tensors, grad_tensors, failure)
+        for part in self._parts:
+            part.run(failure)
+
+    def _run_script_part(self, tensors: Sequence[Any], grad_tensors: Any) -> Failure | None:
+        """Runs it up to the anchors: the records then have the gradients of their outputs."""
+        records = self._reach.records
+        inputs = [*self._reach.leaves, *(record.anchor for record in records)]
+        for record in records:
+            record.is_stopping = True
+        try:
+            self._native(tensors, grad_tensors, self._retains, inputs=inputs)
+        except torch.OutOfMemoryError as error:
+            return take_failure(error)
+        finally:
+            for record in records:
+                record.is_stopping = False
+        return None
+
+    def _run_script_part_again(
+        self, tensors: Sequence[Any], grad_tensors: Any, failure: Failure
+    ) -> None:
+        """Where the script's part has saved nothing, and sums nothing itself, it is run once more
+        when the graphs of the models are let go.
+        """
+        has_hooks = any(each._backward_hooks for each in tensors)
+        if self._reach.leaves or self._reach.has_functions or has_hooks:
+            raise refusal(failure, _SCRIPT)
+        for part in self._parts:
+            part.let_go(failure)
+        try:
+            second = self._run_script_part(tensors, grad_tensors)
+        except RuntimeError:  # what it had saved is gone
+            raise refusal(failure, _SCRIPT) from None
+        if second is not None:
+            raise refusal(second, _SCRIPT)
+
+
+class _ModelPart:
+    """The backward of a model's calls."""
+
+    def __init__(
+        self, native: Native, guard: ModelGuard, records: Sequence[CallRecord], *, retains: bool
+    ) -> None:
+        self._native = native
+        self._guard = guard
+        self._records = records
+        self._retains = retains
+
+    def run(self, failure: Failure | None) -> None:
+        """Runs it, and again under a leaner plan where it runs out of memory.
+
+        Args:
+            failure: of the script's part, for which the graph was let go.
+        """
+        for record in self._records:
+            record.check_outputs()
+        self._guard.gradients.take()
+        if failure is None:
+            failure = self._try(self._run_once)
+        if failure is not None:
+            self._recover(failure)
+        if not self._retains:
+            for record in self._records:
+                record.finish()
+
+    def let_go(self, failure: Failure) -> None:
+        """Lets go of what the calls have saved for backward."""
+        outputs = [output for record in self._records for output in record.outputs or ()]
+        reach = look(outputs)
+        if reach.records or not all(map(self._guard.knows, reach.leaves)):
+            raise refusal(failure, "the model's graph leads to tensors that are not its parameters")
+        del outputs, reach
+        for record in self._records:
+            record.let_go()
+        release(torch)
+
+    def _try(self, run: Callable[[], None]) -> Failure | None:
+        try:
+            run()
+        except torch.OutOfMemoryError as error:
+            return take_failure(error)
+        return None
+
+    def _run_once(self) -> None:
+        pairs = [pair for record in self._records for pair in record.pairs()]
+        if pairs:
+            outputs, gradients = zip(*pairs, strict=True)
+            self._native(outputs, gradients, self._retains)
+
+    def _run_again(self) -> None:
+        self._guard.run_again(self._records)
+        progress = self._guard.gradients.progress
+        with nullcontext() if progress is None else Again(progress, is_closed=False):
+            self._run_once()
+
+    def _recover(self, failure: Failure) -> None:
+        """Runs the calls and their backward again, on one rung after another."""
+        gradients, ladder = self._guard.gradients, self._guard.ladder
+        first, second = ladder.rung, failure
+        try:
+            for rung in range(first + 1, len(ladder)):
+                self.let_go(second)
+                gradients.rewind()
+                ladder.go_to(rung)
+                failed = self._try(self._run_again)
+                if failed is None:
+                    gradients.check()
+                    self._guard.note_recovery("backward", failure)
+                    return
+                second = failed
+            gradients.rewind()
+            raise self._guard.give_up(second, first)
+        except GuardError as error:
+            half = _HALF if gradients.is_incomplete else ""
+            raise refusal(second, f"{error}{half}") from None
+        finally:
+            gradients.drop_stand_ins()

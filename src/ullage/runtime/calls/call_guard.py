@@ -1,0 +1,367 @@
+"""`ullage.guard_model`: recovers a training from running out of memory at the calls of its model,
+in a script that does not know of it.
+
+    with ullage.guard_model(model, optimizer):
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+
+A call of the model that runs out of memory is run again under a leaner plan, a backward by running
+the call again, and the optimizer's step is finished. What the script does in between is not run
+again. docs/guide/guard.md says what is recovered and what is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakSet, ref
+
+from ullage.errors import PlanError, SpecError
+from ullage.record.owners.module_trees import class_name, live_owners, outermost
+from ullage.runtime.calls.activity import Activity
+from ullage.runtime.calm import Calm
+from ullage.runtime.failure import Failure, say
+from ullage.runtime.ladder import Ladder, choose_plans, load_plans
+from ullage.techniques.applying.apply import unwrap_optimizers
+from ullage.techniques.applying.changes import Changes
+
+if TYPE_CHECKING:
+    from ullage.runtime.calls.model_guard import ModelGuard
+    from ullage.runtime.optimizer_step import GuardedOptimizer
+    from ullage.techniques.plan import Plan
+
+_CALM_STEPS = 100
+_OPEN: list[CallGuard] = []
+_REPLICATED = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
+
+
+class CallGuard:
+    """Guards the calls of models, and the steps of optimizers; see `guard_model`.
+
+    Args:
+        plans: the rungs; None: checkpoints.
+        calm_steps: after so many steps that need less memory it goes back up.
+        optimizers: whose models are guarded; more can be added.
+
+    Attributes:
+        num_steps: steps of optimizers.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[Plan] | None = None,
+        calm_steps: int = _CALM_STEPS,
+        optimizers: Sequence[Any] = (),
+    ) -> None:
+        if calm_steps < 1:
+            raise SpecError(f"calm_steps={calm_steps} is no number of steps; expected 1 or more")
+        self.num_steps = 0
+        self._plans = plans
+        self._calm_steps = calm_steps
+        self._first = tuple(optimizers)
+        # A script may drop a model and its optimizer, and train others.
+        self._optimizers: WeakKeyDictionary[Any, ref[GuardedOptimizer]] = WeakKeyDictionary()
+        self._guards: WeakKeyDictionary[Any, ref[ModelGuard]] = WeakKeyDictionary()
+        self._unused: WeakSet[Any] = WeakSet()  # optimizers without a step
+        self._settled: WeakSet[Any] = WeakSet()
+        self._has_models = False
+        self._changes = Changes()
+        self._looking: Changes | None = None
+        self._activity = Activity()
+
+    def __enter__(self) -> CallGuard:
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def num_recoveries(self) -> int:
+        """Calls, backward passes and optimizer steps that ran out of memory and were completed."""
+        return self._activity.num_recoveries
+
+    @property
+    def rung(self) -> int:
+        """The leanest rung that is applied to a model; 0: every program as it is."""
+        return max((guard.ladder.rung for guard in self._live_guards()), default=0)
+
+    def _live_guards(self) -> list[ModelGuard]:
+        return [guard for each in self._guards.values() if (guard := each()) is not None]
+
+    def _live_optimizers(self) -> list[GuardedOptimizer]:
+        return [each for link in self._optimizers.values() if (each := link()) is not None]
+
+    def open(self) -> None:
+        """Begins.
+
+        Raises:
+            SpecError: another one is open.
+        """
+        import torch
+
+        if _OPEN:
+            raise SpecError("a guard of the calls of models is open already; close it first")
+        _OPEN.append(self)
+        native = torch.autograd.backward
+        self._changes.set(torch.autograd, "backward", self._guarding(native))
+        for optimizer in self._first:
+            self.add_optimizer(optimizer)
+
+    def close(self) -> None:
+        """Ends: nothing is left on models, optimizers or torch. A second call does nothing."""
+        if self not in _OPEN:
+            return
+        _OPEN.remove(self)
+        self._stop_looking()
+        for guard in self._live_guards():
+            guard.detach()
+        for optimizer in self._live_optimizers():
+            optimizer.detach()
+        self._changes.undo()
+        self.say_count()
+
+    def say_count(self) -> None:
+        """Says how many recoveries there were, if a model was guarded."""
+        if self._has_models:
+            say(f"{self.num_recoveries} recoveries in {self.num_steps} steps")
+
+    def add_optimizer(self, optimizer: Any) -> None:
+        """Guards the steps of an optimizer, and the models that have its parameters."""
+        from ullage.runtime.optimizer_step import GuardedOptimizer
+
+        if optimizer in self._optimizers:
+            return
+        guarded = GuardedOptimizer(optimizer, self._note_finished)
+        guarded.attach()
+        self._optimizers[optimizer] = ref(guarded)  # which its `step` holds
+        self._unused.add(optimizer)
+        self._changes.hook(optimizer.register_step_post_hook(self._end_step))
+        self._look()
+
+    def _end_step(self, stepped: Any, *_: Any) -> None:
+        self.num_steps += 1
+        for optimizer in self._live_optimizers():
+            optimizer.begin()
+        for guard in self._live_guards():
+            guard.end_step()
+        self._unused.discard(stepped)
+        if not self._unused:
+            self._stop_looking()
+
+    def _note_finished(self, failure: Failure) -> None:
+        self._activity.num_recoveries += 1
+        say(f"out of memory in the optimizer ({failure.text}): finished its step")
+
+    def _look(self) -> None:
+        """Looks at each call of a module until each optimizer has done a step."""
+        import torch
+
+        if self._looking is None:
+            self._looking = Changes()
+            kind = torch.nn.Module
+            self._looking.set(kind, "__call__", self._meeting(kind.__call__))
+
+    def _stop_looking(self) -> None:
+        if self._looking is not None:
+            self._looking.undo()
+            self._looking = None
+
+    def _meeting(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def meet_and_call(module: Any, *arguments: Any, **keywords: Any) -> Any:
+            if self._is_new(module):
+                self._meet(module)
+            return call(module, *arguments, **keywords)
+
+        meet_and_call._torchdynamo_inline = call  # type: ignore[attr-defined]
+        return meet_and_call
+
+    def _is_new(self, module: Any) -> bool:
+        """Whether the script calls a module that is trained, and that was not met yet."""
+        import torch
+
+        if module in self._settled or not torch.is_grad_enabled():
+            return False
+        if not self._activity.is_idle or torch.compiler.is_compiling():
+            return False
+        return bool(self._optimizers_of(module))
+
+    def _optimizers_of(self, module: Any) -> list[Any]:
+        own = set(map(id, module.parameters()))
+        return [
+            optimizer
+            for optimizer in list(self._optimizers)
+            if any(id(each) in own for group in optimizer.param_groups for each in group["params"])
+        ]
+
+    def _meet(self, module: Any) -> None:
+        """Guards a module, and describes what is done for its model."""
+        import torch
+
+        top = outermost(module, live_owners(torch)[0])
+        link = self._guards.get(top)
+        guard = None if link is None else link()
+        if guard is None:
+            guard = self._make_guard(top)
+            if guard is None:
+                self._settled.update(top.modules())
+                return
+            self._guards[top] = ref(guard)  # which the module holds
+        self._settled.add(module)
+        guard.attach(module)
+
+    def _make_guard(self, top: Any) -> ModelGuard | None:
+        from ullage.runtime.calls.model_guard import ModelGuard
+
+        optimizers = self._optimizers_of(top)
+        reason = why_not(top)
+        if reason is not None:
+            say(f"{class_name(top)} is not guarded: {reason}")
+            return None
+        try:
+            ladder = self._make_ladder(top, optimizers)
+        except PlanError as error:
+            if self._plans is not None:
+                raise
+            say(f"{class_name(top)} is not guarded: {error}")
+            return None
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        parameters = [*top.parameters(), *(each for group in groups for each in group["params"])]
+        unique = [*{id(parameter): parameter for parameter in parameters}.values()]
+        self._describe(top, ladder)
+        self._has_models = True
+        return ModelGuard(top, unique, ladder, calm=Calm(self._calm_steps), activity=self._activity)
+
+    def _make_ladder(self, top: Any, optimizers: list[Any]) -> Ladder:
+        """The rungs of a model.
+
+        Raises:
+            PlanError: a plan is for another program, or there are no repeated blocks.
+        """
+        plans = [plan for plan in self._plans or () if plan.made_for.model == class_name(top)]
+        if self._plans and not plans:
+            say(f"the plans are for {self._plans[0].made_for.model}, not for {class_name(top)}")
+        chosen = plans or choose_plans(top, optimizers)
+        ladder = Ladder(chosen, top, optimizers, is_default=not plans)
+        ladder.check()
+        return ladder
+
+    def _describe(self, top: Any, ladder: Ladder) -> None:
+        say(f"{class_name(top)}: {ladder.text}")
+        for proof in ladder.proofs:
+            say(proof)
+        say(
+            "run again are the model's calls, their backward, and the rest of an optimizer's step; "
+            "not what the script does in between, such as a loss, clipping, or a moving average"
+        )
+        for optimizer in self._live_optimizers():
+            if optimizer.reason is not None:
+                say(f"not recovered: {optimizer.reason}")
+
+    def _guarding(self, native: Callable[..., None]) -> Callable[..., None]:
+        """Backward, of which the model's part can be run again."""
+        parameters = inspect.signature(native)
+
+        @functools.wraps(native)
+        def backward(*arguments: Any, **keywords: Any) -> None:
+            values = parameters.bind(*arguments, **keywords).arguments
+            tensors, weights = values.pop("tensors"), values.pop("grad_tensors", None)
+            retains = bool(values.pop("retain_graph", None))
+            # Higher orders, and gradients of some inputs alone, go past the guard.
+            is_plain = all(value is None or value is False for value in values.values())
+            is_guarded = is_plain and self._activity.is_idle
+            with self._activity.busy():
+                run = self._prepare(native, tensors, retains=retains) if is_guarded else None
+                if run is None:
+                    native(*arguments, **keywords)
+                else:
+                    run(weights)
+
+        return backward
+
+    def _prepare(
+        self,
+        native: Callable[..., None],
+        tensors: Any,
+        *,
+        retains: bool,
+    ) -> Callable[[Any], None] | None:
+        """What runs a backward that leads to calls of models; None where it does not."""
+        import torch
+
+        from ullage.runtime.calls.backward import Backward
+        from ullage.runtime.calls.graph import look
+
+        roots = [tensors] if isinstance(tensors, torch.Tensor) else [*tensors]
+        if not all(isinstance(root, torch.Tensor) for root in roots):
+            return None
+        reach = look(roots)
+        if not reach.records or any(record.anchor is None for record in reach.records):
+            return None
+        for record in reach.records:
+            if any(record.owner.owns(record, leaf) for leaf in reach.leaves):
+                record.owner.say_once(
+                    "only forward is run again where the script uses the model's parameters, or "
+                    "tensors from within its graph, in its loss"
+                )
+                return None
+        return functools.partial(Backward(native, reach, retains=retains).run, roots)
+
+
+def guard_model(
+    model: Any,
+    optimizer: Any,
+    *,
+    plans: Iterable[Plan | str | PathLike[str]] | None = None,
+    calm_steps: int = _CALM_STEPS,
+) -> CallGuard:
+    """A guard for a training loop that stays as it is: a context manager, in which the calls of a
+    model, their backward and the optimizer's step are run again when they run out of memory.
+
+    Args:
+        model: the `nn.Module`, in one process, not compiled.
+        optimizer: a `torch.optim.Optimizer`, or a list of several; wrappers of Accelerate too.
+        plans: the rungs below the program as it is, from the fastest to the leanest: plans, or
+            files of plans. None: checkpoints on every other block, then on every block, of which
+            nothing is proved.
+        calm_steps: after so many steps without an error that need less memory the guard goes back
+            up one rung.
+
+    Raises:
+        SpecError: several ranks, a compiled or replicated model, or an invalid number of steps.
+        PlanError: a plan cannot be a rung.
+    """
+    reason = why_not(model)
+    if reason is not None:
+        raise SpecError(f"{class_name(model)} cannot be guarded: {reason}")
+    loaded = None if plans is None else load_plans(plans)
+    return CallGuard(loaded, calm_steps, unwrap_optimizers(optimizer))
+
+
+def why_not(top: Any) -> str | None:
+    """Why the calls of a model cannot be guarded; None if they can."""
+    import torch
+
+    distributed = torch.distributed
+    has_ranks = distributed.is_available() and distributed.is_initialized()
+    if has_ranks and distributed.get_world_size() > 1:
+        return "several ranks are not supported yet"
+    for module in top.modules():
+        is_compiled = getattr(module, "_compiled_call_impl", None) is not None
+        if is_compiled or type(module).__name__ in ("OptimizedModule", "ScriptModule"):
+            return "it is compiled, and would be compiled anew for each rung"
+        if type(module).__name__ in _REPLICATED:
+            return f"{type(module).__name__} is not supported yet"
+    return None

@@ -1,0 +1,39 @@
+"""A guard as a decorator.
+
+@ullage.guard(model, optimizer)
+def train_step(batch): ...
+
+for batch in loader:
+    loss = train_step(batch)
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from ullage.runtime.guard import Guard
+
+Result = TypeVar("Result")
+
+
+def decorated(guard: Guard, fn: Callable[..., Result]) -> Callable[..., Result]:
+    """A function whose calls are steps of a guard; it has the guard as `guard`, and `close`."""
+
+    @functools.wraps(fn)
+    def step(*batch: Any, **keywords: Any) -> Result:
+        if not guard.is_open:
+            guard.__enter__()
+            atexit.register(close)
+        return guard.step(fn, *batch, **keywords)
+
+    def close() -> None:
+        atexit.unregister(close)
+        if guard.is_open:
+            guard.__exit__(None, None, None)
+
+    step.guard, step.close = guard, close  # type: ignore[attr-defined]
+    return step

@@ -1,0 +1,431 @@
+"""What a guard of the calls of a model does in programs of several kinds; prints an answer each."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import sys
+
+import torch
+from contract import ConvNet, fail, marks, raised
+from torch import nn
+from torch.nn import functional as F
+from training import Faults, differences
+
+import ullage
+
+SCENARIOS = {}
+
+
+def scenario(function):
+    """Enters a scenario."""
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def adamw(parameters):
+    """An AdamW."""
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+def sgd(parameters):
+    """An SGD, which does not enlarge rounding errors."""
+    return torch.optim.SGD(parameters, lr=1e-2)
+
+
+class Program:
+    """A model, its optimizer, and what a script counts."""
+
+    def __init__(self, make=ConvNet, optimizer=adamw):
+        torch.manual_seed(1)
+        self.model = make()
+        self.optimizer = optimizer(self.model.parameters())
+        self.said = io.StringIO()
+        self.num_draws = self.num_losses = 0
+
+    def draw(self):
+        """A batch."""
+        self.num_draws += 1
+        return torch.randn(2, 3, 8, 8), torch.randint(5, (2,))
+
+    def loss(self, logits, targets):
+        """The mean loss."""
+        self.num_losses += 1
+        return F.cross_entropy(logits, targets)
+
+    def state(self):
+        """Model, gradients, optimizer, generator."""
+        return {
+            **{name: each.clone() for name, each in self.model.state_dict().items()},
+            **{f"gradient {name}": None if each.grad is None else each.grad.clone()
+               for name, each in self.model.named_parameters()},
+            **{
+                f"{index} {name}": each.clone()
+                for index, state in enumerate(self.optimizer.state.values())
+                for name, each in state.items()
+            },
+            "generator": torch.get_rng_state(),
+        }  # fmt: skip
+
+    def guarded(self, **options):
+        """A guard for it, which speaks to `said`."""
+        return ullage.guard_model(self.model, self.optimizer, **options)
+
+
+def compare(step, make=ConvNet, errors=(None,), steps=2):
+    """Runs steps without and with a guard, and with errors at some operations of the second step:
+    how many ends were equal, what else there was, and what the guard said.
+    """
+
+    def run(is_guarded, numbers):
+        program = Program(make)
+        faults = Faults(numbers)
+        guard = program.guarded() if is_guarded else contextlib.nullcontext()
+        with contextlib.redirect_stderr(program.said), guard:
+            for index in range(steps):
+                last = index == steps - 1
+                with faults if last else contextlib.nullcontext():
+                    step(program)
+        return program, faults, getattr(guard, "num_recoveries", 0)
+
+    plain, _, _ = run(False, None)
+    calm, faults, _ = run(True, None)
+    answers = {"calm": differences(calm.state(), plain.state()), "equal": 0, "refused": 0}
+    answers["draws"] = [calm.num_draws, plain.num_draws, calm.num_losses, plain.num_losses]
+    answers["said"] = calm.said.getvalue()
+    for part in errors:
+        numbers = faults.allocating if part is None else faults.allocating[::part]
+        for number in numbers:
+            try:
+                program, _, count = run(True, [number])
+            except torch.OutOfMemoryError:
+                answers["refused"] += 1
+                continue
+            wrong = differences(program.state(), plain.state())
+            wrong += ["loss ran twice"] * (program.num_losses != plain.num_losses)
+            if wrong:
+                answers.setdefault("wrong", []).append([number, count, *wrong[:3]])
+            answers["equal"] += count == 1 and not wrong
+    return answers
+
+
+@scenario
+def two_calls_of_one_backward():
+    """The gradients of both are summed before they are added."""
+
+    def step(program):
+        first, second = program.draw(), program.draw()
+        one, two = program.model(first[0]), program.model(second[0])
+        (program.loss(one, first[1]) + program.loss(two, second[1])).backward()
+        program.optimizer.step()
+
+    return compare(step, errors=(9,))
+
+
+@scenario
+def a_graph_that_is_kept():
+    """Two losses of one call, one backward after the other."""
+
+    def step(program):
+        inputs, targets = program.draw()
+        logits = program.model(inputs)
+        program.loss(logits, targets).backward(retain_graph=True)
+        logits.square().mean().backward()
+        program.optimizer.step()
+        program.optimizer.zero_grad()
+
+    return compare(step, errors=(9,))
+
+
+@dataclasses.dataclass
+class Output:
+    """What some models return."""
+
+    hidden: torch.Tensor
+    rest: dict
+    name: str = "output"
+
+
+class Structured(ConvNet):
+    """Returns an object with tensors within dicts and lists, one of them twice."""
+
+    def forward(self, images):
+        """An Output."""
+        logits = super().forward(images)
+        hidden = logits * 2
+        return Output(hidden, {"logits": [logits, hidden], "count": 3, "targets": (images,)})
+
+
+@scenario
+def outputs_of_all_kinds():
+    """Dataclass, dict, list, the same tensor twice, an input, changed in place by the script."""
+
+    def step(program):
+        inputs, targets = program.draw()
+        output = program.model(inputs)
+        assert output.rest["logits"][1] is output.hidden
+        assert output.rest["targets"][0] is inputs
+        logits = output.rest["logits"][0]
+        logits /= 2.0
+        (program.loss(logits, targets) + output.hidden.mean()).backward()
+        program.optimizer.step()
+
+    return compare(step, Structured, errors=(9,))
+
+
+@scenario
+def higher_orders():
+    """A gradient penalty by torch.autograd.grad, which goes past the guard."""
+
+    def step(program):
+        inputs, targets = program.draw()
+        loss = program.loss(program.model(inputs), targets)
+        gradients = torch.autograd.grad(loss, [*program.model.parameters()], create_graph=True)
+        penalty = sum(each.square().sum() for each in gradients)
+        (loss + penalty).backward()
+        program.optimizer.step()
+
+    return close(step)
+
+
+@scenario
+def gradients_of_some_parameters():
+    """torch.autograd.grad alone."""
+
+    def step(program):
+        inputs, targets = program.draw()
+        loss = program.loss(program.model(inputs), targets)
+        parameters = [*program.model.head.parameters()]
+        for parameter, gradient in zip(
+            parameters, torch.autograd.grad(loss, parameters), strict=True
+        ):
+            parameter.grad = gradient
+        program.optimizer.step()
+
+    return compare(step, errors=())
+
+
+@scenario
+def parameters_in_the_loss():
+    """A penalty on the weights: the script's own graph leads to them."""
+
+    def step(program):
+        inputs, targets = program.draw()
+        loss = program.loss(program.model(inputs), targets)
+        loss = loss + 1e-3 * sum(each.square().sum() for each in program.model.parameters())
+        loss.backward()
+        program.optimizer.step()
+
+    return close(step)
+
+
+def close(step):
+    """The largest difference from the same steps without a guard, and what the guard said."""
+    ends = []
+    for is_guarded in (False, True):
+        program = Program(optimizer=sgd)
+        guard = program.guarded() if is_guarded else contextlib.nullcontext()
+        with contextlib.redirect_stderr(program.said), guard:
+            for _ in range(2):
+                step(program)
+                program.optimizer.zero_grad()
+        ends.append(program)
+    pairs = zip(ends[0].model.parameters(), ends[1].model.parameters(), strict=True)
+    largest = max((one - two).abs().max().item() for one, two in pairs)
+    return {"largest": largest, "said": ends[1].said.getvalue()}
+
+
+@scenario
+def an_evaluation_between():
+    """Calls without gradients, in evaluation mode, between a call and its backward."""
+
+    def step(program):
+        inputs, targets = program.draw()
+        logits = program.model(inputs)
+        with torch.no_grad():
+            program.model.eval()
+            program.model(inputs)
+            program.model.train()
+        torch.rand(3)
+        program.loss(logits, targets).backward()
+        program.optimizer.step()
+
+    return compare(step, errors=(9,))
+
+
+@scenario
+def a_generator_and_its_critic():
+    """Two models, of which one is called with what the other made."""
+
+    def train(is_guarded):
+        torch.manual_seed(1)
+        maker, critic = ConvNet(), nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1))
+        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (maker, critic)]
+        guard = ullage.guard_model(maker, optimizers) if is_guarded else contextlib.nullcontext()
+        with contextlib.redirect_stderr(io.StringIO()), guard:
+            for _ in range(3):
+                images = torch.randn(2, 3, 8, 8)
+                for optimizer, sign in zip(optimizers, (-1, 1), strict=True):
+                    optimizer.zero_grad()
+                    points = maker(images) if sign < 0 else maker(images).detach()
+                    (sign * critic(points).mean()).backward()
+                    optimizer.step()
+        return {
+            f"{index} {name}": each.clone()
+            for index, model in enumerate((maker, critic))
+            for name, each in model.state_dict().items()
+        }
+
+    return differences(train(is_guarded=True), train(is_guarded=False))
+
+
+@scenario
+def what_is_refused():
+    """Errors that are not recovered say why, and leave the error to the script."""
+
+    def refused(step, make=ConvNet):
+        program = Program(make)
+        with contextlib.redirect_stderr(program.said), program.guarded():
+            return raised(lambda: step(program))
+
+    def change_input(program):
+        inputs, targets = program.draw()
+        loss = program.loss(program.model(inputs), targets)
+        inputs.zero_()
+        program.model.head.weight.register_hook(once(fail))
+        loss.backward()
+
+    def change_parameter(program):
+        inputs, targets = program.draw()
+        loss = program.loss(program.model(inputs), targets)
+        with torch.no_grad():
+            program.model.stem.bias.add_(1)
+        program.model.head.weight.register_hook(once(fail))
+        loss.backward()
+
+    def fail_in_loss(program):
+        inputs, targets = program.draw()
+        loss = program.loss(program.model(inputs), targets)
+        loss.register_hook(lambda _: fail())
+        loss.backward()
+
+    def fail_always(program):
+        inputs, _ = program.draw()
+        program.model.head.register_forward_hook(lambda *_: fail())
+        program.model(inputs)
+
+    def change_shared(program):
+        inputs, _ = program.draw()
+        first, second = program.model(inputs)
+        second.zero_()
+        first.sum().backward()
+
+    return {
+        "input": refused(change_input),
+        "parameter": refused(change_parameter),
+        "loss": refused(fail_in_loss),
+        "no rung": refused(fail_always),
+        "shared": refused(change_shared, Shared),
+    }
+
+
+class Shared(ConvNet):
+    """Returns a tensor and a view of it."""
+
+    def forward(self, images):
+        """Logits, and those of the first picture."""
+        logits = super().forward(images)
+        return logits, logits[:1]
+
+
+def once(call):
+    """A hook that calls something the first time."""
+    calls = [call]
+    return lambda *_: calls.pop()() if calls else None
+
+
+@scenario
+def what_is_no_model():
+    """What is refused at the start."""
+    program = Program()
+    compiled = nn.Sequential(program.model)
+    compiled.compile()
+    replicated = nn.DataParallel(program.model)
+    optimizer = program.optimizer
+    with contextlib.redirect_stderr(io.StringIO()), program.guarded():
+        second = raised(program.guarded().open)
+    return {
+        "compiled": raised(lambda: ullage.guard_model(compiled, optimizer)),
+        "replicated": raised(lambda: ullage.guard_model(replicated, optimizer)),
+        "calm_steps": raised(lambda: program.guarded(calm_steps=0)),
+        "second": second,
+    }
+
+
+@scenario
+def nothing_is_left():
+    """Attributes and hooks of model and optimizer, and of torch, after the guard and an error."""
+    program = Program()
+    kinds = (nn.Module.__call__, torch.autograd.backward)
+    inputs, targets = program.draw()
+
+    def step():
+        program.optimizer.zero_grad()
+        program.loss(program.model(inputs), targets).backward()
+        program.optimizer.step()
+
+    step()
+    before = marks(program)
+    with contextlib.redirect_stderr(program.said), program.guarded() as guard:
+        with Faults([40]):
+            step()
+        count = guard.num_recoveries
+    same_kinds = kinds == (nn.Module.__call__, torch.autograd.backward)
+    after = marks(program)
+    wrong = [key for key in before if before[key] != after.get(key) and key[1] != "num_calls"]
+    return [count, [str(key) for key in wrong], same_kinds]
+
+
+@scenario
+def the_guard_goes_back_up():
+    """After three steps without an error."""
+    program, rungs = Program(), []
+    with contextlib.redirect_stderr(program.said), program.guarded(calm_steps=3) as guard:
+        for number in range(8):
+            inputs, targets = program.draw()
+            with Faults([40]) if number == 1 else contextlib.nullcontext():
+                loss = program.loss(program.model(inputs), targets)
+            loss.backward()
+            program.optimizer.step()
+            rungs.append(guard.rung)
+    return rungs
+
+
+@scenario
+def a_decorated_step():
+    """A function whose calls are steps of a guard."""
+    program, said = Program(), io.StringIO()
+
+    @ullage.guard(program.model, program.optimizer)
+    def train_step(batch, *, scale=1.0):
+        """A step."""
+        loss = program.loss(program.model(batch[0]), batch[1]) * scale
+        loss.backward()
+        program.optimizer.step()
+        return loss.item()
+
+    batch = program.draw()
+    with contextlib.redirect_stderr(said):
+        with Faults([40]):
+            loss = train_step(batch, scale=0.0)
+        is_open = train_step.guard.is_open
+        train_step.close()
+        train_step.close()
+    is_closed = not train_step.guard.is_open
+    return [train_step.__doc__, loss, program.num_losses, is_open, is_closed,
+            said.getvalue().splitlines()[-1]]  # fmt: skip
+
+
+if __name__ == "__main__":
+    names = sys.argv[1:] or SCENARIOS
+    print(json.dumps({name: SCENARIOS[name]() for name in names}))
