@@ -45,11 +45,13 @@ if TYPE_CHECKING:
     )
     from ullage.loaders.prefetch import prefetch
     from ullage.record.measured.entrance import record
+    from ullage.runtime.adapt import Adapt
     from ullage.runtime.guard import guard
     from ullage.techniques.plan import Plan
     from ullage.watch.sample import Sample
 
 __all__ = [
+    "Adapt",
     "AlertReplay",
     "BudgetExceeded",
     "Check",
@@ -99,6 +101,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Adapt": "ullage.runtime.adapt",
     "AlertReplay": "ullage.api.alerts",
     "BudgetExceeded": "ullage.errors",
     "Check": "ullage.api.check",

@@ -17,12 +17,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ullage.errors import GuardError, SpecError
+from ullage.runtime.adapt import Adapt, Change, read_settings
 from ullage.runtime.calm import Calm
 from ullage.runtime.failure import Failure, release, say, take_failure
 from ullage.runtime.ladder import Ladder, choose_plans, load_plans
 from ullage.techniques.applying.apply import unwrap_optimizers
 
 if TYPE_CHECKING:
+    from ullage.runtime.adaptation import Adaptation
     from ullage.runtime.optimizer_step import GuardedOptimizer
     from ullage.techniques.plan import Plan
 
@@ -39,7 +41,15 @@ class Guard:
     """
 
     def __init__(
-        self, model: Any, optimizer: Any, ladder: Ladder, calm: Calm, *, scaler: Any, extra: Any
+        self,
+        model: Any,
+        optimizer: Any,
+        ladder: Ladder,
+        calm: Calm,
+        *,
+        scaler: Any,
+        extra: Any,
+        adapt: Adapt | None,
     ) -> None:
         self.num_recoveries = 0
         self.num_steps = 0
@@ -49,6 +59,8 @@ class Guard:
         self._calm = calm
         self._scaler, self._extra = scaler, extra
         self._guarded: list[GuardedOptimizer] = []
+        self._adapt = adapt
+        self._adaptation: Adaptation | None = None
         self._is_open = False
         self._is_within = False
 
@@ -56,6 +68,11 @@ class Guard:
     def rung(self) -> int:
         """The rung that is applied; 0 is the program as it is."""
         return self._ladder.rung
+
+    @property
+    def log(self) -> list[Change]:
+        """Every change of the rung that `adapt` made before a step, with its reason."""
+        return [] if self._adaptation is None else [*self._adaptation.log]
 
     def __enter__(self) -> Guard:
         import torch
@@ -72,6 +89,10 @@ class Guard:
         self._guarded = [GuardedOptimizer(each, self._note_finished) for each in self._optimizers]
         for each in self._guarded:
             each.attach()
+        if self._adapt is not None:
+            from ullage.runtime.adaptation import Adaptation
+
+            self._adaptation = Adaptation(self._adapt, self._ladder, parameters, self._optimizers)
         self._is_open = True
         self._describe()
         return self
@@ -86,6 +107,8 @@ class Guard:
         for each in self._guarded:
             each.detach()
         self._ladder.close()
+        if self._adaptation is not None:
+            self._adaptation.close()
         say(f"{self.num_recoveries} recoveries in {self.num_steps} steps")
 
     def step(self, fn: Callable[..., Result], /, *batch: Any, **keywords: Any) -> Result:
@@ -110,7 +133,11 @@ class Guard:
             raise SpecError("a step of the guard is within another")
         self._is_within = True
         try:
+            if self._adaptation is not None:
+                self._adaptation.begin(batch, keywords)
             result = self._run(lambda: fn(*batch, **keywords))
+            if self._adaptation is not None:
+                self._adaptation.end()
         finally:
             self._is_within = False
             self._gradients.drop_stand_ins()
@@ -199,6 +226,8 @@ class Guard:
         )
 
     def _climb(self) -> None:
+        if self._adaptation is not None and self._adaptation.is_on:
+            return
         self._ladder.go_to(self._ladder.rung - 1)
         say(f"{self._calm.num_calm} steps needed less: back to {self._ladder.name()}")
 
@@ -226,6 +255,7 @@ def guard(
     scaler: Any = None,
     extra: Sequence[Any] = (),
     calm_steps: int = _CALM_STEPS,
+    adapt: bool | Adapt = False,
 ) -> Guard:
     """A guard, whose `step` runs a training step again under a leaner plan when it runs out of
     memory. It is a context manager; after it nothing is left on the model or the optimizer.
@@ -241,6 +271,9 @@ def guard(
             optimizer does, such as a scheduler.
         calm_steps: after so many steps without an error that need less memory the guard goes back
             up one rung.
+        adapt: whether the need of each batch is forecast from the sizes of its tensors, and the
+            rung changed before the step; True, or `ullage.Adapt` with its settings. It decides
+            when the guard goes back up, and not calm_steps. See docs/guide/adapt.md.
 
     Raises:
         SpecError: several ranks, a compiled or replicated model, or an invalid number of steps.
@@ -252,7 +285,9 @@ def guard(
     is_default = plans is None
     rungs = choose_plans(model, optimizer) if plans is None else load_plans(plans)
     ladder = Ladder(rungs, model, optimizer, is_default=is_default)
-    return Guard(model, optimizer, ladder, Calm(calm_steps), scaler=scaler, extra=tuple(extra))
+    settings = read_settings(adapt)
+    calm = Calm(calm_steps)
+    return Guard(model, optimizer, ladder, calm, scaler=scaler, extra=tuple(extra), adapt=settings)
 
 
 def _check_program(model: Any) -> None:

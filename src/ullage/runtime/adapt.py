@@ -1,0 +1,351 @@
+"""The rules by which a guard changes its rung before a step, without torch.
+
+`Rules.choose` goes through them in order; docs/guide/adapt.md has the same in words:
+
+1. The fastest rung on which the forecast of the batch fits is chosen; a faster one than the present
+   must fit with some more room (hysteresis). Where none fits, it is the leanest.
+2. While a rung has few measured sizes, a batch that fits on a faster one is run on it, to learn
+   what it needs; not while all batches have one size.
+3. After so many changes in an hour the guard goes to leaner rungs only.
+4. Where the forecast fits, and not beside what the allocator has cached for smaller batches, the
+   cache is given back first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ullage.errors import SpecError
+from ullage.runtime.forecast import Forecast, Need, Sizes
+from ullage.units import format_bytes
+
+HOUR_S = 3600.0
+_SIZES_TO_LEARN, _STEPS_TO_LEARN = 3, 6
+# After an error that the forecast did not foresee, so much more of the memory is left free.
+_MORE_RESERVE, _MAX_RESERVE = 0.02, 0.2
+# A cache below this share of the memory is not worth giving back.
+_MIN_CACHE = 0.05
+# A step that needs this much more than a larger one did is of another program.
+_CHANGED = 1.05
+# A rung that has only failed is tried again with batches below this share of the failed one.
+_SMALL = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Adapt:
+    """How a guard adapts; see `ullage.guard`.
+
+    Attributes:
+        changes_per_hour: after so many changes within an hour it goes to leaner rungs only.
+        reserve: the share of the memory that a forecast leaves free, for fragmentation.
+        hysteresis: the share that it leaves free besides when it goes to a faster rung.
+        trims: whether it gives back the allocator's cache where a batch would not fit beside it.
+        prints: whether each change is a line on stderr; it is in `Guard.log` in any case.
+        sizes: from the arguments of the step, the number or numbers that its need grows with, such
+            as the tokens of a row. None: the sizes of the tensors among the arguments.
+    """
+
+    changes_per_hour: int = 3600
+    reserve: float = 0.03
+    hysteresis: float = 0.02
+    trims: bool = True
+    prints: bool = False
+    sizes: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.changes_per_hour < 0:
+            raise SpecError(f"changes_per_hour={self.changes_per_hour}; expected 0 or more")
+        for name in ("reserve", "hysteresis"):
+            share = getattr(self, name)
+            if not 0 <= share < 0.5:
+                raise SpecError(f"{name}={share!r}; expected a share from 0 to below 0.5")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a guard did before a step, and why.
+
+    Attributes:
+        step: the number of the step, from 0.
+        kind: "leaner", "faster", "learn" or "trim"; "limit": there were too many changes.
+        before: the rung before it.
+        after: the rung of the step.
+        reason: a sentence.
+    """
+
+    step: int
+    kind: str
+    before: int
+    after: int
+    reason: str
+
+    def __str__(self) -> str:
+        rungs = f"rung {self.after}" if self.kind in ("trim", "limit") else ""
+        return f"step {self.step}: {self.kind}: {rungs or self._move}: {self.reason}"
+
+    @property
+    def _move(self) -> str:
+        return f"rung {self.before} -> {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is known before a step.
+
+    Attributes:
+        step: its number, from 0.
+        now_s: a clock, in seconds.
+        program: what tells steps of different kinds apart; they have forecasts of their own.
+        sizes: of the batch.
+        rung: the present one.
+        allocated_bytes: what tensors have now.
+        reserved_bytes: what the allocator has from the device, its cache included.
+        capacity_bytes: what the allocator can have of the device.
+    """
+
+    step: int
+    now_s: float
+    program: Any
+    sizes: Sizes
+    rung: int
+    allocated_bytes: int
+    reserved_bytes: int
+    capacity_bytes: int
+
+
+class Rules:
+    """Chooses the rung of each step.
+
+    Args:
+        settings: what the user has set.
+        num_rungs: the rungs of the ladder, from the fastest to the leanest.
+
+    Attributes:
+        log: every change, in order.
+        reserve: the share of the memory that forecasts leave free; it grows with errors.
+    """
+
+    def __init__(self, settings: Adapt, num_rungs: int) -> None:
+        self.log: list[Change] = []
+        self.reserve = settings.reserve
+        self._settings = settings
+        self._num_rungs = num_rungs
+        self._forecasts: dict[tuple[Any, int], Forecast] = {}
+        self._num_learned = [0] * num_rungs
+        self._first_sizes: Sizes | None = None
+        self._has_lengths = False
+        self._changed_at: deque[float] = deque()
+        self._is_limited = False
+        # By rung: the largest peak that the allocator's cache has served.
+        self._served_bytes = [0] * num_rungs
+
+    def choose(self, situation: Situation) -> tuple[int, bool]:
+        """The rung of the next step, and whether the allocator's cache is given back before it."""
+        self._note_lengths(situation.sizes)
+        fastest = self._fastest(situation)
+        rung, kind = fastest, "faster" if fastest < situation.rung else "leaner"
+        lesson = self._rung_to_learn(situation, fastest)
+        if lesson is not None:
+            rung, kind = lesson, "learn"
+        is_optional = rung < situation.rung or kind == "learn"
+        if rung != situation.rung and is_optional and not self._has_budget(situation):
+            rung = max(situation.rung, fastest)
+            kind = "leaner"
+        if rung != situation.rung:
+            self._note(situation, kind, rung, self._reason(situation, kind, rung))
+        if kind == "learn":
+            self._num_learned[rung] += 1
+        return rung, self._trims(situation, rung)
+
+    def learn(self, situation: Situation, peak_bytes: int, *, is_first: bool) -> None:
+        """Adds the step that was chosen for.
+
+        Args:
+            situation: before it; its rung is the one that the step was run on.
+            peak_bytes: the allocator's peak in it.
+            is_first: whether it left more than later ones will, such as the optimizer's states.
+        """
+        need_bytes = max(0, peak_bytes - situation.allocated_bytes)
+        key = (situation.program, situation.rung)
+        forecast = self._forecasts.setdefault(key, Forecast())
+        upper = forecast.upper(situation.sizes)
+        has_changed = (
+            upper is not None
+            and upper.basis == "measured"
+            and need_bytes > _CHANGED * upper.num_bytes
+        )
+        if has_changed:
+            forecast = self._forecasts[key] = Forecast()
+        forecast.add(situation.sizes, need_bytes, is_provisional=is_first)
+        served = self._served_bytes
+        served[situation.rung] = max(served[situation.rung], peak_bytes)
+
+    def learn_failure(self, situation: Situation, rung: int) -> None:
+        """Adds a step that has failed on the situation's rung and was recovered on another."""
+        upper = self.need(situation, situation.rung)
+        if upper is not None and self._fits(situation, upper, 0.0):
+            self.reserve = min(self.reserve + _MORE_RESERVE, max(_MAX_RESERVE, self.reserve))
+        for failed in range(rung):  # a faster rung needs more
+            key = (situation.program, failed)
+            forecast = self._forecasts.setdefault(key, Forecast())
+            least_bytes = situation.capacity_bytes - situation.allocated_bytes
+            forecast.add_failure(situation.sizes, least_bytes)
+        self._served_bytes = [0] * self._num_rungs
+
+    def need(self, situation: Situation, rung: int) -> Need | None:
+        """The forecast for a rung: its own or, as each takes less than the one before it, that of
+        a faster one. None: nothing is known.
+        """
+        needs = [
+            need
+            for each in range(rung + 1)
+            if (forecast := self._forecasts.get((situation.program, each))) is not None
+            and (need := forecast.upper(situation.sizes)) is not None
+        ]
+        return min(needs, key=lambda need: need.num_bytes, default=None)
+
+    def _fits(self, situation: Situation, need: Need, extra: float) -> bool:
+        limit = (1 - self.reserve - extra) * situation.capacity_bytes
+        return situation.allocated_bytes + need.num_bytes <= limit
+
+    def _fastest(self, situation: Situation) -> int:
+        """The fastest rung that fits; the present one while nothing is known."""
+        is_known = False
+        for rung in range(self._num_rungs):
+            need = self.need(situation, rung)
+            if need is None:
+                if self._is_worth_a_try(situation, rung):
+                    return rung
+                continue
+            is_known = True
+            extra = self._settings.hysteresis if rung < situation.rung else 0.0
+            if self._fits(situation, need, extra):
+                return rung
+        return self._num_rungs - 1 if is_known else situation.rung
+
+    def _is_worth_a_try(self, situation: Situation, rung: int) -> bool:
+        """Whether a rung that has never completed a step may do a batch: it is far smaller than
+        the one that failed, and on the next rung takes less than half of the memory.
+        """
+        forecast = self._forecasts.get((situation.program, rung))
+        leaner = self._forecasts.get((situation.program, rung + 1))
+        need = None if leaner is None else leaner.upper(situation.sizes)
+        if forecast is None or need is None:
+            return False
+        is_small = forecast.is_below_failures(situation.sizes, _SMALL)
+        return is_small and self._fits(situation, need, 0.5)
+
+    def _rung_to_learn(self, situation: Situation, fastest: int) -> int | None:
+        """A leaner rung of which little is known, where the batch fits on the fastest as well."""
+        need = self.need(situation, fastest)
+        if not self._has_lengths or need is None or not self._fits(situation, need, 0.0):
+            return None
+        for rung in range(fastest + 1, self._num_rungs):
+            forecast = self._forecasts.get((situation.program, rung))
+            num_sizes = 0 if forecast is None else forecast.num_sizes
+            if num_sizes < _SIZES_TO_LEARN and self._num_learned[rung] < _STEPS_TO_LEARN:
+                return rung
+        return None
+
+    def _note_lengths(self, sizes: Sizes) -> None:
+        if self._first_sizes is None:
+            self._first_sizes = sizes
+        elif len(sizes) != len(self._first_sizes) or sizes != self._first_sizes:
+            self._has_lengths = True
+
+    def _has_budget(self, situation: Situation) -> bool:
+        """Whether a change that is not needed may be made; says so once when not."""
+        while self._changed_at and self._changed_at[0] <= situation.now_s - HOUR_S:
+            self._changed_at.popleft()
+        limit = self._settings.changes_per_hour
+        is_limited = len(self._changed_at) >= limit
+        if is_limited and not self._is_limited:
+            reason = f"{limit} changes within an hour; the guard goes to leaner rungs only"
+            self.log.append(Change(situation.step, "limit", situation.rung, situation.rung, reason))
+        self._is_limited = is_limited
+        return not is_limited
+
+    def _note(self, situation: Situation, kind: str, rung: int, reason: str) -> None:
+        self.log.append(Change(situation.step, kind, situation.rung, rung, reason))
+        self._changed_at.append(situation.now_s)
+
+    def _trims(self, situation: Situation, rung: int) -> bool:
+        """Whether the allocator's cache is in the way of a batch that is larger than all that it
+        has served.
+        """
+        need = self.need(situation, rung)
+        if not self._settings.trims or need is None:
+            return False
+        peak_bytes = situation.allocated_bytes + need.num_bytes
+        cached_bytes = situation.reserved_bytes - situation.allocated_bytes
+        is_in_the_way = (
+            peak_bytes + cached_bytes > situation.capacity_bytes
+            and peak_bytes > self._served_bytes[rung]
+            and cached_bytes > _MIN_CACHE * situation.capacity_bytes
+        )
+        if not is_in_the_way or not self._has_budget(situation):
+            return False
+        reason = (
+            f"up to {format_bytes(peak_bytes)} are needed, more than any step had on this rung, "
+            f"and {format_bytes(cached_bytes)} of {format_bytes(situation.capacity_bytes)} are "
+            "cached"
+        )
+        self._note(situation, "trim", rung, reason)
+        self._served_bytes = [0] * self._num_rungs
+        return True
+
+    def _reason(self, situation: Situation, kind: str, rung: int) -> str:
+        capacity = format_bytes(situation.capacity_bytes)
+        if kind == "learn":
+            return f"to measure what rung {rung} needs, with a batch that also fits on a faster one"
+        # Going leaner: what the rung needs that does not fit. Going faster: what the new one needs.
+        asked = rung if kind == "faster" else situation.rung
+        need = self.need(situation, asked)
+        if need is None:
+            return f"nothing is known of rung {asked}, and the batch is small"
+        peak = format_bytes(situation.allocated_bytes + need.num_bytes)
+        text = f"the batch needs up to {peak} of {capacity} on rung {asked}, {_BASES[need.basis]}"
+        own = self.need(situation, rung)
+        if kind == "leaner" and own is not None and not self._fits(situation, own, 0.0):
+            return f"{text}; no rung is forecast to fit, and this is the leanest"
+        return text if need.num_sizes < 2 else f"{text} ({need.num_sizes} sizes)"
+
+
+_BASES = {
+    "measured": "as a batch of at least its size did",
+    "fitted": "by the line through the batches so far",
+    "proportional": "as it is in proportion to a smaller batch",
+}
+
+
+def read_settings(adapt: object) -> Adapt | None:
+    """The settings of `ullage.guard(adapt=...)`; None: off.
+
+    Raises:
+        SpecError: it is something else.
+    """
+    if isinstance(adapt, Adapt):
+        return adapt
+    if adapt is True or adapt is False:
+        return Adapt() if adapt else None
+    raise SpecError(f"adapt={adapt!r}; expected True, False or ullage.Adapt(...)")
+
+
+def square_sizes(values: Any) -> Sizes:
+    """The sizes of one number or several, each with its square.
+
+    Raises:
+        SpecError: one is no number, is below 0, or is infinite.
+    """
+    numbers = values if isinstance(values, list | tuple) else (values,)
+    try:
+        floats = [float(number) for number in numbers]
+    except (TypeError, ValueError):
+        raise SpecError(f"sizes= returned {values!r}; expected a number or several") from None
+    if not floats or not all(0 <= number < math.inf for number in floats):
+        raise SpecError(f"sizes= returned {values!r}; expected numbers from 0 up")
+    return tuple(value for number in floats for value in (number, number * number))

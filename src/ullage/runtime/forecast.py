@@ -1,0 +1,242 @@
+"""How much memory a step will need, from the sizes of its batch and the steps before it.
+
+The need of a step is what its peak is above what was allocated before it. It is taken to be
+`a + b_1 x_1 + b_2 x_2 + ...` with `a` and every `b` at least 0, where the x are the sizes of
+the batch: elements, and for attention that writes its scores the square of a row's elements. So it
+is monotone: a batch that is nowhere larger needs no more. Forecasts are upper ends:
+
+    forecast = Forecast()
+    forecast.add((8192.0, 8388608.0), 3 << 30)
+    forecast.upper((16384.0, 33554432.0))      # at most 4 times as much
+
+This is a model of one program on one rung, and no guarantee: `Forecast` says by what it goes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Sizes = tuple[float, ...]
+
+_MIN_POINTS = 3
+# So far beyond the largest batch the fitted line is used, by how many sizes it rests on; further
+# out only the proportional bound.
+_REACH, _LONG_REACH, _MANY_POINTS = 1.5, 3.0, 8
+# Of the forecast, and of the part of it beyond the largest batch.
+_MARGIN, _MARGIN_BEYOND = 0.01, 0.15
+# Batches that need this little more than the least show the floor (the optimizer's step), no slope.
+_FLOOR = 1.02
+_MAX_POINTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a step needs above what is allocated before it.
+
+    Attributes:
+        num_bytes: at most so many, as far as the model holds.
+        basis: "measured": a batch that was at least as large needed no more; "fitted": by the line
+            through the batches so far; "proportional": the batch is far from all of them, and so
+            is taken to need as much more as its largest size is larger.
+        num_sizes: the different batches that it rests on.
+    """
+
+    num_bytes: int
+    basis: str
+    num_sizes: int
+
+
+class Forecast:
+    """The needs of the steps so far on one rung, by the sizes of their batches."""
+
+    def __init__(self) -> None:
+        self._points: dict[Sizes, int] = {}
+        self._provisional: set[Sizes] = set()
+        self._failures: dict[Sizes, int] = {}
+        self._line: _Line | None = None
+        self._is_old = False
+
+    @property
+    def num_sizes(self) -> int:
+        """How many different batches were measured."""
+        return len(self._points)
+
+    def add(self, sizes: Sizes, need_bytes: int, *, is_provisional: bool = False) -> None:
+        """Adds a step.
+
+        Args:
+            sizes: of its batch.
+            need_bytes: its peak less what was allocated before it.
+            is_provisional: whether it is forgotten as soon as there is another one, such as the
+                step that makes the optimizer's states.
+        """
+        if not is_provisional and self._provisional:
+            for earlier in self._provisional:
+                self._points.pop(earlier, None)
+            self._provisional.clear()
+        if is_provisional:
+            self._provisional.add(sizes)
+        if self._points.get(sizes) == need_bytes:
+            return
+        self._points[sizes] = need_bytes
+        # A batch that fits after all, as when another process has left the device.
+        self._failures = {
+            failed: least
+            for failed, least in self._failures.items()
+            if not (_is_within(failed, sizes) and need_bytes <= least)
+        }
+        if len(self._points) > _MAX_POINTS:
+            self._points.pop(self._most_crowded())
+        self._is_old = True
+
+    def add_failure(self, sizes: Sizes, least_bytes: int) -> None:
+        """Adds a step that has failed with this much memory: it needs more."""
+        self._failures[sizes] = max(least_bytes, self._failures.get(sizes, 0))
+
+    def is_below_failures(self, sizes: Sizes, share: float) -> bool:
+        """Whether a batch is below this share of every one that has failed, in every size."""
+        return all(
+            _is_within(sizes, tuple(share * size for size in failed)) for failed in self._failures
+        )
+
+    def upper(self, sizes: Sizes) -> Need | None:
+        """The need of a batch; None before the first step."""
+        if not self._points:
+            return None
+        least = max(
+            (need for point, need in self._points.items() if _is_within(point, sizes)), default=0
+        )
+        measured = min(
+            (need for point, need in self._points.items() if _is_within(sizes, point)),
+            default=None,
+        )
+        proportional = min(need * _growth(sizes, point) for point, need in self._points.items())
+        choices = [(proportional, "proportional")]
+        fitted = self._fitted(sizes)
+        if fitted is not None:
+            choices.append((max(fitted, float(least)), "fitted"))
+        if measured is not None:
+            choices.append((float(measured), "measured"))
+        num_bytes, basis = min(choices)
+        failed = max(
+            (need for point, need in self._failures.items() if _is_within(point, sizes)), default=0
+        )
+        return Need(math.ceil(max(num_bytes, failed + 1)), basis, len(self._points))
+
+    def _fitted(self, sizes: Sizes) -> float | None:
+        """The upper end of the line, or None where there is none, or the batch is too far off."""
+        if len(self._points) < _MIN_POINTS:
+            return None
+        if self._is_old or self._line is None:
+            self._line = _fit(self._points)
+            self._is_old = False
+        return self._line.upper(sizes)
+
+    def _most_crowded(self) -> Sizes:
+        """The point that the others replace best: the gap between its neighbours is smallest."""
+        points = sorted(self._points)
+        gaps = [
+            (after[0] / max(before[0], 1.0), middle)
+            for before, middle, after in zip(points, points[1:], points[2:], strict=False)
+        ]
+        return min(gaps)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A fitted line.
+
+    Attributes:
+        constant: in bytes.
+        slopes: in bytes for each unit of each size; none below 0.
+        floor_bytes: the least need so far.
+        margin_bytes: by how much a point lay above it at most.
+        largest: the largest of each size.
+        reach: up to this multiple of the largest size it is used.
+    """
+
+    constant: float
+    slopes: Sizes
+    floor_bytes: int
+    margin_bytes: float
+    largest: Sizes
+    reach: float
+
+    def upper(self, sizes: Sizes) -> float | None:
+        """Its value with all margins, or None out of reach."""
+        if _growth(sizes, self.largest) > self.reach:
+            return None
+        value = self._value(sizes)
+        inner = self._value([min(*pair) for pair in zip(sizes, self.largest, strict=True)])
+        margin = self.margin_bytes + _MARGIN * value + _MARGIN_BEYOND * (value - inner)
+        return max(value, self.floor_bytes) + margin
+
+    def _value(self, sizes: Sequence[float]) -> float:
+        return self.constant + sum(a * b for a, b in zip(self.slopes, sizes, strict=True))
+
+
+def _fit(points: dict[Sizes, int]) -> _Line:
+    """The line of least squares with no coefficient below 0, in which large batches count most."""
+    floor_bytes = min(points.values())
+    above = [each for each in points.items() if each[1] > _FLOOR * floor_bytes]
+    chosen = above if len(above) >= _MIN_POINTS else [*points.items()]
+    needs = np.array([need for _, need in chosen], dtype=float)
+    table = np.array([sizes for sizes, _ in chosen], dtype=float)
+    largest = np.array([*points]).max(axis=0)
+    scale = np.where(largest > 0, largest, 1.0)
+    columns = np.column_stack([np.ones(len(chosen)), table / scale])
+    weights = np.maximum(needs / needs.max(), 0.05)
+    coefficients = _nonnegative(columns * weights[:, None], needs * weights)
+    margin = float(np.max(needs - columns @ coefficients, initial=0.0))
+    return _Line(
+        constant=float(coefficients[0]),
+        slopes=tuple((coefficients[1:] / scale).tolist()),
+        floor_bytes=floor_bytes,
+        margin_bytes=margin,
+        largest=tuple(largest.tolist()),
+        reach=_LONG_REACH if len(chosen) >= _MANY_POINTS else _REACH,
+    )
+
+
+def _nonnegative(columns: Any, values: Any) -> Any:
+    """Least squares with coefficients of at least 0: the active set method of Lawson and Hanson
+    (Solving Least Squares Problems, 1974, chapter 23).
+    """
+    num = columns.shape[1]
+    result = np.zeros(num)
+    is_free = np.zeros(num, dtype=bool)
+    tolerance = 1e-9 * float(np.abs(columns.T @ values).max(initial=1.0))
+    for _ in range(3 * num):
+        gradient = columns.T @ (values - columns @ result)
+        candidates = np.where(is_free, -np.inf, gradient)
+        if candidates.max() <= tolerance:
+            break
+        is_free[candidates.argmax()] = True
+        while True:
+            trial = np.zeros(num)
+            trial[is_free] = np.linalg.lstsq(columns[:, is_free], values, rcond=None)[0]
+            negative = is_free & (trial <= 0)
+            if not negative.any():
+                break
+            share = np.min(result[negative] / (result[negative] - trial[negative] + 1e-300))
+            result = result + share * (trial - result)
+            is_free &= result > 1e-12 * max(float(result.max()), 1e-300)
+            result[~is_free] = 0.0
+        result = trial
+    return result
+
+
+def _is_within(small: Sizes, large: Sizes) -> bool:
+    """Whether a batch is nowhere larger than another."""
+    return all(a <= b for a, b in zip(small, large, strict=True))
+
+
+def _growth(sizes: Sizes, point: Sizes) -> float:
+    """By how much the largest ratio of sizes is above 1; infinite where one was 0."""
+    ratios = [a / b if b else math.inf for a, b in zip(sizes, point, strict=True) if a > b]
+    return max(ratios, default=1.0)
