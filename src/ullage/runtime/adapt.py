@@ -4,11 +4,11 @@
 
 1. The fastest rung on which the forecast of the batch fits is chosen; a faster one than the present
    must fit with some more room (hysteresis). Where none fits, it is the leanest.
-2. While a rung has few measured sizes, a batch that fits on a faster one is run on it, to learn
-   what it needs; not while all batches have one size.
+2. While little is known of a rung, a batch larger than all that it has done is run on it if it
+   fits on a faster one, to learn what it needs; not while all batches have one size.
 3. After so many changes in an hour the guard goes to leaner rungs only.
-4. Where the forecast fits, and not beside what the allocator has cached for smaller batches, the
-   cache is given back first.
+4. Where the forecast fits and comes near the limit, but not beside what the allocator has cached
+   for smaller batches, the cache is given back first.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ from ullage.runtime.forecast import Forecast, Need, Sizes
 from ullage.units import format_bytes
 
 HOUR_S = 3600.0
-_SIZES_TO_LEARN, _STEPS_TO_LEARN = 3, 6
+_LESSONS = 8
 # After an error that the forecast did not foresee, so much more of the memory is left free.
 _MORE_RESERVE, _MAX_RESERVE = 0.02, 0.2
-# A cache below this share of the memory is not worth giving back.
-_MIN_CACHE = 0.05
+# The cache is given back where the forecast is above this share of the memory, and the cache itself
+# is: below it the allocator finds its way, or gives back what it must.
+_NEAR, _MIN_CACHE = 0.75, 0.05
+# A batch that needs this much more than all before it on the rung is new to the allocator.
+_LARGER = 1.05
 # A step that needs this much more than a larger one did is of another program.
 _CHANGED = 1.05
 # A rung that has only failed is tried again with batches below this share of the failed one.
@@ -135,12 +138,12 @@ class Rules:
         self._settings = settings
         self._num_rungs = num_rungs
         self._forecasts: dict[tuple[Any, int], Forecast] = {}
-        self._num_learned = [0] * num_rungs
+        self._num_lessons = [0] * num_rungs
         self._first_sizes: Sizes | None = None
         self._has_lengths = False
         self._changed_at: deque[float] = deque()
         self._is_limited = False
-        # By rung: the largest peak that the allocator's cache has served.
+        # By rung: the largest peak that the allocator has served.
         self._served_bytes = [0] * num_rungs
 
     def choose(self, situation: Situation) -> tuple[int, bool]:
@@ -158,7 +161,7 @@ class Rules:
         if rung != situation.rung:
             self._note(situation, kind, rung, self._reason(situation, kind, rung))
         if kind == "learn":
-            self._num_learned[rung] += 1
+            self._num_lessons[rung] += 1
         return rung, self._trims(situation, rung)
 
     def learn(self, situation: Situation, peak_bytes: int, *, is_first: bool) -> None:
@@ -244,12 +247,15 @@ class Rules:
         need = self.need(situation, fastest)
         if not self._has_lengths or need is None or not self._fits(situation, need, 0.0):
             return None
+        lessons = []
         for rung in range(fastest + 1, self._num_rungs):
             forecast = self._forecasts.get((situation.program, rung))
-            num_sizes = 0 if forecast is None else forecast.num_sizes
-            if num_sizes < _SIZES_TO_LEARN and self._num_learned[rung] < _STEPS_TO_LEARN:
-                return rung
-        return None
+            if forecast is None:
+                lessons.append((0, rung))
+            elif not forecast.has_lines and not forecast.has_done(situation.sizes):
+                lessons.append((self._num_lessons[rung], rung))
+        num_lessons, rung = min(lessons, default=(_LESSONS, 0))
+        return rung if num_lessons < _LESSONS else None
 
     def _note_lengths(self, sizes: Sizes) -> None:
         if self._first_sizes is None:
@@ -284,7 +290,8 @@ class Rules:
         cached_bytes = situation.reserved_bytes - situation.allocated_bytes
         is_in_the_way = (
             peak_bytes + cached_bytes > situation.capacity_bytes
-            and peak_bytes > self._served_bytes[rung]
+            and peak_bytes > _NEAR * situation.capacity_bytes
+            and peak_bytes > _LARGER * self._served_bytes[rung]
             and cached_bytes > _MIN_CACHE * situation.capacity_bytes
         )
         if not is_in_the_way or not self._has_budget(situation):
@@ -295,7 +302,6 @@ class Rules:
             "cached"
         )
         self._note(situation, "trim", rung, reason)
-        self._served_bytes = [0] * self._num_rungs
         return True
 
     def _reason(self, situation: Situation, kind: str, rung: int) -> str:

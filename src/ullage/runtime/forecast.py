@@ -24,11 +24,13 @@ import numpy as np
 Sizes = tuple[float, ...]
 
 _MIN_POINTS = 3
-# So far beyond the largest batch the fitted line is used, by how many sizes it rests on; further
-# out only the proportional bound.
-_REACH, _LONG_REACH, _MANY_POINTS = 1.5, 3.0, 8
+# Up to this multiple of the largest size (of a square: three times the length) lines are used;
+# further out only the proportional bound.
+_REACH = 9.0
+# A line whose points are all within this share of the largest need is held possible.
+_TOLERANCE = 0.01
 # Of the forecast, and of the part of it beyond the largest batch.
-_MARGIN, _MARGIN_BEYOND = 0.01, 0.15
+_MARGIN, _MARGIN_BEYOND = 0.01, 0.1
 # Batches that need this little more than the least show the floor (the optimizer's step), no slope.
 _FLOOR = 1.02
 _MAX_POINTS = 256
@@ -40,9 +42,10 @@ class Need:
 
     Attributes:
         num_bytes: at most so many, as far as the model holds.
-        basis: "measured": a batch that was at least as large needed no more; "fitted": by the line
-            through the batches so far; "proportional": the batch is far from all of them, and so
-            is taken to need as much more as its largest size is larger.
+        basis: "measured": a batch that was at least as large needed no more; "fitted": by the
+            steepest line that the batches so far allow; "proportional": there are too few, or it
+            is far from all of them, and so is taken to need as much more as its largest size is
+            larger.
         num_sizes: the different batches that it rests on.
     """
 
@@ -58,13 +61,17 @@ class Forecast:
         self._points: dict[Sizes, int] = {}
         self._provisional: set[Sizes] = set()
         self._failures: dict[Sizes, int] = {}
-        self._line: _Line | None = None
-        self._is_old = False
+        self._lines: tuple[_Line, ...] | None = ()
 
     @property
     def num_sizes(self) -> int:
         """How many different batches were measured."""
         return len(self._points)
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether there are enough batches for a line."""
+        return bool(self._lines_now())
 
     def add(self, sizes: Sizes, need_bytes: int, *, is_provisional: bool = False) -> None:
         """Adds a step.
@@ -92,11 +99,15 @@ class Forecast:
         }
         if len(self._points) > _MAX_POINTS:
             self._points.pop(self._most_crowded())
-        self._is_old = True
+        self._lines = None
 
     def add_failure(self, sizes: Sizes, least_bytes: int) -> None:
         """Adds a step that has failed with this much memory: it needs more."""
         self._failures[sizes] = max(least_bytes, self._failures.get(sizes, 0))
+
+    def has_done(self, sizes: Sizes) -> bool:
+        """Whether a batch of at least these sizes was measured."""
+        return any(_is_within(sizes, point) for point in self._points)
 
     def is_below_failures(self, sizes: Sizes, share: float) -> bool:
         """Whether a batch is below this share of every one that has failed, in every size."""
@@ -129,13 +140,16 @@ class Forecast:
         return Need(math.ceil(max(num_bytes, failed + 1)), basis, len(self._points))
 
     def _fitted(self, sizes: Sizes) -> float | None:
-        """The upper end of the line, or None where there is none, or the batch is too far off."""
-        if len(self._points) < _MIN_POINTS:
-            return None
-        if self._is_old or self._line is None:
-            self._line = _fit(self._points)
-            self._is_old = False
-        return self._line.upper(sizes)
+        """The upper end of the lines, or None where there is none, or the batch is too far off."""
+        ends = [line.upper(sizes) for line in self._lines_now()]
+        return (
+            max(ends) if ends and _growth(sizes, self._lines_now()[0].largest) <= _REACH else None
+        )
+
+    def _lines_now(self) -> tuple[_Line, ...]:
+        if self._lines is None:
+            self._lines = _fit(self._points)
+        return self._lines
 
     def _most_crowded(self) -> Sizes:
         """The point that the others replace best: the gap between its neighbours is smallest."""
@@ -157,7 +171,6 @@ class _Line:
         floor_bytes: the least need so far.
         margin_bytes: by how much a point lay above it at most.
         largest: the largest of each size.
-        reach: up to this multiple of the largest size it is used.
     """
 
     constant: float
@@ -165,12 +178,9 @@ class _Line:
     floor_bytes: int
     margin_bytes: float
     largest: Sizes
-    reach: float
 
-    def upper(self, sizes: Sizes) -> float | None:
-        """Its value with all margins, or None out of reach."""
-        if _growth(sizes, self.largest) > self.reach:
-            return None
+    def upper(self, sizes: Sizes) -> float:
+        """Its value with all margins."""
         value = self._value(sizes)
         inner = self._value([min(*pair) for pair in zip(sizes, self.largest, strict=True)])
         margin = self.margin_bytes + _MARGIN * value + _MARGIN_BEYOND * (value - inner)
@@ -180,27 +190,32 @@ class _Line:
         return self.constant + sum(a * b for a, b in zip(self.slopes, sizes, strict=True))
 
 
-def _fit(points: dict[Sizes, int]) -> _Line:
-    """The line of least squares with no coefficient below 0, in which large batches count most."""
+def _fit(points: dict[Sizes, int]) -> tuple[_Line, ...]:
+    """The lines that the points allow: with elements alone, with squares alone, and with both. A
+    few batches of nearly one size allow all three, and then the steepest counts.
+    """
     floor_bytes = min(points.values())
-    above = [each for each in points.items() if each[1] > _FLOOR * floor_bytes]
-    chosen = above if len(above) >= _MIN_POINTS else [*points.items()]
-    needs = np.array([need for _, need in chosen], dtype=float)
-    table = np.array([sizes for sizes, _ in chosen], dtype=float)
+    above = {sizes: need for sizes, need in points.items() if need > _FLOOR * floor_bytes}
+    if len(above) < _MIN_POINTS:
+        return ()
+    needs = np.array([*above.values()], dtype=float)
+    table = np.array([*above], dtype=float)
     largest = np.array([*points]).max(axis=0)
     scale = np.where(largest > 0, largest, 1.0)
-    columns = np.column_stack([np.ones(len(chosen)), table / scale])
-    weights = np.maximum(needs / needs.max(), 0.05)
-    coefficients = _nonnegative(columns * weights[:, None], needs * weights)
-    margin = float(np.max(needs - columns @ coefficients, initial=0.0))
-    return _Line(
-        constant=float(coefficients[0]),
-        slopes=tuple((coefficients[1:] / scale).tolist()),
-        floor_bytes=floor_bytes,
-        margin_bytes=margin,
-        largest=tuple(largest.tolist()),
-        reach=_LONG_REACH if len(chosen) >= _MANY_POINTS else _REACH,
-    )
+    columns = np.column_stack([np.ones(len(above)), table / scale])
+    is_square = np.arange(table.shape[1]) % 2 == 1
+    lines, errors = [], []
+    for is_used in (~is_square, is_square, np.ones_like(is_square)):
+        coefficients = _nonnegative(columns * np.append(1.0, is_used), needs)
+        deviations = needs - columns @ coefficients
+        slopes = tuple((coefficients[1:] / scale).tolist())
+        margin = float(deviations.max(initial=0.0))
+        lines.append(
+            _Line(float(coefficients[0]), slopes, floor_bytes, margin, tuple(largest.tolist()))
+        )
+        errors.append(float(np.abs(deviations).max()))
+    most = max(_TOLERANCE * needs.max(), 1.5 * min(errors))
+    return tuple(line for line, error in zip(lines, errors, strict=True) if error <= most)
 
 
 def _nonnegative(columns: Any, values: Any) -> Any:
