@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,6 +120,27 @@ class Situation:
     capacity_bytes: int
 
 
+class Needs:
+    """The forecasts for a situation, each computed when it is asked for."""
+
+    def __init__(self, forecasts: Mapping[tuple[Any, int], Forecast], situation: Situation) -> None:
+        self._forecasts = forecasts
+        self._situation = situation
+        self._needs: list[Need | None] = []
+
+    def of(self, rung: int) -> Need | None:
+        """That of a rung: its own or, as each takes less than the one before it, that of a faster
+        one. None: nothing is known.
+        """
+        while len(self._needs) <= rung:
+            forecast = self._forecasts.get((self._situation.program, len(self._needs)))
+            own = None if forecast is None else forecast.upper(self._situation.sizes)
+            faster = self._needs[-1] if self._needs else None
+            is_own = faster is None or (own is not None and own.num_bytes < faster.num_bytes)
+            self._needs.append(own if is_own else faster)
+        return self._needs[rung]
+
+
 class Rules:
     """Chooses the rung of each step.
 
@@ -149,9 +170,10 @@ class Rules:
     def choose(self, situation: Situation) -> tuple[int, bool]:
         """The rung of the next step, and whether the allocator's cache is given back before it."""
         self._note_lengths(situation.sizes)
-        fastest = self._fastest(situation)
+        needs = self.needs(situation)
+        fastest = self._fastest(situation, needs)
         rung, kind = fastest, "faster" if fastest < situation.rung else "leaner"
-        lesson = self._rung_to_learn(situation, fastest)
+        lesson = self._rung_to_learn(situation, fastest, needs.of(fastest))
         if lesson is not None:
             rung, kind = lesson, "learn"
         is_optional = rung < situation.rung or kind == "learn"
@@ -159,10 +181,10 @@ class Rules:
             rung = max(situation.rung, fastest)
             kind = "leaner"
         if rung != situation.rung:
-            self._note(situation, kind, rung, self._reason(situation, kind, rung))
+            self._note(situation, kind, rung, self._reason(situation, kind, rung, needs))
         if kind == "learn":
             self._num_lessons[rung] += 1
-        return rung, self._trims(situation, rung)
+        return rung, self._trims(situation, rung, needs.of(rung))
 
     def learn(self, situation: Situation, peak_bytes: int, *, is_first: bool) -> None:
         """Adds the step that was chosen for.
@@ -189,7 +211,7 @@ class Rules:
 
     def learn_failure(self, situation: Situation, rung: int) -> None:
         """Adds a step that has failed on the situation's rung and was recovered on another."""
-        upper = self.need(situation, situation.rung)
+        upper = self.needs(situation).of(situation.rung)
         if upper is not None and self._fits(situation, upper, 0.0):
             self.reserve = min(self.reserve + _MORE_RESERVE, max(_MAX_RESERVE, self.reserve))
         for failed in range(rung):  # a faster rung needs more
@@ -199,27 +221,19 @@ class Rules:
             forecast.add_failure(situation.sizes, least_bytes)
         self._served_bytes = [0] * self._num_rungs
 
-    def need(self, situation: Situation, rung: int) -> Need | None:
-        """The forecast for a rung: its own or, as each takes less than the one before it, that of
-        a faster one. None: nothing is known.
-        """
-        needs = [
-            need
-            for each in range(rung + 1)
-            if (forecast := self._forecasts.get((situation.program, each))) is not None
-            and (need := forecast.upper(situation.sizes)) is not None
-        ]
-        return min(needs, key=lambda need: need.num_bytes, default=None)
+    def needs(self, situation: Situation) -> Needs:
+        """The forecasts for a situation."""
+        return Needs(self._forecasts, situation)
 
     def _fits(self, situation: Situation, need: Need, extra: float) -> bool:
         limit = (1 - self.reserve - extra) * situation.capacity_bytes
         return situation.allocated_bytes + need.num_bytes <= limit
 
-    def _fastest(self, situation: Situation) -> int:
+    def _fastest(self, situation: Situation, needs: Needs) -> int:
         """The fastest rung that fits; the present one while nothing is known."""
         is_known = False
         for rung in range(self._num_rungs):
-            need = self.need(situation, rung)
+            need = needs.of(rung)
             if need is None:
                 if self._is_worth_a_try(situation, rung):
                     return rung
@@ -242,9 +256,8 @@ class Rules:
         is_small = forecast.is_below_failures(situation.sizes, _SMALL)
         return is_small and self._fits(situation, need, 0.5)
 
-    def _rung_to_learn(self, situation: Situation, fastest: int) -> int | None:
+    def _rung_to_learn(self, situation: Situation, fastest: int, need: Need | None) -> int | None:
         """A leaner rung of which little is known, where the batch fits on the fastest as well."""
-        need = self.need(situation, fastest)
         if not self._has_lengths or need is None or not self._fits(situation, need, 0.0):
             return None
         lessons = []
@@ -279,11 +292,10 @@ class Rules:
         self.log.append(Change(situation.step, kind, situation.rung, rung, reason))
         self._changed_at.append(situation.now_s)
 
-    def _trims(self, situation: Situation, rung: int) -> bool:
+    def _trims(self, situation: Situation, rung: int, need: Need | None) -> bool:
         """Whether the allocator's cache is in the way of a batch that is larger than all that it
         has served.
         """
-        need = self.need(situation, rung)
         if not self._settings.trims or need is None:
             return False
         peak_bytes = situation.allocated_bytes + need.num_bytes
@@ -304,18 +316,18 @@ class Rules:
         self._note(situation, "trim", rung, reason)
         return True
 
-    def _reason(self, situation: Situation, kind: str, rung: int) -> str:
+    def _reason(self, situation: Situation, kind: str, rung: int, needs: Needs) -> str:
         capacity = format_bytes(situation.capacity_bytes)
         if kind == "learn":
             return f"to measure what rung {rung} needs, with a batch that also fits on a faster one"
         # Going leaner: what the rung needs that does not fit. Going faster: what the new one needs.
         asked = rung if kind == "faster" else situation.rung
-        need = self.need(situation, asked)
+        need = needs.of(asked)
         if need is None:
             return f"nothing is known of rung {asked}, and the batch is small"
         peak = format_bytes(situation.allocated_bytes + need.num_bytes)
         text = f"the batch needs up to {peak} of {capacity} on rung {asked}, {_BASES[need.basis]}"
-        own = self.need(situation, rung)
+        own = needs.of(rung)
         if kind == "leaner" and own is not None and not self._fits(situation, own, 0.0):
             return f"{text}; no rung is forecast to fit, and this is the leanest"
         return text if need.num_sizes < 2 else f"{text} ({need.num_sizes} sizes)"

@@ -33,7 +33,7 @@ _TOLERANCE = 0.01
 _MARGIN, _MARGIN_BEYOND = 0.01, 0.1
 # Batches that need this little more than the least show the floor (the optimizer's step), no slope.
 _FLOOR = 1.02
-_MAX_POINTS = 256
+_MAX_POINTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,11 @@ class Forecast:
 
     def __init__(self) -> None:
         self._points: dict[Sizes, int] = {}
-        self._provisional: set[Sizes] = set()
+        self._provisional: Sizes | None = None
         self._failures: dict[Sizes, int] = {}
         self._lines: tuple[_Line, ...] | None = ()
+        self._table: Any = None  # the sizes of the points, one in a row
+        self._needs: Any = None
 
     @property
     def num_sizes(self) -> int:
@@ -82,14 +84,11 @@ class Forecast:
             is_provisional: whether it is forgotten as soon as there is another one, such as the
                 step that makes the optimizer's states.
         """
-        if not is_provisional and self._provisional:
-            for earlier in self._provisional:
-                self._points.pop(earlier, None)
-            self._provisional.clear()
-        if is_provisional:
-            self._provisional.add(sizes)
-        if self._points.get(sizes) == need_bytes:
+        if self._provisional is None and self._points.get(sizes) == need_bytes:
             return
+        if self._provisional is not None:
+            self._points.pop(self._provisional, None)
+        self._provisional = sizes if is_provisional else None
         self._points[sizes] = need_bytes
         # A batch that fits after all, as when another process has left the device.
         self._failures = {
@@ -100,6 +99,8 @@ class Forecast:
         if len(self._points) > _MAX_POINTS:
             self._points.pop(self._most_crowded())
         self._lines = None
+        self._table = np.array([*self._points])
+        self._needs = np.array([*self._points.values()])
 
     def add_failure(self, sizes: Sizes, least_bytes: int) -> None:
         """Adds a step that has failed with this much memory: it needs more."""
@@ -119,32 +120,26 @@ class Forecast:
         """The need of a batch; None before the first step."""
         if not self._points:
             return None
-        least = max(
-            (need for point, need in self._points.items() if _is_within(point, sizes)), default=0
-        )
-        measured = min(
-            (need for point, need in self._points.items() if _is_within(sizes, point)),
-            default=None,
-        )
-        proportional = min(need * _growth(sizes, point) for point, need in self._points.items())
-        choices = [(proportional, "proportional")]
+        point = np.array(sizes)
+        smaller = self._needs[(self._table <= point).all(axis=1)]
+        larger = self._needs[(self._table >= point).all(axis=1)]
+        choices = [(float((self._needs * _growths(point, self._table)).min()), "proportional")]
         fitted = self._fitted(sizes)
         if fitted is not None:
-            choices.append((max(fitted, float(least)), "fitted"))
-        if measured is not None:
-            choices.append((float(measured), "measured"))
+            choices.append((max(fitted, float(smaller.max(initial=0))), "fitted"))
+        if larger.size:
+            choices.append((float(larger.min()), "measured"))
         num_bytes, basis = min(choices)
-        failed = max(
-            (need for point, need in self._failures.items() if _is_within(point, sizes)), default=0
-        )
-        return Need(math.ceil(max(num_bytes, failed + 1)), basis, len(self._points))
+        failed = [need for failed, need in self._failures.items() if _is_within(failed, sizes)]
+        num_bytes = max([num_bytes, *(need + 1 for need in failed)])
+        return Need(math.ceil(num_bytes), basis, len(self._points))
 
     def _fitted(self, sizes: Sizes) -> float | None:
         """The upper end of the lines, or None where there is none, or the batch is too far off."""
-        ends = [line.upper(sizes) for line in self._lines_now()]
-        return (
-            max(ends) if ends and _growth(sizes, self._lines_now()[0].largest) <= _REACH else None
-        )
+        lines = self._lines_now()
+        if not lines or _growths(np.array(sizes), np.array([lines[0].largest]))[0] > _REACH:
+            return None
+        return max(line.upper(sizes) for line in lines)
 
     def _lines_now(self) -> tuple[_Line, ...]:
         if self._lines is None:
@@ -251,7 +246,7 @@ def _is_within(small: Sizes, large: Sizes) -> bool:
     return all(a <= b for a, b in zip(small, large, strict=True))
 
 
-def _growth(sizes: Sizes, point: Sizes) -> float:
-    """By how much the largest ratio of sizes is above 1; infinite where one was 0."""
-    ratios = [a / b if b else math.inf for a, b in zip(sizes, point, strict=True) if a > b]
-    return max(ratios, default=1.0)
+def _growths(sizes: Any, table: Any) -> Any:
+    """By how much the largest ratio of sizes to each row is above 1; infinite where one was 0."""
+    ratios = np.divide(sizes, table, out=np.full(table.shape, np.inf), where=table > 0)
+    return np.where(sizes > table, ratios, 1.0).max(axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -117,7 +118,7 @@ def test_every_change_is_in_the_log_with_its_reason() -> None:
     rungs = [0, *result.rungs]
     moves = [
         (step, before, after)
-        for step, (before, after) in enumerate(zip(rungs, rungs[1:], strict=False))
+        for step, (before, after) in enumerate(itertools.pairwise(rungs))
         if before != after
     ]
     assert [(each.step, each.before, each.after) for each in changes] == moves
@@ -199,7 +200,7 @@ def test_programs_have_forecasts_of_their_own() -> None:
     rules = Rules(Adapt(), len(TOKEN_BYTES))
     training = Situation(0, 0.0, "training", sizes_of(64), 0, BASE_BYTES, BASE_BYTES, 16 * GIB)
     rules.learn(training, BASE_BYTES + GIB, is_first=False)
-    assert rules.need(replace(training, program="other"), 0) is None
+    assert rules.needs(replace(training, program="other")).of(0) is None
 
 
 def test_a_program_that_needs_more_than_it_did_is_learned_anew() -> None:
@@ -209,18 +210,18 @@ def test_a_program_that_needs_more_than_it_did_is_learned_anew() -> None:
         before = replace(situation, sizes=sizes_of(length))
         rules.learn(before, BASE_BYTES + need_of(length, 0), is_first=False)
     rules.learn(situation, BASE_BYTES + 30 * GIB, is_first=False)
-    need = rules.need(replace(situation, sizes=sizes_of(1024)), 0)
+    need = rules.needs(replace(situation, sizes=sizes_of(1024))).of(0)
     assert need is not None and need.num_bytes >= 60 * GIB
 
 
 def test_settings_are_checked() -> None:
-    assert read_settings(False) is None
-    assert read_settings(True) == Adapt()
-    with pytest.raises(SpecError, match="adapt='yes'; expected True, False or ullage.Adapt"):
+    settings = [read_settings(adapt) for adapt in (False, True)]
+    assert settings == [None, Adapt()]
+    with pytest.raises(SpecError, match=r"adapt='yes'; expected True, False or ullage.Adapt"):
         read_settings("yes")
-    with pytest.raises(SpecError, match="changes_per_hour=-1; expected 0 or more"):
+    with pytest.raises(SpecError, match=r"changes_per_hour=-1; expected 0 or more"):
         Adapt(changes_per_hour=-1)
-    with pytest.raises(SpecError, match="reserve=0.5; expected a share from 0 to below 0.5"):
+    with pytest.raises(SpecError, match=r"reserve=0.5; expected a share from 0 to below 0.5"):
         Adapt(reserve=0.5)
 
 
@@ -228,5 +229,5 @@ def test_sizes_of_ones_own_come_with_their_squares() -> None:
     assert square_sizes(3) == (3.0, 9.0)
     assert square_sizes([2, 5]) == (2.0, 4.0, 5.0, 25.0)
     for wrong in ("long", None, [], [-1], float("nan")):
-        with pytest.raises(SpecError, match="sizes= returned .*; expected"):
+        with pytest.raises(SpecError, match=r"sizes= returned .*; expected"):
             square_sizes(wrong)
