@@ -1,9 +1,11 @@
 """Trains a GPT on batches of many lengths; the last line is one JSON object.
 
-    python adapt_program.py SOURCE_OF_ULLAGE WAY LENGTHS
+    python adapt_program.py SOURCE_OF_ULLAGE WAY ATTENTION LENGTHS
 
-WAY: "static N" applies rung N and stops at the first error; "guard" recovers; "adapt" forecasts.
-LENGTHS: a file of JSON with the tokens of each step's rows.
+WAY: "static N" applies rung N and stops at the first error; "guard" recovers; "adapt" forecasts;
+"cost" measures the host's CPU time for a change and for a step's forecast.
+ATTENTION: "fused", or "eager", which writes its scores.
+LENGTHS: the tokens of each step's rows, such as 512,1024.
 
 Each step is timed by the program's own clock, which with `ullage run --clock virtual` is the
 simulated GPU's.
@@ -16,7 +18,7 @@ import io
 import json
 import sys
 import time
-from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -30,6 +32,8 @@ from ullage.techniques.technique import Action
 
 ROWS, WIDTH, HEADS, LAYERS, WORDS, LONGEST = 8, 2048, 16, 8, 16000, 4096
 RUNGS = (2, 4, 6, 8)  # blocks that are checkpointed
+IS_EAGER = sys.argv[3] == "eager"
+REPEATS = 200
 
 
 class Block(nn.Module):
@@ -47,7 +51,11 @@ class Block(nn.Module):
             part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
             for part in self.qkv(self.norm(x)).chunk(3, -1)
         )
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if IS_EAGER:
+            scores = q @ k.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5
+            y = scores.softmax(-1) @ v
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
@@ -112,9 +120,28 @@ def train(model: Any, optimizer: Any, guard: Any, lengths: list[int]) -> list[di
     return rows
 
 
+def measure_cost(model: Any, optimizer: Any, guard: Any, lengths: list[int]) -> dict[str, float]:
+    """Microseconds of the process for a change of the rung, and for the forecast of a step."""
+    train(model, optimizer, guard, lengths)
+    ids = torch.zeros(ROWS, lengths[0], dtype=torch.long, device="cuda")
+    ladder, adaptation = guard._ladder, guard._adaptation
+    changes, steps = [], []
+    for turn in range(REPEATS):
+        started = time.process_time()
+        ladder.go_to(turn % len(ladder))
+        changes.append(time.process_time() - started)
+    ladder.go_to(0)
+    for _ in range(REPEATS):
+        started = time.process_time()
+        adaptation.begin((ids,), {})
+        adaptation.end()
+        steps.append(time.process_time() - started)
+    return {"change_us": 1e6 * median(changes), "step_us": 1e6 * median(steps)}
+
+
 def main() -> None:
     """Trains, and prints."""
-    way, lengths = sys.argv[2], json.loads(Path(sys.argv[3]).read_text(encoding="utf-8"))
+    way, lengths = sys.argv[2], [int(text) for text in sys.argv[4].split(",")]
     model = Model().to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     plans = make_plans(model, optimizer)
@@ -123,17 +150,22 @@ def main() -> None:
         number = int(way.split()[1])
         context: Any = plans[number - 1].applied(model, optimizer) if number else None
     else:
-        options = {"adapt": True} if way == "adapt" else {}
-        context = guard = ullage.guard(model, optimizer, plans=plans, **options)
+        context = guard = ullage.guard(model, optimizer, plans=plans, adapt=way != "guard")
+    free_bytes, _ = torch.cuda.mem_get_info()
+    document = {"way": way, "capacity": free_bytes + torch.cuda.memory_reserved()}
     lines = io.StringIO()
     with contextlib.redirect_stderr(lines), context or contextlib.nullcontext():
-        rows = train(model, optimizer, guard, lengths)
-    document = {
-        "way": way, "rows": rows, "lines": lines.getvalue().splitlines(),
+        if way == "cost":
+            document |= measure_cost(model, optimizer, guard, lengths)
+        else:
+            document["rows"] = train(model, optimizer, guard, lengths)
+    document |= {
+        "lines": lines.getvalue().splitlines(),
         "recoveries": guard.num_recoveries if guard else 0,
-        "retries": torch.cuda.memory_stats()["num_alloc_retries"],
-        "log": [str(change) for change in getattr(guard, "log", ())],
-    }  # fmt: skip
+        "log": [{"step": each.step, "kind": each.kind, "text": str(each)} for each in guard.log]
+        if guard
+        else [],
+    }
     print(json.dumps(document), file=sys.stderr)
 
 

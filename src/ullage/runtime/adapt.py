@@ -7,8 +7,8 @@
 2. While little is known of a rung, a batch larger than all that it has done is run on it if it
    fits on a faster one, to learn what it needs; not while all batches have one size.
 3. After so many changes in an hour the guard goes to leaner rungs only.
-4. Where the forecast fits and comes near the limit, but not beside what the allocator has cached
-   for smaller batches, the cache is given back first.
+4. Where the forecast comes near the limit, and does not fit beside what the allocator has cached
+   for other batches, the cache is given back first.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ _LESSONS = 8
 _MORE_RESERVE, _MAX_RESERVE = 0.02, 0.2
 # The cache is given back where the forecast is above this share of the memory, and the cache itself
 # is: below it the allocator finds its way, or gives back what it must.
-_NEAR, _MIN_CACHE = 0.75, 0.05
-# A batch that needs this much more than all before it on the rung is new to the allocator.
-_LARGER = 1.05
+_NEAR, _MIN_CACHE = 0.8, 0.05
 # A step that needs this much more than a larger one did is of another program.
 _CHANGED = 1.05
 # A rung that has only failed is tried again with batches below this share of the failed one.
@@ -164,8 +162,8 @@ class Rules:
         self._has_lengths = False
         self._changed_at: deque[float] = deque()
         self._is_limited = False
-        # By rung: the largest peak that the allocator has served.
-        self._served_bytes = [0] * num_rungs
+        # By program: what the allocator's cache is known to serve, the last batch on its rung.
+        self._served: dict[Any, tuple[Sizes, int]] = {}
 
     def choose(self, situation: Situation) -> tuple[int, bool]:
         """The rung of the next step, and whether the allocator's cache is given back before it."""
@@ -206,8 +204,7 @@ class Rules:
         if has_changed:
             forecast = self._forecasts[key] = Forecast()
         forecast.add(situation.sizes, need_bytes, is_provisional=is_first)
-        served = self._served_bytes
-        served[situation.rung] = max(served[situation.rung], peak_bytes)
+        self._served[situation.program] = situation.sizes, situation.rung
 
     def learn_failure(self, situation: Situation, rung: int) -> None:
         """Adds a step that has failed on the situation's rung and was recovered on another."""
@@ -219,7 +216,7 @@ class Rules:
             forecast = self._forecasts.setdefault(key, Forecast())
             least_bytes = situation.capacity_bytes - situation.allocated_bytes
             forecast.add_failure(situation.sizes, least_bytes)
-        self._served_bytes = [0] * self._num_rungs
+        self._served.clear()
 
     def needs(self, situation: Situation) -> Needs:
         """The forecasts for a situation."""
@@ -293,9 +290,7 @@ class Rules:
         self._changed_at.append(situation.now_s)
 
     def _trims(self, situation: Situation, rung: int, need: Need | None) -> bool:
-        """Whether the allocator's cache is in the way of a batch that is larger than all that it
-        has served.
-        """
+        """Whether the allocator's cache, which is of other batches, is in the way of this one."""
         if not self._settings.trims or need is None:
             return False
         peak_bytes = situation.allocated_bytes + need.num_bytes
@@ -303,15 +298,14 @@ class Rules:
         is_in_the_way = (
             peak_bytes + cached_bytes > situation.capacity_bytes
             and peak_bytes > _NEAR * situation.capacity_bytes
-            and peak_bytes > _LARGER * self._served_bytes[rung]
+            and self._served.get(situation.program) != (situation.sizes, rung)
             and cached_bytes > _MIN_CACHE * situation.capacity_bytes
         )
         if not is_in_the_way or not self._has_budget(situation):
             return False
         reason = (
-            f"up to {format_bytes(peak_bytes)} are needed, more than any step had on this rung, "
-            f"and {format_bytes(cached_bytes)} of {format_bytes(situation.capacity_bytes)} are "
-            "cached"
+            f"up to {format_bytes(peak_bytes)} of {format_bytes(situation.capacity_bytes)} are "
+            f"needed, and {format_bytes(cached_bytes)} are cached for other batches"
         )
         self._note(situation, "trim", rung, reason)
         return True

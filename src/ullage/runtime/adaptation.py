@@ -5,6 +5,7 @@ choose. `ullage.runtime.adapt` has the rules; this part has torch.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,8 @@ class Adaptation:
     ) -> None:
         self.is_on = False
         self.cost_s = 0.0
+        if _has_expandable_segments():
+            settings = replace(settings, trims=False)  # the cache is never in the way
         self._settings = settings
         self._ladder = ladder
         self._parameters = parameters
@@ -163,6 +166,12 @@ def _read_memory(device: Any) -> tuple[int, int, int]:
     if read_fraction is not None:
         capacity_bytes = min(capacity_bytes, int(read_fraction(device) * total_bytes))
     return allocated_bytes, reserved_bytes, capacity_bytes
+
+
+def _has_expandable_segments() -> bool:
+    """Whether the allocator's settings ask for segments that grow and shrink."""
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    return any("expandable_segments:True" in os.environ.get(name, "") for name in names)
 
 
 def _refuse_ranks() -> None:
