@@ -33,14 +33,12 @@ class Adaptation:
 
     Attributes:
         is_on: whether the last step had a forecast: a GPU, and a batch with sizes.
-        cost_s: the seconds that its changes took the host.
     """
 
     def __init__(
         self, settings: Adapt, ladder: Ladder, parameters: Sequence[Any], optimizers: Sequence[Any]
     ) -> None:
         self.is_on = False
-        self.cost_s = 0.0
         if _has_expandable_segments():
             settings = replace(settings, trims=False)  # the cache is never in the way
         self._settings = settings
@@ -68,15 +66,12 @@ class Adaptation:
             return
         num_logged = len(self.log)
         rung, is_trimmed = self._rules.choose(situation)
-        started = time.perf_counter()
         self._ladder.go_to(rung)
         cuda = _cuda()
         if is_trimmed:
             cuda.empty_cache()
-        if len(self.log) > num_logged:
-            self.cost_s += time.perf_counter() - started
-            for change in self.log[num_logged:]:
-                self._report(change)
+        for change in self.log[num_logged:]:
+            self._report(change)
         cuda.reset_peak_memory_stats(self._device)
         self._begun = _Begun(replace(situation, rung=rung), self._num_states())
 

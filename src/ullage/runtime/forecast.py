@@ -117,7 +117,7 @@ class Forecast:
         )
 
     def upper(self, sizes: Sizes) -> Need | None:
-        """The need of a batch; None before the first step."""
+        """The need of a batch; None where nothing is known, as before the first step."""
         if not self._points:
             return None
         point = np.array(sizes)
@@ -132,6 +132,8 @@ class Forecast:
         num_bytes, basis = min(choices)
         failed = [need for failed, need in self._failures.items() if _is_within(failed, sizes)]
         num_bytes = max([num_bytes, *(need + 1 for need in failed)])
+        if math.isinf(num_bytes):  # it has a size that was 0 in every batch so far
+            return None
         return Need(math.ceil(num_bytes), basis, len(self._points))
 
     def _fitted(self, sizes: Sizes) -> float | None:

@@ -56,6 +56,13 @@ def test_nothing_is_forecast_before_the_first_step() -> None:
     assert Forecast().upper(sizes_of(512)) is None
 
 
+def test_nothing_is_known_of_a_size_that_was_always_0() -> None:
+    forecast = Forecast()
+    forecast.add((0.0, 0.0), 1 << 20)
+    assert forecast.upper(sizes_of(512)) is None
+    assert forecast.upper((0.0, 0.0)) is not None
+
+
 @NEEDS
 def test_a_forecast_is_never_below_the_need(need: Callable[[int], int]) -> None:
     """Of 40 streams with a long tail, from the second step on."""
