@@ -1,9 +1,10 @@
-"""Trains a GPT on batches of many lengths; the last line is one JSON object.
+"""Trains a GPT on batches of many lengths; prints one JSON object for each way.
 
-    python adapt_program.py SOURCE_OF_ULLAGE WAY ATTENTION LENGTHS
+    python adapt_program.py SOURCE_OF_ULLAGE WAYS ATTENTION LENGTHS
 
-WAY: "static N" applies rung N and stops at the first error; "guard" recovers; "adapt" forecasts;
-"cost" measures the host's CPU time for a change and for a step's forecast.
+WAYS: some of these, with commas between: "static N" applies rung N and stops at the first error;
+"guard" recovers; "adapt" forecasts; "cost" measures the host's CPU time for a change and for a
+step's forecast. Each has a model of its own, and begins with an empty cache.
 ATTENTION: "fused", or "eager", which writes its scores.
 LENGTHS: the tokens of each step's rows, such as 512,1024.
 
@@ -14,6 +15,7 @@ simulated GPU's.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import sys
@@ -139,9 +141,10 @@ def measure_cost(model: Any, optimizer: Any, guard: Any, lengths: list[int]) -> 
     return {"change_us": 1e6 * median(changes), "step_us": 1e6 * median(steps)}
 
 
-def main() -> None:
-    """Trains, and prints."""
-    way, lengths = sys.argv[2], [int(text) for text in sys.argv[4].split(",")]
+def run(way: str, lengths: list[int]) -> dict[str, Any]:
+    """What a way came to."""
+    gc.collect()  # the model of the way before
+    torch.cuda.empty_cache()
     model = Model().to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     plans = make_plans(model, optimizer)
@@ -153,20 +156,22 @@ def main() -> None:
         context = guard = ullage.guard(model, optimizer, plans=plans, adapt=way != "guard")
     free_bytes, _ = torch.cuda.mem_get_info()
     document = {"way": way, "capacity": free_bytes + torch.cuda.memory_reserved()}
-    lines = io.StringIO()
-    with contextlib.redirect_stderr(lines), context or contextlib.nullcontext():
+    with contextlib.redirect_stderr(io.StringIO()), context or contextlib.nullcontext():
         if way == "cost":
             document |= measure_cost(model, optimizer, guard, lengths)
         else:
             document["rows"] = train(model, optimizer, guard, lengths)
-    document |= {
-        "lines": lines.getvalue().splitlines(),
-        "recoveries": guard.num_recoveries if guard else 0,
-        "log": [{"step": each.step, "kind": each.kind, "text": str(each)} for each in guard.log]
-        if guard
-        else [],
-    }
-    print(json.dumps(document), file=sys.stderr)
+    log = guard.log if guard else []
+    document["log"] = [{"step": each.step, "kind": each.kind, "text": str(each)} for each in log]
+    document["recoveries"] = guard.num_recoveries if guard else 0
+    return document
+
+
+def main() -> None:
+    """Trains, and prints."""
+    lengths = [int(text) for text in sys.argv[4].split(",")]
+    for way in sys.argv[2].split(","):
+        print(json.dumps(run(way, lengths)), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ _NEAR, _MIN_CACHE = 0.8, 0.05
 _CHANGED = 1.05
 # A rung that has only failed is tried again with batches below this share of the failed one.
 _SMALL = 0.5
+_MAX_LOG = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,21 @@ class Situation:
     capacity_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to do before a step.
+
+    Attributes:
+        rung: the rung to go to.
+        is_trimmed: whether the allocator's cache is given back.
+        changes: what is new in the log.
+    """
+
+    rung: int
+    is_trimmed: bool
+    changes: tuple[Change, ...]
+
+
 class Needs:
     """The forecasts for a situation, each computed when it is asked for."""
 
@@ -147,12 +163,14 @@ class Rules:
         num_rungs: the rungs of the ladder, from the fastest to the leanest.
 
     Attributes:
-        log: every change, in order.
+        log: the last 10,000 changes, in order.
+        num_changes: how many there were; those that say that the budget is used up are none.
         reserve: the share of the memory that forecasts leave free; it grows with errors.
     """
 
     def __init__(self, settings: Adapt, num_rungs: int) -> None:
-        self.log: list[Change] = []
+        self.log: deque[Change] = deque(maxlen=_MAX_LOG)
+        self.num_changes = 0
         self.reserve = settings.reserve
         self._settings = settings
         self._num_rungs = num_rungs
@@ -162,12 +180,15 @@ class Rules:
         self._has_lengths = False
         self._changed_at: deque[float] = deque()
         self._is_limited = False
+        self._changes: list[Change] = []
         # By program: what the allocator's cache is known to serve, the last batch on its rung.
         self._served: dict[Any, tuple[Sizes, int]] = {}
 
-    def choose(self, situation: Situation) -> tuple[int, bool]:
-        """The rung of the next step, and whether the allocator's cache is given back before it."""
-        self._note_lengths(situation.sizes)
+    def choose(self, situation: Situation) -> Choice:
+        """What to do before a step."""
+        self._changes = []
+        self._has_lengths |= situation.sizes != (self._first_sizes or situation.sizes)
+        self._first_sizes = self._first_sizes or situation.sizes
         needs = self.needs(situation)
         fastest = self._fastest(situation, needs)
         rung, kind = fastest, "faster" if fastest < situation.rung else "leaner"
@@ -182,7 +203,8 @@ class Rules:
             self._note(situation, kind, rung, self._reason(situation, kind, rung, needs))
         if kind == "learn":
             self._num_lessons[rung] += 1
-        return rung, self._trims(situation, rung, needs.of(rung))
+        is_trimmed = self._trims(situation, rung, needs.of(rung))
+        return Choice(rung, is_trimmed, tuple(self._changes))
 
     def learn(self, situation: Situation, peak_bytes: int, *, is_first: bool) -> None:
         """Adds the step that was chosen for.
@@ -267,12 +289,6 @@ class Rules:
         num_lessons, rung = min(lessons, default=(_LESSONS, 0))
         return rung if num_lessons < _LESSONS else None
 
-    def _note_lengths(self, sizes: Sizes) -> None:
-        if self._first_sizes is None:
-            self._first_sizes = sizes
-        elif len(sizes) != len(self._first_sizes) or sizes != self._first_sizes:
-            self._has_lengths = True
-
     def _has_budget(self, situation: Situation) -> bool:
         """Whether a change that is not needed may be made; says so once when not."""
         while self._changed_at and self._changed_at[0] <= situation.now_s - HOUR_S:
@@ -281,13 +297,18 @@ class Rules:
         is_limited = len(self._changed_at) >= limit
         if is_limited and not self._is_limited:
             reason = f"{limit} changes within an hour; the guard goes to leaner rungs only"
-            self.log.append(Change(situation.step, "limit", situation.rung, situation.rung, reason))
+            self._write(Change(situation.step, "limit", situation.rung, situation.rung, reason))
         self._is_limited = is_limited
         return not is_limited
 
     def _note(self, situation: Situation, kind: str, rung: int, reason: str) -> None:
-        self.log.append(Change(situation.step, kind, situation.rung, rung, reason))
+        self._write(Change(situation.step, kind, situation.rung, rung, reason))
         self._changed_at.append(situation.now_s)
+        self.num_changes += 1
+
+    def _write(self, change: Change) -> None:
+        self.log.append(change)
+        self._changes.append(change)
 
     def _trims(self, situation: Situation, rung: int, need: Need | None) -> bool:
         """Whether the allocator's cache, which is of other batches, is in the way of this one."""

@@ -54,8 +54,8 @@ class Adaptation:
 
     @property
     def log(self) -> list[Change]:
-        """Every change, in order."""
-        return self._rules.log
+        """The last 10,000 changes, in order."""
+        return [*self._rules.log]
 
     def begin(self, batch: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         """Before a step: goes to the rung of its batch."""
@@ -64,16 +64,15 @@ class Adaptation:
         self.is_on = situation is not None
         if situation is None:
             return
-        num_logged = len(self.log)
-        rung, is_trimmed = self._rules.choose(situation)
-        self._ladder.go_to(rung)
+        choice = self._rules.choose(situation)
+        self._ladder.go_to(choice.rung)
         cuda = _cuda()
-        if is_trimmed:
+        if choice.is_trimmed:
             cuda.empty_cache()
-        for change in self.log[num_logged:]:
+        for change in choice.changes:
             self._report(change)
         cuda.reset_peak_memory_stats(self._device)
-        self._begun = _Begun(replace(situation, rung=rung), self._num_states())
+        self._begun = _Begun(replace(situation, rung=choice.rung), self._num_states())
 
     def end(self) -> None:
         """After a step that was completed, on this rung or on another after an error."""
@@ -90,8 +89,7 @@ class Adaptation:
 
     def close(self) -> None:
         """Says what it did."""
-        changes = [change for change in self.log if change.kind != "limit"]
-        say(f"adapt: {len(changes)} changes in {self._num_steps} steps, see guard.log")
+        say(f"adapt: {self._rules.num_changes} changes in {self._num_steps} steps, see guard.log")
 
     def _read(self, batch: Sequence[Any], keywords: Mapping[str, Any]) -> Situation | None:
         """What is known before a step; None where nothing can be forecast."""

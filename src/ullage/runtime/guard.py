@@ -71,8 +71,8 @@ class Guard:
 
     @property
     def log(self) -> list[Change]:
-        """Every change of the rung that `adapt` made before a step, with its reason."""
-        return [] if self._adaptation is None else [*self._adaptation.log]
+        """What `adapt` changed before steps, with reasons: the last 10,000 changes."""
+        return [] if self._adaptation is None else self._adaptation.log
 
     def __enter__(self) -> Guard:
         import torch
