@@ -43,7 +43,7 @@ def test_every_change_is_logged_with_its_reason(ways: dict[str, Any]) -> None:
     rungs = [0, *document["rungs"]]
     moves = [step for step in range(len(rungs) - 1) if rungs[step] != rungs[step + 1]]
     assert [int(line.split(":")[0].removeprefix("step ")) for line in changes] == moves
-    assert any("leaner: rung 0 -> 2: the batch needs up to" in line for line in changes)
+    assert any("leaner: rung 1 -> 2: the batch needs up to" in line for line in changes)
     num_changes = len(document["log"])
     assert (
         f"ullage: guard: adapt: {num_changes} changes in 9 steps, see guard.log"
