@@ -300,7 +300,7 @@ def page(results: list[Result], cost: dict[str, Any], torch: str) -> str:
             f"{'; '.join(alone) or 'none'}. The best possible knows what each batch needs on each",
             "rung, and gives it the fastest rung on which its peak fits, as if nothing were lost",
             "to fragmentation, to learning or to changes. The ways of a case run one after another",
-            "in one process, each with a model of its own and an empty cache. The allocator has its",
+            "in one process, each with its own model and an empty cache. The allocator has its",
             "default settings; with expandable segments less is lost to fragmentation, for static",
             "plans too. The clock waits for the GPU at cudaMalloc and cudaFree, and has no cost of",
             "these calls, so a cache that is given back is cheaper here than on a GPU.",
