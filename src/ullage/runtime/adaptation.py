@@ -83,7 +83,8 @@ class Adaptation:
         if self._ladder.rung != situation.rung:
             self._rules.learn_failure(situation, self._ladder.rung)
             situation = replace(situation, rung=self._ladder.rung)
-        peak_bytes = int(_cuda().max_memory_allocated(self._device))
+        stats = _cuda().memory_stats_as_nested_dict(self._device)
+        peak_bytes = int(stats["allocated_bytes"]["all"]["peak"])
         is_first = self._num_states() != self._begun.num_states
         self._rules.learn(situation, peak_bytes, is_first=is_first)
 
@@ -151,8 +152,9 @@ def _read_memory(device: Any) -> tuple[int, int, int]:
     what the device has free, within its limit (`set_per_process_memory_fraction`).
     """
     cuda = _cuda()
-    allocated_bytes = int(cuda.memory_allocated(device))
-    reserved_bytes = int(cuda.memory_reserved(device))
+    stats = cuda.memory_stats_as_nested_dict(device)  # flattening it takes as long as the rest
+    allocated_bytes = int(stats["allocated_bytes"]["all"]["current"])
+    reserved_bytes = int(stats["reserved_bytes"]["all"]["current"])
     free_bytes, total_bytes = cuda.mem_get_info(device)
     capacity_bytes = reserved_bytes + int(free_bytes)
     read_fraction = getattr(cuda, "get_per_process_memory_fraction", None)  # torch >= 2.8
