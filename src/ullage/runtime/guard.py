@@ -84,15 +84,15 @@ class Guard:
         self._torch: Any = torch
         self._ladder.check()
         parameters = _parameters_of(self._model, self._optimizers)
+        if self._adapt is not None:
+            from ullage.runtime.adaptation import Adaptation
+
+            self._adaptation = Adaptation(self._adapt, self._ladder, parameters, self._optimizers)
         self._snapshot = Snapshot(self._model, parameters, self._scaler, self._extra)
         self._gradients = Gradients(parameters)
         self._guarded = [GuardedOptimizer(each, self._note_finished) for each in self._optimizers]
         for each in self._guarded:
             each.attach()
-        if self._adapt is not None:
-            from ullage.runtime.adaptation import Adaptation
-
-            self._adaptation = Adaptation(self._adapt, self._ladder, parameters, self._optimizers)
         self._is_open = True
         self._describe()
         return self
