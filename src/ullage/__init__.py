@@ -51,14 +51,16 @@ if TYPE_CHECKING:
     )
     from ullage.loaders.prefetch import prefetch
     from ullage.record.measured.entrance import record
+    from ullage.runtime.adapt import Adapt
     from ullage.runtime.calls.call_guard import guard_model
-    from ullage.runtime.guard import guard
     from ullage.runtime.inference import guard_inference
+    from ullage.runtime.open_guard import guard
     from ullage.techniques.applying.cap import Cap, cap
     from ullage.techniques.plan import Plan
     from ullage.watch.sample import Sample
 
 __all__ = [
+    "Adapt",
     "AlertReplay",
     "BudgetExceeded",
     "Cap",
@@ -117,6 +119,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Adapt": "ullage.runtime.adapt",
     "AlertReplay": "ullage.api.alerts",
     "BudgetExceeded": "ullage.errors",
     "Cap": "ullage.techniques.applying.cap",
@@ -155,7 +158,7 @@ _MODULES = {
     "find_ladder": "ullage.api.largest",
     "find_largest": "ullage.api.largest",
     "fit": "ullage.api.fit",
-    "guard": "ullage.runtime.guard",
+    "guard": "ullage.runtime.open_guard",
     "guard_inference": "ullage.runtime.inference",
     "guard_model": "ullage.runtime.calls.call_guard",
     "lock": "ullage.api.lock",

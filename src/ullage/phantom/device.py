@@ -40,6 +40,11 @@ class PhantomDevice:
         slug = f"{self.gpu.slug} within {format_bytes(self.budget_bytes)}"
         return _with_total(self.gpu, slug, self.budget_bytes)
 
+    @property
+    def model(self) -> str:
+        """The slug in the catalogue, without what `--memory` and `--capability` add to it."""
+        return self.gpu.slug.partition(" ")[0]
+
     def environment_text(self) -> str:
         """What the native library reads in the variable DEVICE."""
         gpu = self.gpu

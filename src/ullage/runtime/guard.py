@@ -11,30 +11,29 @@ refused, and what does not exist yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from os import PathLike
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ullage.errors import GuardError, SpecError
+from ullage.runtime.adapt import Adapt, Change
 from ullage.runtime.calm import Calm
 from ullage.runtime.failure import Failure, release, say
-from ullage.runtime.ladder import Ladder, choose_plans, load_ladder, load_plans
-from ullage.runtime.program import check_averages, check_program, parameters_of
+from ullage.runtime.ladder import Ladder
+from ullage.runtime.program import parameters_of
 from ullage.techniques.applying.apply import unwrap_optimizers
-from ullage.techniques.applying.cap import cap as set_cap
 
 if TYPE_CHECKING:
+    from ullage.runtime.adaptation import Adaptation
     from ullage.runtime.averages import GuardedAverage
     from ullage.runtime.batch import Batch
     from ullage.runtime.batches.largest_batch import LargestBatch
     from ullage.runtime.optimizer_step import GuardedOptimizer
     from ullage.runtime.ranks.steps import OneRank
-    from ullage.techniques.plan import Plan
 
 Result = TypeVar("Result")
-_CALM_STEPS = 100
-_DEADLINE_S = 600.0
+CALM_STEPS = 100
+DEADLINE_S = 600.0
 
 
 class Guard:
@@ -47,7 +46,7 @@ class Guard:
 
     def __init__(
         self, model: Any, optimizer: Any, ladder: Ladder, calm: Calm, *,
-        scaler: Any, extra: Any, averages: Any, deadline_s: float = _DEADLINE_S,
+        scaler: Any, extra: Any, averages: Any, adapt: Adapt | None, deadline_s: float,
     ) -> None:  # fmt: skip
         self.num_recoveries = 0
         self.num_steps = 0
@@ -59,6 +58,8 @@ class Guard:
         self._deadline_s = deadline_s
         self._averages = averages
         self._guarded: list[GuardedOptimizer | GuardedAverage] = []
+        self._adapt = adapt
+        self._adaptation: Adaptation | None = None
         self._is_open = False
         self._is_within = False
         self._batch: Batch | None = None
@@ -81,6 +82,11 @@ class Guard:
 
         return decorated(self, fn)
 
+    @property
+    def log(self) -> list[Change]:
+        """What `adapt` changed before steps, with reasons: the last 10,000 changes."""
+        return [] if self._adaptation is None else self._adaptation.log
+
     def __enter__(self) -> Guard:
         import torch
 
@@ -100,6 +106,12 @@ class Guard:
         if type(self._ranks) is not OneRank:
             self._ladder.ignore_host()
         self._parameters = parameters_of(self._model, self._optimizers)
+        if self._adapt is not None:
+            from ullage.runtime.adaptation import Adaptation
+
+            self._adaptation = Adaptation(
+                self._adapt, self._ladder, self._parameters, self._optimizers
+            )
         self._snapshot = Snapshot(self._model, self._parameters, self._scaler, self._extra)
         self._gradients = Gradients(self._parameters)
         self._guarded = [
@@ -128,6 +140,8 @@ class Guard:
         for each in self._guarded:
             each.detach()
         self._ladder.close()
+        if self._adaptation is not None:
+            self._adaptation.close()
         say(f"{self.num_recoveries} recoveries in {self.num_steps} steps")
 
     def step(self, fn: Callable[..., Result], /, *batch: Any, **keywords: Any) -> Result:
@@ -153,7 +167,11 @@ class Guard:
         self._is_within = True
         try:
             self._batch = self._make_batch(batch, keywords)
+            if self._adaptation is not None:
+                self._adaptation.begin(batch, keywords)
             result = self._run(lambda: fn(*batch, **keywords))
+            if self._adaptation is not None:
+                self._adaptation.end()
         except BaseException as error:
             self._ranks.refuse(error)
             raise
@@ -316,6 +334,8 @@ class Guard:
         )
 
     def _climb(self) -> None:
+        if self._adaptation is not None and self._adaptation.is_on:
+            return
         self._ladder.go_to(self._ladder.above(self._ladder.rung))
         say(f"{self._calm.num_calm} steps needed less: back to {self._ladder.name()}")
 
@@ -339,65 +359,3 @@ class Guard:
                 say(f"not recovered: {each.reason}")
         if len(self._optimizers) > 1:
             say("not recovered: an error after the first of several optimizers has run")
-
-
-def guard(
-    model: Any,
-    optimizer: Any,
-    *,
-    plans: str | PathLike[str] | Iterable[Plan | str | PathLike[str]] | None = None,
-    scaler: Any = None,
-    extra: Sequence[Any] = (),
-    averages: Sequence[Any] = (),
-    calm_steps: int = _CALM_STEPS,
-    cap: str | int | None = None,
-    deadline_s: float = _DEADLINE_S,
-) -> Guard:
-    """A guard, whose `step` runs a training step again under a leaner plan when it runs out of
-    memory. It is a context manager; after it nothing is left on the model or the optimizer.
-
-    Args:
-        model: the `nn.Module`; a compiled one only with plans=[]. Where there are several ranks,
-            all of them open the guard and run the same steps under it.
-        optimizer: a `torch.optim.Optimizer`, or a list of several.
-        plans: the rungs below the program as it is, from the fastest to the leanest: plans, or
-            files of plans; or one file of `ullage fit --ladder`, which also says up to which size
-            each is proved. None: checkpoints on every other block, then on every block, of which
-            nothing is proved. []: a step is run once more as it is, with the cache given back.
-        scaler: the `torch.amp.GradScaler`, if there is one.
-        extra: objects with `state_dict` and `load_state_dict` that the step changes before the
-            optimizer does, such as a scheduler.
-        averages: moving averages of the weights (`torch.optim.swa_utils.AveragedModel`) that the
-            step updates after the optimizer.
-        calm_steps: after so many steps without an error that need less memory the guard goes back
-            up one rung.
-        cap: the most memory of the GPU that the process may take, as for `ullage.cap`; it stays
-            until `ullage.cap(None)`. None: as it is.
-        deadline_s: how long a rank waits for another at most, before it raises GuardError.
-
-    Raises:
-        SpecError: a compiled model with rungs, a wrapper that cannot be made ready for a second
-            try, or an invalid number.
-        PlanError: a plan cannot be a rung, or the model has no repeated blocks.
-    """
-    if calm_steps < 1:
-        raise SpecError(f"calm_steps={calm_steps} is no number of steps; expected 1 or more")
-    if not deadline_s > 0:
-        raise SpecError(f"deadline_s={deadline_s} is no time; expected seconds above 0")
-    if cap is not None and (limited := set_cap(cap)) is not None:
-        say(limited.text)
-    if not isinstance(plans, str | PathLike) and plans is not None:
-        plans = [*plans]
-    check_program(model, has_rungs=plans != [])
-    check_averages(averages)
-    if plans is None:
-        ladder = Ladder(choose_plans(model, optimizer), model, optimizer, is_default=True)
-    elif isinstance(plans, str | PathLike):
-        file = load_ladder(plans)
-        ladder = Ladder(file.plans, model, optimizer, file=file)
-    else:
-        ladder = Ladder(load_plans(plans), model, optimizer)
-    return Guard(
-        model, optimizer, ladder, Calm(calm_steps), scaler=scaler, extra=tuple(extra),
-        averages=tuple(averages), deadline_s=deadline_s,
-    )  # fmt: skip

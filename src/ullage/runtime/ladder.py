@@ -17,7 +17,7 @@ from ullage.record.owners.module_trees import class_name, paths
 from ullage.runtime.host.host_check import HostCheck
 from ullage.runtime.proofs import say_proofs
 from ullage.techniques.applying.apply import describe_program
-from ullage.techniques.ladder_file import RUNGS, LadderFile
+from ullage.techniques.ladder_file import RUNGS, LadderFile, is_ladder
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 from ullage.units import format_bytes
@@ -135,7 +135,7 @@ def load_plans(plans: Iterable[Plan | str | PathLike[str]]) -> list[Plan]:
     Raises:
         PlanError: a file is no plan, or a plan cannot be put on and taken off between steps.
     """
-    loaded = [plan if isinstance(plan, Plan) else Plan.load(Path(plan)) for plan in plans]
+    loaded = [plan for each in plans for plan in _load(each)]
     for plan in loaded:
         for action in plan.actions:
             if action.technique not in RUNGS:
@@ -149,6 +149,14 @@ def load_plans(plans: Iterable[Plan | str | PathLike[str]]) -> list[Plan]:
     return loaded
 
 
+def _load(plan: Plan | str | PathLike[str]) -> Sequence[Plan]:
+    """A plan, or those of a file, which may be a ladder."""
+    if isinstance(plan, Plan):
+        return [plan]
+    path = Path(plan)
+    return LadderFile.load(path).plans if is_ladder(path) else [Plan.load(path)]
+
+
 def load_ladder(path: str | PathLike[str]) -> LadderFile:
     """The ladder in a file of `ullage fit --ladder`.
 
@@ -158,6 +166,31 @@ def load_ladder(path: str | PathLike[str]) -> LadderFile:
     file = LadderFile.load(Path(path))
     load_plans(file.plans)
     return file
+
+
+def open_ladder(
+    plans: str | PathLike[str] | Sequence[Plan | str | PathLike[str]] | None,
+    model: Any,
+    optimizer: Any,
+) -> Ladder:
+    """The ladder of a guard.
+
+    Args:
+        plans: plans and files of plans, or one file of `ullage fit --ladder`; None: checkpoints.
+        model: the `nn.Module`.
+        optimizer: one or several.
+
+    Raises:
+        PlanError: a plan cannot be a rung, or the model has no repeated blocks.
+    """
+    if plans is None:
+        return Ladder(choose_plans(model, optimizer), model, optimizer, is_default=True)
+    if isinstance(plans, str | PathLike):
+        plans = [plans]
+    if len(plans) == 1 and not isinstance(plans[0], Plan) and is_ladder(Path(plans[0])):
+        file = load_ladder(plans[0])
+        return Ladder(file.plans, model, optimizer, file=file)
+    return Ladder(load_plans(plans), model, optimizer)
 
 
 def choose_plans(model: Any, optimizer: Any) -> list[Plan]:

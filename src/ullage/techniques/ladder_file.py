@@ -213,3 +213,13 @@ def _field(document: Mapping[str, Any], name: str, kind: Any) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise PlanError(f"its field {name!r} is {show_value(value)}; make it again")
     return value
+
+
+def is_ladder(path: Path) -> bool:
+    """Whether a file says that it is a ladder, of whatever version."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    schema = document.get("schema") if isinstance(document, dict) else None
+    return isinstance(schema, str) and schema.partition("/")[0] == LADDER_SCHEMA.partition("/")[0]

@@ -42,6 +42,12 @@ def test_memory_and_capability_replace_the_gpus_own() -> None:
     assert device.gpu.total_low_bytes == device.gpu.total_high_bytes == 12 << 30
 
 
+def test_the_model_is_that_of_the_catalogue_whatever_is_replaced() -> None:
+    device = choose_device("rtx-4090", memory="12GiB", capability="8.9")
+    assert device.gpu.slug == "rtx-4090 with 12.0 GiB as 8.9"
+    assert device.model == "rtx-4090"
+
+
 def test_memory_alone_is_a_limit() -> None:
     assert not choose_device(memory="24GiB").is_unlimited
     assert not choose_device(capability="8.0").is_unlimited

@@ -41,6 +41,10 @@ _OPEN: list[CallGuard] = []
 _REPLICATED = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
 
 
+def _no_vote() -> None:
+    """Before an optimizer's step; there is one rank."""
+
+
 class CallGuard:
     """Guards the calls of models, and the steps of optimizers; see `guard_model`.
 
@@ -143,7 +147,7 @@ class CallGuard:
 
         if optimizer in self._optimizers:
             return
-        guarded = GuardedOptimizer(optimizer, self._note_finished)
+        guarded = GuardedOptimizer(optimizer, self._note_finished, _no_vote)
         guarded.attach()
         self._optimizers[optimizer] = ref(guarded)  # which its `step` holds
         self._unused.add(optimizer)

@@ -1,0 +1,181 @@
+"""A guard that adapts: reads the device before each step, and goes to the rung that the rules
+choose. `ullage.runtime.adapt` has the rules; this part has torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ullage.errors import SpecError
+from ullage.runtime.adapt import Adapt, Change, Rules, Situation, square_sizes
+from ullage.runtime.batch_sizes import batch_sizes
+from ullage.runtime.failure import say
+from ullage.runtime.ladder import Ladder
+
+_LOGGER = logging.getLogger("ullage.guard")
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A step that has begun: what was known before it, and how many optimizer states there were."""
+
+    situation: Situation
+    num_states: int
+
+
+class Adaptation:
+    """Goes to another rung before a step that needs one.
+
+    Attributes:
+        is_on: whether the last step had a forecast: a GPU, and a batch with sizes.
+    """
+
+    def __init__(
+        self, settings: Adapt, ladder: Ladder, parameters: Sequence[Any], optimizers: Sequence[Any]
+    ) -> None:
+        self.is_on = False
+        if _has_expandable_segments():
+            settings = replace(settings, trims=False)  # the cache is never in the way
+        self._settings = settings
+        self._ladder = ladder
+        self._parameters = parameters
+        self._optimizers = optimizers
+        self._rules = Rules(settings, len(ladder))
+        self._device = _find_device(parameters)
+        self._num_steps = 0
+        self._begun: _Begun | None = None
+        self._has_said_why_not = False
+        _refuse_ranks()
+
+    @property
+    def log(self) -> list[Change]:
+        """The last 10,000 changes, in order."""
+        return [*self._rules.log]
+
+    def begin(self, batch: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+        """Before a step: goes to the rung of its batch."""
+        self._begun = None
+        situation = self._read(batch, keywords)
+        self.is_on = situation is not None
+        if situation is None:
+            return
+        choice = self._rules.choose(situation)
+        self._ladder.go_to(choice.rung)
+        cuda = _cuda()
+        if choice.is_trimmed:
+            cuda.empty_cache()
+        for change in choice.changes:
+            self._report(change)
+        cuda.reset_peak_memory_stats(self._device)
+        self._begun = _Begun(replace(situation, rung=choice.rung), self._num_states())
+
+    def end(self) -> None:
+        """After a step that was completed, on this rung or on another after an error."""
+        self._num_steps += 1
+        if self._begun is None:
+            return
+        situation = self._begun.situation
+        if self._ladder.rung != situation.rung:
+            self._rules.learn_failure(situation, self._ladder.rung)
+            situation = replace(situation, rung=self._ladder.rung)
+        stats = _cuda().memory_stats_as_nested_dict(self._device)
+        peak_bytes = int(stats["allocated_bytes"]["all"]["peak"])
+        is_first = self._num_states() != self._begun.num_states
+        self._rules.learn(situation, peak_bytes, is_first=is_first)
+
+    def close(self) -> None:
+        """Says what it did."""
+        say(f"adapt: {self._rules.num_changes} changes in {self._num_steps} steps, see guard.log")
+
+    def _read(self, batch: Sequence[Any], keywords: Mapping[str, Any]) -> Situation | None:
+        """What is known before a step; None where nothing can be forecast."""
+        if self._device is None:
+            self._say_why_not("the parameters are not on one GPU")
+            return None
+        measure = self._settings.sizes
+        if measure is not None:
+            program: tuple[int, ...] = ()
+            sizes = square_sizes(measure(*batch, **keywords))
+        else:
+            measured = batch_sizes(*batch, *keywords.values())
+            if measured is None:
+                self._say_why_not("the step's arguments have no tensor; pass Adapt(sizes=...)")
+                return None
+            program, sizes = measured.program, measured.sizes
+        has_gradients = any(each.grad is not None for each in self._parameters)
+        allocated_bytes, reserved_bytes, capacity_bytes = _read_memory(self._device)
+        return Situation(
+            step=self._num_steps,
+            now_s=time.perf_counter(),
+            program=(len(sizes), program, has_gradients),
+            sizes=sizes,
+            rung=self._ladder.rung,
+            allocated_bytes=allocated_bytes,
+            reserved_bytes=reserved_bytes,
+            capacity_bytes=capacity_bytes,
+        )
+
+    def _num_states(self) -> int:
+        return sum(len(each.state) for each in self._optimizers)
+
+    def _report(self, change: Change) -> None:
+        _LOGGER.info("%s", change)
+        if self._settings.prints:
+            say(f"adapt: {change}")
+
+    def _say_why_not(self, reason: str) -> None:
+        if not self._has_said_why_not:
+            say(f"adapt: nothing is forecast: {reason}")
+        self._has_said_why_not = True
+
+
+def _cuda() -> Any:
+    import torch
+
+    return torch.cuda
+
+
+def _find_device(parameters: Sequence[Any]) -> Any:
+    """The GPU that all parameters are on, or None."""
+    devices = {each.device for each in parameters}
+    device = devices.pop() if len(devices) == 1 else None
+    return device if device is not None and device.type == "cuda" else None
+
+
+def _read_memory(device: Any) -> tuple[int, int, int]:
+    """Bytes of tensors, bytes of the allocator with its cache, and what it can have: its own and
+    what the device has free, within its limit (`set_per_process_memory_fraction`).
+    """
+    cuda = _cuda()
+    stats = cuda.memory_stats_as_nested_dict(device)  # flattening it takes as long as the rest
+    allocated_bytes = int(stats["allocated_bytes"]["all"]["current"])
+    reserved_bytes = int(stats["reserved_bytes"]["all"]["current"])
+    free_bytes, total_bytes = cuda.mem_get_info(device)
+    capacity_bytes = reserved_bytes + int(free_bytes)
+    read_fraction = getattr(cuda, "get_per_process_memory_fraction", None)  # torch >= 2.8
+    if read_fraction is not None:
+        capacity_bytes = min(capacity_bytes, int(read_fraction(device) * total_bytes))
+    return allocated_bytes, reserved_bytes, capacity_bytes
+
+
+def _has_expandable_segments() -> bool:
+    """Whether the allocator's settings ask for segments that grow and shrink."""
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    return any("expandable_segments:True" in os.environ.get(name, "") for name in names)
+
+
+def _refuse_ranks() -> None:
+    """Raises SpecError in a process group of several ranks: each would choose for itself."""
+    import torch
+
+    distributed = torch.distributed
+    has_ranks = distributed.is_available() and distributed.is_initialized()
+    if has_ranks and distributed.get_world_size() > 1:
+        raise SpecError(
+            "adapt is for one process: several ranks would choose different rungs; use adapt=False"
+        )
