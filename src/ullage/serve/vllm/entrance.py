@@ -62,7 +62,7 @@ def main() -> None:
         print(f"ullage serve: {text}", file=sys.stderr, flush=True)
 
     gc.collect()
-    gc.freeze()  # what is there stays; to look at it again and again takes a fifth of the time
+    gc.freeze()  # what is there stays, and need not be looked at again
     outcome = replay(engine, task.traffic, engine.executor.by_time, say)
     notes["replay_s"] = time.monotonic() - begin_s - notes["start_s"] - notes["measure_s"]
     document = {
