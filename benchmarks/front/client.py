@@ -74,3 +74,4 @@ class Connection:
         """Hangs up."""
         if self._streams is not None:
             self._streams[1].close()
+            self._streams = None

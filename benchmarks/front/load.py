@@ -60,8 +60,8 @@ async def stream_many(port: int, rounds: int, process: Popen[bytes]) -> list[tup
         check(timings)
         took_s = max(each.last_s for each in timings) - min(each.sent_s for each in timings)
         rows.append((took_s, resident_kib(process)))
-    for connection in connections:
-        await connection.close()
+        for connection in connections:
+            await connection.close()
     return rows
 
 
@@ -82,7 +82,7 @@ def main() -> None:
         folder = Path(scratch)
         port = write_front(
             folder, [engine], 20_000, ["load"], max_requests=2048,
-            engine_more="prefill_in_flight = 1000000\n",
+            engine_more="prefill_in_flight = 1000000\nmetrics = false\n",
         )  # fmt: skip
         # A tenant's queue holds 256 by default; here 1,000 come at the same moment.
         path = folder / "ullage.toml"

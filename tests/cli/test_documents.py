@@ -26,6 +26,7 @@ from benchmarks.plans.results import saved
 from benchmarks.provenance import made_by
 
 import ullage
+from ullage.front.settings import load_front
 from ullage.gate.config import load_configuration
 from ullage.gpus import load_catalog
 from ullage.models.architecture import MODEL_TYPES
@@ -216,6 +217,12 @@ def test_a_file_in_a_page_can_be_read(block: Block, tmp_path: Path) -> None:
         (tmp_path / "ullage.toml").write_text(block.text, encoding="utf-8")
         if block.text.startswith("[watch."):
             assert load_settings(tmp_path).path is not None
+            return
+        if block.text.startswith("[front]"):
+            (tmp_path / "keys").mkdir()
+            for tenant in ("chat", "batch"):
+                (tmp_path / "keys" / tenant).write_text(tenant * 8, encoding="utf-8")
+            assert load_front(tmp_path).engines
             return
         assert load_configuration(tmp_path).scenarios
     elif json.loads(block.text)["schema"] == "ullage.plan/1":

@@ -105,6 +105,7 @@ class FrontSettings:
         max_tokens: of requests that do not say.
         characters_per_token: at least so many; where no tokenizer is given.
         max_queue: requests that wait.
+        spare_requests: of each other tenant, for which one above its share leaves room.
         max_body_bytes: of a request.
         slow_reader_s: seconds after which a client that takes nothing is cut off.
     """
@@ -117,6 +118,7 @@ class FrontSettings:
     max_tokens: int
     characters_per_token: float
     max_queue: int
+    spare_requests: int
     max_body_bytes: int
     slow_reader_s: float
 
@@ -154,6 +156,7 @@ def load_front(start: Path, path: Path | None = None) -> FrontSettings:
         max_tokens=section.number("max_tokens", 1) or 1024,
         characters_per_token=_positive(section, "characters_per_token", 3.0),
         max_queue=section.number("max_queue", 0) or 2048,
+        spare_requests=section.number("spare_requests", 0) or 0,
         max_body_bytes=_size(section, "max_body", "8MiB"),
         slow_reader_s=_positive(section, "slow_reader_s", 30.0),
     )

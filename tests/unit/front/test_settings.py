@@ -71,7 +71,7 @@ def test_with_max_tokens_reserved_the_whole_cache_is_given_out(folder: Path) -> 
         (GOOD.replace('"40GiB"', '"40G"'), "two ways"),
         (GOOD.replace("weight = 2", "weight = 0"), "above 0"),
         (GOOD.replace("weight = 2", 'trim = "all"'), "expected never or oldest-messages"),
-        (GOOD.replace("weight", "weigth"), "did you mean 'weight'"),
+        (GOOD.replace("weight", "weightt"), "did you mean 'weight'"),
         (GOOD.replace("[front]", '[front]\nreserve = "all"'), 'expected "90%"'),
         (GOOD.replace("[front]", '[front]\nlisten = "x:y"'), "expected [HOST:]PORT"),
         (GOOD.replace("[front]", '[front]\nlisten = "0.0.0.0:1"').replace('key_file = "chat"', ""),

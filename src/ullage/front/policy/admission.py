@@ -10,7 +10,8 @@
 Nothing is started that has to be preempted if predictions hold. Who has had the fewest byte-seconds
 comes first. If that tenant's request does not fit, others may go ahead for `PATIENCE_S`; then the
 engine that has the most room for it takes no others until it fits, so that large requests start.
-A tenant that holds more than its share of an engine has no such claim, and leaves room (`Room`).
+With `spare_requests`, a tenant that holds more than its share of an engine has no such claim, and
+leaves room there (`Room`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Final
 from ullage.front.policy.engine_ledger import Engine, Running
 from ullage.front.policy.lengths import Lengths
 from ullage.front.policy.request import Decision, Reason, Reject, Request, Start
-from ullage.front.policy.room import SPARE_REQUESTS, Room
+from ullage.front.policy.room import Room
 from ullage.front.policy.routing import choose_engine
 from ullage.front.policy.shares import Shares
 
@@ -67,7 +68,7 @@ class Admission:
 
     def __init__(
         self, engines: Sequence[Engine], tenants: Mapping[str, TenantSpec], lengths: Lengths,
-        *, max_queue: int = 2048, spare_requests: int = SPARE_REQUESTS,
+        *, max_queue: int = 2048, spare_requests: int = 0,
     ) -> None:  # fmt: skip
         self.engines = {engine.spec.name: engine for engine in engines}
         self.lengths = lengths

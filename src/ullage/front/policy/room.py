@@ -1,9 +1,9 @@
 """How much room a tenant has to leave for others, who may come any moment.
 
 Nobody is stopped once he has started. So a hog that fills a cache while nobody else waits makes the
-next light request wait until one of its own ends. Therefore a tenant that holds more than its share
-of an engine leaves room there for `SPARE_REQUESTS` requests of each other tenant that came lately,
-as large as that one's are on average, within that one's share.
+next light request wait until one of its own ends. With `spare_requests`, a tenant that holds more
+than its share of an engine leaves room there for so many requests of each other tenant that came
+lately, as large as that one's are on average, within that one's share.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["RECENT_S", "SPARE_REQUESTS", "Room"]
+__all__ = ["RECENT_S", "Room"]
 
-SPARE_REQUESTS: Final = 2
 RECENT_S: Final = 60.0
 _SMOOTHING: Final = 0.1
 
@@ -24,10 +23,10 @@ class Room:
 
     Args:
         weights: of the tenants.
-        spare_requests: for which room is left.
+        spare_requests: of each other tenant, for which room is left; 0: none is.
     """
 
-    def __init__(self, weights: Mapping[str, float], spare_requests: int = SPARE_REQUESTS) -> None:
+    def __init__(self, weights: Mapping[str, float], spare_requests: int = 0) -> None:
         self._weights = dict(weights)
         self._spare_requests = spare_requests
         self._bytes: Counter[tuple[str, str]] = Counter()  # (engine, tenant)

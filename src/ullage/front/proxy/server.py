@@ -82,6 +82,7 @@ async def make_front(settings: FrontSettings) -> AsyncIterator[FrontApp]:
         {name: tenant.spec for name, tenant in settings.tenants.items()},
         Lengths(settings.quantile),
         max_queue=settings.max_queue,
+        spare_requests=settings.spare_requests,
     )
     tokenizers = {
         model: each.tokenizer

@@ -111,7 +111,7 @@ def test_a_deadline_that_cannot_be_met_is_told_before_it_passes() -> None:
 
 
 def test_a_large_request_is_passed_for_a_while_and_then_no_more() -> None:
-    admission = make_admission(100, spare_requests=0)
+    admission = make_admission(100)
     admission.submit(request(1, "b", 30, 20), 0.0)
     assert started(admission, 0.0) == [1]
     admission.submit(request(2, "a", 60, 20, arrival_s=0.0), 0.0)
@@ -147,7 +147,7 @@ def test_byte_seconds_are_shared_by_weight() -> None:
 
 
 def test_who_has_more_than_a_share_leaves_room_for_those_who_came_lately() -> None:
-    admission = make_admission(1000)
+    admission = make_admission(1000, spare_requests=2)
     admission.submit(request(1, "a", 20, 20), 0.0)
     assert started(admission, 0.0) == [1]
     admission.finish(1, 1.0)
