@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     )
     from ullage.loaders.prefetch import prefetch
     from ullage.record.measured.entrance import record
-    from ullage.runtime.adapt import Adapt
+    from ullage.runtime.adapting.adapt import Adapt
     from ullage.runtime.calls.call_guard import guard_model
-    from ullage.runtime.inference import guard_inference
     from ullage.runtime.open_guard import guard
+    from ullage.runtime.requests.inference import guard_inference
     from ullage.techniques.applying.cap import Cap, cap
     from ullage.techniques.plan import Plan
     from ullage.watch.sample import Sample
@@ -119,7 +119,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Adapt": "ullage.runtime.adapt",
+    "Adapt": "ullage.runtime.adapting.adapt",
     "AlertReplay": "ullage.api.alerts",
     "BudgetExceeded": "ullage.errors",
     "Cap": "ullage.techniques.applying.cap",
@@ -159,7 +159,7 @@ _MODULES = {
     "find_largest": "ullage.api.largest",
     "fit": "ullage.api.fit",
     "guard": "ullage.runtime.open_guard",
-    "guard_inference": "ullage.runtime.inference",
+    "guard_inference": "ullage.runtime.requests.inference",
     "guard_model": "ullage.runtime.calls.call_guard",
     "lock": "ullage.api.lock",
     "prefetch": "ullage.loaders.prefetch",

@@ -28,6 +28,7 @@ __all__ = [
     "JobDevice",
     "JobFileError",
     "StepPeak",
+    "is_of_now",
     "is_running",
     "job_path",
     "jobs_directory",
@@ -35,6 +36,7 @@ __all__ = [
     "publish_job",
     "read_job",
     "read_jobs",
+    "remove_ended_jobs",
     "withdraw_job",
 ]
 

@@ -16,19 +16,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ullage.errors import GuardError, SpecError
-from ullage.runtime.adapt import Adapt, Change
+from ullage.runtime.adapting.adapt import Adapt, Change
 from ullage.runtime.calm import Calm
 from ullage.runtime.failure import Failure, release, say
+from ullage.runtime.guarded_program import parameters_of
 from ullage.runtime.ladder import Ladder
-from ullage.runtime.program import parameters_of
 from ullage.techniques.applying.apply import unwrap_optimizers
 
 if TYPE_CHECKING:
-    from ullage.runtime.adaptation import Adaptation
-    from ullage.runtime.averages import GuardedAverage
+    from ullage.runtime.adapting.adaptation import Adaptation
     from ullage.runtime.batch import Batch
     from ullage.runtime.batches.largest_batch import LargestBatch
-    from ullage.runtime.optimizer_step import GuardedOptimizer
+    from ullage.runtime.optimizers.averages import GuardedAverage
+    from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
     from ullage.runtime.ranks.steps import OneRank
 
 Result = TypeVar("Result")
@@ -90,11 +90,11 @@ class Guard:
     def __enter__(self) -> Guard:
         import torch
 
-        from ullage.runtime.averages import GuardedAverage
         from ullage.runtime.batch import Batch
         from ullage.runtime.captured import is_compiled, refuse_graphs
         from ullage.runtime.gradients import Gradients
-        from ullage.runtime.optimizer_step import GuardedOptimizer
+        from ullage.runtime.optimizers.averages import GuardedAverage
+        from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
         from ullage.runtime.ranks.steps import OneRank, open_ranks
         from ullage.runtime.snapshot import Snapshot
 
@@ -107,7 +107,7 @@ class Guard:
             self._ladder.ignore_host()
         self._parameters = parameters_of(self._model, self._optimizers)
         if self._adapt is not None:
-            from ullage.runtime.adaptation import Adaptation
+            from ullage.runtime.adapting.adaptation import Adaptation
 
             self._adaptation = Adaptation(
                 self._adapt, self._ladder, self._parameters, self._optimizers

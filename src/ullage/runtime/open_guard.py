@@ -7,12 +7,12 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
-from ullage.runtime.adapt import Adapt, read_settings
+from ullage.runtime.adapting.adapt import Adapt, read_settings
 from ullage.runtime.calm import Calm
 from ullage.runtime.failure import say
 from ullage.runtime.guard import CALM_STEPS, DEADLINE_S, Guard
+from ullage.runtime.guarded_program import check_averages, check_program
 from ullage.runtime.ladder import open_ladder
-from ullage.runtime.program import check_averages, check_program
 from ullage.techniques.applying.cap import cap as set_cap
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from contract import fail, raised
 from training import LENGTH, VOCABULARY, WIDTH, Faults
 
 import ullage
-from ullage.runtime.cache_need import find_cache_need
+from ullage.runtime.requests.cache_need import find_cache_need
 
 RUNG = {"cache": "lean"}
 LLAMA = {

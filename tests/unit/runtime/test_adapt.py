@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from ullage.errors import SpecError
-from ullage.runtime.adapt import Adapt, Rules, Situation, read_settings, square_sizes
-from ullage.runtime.forecast import Sizes
+from ullage.runtime.adapting.adapt import Adapt, Rules, Situation, read_settings, square_sizes
+from ullage.runtime.adapting.forecast import Sizes
 
 GIB = 1 << 30
 # What a token of a batch takes on each rung, and all of them below it.

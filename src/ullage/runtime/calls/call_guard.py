@@ -33,7 +33,7 @@ from ullage.techniques.applying.changes import Changes
 
 if TYPE_CHECKING:
     from ullage.runtime.calls.model_guard import ModelGuard
-    from ullage.runtime.optimizer_step import GuardedOptimizer
+    from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
     from ullage.techniques.plan import Plan
 
 _CALM_STEPS = 100
@@ -143,7 +143,7 @@ class CallGuard:
 
     def add_optimizer(self, optimizer: Any) -> None:
         """Guards the steps of an optimizer, and the models that have its parameters."""
-        from ullage.runtime.optimizer_step import GuardedOptimizer
+        from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
 
         if optimizer in self._optimizers:
             return

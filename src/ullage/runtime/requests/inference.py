@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ullage.errors import GuardError, RequestTooLarge, SpecError
-from ullage.runtime.cache_need import find_cache_need
 from ullage.runtime.failure import Failure, release, say, take_failure
-from ullage.runtime.turns import Turns
+from ullage.runtime.requests.cache_need import find_cache_need
+from ullage.runtime.requests.turns import Turns
 from ullage.units import format_bytes
 
 Result = TypeVar("Result")

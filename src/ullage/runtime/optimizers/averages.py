@@ -17,7 +17,7 @@ import torch
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
 from ullage.runtime.failure import Failure, release, take_failure
-from ullage.runtime.optimizer_step import check_counters
+from ullage.runtime.optimizers.optimizer_step import check_counters
 from ullage.runtime.progress import Progress
 
 _TRIES = 3

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from ullage.runtime.optimizers.sgd_step import Finished
 from ullage.runtime.reads.counters import Counters
-from ullage.runtime.sgd_step import Finished
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,19 +19,19 @@ from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks
 
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
-from ullage.runtime.before_step import Before
-from ullage.runtime.closure import watch_closure
 from ullage.runtime.failure import Failure, release, take_failure
-from ullage.runtime.first_versions import first_versions, raw_step
-from ullage.runtime.progress import Progress
-from ullage.runtime.reads.counters import Counters
-from ullage.runtime.sgd_step import (
+from ullage.runtime.optimizers.before_step import Before
+from ullage.runtime.optimizers.closure import watch_closure
+from ullage.runtime.optimizers.first_versions import first_versions, raw_step
+from ullage.runtime.optimizers.sgd_step import (
     Finished,
     has_groups_of_one_kind,
     hidden,
     is_fused_sgd,
     read_finished,
 )
+from ullage.runtime.progress import Progress
+from ullage.runtime.reads.counters import Counters
 
 _ABSENT = object()
 _BETWEEN = (
@@ -139,6 +139,14 @@ class GuardedOptimizer:
         if has_closure or _code_of(self._optimizer) not in failure.codes:
             self._refuse_if_changed(before, "what failed is a closure or a hook of its step")
             raise torch.OutOfMemoryError(failure.message)
+        self._complete(failure, before, finished)
+        self._run_post_hooks(arguments, keywords)
+        self.has_run = True
+        self._on_recovery(failure)
+        return closure.result if closure else None
+
+    def _complete(self, failure: Failure, before: Before, finished: Finished | None) -> None:
+        """Does the rest of a step, or raises what says why it is not done."""
         is_unknown = is_fused_sgd(self._optimizer) and finished is None
         if self.reason is not None or is_unknown:
             raise GuardError(
@@ -156,10 +164,6 @@ class GuardedOptimizer:
             raise GuardError(f"{_NO_MEMORY} ({failure.text}); {_BETWEEN}") from None
         if rest is not None:
             raise torch.OutOfMemoryError(rest.message)
-        self._run_post_hooks(arguments, keywords)
-        self.has_run = True
-        self._on_recovery(failure)
-        return closure.result if closure else None
 
     def _take(self) -> Before:
         optimizer = self._optimizer

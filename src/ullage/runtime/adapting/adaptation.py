@@ -1,5 +1,5 @@
 """A guard that adapts: reads the device before each step, and goes to the rung that the rules
-choose. `ullage.runtime.adapt` has the rules; this part has torch.
+choose. `ullage.runtime.adapting.adapt` has the rules; this part has torch.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ullage.errors import SpecError
-from ullage.runtime.adapt import Adapt, Change, Rules, Situation, square_sizes
-from ullage.runtime.batch_sizes import batch_sizes
+from ullage.runtime.adapting.adapt import Adapt, Change, Rules, Situation, square_sizes
+from ullage.runtime.adapting.batch_sizes import batch_sizes
 from ullage.runtime.failure import say
 from ullage.runtime.ladder import Ladder
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ullage.errors import SpecError
-from ullage.runtime.forecast import Forecast, Need, Sizes
+from ullage.runtime.adapting.forecast import Forecast, Need, Sizes
 from ullage.units import format_bytes
 
 HOUR_S = 3600.0

@@ -1,0 +1,1 @@
+"""Requests to a model, answered again under a leaner cache."""
