@@ -56,6 +56,11 @@ nightly: check $(NEWEST)/ullage-env.json phantom promtool
 	ULLAGE_TEST_PYTHON=$(firstword $(STACKS))/bin/python $(BIN)/python -m pytest -m phantom \
 	  tests/phantom/test_compile.py tests/phantom/test_kernels.py tests/phantom/test_distributed.py \
 	  tests/phantom/test_attribution.py
+	$(BIN)/python -m benchmarks.guard.sweep --python $(NEWEST)/bin/python
+	$(BIN)/python -m benchmarks.guard.random_errors --python $(NEWEST)/bin/python
+	$(BIN)/python -m benchmarks.guard.ranks --python $(NEWEST)/bin/python
+	$(BIN)/python -m benchmarks.guard.adapt --python $(NEWEST)/bin/python
+	$(BIN)/python -m benchmarks.front
 	$(BIN)/python -m benchmarks.wild
 	$(BIN)/python -m benchmarks.attribution --python $(firstword $(STACKS))/bin/python
 	$(BIN)/python -m benchmarks.folklore --python $(firstword $(STACKS))/bin/python

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ullage.errors import PlanError, SpecError
-from ullage.techniques.ladder_file import LadderFile, Proof, ProvedRung
+from ullage.runtime.ladder import load_plans
+from ullage.techniques.ladder_file import LadderFile, Proof, ProvedRung, is_ladder
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
@@ -40,6 +41,14 @@ def test_what_was_written_is_read(ladder: LadderFile, tmp_path: Path) -> None:
     assert ladder.plans == (PLAN,)
     with pytest.raises(SpecError, match="exists"):
         ladder.save(path)
+
+
+def test_a_file_of_a_ladder_stands_for_its_rungs(ladder: LadderFile, tmp_path: Path) -> None:
+    path, other = tmp_path / "ladder.json", tmp_path / "plan.json"
+    ladder.save(path)
+    other.write_text('{"schema": "ullage.plan/1"}')
+    assert is_ladder(path) and not is_ladder(other) and not is_ladder(tmp_path / "none.json")
+    assert load_plans([path, PLAN]) == [PLAN, PLAN]
 
 
 @pytest.mark.parametrize(
