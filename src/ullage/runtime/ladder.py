@@ -186,9 +186,7 @@ def open_ladder(
     if plans is None:
         return Ladder(choose_plans(model, optimizer), model, optimizer, is_default=True)
     if isinstance(plans, str | PathLike):
-        plans = [plans]
-    if len(plans) == 1 and not isinstance(plans[0], Plan) and is_ladder(Path(plans[0])):
-        file = load_ladder(plans[0])
+        file = load_ladder(plans)
         return Ladder(file.plans, model, optimizer, file=file)
     return Ladder(load_plans(plans), model, optimizer)
 
