@@ -48,7 +48,7 @@ VERBS = {
     ),
     "exec": (
         "ullage.cli.exec:exec_command",
-        "Run a program under a plan on the GPU of this machine.",
+        "Run a program under a plan, a cap or a guard, on the GPU of this machine.",
     ),
     "calibrate": (
         "ullage.cli.calibrate:calibrate_command",
