@@ -229,6 +229,14 @@ def test_without_rungs_a_step_is_run_once_more_as_it_is(answers: dict[str, Any])
     assert "ran out of memory on rung 0 (the program as it is); no rung is left" in text
 
 
+def test_libraries_say_in_other_words_that_there_is_no_memory(answers: dict[str, Any]) -> None:
+    ends = answers["other_words"]
+    assert ends["driver"] == ends["cuBLAS"] == [1, "nothing"]
+    # Without an error of the allocator the convolution is one that cuDNN does not have.
+    assert ends["no engine"][0] == 0 and "unable to find an engine" in ends["no engine"][1]
+    assert ends["host"][0] == 0 and "DefaultCPUAllocator" in ends["host"][1]
+
+
 def test_a_compiled_model_is_run_again_as_it_is_and_compiled_once(answers: dict[str, Any]) -> None:
     ends = answers["a_compiled_model"]
     # Differences, recoveries, and the graphs that were compiled without and with errors.

@@ -13,6 +13,9 @@ from types import CodeType, ModuleType
 _TRIED = re.compile(r"Tried to allocate ([\d.]+ \w+)")
 _FREE = re.compile(r"of which ([\d.]+ \w+) is free")
 _MAX_TEXT = 120
+# Of the driver, and of cuBLAS, cuDNN, cuSOLVER and cuFFT.
+_OTHER_WORDS = ("CUDA error: out of memory", "_ALLOC_FAILED")
+_NO_ENGINE = "unable to find an engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,27 @@ def take_failure(error: BaseException) -> Failure:
         traceback.clear_frames(linked.__traceback__)
         linked.__traceback__ = None
     return Failure(_shorten(message), message, codes)
+
+
+def is_out_of_memory(torch: ModuleType, error: BaseException) -> bool:
+    """Whether an error says that a GPU is out of memory, in whatever words: libraries raise a
+    RuntimeError of their own, and where the workspace of no convolution fits, cuDNN's says that
+    there is none.
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    message = str(error)
+    if _NO_ENGINE in message:
+        return torch.cuda.is_initialized() and _has_run_out(torch)
+    return any(words in message for words in _OTHER_WORDS)
+
+
+def _has_run_out(torch: ModuleType) -> bool:
+    """Whether the allocator of a GPU has run out of memory in this process."""
+    count = torch.cuda.device_count()
+    return any(torch.cuda.memory_stats(index).get("num_ooms", 0) for index in range(count))
 
 
 def release(torch: ModuleType) -> None:

@@ -607,6 +607,31 @@ def without_rungs():
 
 
 @scenario
+def other_words():
+    """Errors of libraries, and those that are about something else."""
+    messages = {
+        "driver": "CUDA error: out of memory",
+        "cuBLAS": "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "no engine": "GET was unable to find an engine to execute this computation",
+        "host": "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.",
+    }
+    answers = {}
+    for name, message in messages.items():
+
+        def complain(message=message):
+            raise RuntimeError(message)
+
+        program = Program()
+        with ullage.guard(program.model, program.optimizer, plans=[]) as guard:
+            program.errors["backward"] = complain
+            text = raised(
+                lambda program=program, guard=guard: guard.step(program.fn, program.draw())
+            )
+        answers[name] = [guard.num_recoveries, text]
+    return answers
+
+
+@scenario
 def a_compiled_model():
     """Compiled as a whole and by blocks: errors in each part of a step, and the graphs compiled."""
     answers = {}

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from ullage.errors import GuardError
-from ullage.runtime.failure import Failure, take_failure
+from ullage.runtime.failure import Failure, is_out_of_memory, take_failure
 from ullage.runtime.ranks.agreement import Agreement, Meeting, PeerOutOfMemory
 from ullage.runtime.ranks.collectives import Collectives
 from ullage.runtime.ranks.wrappers import Wrappers
@@ -51,7 +51,7 @@ class OneRank:
 
     def take(self, error: Exception) -> Failure:
         """Describes an error of a step, and lets go of what it holds; others are raised again."""
-        if not isinstance(error, torch.OutOfMemoryError):
+        if not is_out_of_memory(torch, error):
             raise error
         return take_failure(error)
 
@@ -160,7 +160,7 @@ class Ranks(OneRank):
         """Describes an error of a step, and tells the other ranks. What another rank's zeros have
         done to this one counts as the other's error.
         """
-        is_own = isinstance(error, torch.OutOfMemoryError)
+        is_own = is_out_of_memory(torch, error)
         if not is_own and (isinstance(error, GuardError) or not self._collectives.is_frozen):
             raise error
         failure = take_failure(error)
