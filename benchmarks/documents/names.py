@@ -48,6 +48,7 @@ FOREIGN_FILES = {
     "generation/continuous_batching/cache.py": "transformers",
     "layers/mamba/mamba_utils.py": "vLLM",
     "platforms/interface.py": "vLLM",
+    "ladder.json": "written by `ullage fit --ladder`",
     "truth.json": "written by benchmarks/accuracy/record.py",
     "truth/h200-torch2.11.0/truth.json": "written by benchmarks/accuracy/record.py",
     "truth/h200-torch2.11.0/events.npz": "written by benchmarks/accuracy/record.py",

@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.provenance import made_by
 from benchmarks.recording.bare import ROOT
 
 HERE = Path(__file__).parent
@@ -114,9 +115,11 @@ def page(stored: dict[str, Any]) -> str:
     unknown = ", ".join(f"`{name}`" for name in watch["unknown"]) or "nothing"
     return f"""# On a real GPU
 
-Recorded on {stored["date"]} on one {watch["gpu"]}, driver {watch["driver"]}, with torch
-{stored["torch"]}, by `python -m benchmarks.recording.gpu`; written by `python -m
-benchmarks.recording.gpu_page` from `benchmarks/recording/gpu.json`. The GPU was there for 15
+{made_by("benchmarks.recording.gpu_page")}
+
+What it shows was recorded on {stored["date"]} on one {watch["gpu"]}, driver {watch["driver"]},
+with torch {stored["torch"]}, by `python -m benchmarks.recording.gpu`, and is in
+`benchmarks/recording/gpu.json`. The GPU was there for 15
 minutes; what had no time is said below. The workloads of `benchmarks/accuracy` were recorded
 there, too: [accuracy-h200.md](accuracy-h200.md), [time-h200.md](time-h200.md).
 
