@@ -98,7 +98,7 @@ def fit_command(options: FitOptions) -> int:
     ullage run --gpu rtx-4090 --plan plan.json -- train.py --batch-size 16
     ullage exec --plan plan.json -- train.py --batch-size 16
     ullage fit --gpu rtx-4090 --max-batch -- train.py --batch-size {batch}
-    ullage fit --gpu rtx-4090 --ladder batch=8,16,32 -o ladder.json -- train.py --batch-size {batch}
+    ullage fit --gpu l4 --ladder n=8,16,32 -o ladder.json -- train.py --batch {n}
 
     Exits with 0 if the program fits, without or under a plan, 1 if no plan fits, 3 if the program
     itself failed, 130 if the search was interrupted: it still reports the best plan so far.
