@@ -269,7 +269,7 @@ def test_damaged_locks(read: Callable[..., None], count: int) -> None:
 def test_damaged_plans(read: Callable[..., None], count: int, monkeypatch: Any) -> None:
     chosen = random.Random(3)
 
-    def use(_program: object, plan: Plan, _python: object) -> tuple[int, Any]:
+    def use(_program: object, plan: Plan, _python: object, **_: object) -> tuple[int, Any]:
         assert Plan.parse(plan.text()) == plan
         assert isinstance(plan.summary, str) and isinstance(plan.variables, dict)
         return 5, type("Outcome", (), {"is_applied": True})

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "src" / "ullage" / "techniques"
 PAGE = next((ROOT / "docs").rglob("techniques.md"))
 # What is beside the techniques in their folder.
-OTHERS = {"__init__", "catalog", "made_for", "plan", "technique"}
+OTHERS = {"__init__", "catalog", "ladder_file", "made_for", "plan", "technique"}
 
 
 def test_every_file_is_one_technique_of_the_catalogue() -> None:
