@@ -21,7 +21,13 @@ def fit_ladder(options: FitOptions, ladder: str) -> int:
     Raises:
         SpecError: an option does not go with the others, or the sizes cannot be read.
     """
-    _check_options(options)
+    options.check_goes_with(
+        "--ladder",
+        ("--max-batch", options.max_batch),
+        ("--largest", options.largest is not None),
+        ("--multiple-of", options.multiple_of is not None),
+        ("--allow", options.allow != "same"),
+    )
     variable, sizes = _read(ladder)
     from ullage.api.largest import find_ladder
     from ullage.report.text.ladder import ladder_line, print_ladder
@@ -70,22 +76,3 @@ def _read(ladder: str) -> tuple[str, list[int]]:
             "large, such as length=512,1024,2048"
         )
     return variable.strip(), [*map(int, words)]
-
-
-def _check_options(options: FitOptions) -> None:
-    """Refuses the options that ask for something else."""
-    for flag, is_given in (
-        ("--max-batch", options.max_batch),
-        ("--largest", options.largest is not None),
-        ("--multiple-of", options.multiple_of is not None),
-        ("--allow", options.allow != "same"),
-        ("--objective", options.objective != "time"),
-        ("--price", options.price is not None),
-        ("--smallest-gpu", options.smallest_gpu),
-        ("--html", options.html is not None),
-        ("--gpus", options.gpus != 1),
-        ("--ray", options.ray is not None),
-        ("--minutes", options.minutes is not None),
-    ):
-        if is_given:
-            raise SpecError(f"{flag} does not go with --ladder; leave it out")

@@ -27,7 +27,7 @@ def fit_largest(options: FitOptions, variable: str) -> int:
     Raises:
         SpecError: an option does not go with the others.
     """
-    _check_options(options)
+    options.check_goes_with("--max-batch and --largest")
     from ullage.api.largest import find_largest
     from ullage.report.text.largest import largest_line, print_largest
 
@@ -55,18 +55,3 @@ def fit_largest(options: FitOptions, variable: str) -> int:
         save_plan(largest.plan, options.output, force=options.force),
     )
     return largest.exit_code if is_written else UNWRITABLE
-
-
-def _check_options(options: FitOptions) -> None:
-    """Refuses the options that ask for something else."""
-    for flag, is_given in (
-        ("--objective", options.objective != "time"),
-        ("--price", options.price is not None),
-        ("--smallest-gpu", options.smallest_gpu),
-        ("--html", options.html is not None),
-        ("--gpus", options.gpus != 1),
-        ("--ray", options.ray is not None),
-        ("--minutes", options.minutes is not None),
-    ):
-        if is_given:
-            raise SpecError(f"{flag} does not go with --max-batch and --largest; leave it out")

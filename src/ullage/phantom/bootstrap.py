@@ -128,8 +128,7 @@ def _replace_clocks(environment: Mapping[str, str]) -> VirtualTime | None:
 
     num_told = int(environment.get(NUM_DEVICES, "1")) if environment.get(NVML) else 0
     gpu, _, interconnect = text.partition("|")
-    # What is changed of a GPU's memory ("h100-80gb with 40 GiB") changes no time.
-    clock = VirtualTime(gpu.split()[0], interconnect, num_told)
+    clock = VirtualTime(gpu, interconnect, num_told)
     clock.install()
     return clock
 

@@ -42,7 +42,9 @@ class PhantomDevice:
 
     @property
     def model(self) -> str:
-        """The slug in the catalogue, without what `--memory` and `--capability` add to it."""
+        """The slug in the catalogue, without what `--memory` and `--capability` add to it, which
+        changes no time.
+        """
         return self.gpu.slug.partition(" ")[0]
 
     def environment_text(self) -> str:

@@ -181,7 +181,7 @@ def _run_variables(
         has_snapshot=options.has_snapshot,
         has_work=options.has_work,
         has_clock=options.has_clock,
-        virtual_time=f"{device.gpu.slug}|{options.interconnect or ''}" * options.has_virtual_time,
+        virtual_time=f"{device.model}|{options.interconnect or ''}" * options.has_virtual_time,
         has_real_init=options.has_real_init,
         has_dummy_weights=options.has_dummy_weights,
         has_values=options.has_values,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ullage.cli.output import Output
+from ullage.errors import SpecError
 from ullage.runs.job import ProgramOptions
 
 
@@ -52,6 +53,23 @@ class FitOptions:
         from ullage.plan.budget import LIMIT_S
 
         return LIMIT_S if self.minutes is None else 60 * self.minutes
+
+    def check_goes_with(self, what: str, *others: tuple[str, bool]) -> None:
+        """Raises SpecError for an option of the search for the fastest plan, which does not go with
+        what is asked for, or for one of the others: flags, and whether they are given.
+        """
+        for flag, is_given in (
+            *others,
+            ("--objective", self.objective != "time"),
+            ("--price", self.price is not None),
+            ("--smallest-gpu", self.smallest_gpu),
+            ("--html", self.html is not None),
+            ("--gpus", self.gpus != 1),
+            ("--ray", self.ray is not None),
+            ("--minutes", self.minutes is not None),
+        ):
+            if is_given:
+                raise SpecError(f"{flag} does not go with {what}; leave it out")
 
     @property
     def of_program(self) -> ProgramOptions:
