@@ -117,21 +117,16 @@ def fit_command(options: FitOptions) -> int:
     with target.progress(has_lines=True) as on_progress:
         result = fit(
             options.program,
-            gpu=options.gpu,
-            memory=options.memory,
-            capability=options.capability,
-            budget=options.budget,
             allow=options.allow,
             objective=options.objective,
             price=options.price,
             smallest_gpu=options.smallest_gpu,
             gpus=options.gpus,
             ray=options.ray,
-            rates=options.rates,
             limit_s=options.limit_s,
-            python=options.python,
             on_progress=on_progress,
             on_failure=show_failure,
+            **options.of_search,
             **options.of_program,
         )
     is_written = write_result(

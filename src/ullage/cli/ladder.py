@@ -38,14 +38,9 @@ def fit_ladder(options: FitOptions, ladder: str) -> int:
             options.program,
             variable,
             sizes,
-            gpu=options.gpu,
-            memory=options.memory,
-            capability=options.capability,
-            budget=options.budget,
-            rates=options.rates,
-            python=options.python,
             on_progress=on_progress,
             on_failure=show_failure,
+            **options.of_search,
             **options.of_program,
         )
 

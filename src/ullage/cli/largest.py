@@ -37,15 +37,10 @@ def fit_largest(options: FitOptions, variable: str) -> int:
             options.program,
             variable,
             multiple_of=1 if options.multiple_of is None else options.multiple_of,
-            gpu=options.gpu,
-            memory=options.memory,
-            capability=options.capability,
-            budget=options.budget,
             allow=options.allow,
-            rates=options.rates,
-            python=options.python,
             on_progress=on_progress,
             on_failure=show_failure,
+            **options.of_search,
             **options.of_program,
         )
     is_written = write_result(

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from ullage.cli.output import Output
 from ullage.errors import SpecError
 from ullage.runs.job import ProgramOptions
+
+
+class SearchOptions(TypedDict):
+    """What every search of `ullage fit` is given: the GPU, and the interpreter of the program."""
+
+    gpu: str | None
+    memory: str | None
+    capability: str | None
+    budget: str | None
+    rates: str | None
+    python: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,18 @@ class FitOptions:
         ):
             if is_given:
                 raise SpecError(f"{flag} does not go with {what}; leave it out")
+
+    @property
+    def of_search(self) -> SearchOptions:
+        """The options that every search takes, as `ullage.fit` names them."""
+        return {
+            "gpu": self.gpu,
+            "memory": self.memory,
+            "capability": self.capability,
+            "budget": self.budget,
+            "rates": self.rates,
+            "python": self.python,
+        }
 
     @property
     def of_program(self) -> ProgramOptions:
