@@ -3,7 +3,8 @@
     python -m benchmarks.guard.sweep --python .envs/torch-newest/bin/python
 
 The results of each training are kept in build/guard-sweep until the page is written; --resume uses
-those of a run that was interrupted. Ends with exit code 1 where a step left something else than the step that did not fail.
+those of a run that was interrupted. Ends with exit code 1 where a step left something else than the
+step that did not fail.
 """
 
 import argparse
