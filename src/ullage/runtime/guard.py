@@ -107,11 +107,10 @@ class Guard:
         self._is_compiled = is_compiled(self._model)
         self._ladder.check()
         self._ranks: OneRank = open_ranks(self._model, self._deadline_s)
-        reason = "the model is compiled" if self._is_compiled else None
-        if type(self._ranks) is not OneRank:
+        has_ranks = type(self._ranks) is not OneRank
+        if has_ranks:
             self._ladder.ignore_host()
-            reason = "there are several ranks"
-        self._parts = Parts(self._model, reason)
+        self._parts = Parts(self._model, has_ranks=has_ranks)
         self._parameters = parameters_of(self._model, self._optimizers)
         if self._adapt is not None:
             from ullage.runtime.adapting.adaptation import Adaptation

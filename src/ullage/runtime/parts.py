@@ -85,18 +85,21 @@ class Parts:
     """Splits the batches of a guard.
 
     Args:
-        model: the `nn.Module`.
-        reason: why no batch is split in this program; None: batches are, unless the model has
+        model: the `nn.Module`; not split are the batches of one that is compiled, or that has
             statistics of a batch.
+        has_ranks: whether there are several ranks; their batches are not split.
 
     Attributes:
         num_steps: how many steps were completed with their batch in parts.
     """
 
-    def __init__(self, model: Any, reason: str | None) -> None:
+    def __init__(self, model: Any, *, has_ranks: bool) -> None:
+        from ullage.runtime.captured import is_compiled
+
+        reason = "the model is compiled" if is_compiled(model) else None
         self.num_steps = 0
         self._num_parts = 1
-        self._reason = reason
+        self._reason = "there are several ranks" if has_ranks else reason
         self._norms = [*_batch_norms(model)]
         self._has_said_why_not = False
 
@@ -202,9 +205,9 @@ def _num_rows(batch: Any) -> int:
     shapes = {name: tuple(each.shape) for name, each in tensors_by_name(batch) if each.dim()}
     rows = {shape[0] for shape in shapes.values()}
     if len(rows) != 1 or rows == {0}:
-        found = ", ".join(f"{name or 'batch'} {shape}" for name, shape in shapes.items())
+        text = ", ".join(f"{name or 'batch'} {shape}" for name, shape in shapes.items())
         raise SpecError(
-            f"the batch has tensors {found or 'of no shape'}; expected as many rows, and at least "
+            f"the batch has tensors {text or 'of no shape'}; expected as many rows, and at least "
             "one, in each: pass split="
         )
     return int(rows.pop())

@@ -263,6 +263,11 @@ def what_is_refused():
         with ullage.guard(program.model, program.optimizer) as guard:
             guard.step_in_parts(program.fn, program.batch())
 
+    def with_weights(*weights):
+        return lambda batch, num: [
+            (part, weight) for (part, _), weight in zip(BY_TOKENS(batch, num), weights, strict=True)
+        ]
+
     def lose_rows(batch, _):
         return [({**batch, "x": batch["x"][:2]}, 0.5), ({**batch, "x": batch["x"][4:]}, 0.5)]
 
@@ -274,9 +279,8 @@ def what_is_refused():
 
     x = torch.zeros(4, 2)
     return {
-        "weights": with_split(lambda batch, num: [(each, 0.6) for each, _ in BY_TOKENS(batch, num)]),
-        "negative": with_split(lambda batch, num: [*zip(
-            [each for each, _ in BY_TOKENS(batch, num)], (1.5, -0.5), strict=True)]),
+        "weights": with_split(with_weights(0.6, 0.6)),
+        "negative": with_split(with_weights(1.5, -0.5)),
         "rows": with_split(lose_rows),
         "tensor": with_split(lose_tensor),
         "parts": with_split(too_many),

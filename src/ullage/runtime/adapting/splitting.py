@@ -45,9 +45,9 @@ def _need_of_parts(
     rules: Rules, situation: Situation, rung: int, sizes: Sizes, gradient_bytes: int
 ) -> Need | None:
     """What a batch needs on a rung that splits it."""
-    done = rules.need_measured(situation, rung)
-    if done is not None:
-        return done
+    measured = rules.need_measured(situation, rung)
+    if measured is not None:
+        return measured
     part = rules.need_of(situation, situation.rung, sizes)
     if part is None:
         return None
