@@ -2,23 +2,26 @@
 
     python -m benchmarks.guard.adapt --python .envs/torch-newest/bin/python
 
-Ends with exit code 1 where adapting ran out of memory, was slower than the best static plan on
-lengths with a long tail, or changed anything at a constant length.
+Each run is kept in build/guard-adapt until the page is written; --resume uses those of a run that
+was interrupted. Ends with exit code 1 where adapting
+ran out of memory, was slower than the best static plan on lengths with a long tail, or changed
+anything at a constant length.
 """
 
 import argparse
 import json
 import math
-import random
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.guard.adapt_cases import CASES, Case
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.recording.bare import ROOT, bare_environment
 from ullage.units import parse_bytes
@@ -27,56 +30,24 @@ PAGE = ROOT / "docs" / "results" / "guard-adapt.md"
 PROGRAM = Path(__file__).with_name("adapt_program.py")
 MAIN = "from ullage.cli.main import main; main()"
 GPU = "rtx-4090"
+KEPT = ROOT / "build" / "guard-adapt"
 PLENTY = "80GiB"  # for what each rung needs and takes
 RUNGS = range(5)
-ROWS = 8
-WORKERS = 2
 GIB = 1 << 30
 Steps = dict[int, dict[str, Any]]  # by length
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A stream of lengths, and the memories at which it is tried."""
-
-    name: str
-    what: str
-    lengths: tuple[int, ...]
-    memories: tuple[str, ...]
-    attention: str = "fused"
-
-
-def long_tail(num: int, middle: float, sigma: float, longest: int) -> tuple[int, ...]:
-    """Batches padded to the longest of their rows, whose lengths are log-normal."""
-    source = random.Random(21)
-
-    def draw() -> int:
-        rows = [source.lognormvariate(math.log(middle), sigma) for _ in range(ROWS)]
-        return 64 * math.ceil(min(longest, max(64.0, *rows)) / 64)
-
-    return tuple(draw() for _ in range(num))
-
-
-CASES = (
-    Case(
-        "long tail", "rows log-normal, median 300 tokens, sigma 0.9, clipped at 4,096; a batch is "
-        "padded to its longest row", long_tail(100, 300, 0.9, 4096), ("24GiB", "16GiB"),
-    ),
-    Case(
-        "long tail, eager attention", "the same with a median of 200, clipped at 1,536, and "
-        "attention that writes its scores, so that the need grows with the square of the length",
-        long_tail(50, 200, 0.9, 1536), ("24GiB",), "eager",
-    ),
-    Case(
-        "sawtooth", "256 to 3,840 tokens in steps of 256, three times",
-        tuple(range(256, 3841, 256)) * 3, ("16GiB",),
-    ),
-    Case("constant", "1,024 tokens, twenty times", (1024,) * 20, ("16GiB",)),
-)  # fmt: skip
+def keep(name: str, compute: Callable[[], Any]) -> Any:
+    """What was computed, now or in a run that was interrupted, as JSON has it."""
+    kept = KEPT / f"{name.replace(' ', '-').replace(',', '')}.json"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(compute()), encoding="utf-8")
+    return json.loads(kept.read_text(encoding="utf-8"))
 
 
 def run(
-    python: Path, ways: Sequence[str], memory: str, attention: str, lengths: Sequence[int]
+    python: Path, ways: Sequence[str], memory: str, program: str, lengths: Sequence[int]
 ) -> dict[str, dict[str, Any]]:
     """What the program prints for each way on the phantom, by the virtual clock."""
     with tempfile.TemporaryDirectory() as directory:
@@ -84,27 +55,30 @@ def run(
             sys.executable, "-c", MAIN, "run", "--gpu", GPU, "--memory", memory,
             "--clock", "virtual", "--json", "--snapshot", f"{directory}/snapshot.pickle",
             "--python", str(python), "--", str(PROGRAM), str(ROOT / "src"), ",".join(ways),
-            attention, ",".join(map(str, lengths)),
+            program, ",".join(map(str, lengths)),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line for line in done.stderr.splitlines() if line.startswith('{"way"')]
     if len(lines) != len(ways):
-        raise RuntimeError(f"{ways}, {memory}, {attention}: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{ways}, {memory}, {program}: {done.stderr[-2000:]}")
     documents = [json.JSONDecoder().raw_decode(line)[0] for line in lines]
     for document in documents:
-        print(document["way"], memory, attention, f"{seconds(document):.2f} s", flush=True)
+        print(document["way"], memory, program, f"{seconds(document):.2f} s", flush=True)
     return dict(zip(ways, documents, strict=True))
 
 
-def run_each(python: Path, attention: str) -> list[Steps]:
+def run_each(python: Path, program: str) -> list[Steps]:
     """What a batch of each length takes and needs on each rung, with plenty of memory. The longest
     is first, twice: the first step makes the optimizer's states, and the cache then serves the
     rest.
     """
-    cases = [case for case in CASES if case.attention == attention]
+    cases = [case for case in CASES if case.program == program]
     lengths = sorted({length for case in cases for length in case.lengths}, reverse=True)
     ways = [f"static {rung}" for rung in RUNGS]
-    documents = run(python, ways, PLENTY, attention, [lengths[0], *lengths])
+    documents = keep(
+        f"plenty {program}",
+        lambda: run(python, ways, PLENTY, program, [lengths[0], *lengths]),
+    )
     return [dict(zip(lengths, documents[way]["rows"][1:], strict=True)) for way in ways]
 
 
@@ -198,7 +172,9 @@ def measure(python: Path, case: Case, memory: str, steps: Sequence[Steps]) -> Re
     most = parse_bytes(memory)
     fitting = [rung for rung in RUNGS if is_within(case, steps[rung], most)]
     ways = [*(f"static {rung}" for rung in fitting), "guard", "adapt"]
-    documents = run(python, ways, memory, case.attention, case.lengths)
+    documents = keep(
+        f"{case.name} {memory}", lambda: run(python, ways, memory, case.program, case.lengths)
+    )
     capacity = documents["adapt"]["capacity"]
     static = tuple(
         documents[f"static {rung}"] if is_within(case, steps[rung], capacity) else None
@@ -209,11 +185,11 @@ def measure(python: Path, case: Case, memory: str, steps: Sequence[Steps]) -> Re
 
 def measure_all(python: Path, workers: int) -> list[Result]:
     """All cases."""
-    kinds = sorted({case.attention for case in CASES})
+    kinds = sorted({case.program for case in CASES})
     pairs = [(case, memory) for case in CASES for memory in case.memories]
     with ThreadPoolExecutor(workers) as pool:
         plenty = dict(zip(kinds, pool.map(lambda kind: run_each(python, kind), kinds), strict=True))
-        return list(pool.map(lambda pair: measure(python, *pair, plenty[pair[0].attention]), pairs))
+        return list(pool.map(lambda pair: measure(python, *pair, plenty[pair[0].program]), pairs))
 
 
 def row(name: str, result: Result, document: dict[str, Any] | None, rung: int = 0) -> str:
@@ -278,6 +254,13 @@ def page(results: list[Result], cost: dict[str, Any], torch: str) -> str:
         f"{each.case.name}, {each.memory}" for each in results if math.isinf(each.best_static_s)
     ]
     errors = sum(each.adapt["recoveries"] for each in results)
+    (other,) = [each for each in results if each.case.name == "not tuned on"]
+    other_s, static_s = seconds(other.adapt), other.best_static_s
+    gain = "no static plan gets through"
+    if not math.isinf(static_s):
+        gain = (
+            f"it takes {100 * (1 - other_s / static_s):.1f} % less time than the best static plan"
+        )
     least_ms = min(1e3 * seconds(each.adapt) / len(each.case.lengths) for each in results)
     (example,) = [each for each in results if each.case.name == "sawtooth"]
     return "\n".join(
@@ -286,9 +269,10 @@ def page(results: list[Result], cost: dict[str, Any], torch: str) -> str:
             "",
             made_by("benchmarks.guard.adapt --python ENV/bin/python", torch=torch),
             "",
-            f"A GPT of 8 blocks of width 2,048 and 16,000 words, {ROWS} rows a batch, bfloat16",
-            "autocast, AdamW, one process, on the simulated RTX 4090 with the memory named. Rung n",
-            "checkpoints 2 n of the 8 blocks. Seconds are those of `--clock virtual`, that is",
+            "A GPT of 8 blocks of width 2,048 and 16,000 words, 8 rows a batch, bfloat16 autocast,",
+            "AdamW, one process, on the simulated RTX 4090 with the memory named. Rung n",
+            "checkpoints 2 n of the 8 blocks, where nothing else is said. Seconds are those of",
+            "`--clock virtual`, that is",
             "predicted, and not measured on a GPU; the host's own time for a change is not among",
             "them and is below. The lengths are made up, with a fixed seed: they have the shape",
             "of real ones, and are not those of a data set.",
@@ -299,8 +283,13 @@ def page(results: list[Result], cost: dict[str, Any], torch: str) -> str:
             f"takes {low_high(static)} more than it. No static plan gets through here:",
             f"{'; '.join(alone) or 'none'}. The best possible knows what each batch needs on each",
             "rung, and gives it the fastest rung on which its peak fits, as if nothing were lost",
-            "to fragmentation, to learning or to changes. The ways of a case run one after another",
-            "in one process, each with its own model and an empty cache. The allocator has its",
+            "to fragmentation, to learning or to changes.",
+            "",
+            "The program and the stream that nothing was tuned on: adapting ran out of memory",
+            f"{other.adapt['recoveries']} times; {gain}.",
+            "",
+            "The ways of a case run one after another in one process, each with its own model and",
+            "an empty cache. The allocator has its",
             "default settings; with expandable segments less is lost to fragmentation, for static",
             "plans too. The clock waits for the GPU at cudaMalloc and cudaFree, and has no cost of",
             "these calls, so a cache that is given back is cheaper here than on a GPU.",
@@ -349,7 +338,7 @@ COMPARISON = (
     "- Chameleon (arXiv 2509.11076) moves tensors to the host, adapts to changing operators, and",
     "  reports up to 38.94 % more than recomputation. Its gain is that of offload over",
     "  recomputation; the gains above are those of choosing for each batch, with recomputation on",
-    "  both sides. A ladder can have rungs with `offload_activations`; none was measured here.",
+    "  both sides. A ladder can have rungs with `offload_activations`; one above has.",
     "",
 )
 
@@ -358,9 +347,18 @@ def main() -> int:
     """Measures, and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--python", type=Path, required=True, metavar="PATH")
-    python = parser.parse_args().python.absolute()
-    results = measure_all(python, WORKERS)
-    cost = measure_cost(python)
+    parser.add_argument("--workers", type=int, default=2, metavar="N")
+    parser.add_argument("--resume", action="store_true", help="Use what an interrupted run kept.")
+    parser.add_argument("--only", choices=["cost"], help="Measure this, keep it, and end.")
+    options = parser.parse_args()
+    python = options.python.absolute()
+    if not options.resume:
+        shutil.rmtree(KEPT, ignore_errors=True)
+    if options.only:
+        print(keep("cost", lambda: measure_cost(python)))
+        return 0
+    results = measure_all(python, options.workers)
+    cost = keep("cost", lambda: measure_cost(python))
     PAGE.write_text(page(results, cost, torch_version(python)), encoding="utf-8")
     print(f"Wrote {PAGE.relative_to(ROOT)}")
     is_wrong = [

@@ -1,11 +1,11 @@
 """Trains a GPT on batches of many lengths; prints one JSON object for each way.
 
-    python adapt_program.py SOURCE_OF_ULLAGE WAYS ATTENTION LENGTHS
+    python adapt_program.py SOURCE_OF_ULLAGE WAYS PROGRAM LENGTHS
 
 WAYS: some of these, with commas between: "static N" applies rung N and stops at the first error;
 "guard" recovers; "adapt" forecasts; "cost" measures the host's CPU time for a change and for a
 step's forecast. Each has a model of its own, and begins with an empty cache.
-ATTENTION: "fused", or "eager", which writes its scores.
+PROGRAM: one of PROGRAMS.
 LENGTHS: the tokens of each step's rows, such as 512,1024.
 
 Each step is timed by the program's own clock, which with `ullage run --clock virtual` is the
@@ -20,6 +20,7 @@ import io
 import json
 import sys
 import time
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -30,11 +31,39 @@ from torch.nn import functional as F
 sys.path.insert(0, sys.argv[1])
 import ullage
 from ullage.techniques.applying.apply import describe_program
+from ullage.techniques.plan import Foreseen
 from ullage.techniques.technique import Action
 
-ROWS, WIDTH, HEADS, LAYERS, WORDS, LONGEST = 8, 2048, 16, 8, 16000, 4096
-RUNGS = (2, 4, 6, 8)  # blocks that are checkpointed
-IS_EAGER = sys.argv[3] == "eager"
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A model, and the ladder of its guard: blocks that each rung checkpoints, and blocks whose
+    saved tensors, of a checkpoint its inputs, it moves to the host.
+    """
+
+    rows: int = 8
+    width: int = 2048
+    heads: int = 16
+    layers: int = 8
+    words: int = 16000
+    checkpointed: tuple[int, ...] = (2, 4, 6, 8)
+    offloaded: tuple[int, ...] = (0, 0, 0, 0)
+    is_eager: bool = False  # attention writes its scores
+
+
+PROGRAMS = {
+    "fused": Program(),
+    "eager": Program(is_eager=True),
+    "offload": Program(checkpointed=(4, 8, 8, 8), offloaded=(0, 0, 4, 8)),
+    "narrow": Program(
+        rows=4, width=1280, heads=20, layers=16, words=32000, checkpointed=(4, 8, 12, 16)
+    ),
+}
+PROGRAM = PROGRAMS[sys.argv[3]]
+ROWS, WIDTH, HEADS = PROGRAM.rows, PROGRAM.width, PROGRAM.heads
+LAYERS, WORDS, IS_EAGER = PROGRAM.layers, PROGRAM.words, PROGRAM.is_eager
+LONGEST = 4096
+GPU = "rtx-4090"
 REPEATS = 200
 
 
@@ -81,12 +110,21 @@ class Model(nn.Module):
 
 
 def make_plans(model: Any, optimizer: Any) -> list[Any]:
-    """The rungs: more and more blocks are checkpointed."""
+    """The rungs: more and more blocks are checkpointed, and offloaded."""
     plans = []
-    for count in RUNGS:
-        modules = tuple(f"blocks.{number}" for number in range(count))
+    for num_checkpointed, num_offloaded in zip(
+        PROGRAM.checkpointed, PROGRAM.offloaded, strict=True
+    ):
+        modules = tuple(f"blocks.{number}" for number in range(num_checkpointed))
+        actions = [Action("checkpoint", modules)]
+        foreseen = None
+        if num_offloaded:
+            actions.append(Action("offload_activations", modules[:num_offloaded]))
+            # Of the longest batch: bfloat16 inputs, and as much for rounding pinned memory up.
+            host_bytes = 2 * 2 * num_offloaded * ROWS * LONGEST * WIDTH
+            foreseen = Foreseen(GPU, 0, 0, 0, 0.0, host_bytes)
         made_for = describe_program(model, optimizer, modules)
-        plans.append(ullage.Plan((Action("checkpoint", modules),), made_for))
+        plans.append(ullage.Plan(tuple(actions), made_for, foreseen))
     return plans
 
 

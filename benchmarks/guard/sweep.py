@@ -2,12 +2,15 @@
 
     python -m benchmarks.guard.sweep --python .envs/torch-newest/bin/python
 
-Ends with exit code 1 where a step left something else than the step that did not fail.
+The results of each training are kept in build/guard-sweep until the page is written; --resume uses
+those of a run that was interrupted. Ends with exit code 1 where a step left something else than the
+step that did not fail.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +22,7 @@ from benchmarks.provenance import made_by, torch_version
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "results" / "guard-sweep.md"
 PROGRAM = ROOT / "tests" / "programs" / "guard" / "sweep.py"
-WORKERS = 2
-# Every so-many-th allocation of the longer steps.
-EVERY = {
-    "cnn": 1, "gpt2": 1, "vit": 1, "llama": 1, "gpt2 for loop": 1, "gpt2 accumulated": 2,
-    "vit accumulated": 2, "llama accumulated": 2, "moe": 6, "cnn for loop": 1, "cnn fused": 1,
-    "lora": 2, "unet": 2, "cnn reentrant": 1, "cnn not reentrant": 1, "gpt2 reentrant": 2,
-    "gpt2 not reentrant": 2,
-}  # fmt: skip
+KEPT = ROOT / "build" / "guard-sweep"
 WHAT = {
     "cnn": "CNN with batch norm, SGD with momentum and weight decay, lists of tensors",
     "cnn for loop": "the CNN, SGD in a loop over parameters",
@@ -43,19 +39,26 @@ WHAT = {
     "llama": "Llama: gated MLP, RMSNorm, tied weights, fused AdamW in two groups",
     "llama accumulated": "the Llama, two micro-batches",
     "lora": "the Llama, frozen, with trainable adapters of rank 2 (LoRA)",
+    "lora accumulated": "the Llama with adapters, two micro-batches",
     "unet": "diffusion UNet: attention, group norm, timesteps drawn in the step, AdamW",
     "moe": "mixture: four experts and a router with a loss, AdamW, lists of tensors",
 }
 
 
-def run_case(python: Path, name: str, step: int) -> dict[str, Any]:
-    """What the program prints for a case."""
+def run_case(python: Path, name: str, step: int, every: int) -> dict[str, Any]:
+    """What the program prints for a case, or has printed; it is kept."""
+    kept = KEPT / f"{name.replace(' ', '-')}-{step}-{every}.json"
+    if kept.exists():
+        document: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+        return document
     done = subprocess.run(
-        [str(python), str(PROGRAM), name, str(step), str(EVERY[name])],
+        [str(python), str(PROGRAM), name, str(step), str(every)],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
         check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
-    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    document = json.loads(done.stdout.splitlines()[-1])
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(document), encoding="utf-8")
     return document
 
 
@@ -74,7 +77,7 @@ def row(document: dict[str, Any]) -> str:
     )
 
 
-def page(documents: list[dict[str, Any]], torch: str) -> str:
+def page(documents: list[dict[str, Any]], every: int, torch: str) -> str:
     """The page."""
     refusals = sorted(
         {
@@ -86,14 +89,16 @@ def page(documents: list[dict[str, Any]], torch: str) -> str:
     )
     errors = sum(sum(document["results"].values()) for document in documents)
     equal = sum(count(document, "equal") for document in documents)
+    command = "benchmarks.guard.sweep --python ENV/bin/python"
+    which = "each operation" if every == 1 else f"every {every}-th operation"
     return "\n".join(
         [
             "# A guarded step with an error at every allocation",
             "",
-            made_by("benchmarks.guard.sweep --python ENV/bin/python", torch=torch),
+            made_by(f"{command} --every {every}" if every > 1 else command, torch=torch),
             "",
             "Real arithmetic on the CPU, one process. `torch.OutOfMemoryError` is raised in place",
-            "of an operation that allocates, once in a step; each row has its own trainings. The",
+            f"of {which} that allocates, once in a step, each in a training of its own. The",
             "step ends as without an error where parameters, buffers, gradients, optimizer states,",
             "the loss, the loss scale, and the generators of torch, Python and NumPy are equal bit",
             "for bit. Step 1 makes the optimizer's states, step 2 has them. Rungs: checkpoints on",
@@ -117,13 +122,19 @@ def page(documents: list[dict[str, Any]], torch: str) -> str:
 
 def main() -> int:
     """Runs all cases, and writes the page."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--python", type=Path, required=True, metavar="PATH")
-    python = parser.parse_args().python.absolute()
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="Every N-th allocation.")
+    parser.add_argument("--workers", type=int, default=2, metavar="N")
+    parser.add_argument("--resume", action="store_true", help="Use what an interrupted run kept.")
+    options = parser.parse_args()
+    python, every = options.python.absolute(), options.every
+    if not options.resume:
+        shutil.rmtree(KEPT, ignore_errors=True)
     cases = [(name, step) for name in WHAT for step in (1, 2)]
-    with ThreadPoolExecutor(WORKERS) as pool:
-        documents = list(pool.map(lambda case: run_case(python, *case), cases))
-    PAGE.write_text(page(documents, torch_version(python)), encoding="utf-8")
+    with ThreadPoolExecutor(options.workers) as pool:
+        documents = list(pool.map(lambda case: run_case(python, *case, every), cases))
+    PAGE.write_text(page(documents, every, torch_version(python)), encoding="utf-8")
     print(f"Wrote {PAGE.relative_to(ROOT)}")
     return int(any("differs" in result for each in documents for result in each["results"]))
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ullage.runtime.adapting.adapt import Adapt
     from ullage.runtime.calls.call_guard import guard_model
     from ullage.runtime.open_guard import guard
+    from ullage.runtime.parts import split_rows
     from ullage.runtime.requests.inference import guard_inference
     from ullage.techniques.applying.cap import Cap, cap
     from ullage.techniques.plan import Plan
@@ -113,6 +114,7 @@ __all__ = [
     "run",
     "run_ranks",
     "serve_traffic",
+    "split_rows",
     "sweep",
     "watch_gpus",
     "what_if",
@@ -171,6 +173,7 @@ _MODULES = {
     "run": "ullage.api.run",
     "run_ranks": "ullage.api.ranks",
     "serve_traffic": "ullage.api.serving",
+    "split_rows": "ullage.runtime.parts",
     "sweep": "ullage.api.sweep",
     "watch_gpus": "ullage.api.watch",
     "what_if": "ullage.api.what_if",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ullage.errors import GuardError, SpecError
 from ullage.runtime.adapting.adapt import Adapt, Change
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ullage.runtime.batches.largest_batch import LargestBatch
     from ullage.runtime.optimizers.averages import GuardedAverage
     from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
+    from ullage.runtime.parts import Divide, Split
     from ullage.runtime.ranks.steps import OneRank
 
 Result = TypeVar("Result")
@@ -66,7 +67,9 @@ class Guard:
 
     @property
     def rung(self) -> int:
-        """The rung that is applied; 0 is the program as it is."""
+        """The rung that is applied; 0 is the program as it is. Those after the last plan split
+        the batch of `step_in_parts`.
+        """
         return self._ladder.rung
 
     @property
@@ -95,6 +98,7 @@ class Guard:
         from ullage.runtime.gradients import Gradients
         from ullage.runtime.optimizers.averages import GuardedAverage
         from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
+        from ullage.runtime.parts import Parts
         from ullage.runtime.ranks.steps import OneRank, open_ranks
         from ullage.runtime.snapshot import Snapshot
 
@@ -103,8 +107,10 @@ class Guard:
         self._is_compiled = is_compiled(self._model)
         self._ladder.check()
         self._ranks: OneRank = open_ranks(self._model, self._deadline_s)
-        if type(self._ranks) is not OneRank:
+        has_ranks = type(self._ranks) is not OneRank
+        if has_ranks:
             self._ladder.ignore_host()
+        self._parts = Parts(self._model, has_ranks=has_ranks)
         self._parameters = parameters_of(self._model, self._optimizers)
         if self._adapt is not None:
             from ullage.runtime.adapting.adaptation import Adaptation
@@ -142,7 +148,7 @@ class Guard:
         self._ladder.close()
         if self._adaptation is not None:
             self._adaptation.close()
-        say(f"{self.num_recoveries} recoveries in {self.num_steps} steps")
+        say(f"{self.num_recoveries} recoveries in {self.num_steps} steps{self._parts.text}")
 
     def step(self, fn: Callable[..., Result], /, *batch: Any, **keywords: Any) -> Result:
         """Runs a training step, and again under a leaner plan where it runs out of memory.
@@ -160,16 +166,47 @@ class Guard:
             GuardError: the step cannot be run again, or the optimizer's step cannot be finished.
             torch.OutOfMemoryError: it has run out of memory on every rung.
         """
+        return self._step(lambda: fn(*batch, **keywords), batch, keywords, None)
+
+    def step_in_parts(
+        self, fn: Callable[..., Result], batch: Any, /, *, split: Split | None = None
+    ) -> Result:
+        """Runs a training step whose batch may be split where the leanest plan does not fit.
+
+        Args:
+            fn: gets pairs of a part of the batch and its weight; the weights sum to 1, and one
+                part is the batch itself. It multiplies the mean loss of each part by its weight,
+                runs backward for each, and calls the optimizer once.
+            batch: what is split.
+            split: `split(batch, num_parts)` are up to so many pairs of a part and its weight; it
+                draws no random numbers. None: `ullage.split_rows`.
+
+        Returns:
+            what fn returns.
+
+        Raises:
+            GuardError: as for `step`; or parts have lost rows, the weights do not sum to 1, or fn
+                calls the optimizer for each part.
+            torch.OutOfMemoryError: it has run out of memory on every rung, and in eight parts.
+        """
+        divide = self._parts.divider(batch, split)
+        call = self._parts.calls(fn, divide, self._ladder, self._guarded)
+        return self._step(call, (batch,), {}, divide)
+
+    def _step(
+        self, call: Callable[[], Result], batch: Any, keywords: Any, divide: Divide | None
+    ) -> Result:
         if not self._is_open:
             raise SpecError("the guard is closed; call step within `with ullage.guard(...)`")
         if self._is_within:
             raise SpecError("a step of the guard is within another")
         self._is_within = True
         try:
+            self._ladder.allow_splits(0 if divide is None else self._parts.num_splits)
             self._batch = self._make_batch(batch, keywords)
             if self._adaptation is not None:
-                self._adaptation.begin(batch, keywords)
-            result = self._run(lambda: fn(*batch, **keywords))
+                self._adaptation.begin(batch, keywords, divide)
+            result = self._run(call)
             if self._adaptation is not None:
                 self._adaptation.end()
         except BaseException as error:
@@ -180,6 +217,7 @@ class Guard:
             self._batch = None
             self._gradients.drop_stand_ins()
         self.num_steps += 1
+        self._parts.count()
         return result
 
     def largest_batch(
@@ -265,14 +303,13 @@ class Guard:
             # A plan has put attributes on modules: the state is that of the rung before the step.
             self._ladder.go_to(first)
             self._rewind(failure)
-            leaner = self._ladder.below(rung)
-            if leaner < len(self._ladder):
-                rung = leaner
-            elif not is_first_try:
-                self._ladder.go_to(self._ladder.above(leaner))
-                self._give_up(failure, first)
-            # Else on this rung once more: what was cached or another's may be free by now.
-            is_first_try = False
+            leaner = self._ladder.next_try(
+                rung, is_first=is_first_try, may_split=not self._gradients.is_incomplete
+            )
+            if leaner is None:
+                self._ladder.go_to(rung)
+                self._give_up(failure, first, rung)
+            rung, is_first_try = leaner, False
             self._ladder.go_to(rung)
             self._calm.begin_recovery()
             progress = self._gradients.progress
@@ -288,7 +325,8 @@ class Guard:
         self._gradients.check()
         self._calm.end_recovery(is_own=self._ranks.has_failed)
         self.num_recoveries += 1
-        say(f"out of memory ({failure.text}): ran the step again on {self._ladder.name()}")
+        text = self._ladder.name() + self._parts.sameness(self._ladder, self._snapshot)
+        say(f"out of memory ({failure.text}): ran the step again on {text}")
         return result
 
     def _rewind(self, failure: Failure) -> None:
@@ -320,10 +358,10 @@ class Guard:
         for each in self._guarded:
             each.begin()
 
-    def _give_up(self, failure: Failure, first: int) -> None:
+    def _give_up(self, failure: Failure, first: int, last: int) -> NoReturn:
         """Raises the out-of-memory error of a step that fails on every rung."""
         self._ranks.agree_to_give_up()
-        names = [self._ladder.name(rung) for rung in self._ladder.tried(first)]
+        names = [self._ladder.name(rung) for rung in self._ladder.tried(first, last)]
         self._gradients.drop_stand_ins()
         state = "all else is as before the step"
         if self._gradients.is_incomplete:

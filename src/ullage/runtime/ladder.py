@@ -37,6 +37,8 @@ class Ladder:
 
     Attributes:
         rung: the number of the rung; 0 is the program as it is.
+        num_splits: how many rungs there are below those of plans, on which the batch of the present
+            step is split into 2, 4, ... parts under the last of the plans.
     """
 
     def __init__(
@@ -49,6 +51,8 @@ class Ladder:
         file: LadderFile | None = None,
     ) -> None:
         self.rung = 0
+        self.num_splits = 0
+        self._plan = 0
         self._file = file
         self._plans = tuple(plans)
         self._program = model, optimizer
@@ -57,7 +61,22 @@ class Ladder:
         self._host = HostCheck(self._plans)
 
     def __len__(self) -> int:
-        return len(self._plans) + 1
+        return len(self._plans) + 1 + self.num_splits
+
+    @property
+    def num_parts(self) -> int:
+        """Into how many parts the batch of a step is split on the present rung."""
+        return self._num_parts(self.rung)
+
+    def allow_splits(self, num_splits: int) -> None:
+        """Sets how many rungs split the batch, and leaves one that does not exist any more."""
+        self.num_splits = num_splits
+        if self.rung >= len(self):
+            self.go_to(self._plan)
+
+    def splits(self, rung: int) -> bool:
+        """Whether a rung splits the batch, which is not the same bit for bit."""
+        return rung > len(self._plans)
 
     @property
     def text(self) -> str:
@@ -84,31 +103,58 @@ class Ladder:
     def name(self, rung: int | None = None) -> str:
         """What a rung is, by default the present one."""
         number = self.rung if rung is None else rung
-        return f"rung {number} ({self._plans[number - 1].summary if number else AS_IT_IS})"
+        plan = self._plan_of(number)
+        what = self._plans[plan - 1].summary if plan else AS_IT_IS
+        parts = f", the batch in {self._num_parts(number)} parts" if self.splits(number) else ""
+        return f"rung {number} ({what}{parts})"
 
     def go_to(self, rung: int) -> None:
         """Undoes the plan that is applied, and applies that of a rung."""
-        if rung == self.rung:
-            return
-        self._applied.close()
-        self.rung = 0
-        if rung:
-            self._applied.enter_context(self._plans[rung - 1].applied(*self._program))
-            self.rung = rung
+        plan = self._plan_of(rung)
+        if plan != self._plan:
+            self._applied.close()
+            self.rung = self._plan = 0
+            if plan:
+                self._applied.enter_context(self._plans[plan - 1].applied(*self._program))
+                self._plan = plan
+        self.rung = rung
 
     def below(self, rung: int) -> int:
         """The next leaner rung, without those for which the host has no memory, which is said; one
         after the last where there is none.
         """
-        return self._host.next_below(rung)
+        return self._host.next_below(rung) if rung < len(self._plans) else rung + 1
+
+    def next_try(self, rung: int, *, is_first: bool, may_split: bool) -> int | None:
+        """The rung on which a step that failed is run next; None: there is none left. Before the
+        batch is split, and before it is given up, a step that began on the last rung is run on it
+        once more: what was cached, or another's, may be free by now.
+
+        Args:
+            rung: where it has failed.
+            is_first: whether it has failed once.
+            may_split: whether its batch can be split now.
+        """
+        leaner = self.below(rung)
+        is_left = leaner < len(self) and (may_split or not self.splits(leaner))
+        if is_first and (not is_left or self.splits(leaner) > self.splits(rung)):
+            return rung
+        return leaner if is_left else None
 
     def above(self, rung: int) -> int:
         """The next rung that is not so lean, without those for which the host has no memory."""
-        return self._host.next_above(rung)
+        return rung - 1 if self.splits(rung - 1) else self._host.next_above(rung)
 
-    def tried(self, first: int) -> list[int]:
-        """The rungs from a first one on, without those for which the host had no memory."""
-        return [rung for rung in range(first, len(self)) if rung not in self._host.skipped]
+    def tried(self, first: int, last: int) -> list[int]:
+        """The rungs from a first to a last one, without those for which the host had no memory."""
+        return [rung for rung in range(first, last + 1) if rung not in self._host.skipped]
+
+    def _plan_of(self, rung: int) -> int:
+        """The number of the plan of a rung."""
+        return self._host.next_above(len(self._plans) + 1) if self.splits(rung) else rung
+
+    def _num_parts(self, rung: int) -> int:
+        return 1 << max(0, rung - len(self._plans))
 
     def ignore_host(self) -> None:
         """From now on no rung is left out for want of the host's memory."""

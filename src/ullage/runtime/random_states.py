@@ -50,6 +50,12 @@ class RandomStates:
         self._host = torch.get_rng_state()
         self._on_devices = [torch.cuda.get_rng_state(index) for index in self._devices]
 
+    def have_moved(self) -> bool:
+        """Whether one of torch's generators has drawn since they were noted."""
+        states = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._devices)]
+        pairs = zip(states, [self._host, *self._on_devices], strict=True)
+        return not all(torch.equal(state, noted) for state, noted in pairs)
+
     def rewind(self) -> None:
         """Restores the states."""
         self._python.rewind()

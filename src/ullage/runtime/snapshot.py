@@ -59,6 +59,10 @@ class Snapshot:
         """After a step that succeeded: which large buffers it has changed."""
         self._buffers.learn()
 
+    def has_drawn(self) -> bool:
+        """Whether the step has drawn from one of torch's generators."""
+        return self._random.have_moved()
+
     def is_unscaled(self, optimizers: Sequence[Any]) -> bool | None:
         """Whether the step has divided the gradients by the loss scale; None: not known."""
         return None if self._scaler is None else self._scaler.is_unscaled(optimizers)

@@ -247,7 +247,7 @@ class Training:
 
     def run(self, inputs, targets, *, is_last=True):
         """Forward and backward of a micro-batch, and after the last the optimizer's step."""
-        with self.faults:
+        with nullcontext() if getattr(self.faults, "is_over", False) else self.faults:
             return self.run_unwatched(inputs, targets, is_last=is_last)
 
     def run_unwatched(self, inputs, targets, *, is_last):
@@ -261,18 +261,20 @@ class Training:
         with autocast:
             loss = self.case.loss(self.model, inputs, targets)
         loss = loss / self.case.micro_batches
-        if self.scaler is None:
-            loss.backward()
-            if is_last:
-                nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-                self.optimizer.step()
-            return loss.detach()
-        self.scaler.scale(loss).backward()
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         if is_last:
-            self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            self.scaler.step(self.optimizer)
+            self.run_optimizer()
         return loss.detach()
+
+    def run_optimizer(self):
+        """Clips the gradients, and takes the optimizer's step."""
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer)
+        else:
+            self.optimizer.step()
 
     def step(self, guard=None):
         """A step: the losses of its micro-batches. Gradients stay, to be compared."""
@@ -342,9 +344,23 @@ class Faults(TorchDispatchMode):
         self.num_raised = 0
         self.numbers = set(numbers or ())
 
+    @property
+    def is_over(self):
+        """Whether all errors have come, and nothing is counted."""
+        return self.num_raised > 0 and not self.numbers and not self.looks
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace == "profiler":
             return func(*args, **(kwargs or {}))
+        result = self.call(func, args, kwargs or {})
+        if func.__name__.startswith("_foreach_") and func._schema.arguments[0].alias_info:
+            # Without a mode the kernel does this itself.
+            for each in args[0]:
+                torch.autograd.graph.increment_version(each)
+        return result
+
+    def call(self, func, args, kwargs):
+        """Does an operation, or raises an error in place of it."""
         self.count += 1
         number = self.count
         if number in self.numbers:
@@ -354,11 +370,7 @@ class Faults(TorchDispatchMode):
                 "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of "
                 "1.00 GiB of which 3.00 MiB is free."
             )
-        result = func(*args, **(kwargs or {}))
-        if func.__name__.startswith("_foreach_") and func._schema.arguments[0].alias_info:
-            # Without a mode the kernel does this itself.
-            for each in args[0]:
-                torch.autograd.graph.increment_version(each)
+        result = func(*args, **kwargs)
         if self.looks and allocates(result, (args, kwargs)):
             self.allocating.append(number)
         return result

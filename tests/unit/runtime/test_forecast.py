@@ -52,6 +52,15 @@ def upper(forecast: Forecast, length: int) -> int:
 NEEDS = pytest.mark.parametrize("need", [linear, quadratic, with_floor])
 
 
+def test_a_forecast_follows_what_was_added_since() -> None:
+    forecast = measured(linear, [100])
+    before = upper(forecast, 200)
+    forecast.add(sizes_of(200), linear(200))
+    assert upper(forecast, 200) == linear(200) < before
+    forecast.add_failure(sizes_of(200), 2 * linear(200))
+    assert upper(forecast, 200) > 2 * linear(200)
+
+
 def test_nothing_is_forecast_before_the_first_step() -> None:
     assert Forecast().upper(sizes_of(512)) is None
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ullage.errors import SpecError
@@ -46,6 +46,8 @@ class Adapt:
         reserve: the share of the memory that a forecast leaves free, for fragmentation.
         hysteresis: the share that it leaves free besides when it goes to a faster rung.
         trims: whether it gives back the allocator's cache where a batch would not fit beside it.
+        splits: whether it splits the batch of `step_in_parts` before the step, where no plan is
+            forecast to fit. It changes the rounding, and what the step draws.
         prints: whether each change is a line on stderr; it is in `Guard.log` in any case.
         sizes: from the arguments of the step, the number or numbers that its need grows with, such
             as the tokens of a row. None: the sizes of the tensors among the arguments.
@@ -55,6 +57,7 @@ class Adapt:
     reserve: float = 0.03
     hysteresis: float = 0.02
     trims: bool = True
+    splits: bool = False
     prints: bool = False
     sizes: Callable[..., Any] | None = None
 
@@ -73,7 +76,7 @@ class Change:
 
     Attributes:
         step: the number of the step, from 0.
-        kind: "leaner", "faster", "learn" or "trim"; "limit": there were too many changes.
+        kind: "leaner", "faster", "learn", "trim", "split", "whole"; "limit": too many changes.
         before: the rung before it.
         after: the rung of the step.
         reason: a sentence.
@@ -200,7 +203,7 @@ class Rules:
             rung = max(situation.rung, fastest)
             kind = "leaner"
         if rung != situation.rung:
-            self._note(situation, kind, rung, self._reason(situation, kind, rung, needs))
+            self.note(situation, kind, rung, self._reason(situation, kind, rung, needs))
         if kind == "learn":
             self._num_lessons[rung] += 1
         is_trimmed = self._trims(situation, rung, needs.of(rung))
@@ -231,7 +234,7 @@ class Rules:
     def learn_failure(self, situation: Situation, rung: int) -> None:
         """Adds a step that has failed on the situation's rung and was recovered on another."""
         upper = self.needs(situation).of(situation.rung)
-        if upper is not None and self._fits(situation, upper, 0.0):
+        if upper is not None and self.fits(situation, upper):
             self.reserve = min(self.reserve + _MORE_RESERVE, max(_MAX_RESERVE, self.reserve))
         for failed in range(rung):  # a faster rung needs more
             key = (situation.program, failed)
@@ -244,7 +247,18 @@ class Rules:
         """The forecasts for a situation."""
         return Needs(self._forecasts, situation)
 
-    def _fits(self, situation: Situation, need: Need, extra: float) -> bool:
+    def need_of(self, situation: Situation, rung: int, sizes: Sizes) -> Need | None:
+        """The forecast for a batch of other sizes on a rung or a faster one."""
+        return self.needs(replace(situation, sizes=sizes)).of(rung)
+
+    def need_measured(self, situation: Situation, rung: int) -> Need | None:
+        """The need on a rung where a batch of at least these sizes was run on it, or has failed."""
+        forecast = self._forecasts.get((situation.program, rung))
+        need = None if forecast is None else forecast.upper(situation.sizes)
+        return need if need is not None and need.basis == "measured" else None
+
+    def fits(self, situation: Situation, need: Need, extra: float = 0.0) -> bool:
+        """Whether a need fits beside what is allocated, with the reserve and a further share."""
         limit = (1 - self.reserve - extra) * situation.capacity_bytes
         return situation.allocated_bytes + need.num_bytes <= limit
 
@@ -259,7 +273,7 @@ class Rules:
                 continue
             is_known = True
             extra = self._settings.hysteresis if rung < situation.rung else 0.0
-            if self._fits(situation, need, extra):
+            if self.fits(situation, need, extra):
                 return rung
         return self._num_rungs - 1 if is_known else situation.rung
 
@@ -273,11 +287,11 @@ class Rules:
         if forecast is None or need is None:
             return False
         is_small = forecast.is_below_failures(situation.sizes, _SMALL)
-        return is_small and self._fits(situation, need, 0.5)
+        return is_small and self.fits(situation, need, 0.5)
 
     def _rung_to_learn(self, situation: Situation, fastest: int, need: Need | None) -> int | None:
         """A leaner rung of which little is known, where the batch fits on the fastest as well."""
-        if not self._has_lengths or need is None or not self._fits(situation, need, 0.0):
+        if not self._has_lengths or need is None or not self.fits(situation, need):
             return None
         lessons = []
         for rung in range(fastest + 1, self._num_rungs):
@@ -301,7 +315,8 @@ class Rules:
         self._is_limited = is_limited
         return not is_limited
 
-    def _note(self, situation: Situation, kind: str, rung: int, reason: str) -> None:
+    def note(self, situation: Situation, kind: str, rung: int, reason: str) -> None:
+        """Logs a change, and counts it."""
         self._write(Change(situation.step, kind, situation.rung, rung, reason))
         self._changed_at.append(situation.now_s)
         self.num_changes += 1
@@ -328,7 +343,7 @@ class Rules:
             f"up to {format_bytes(peak_bytes)} of {format_bytes(situation.capacity_bytes)} are "
             f"needed, and {format_bytes(cached_bytes)} are cached for other batches"
         )
-        self._note(situation, "trim", rung, reason)
+        self.note(situation, "trim", rung, reason)
         return True
 
     def _reason(self, situation: Situation, kind: str, rung: int, needs: Needs) -> str:
@@ -343,7 +358,7 @@ class Rules:
         peak = format_bytes(situation.allocated_bytes + need.num_bytes)
         text = f"the batch needs up to {peak} of {capacity} on rung {asked}, {_BASES[need.basis]}"
         own = needs.of(rung)
-        if kind == "leaner" and own is not None and not self._fits(situation, own, 0.0):
+        if kind == "leaner" and own is not None and not self.fits(situation, own):
             return f"{text}; no rung is forecast to fit, and this is the leanest"
         return text if need.num_sizes < 2 else f"{text} ({need.num_sizes} sizes)"
 

@@ -14,8 +14,12 @@ from typing import Any
 from ullage.errors import SpecError
 from ullage.runtime.adapting.adapt import Adapt, Change, Rules, Situation, square_sizes
 from ullage.runtime.adapting.batch_sizes import batch_sizes
+from ullage.runtime.adapting.forecast import Sizes
+from ullage.runtime.adapting.splitting import choose_split
 from ullage.runtime.failure import say
 from ullage.runtime.ladder import Ladder
+from ullage.runtime.parts import Divide, Part
+from ullage.runtime.reads.counters import Flags
 
 _LOGGER = logging.getLogger("ullage.guard")
 
@@ -43,7 +47,10 @@ class Adaptation:
             settings = replace(settings, trims=False)  # the cache is never in the way
         self._settings = settings
         self._ladder = ladder
-        self._parameters = parameters
+        self._flags = Flags(parameters)
+        self._gradient_bytes = sum(
+            each.numel() * each.element_size() for each in parameters if each.requires_grad
+        )
         self._optimizers = optimizers
         self._rules = Rules(settings, len(ladder))
         self._device = _find_device(parameters)
@@ -57,22 +64,57 @@ class Adaptation:
         """The last 10,000 changes, in order."""
         return [*self._rules.log]
 
-    def begin(self, batch: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        """Before a step: goes to the rung of its batch."""
+    def begin(
+        self, batch: Sequence[Any], keywords: Mapping[str, Any], divide: Divide | None = None
+    ) -> None:
+        """Before a step: goes to the rung of its batch.
+
+        Args:
+            batch: the step's arguments.
+            keywords: the same, by name.
+            divide: the batch in so many parts, where it can be split.
+        """
         self._begun = None
         situation = self._read(batch, keywords)
         self.is_on = situation is not None
         if situation is None:
             return
         choice = self._rules.choose(situation)
-        self._ladder.go_to(choice.rung)
+        rung, changes = choice.rung, [*choice.changes]
+        if divide is not None and self._ladder.splits(max(self._ladder.rung, rung + 1)):
+            rung = self._choose_split(replace(situation, rung=rung), divide, changes)
+        self._ladder.go_to(rung)
         cuda = _cuda()
         if choice.is_trimmed:
             cuda.empty_cache()
-        for change in choice.changes:
+        for change in changes:
             self._report(change)
         cuda.reset_peak_memory_stats(self._device)
-        self._begun = _Begun(replace(situation, rung=choice.rung), self._num_states())
+        self._begun = _Begun(replace(situation, rung=rung), self._num_states())
+
+    def _choose_split(self, situation: Situation, divide: Divide, changes: list[Change]) -> int:
+        """The rung of a batch that may be split, with its change; that of the rules where not."""
+        ladder, rung = self._ladder, situation.rung
+        reason = "a batch is split after an error only (splits=False)"
+        if self._settings.splits:
+            counts = [1 << number for number in range(1, ladder.num_splits + 1)]
+            parts = ((count, self._sizes_of_part(divide(count))) for count in counts)
+            rung, reason = choose_split(
+                self._rules, situation, parts, 0 if situation.program[-1] else self._gradient_bytes
+            )
+        if rung != ladder.rung and (ladder.splits(rung) or ladder.splits(ladder.rung)):
+            kind = "split" if ladder.splits(rung) else "whole"
+            self._rules.note(replace(situation, rung=ladder.rung), kind, rung, reason)
+            changes.append(self._rules.log[-1])
+        return rung
+
+    def _sizes_of_part(self, parts: Sequence[Part]) -> Sizes:
+        """The sizes of the largest part of a batch."""
+        measure = self._settings.sizes
+        if measure is not None:
+            return max(square_sizes(measure(part)) for part, _ in parts)
+        measured = [batch_sizes(part) for part, _ in parts]
+        return max(each.sizes for each in measured if each is not None)
 
     def end(self) -> None:
         """After a step that was completed, on this rung or on another after an error."""
@@ -107,14 +149,14 @@ class Adaptation:
                 self._say_why_not("the step's arguments have no tensor; pass Adapt(sizes=...)")
                 return None
             program, sizes = measured.program, measured.sizes
-        has_gradients = any(each.grad is not None for each in self._parameters)
+        has_gradients = self._flags.have_gradients()
         allocated_bytes, reserved_bytes, capacity_bytes = _read_memory(self._device)
         return Situation(
             step=self._num_steps,
             now_s=time.perf_counter(),
             program=(len(sizes), program, has_gradients),
             sizes=sizes,
-            rung=self._ladder.rung,
+            rung=min(self._ladder.rung, len(self._ladder) - 1 - self._ladder.num_splits),
             allocated_bytes=allocated_bytes,
             reserved_bytes=reserved_bytes,
             capacity_bytes=capacity_bytes,

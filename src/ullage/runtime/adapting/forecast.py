@@ -64,6 +64,7 @@ class Forecast:
         self._lines: tuple[_Line, ...] | None = ()
         self._table: Any = None  # the sizes of the points, one in a row
         self._needs: Any = None
+        self._uppers: dict[Sizes, Need | None] = {}  # until something is added
 
     @property
     def num_sizes(self) -> int:
@@ -99,16 +100,18 @@ class Forecast:
         if len(self._points) > _MAX_POINTS:
             self._points.pop(self._most_crowded())
         self._lines = None
+        self._uppers.clear()
         self._table = np.array([*self._points])
         self._needs = np.array([*self._points.values()])
 
     def add_failure(self, sizes: Sizes, least_bytes: int) -> None:
         """Adds a step that has failed with this much memory: it needs more."""
         self._failures[sizes] = max(least_bytes, self._failures.get(sizes, 0))
+        self._uppers.clear()
 
     def has_done(self, sizes: Sizes) -> bool:
         """Whether a batch of at least these sizes was measured."""
-        return any(_is_within(sizes, point) for point in self._points)
+        return sizes in self._points or any(_is_within(sizes, point) for point in self._points)
 
     def is_below_failures(self, sizes: Sizes, share: float) -> bool:
         """Whether a batch is below this share of every one that has failed, in every size."""
@@ -120,6 +123,13 @@ class Forecast:
         """The need of a batch; None where nothing is known, as before the first step."""
         if not self._points:
             return None
+        if sizes not in self._uppers:
+            if len(self._uppers) >= _MAX_POINTS:
+                self._uppers.clear()
+            self._uppers[sizes] = self._compute_upper(sizes)
+        return self._uppers[sizes]
+
+    def _compute_upper(self, sizes: Sizes) -> Need | None:
         point = np.array(sizes)
         smaller = self._needs[(self._table <= point).all(axis=1)]
         larger = self._needs[(self._table >= point).all(axis=1)]

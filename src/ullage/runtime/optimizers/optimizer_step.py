@@ -53,6 +53,7 @@ class GuardedOptimizer:
 
     Attributes:
         has_run: whether `step()` has run to its end since `begin`.
+        is_once: whether a second `step()` since `begin` is refused.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class GuardedOptimizer:
         before_step: Callable[[], None],
     ) -> None:
         self.has_run = False
+        self.is_once = False
         self._before_step = before_step
         self._optimizer = optimizer
         self._on_recovery = on_recovery
@@ -83,7 +85,7 @@ class GuardedOptimizer:
 
     def begin(self) -> None:
         """Before a step of the guard."""
-        self.has_run = False
+        self.has_run = self.is_once = False
         if self._state is not self._optimizer.state:
             # Of a state that was replaced: its memory is let go.
             self._states, self._state_counters = [], Counters(())
@@ -116,6 +118,12 @@ class GuardedOptimizer:
             self._optimizer.step = self._had
 
     def _step(self, inner: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        if self.is_once and self.has_run:
+            raise GuardError(
+                f"the function has called {_name(self._optimizer)}.step() for a part of the batch; "
+                "call it once, after the last part. The weights have had the gradients of a part: "
+                "go back to the last checkpoint"
+            )
         self._before_step()
         before = self._take()
         closure = None
