@@ -2,7 +2,9 @@
 that of the model, which can be run again.
 
 The sums in the gradients are those of one backward: all calls of a model that it reaches run in
-one, in which what a failed try has summed already is left out (runtime/again.py).
+one, in which what a failed try has summed already is left out (runtime/again.py). Under
+DistributedDataParallel the second try is run for the parameters alone whose gradients were not
+summed, as the others have been given to the reduction (replica.py).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from ullage.runtime.again import Again
 from ullage.runtime.calls.graph import Reach, look
 from ullage.runtime.calls.model_guard import ModelGuard, refusal
 from ullage.runtime.calls.record import CallRecord
-from ullage.runtime.failure import Failure, release, take_failure
+from ullage.runtime.failure import Failure, release
 
 Native = Callable[..., None]
 _SCRIPT = "the script's own part of backward, such as the loss, is not run again"
@@ -39,8 +41,10 @@ class Backward:
         self._reach = reach
         self._retains = retains
         self._parts = [
-            _ModelPart(native, guard, [each for each in reach.records if each.owner is guard],
-                       retains=retains)
+            (_ModelPart if guard.replica is None else _ReplicaPart)(
+                native, guard, [each for each in reach.records if each.owner is guard],
+                retains=retains,
+            )
             for guard in dict.fromkeys(record.owner for record in reach.records)
         ]  # fmt: skip
 
@@ -64,8 +68,8 @@ class Backward:
             record.is_stopping = True
         try:
             self._native(tensors, grad_tensors, self._retains, inputs=inputs)
-        except torch.OutOfMemoryError as error:
-            return take_failure(error)
+        except RuntimeError as error:
+            return records[0].owner.take(error)
         finally:
             for record in records:
                 record.is_stopping = False
@@ -132,8 +136,8 @@ class _ModelPart:
     def _try(self, run: Callable[[], None]) -> Failure | None:
         try:
             run()
-        except torch.OutOfMemoryError as error:
-            return take_failure(error)
+        except RuntimeError as error:
+            return self._guard.take(error)
         return None
 
     def _run_once(self) -> None:
@@ -148,6 +152,18 @@ class _ModelPart:
         with nullcontext() if progress is None else Again(progress, is_closed=False):
             self._run_once()
 
+    def _rewind(self) -> None:
+        """After a failed try: drops what it made of gradients, and notes what it has summed."""
+        self._guard.gradients.rewind()
+
+    def _check(self) -> None:
+        """After a second try that succeeded."""
+        self._guard.gradients.check()
+
+    def _is_half_done(self) -> bool:
+        """Whether gradients have a part of the sums."""
+        return self._guard.gradients.is_incomplete
+
     def _recover(self, failure: Failure) -> None:
         """Runs the calls and their backward again, on one rung after another."""
         gradients, ladder = self._guard.gradients, self._guard.ladder
@@ -155,18 +171,48 @@ class _ModelPart:
         try:
             for rung in range(first + 1, len(ladder)):
                 self.let_go(second)
-                gradients.rewind()
+                self._rewind()
                 ladder.go_to(rung)
                 failed = self._try(self._run_again)
                 if failed is None:
-                    gradients.check()
+                    self._check()
                     self._guard.note_recovery("backward", failure)
                     return
                 second = failed
-            gradients.rewind()
+            self._rewind()
             raise self._guard.give_up(second, first)
         except GuardError as error:
-            half = _HALF if gradients.is_incomplete else ""
+            half = _HALF if self._is_half_done() else ""
             raise refusal(second, f"{error}{half}") from None
         finally:
             gradients.drop_stand_ins()
+
+
+class _ReplicaPart(_ModelPart):
+    """The same under DistributedDataParallel, whose hooks on parameters must run once each."""
+
+    _remaining: Sequence[Any] | None = None
+
+    def _rewind(self) -> None:
+        """Keeps what was summed."""
+        self._remaining = self._guard.gradients.untouched()
+
+    def _is_half_done(self) -> bool:
+        return True
+
+    def _check(self) -> None:
+        replica = self._guard.replica
+        if replica is not None:
+            replica.check_reduced()
+
+    def _run_once(self) -> None:
+        pairs = [pair for record in self._records for pair in record.pairs()]
+        if self._remaining is None or not pairs:
+            super()._run_once()
+        elif self._remaining:
+            outputs, gradients = zip(*pairs, strict=True)
+            self._native(outputs, gradients, self._retains, inputs=self._remaining)
+
+    def _run_again(self) -> None:
+        self._guard.run_again(self._records)
+        self._run_once()
