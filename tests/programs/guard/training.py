@@ -342,6 +342,13 @@ class Faults(TorchDispatchMode):
         self.num_raised = 0
         self.numbers = set(numbers or ())
 
+    def error(self):
+        """What is raised."""
+        return torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of "
+            "1.00 GiB of which 3.00 MiB is free."
+        )
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace == "profiler":
             return func(*args, **(kwargs or {}))
@@ -350,10 +357,7 @@ class Faults(TorchDispatchMode):
         if number in self.numbers:
             self.numbers.discard(number)
             self.num_raised += 1
-            raise torch.OutOfMemoryError(
-                "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of "
-                "1.00 GiB of which 3.00 MiB is free."
-            )
+            raise self.error()
         result = func(*args, **(kwargs or {}))
         if func.__name__.startswith("_foreach_") and func._schema.arguments[0].alias_info:
             # Without a mode the kernel does this itself.

@@ -3,7 +3,7 @@ operations of one rank.
 
 torchrun --nproc-per-node 2 unmodified_ranks.py LOOP EVERY [both]
 
-LOOP: ddp, transformers or accelerate, or ddp with options: "ddp unused", "ddp views".
+LOOP: ddp, transformers or accelerate, or ddp with options: "ddp unused", "ddp views", "ddp hook".
 
 Run it under `ullage exec --guard`: it fails at every EVERY-th allocation within what is guarded, on
 each rank in turn, or with "both" on all ranks at once, and compares what is left on each rank with
@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 import unmodified
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from unmodified import STEPS, Network, Watched, place_of
@@ -78,6 +79,8 @@ def make_ddp(options):
             find_unused_parameters="unused" in options,
             gradient_as_bucket_view="views" in options,
         )  # fmt: skip
+        if "hook" in options:
+            model.register_comm_hook(None, default_hooks.allreduce_hook)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer)
         loader = DataLoader(tokens, 2, sampler=range(dist.get_rank(), 16, dist.get_world_size()))
@@ -130,7 +133,7 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=WAIT_S))
     unmodified.Watched = RankWatched
-    if loop.startswith("ddp"):
+    if loop.startswith("ddp"):  # its options are words of it
         unmodified.LOOPS[loop] = make_ddp(loop.split()[1:])
     unmodified.train(loop)
     faults, expected = unmodified.train(loop)

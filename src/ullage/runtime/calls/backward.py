@@ -17,10 +17,11 @@ import torch
 
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
-from ullage.runtime.calls.graph import Reach, look
+from ullage.runtime.calls.graph import Reach
+from ullage.runtime.calls.losses import can_let_go
 from ullage.runtime.calls.model_guard import ModelGuard, refusal
 from ullage.runtime.calls.record import CallRecord
-from ullage.runtime.failure import Failure, release
+from ullage.runtime.failure import Failure, release, take_out_of_memory
 
 Native = Callable[..., None]
 _SCRIPT = "the script's own part of backward, such as the loss, is not run again"
@@ -69,7 +70,7 @@ class Backward:
         try:
             self._native(tensors, grad_tensors, self._retains, inputs=inputs)
         except RuntimeError as error:
-            return records[0].owner.take(error)
+            return take_out_of_memory(torch, error)
         finally:
             for record in records:
                 record.is_stopping = False
@@ -114,30 +115,31 @@ class _ModelPart:
         for record in self._records:
             record.check_outputs()
         self._guard.gradients.take()
+        let_go = [record.failure for record in self._records if record.failure is not None]
+        failure = failure or (let_go[0] if let_go else None)
+        # The last rung is enough where the graph was let go for the script's part.
+        least = 1 if failure is None else 0
         if failure is None:
             failure = self._try(self._run_once)
         if failure is not None:
-            self._recover(failure)
+            self._recover(failure, least)
         if not self._retains:
             for record in self._records:
                 record.finish()
 
     def let_go(self, failure: Failure) -> None:
         """Lets go of what the calls have saved for backward."""
-        outputs = [output for record in self._records for output in record.outputs or ()]
-        reach = look(outputs)
-        if reach.records or not all(map(self._guard.knows, reach.leaves)):
+        if not can_let_go(self._records):
             raise refusal(failure, "the model's graph leads to tensors that are not its parameters")
-        del outputs, reach
         for record in self._records:
-            record.let_go()
+            record.let_go(failure)
         release(torch)
 
     def _try(self, run: Callable[[], None]) -> Failure | None:
         try:
             run()
         except RuntimeError as error:
-            return self._guard.take(error)
+            return take_out_of_memory(torch, error)
         return None
 
     def _run_once(self) -> None:
@@ -164,12 +166,17 @@ class _ModelPart:
         """Whether gradients have a part of the sums."""
         return self._guard.gradients.is_incomplete
 
-    def _recover(self, failure: Failure) -> None:
-        """Runs the calls and their backward again, on one rung after another."""
+    def _recover(self, failure: Failure, least: int) -> None:
+        """Runs the calls and their backward again, on one rung after another.
+
+        Args:
+            failure: the first.
+            least: how many rungs leaner the first must be at least.
+        """
         gradients, ladder = self._guard.gradients, self._guard.ladder
         first, second = ladder.rung, failure
         try:
-            for rung in range(first + 1, len(ladder)):
+            for rung in range(min(first + 1, len(ladder) - 1 + least), len(ladder)):
                 self.let_go(second)
                 self._rewind()
                 ladder.go_to(rung)

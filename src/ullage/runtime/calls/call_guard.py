@@ -118,11 +118,14 @@ class CallGuard:
         """
         import torch
 
+        from ullage.runtime.calls.losses import guard_losses
+
         if _OPEN:
             raise SpecError("a guard of the calls of models is open already; close it first")
         _OPEN.append(self)
         native = torch.autograd.backward
         self._changes.set(torch.autograd, "backward", self._guarding(native))
+        guard_losses(self._changes, self._activity)
         for optimizer in self._first:
             self.add_optimizer(optimizer)
 
@@ -296,8 +299,8 @@ class CallGuard:
         for proof in ladder.proofs:
             say(proof)
         say(
-            "run again are the model's calls, their backward, and the rest of an optimizer's step; "
-            "not what the script does in between, such as a loss, clipping, or a moving average"
+            "run again are the model's calls, their backward, a loss of torch, and the rest of an "
+            "optimizer's step; not what the script does in between, such as clipping or an average"
         )
         for optimizer in self._live_optimizers():
             if optimizer.reason is not None:

@@ -23,7 +23,7 @@ from ullage.runtime.calls.replica import Replica
 from ullage.runtime.calls.shared_rung import SharedRung, open_shared_rung
 from ullage.runtime.calls.tensor_places import replace_tensors, tensors_of
 from ullage.runtime.calm import Calm
-from ullage.runtime.failure import Failure, is_out_of_memory, release, say, take_failure
+from ullage.runtime.failure import Failure, release, say, take_out_of_memory
 from ullage.runtime.gradients import Gradients
 from ullage.runtime.ladder import Ladder
 from ullage.runtime.snapshot import Snapshot
@@ -127,14 +127,8 @@ class ModelGuard:
             try:
                 return self._run(record)
             except RuntimeError as error:
-                failure = self.take(error)
+                failure = take_out_of_memory(torch, error)
             return self._recover(record, failure)
-
-    def take(self, error: RuntimeError) -> Failure:
-        """Describes an out-of-memory error, and lets go of what it holds; raises others again."""
-        if not is_out_of_memory(torch, error):
-            raise error
-        return take_failure(error)
 
     def _begin(self, module: Any, arguments: Any, keywords: Any) -> CallRecord | None:
         """Notes the state before a call; None where there is no memory for that."""
@@ -160,7 +154,7 @@ class ModelGuard:
         try:
             snapshot.take()
         except RuntimeError as error:
-            self.take(error)
+            take_out_of_memory(torch, error)
             return None
         return snapshot
 
@@ -251,7 +245,7 @@ class ModelGuard:
             try:
                 result = self._run(record)
             except RuntimeError as error:
-                failure = self.take(error)
+                failure = take_out_of_memory(torch, error)
             else:
                 break
         self.note_recovery("forward", failure)
@@ -261,6 +255,8 @@ class ModelGuard:
         """Counts a recovery, and says so."""
         self._activity.num_recoveries += 1
         self._has_recovered = True
+        if self._shared is not None:
+            self._shared.fail(self.ladder.rung)
         where = "" if self.replica is None else f" on rank {self.replica.rank}"
         say(
             f"out of memory in {part}{where} ({failure.text}): ran the model's call again on "
@@ -274,17 +270,15 @@ class ModelGuard:
             self._calm.end_recovery()
         is_calm = not has_recovered and self._calm.end()
         if self._shared is not None and not self._shared.is_lost:
-            self._follow(self._shared, has_recovered=has_recovered, is_calm=is_calm)
+            self._follow(self._shared, is_calm=is_calm)
         elif is_calm:
             self.ladder.go_to(self.ladder.rung - 1)
             say(f"{self._calm.num_calm} steps needed less: back to {self.ladder.name()}")
         self._calm.begin(self.ladder.rung)
 
-    def _follow(self, shared: SharedRung, *, has_recovered: bool, is_calm: bool) -> None:
-        """Tells the other ranks of this step, and goes to the rung of all."""
-        if has_recovered:
-            shared.fail(self.ladder.rung)
-        elif is_calm:
+    def _follow(self, shared: SharedRung, *, is_calm: bool) -> None:
+        """Goes to the rung of all ranks."""
+        if is_calm:
             shared.be_calm()
         shared.poll()
         rung = min(shared.rung, len(self.ladder) - 1)
@@ -320,6 +314,7 @@ class ModelGuard:
                 value = record.run_as_then()
                 outputs = self._outputs_of(record, value)
                 record.outputs = self.replica.sink(outputs) if self.replica else outputs
+                record.failure = None
                 for owner, name in self._slots:
                     if isinstance(owner.get(name), torch.Tensor):
                         owner[name] = owner[name].detach()

@@ -10,6 +10,7 @@ import torch
 
 from ullage.errors import GuardError
 from ullage.runtime.calls.tensor_places import tensors_of
+from ullage.runtime.failure import Failure
 from ullage.runtime.snapshot import Snapshot
 
 _BACKENDS = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
@@ -30,6 +31,7 @@ class CallRecord:
         num_outputs: how many there are.
         gradients: those of its outputs, once they are known.
         anchor: where the graph of the script ends (joint.py).
+        failure: for which its graph was let go.
         zero: a tensor that stands for gradients.
         is_stopping: whether a backward of the script's part ends at the anchor.
     """
@@ -55,6 +57,7 @@ class CallRecord:
         self.gradients: tuple[Any, ...] = ()
         self.anchor: Any = None
         self.zero: Any = None
+        self.failure: Failure | None = None
         self.is_stopping = False
         self._versions = [each._version for each in self.inputs]
         self._settings = _Settings(device_types)
@@ -114,9 +117,10 @@ class CallRecord:
         finally:
             self.gradients = ()
 
-    def let_go(self) -> None:
-        """Lets go of the graph, and so of all that is saved for backward."""
+    def let_go(self, failure: Failure) -> None:
+        """Lets go of the graph, and so of all that is saved for backward, after an error."""
         self.outputs = None
+        self.failure = failure
 
     def finish(self) -> None:
         """Lets go of everything: the backward is done."""

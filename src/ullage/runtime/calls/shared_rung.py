@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from ullage.runtime.failure import say
 
-_INTERVAL_S = 1.0
+INTERVAL_S = 1.0
 _numbers = itertools.count(1)
 
 
@@ -46,7 +46,7 @@ class SharedRung:
         store: Any,
         world_size: int,
         prefix: str,
-        interval_s: float = _INTERVAL_S,
+        interval_s: float,
     ) -> None:
         self.rank = rank
         self.rung = 0
@@ -122,4 +122,5 @@ class SharedRung:
 def open_shared_rung(rank: int) -> SharedRung:
     """That of a model of the default process group, whose models all ranks meet in one order."""
     store = dist.distributed_c10d._get_default_store()
-    return SharedRung(rank, store, dist.get_world_size(), f"ullage/rung/{next(_numbers)}")
+    prefix = f"ullage/rung/{next(_numbers)}"
+    return SharedRung(rank, store, dist.get_world_size(), prefix, INTERVAL_S)

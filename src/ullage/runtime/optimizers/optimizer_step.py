@@ -19,7 +19,7 @@ from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks
 
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
-from ullage.runtime.failure import Failure, release, take_failure
+from ullage.runtime.failure import Failure, is_out_of_memory, release, take_failure
 from ullage.runtime.optimizers.before_step import Before
 from ullage.runtime.optimizers.closure import watch_closure
 from ullage.runtime.optimizers.first_versions import first_versions, raw_step
@@ -125,7 +125,9 @@ class GuardedOptimizer:
             )
         try:
             result = inner(*arguments, **keywords)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not is_out_of_memory(torch, error):
+                raise
             finished = self._read_finished(error, before)  # before its frames are cleared
             failure = take_failure(error)
         else:
@@ -159,7 +161,9 @@ class GuardedOptimizer:
                 rest = self._finish(failure, before.without(finished or Finished(), state))
         except GuardError as error:
             raise GuardError(f"{error} ({failure.text}); {_BETWEEN}") from None
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(torch, error):
+                raise
             # Not of the step: of what looks at how far it has got.
             raise GuardError(f"{_NO_MEMORY} ({failure.text}); {_BETWEEN}") from None
         if rest is not None:
@@ -226,7 +230,9 @@ class GuardedOptimizer:
             try:
                 with nullcontext() if is_untouched else Again(progress, is_closed=True):
                     step(self._optimizer)
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not is_out_of_memory(torch, error):
+                    raise
                 # No counter shows what a fused SGD has finished of this try.
                 is_lost = is_fused_sgd(self._optimizer) and (
                     self._read_finished(error, before) != Finished()
