@@ -54,8 +54,17 @@ class Gradients:
                 for gradient in map(_GRAD, self._parameters)
             ]
 
-    def untouched(self) -> list[Any]:
-        """The parameters whose gradients are as they were: a backward has not come to them."""
+    def untouched(self, summed: Sequence[Any] | None = None) -> list[Any]:
+        """The parameters whose gradients are as they were: a backward has not come to them.
+
+        Args:
+            summed: those to which it has come, if that is known; None: version counters say so.
+        """
+        if summed is not None:
+            done = set(map(id, summed))
+            return [
+                each for each in self._parameters if each.requires_grad and id(each) not in done
+            ]
         before = self._before or [None] * len(self._parameters)
         return [
             parameter

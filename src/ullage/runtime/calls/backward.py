@@ -200,9 +200,16 @@ class _ReplicaPart(_ModelPart):
 
     _remaining: Sequence[Any] | None = None
 
+    def run(self, failure: Failure | None) -> None:
+        if self._guard.replica is not None:
+            self._guard.replica.begin_backward()
+        super().run(failure)
+
     def _rewind(self) -> None:
         """Keeps what was summed."""
-        self._remaining = self._guard.gradients.untouched()
+        replica = self._guard.replica
+        summed = None if replica is None else replica.summed
+        self._remaining = self._guard.gradients.untouched(summed)
 
     def _is_half_done(self) -> bool:
         return True

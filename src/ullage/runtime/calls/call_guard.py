@@ -268,8 +268,8 @@ class CallGuard:
             top, parameters, ladder,
             calm=Calm(self._calm_steps), activity=self._activity, replica=replica,
         )  # fmt: skip
-        if replica is not None and replica.joins_late:
-            guard.attach_wrapper(wrapper)
+        if replica is not None:
+            guard.attach_wrapper(wrapper, replica)
         return guard
 
     def _make_ladder(self, top: Any, optimizers: list[Any]) -> Ladder:

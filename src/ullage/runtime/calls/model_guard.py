@@ -98,8 +98,11 @@ class ModelGuard:
         # What torch calls in place of a module's forward and its hooks. A copy does not have it.
         self._changes.set(module, "_compiled_call_impl", partial(self._call, module))
 
-    def attach_wrapper(self, wrapper: Any) -> None:
-        """Joins calls after DDP has looked at their graph."""
+    def attach_wrapper(self, wrapper: Any, replica: Replica) -> None:
+        """Joins calls after DDP has looked at their graph, where it does."""
+        replica.watch_sums(self._changes)
+        if not replica.joins_late:
+            return
         after = wrapper._post_forward
 
         def join_after(output: Any) -> Any:

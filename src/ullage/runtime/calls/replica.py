@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.nn.parallel import distributed
 
 from ullage.errors import GuardError
+from ullage.techniques.applying.changes import Changes
 
 _NOT_REDUCED = (
     "DistributedDataParallel itself ran out of memory while it reduced gradients, which cannot be "
@@ -34,14 +35,30 @@ class Replica:
         rank: of this process.
         joins_late: whether DDP looks at the graph of a call for parameters that it has not used,
             so that the joint (joint.py) comes after it.
+        summed: where gradients are views of DDP's buckets, which have one version counter for all,
+            the parameters whose gradients the present backward has summed; else None.
     """
 
     def __init__(self, wrapper: Any) -> None:
         self._wrapper = wrapper
         self.rank: int = dist.get_rank()
         self.joins_late: bool = wrapper.find_unused_parameters
+        self.summed: list[Any] | None = [] if wrapper.gradient_as_bucket_view else None
         self._num_groups = 0
         self._backends: list[Any] = []
+
+    def watch_sums(self, changes: Changes) -> None:
+        """Notes each sum where version counters do not say."""
+        if self.summed is not None:
+            for parameter in self._wrapper.parameters():
+                if parameter.requires_grad:
+                    note = self.summed.append  # of C, without a frame
+                    changes.hook(parameter.register_post_accumulate_grad_hook(note))
+
+    def begin_backward(self) -> None:
+        """Before the backward of the model's part."""
+        if self.summed is not None:
+            self.summed.clear()
 
     @property
     def is_calling(self) -> bool:

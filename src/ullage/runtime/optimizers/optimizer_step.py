@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from operator import attrgetter
@@ -19,6 +20,7 @@ from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks
 
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
+from ullage.runtime.call import memory_key
 from ullage.runtime.failure import Failure, is_out_of_memory, release, take_failure
 from ullage.runtime.optimizers.before_step import Before
 from ullage.runtime.optimizers.closure import watch_closure
@@ -273,8 +275,12 @@ class GuardedOptimizer:
         versions = dict(zip(map(id, before.parameters), before.versions, strict=True))
         for parameter in before.parameters:
             progress.add(parameter, parameter._version - versions[id(parameter)])
+        shared = Counter(map(memory_key, before.gradients))
         for gradient, version in zip(before.gradients, before.gradient_versions, strict=True):
-            progress.add(gradient, gradient._version - version)
+            # Views of DDP's buckets have one counter for all; where it stands still, none was
+            # changed, and a change in the second try is refused.
+            if gradient._version != version or shared[memory_key(gradient)] == 1:
+                progress.add(gradient, gradient._version - version)
         state = self._optimizer.state
         for (parameter, name, tensor), version in zip(
             before.states, before.state_versions, strict=True
