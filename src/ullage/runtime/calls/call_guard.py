@@ -15,7 +15,6 @@ again. docs/guide/guard.md says what is recovered and what is refused.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from types import TracebackType
@@ -308,22 +307,23 @@ class CallGuard:
 
     def _guarding(self, native: Callable[..., None]) -> Callable[..., None]:
         """Backward, of which the model's part can be run again."""
-        parameters = inspect.signature(native)
 
         @functools.wraps(native)
-        def backward(*arguments: Any, **keywords: Any) -> None:
-            values = parameters.bind(*arguments, **keywords).arguments
-            tensors, weights = values.pop("tensors"), values.pop("grad_tensors", None)
-            retains = bool(values.pop("retain_graph", None))
+        def backward(
+            tensors: Any, grad_tensors: Any = None, retain_graph: Any = None,
+            *others: Any, **keywords: Any,
+        ) -> None:  # fmt: skip
             # Higher orders, and gradients of some inputs alone, go past the guard.
-            is_plain = all(value is None or value is False for value in values.values())
+            values = (*others, *keywords.values())
+            is_plain = all(value is None or value is False for value in values)
             is_guarded = is_plain and self._activity.is_idle
+            retains = bool(retain_graph)
             with self._activity.busy():
                 run = self._prepare(native, tensors, retains=retains) if is_guarded else None
                 if run is None:
-                    native(*arguments, **keywords)
+                    native(tensors, grad_tensors, retain_graph, *others, **keywords)
                 else:
-                    run(weights)
+                    run(grad_tensors)
 
         return backward
 

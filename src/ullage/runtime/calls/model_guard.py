@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
-from weakref import finalize
 
 import torch
 
@@ -148,7 +147,7 @@ class ModelGuard:
             self, module, (arguments, keywords), snapshot,
             number=self._num_calls, device_types=self._device_types,
         )  # fmt: skip
-        finalize(record, snapshots.append, snapshot).atexit = False
+        record.pool = snapshots
         return record
 
     def _take(self, snapshot: Snapshot | None, module: Any) -> Snapshot | None:
