@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ullage
 
-REPEATS, STEPS = 20, 10
+REPEATS, STEPS, PAIRS = 20, 10, 6
 
 
 class Touch(torch.autograd.Function):
@@ -118,8 +118,8 @@ def measure_calls(bench: Bench, rounds: int) -> list[dict[str, float]]:
             times = {way: run(way, bench.step) for way in ways}
             bench.compute_nothing()
             empty = {"off": 0.0, "guarded": 0.0}
-            for way in order.sample((*empty, *empty), 4):
-                empty[way] += run(way, bench.empty_step) / 2
+            for way in order.sample((*empty,) * PAIRS, 2 * PAIRS):
+                empty[way] += run(way, bench.empty_step) / PAIRS
             bench.compute()
             own = empty["guarded"] - empty["off"] + optimizer_ms(bench, guard)
             results.append({**times, "own": own})
