@@ -167,7 +167,7 @@ def test_what_is_not_recovered_is_the_scripts_error_with_the_reason(
 def test_what_cannot_be_guarded_is_refused(answers: dict[str, Any]) -> None:
     refusals = answers["what_is_no_model"]
     assert refusals["compiled"].startswith("SpecError: Sequential cannot be guarded: it is compil")
-    assert refusals["replicated"].endswith("DataParallel is not supported yet")
+    assert refusals["replicated"].endswith("DataParallel is not supported")
     assert refusals["calm_steps"].startswith("SpecError: calm_steps=0 is no number of steps")
     assert refusals["second"].startswith("SpecError: a guard of the calls of models is open")
 
@@ -178,6 +178,14 @@ def test_nothing_is_left_of_a_guard_of_calls(answers: dict[str, Any]) -> None:
 
 def test_a_guard_of_calls_goes_back_up(answers: dict[str, Any]) -> None:
     assert answers["the_guard_goes_back_up"] == [0, 1, 1, 1, 0, 0, 0, 0]
+
+
+def test_ranks_go_to_one_rung_and_back_up_when_all_are_calm(answers: dict[str, Any]) -> None:
+    rungs, is_lost, num_said = answers["the_rung_of_all_ranks"]
+    assert [[*each[:2]] for each in rungs] == [[1, 1], [2, 2], [2, 2], [1, 1], [3, 3], [2, 2]]
+    assert rungs[0][2:] == [0, 0]
+    assert rungs[1][2:] == [1, 1]
+    assert (is_lost, num_said) == (True, 1)
 
 
 def test_a_decorated_function_is_a_step(answers: dict[str, Any]) -> None:

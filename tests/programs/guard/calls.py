@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from training import Faults, differences
 
 import ullage
+from ullage.runtime.calls.shared_rung import SharedRung
 
 SCENARIOS = {}
 
@@ -475,6 +476,50 @@ def the_guard_goes_back_up():
             program.optimizer.step()
             rungs.append(guard.rung)
     return rungs
+
+
+@scenario
+def the_rung_of_all_ranks():
+    """Two ranks on one store: who fails, who hears of it, and when both go back up."""
+    store = torch.distributed.HashStore()
+    first, second = (SharedRung(rank, store, 2, "test", 0.0) for rank in range(2))
+    rungs = []
+
+    def look():
+        for each in (first, second):
+            each.poll()
+        rungs.append([first.rung, second.rung, first.last_rank, second.last_rank])
+
+    first.fail(1)
+    look()
+    second.fail(2)
+    first.fail(2)  # has not heard of it yet
+    look()
+    first.be_calm()
+    first.be_calm()
+    look()
+    second.be_calm()
+    look()
+    first.be_calm()
+    second.fail(3)
+    second.be_calm()  # the first was calm before that error
+    look()
+    first.be_calm()
+    look()
+    lost = SharedRung(0, None, 2, "test", 0.0)
+    lost._store = Gone()
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        lost.fail(1)
+        lost.poll()
+        lost.be_calm()
+    return [rungs, lost.is_lost, said.getvalue().count("rungs are not shared")]
+
+
+class Gone:
+    """A store whose server has ended."""
+
+    def __getattr__(self, name):
+        raise torch.distributed.DistNetworkError("gone")
 
 
 @scenario
