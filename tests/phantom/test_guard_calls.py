@@ -112,7 +112,7 @@ def test_an_error_at_every_allocation_of_the_calls_of_every_model(
     "scenario",
     [
         "two_calls_of_one_backward", "a_graph_that_is_kept", "outputs_of_all_kinds",
-        "an_evaluation_between",
+        "an_evaluation_between", "errors_of_libraries",
     ],
 )  # fmt: skip
 def test_a_program_of_another_kind_leaves_the_same(answers: dict[str, Any], scenario: str) -> None:
@@ -123,6 +123,22 @@ def test_a_program_of_another_kind_leaves_the_same(answers: dict[str, Any], scen
     # Neither the loader nor the loss runs more often than without a guard.
     draws, plain_draws, losses, plain_losses = answer["draws"]
     assert (draws, losses) == (plain_draws, plain_losses)
+
+
+def test_an_error_of_another_kind_is_the_scripts(answers: dict[str, Any]) -> None:
+    assert answers["errors_of_libraries"]["mistakes"] == 0
+
+
+def test_a_loss_of_torch_is_run_again_once_without_the_graph(answers: dict[str, Any]) -> None:
+    num_errors, num_equal, num_said = answers["a_loss_of_torch"]
+    assert num_errors >= 4
+    assert num_equal == num_said == num_errors
+
+
+def test_a_guarded_loss_is_compiled_and_scripted_as_it_is(answers: dict[str, Any]) -> None:
+    values, num_graphs, _ = answers["a_loss_that_is_compiled"]
+    assert len(set(values)) == 1
+    assert num_graphs == 1
 
 
 def test_what_goes_past_the_guard_gives_the_same_and_is_said(answers: dict[str, Any]) -> None:
@@ -151,7 +167,7 @@ def test_what_is_not_recovered_is_the_scripts_error_with_the_reason(
 def test_what_cannot_be_guarded_is_refused(answers: dict[str, Any]) -> None:
     refusals = answers["what_is_no_model"]
     assert refusals["compiled"].startswith("SpecError: Sequential cannot be guarded: it is compil")
-    assert refusals["replicated"].endswith("DataParallel is not supported yet")
+    assert refusals["replicated"].endswith("DataParallel is not supported")
     assert refusals["calm_steps"].startswith("SpecError: calm_steps=0 is no number of steps")
     assert refusals["second"].startswith("SpecError: a guard of the calls of models is open")
 
@@ -162,6 +178,14 @@ def test_nothing_is_left_of_a_guard_of_calls(answers: dict[str, Any]) -> None:
 
 def test_a_guard_of_calls_goes_back_up(answers: dict[str, Any]) -> None:
     assert answers["the_guard_goes_back_up"] == [0, 1, 1, 1, 0, 0, 0, 0]
+
+
+def test_ranks_go_to_one_rung_and_back_up_when_all_are_calm(answers: dict[str, Any]) -> None:
+    rungs, is_lost, num_said = answers["the_rung_of_all_ranks"]
+    assert [[*each[:2]] for each in rungs] == [[1, 1], [2, 2], [2, 2], [1, 1], [3, 3], [2, 2]]
+    assert rungs[0][2:] == [0, 0]
+    assert rungs[1][2:] == [1, 1]
+    assert (is_lost, num_said) == (True, 1)
 
 
 def test_a_decorated_function_is_a_step(answers: dict[str, Any]) -> None:

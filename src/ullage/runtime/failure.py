@@ -45,6 +45,13 @@ def take_failure(error: BaseException) -> Failure:
     return Failure(_shorten(message), message, codes)
 
 
+def take_out_of_memory(torch: ModuleType, error: BaseException) -> Failure:
+    """`take_failure` of an error that says that a GPU is out of memory; raises others again."""
+    if not is_out_of_memory(torch, error):
+        raise error
+    return take_failure(error)
+
+
 def is_out_of_memory(torch: ModuleType, error: BaseException) -> bool:
     """Whether an error says that a GPU is out of memory, in whatever words: libraries raise a
     RuntimeError of their own, and where the workspace of no convolution fits, cuDNN's says that

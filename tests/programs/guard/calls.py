@@ -7,12 +7,14 @@ import json
 import sys
 
 import torch
+import torch._dynamo.testing
 from contract import ConvNet, fail, marks, raised
 from torch import nn
 from torch.nn import functional as F
 from training import Faults, differences
 
 import ullage
+from ullage.runtime.calls.shared_rung import SharedRung
 
 SCENARIOS = {}
 
@@ -72,14 +74,24 @@ class Program:
         return ullage.guard_model(self.model, self.optimizer, **options)
 
 
-def compare(step, make=ConvNet, errors=(None,), steps=2):
+class Others(Faults):
+    """Errors in the words of a library, as cuBLAS has them."""
+
+    words = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+
+    def error(self):
+        """What is raised."""
+        return RuntimeError(self.words)
+
+
+def compare(step, make=ConvNet, errors=(None,), steps=2, kind=Faults):
     """Runs steps without and with a guard, and with errors at some operations of the second step:
     how many ends were equal, what else there was, and what the guard said.
     """
 
     def run(is_guarded, numbers):
         program = Program(make)
-        faults = Faults(numbers)
+        faults = kind(numbers)
         guard = program.guarded() if is_guarded else contextlib.nullcontext()
         with contextlib.redirect_stderr(program.said), guard:
             for index in range(steps):
@@ -98,7 +110,7 @@ def compare(step, make=ConvNet, errors=(None,), steps=2):
         for number in numbers:
             try:
                 program, _, count = run(True, [number])
-            except torch.OutOfMemoryError:
+            except RuntimeError:
                 answers["refused"] += 1
                 continue
             wrong = differences(program.state(), plain.state())
@@ -120,6 +132,71 @@ def two_calls_of_one_backward():
         program.optimizer.step()
 
     return compare(step, errors=(9,))
+
+
+def train_once(program):
+    """A step."""
+    loss = program.loss(program.model(program.draw()[0]), torch.tensor([1, 2]))
+    loss.backward()
+    program.optimizer.step()
+
+
+@scenario
+def errors_of_libraries():
+    """In forward, backward and the optimizer; another error is none."""
+    answer = compare(train_once, errors=(9,), kind=Others)
+    kind = type("Mistakes", (Others,), {"words": "CUDA error: device-side assert triggered"})
+    return answer | {"mistakes": compare(train_once, errors=(40,), kind=kind)["equal"]}
+
+
+@scenario
+def a_loss_of_torch():
+    """An error within F.cross_entropy, on rung 0 and on the last one."""
+
+    def run(number=None, first=None, *, is_guarded=True):
+        program, faults = Program(), Faults([] if number is None else [number])
+        guard = program.guarded() if is_guarded else contextlib.nullcontext()
+        with contextlib.redirect_stderr(program.said), guard:
+            for index in range(2):
+                inputs, targets = program.draw()
+                with Faults([first] if first and not index else []):
+                    logits = program.model(inputs)
+                with faults if index else contextlib.nullcontext():
+                    loss = F.cross_entropy(logits, targets, label_smoothing=0.1)
+                loss.backward()
+                program.optimizer.step()
+        lines = [each for each in program.said.getvalue().splitlines() if "cross_entropy" in each]
+        return program.state(), faults.count, lines
+
+    plain, count, _ = run(is_guarded=False)
+    ends = [run(number + 1, first) for number in range(count) for first in (None, 30)]
+    return [
+        len(ends),
+        sum(not differences(state, plain) for state, _, _ in ends),
+        sum(len(lines) for _, _, lines in ends),
+    ]
+
+
+@scenario
+def a_loss_that_is_compiled():
+    """torch.jit.script and torch.compile see the loss itself, also while it is guarded."""
+    program = Program()
+    inputs, targets = program.draw()
+    with contextlib.redirect_stderr(program.said), program.guarded():
+
+        def loss(logits, targets):
+            return F.cross_entropy(logits, targets)
+
+        logits = program.model(inputs).detach()
+        values = [loss(logits, targets), torch.jit.script(scripted)(logits, targets)]
+        counts = torch._dynamo.testing.CompileCounter()
+        values.append(torch.compile(loss, backend=counts, fullgraph=True)(logits, targets))
+    return [[each.item() for each in values], counts.frame_count, F.cross_entropy.__module__]
+
+
+def scripted(logits, targets):
+    """A loss for torch.jit.script."""
+    return F.cross_entropy(logits, targets)
 
 
 @scenario
@@ -399,6 +476,50 @@ def the_guard_goes_back_up():
             program.optimizer.step()
             rungs.append(guard.rung)
     return rungs
+
+
+@scenario
+def the_rung_of_all_ranks():
+    """Two ranks on one store: who fails, who hears of it, and when both go back up."""
+    store = torch.distributed.HashStore()
+    first, second = (SharedRung(rank, store, 2, "test", 0.0) for rank in range(2))
+    rungs = []
+
+    def look():
+        for each in (first, second):
+            each.poll()
+        rungs.append([first.rung, second.rung, first.last_rank, second.last_rank])
+
+    first.fail(1)
+    look()
+    second.fail(2)
+    first.fail(2)  # has not heard of it yet
+    look()
+    first.be_calm()
+    first.be_calm()
+    look()
+    second.be_calm()
+    look()
+    first.be_calm()
+    second.fail(3)
+    second.be_calm()  # the first was calm before that error
+    look()
+    first.be_calm()
+    look()
+    lost = SharedRung(0, None, 2, "test", 0.0)
+    lost._store = Gone()
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        lost.fail(1)
+        lost.poll()
+        lost.be_calm()
+    return [rungs, lost.is_lost, said.getvalue().count("rungs are not shared")]
+
+
+class Gone:
+    """A store whose server has ended."""
+
+    def __getattr__(self, name):
+        raise torch.distributed.DistNetworkError("gone")
 
 
 @scenario

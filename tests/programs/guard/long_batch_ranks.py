@@ -1,7 +1,8 @@
 """Trains on several GPUs, where one rank runs out of memory within every third backward.
 
-torchrun --nproc-per-node N long_batch_ranks.py SOURCE_OF_ULLAGE ddp|fsdp2 STEPS
+torchrun --nproc-per-node N long_batch_ranks.py SOURCE_OF_ULLAGE ddp|fsdp2|calls STEPS
 
+With "calls" it is DDP, the loop is as without a guard, and the calls of the model are guarded.
 The other ranks are in their collectives then. The last line is a document: for each rank, what the
 allocator had after each step, and what the guard did.
 """
@@ -20,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, sys.argv[1])
 import ullage
+from ullage.runtime.calls import shared_rung
 
 LENGTH, SPIKE_BYTES = 1024, 1_600_000_000
 
@@ -51,7 +53,7 @@ def main():
     model = Model().to(device)
     num_bytes = [0]
     model.blocks[3].register_forward_hook(lambda _, __, x: Spike.apply(x, num_bytes[0]))
-    if wrapper == "ddp":
+    if wrapper in ("ddp", "calls"):
         model = DistributedDataParallel(model, device_ids=[device.index])
     else:
         for block in model.blocks:
@@ -67,10 +69,13 @@ def main():
 
     said = io.StringIO()
     rows = []
-    with contextlib.redirect_stderr(said), ullage.guard(model, optimizer, calm_steps=1) as guard:
+    shared_rung.INTERVAL_S = 0.0
+    make = ullage.guard_model if wrapper == "calls" else ullage.guard
+    with contextlib.redirect_stderr(said), make(model, optimizer, calm_steps=1) as guard:
         for number in range(steps):
             num_bytes[0] = SPIKE_BYTES if number % 3 == 2 and rank == world_size - 1 else 0
-            guard.step(step, torch.randn(8, LENGTH, WIDTH, device=device))
+            batch = torch.randn(8, LENGTH, WIDTH, device=device)
+            step(batch) if wrapper == "calls" else guard.step(step, batch)
             rows.append([torch.cuda.memory_allocated(), guard.rung, guard.num_recoveries])
     store = dist.distributed_c10d._get_default_store()
     store.set(f"rows of {rank}", json.dumps({"rows": rows, "said": said.getvalue().splitlines()}))

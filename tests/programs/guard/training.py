@@ -349,6 +349,13 @@ class Faults(TorchDispatchMode):
         """Whether all errors have come, and nothing is counted."""
         return self.num_raised > 0 and not self.numbers and not self.looks
 
+    def error(self):
+        """What is raised."""
+        return torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of "
+            "1.00 GiB of which 3.00 MiB is free."
+        )
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace == "profiler":
             return func(*args, **(kwargs or {}))
@@ -366,10 +373,7 @@ class Faults(TorchDispatchMode):
         if number in self.numbers:
             self.numbers.discard(number)
             self.num_raised += 1
-            raise torch.OutOfMemoryError(
-                "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of "
-                "1.00 GiB of which 3.00 MiB is free."
-            )
+            raise self.error()
         result = func(*args, **kwargs)
         if self.looks and allocates(result, (args, kwargs)):
             self.allocating.append(number)

@@ -15,7 +15,6 @@ again. docs/guide/guard.md says what is recovered and what is refused.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from types import TracebackType
@@ -25,20 +24,22 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 from ullage.errors import PlanError, SpecError
 from ullage.record.owners.module_trees import class_name, live_owners, outermost
 from ullage.runtime.calls.activity import Activity
+from ullage.runtime.calls.guardable import is_replicated, rank_of, why_not, why_not_replica
 from ullage.runtime.calm import Calm
 from ullage.runtime.failure import Failure, say
+from ullage.runtime.guarded_program import parameters_of
 from ullage.runtime.ladder import Ladder, choose_plans, load_plans
 from ullage.techniques.applying.apply import unwrap_optimizers
 from ullage.techniques.applying.changes import Changes
 
 if TYPE_CHECKING:
     from ullage.runtime.calls.model_guard import ModelGuard
+    from ullage.runtime.calls.replica import Replica
     from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
     from ullage.techniques.plan import Plan
 
 _CALM_STEPS = 100
 _OPEN: list[CallGuard] = []
-_REPLICATED = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
 
 
 def _no_vote() -> None:
@@ -75,6 +76,7 @@ class CallGuard:
         self._unused: WeakSet[Any] = WeakSet()  # optimizers without a step
         self._settled: WeakSet[Any] = WeakSet()
         self._has_models = False
+        self._who = ""
         self._changes = Changes()
         self._looking: Changes | None = None
         self._activity = Activity()
@@ -115,11 +117,14 @@ class CallGuard:
         """
         import torch
 
+        from ullage.runtime.calls.losses import guard_losses
+
         if _OPEN:
             raise SpecError("a guard of the calls of models is open already; close it first")
         _OPEN.append(self)
         native = torch.autograd.backward
         self._changes.set(torch.autograd, "backward", self._guarding(native))
+        guard_losses(self._changes, self._activity)
         for optimizer in self._first:
             self.add_optimizer(optimizer)
 
@@ -139,7 +144,7 @@ class CallGuard:
     def say_count(self) -> None:
         """Says how many recoveries there were, if a model was guarded."""
         if self._has_models:
-            say(f"{self.num_recoveries} recoveries in {self.num_steps} steps")
+            say(f"{self._who}{self.num_recoveries} recoveries in {self.num_steps} steps")
 
     def add_optimizer(self, optimizer: Any) -> None:
         """Guards the steps of an optimizer, and the models that have its parameters."""
@@ -215,10 +220,20 @@ class CallGuard:
         import torch
 
         top = outermost(module, live_owners(torch)[0])
+        wrapper = top if is_replicated(top) else None
+        if wrapper is not None:
+            top = wrapper.module
+            if module is wrapper:
+                self._settled.add(wrapper)
+                # Its steps have the script's own part in them, which is not run again.
+                if hasattr(top, "training_step"):
+                    self._settled.add(top)
+                    return
+                module = top
         link = self._guards.get(top)
         guard = None if link is None else link()
         if guard is None:
-            guard = self._make_guard(top)
+            guard = self._make_guard(top, wrapper, is_part=module is not top)
             if guard is None:
                 self._settled.update(top.modules())
                 return
@@ -226,11 +241,14 @@ class CallGuard:
         self._settled.add(module)
         guard.attach(module)
 
-    def _make_guard(self, top: Any) -> ModelGuard | None:
+    def _make_guard(self, top: Any, wrapper: Any, *, is_part: bool) -> ModelGuard | None:
         from ullage.runtime.calls.model_guard import ModelGuard
+        from ullage.runtime.calls.replica import Replica
 
         optimizers = self._optimizers_of(top)
-        reason = why_not(top)
+        reason = why_not(top if wrapper is None else wrapper)
+        if reason is None and wrapper is not None:
+            reason = why_not_replica(wrapper, is_part=is_part)
         if reason is not None:
             say(f"{class_name(top)} is not guarded: {reason}")
             return None
@@ -241,12 +259,17 @@ class CallGuard:
                 raise
             say(f"{class_name(top)} is not guarded: {error}")
             return None
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        parameters = [*top.parameters(), *(each for group in groups for each in group["params"])]
-        unique = [*{id(parameter): parameter for parameter in parameters}.values()]
-        self._describe(top, ladder)
+        parameters = parameters_of(top, optimizers)
+        replica = None if wrapper is None else Replica(wrapper)
+        self._describe(top, ladder, replica)
         self._has_models = True
-        return ModelGuard(top, unique, ladder, calm=Calm(self._calm_steps), activity=self._activity)
+        guard = ModelGuard(
+            top, parameters, ladder,
+            calm=Calm(self._calm_steps), activity=self._activity, replica=replica,
+        )  # fmt: skip
+        if replica is not None:
+            guard.attach_wrapper(wrapper, replica)
+        return guard
 
     def _make_ladder(self, top: Any, optimizers: list[Any]) -> Ladder:
         """The rungs of a model.
@@ -262,13 +285,21 @@ class CallGuard:
         ladder.check()
         return ladder
 
-    def _describe(self, top: Any, ladder: Ladder) -> None:
+    def _describe(self, top: Any, ladder: Ladder, replica: Replica | None) -> None:
+        if replica is not None:
+            self._who = f"rank {replica.rank}: "
+            if replica.rank:
+                return  # the first says the same
+            say(
+                "several ranks: one that runs out of memory runs its own call or backward again, "
+                "while the others wait for it; after that all go to its rung"
+            )
         say(f"{class_name(top)}: {ladder.text}")
         for proof in ladder.proofs:
             say(proof)
         say(
-            "run again are the model's calls, their backward, and the rest of an optimizer's step; "
-            "not what the script does in between, such as a loss, clipping, or a moving average"
+            "run again are the model's calls, their backward, a loss of torch, and the rest of an "
+            "optimizer's step; not what the script does in between, such as clipping or an average"
         )
         for optimizer in self._live_optimizers():
             if optimizer.reason is not None:
@@ -276,22 +307,23 @@ class CallGuard:
 
     def _guarding(self, native: Callable[..., None]) -> Callable[..., None]:
         """Backward, of which the model's part can be run again."""
-        parameters = inspect.signature(native)
 
         @functools.wraps(native)
-        def backward(*arguments: Any, **keywords: Any) -> None:
-            values = parameters.bind(*arguments, **keywords).arguments
-            tensors, weights = values.pop("tensors"), values.pop("grad_tensors", None)
-            retains = bool(values.pop("retain_graph", None))
+        def backward(
+            tensors: Any, grad_tensors: Any = None, retain_graph: Any = None,
+            *others: Any, **keywords: Any,
+        ) -> None:  # fmt: skip
             # Higher orders, and gradients of some inputs alone, go past the guard.
-            is_plain = all(value is None or value is False for value in values.values())
+            values = (*others, *keywords.values())
+            is_plain = all(value is None or value is False for value in values)
             is_guarded = is_plain and self._activity.is_idle
+            retains = bool(retain_graph)
             with self._activity.busy():
                 run = self._prepare(native, tensors, retains=retains) if is_guarded else None
                 if run is None:
-                    native(*arguments, **keywords)
+                    native(tensors, grad_tensors, retain_graph, *others, **keywords)
                 else:
-                    run(weights)
+                    run(grad_tensors)
 
         return backward
 
@@ -335,7 +367,8 @@ def guard_model(
     model, their backward and the optimizer's step are run again when they run out of memory.
 
     Args:
-        model: the `nn.Module`, in one process, not compiled.
+        model: the `nn.Module`, not compiled; of several ranks a DistributedDataParallel, or the
+            module in it.
         optimizer: a `torch.optim.Optimizer`, or a list of several; wrappers of Accelerate too.
         plans: the rungs below the program as it is, from the fastest to the leanest: plans, or
             files of plans. None: checkpoints on every other block, then on every block, of which
@@ -344,28 +377,14 @@ def guard_model(
             up one rung.
 
     Raises:
-        SpecError: several ranks, a compiled or replicated model, or an invalid number of steps.
+        SpecError: the model is compiled, or replicated or sharded by other means, or the number of
+            steps is invalid.
         PlanError: a plan cannot be a rung.
     """
-    reason = why_not(model)
+    reason = why_not(model) if rank_of() is None or is_replicated(model) else None
+    if reason is None and is_replicated(model):
+        reason = why_not_replica(model, is_part=False)
     if reason is not None:
         raise SpecError(f"{class_name(model)} cannot be guarded: {reason}")
     loaded = None if plans is None else load_plans(plans)
     return CallGuard(loaded, calm_steps, unwrap_optimizers(optimizer))
-
-
-def why_not(top: Any) -> str | None:
-    """Why the calls of a model cannot be guarded; None if they can."""
-    import torch
-
-    distributed = torch.distributed
-    has_ranks = distributed.is_available() and distributed.is_initialized()
-    if has_ranks and distributed.get_world_size() > 1:
-        return "several ranks are not supported yet"
-    for module in top.modules():
-        is_compiled = getattr(module, "_compiled_call_impl", None) is not None
-        if is_compiled or type(module).__name__ in ("OptimizedModule", "ScriptModule"):
-            return "it is compiled, and would be compiled anew for each rung"
-        if type(module).__name__ in _REPLICATED:
-            return f"{type(module).__name__} is not supported yet"
-    return None

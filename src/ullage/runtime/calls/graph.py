@@ -28,6 +28,10 @@ class Reach:
 
 def look(tensors: Iterable[Any]) -> Reach:
     """Looks where the graph of some tensors leads."""
+    tensors = [*tensors]
+    record = record_of(tensors[0].grad_fn) if len(tensors) == 1 else None
+    if record is not None:
+        return Reach([record], [], has_functions=False)
     waiting = [each.grad_fn for each in tensors if each.grad_fn is not None]
     leaves = {id(each): each for each in tensors if each.grad_fn is None and each.requires_grad}
     records: dict[int, Any] = {}

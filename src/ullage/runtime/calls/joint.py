@@ -23,6 +23,10 @@ _FREED = (
     "Trying to backward through the graph of a model's call a second time, after its saved values "
     "have been freed. Specify retain_graph=True if you need to backward through it twice."
 )
+_LET_GO = (
+    "ullage: guard: not recovered: the graph of the call was let go for a loss, and the call "
+    "is run again in a plain backward alone"
+)
 
 
 class Bundle:
@@ -72,6 +76,8 @@ class Joint(torch.autograd.Function):  # type: ignore[misc]
         record, bundle = ctx.record(), ctx.bundle
         if record is not None and record.is_stopping:
             return None, None, None
+        if record is not None and record.outputs is None and record.failure is not None:
+            raise torch.OutOfMemoryError(f"{record.failure.message}\n{_LET_GO}")
         if record is None or record.outputs is None:
             raise RuntimeError(_FREED)
         pairs = record.pairs()

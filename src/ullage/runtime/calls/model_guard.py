@@ -1,7 +1,8 @@
 """Runs the calls of one model, and runs those again that run out of memory.
 
 A call that fails runs again at once, under the next rung. A call that has succeeded can run again
-until its backward is done: its record holds its inputs and the state before it.
+until its backward is done: its record holds its inputs and the state before it. Of several ranks
+each runs its own calls again; afterwards all have the rung of the leanest (shared_rung.py).
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
-from weakref import finalize
 
 import torch
 
@@ -18,9 +18,11 @@ from ullage.record.owners.module_trees import class_name
 from ullage.runtime.calls.activity import Activity
 from ullage.runtime.calls.joint import Bundle, join
 from ullage.runtime.calls.record import CallRecord
+from ullage.runtime.calls.replica import Replica
+from ullage.runtime.calls.shared_rung import SharedRung, open_shared_rung
 from ullage.runtime.calls.tensor_places import replace_tensors, tensors_of
 from ullage.runtime.calm import Calm
-from ullage.runtime.failure import Failure, release, say, take_failure
+from ullage.runtime.failure import Failure, release, say, take_out_of_memory
 from ullage.runtime.gradients import Gradients
 from ullage.runtime.ladder import Ladder
 from ullage.runtime.snapshot import Snapshot
@@ -38,10 +40,12 @@ class ModelGuard:
         ladder: the rungs.
         calm: when to go back up.
         activity: of all models.
+        replica: what DistributedDataParallel is around it; None: it is not replicated.
 
     Attributes:
         ladder: the rungs.
         gradients: those of all parameters.
+        replica: the same.
     """
 
     def __init__(
@@ -52,7 +56,12 @@ class ModelGuard:
         *,
         calm: Calm,
         activity: Activity,
+        replica: Replica | None = None,
     ) -> None:
+        self.replica = replica
+        self._shared = None if replica is None else open_shared_rung(replica.rank)
+        self._late: tuple[CallRecord, Any] | None = None
+        self._num_collectives = 0
         self.ladder = ladder
         self.gradients = Gradients(parameters)
         self._calm = calm
@@ -88,6 +97,21 @@ class ModelGuard:
         # What torch calls in place of a module's forward and its hooks. A copy does not have it.
         self._changes.set(module, "_compiled_call_impl", partial(self._call, module))
 
+    def attach_wrapper(self, wrapper: Any, replica: Replica) -> None:
+        """Joins calls after DDP has looked at their graph, where it does."""
+        replica.watch_sums(self._changes)
+        if not replica.joins_late:
+            return
+        after = wrapper._post_forward
+
+        def join_after(output: Any) -> Any:
+            result = after(output)
+            late, self._late = self._late, None
+            # Only of what the model has returned to DDP in this call.
+            return result if late is None or late[1] is not output else self._join(late[0], result)
+
+        self._changes.set(wrapper, "_post_forward", join_after)
+
     def detach(self) -> None:
         """Ends that, and undoes the plan."""
         self._changes.undo()
@@ -104,8 +128,8 @@ class ModelGuard:
                 return module._call_impl(*arguments, **keywords)
             try:
                 return self._run(record)
-            except torch.OutOfMemoryError as error:
-                failure = take_failure(error)
+            except RuntimeError as error:
+                failure = take_out_of_memory(torch, error)
             return self._recover(record, failure)
 
     def _begin(self, module: Any, arguments: Any, keywords: Any) -> CallRecord | None:
@@ -123,7 +147,7 @@ class ModelGuard:
             self, module, (arguments, keywords), snapshot,
             number=self._num_calls, device_types=self._device_types,
         )  # fmt: skip
-        finalize(record, snapshots.append, snapshot).atexit = False
+        record.pool = snapshots
         return record
 
     def _take(self, snapshot: Snapshot | None, module: Any) -> Snapshot | None:
@@ -131,14 +155,38 @@ class ModelGuard:
         snapshot = snapshot or Snapshot(module, self._parameters, None, ())
         try:
             snapshot.take()
-        except torch.OutOfMemoryError as error:
-            take_failure(error)
+        except RuntimeError as error:
+            take_out_of_memory(torch, error)
             return None
         return snapshot
 
     def _run(self, record: CallRecord) -> Any:
         """Calls the module, and puts the joint between its graph and that of the script."""
+        replica = self.replica
+        if replica is None:
+            return self._join(record, record.run())
+        self._num_collectives = replica.count_collectives()
         value = record.run()
+        if self._has_collectives(record):
+            return value
+        if replica.joins_late and replica.is_calling:
+            self._late = record, value
+            return value
+        return self._join(record, value)
+
+    def _has_collectives(self, record: CallRecord) -> bool:
+        """Whether a call that has just run has begun collectives."""
+        replica = self.replica
+        if replica is None or replica.count_collectives() == self._num_collectives:
+            return False
+        self.say_once(
+            f"calls of {class_name(record.module)} are not run again: it has collectives of its "
+            "own, as SyncBatchNorm, which the other ranks would not run again"
+        )
+        return True
+
+    def _join(self, record: CallRecord, value: Any) -> Any:
+        """What the script gets for the outputs of a call: the ends of a graph of its own."""
         outputs = self._outputs_of(record, value)
         if not outputs:
             return value
@@ -181,6 +229,8 @@ class ModelGuard:
         first = rung = self.ladder.rung
         while True:
             release(torch)
+            if self._has_collectives(record):
+                raise refusal(failure, "the model's call has collectives of its own")
             # A plan has put attributes on modules: the state is that of the rung before the call.
             self.ladder.go_to(first)
             try:
@@ -196,8 +246,8 @@ class ModelGuard:
             self._calm.begin_recovery()
             try:
                 result = self._run(record)
-            except torch.OutOfMemoryError as error:
-                failure = take_failure(error)
+            except RuntimeError as error:
+                failure = take_out_of_memory(torch, error)
             else:
                 break
         self.note_recovery("forward", failure)
@@ -207,20 +257,41 @@ class ModelGuard:
         """Counts a recovery, and says so."""
         self._activity.num_recoveries += 1
         self._has_recovered = True
+        if self._shared is not None:
+            self._shared.fail(self.ladder.rung)
+        where = "" if self.replica is None else f" on rank {self.replica.rank}"
         say(
-            f"out of memory in {part} ({failure.text}): ran the model's call again on "
+            f"out of memory in {part}{where} ({failure.text}): ran the model's call again on "
             f"{self.ladder.name()}"
         )
 
     def end_step(self) -> None:
         """After a step of an optimizer: goes back up after enough that needed less."""
-        if self._has_recovered:
-            self._has_recovered = False
+        has_recovered, self._has_recovered = self._has_recovered, False
+        if has_recovered:
             self._calm.end_recovery()
-        elif self._calm.end():
+        is_calm = not has_recovered and self._calm.end()
+        if self._shared is not None and not self._shared.is_lost:
+            self._follow(self._shared, is_calm=is_calm)
+        elif is_calm:
             self.ladder.go_to(self.ladder.rung - 1)
             say(f"{self._calm.num_calm} steps needed less: back to {self.ladder.name()}")
         self._calm.begin(self.ladder.rung)
+
+    def _follow(self, shared: SharedRung, *, is_calm: bool) -> None:
+        """Goes to the rung of all ranks."""
+        if is_calm:
+            shared.be_calm()
+        shared.poll()
+        rung = min(shared.rung, len(self.ladder) - 1)
+        if shared.is_lost or rung == self.ladder.rung:
+            return
+        why = "all ranks needed less"
+        if rung > self.ladder.rung:
+            why = f"rank {shared.last_rank} ran out of memory"
+            self._calm.end_recovery(is_own=False)
+        self.ladder.go_to(rung)
+        say(f"{why}: rank {shared.rank} goes to {self.ladder.name()}")
 
     def give_up(self, failure: Failure, first: int) -> BaseException:
         """The error of a call that fails on every rung."""
@@ -243,7 +314,9 @@ class ModelGuard:
                 record.snapshot.rewind(keeps_new=True)
                 count = record.num_outputs
                 value = record.run_as_then()
-                record.outputs = self._outputs_of(record, value)
+                outputs = self._outputs_of(record, value)
+                record.outputs = self.replica.sink(outputs) if self.replica else outputs
+                record.failure = None
                 for owner, name in self._slots:
                     if isinstance(owner.get(name), torch.Tensor):
                         owner[name] = owner[name].detach()

@@ -10,6 +10,7 @@ import torch
 
 from ullage.errors import GuardError
 from ullage.runtime.calls.tensor_places import tensors_of
+from ullage.runtime.failure import Failure
 from ullage.runtime.snapshot import Snapshot
 
 _BACKENDS = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
@@ -30,6 +31,8 @@ class CallRecord:
         num_outputs: how many there are.
         gradients: those of its outputs, once they are known.
         anchor: where the graph of the script ends (joint.py).
+        pool: where the snapshot goes when nothing has the record any more.
+        failure: for which its graph was let go.
         zero: a tensor that stands for gradients.
         is_stopping: whether a backward of the script's part ends at the anchor.
     """
@@ -49,16 +52,21 @@ class CallRecord:
         self.module = module
         self.arguments, self.keywords = arguments
         self.snapshot = snapshot
+        self.pool: list[Snapshot] = []
         self.inputs = tensors_of(arguments)
         self.outputs: list[Any] | None = None
         self.num_outputs = 0
         self.gradients: tuple[Any, ...] = ()
         self.anchor: Any = None
         self.zero: Any = None
+        self.failure: Failure | None = None
         self.is_stopping = False
         self._versions = [each._version for each in self.inputs]
         self._settings = _Settings(device_types)
         self._shared: list[int] = []
+
+    def __del__(self) -> None:
+        self.pool.append(self.snapshot)
 
     def run(self) -> Any:
         """Calls the module; returns what it returns."""
@@ -98,6 +106,12 @@ class CallRecord:
                     "without the guard, or let the model return a copy"
                 )
 
+    def take_gradient(self, root: Any) -> None:
+        """Notes the gradient with which a backward begins at an output."""
+        one = torch.ones_like(root, memory_format=torch.preserve_format)
+        places = range(self.num_outputs)
+        self.gradients = tuple(one if place == root.output_nr else None for place in places)
+
     def pairs(self) -> list[tuple[Any, Any]]:
         """The outputs that have a gradient, each with it."""
         return [
@@ -114,13 +128,14 @@ class CallRecord:
         finally:
             self.gradients = ()
 
-    def let_go(self) -> None:
-        """Lets go of the graph, and so of all that is saved for backward."""
+    def let_go(self, failure: Failure) -> None:
+        """Lets go of the graph, and so of all that is saved for backward, after an error."""
         self.outputs = None
+        self.failure = failure
 
     def finish(self) -> None:
         """Lets go of everything: the backward is done."""
-        self.outputs = None
+        self.outputs = self.anchor = None
         self.gradients = ()
         self.inputs = []
         self.arguments, self.keywords = (), {}

@@ -16,7 +16,7 @@ import torch
 
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
-from ullage.runtime.failure import Failure, release, take_failure
+from ullage.runtime.failure import Failure, release, take_out_of_memory
 from ullage.runtime.optimizers.optimizer_step import check_counters
 from ullage.runtime.progress import Progress
 
@@ -74,8 +74,8 @@ class GuardedAverage:
         before = [(tensor, tensor._version) for tensor in tensors]
         try:
             inner(*arguments, **keywords)
-        except torch.OutOfMemoryError as error:
-            failure = take_failure(error)
+        except RuntimeError as error:
+            failure = take_out_of_memory(torch, error)
         else:
             self.has_run = True
             return
@@ -106,8 +106,8 @@ class GuardedAverage:
             try:
                 with nullcontext() if is_untouched else Again(progress, is_closed=True):
                     update()
-            except torch.OutOfMemoryError as error:
-                take_failure(error)
+            except RuntimeError as error:
+                take_out_of_memory(torch, error)
             else:
                 progress.check()
                 return

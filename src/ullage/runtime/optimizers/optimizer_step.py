@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from operator import attrgetter
@@ -19,7 +20,8 @@ from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks
 
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
-from ullage.runtime.failure import Failure, release, take_failure
+from ullage.runtime.call import memory_key
+from ullage.runtime.failure import Failure, is_out_of_memory, release, take_failure
 from ullage.runtime.optimizers.before_step import Before
 from ullage.runtime.optimizers.closure import watch_closure
 from ullage.runtime.optimizers.first_versions import first_versions, raw_step
@@ -133,7 +135,9 @@ class GuardedOptimizer:
             )
         try:
             result = inner(*arguments, **keywords)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not is_out_of_memory(torch, error):
+                raise
             finished = self._read_finished(error, before)  # before its frames are cleared
             failure = take_failure(error)
         else:
@@ -167,7 +171,9 @@ class GuardedOptimizer:
                 rest = self._finish(failure, before.without(finished or Finished(), state))
         except GuardError as error:
             raise GuardError(f"{error} ({failure.text}); {_BETWEEN}") from None
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(torch, error):
+                raise
             # Not of the step: of what looks at how far it has got.
             raise GuardError(f"{_NO_MEMORY} ({failure.text}); {_BETWEEN}") from None
         if rest is not None:
@@ -234,7 +240,9 @@ class GuardedOptimizer:
             try:
                 with nullcontext() if is_untouched else Again(progress, is_closed=True):
                     step(self._optimizer)
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not is_out_of_memory(torch, error):
+                    raise
                 # No counter shows what a fused SGD has finished of this try.
                 is_lost = is_fused_sgd(self._optimizer) and (
                     self._read_finished(error, before) != Finished()
@@ -275,8 +283,12 @@ class GuardedOptimizer:
         versions = dict(zip(map(id, before.parameters), before.versions, strict=True))
         for parameter in before.parameters:
             progress.add(parameter, parameter._version - versions[id(parameter)])
+        shared = Counter(map(memory_key, before.gradients))
         for gradient, version in zip(before.gradients, before.gradient_versions, strict=True):
-            progress.add(gradient, gradient._version - version)
+            # Views of DDP's buckets have one counter for all; where it stands still, none was
+            # changed, and a change in the second try is refused.
+            if gradient._version != version or shared[memory_key(gradient)] == 1:
+                progress.add(gradient, gradient._version - version)
         state = self._optimizer.state
         for (parameter, name, tensor), version in zip(
             before.states, before.state_versions, strict=True
