@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from types import MethodType
 from typing import Any
 
@@ -17,8 +17,10 @@ import torch
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
 from ullage.runtime.failure import Failure, release, take_failure
-from ullage.runtime.optimizers.optimizer_step import check_counters
+from ullage.runtime.optimizers.reasons import check_counters
 from ullage.runtime.progress import Progress
+from ullage.runtime.sharded.parts import is_sharded, version_of
+from ullage.runtime.sharded.shared_step import Recording, SharedStep
 
 _TRIES = 3
 
@@ -43,6 +45,7 @@ class GuardedAverage:
         self._on_recovery = on_recovery
         self._attribute: Any = None
         self._is_attached = False
+        self._is_sharded = False
 
     def begin(self) -> None:
         """Before a step of the guard."""
@@ -71,9 +74,11 @@ class GuardedAverage:
 
     def _update(self, inner: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
         tensors = [*self._average.parameters(), *self._average.buffers()]
-        before = [(tensor, tensor._version) for tensor in tensors]
+        before = [(tensor, version_of(tensor)) for tensor in tensors]
+        self._is_sharded = any(map(is_sharded, tensors))
         try:
-            inner(*arguments, **keywords)
+            with SharedStep(Recording()) if self._is_sharded else nullcontext():
+                inner(*arguments, **keywords)
         except torch.OutOfMemoryError as error:
             failure = take_failure(error)
         else:
@@ -104,7 +109,7 @@ class GuardedAverage:
             is_untouched = progress.is_untouched
             progress.begin()
             try:
-                with nullcontext() if is_untouched else Again(progress, is_closed=True):
+                with self._finishing(progress):
                     update()
             except torch.OutOfMemoryError as error:
                 take_failure(error)
@@ -116,9 +121,14 @@ class GuardedAverage:
                 progress = None  # version counters say how far this one got
         raise GuardError("there is no memory for the rest of the average's update")
 
+    def _finishing(self, progress: Progress) -> AbstractContextManager[Any]:
+        if not progress.is_untouched:
+            return Again(progress, is_closed=True)
+        return SharedStep(Recording()) if self._is_sharded else nullcontext()
+
 
 def _read_progress(before: list[tuple[Any, int]]) -> Progress:
     progress = Progress()
     for tensor, version in before:
-        progress.add(tensor, tensor._version - version)
+        progress.add(tensor, version_of(tensor) - version)
     return progress
