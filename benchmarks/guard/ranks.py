@@ -102,8 +102,8 @@ def row(document: dict[str, Any]) -> str:
     wrapper, world_size, case, step = document["words"][:4]
     return (
         f"| {WRAPPERS[wrapper]} | {world_size} | {MODELS[case]} | {step} | "
-        f"{PLACES[document['where']]} | {_nth(document['every'])} | {num_errors} | {equal} | {refused} | "
-        f"{num_errors - equal - refused} |"
+        f"{PLACES[document['where']]} | {_nth(document['every'])} | {num_errors} | {equal} | "
+        f"{refused} | {num_errors - equal - refused} |"
     )
 
 
@@ -131,10 +131,10 @@ def page(documents: list[dict[str, Any]], torch: str) -> str:
             "raised in place of an operation that allocates, in the optimizer also in place of one",
             "that does not; each error has its own trainings. *Every* says which of these",
             "operations failed: each one, or every so-many-th. A step ends as without an error",
-            "where parameters, buffers, gradients, optimizer states, the losses, the loss scale and",
-            "the generators are equal bit for bit on every rank, after this step and the next. DDP",
-            "has buckets of 2 KB, so that some are reduced while others are not begun. A rank that",
-            "waits longer than 60 s for another would count as different.",
+            "where parameters, buffers, gradients, optimizer states, the losses, the loss scale",
+            "and the generators are equal bit for bit on every rank, after this step and the next.",
+            "DDP has buckets of 2 KB, so that some are reduced while others are not begun. A rank",
+            "that waits longer than 60 s for another would count as different.",
             "",
             total(documents),
             "",

@@ -17,7 +17,8 @@ from ullage.errors import GuardError
 
 _NO_COPY = (
     "there was no memory for a copy of the gradients of earlier micro-batches, to which "
-    "collectives add as backward goes; pass all micro-batches of an optimizer's step to one guard.step"
+    "collectives add as backward goes; pass all micro-batches of an optimizer's step to one "
+    "guard.step"
 )
 _NO_MEMORY = (
     "there is no memory for the gradients of earlier micro-batches, which the step has freed"
