@@ -127,6 +127,11 @@ def test_a_collective_of_an_optimizer_is_run_again_only_if_its_result_is_held(
     assert "are not held" in shards["large"]
 
 
+def test_an_average_of_sharded_weights_is_refused(shards: dict[str, Any]) -> None:
+    """Its update changes detached weights, whose version counters are others."""
+    assert "the average has sharded weights, so its update is not finished" in shards["average"]
+
+
 def test_views_with_one_version_counter_are_refused_once_changed(shards: dict[str, Any]) -> None:
     assert "their common version counter does not say which" in shards["views"]
 

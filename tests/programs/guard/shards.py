@@ -12,9 +12,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives as collectives
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from training import Faults
 
 from ullage.errors import GuardError
+from ullage.runtime.optimizers.averages import GuardedAverage
 from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
 from ullage.runtime.progress import Progress
 from ullage.runtime.sharded import shared_step
@@ -42,23 +44,42 @@ def step(numbers, **settings):
     recoveries = []
     guarded = GuardedOptimizer(optimizer, recoveries.append, lambda: None)
     guarded.attach()
-    for each in (None, numbers):
+    for each in ([0], numbers):
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
-        with PartFaults(each if each is not None else [0]) as faults:
+        with PartFaults(each) as faults:
             optimizer.step()
     return [each.to_local().tolist() for each in parameters], faults.count, len(recoveries)
 
 
-def fail_everywhere(**settings):
+def fail_everywhere(run, **settings):
     """How many errors came, and how many of them left the same parameters."""
-    expected, count, _ = step([], **settings)
-    results = [step([number], **settings) for number in range(1, count + 1)]
+    expected, count, _ = run([0], **settings)
+    results = [run([number], **settings) for number in range(1, count + 1)]
     return {
         "errors": sum(num_recoveries for *_, num_recoveries in results),
         "equal": sum(parameters == expected for parameters, *_ in results),
         "operations": count,
     }
+
+
+def average():
+    """What is said after an error in the update of a moving average."""
+    torch.manual_seed(1)
+    model = nn.Linear(4, 4)
+    mesh = init_device_mesh("cpu", (1,))
+    for name, value in [*model.named_parameters()]:
+        setattr(model, name, nn.Parameter(distribute_tensor(value.detach(), mesh, [Shard(0)])))
+    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    guarded = GuardedAverage(averaged, print)
+    guarded.attach()
+    averaged.update_parameters(model)
+    try:
+        with PartFaults([5]):
+            averaged.update_parameters(model)
+    except GuardError as error:
+        return str(error)
+    return None
 
 
 def refusal(use):
@@ -94,8 +115,9 @@ def main():
     """Runs all, and prints."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     document = {
-        "lists": fail_everywhere(foreach=True),
-        "fused": fail_everywhere(fused=True),
+        "lists": fail_everywhere(step, foreach=True),
+        "fused": fail_everywhere(step, fused=True),
+        "average": average(),
         "held": refusal(gather),
         "changed": refusal(lambda tensor: gather(tensor).mul_(2)),
         "of torch.distributed": refusal(dist.all_reduce),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from types import MethodType
 from typing import Any
 
@@ -19,8 +19,7 @@ from ullage.runtime.again import Again
 from ullage.runtime.failure import Failure, release, take_failure
 from ullage.runtime.optimizers.reasons import check_counters
 from ullage.runtime.progress import Progress
-from ullage.runtime.sharded.parts import is_sharded, version_of
-from ullage.runtime.sharded.shared_step import Recording, SharedStep
+from ullage.runtime.sharded.parts import is_sharded
 
 _TRIES = 3
 
@@ -34,10 +33,7 @@ class GuardedAverage:
 
     Attributes:
         has_run: whether an update has run to its end since `begin`.
-        reason: why an update that fails cannot be finished; None, as it can.
     """
-
-    reason: str | None = None
 
     def __init__(self, average: Any, on_recovery: Callable[[Failure], None]) -> None:
         self.has_run = False
@@ -45,7 +41,13 @@ class GuardedAverage:
         self._on_recovery = on_recovery
         self._attribute: Any = None
         self._is_attached = False
-        self._is_sharded = False
+
+    @property
+    def reason(self) -> str | None:
+        """Why an update that fails cannot be finished; None if it can."""
+        if any(map(is_sharded, self._average.parameters())):
+            return "the average has sharded weights, so its update is not finished"
+        return None
 
     def begin(self) -> None:
         """Before a step of the guard."""
@@ -74,11 +76,9 @@ class GuardedAverage:
 
     def _update(self, inner: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
         tensors = [*self._average.parameters(), *self._average.buffers()]
-        before = [(tensor, version_of(tensor)) for tensor in tensors]
-        self._is_sharded = any(map(is_sharded, tensors))
+        before = [(tensor, tensor._version) for tensor in tensors]
         try:
-            with SharedStep(Recording()) if self._is_sharded else nullcontext():
-                inner(*arguments, **keywords)
+            inner(*arguments, **keywords)
         except torch.OutOfMemoryError as error:
             failure = take_failure(error)
         else:
@@ -86,6 +86,8 @@ class GuardedAverage:
             return
         release(torch)
         try:
+            if self.reason is not None:
+                raise GuardError(self.reason)
             check_counters(tensors)
             self._finish(lambda: inner(*arguments, **keywords), before)
         except (GuardError, torch.OutOfMemoryError) as error:
@@ -109,7 +111,7 @@ class GuardedAverage:
             is_untouched = progress.is_untouched
             progress.begin()
             try:
-                with self._finishing(progress):
+                with nullcontext() if is_untouched else Again(progress, is_closed=True):
                     update()
             except torch.OutOfMemoryError as error:
                 take_failure(error)
@@ -121,14 +123,9 @@ class GuardedAverage:
                 progress = None  # version counters say how far this one got
         raise GuardError("there is no memory for the rest of the average's update")
 
-    def _finishing(self, progress: Progress) -> AbstractContextManager[Any]:
-        if not progress.is_untouched:
-            return Again(progress, is_closed=True)
-        return SharedStep(Recording()) if self._is_sharded else nullcontext()
-
 
 def _read_progress(before: list[tuple[Any, int]]) -> Progress:
     progress = Progress()
     for tensor, version in before:
-        progress.add(tensor, version_of(tensor) - version)
+        progress.add(tensor, tensor._version - version)
     return progress

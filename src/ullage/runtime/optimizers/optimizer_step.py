@@ -132,6 +132,7 @@ class GuardedOptimizer:
             failure = take_failure(error)
         else:
             self.has_run = True
+            self._recording.clear()
             return result
         release(torch)
         others = {**keywords, "closure": None} if closure and closure.has_run_once else keywords
@@ -142,6 +143,7 @@ class GuardedOptimizer:
             self._refuse_if_changed(before, "what failed is a closure or a hook of its step")
             raise torch.OutOfMemoryError(failure.message)
         self._complete(failure, before, finished)
+        self._recording.clear()
         self._run_post_hooks(arguments, keywords)
         self.has_run = True
         self._on_recovery(failure)

@@ -40,7 +40,7 @@ def why_not(optimizer: Any) -> str | None:
         return f"{name_of(optimizer)} is not one of torch.optim, so its step is not finished"
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     if not all(map(is_followed, parameters)):
-        return f"{name_of(optimizer)} has shards of a kind of its own, so its step is not finished"
+        return f"{name_of(optimizer)} has shards of an unusual kind, so its step is not finished"
     if is_fused_sgd(optimizer) and not has_groups_of_one_kind(optimizer):
         return SILENT
     if any(group.get("differentiable") for group in optimizer.param_groups):
