@@ -19,37 +19,56 @@ from benchmarks.provenance import made_by, torch_version
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "results" / "guard-ranks.md"
 PROGRAM = ROOT / "tests" / "programs" / "guard" / "ranks.py"
-# What is run, which errors, and every so-many-th of them in a page that is made by day.
+# What is run, which errors, and every so-many-th of them.
 CASES = (
-    (("ddp", "2", "gpt2", "2"), "backward", 9),
-    (("fsdp2", "4", "gpt2", "2"), "", 30),
-    (("ddp", "2", "cnn", "2"), "both", 15),
-    (("ddp", "2", "gpt2 accumulated", "2"), "", 50),
-    (("fsdp2", "4", "gpt2", "2"), "optimizer", 20),
-    (("ddp views", "2", "gpt2 accumulated", "2"), "backward", 40),
-    (("ddp", "2", "gpt2", "1"), "", 35),
-    (("ddp", "2", "vit", "2"), "", 40),
-    (("ddp whole", "2", "gpt2 accumulated", "2"), "", 80),
-    (("ddp", "2", "cnn", "1"), "", 20),
+    (("ddp", "2", "gpt2", "2"), "backward", 1),
+    (("ddp", "2", "gpt2", "2"), "", 1),
+    (("ddp", "2", "cnn", "2"), "", 1),
+    (("ddp", "2", "cnn", "2"), "both", 1),
+    (("fsdp2", "4", "gpt2", "2"), "", 1),
+    (("fsdp2", "4", "gpt2", "2"), "optimizer", 1),
+    (("ddp", "4", "gpt2", "2"), "", 5),
+    (("tp", "2", "gpt2", "2"), "", 5),
+    (("tp", "2", "gpt2", "2"), "optimizer", 4),
+    (("tp fsdp2", "4", "gpt2", "2"), "", 30),
+    (("fsdp2", "2", "gpt2 for loop", "2"), "optimizer", 12),
+    (("fsdp2", "2", "llama", "2"), "optimizer", 1),
+    (("tp", "2", "gpt2 fused", "2"), "optimizer", 4),
+    (("fsdp2", "2", "cnn", "1"), "optimizer", 2),
+    (("fsdp2", "2", "gpt2", "1"), "optimizer", 4),
+    (("fsdp2", "2", "gpt2 accumulated", "2"), "", 10),
+    (("fsdp2 unsynced", "2", "gpt2 accumulated", "2"), "", 20),
+    (("ddp", "2", "gpt2 accumulated", "2"), "", 8),
+    (("ddp views", "2", "gpt2 accumulated", "2"), "", 12),
+    (("ddp whole", "2", "gpt2 accumulated", "2"), "", 25),
+    (("ddp", "2", "vit", "2"), "", 6),
+    (("ddp", "2", "gpt2", "1"), "", 8),
+    (("ddp", "2", "cnn", "1"), "", 5),
 )
 COLUMNS = (
-    "wrapper", "ranks", "training", "step", "errors come", "errors", "equal on all", "refused",
-    "different",
+    "wrapper", "ranks", "training", "step", "errors come", "every", "errors", "equal on all",
+    "refused", "different",
 )  # fmt: skip
 WRAPPERS = {
     "ddp": "DDP",
-    "ddp whole": "DDP, all micro-batches in one guarded step",
+    "ddp whole": "DDP, both micro-batches in one guarded step",
     "ddp views": "DDP, gradients as views of buckets",
     "fsdp2": "FSDP2",
+    "fsdp2 unsynced": "FSDP2, gradients reduced after the last micro-batch",
+    "tp": "tensor and sequence parallel",
+    "tp fsdp2": "tensor parallel on two ranks within FSDP2",
 }
 MODELS = {
     "gpt2": "GPT, AdamW", "cnn": "CNN with batch norm, SGD",
-    "gpt2 accumulated": "GPT, two micro-batches, the first under no_sync",
+    "gpt2 accumulated": "GPT, two micro-batches, each a guarded step",
+    "gpt2 for loop": "GPT, AdamW in a loop", "gpt2 fused": "GPT, fused AdamW",
+    "llama": "Llama, fused AdamW",
     "vit": "ViT, autocast and GradScaler",
 }  # fmt: skip
 PLACES = {
     "": "anywhere, one rank in turn", "both": "anywhere, first and last rank",
-    "backward": "in backward, last rank", "optimizer": "in the optimizer, last rank",
+    "backward": "in backward, last rank",
+    "optimizer": "at any operation of the optimizer, last rank",
 }  # fmt: skip
 
 
@@ -62,7 +81,7 @@ def run_case(python: Path, words: tuple[str, ...], where: str, every: int) -> di
         check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return {**document, "where": where, "wall_s": time.monotonic() - start}
+    return {**document, "where": where, "every": every, "wall_s": time.monotonic() - start}
 
 
 def count(rank: dict[str, Any], start: str) -> int:
@@ -83,9 +102,13 @@ def row(document: dict[str, Any]) -> str:
     wrapper, world_size, case, step = document["words"][:4]
     return (
         f"| {WRAPPERS[wrapper]} | {world_size} | {MODELS[case]} | {step} | "
-        f"{PLACES[document['where']]} | {num_errors} | {equal} | {refused} | "
-        f"{num_errors - equal - refused} |"
+        f"{PLACES[document['where']]} | {_nth(document['every'])} | {num_errors} | {equal} | "
+        f"{refused} | {num_errors - equal - refused} |"
     )
+
+
+def _nth(every: int) -> str:
+    return "one" if every == 1 else f"{every}th"
 
 
 def page(documents: list[dict[str, Any]], torch: str) -> str:
@@ -105,15 +128,18 @@ def page(documents: list[dict[str, Any]], torch: str) -> str:
             made_by("benchmarks.guard.ranks --python ENV/bin/python", torch=torch),
             "",
             "Real arithmetic on the CPU, gloo, each rank a process. `torch.OutOfMemoryError` is",
-            "raised in place of an operation that allocates; each error has its own trainings. A",
-            "step ends as without an error where parameters, buffers, gradients, optimizer states,",
-            "the losses, the loss scale and the generators are equal bit for bit on every rank,",
-            "after this step and the next. DDP has buckets of 2 KB, so that some are reduced while",
-            "others are not begun. A rank that waits longer than 60 s for another would count as",
-            "different: none did.",
+            "raised in place of an operation that allocates, in the optimizer also in place of one",
+            "that does not; each error has its own trainings. *Every* says which of these",
+            "operations failed: each one, or every so-many-th. A step ends as without an error",
+            "where parameters, buffers, gradients, optimizer states, the losses, the loss scale",
+            "and the generators are equal bit for bit on every rank, after this step and the next.",
+            "DDP has buckets of 2 KB, so that some are reduced while others are not begun. A rank",
+            "that waits longer than 60 s for another would count as different.",
+            "",
+            total(documents),
             "",
             f"| {' | '.join(COLUMNS)} |",
-            "|---|---|---|---|---|---|---|---|---|",
+            "|---|---|---|---|---|---|---|---|---|---|",
             *map(row, documents),
             "",
             *([] if not refusals else ["Refused, with the sentence on rank 0:", ""]),
@@ -124,6 +150,14 @@ def page(documents: list[dict[str, Any]], torch: str) -> str:
             "",
         ]
     )
+
+
+def total(documents: list[dict[str, Any]]) -> str:
+    """A sentence on all errors."""
+    first = [document["ranks"][0] for document in documents]
+    num_errors = sum(sum(rank["results"].values()) for rank in first)
+    equal = sum(min(count(rank, "equal") for rank in each["ranks"]) for each in documents)
+    return f"Of {num_errors:,} errors, {equal:,} ended equal on every rank."
 
 
 def main() -> int:

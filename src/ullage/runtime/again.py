@@ -28,6 +28,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ullage.errors import GuardError
 from ullage.runtime.call import Call, Key, memory_key, tensors_in
 from ullage.runtime.progress import Entry, Progress, refuse_lost
+from ullage.runtime.sharded.parts import are_fake, have_parts
+from ullage.runtime.sharded.shared_step import Recording, is_collective
 
 _UNSCALE = "_amp_foreach_non_finite_check_and_unscale_"
 
@@ -39,17 +41,31 @@ class Again(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
         progress: of the failed try.
         is_closed: whether the operations may write only to tensors of `progress` and to those that
             they make themselves; others are refused.
+        recording: of the collectives of the failed try, which are not run again.
     """
 
-    def __init__(self, progress: Progress, *, is_closed: bool) -> None:
+    def __init__(
+        self, progress: Progress, *, is_closed: bool, recording: Recording | None = None
+    ) -> None:
         super().__init__()
+        self._recording = recording
         self._progress = progress
         self._is_closed = is_closed
         self._own: set[Key] = set()
         self._added: dict[tuple[Any, ...], int | None] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if are_fake(types):
+            return func(*args, **(kwargs or {}))
+        if have_parts(types):
+            return NotImplemented
         call = Call(func, args, kwargs or {})
+        if self._recording is not None:
+            if is_collective(func):
+                return self._give(call, self._recording)
+            if func.namespace == "c10d":
+                self._recording.note_other()
+            self._recording.note_written(call.written)
         if call.rows:
             return self._run_rows(call)
         if call.written:
@@ -70,6 +86,17 @@ class Again(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
             if memory_key(output) not in shared or call.name == "lift_fresh":
                 self._own.add(memory_key(output))
                 self._progress.mark(output, is_lost=is_lost)
+        return result
+
+    def _give(self, call: Call, recording: Recording) -> Any:
+        """A collective of a step of an optimizer: its result of the failed try, or another."""
+        is_recorded = recording.has_next
+        if not is_recorded and self._progress.are_lost(call.tensors):
+            refuse_lost()
+        result = recording.run(call.func, call.arguments, call.keywords)
+        for output in tensors_in(result):
+            self._own.add(memory_key(output))
+            self._progress.mark(output, is_lost=False)
         return result
 
     def _write(self, call: Call) -> Any:
@@ -169,8 +196,17 @@ class Again(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
 
     def _leaves_out_fused(self, call: Call, row: int, entries: Sequence[Entry]) -> bool:
         """A fused update moves no version counters; it follows the count of steps, which does, and
-        nothing is allocated between the two.
+        nothing is allocated between the two. One on parts of sharded tensors has moved
+        those of the parameters.
         """
+        if self._recording is not None:
+            parameter = self._progress.find(call.written_of(row)[0])
+            if parameter is None:
+                _refuse_uncounted(call)
+            if parameter.executed > parameter.met:
+                parameter.leave_out()
+                return True
+            return False
         count = call.count_of_steps(row)
         entry = None if count is None else self._progress.find(count)
         if entry is None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ullage.runtime.sharded.parts import part_of
+
 Key = tuple[str, int]
 
 
@@ -50,6 +52,11 @@ class Call:
     def arguments(self) -> tuple[Any, ...]:
         """Its arguments that are given by position."""
         return self._args
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """Its arguments that are given by name."""
+        return self._kwargs
 
     def run(self) -> Any:
         """Runs it."""
@@ -116,6 +123,7 @@ def memory_key(tensor: Any) -> Key:
     """What tells the memory of tensors apart."""
     if tensor.layout is not torch.strided:
         return ("sparse", id(tensor))
+    tensor = part_of(tensor)
     address = tensor.untyped_storage().data_ptr()
     return (str(tensor.device), address) if address else ("empty", id(tensor))
 

@@ -1,7 +1,8 @@
 """Gradients from before a step, as accumulated micro-batches: nothing is copied.
 
 A version counter says whether a gradient that was there has had its sum of the failed try. What had
-is left out of the second try (again.py); what the failed try made is dropped and made again.
+is left out of the second try (again.py); what the failed try made is dropped and made again. Only
+gradients that collectives add to are copied (sharded/gradient_copies.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import torch
 from ullage.errors import GuardError
 from ullage.runtime.progress import Progress
 from ullage.runtime.reads.counters import Flags
+from ullage.runtime.sharded.gradient_copies import GradientCopies
+from ullage.runtime.sharded.parts import is_sharded
 
 _GRAD = attrgetter("grad")
 
@@ -25,10 +28,14 @@ class Gradients:
 
     Args:
         parameters: all that the step may give gradients to.
+        are_views: whether DDP reduces them where they are; then, as for sharded ones, they are
+            copied.
     """
 
-    def __init__(self, parameters: Sequence[Any]) -> None:
+    def __init__(self, parameters: Sequence[Any], *, are_views: bool = False) -> None:
         self._parameters = parameters
+        self._are_copied = are_views or any(map(is_sharded, parameters))
+        self._copies: GradientCopies | None = None
         self._flags = Flags(parameters)
         self._before: list[tuple[Any, int] | None] | None = None
         self._stand_ins: dict[tuple[Any, Any], Any] = {}
@@ -40,15 +47,24 @@ class Gradients:
         return self._progress
 
     @property
-    def were_there(self) -> bool:
-        """Whether there were gradients before the step."""
+    def are_added_to(self) -> bool:
+        """Whether there were gradients before the step, of which there is no copy."""
         return self._before is not None
 
-    def take(self) -> None:
-        """Notes which gradients there are."""
+    def take(self, leaves: Sequence[Any] = ()) -> None:
+        """Notes which gradients there are.
+
+        Args:
+            leaves: tensors of FSDP2's with gradients that it has not reduced yet.
+        """
         self._progress = None
         self._before = None
-        if self._flags.have_gradients():
+        self._copies = None
+        if not (leaves or self._flags.have_gradients()):
+            return
+        if self._are_copied:
+            self._copies = GradientCopies([*self._parameters, *leaves])
+        else:
             self._before = [
                 None if gradient is None else (ref(gradient), gradient._version)
                 for gradient in map(_GRAD, self._parameters)
@@ -78,6 +94,9 @@ class Gradients:
         Args:
             is_unscaled: whether the try has divided them by the loss scale; None: not known.
         """
+        if self._copies is not None:
+            self._copies.restore()
+            return
         if self._before is None:
             for parameter in self._parameters:
                 parameter.grad = None

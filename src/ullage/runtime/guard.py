@@ -119,7 +119,7 @@ class Guard:
                 self._adapt, self._ladder, self._parameters, self._optimizers
             )
         self._snapshot = Snapshot(self._model, self._parameters, self._scaler, self._extra)
-        self._gradients = Gradients(self._parameters)
+        self._gradients = Gradients(self._parameters, are_views=self._ranks.shares_gradients)
         self._guarded = [
             *(
                 GuardedOptimizer(each, self._note_finished, self._ranks.vote_on_optimizer)
@@ -272,11 +272,12 @@ class Guard:
 
     def _run(self, call: Callable[[], Result]) -> Result:
         self._snapshot.take()
-        self._gradients.take()
         for each in self._guarded:
             each.begin()
         self._calm.begin(self._ladder.rung)
-        self._ranks.begin(has_gradients=self._gradients.were_there)
+        self._ranks.begin()
+        self._gradients.take(self._ranks.unreduced)
+        self._ranks.adds_to_gradients = self._gradients.are_added_to
         try:
             result = call()
             is_calm = self._ranks.end(is_calm=self._calm.end())
@@ -349,7 +350,7 @@ class Guard:
         except GuardError as error:
             raise GuardError(f"{error} ({failure.text})") from None
         self._gradients.rewind(is_unscaled=is_unscaled)
-        self._ranks.check_gradients(is_incomplete=self._gradients.is_incomplete)
+        self._ranks.check_gradients()
         if self._is_compiled and self._gradients.progress is not None:
             raise GuardError(
                 f"the step ran out of memory ({failure.text}) with gradients of earlier "

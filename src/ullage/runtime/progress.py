@@ -6,18 +6,22 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 from weakref import ref
 
+import torch
+
 from ullage.errors import GuardError
 from ullage.runtime.call import Key, memory_key
+from ullage.runtime.sharded.parts import part_of
 
 
 class Entry:
     """A tensor: how many in-place operations it has had, and how many were met again since."""
 
-    __slots__ = ("_tensor", "executed", "met", "was_left_out")
+    __slots__ = ("_tensor", "bounds", "executed", "met", "was_left_out")
 
     def __init__(self, tensor: Any, executed: int) -> None:
         # Not held: where the step frees a gradient, its memory is free.
         self._tensor = ref(tensor)
+        self.bounds = _bounds_of(tensor)
         self.executed = executed
         self.met = 0
         self.was_left_out = False
@@ -43,7 +47,8 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self._entries: dict[Key, Entry] = {}
+        self._entries: dict[Key, list[Entry]] = {}
+        self._is_shared: set[Key] = set()
         self._lost: set[Key] = set()
         self._absent: set[Key] = set()
         self.has_gone_on = False
@@ -55,15 +60,25 @@ class Progress:
         Raises:
             GuardError: it shares its memory with another.
         """
-        if not tensor.numel():
+        part = part_of(tensor)
+        if not part.numel():
             return
-        key = memory_key(tensor)
-        if key in self._entries:
+        key, entry = memory_key(part), Entry(part, executed)
+        entries = self._entries.setdefault(key, [])
+        if any(_overlap(entry.bounds, other.bounds) for other in entries):
             raise GuardError(
                 "two of the parameters, gradients or optimizer states share memory; the guard "
                 "cannot tell what was done to which"
             )
-        self._entries[key] = Entry(tensor, executed)
+        entries.append(entry)
+        if len(entries) > 1:
+            self._is_shared.add(key)
+            # Views of one tensor have one counter.
+            if any(each.executed for each in entries):
+                raise GuardError(
+                    "gradients that lie in one tensor were changed in place, and their common "
+                    "version counter does not say which"
+                )
 
     def add_absent(self, tensor: Any) -> None:
         """Adds a stand-in for a tensor that is gone: whatever uses it is refused."""
@@ -73,13 +88,13 @@ class Progress:
         """Begins another run of the same operations."""
         self.has_gone_on = False
         self._lost.clear()
-        for entry in self._entries.values():
+        for entry in self._all():
             entry.met = 0
 
     @property
     def is_untouched(self) -> bool:
         """Whether none of the tensors has had an operation."""
-        return not any(entry.executed for entry in self._entries.values())
+        return not any(entry.executed for entry in self._all())
 
     def go_on(self, entry: Entry) -> None:
         """Counts an operation that was done now."""
@@ -89,13 +104,29 @@ class Progress:
         entry.was_left_out = False
 
     def find(self, tensor: Any) -> Entry | None:
-        """The entry of a tensor or of what it is a view of."""
+        """The entry of a tensor or of what it is a view of.
+
+        Raises:
+            GuardError: the tensor has parts of several.
+        """
         key = memory_key(tensor)
-        entry = self._entries.get(key)
-        if entry is not None and entry.tensor is None:
+        entries = self._entries.get(key)
+        if entries is None:
+            return None
+        if all(entry.tensor is None for entry in entries):
             del self._entries[key]  # its memory is another tensor's now
             return None
-        return entry
+        if key not in self._is_shared:
+            return entries[0]
+        # FSDP2 cuts gradients from what one collective gives.
+        bounds = _bounds_of(tensor)
+        found = [entry for entry in entries if _overlap(entry.bounds, bounds)]
+        if len(found) > 1:
+            raise GuardError("the step uses several gradients by one tensor, which is not followed")
+        return found[0] if found and found[0].tensor is not None else None
+
+    def _all(self) -> list[Entry]:
+        return [entry for entries in self._entries.values() for entry in entries]
 
     def is_lost(self, tensor: Any) -> bool:
         """Whether the value that a tensor had at this point is not there any more."""
@@ -123,7 +154,7 @@ class Progress:
         """Raises GuardError if the second run did other things than the first, or one of the
         results is lost.
         """
-        entries = [entry for entry in self._entries.values() if entry.tensor is not None]
+        entries = [entry for entry in self._all() if entry.tensor is not None]
         if any(entry.executed > entry.met for entry in entries):
             raise GuardError("the second run of the step left out what the first had done")
         if any(memory_key(tensor) in self._lost for tensor in results):
@@ -135,3 +166,18 @@ def refuse_lost() -> NoReturn:
     raise GuardError(
         "a value that was computed before the error is needed, and cannot be computed again"
     )
+
+
+def _bounds_of(tensor: Any) -> tuple[int, int]:
+    """The addresses between which a tensor lies."""
+    if tensor.layout is not torch.strided:
+        return (0, 1)
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    begin = tensor.data_ptr()
+    return (begin, begin + (last + 1) * tensor.element_size())
+
+
+def _overlap(bounds: tuple[int, int], others: tuple[int, int]) -> bool:
+    return bounds[0] < others[1] and others[0] < bounds[1]

@@ -3,12 +3,13 @@ on each rank with the same step unfailed.
 
 ranks.py WRAPPER WORLD_SIZE CASE STEP EVERY [both|backward|optimizer]
 
-WRAPPER is ddp or fsdp2; "ddp whole" passes all micro-batches to one step of the guard, and "ddp
-views" has gradients in DDP's buckets. CASE is one of training.py; in step 1 its optimizer's states
-are made.
+WRAPPER is ddp, fsdp2, tp or "tp fsdp2"; "ddp whole" passes all micro-batches to one step of the
+guard, "ddp views" has gradients in DDP's buckets, and "fsdp2 unsynced" reduces after the last. CASE
+is one of training.py; in step 1 its optimizer's states are made.
 Each error comes on one rank, in turn; with "both" on the first and the last, with "backward" or
-"optimizer" only there and only on the last. The ranks are processes with gloo. The last line of the
-output is a document: how many errors there were, and how the step ended on each rank.
+"optimizer" only there and only on the last; in the optimizer also where nothing is allocated. The
+ranks are processes with gloo. The last line of the output is a document: how many errors there
+were, and how the step ended on each rank.
 """
 
 import faulthandler
@@ -27,13 +28,21 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
-from training import CASES, Faults, Training, differences
+from training import CASES as PLAIN_CASES
+from training import Case, Decoder, Faults, Training, adamw, differences
 
 import ullage
 from ullage.errors import GuardError
 
+CASES = {**PLAIN_CASES, "gpt2 fused": Case(Decoder, adamw(fused=True))}
 DEADLINE_S = 60.0
 LIMIT_S = 3000
 
@@ -48,6 +57,8 @@ class RankFaults(Faults):
         self.is_in_optimizer = False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(each.__name__ == "FakeTensor" for each in types):
+            return func(*args, **(kwargs or {}))
         if any(each not in (torch.Tensor, torch.nn.Parameter) for each in types):
             return NotImplemented  # of a DTensor, what is done to its part is met next
         if torch._C._current_graph_task_id() != -1 and self.looks:
@@ -59,28 +70,64 @@ class RankFaults(Faults):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
+def split(model, mesh):
+    """Splits the tensors of a GPT over ranks, and its tokens between them (sequence parallel)."""
+    is_split = Shard(1)
+    block = {
+        "norm": SequenceParallel(), "norm2": SequenceParallel(),
+        "qkv": ColwiseParallel(input_layouts=is_split),
+        "out": RowwiseParallel(output_layouts=is_split),
+        "mlp.0": ColwiseParallel(input_layouts=is_split),
+        "mlp.2": RowwiseParallel(output_layouts=is_split),
+    }  # fmt: skip
+    for each in model.blocks:
+        parallelize_module(each, mesh, block)
+    parallelize_module(model, mesh, {
+        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=is_split),
+        "position": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0)),
+        "head": ColwiseParallel(input_layouts=is_split, output_layouts=Replicate()),
+    })  # fmt: skip
+    model.head.weight = model.embedding.weight
+
+
 class RankTraining(Training):
     """A training of one of several ranks, each with batches of its own."""
 
     def __init__(self, case, wrapper):
         super().__init__(case)
         self.wrapper = wrapper
+        self.number = dist.get_rank()
         if wrapper.startswith("ddp"):
             # Several buckets, so that some are reduced while others are not begun.
             self.model = DistributedDataParallel(
                 self.model, bucket_cap_mb=0.002, gradient_as_bucket_view="views" in wrapper,
                 find_unused_parameters="unused" in wrapper,
             )  # fmt: skip
-        elif wrapper.startswith("fsdp2"):
-            for block in self.model.blocks:
-                fully_shard(block)
-            fully_shard(self.model)
+        else:
+            self.shard()
             self.optimizer = case.optimizer(self.model.parameters())
-        torch.manual_seed(100 + dist.get_rank())
+        torch.manual_seed(100 + self.number)
+
+    def shard(self):
+        """Shards parameters over data, over tensors, or over both, two ranks to a tensor."""
+        world_size = dist.get_world_size()
+        shape = {"fsdp2": (world_size, 1), "tp": (1, world_size)}.get(
+            self.wrapper.split()[0], (world_size // 2, 2)
+        )
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("data", "tensor"))
+        self.number = mesh["data"].get_local_rank()  # ranks of a tensor have the same batch
+        if "tp" in self.wrapper:
+            split(self.model, mesh["tensor"])
+        if "fsdp2" in self.wrapper:
+            for block in self.model.blocks:
+                fully_shard(block, mesh=mesh["data"])
+            fully_shard(self.model, mesh=mesh["data"])
 
     def run_unwatched(self, inputs, targets, *, is_last):
         """Forward and backward of a micro-batch, and after the last the optimizer's step."""
         is_waiting = self.wrapper.startswith("ddp") and not is_last
+        if "unsynced" in self.wrapper:
+            self.model.set_requires_gradient_sync(is_last)
         with self.model.no_sync() if is_waiting else nullcontext():
             return super().run_unwatched(inputs, targets, is_last=is_last)
 
@@ -121,8 +168,10 @@ def train(options, numbers=None, *, is_guarded=True):
         training.model, training.optimizer, scaler=training.scaler, deadline_s=DEADLINE_S
     ) as guard:
         training.faults = faults
-        training.optimizer.register_step_pre_hook(lambda *_: vars(faults).update(
-            is_in_optimizer=True))  # fmt: skip
+        add_hook, note = training.optimizer.register_step_pre_hook, vars(faults).update
+        add_hook(lambda *_: note(is_in_optimizer=True))
+        add_hook = training.optimizer.register_step_post_hook
+        add_hook(lambda *_: note(is_in_optimizer=False))
         losses = training.step(guard)
         num_recoveries = guard.num_recoveries
         training.faults = nullcontext()
@@ -147,8 +196,10 @@ def choose(faults, every, where):
     """The errors to put in: for each, the ranks and the operation."""
     world_size = dist.get_world_size()
     numbers = faults.allocating
-    if where in ("backward", "optimizer"):
-        numbers = sorted({*numbers} & {*getattr(faults, where)})
+    if where == "backward":
+        numbers = sorted({*numbers} & {*faults.backward})
+    elif where == "optimizer":
+        numbers = faults.optimizer  # in-place operations, too
     counted = [None] * world_size
     dist.all_gather_object(counted, numbers)
     numbers = counted[0][::every]

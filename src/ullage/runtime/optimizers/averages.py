@@ -17,8 +17,9 @@ import torch
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
 from ullage.runtime.failure import Failure, release, take_out_of_memory
-from ullage.runtime.optimizers.optimizer_step import check_counters
+from ullage.runtime.optimizers.reasons import check_counters
 from ullage.runtime.progress import Progress
+from ullage.runtime.sharded.parts import is_sharded
 
 _TRIES = 3
 
@@ -32,10 +33,7 @@ class GuardedAverage:
 
     Attributes:
         has_run: whether an update has run to its end since `begin`.
-        reason: why an update that fails cannot be finished; None, as it can.
     """
-
-    reason: str | None = None
 
     def __init__(self, average: Any, on_recovery: Callable[[Failure], None]) -> None:
         self.has_run = False
@@ -43,6 +41,13 @@ class GuardedAverage:
         self._on_recovery = on_recovery
         self._attribute: Any = None
         self._is_attached = False
+
+    @property
+    def reason(self) -> str | None:
+        """Why an update that fails cannot be finished; None if it can."""
+        if any(map(is_sharded, self._average.parameters())):
+            return "the average has sharded weights, so its update is not finished"
+        return None
 
     def begin(self) -> None:
         """Before a step of the guard."""
@@ -81,6 +86,8 @@ class GuardedAverage:
             return
         release(torch)
         try:
+            if self.reason is not None:
+                raise GuardError(self.reason)
             check_counters(tensors)
             self._finish(lambda: inner(*arguments, **keywords), before)
         except (GuardError, torch.OutOfMemoryError) as error:

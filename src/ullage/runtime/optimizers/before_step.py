@@ -10,6 +10,7 @@ import torch
 
 from ullage.runtime.optimizers.sgd_step import Finished
 from ullage.runtime.reads.counters import Counters
+from ullage.runtime.sharded.parts import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,13 @@ class Before:
             if (id(owner), name) not in had and isinstance(tensor, torch.Tensor)
         ]
         new = states[len(self.states) :]
-        versions = [*self.state_versions, *(each._version for *_, each in new)]
+        versions = [*self.state_versions, *(version_of(each) for *_, each in new)]
         return replace(
             self,
-            versions=[each._version if id(each) in ids else version
+            versions=[version_of(each) if id(each) in ids else version
                       for each, version in zip(self.parameters, self.versions, strict=True)],
             states=states,
-            state_versions=[each._version if id(owner) in ids else version
+            state_versions=[version_of(each) if id(owner) in ids else version
                             for (owner, _, each), version in zip(states, versions, strict=True)],
             with_state=self.with_state | ids,
             is_begun=bool(ids),

@@ -8,39 +8,34 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
 from types import MethodType
 from typing import Any
 
 import torch
-from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks
+from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
-from ullage.runtime.call import memory_key
 from ullage.runtime.failure import Failure, is_out_of_memory, release, take_failure
 from ullage.runtime.optimizers.before_step import Before
 from ullage.runtime.optimizers.closure import watch_closure
 from ullage.runtime.optimizers.first_versions import first_versions, raw_step
-from ullage.runtime.optimizers.sgd_step import (
-    Finished,
-    has_groups_of_one_kind,
-    hidden,
-    is_fused_sgd,
-    read_finished,
-)
+from ullage.runtime.optimizers.reasons import SILENT, check_counters, name_of, why_not
+from ullage.runtime.optimizers.sgd_step import Finished, hidden, is_fused_sgd, read_finished
 from ullage.runtime.progress import Progress
+from ullage.runtime.ranks.agreement import PeerOutOfMemory
 from ullage.runtime.reads.counters import Counters
+from ullage.runtime.sharded.parts import is_sharded, version_of
+from ullage.runtime.sharded.shared_step import Recording, SharedStep
 
 _ABSENT = object()
 _BETWEEN = (
     "parameters and optimizer states may be between two steps: go back to the last checkpoint"
 )
 _VERSION, _GRAD = attrgetter("_version"), attrgetter("grad")
-_SILENT = "a fused SGD of several dtypes or devices in a group does not show how far it has got"
 _NO_MEMORY = "there is no memory to look at how far the optimizer has got"
 _TRIES = 3
 
@@ -79,11 +74,13 @@ class GuardedOptimizer:
         self._with_state: frozenset[int] = frozenset()
         self._parameters: list[Any] = []
         self._counters = Counters(())
+        self._is_sharded = False
+        self._recording = Recording()
 
     @property
     def reason(self) -> str | None:
         """Why a step that fails half-way cannot be finished; None if it can."""
-        return _why_not(self._optimizer)
+        return why_not(self._optimizer)
 
     def begin(self) -> None:
         """Before a step of the guard."""
@@ -122,7 +119,7 @@ class GuardedOptimizer:
     def _step(self, inner: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         if self.is_once and self.has_run:
             raise GuardError(
-                f"the function has called {_name(self._optimizer)}.step() for a part of the batch; "
+                f"the function has called {name_of(self._optimizer)}.step() for a part of the batch; "
                 "call it once, after the last part. The weights have had the gradients of a part: "
                 "go back to the last checkpoint"
             )
@@ -134,7 +131,10 @@ class GuardedOptimizer:
                 self._optimizer, arguments, keywords, self._take
             )
         try:
-            result = inner(*arguments, **keywords)
+            with self._record():
+                result = inner(*arguments, **keywords)
+        except PeerOutOfMemory:
+            raise
         except RuntimeError as error:
             if not is_out_of_memory(torch, error):
                 raise
@@ -142,6 +142,7 @@ class GuardedOptimizer:
             failure = take_failure(error)
         else:
             self.has_run = True
+            self._recording.clear()
             return result
         release(torch)
         others = {**keywords, "closure": None} if closure and closure.has_run_once else keywords
@@ -152,6 +153,7 @@ class GuardedOptimizer:
             self._refuse_if_changed(before, "what failed is a closure or a hook of its step")
             raise torch.OutOfMemoryError(failure.message)
         self._complete(failure, before, finished)
+        self._recording.clear()
         self._run_post_hooks(arguments, keywords)
         self.has_run = True
         self._on_recovery(failure)
@@ -162,13 +164,15 @@ class GuardedOptimizer:
         is_unknown = is_fused_sgd(self._optimizer) and finished is None
         if self.reason is not None or is_unknown:
             raise GuardError(
-                f"{self.reason or _SILENT}, and ran out of memory ({failure.text}); {_BETWEEN}"
+                f"{self.reason or SILENT}, and ran out of memory ({failure.text}); {_BETWEEN}"
             )
         try:
             check_counters(before.parameters)
             with hidden(self._optimizer, finished or Finished()):
                 state = self._optimizer.state
                 rest = self._finish(failure, before.without(finished or Finished(), state))
+        except PeerOutOfMemory:
+            raise
         except GuardError as error:
             raise GuardError(f"{error} ({failure.text}); {_BETWEEN}") from None
         except RuntimeError as error:
@@ -191,18 +195,41 @@ class GuardedOptimizer:
                 each for group in optimizer.param_groups for each in group["params"]
             ]
             self._counters = Counters(self._parameters)
+            self._is_sharded = any(map(is_sharded, self._parameters))
+        self._recording.clear()
         parameters = self._parameters
         gradients = [each for each in map(_GRAD, parameters) if each is not None]
         return Before(
             parameters,
             self._counters.read(),
             gradients,
-            [*map(_VERSION, gradients)],
+            [*map(version_of if self._is_sharded else _VERSION, gradients)],
             self._states,
             self._state_counters.read(),
             self._with_state,
             (self._counters, self._state_counters),
         )
+
+    @contextmanager
+    def _record(self) -> Iterator[None]:
+        """Around a step of sharded parameters: notes what is needed to finish it."""
+        if not self._is_sharded:
+            yield
+            return
+        # What hooks do before it is not run again.
+        clear = self._optimizer.register_step_pre_hook(lambda *_: self._recording.clear())
+        try:
+            with SharedStep(self._recording):
+                yield
+        finally:
+            clear.remove()
+
+    def _finishing(self, progress: Progress) -> AbstractContextManager[Any]:
+        """Around what does the rest of a step."""
+        if not progress.is_untouched:
+            recording = self._recording if self._is_sharded else None
+            return Again(progress, is_closed=True, recording=recording)
+        return SharedStep(self._recording) if self._is_sharded else nullcontext()
 
     def _read_finished(self, error: BaseException, before: Before) -> Finished | None:
         versions = dict(zip(map(id, before.parameters), before.versions, strict=True))
@@ -212,15 +239,15 @@ class GuardedOptimizer:
         """Raises GuardError unless parameters and states are as they were."""
         for counters in before.counters:
             counters.check()
-        versions = [parameter._version for parameter in before.parameters]
+        versions = [*map(version_of, before.parameters)]
         states = [*_states_of(self._optimizer)]
         is_same = (
             versions == [*before.versions]
             and len(states) == len(before.states)
-            and [tensor._version for _, _, tensor in states] == [*before.state_versions]
+            and [version_of(tensor) for _, _, tensor in states] == [*before.state_versions]
         )
         if not is_same or is_fused_sgd(self._optimizer):
-            raise GuardError(f"{_name(self._optimizer)} has run a part of its step; {why}")
+            raise GuardError(f"{name_of(self._optimizer)} has run a part of its step; {why}")
 
     def _finish(self, failure: Failure, before: Before) -> Failure | None:
         """Does the rest of a step. Returns the last error if nothing of it is done.
@@ -237,9 +264,12 @@ class GuardedOptimizer:
                 progress = self._read_progress(before)
             is_untouched = progress.is_untouched
             progress.begin()
+            self._recording.begin()
             try:
-                with nullcontext() if is_untouched else Again(progress, is_closed=True):
+                with self._finishing(progress):
                     step(self._optimizer)
+            except PeerOutOfMemory:
+                raise
             except RuntimeError as error:
                 if not is_out_of_memory(torch, error):
                     raise
@@ -257,7 +287,7 @@ class GuardedOptimizer:
                 break
             if is_untouched:
                 progress = None  # version counters say how far this one got
-            elif is_fused:
+            elif is_fused and not self._is_sharded:
                 break
             else:
                 self._drop_new_states(before)
@@ -266,8 +296,8 @@ class GuardedOptimizer:
         if progress.is_untouched and not (before.is_begun or is_lost):
             return failure
         raise GuardError(
-            f"{_name(self._optimizer)} has run a part of its step, and there is no memory for the "
-            "rest"
+            f"{name_of(self._optimizer)} has run a part of its step, and there is no memory for "
+            "the rest"
         )
 
     def _read_progress(self, before: Before) -> Progress:
@@ -277,29 +307,25 @@ class GuardedOptimizer:
         progress = Progress()
         groups = self._optimizer.param_groups
         if [*map(id, before.parameters)] != [id(p) for g in groups for p in g["params"]]:
-            raise GuardError(f"{_name(self._optimizer)} has other parameters than before")
+            raise GuardError(f"{name_of(self._optimizer)} has other parameters than before")
         for counters in before.counters:
             counters.check()
         versions = dict(zip(map(id, before.parameters), before.versions, strict=True))
         for parameter in before.parameters:
-            progress.add(parameter, parameter._version - versions[id(parameter)])
-        shared = Counter(map(memory_key, before.gradients))
+            progress.add(parameter, version_of(parameter) - versions[id(parameter)])
         for gradient, version in zip(before.gradients, before.gradient_versions, strict=True):
-            # Views of DDP's buckets have one counter for all; where it stands still, none was
-            # changed, and a change in the second try is refused.
-            if gradient._version != version or shared[memory_key(gradient)] == 1:
-                progress.add(gradient, gradient._version - version)
+            progress.add(gradient, version_of(gradient) - version)
         state = self._optimizer.state
         for (parameter, name, tensor), version in zip(
             before.states, before.state_versions, strict=True
         ):
             if state[parameter].get(name) is not tensor:
-                raise GuardError(f"{_name(self._optimizer)} has replaced its state {name!r}")
-            progress.add(tensor, tensor._version - version)
+                raise GuardError(f"{name_of(self._optimizer)} has replaced its state {name!r}")
+            progress.add(tensor, version_of(tensor) - version)
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter in state and id(parameter) not in before.with_state:
-                    is_same = parameter._version == versions[id(parameter)]
+                    is_same = version_of(parameter) == versions[id(parameter)]
                     self._read_new_state(progress, group, parameter, is_same=is_same)
         self._check_names(before)
         return progress
@@ -310,14 +336,18 @@ class GuardedOptimizer:
         """Deletes a state that the step has made, or adds it to what was executed."""
         state = self._optimizer.state
         tensors = {k: v for k, v in state[parameter].items() if isinstance(v, torch.Tensor)}
-        if is_same and not (group.get("fused") and any(v._version for v in tensors.values())):
+        is_silent = group.get("fused") and not self._is_sharded
+        if is_same and not (is_silent and any(map(version_of, tensors.values()))):
             del state[parameter]
             return
         first = first_versions(self._optimizer, group, parameter)
         for name, tensor in tensors.items():
-            executed = tensor._version - first.get(name, tensor._version + 1)
+            version = version_of(tensor)
+            executed = version - first.get(name, version + 1)
             if executed < 0:
-                raise GuardError(f"{_name(self._optimizer)} has made its state {name!r} otherwise")
+                raise GuardError(
+                    f"{name_of(self._optimizer)} has made its state {name!r} otherwise"
+                )
             progress.add(tensor, executed)
 
     def _drop_new_states(self, before: Before) -> None:
@@ -330,12 +360,12 @@ class GuardedOptimizer:
         names = {(id(parameter), name) for parameter, name, _ in before.states}
         for parameter, name, _ in _states_of(self._optimizer):
             if id(parameter) in before.with_state and (id(parameter), name) not in names:
-                raise GuardError(f"{_name(self._optimizer)} has added its state {name!r}")
+                raise GuardError(f"{name_of(self._optimizer)} has added its state {name!r}")
         for state in self._optimizer.state.values():
             for name, value in state.items():
                 if value is not None and not isinstance(value, torch.Tensor):
                     raise GuardError(
-                        f"{_name(self._optimizer)} counts {name!r} in a {type(value).__name__}"
+                        f"{name_of(self._optimizer)} counts {name!r} in a {type(value).__name__}"
                     )
 
     def _run_post_hooks(self, arguments: Any, keywords: Any) -> None:
@@ -355,43 +385,6 @@ def _states_of(optimizer: Any) -> list[tuple[Any, str, Any]]:
     ]
 
 
-def check_counters(parameters: Sequence[Any]) -> None:
-    """Raises GuardError if operations on lists do not move version counters here, as within some
-    modes of torch.
-    """
-    for device in {parameter.device for parameter in parameters}:
-        tensors = [torch.ones(1, device=device)]
-        with torch.no_grad():
-            torch._foreach_add_(tensors, 1.0)
-        if tensors[0]._version != 1:
-            raise GuardError(
-                "the optimizer's step ran out of memory within a TorchDispatchMode, which hides "
-                "how far it has got"
-            )
-
-
-def _why_not(optimizer: Any) -> str | None:
-    """Why a step of an optimizer that fails half-way cannot be finished."""
-    kinds = type(optimizer).__mro__
-    own = kinds[: kinds.index(Optimizer)] if Optimizer in kinds else kinds
-    if Optimizer not in kinds or not all(
-        f"{k.__module__}.".startswith("torch.optim.") for k in own
-    ):
-        return f"{_name(optimizer)} is not one of torch.optim, so its step is not finished"
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    if any(hasattr(each, "_local_tensor") for each in parameters):
-        return f"{_name(optimizer)} has sharded parameters, so its step is not finished"
-    if is_fused_sgd(optimizer) and not has_groups_of_one_kind(optimizer):
-        return _SILENT
-    if any(group.get("differentiable") for group in optimizer.param_groups):
-        return f"{_name(optimizer)} is differentiable, so its step is not finished"
-    return None
-
-
 def _code_of(optimizer: Any) -> Any:
     """The code of its class's own `step`."""
     return getattr(inspect.unwrap(type(optimizer).step), "__code__", None)
-
-
-def _name(optimizer: Any) -> str:
-    return type(optimizer).__name__

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from ullage.runtime.sharded.parts import version_of
+
 _MOMENTUM = "momentum_buffer"
 
 
@@ -75,7 +77,7 @@ def read_finished(
     updated += [
         (each, momentum)
         for each, momentum in zip(parameters, momenta, strict=True)
-        if each._version == versions.get(id(each), each._version) + 1
+        if version_of(each) == versions.get(id(each), version_of(each)) + 1
     ]
     has_momentum = [(each, group) for group in groups for each in group["params"]]
     needs = {id(each): group["momentum"] != 0 for each, group in has_momentum}

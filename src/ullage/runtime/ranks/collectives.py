@@ -80,8 +80,7 @@ class Collectives:
             except torch.OutOfMemoryError:
                 # Before the backend has counted it, other ranks wait for this one.
                 if process_group._get_sequence_number_for_group() == number:
-                    with self._lock:
-                        self._num_failed[process_group.group_name] = 1
+                    self._note_failed(process_group.group_name)
                 raise
 
         # A key that every call has, right above those of the backends.
@@ -93,6 +92,14 @@ class Collectives:
             if self._is_frozen:
                 raise PeerOutOfMemory("another rank ran out of memory")
             self._logs.setdefault(group, []).append(entry)
+
+    def _note_failed(self, group: str) -> None:
+        """The collective that was entered last was not begun."""
+        with self._lock:
+            if self._is_frozen:
+                self._num_failed[group] = 1  # it was told to others
+            else:
+                self._logs[group].pop()  # an optimizer may enter it once more
 
     def detach(self) -> None:
         """Ends that."""

@@ -34,12 +34,19 @@ class OneRank:
     Attributes:
         text: what is said at the start.
         has_failed: whether this rank has run out of memory in the present step.
+        shares_gradients: whether gradients lie in memory that collectives change.
+        adds_to_gradients: whether the step adds to gradients of earlier micro-batches, of which
+            there is no copy; set after `begin`.
+        unreduced: tensors with gradients of earlier micro-batches that are this rank's alone.
     """
 
     text = ""
     has_failed = True
+    shares_gradients = False
+    adds_to_gradients = False
+    unreduced: Sequence[Any] = ()
 
-    def begin(self, *, has_gradients: bool) -> None:
+    def begin(self) -> None:
         """Before a step."""
 
     def vote_on_optimizer(self) -> None:
@@ -59,8 +66,8 @@ class OneRank:
         """After an error: the one that all ranks tell."""
         return failure
 
-    def check_gradients(self, *, is_incomplete: bool) -> None:
-        """Raises GuardError if gradients of earlier micro-batches cannot be what they were."""
+    def check_gradients(self) -> None:
+        """Raises GuardError if sums of earlier micro-batches are gone."""
 
     def begin_again(self) -> None:
         """Before a step is run again."""
@@ -97,7 +104,8 @@ class Ranks(OneRank):
         self._collectives.attach()
         self._handles = self._wrappers.on_call(self._before_forward)
         self._is_within = self._is_agreed = self._is_over = False
-        self._has_gradients = self._had_backward = False
+        self._had_backward = False
+        self.shares_gradients = self._wrappers.shares_gradients
         self._voted_in: int | None = None
 
     @property
@@ -108,15 +116,14 @@ class Ranks(OneRank):
             f"runs out of memory; none waits longer than {self._deadline_s:g} s for another"
         )
 
-    def begin(self, *, has_gradients: bool) -> None:
+    def begin(self) -> None:
         """Before a step."""
         if self._is_over:
             raise GuardError(_DISAGREED)
-        self._has_gradients = has_gradients
         self._voted_in = None
         self._had_backward = False
         self._wrappers.order()
-        self._wrappers.take()
+        self.unreduced = self._wrappers.take()
         self.has_failed = False
         self._is_within = True
         self._collectives.begin()
@@ -137,7 +144,7 @@ class Ranks(OneRank):
         if graph == -1:
             return
         self._had_backward = True
-        if self._has_gradients and graph != self._voted_in:
+        if self.adds_to_gradients and graph != self._voted_in:
             self._voted_in = graph
             torch.autograd.Variable._execution_engine.queue_callback(self._vote_on_gradients)
 
@@ -193,15 +200,9 @@ class Ranks(OneRank):
         missing = self._collectives.count_missing(meeting.counts)
         self._collectives.join(missing, self._agreement.read_log, self._deadline_s)
 
-    def check_gradients(self, *, is_incomplete: bool) -> None:
-        """Raises GuardError if gradients of earlier micro-batches cannot be what they were."""
-        if is_incomplete and (self._wrappers.has_sharded or self._wrappers.shares_gradients):
-            what = "FSDP2 adds" if self._wrappers.has_sharded else "gradient_as_bucket_view adds"
-            raise GuardError(
-                f"{what} sums of all ranks to gradients of earlier micro-batches as it goes, so "
-                "they are not what they were; pass all micro-batches of an optimizer's step to one "
-                "guard.step"
-            )
+    def check_gradients(self) -> None:
+        """Raises GuardError if sums of earlier micro-batches are gone."""
+        self._wrappers.check_sums()
 
     def begin_again(self) -> None:
         """Before a step is run again: all ranks are as before it."""

@@ -8,6 +8,7 @@ gathered and counts forwards: `reset_iter_state` of torch shards them again.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 
 from ullage.errors import GuardError, SpecError
 
+_RANDOM = "torch.distributed.tensor._random"
 _REPLICATED = "DistributedDataParallel"
 
 
@@ -32,6 +34,8 @@ class Wrappers:
         modules = list(model.modules())
         self._replicated = [each for each in modules if type(each).__name__ == _REPLICATED]
         self._sharded = _find_roots(model)
+        self._had_sums = False
+        self._tracker: Any = None
         self._flags: list[dict[str, bool]] = []
         self._unordered = [each for each in self._replicated if not each.find_unused_parameters]
         for each in self._replicated:
@@ -42,11 +46,8 @@ class Wrappers:
                     f"torch {torch.__version__} has no FSDPModule.reset_iter_state, without which "
                     "a fully_shard model is not ready for another try; torch 2.15 has it"
                 )
-
-    @property
-    def has_sharded(self) -> bool:
-        """Whether FSDP2 has parameters."""
-        return bool(self._sharded)
+        self._groups = [group for each in self._sharded for group in _groups_of(each)]
+        self._whole = [each for group in self._groups for each in group.fsdp_params]
 
     @property
     def shares_gradients(self) -> bool:
@@ -84,15 +85,24 @@ class Wrappers:
             for each in self._replicated
         ]
 
-    def take(self) -> None:
-        """Notes what DDP has set, as whether the next forward sends buffers to all ranks."""
+    def take(self) -> list[Any]:
+        """Notes what DDP has set, as whether the next forward sends buffers to all ranks, and
+        DTensor's generator. Returns what has gradients that FSDP2 has not reduced.
+        """
+        self._had_sums = any(group._partial_reduce_output is not None for group in self._groups)
+        self._tracker = getattr(sys.modules.get(_RANDOM), "_rng_tracker", None)
         self._flags = [
             {name: value for name, value in vars(each).items() if isinstance(value, bool)}
             for each in self._replicated
         ]
+        leaves = [getattr(each, "_unsharded_param", None) for each in self._whole]
+        return [leaf for leaf in leaves if leaf is not None and leaf.grad is not None]
 
     def reset(self, parameters: Any) -> None:
         """Makes them ready for another try. Gradients stay as they are."""
+        if _RANDOM in sys.modules:
+            # The first random operation sends the seed to all ranks: on all of them, or on none.
+            vars(sys.modules[_RANDOM])["_rng_tracker"] = self._tracker
         for each, flags in zip(self._replicated, self._flags, strict=True):
             vars(each).update(flags)
             each.reducer._reset_state()
@@ -105,6 +115,25 @@ class Wrappers:
                 each.reset_iter_state()
         for parameter, gradient in zip(parameters, gradients, strict=False):
             parameter.grad = gradient
+
+    def check_sums(self) -> None:
+        """Raises GuardError if FSDP2 had sums that `reset` has dropped."""
+        if self._had_sums:
+            raise GuardError(
+                "FSDP2 had sums of earlier micro-batches that were not reduced over all ranks yet "
+                "(set_requires_all_reduce(False)), and drops them after an error; pass all "
+                "micro-batches of an optimizer's step to one guard.step"
+            )
+
+
+def _groups_of(root: Any) -> list[Any]:
+    """FSDP2's groups of parameters in a module."""
+    return [
+        group
+        for module in root.modules()
+        if _is_sharded(module)
+        for group in module._get_fsdp_state()._fsdp_param_groups
+    ]
 
 
 def _find_roots(model: Any) -> list[Any]:

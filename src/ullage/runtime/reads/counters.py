@@ -21,8 +21,9 @@ import torch
 
 from ullage.errors import GuardError
 from ullage.runtime.reads.native_reads import is_plain, load_reads, point_at
+from ullage.runtime.sharded.parts import version_of
 
-_VERSION, _GRAD = attrgetter("_version"), attrgetter("grad")
+_GRAD = attrgetter("grad")
 _REQUIRES_GRAD = attrgetter("requires_grad")
 
 
@@ -46,7 +47,7 @@ class Counters:
     def read(self) -> Sequence[int]:
         """The counters, in the order of the tensors."""
         if self._reads is None:
-            return [*map(_VERSION, self._tensors)]
+            return [*map(version_of, self._tensors)]
         versions: Any = self._kind()
         self._reads.versions(self._pointers, versions)
         return versions  # type: ignore[no-any-return]  # an array is a sequence

@@ -1,0 +1,132 @@
+"""What the guard notes in a step of an optimizer with sharded parameters, in one process.
+
+shards.py
+
+The last line is a document: by case, what came of it.
+"""
+
+import json
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import _functional_collectives as collectives
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from training import Faults
+
+from ullage.errors import GuardError
+from ullage.runtime.optimizers.averages import GuardedAverage
+from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
+from ullage.runtime.progress import Progress
+from ullage.runtime.sharded import shared_step
+from ullage.runtime.sharded.shared_step import Recording, SharedStep
+
+
+class PartFaults(Faults):
+    """Errors in operations on parts."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(each.__name__ == "DTensor" for each in types):
+            return NotImplemented
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def step(numbers, **settings):
+    """Parameters after two steps, the second with errors, and how many operations it had."""
+    torch.manual_seed(1)
+    mesh = init_device_mesh("cpu", (1,))
+    parameters = [
+        nn.Parameter(distribute_tensor(torch.randn(4, 3), mesh, [Shard(0)])) for _ in range(4)
+    ]
+    groups = [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.01}]
+    optimizer = torch.optim.AdamW(groups, lr=0.1, **settings)
+    recoveries = []
+    guarded = GuardedOptimizer(optimizer, recoveries.append, lambda: None)
+    guarded.attach()
+    for each in ([0], numbers):
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        with PartFaults(each) as faults:
+            optimizer.step()
+    return [each.to_local().tolist() for each in parameters], faults.count, len(recoveries)
+
+
+def fail_everywhere(run, **settings):
+    """How many errors came, and how many of them left the same parameters."""
+    expected, count, _ = run([0], **settings)
+    results = [run([number], **settings) for number in range(1, count + 1)]
+    return {
+        "errors": sum(num_recoveries for *_, num_recoveries in results),
+        "equal": sum(parameters == expected for parameters, *_ in results),
+        "operations": count,
+    }
+
+
+def average():
+    """What is said after an error in the update of a moving average."""
+    torch.manual_seed(1)
+    model = nn.Linear(4, 4)
+    mesh = init_device_mesh("cpu", (1,))
+    for name, value in [*model.named_parameters()]:
+        setattr(model, name, nn.Parameter(distribute_tensor(value.detach(), mesh, [Shard(0)])))
+    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    guarded = GuardedAverage(averaged, print)
+    guarded.attach()
+    averaged.update_parameters(model)
+    try:
+        with PartFaults([5]):
+            averaged.update_parameters(model)
+    except GuardError as error:
+        return str(error)
+    return None
+
+
+def refusal(use):
+    """Why a second run of some collectives is refused; None if it is not."""
+    recording = Recording()
+    with SharedStep(recording):
+        use(torch.ones(8))
+    try:
+        recording.begin()
+    except GuardError as error:
+        return str(error)
+    return None
+
+
+def gather(tensor):
+    """A collective of DTensor's kind."""
+    return collectives.wait_tensor(collectives.all_reduce(tensor, "sum", dist.group.WORLD))
+
+
+def add_views():
+    """Why two views of one tensor are refused that were changed in place."""
+    whole = torch.zeros(8)
+    progress = Progress()
+    try:
+        for part in (whole[:4], whole[4:]):
+            progress.add(part, 1)
+    except GuardError as error:
+        return str(error)
+    return None
+
+
+def main():
+    """Runs all, and prints."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    document = {
+        "lists": fail_everywhere(step, foreach=True),
+        "fused": fail_everywhere(step, fused=True),
+        "average": average(),
+        "held": refusal(gather),
+        "changed": refusal(lambda tensor: gather(tensor).mul_(2)),
+        "of torch.distributed": refusal(dist.all_reduce),
+        "views": add_views(),
+    }
+    shared_step.MAX_BYTES = 16
+    document["large"] = refusal(gather)
+    print(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main()
