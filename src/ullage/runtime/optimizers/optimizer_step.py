@@ -119,8 +119,8 @@ class GuardedOptimizer:
     def _step(self, inner: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         if self.is_once and self.has_run:
             raise GuardError(
-                f"the function has called {name_of(self._optimizer)}.step() for a part of the batch; "
-                "call it once, after the last part. The weights have had the gradients of a part: "
+                f"the function has called {name_of(self._optimizer)}.step() for a part of the "
+                "batch; call it once, after the last part. The weights have had the gradients of a part: "
                 "go back to the last checkpoint"
             )
         self._before_step()
