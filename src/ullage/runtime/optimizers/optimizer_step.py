@@ -120,8 +120,8 @@ class GuardedOptimizer:
         if self.is_once and self.has_run:
             raise GuardError(
                 f"the function has called {name_of(self._optimizer)}.step() for a part of the "
-                "batch; call it once, after the last part. The weights have had the gradients of a part: "
-                "go back to the last checkpoint"
+                "batch; call it once, after the last part. The weights have had the gradients "
+                "of a part: go back to the last checkpoint"
             )
         self._before_step()
         before = self._take()
