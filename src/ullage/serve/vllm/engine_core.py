@@ -55,6 +55,7 @@ class Engine:
         self.config = theirs.create_engine_config(context)
         kind = make_executor(Executor.get_class(self.config))
         engine = LLMEngine(self.config, kind, log_stats=True, usage_context=context)
+        self._engine = engine  # which shuts its workers down when it is collected
         self.core = engine.engine_core.engine_core
         self.executor, self.scheduler = self.core.model_executor, self.core.scheduler
         self.executor.scheduler = self.scheduler
@@ -137,7 +138,21 @@ class Engine:
             "has_graphs": not config.model_config.enforce_eager,
             "tensor_parallel": int(config.parallel_config.tensor_parallel_size),
             "ignored": list(self.ignored),
+            "block_bytes": _held_bytes(worker.model_runner.kv_caches) // int(cache.num_gpu_blocks),
         }
+
+
+def _held_bytes(caches: Theirs) -> int:
+    """Of the caches of all layers, which may share one allocation; a layer may have several."""
+    held: dict[int, int] = {}
+    rows = [*caches]
+    for row in rows:
+        if isinstance(row, list | tuple):
+            rows += row
+        else:
+            storage = row.untyped_storage()
+            held[storage.data_ptr()] = storage.nbytes()
+    return sum(held.values())
 
 
 def _become_a_rank(arguments: Theirs) -> None:
