@@ -16,7 +16,7 @@ from ullage.report.page.estimate_graphics import Part, draw_memory, swatch
 from ullage.report.page.line_plot import Axis, Line, Mark, draw_lines
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK
 from ullage.report.text.serve import basis_line, knee_line, remark_lines, serve_line
-from ullage.report.text.time.numbers import format_rate, format_seconds
+from ullage.report.text.time.numbers import format_seconds
 from ullage.serve.cache_bytes import real_cache
 from ullage.serve.curve import Curve, CurvePoint
 from ullage.serve.measures import ClassMeasures, OccupancyRow, Percentiles
@@ -161,7 +161,7 @@ def _by_load(curve: Curve, report: ServeReport) -> str:
                 Line("within the objective", _good(curve)),
                 Line("sent", [(p.load, p.offered_per_s or float("nan")) for p in curve.points]),
             ],
-            across=across, up=Axis("requests a second", format_rate), marks=marks,
+            across=across, up=Axis("requests a second", "{:,g}".format), marks=marks,
         ),
         draw_lines(
             [
@@ -211,7 +211,7 @@ def _by_occupancy(rows: Sequence[OccupancyRow]) -> str:
 def _over_time(levels: Levels) -> str:
     if len(levels.time_s) < 2:
         return ""
-    across = Axis("time of the traffic", format_seconds)
+    across = Axis("seconds of the traffic", "{:,g}".format)
     times = levels.time_s.tolist()
 
     def line(name: str, values: Sequence[float]) -> Line:
@@ -219,7 +219,7 @@ def _over_time(levels: Levels) -> str:
 
     requests = draw_lines(
         [line("running", levels.running.tolist()), line("waiting", levels.waiting.tolist())],
-        across=across, up=Axis("requests", format_rate),
+        across=across, up=Axis("requests", "{:,g}".format),
     )  # fmt: skip
     cache = draw_lines(
         [line("in use", (100 * levels.usage_frac).tolist())],

@@ -33,6 +33,7 @@ class Engine:
     """
 
     def __init__(self, arguments: Sequence[str]) -> None:
+        from tqdm import tqdm
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.model_executor.models import registry
         from vllm.usage.usage_lib import UsageContext
@@ -40,6 +41,8 @@ class Engine:
         from vllm.v1.engine.llm_engine import LLMEngine
         from vllm.v1.executor.abstract import Executor
 
+        # The thread behind progress bars asks the phantom's clock for the time, and so moves it.
+        tqdm.monitor_interval = 0
         # vLLM would inspect the model in a process of its own, which imports everything again.
         registry._run_in_subprocess = lambda look: look()
         parser = FlexibleArgumentParser()
