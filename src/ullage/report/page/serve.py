@@ -86,13 +86,13 @@ def _parts(report: ServeReport) -> Iterator[str]:
 def _memory(report: ServeReport) -> str:
     engine = report.served.outcome.engine
     outside = engine.device_used_bytes - engine.weights_bytes - engine.kv_cache_bytes
-    held = min(engine.peak_activation_bytes, max(0, outside))
-    rest = max(0, outside - held)
+    step_bytes = min(engine.peak_activation_bytes, max(0, outside))
+    rest = max(0, outside - step_bytes)
     looks = CATEGORY_LOOKS
     parts = [
         Part("weights", engine.weights_bytes, looks[Category.PARAMETER].color),
         Part("cache", engine.kv_cache_bytes, looks[Category.KV_CACHE].color),
-        Part("step and graphs", held, looks[Category.ACTIVATION].color),
+        Part("step and graphs", step_bytes, looks[Category.ACTIVATION].color),
         Part("context and libraries", rest, CONTEXT_LOOK.color),
         Part("free", max(0, engine.device_bytes - engine.device_used_bytes), FREE_LOOK.color),
     ]

@@ -147,15 +147,15 @@ class Engine:
 
 def _held_bytes(caches: Theirs) -> int:
     """Of the caches of all layers, which may share one allocation; a layer may have several."""
-    held: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     rows = [*caches]
     for row in rows:
         if isinstance(row, list | tuple):
             rows += row
         else:
             storage = row.untyped_storage()
-            held[storage.data_ptr()] = storage.nbytes()
-    return sum(held.values())
+            sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
 
 
 def _become_a_rank(arguments: Theirs) -> None:
