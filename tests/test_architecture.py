@@ -131,8 +131,8 @@ FLAGS = {
         "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
     "serve": {
-        "program", "--gpu", "--traffic", "--slo", "--python", "-o", "--output", "--json", "--force",
-        "--quiet",
+        "program", "--gpu", "--traffic", "--slo", "--loads", "--host-time", "--python", "-o",
+        "--output", "--html", "--json", "--force", "--quiet",
     },
     "scrub": {"file", "-o", "--output", "--word", "--key", "--force"},
     "gpus": {"name", "--json"},

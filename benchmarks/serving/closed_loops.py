@@ -2,15 +2,18 @@
 
 ullage run --clock virtual --values off --world-size 2 --rank 0 -- closed_loops.py TASK RESULT
 
-TASK is a JSON object: "arguments" (the words after `vllm serve`), "config", "gpu", and "loops":
-objects with "users", "requests", "prompt" and "output". RESULT gets the engine's figures, and for
-each loop the mean time to the first token and for each token after it, in seconds, without each
-user's first request.
+TASK is a JSON object: "arguments" (the words after `vllm serve`), "config", "gpu", "host" (seconds
+of the host for a step and for each request in it) and "loops": objects with "users", "requests",
+"prompt", "output", "stagger" and "think". RESULT gets the engine's figures, and for each loop the
+means, in seconds, of each user's first request and of all later ones; and the processor's seconds
+that the replay took here.
 """
 
+import gc
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 os.environ.update(
@@ -26,11 +29,13 @@ from ullage.gpus import find_gpu
 from ullage.models.architecture import read_model
 from ullage.models.config import read_config
 from ullage.serve.attention_times import AttentionTimes
-from ullage.serve.outcome import read_outcome
+from ullage.serve.host_time import HostTime
+from ullage.serve.outcome import Outcome, read_outcome
+from ullage.serve.task import Task
 from ullage.serve.traffic import load_traffic
 from ullage.serve.vllm.engine_core import Engine, measure_steps
-from ullage.serve.vllm.executor import Clock, StepsByTime
-from ullage.serve.vllm.replay import replay
+from ullage.serve.vllm.executor import Clock
+from ullage.serve.vllm.replay import replay_loads
 
 
 def main() -> None:
@@ -42,36 +47,38 @@ def main() -> None:
     attention = AttentionTimes(find_gpu(task["gpu"]), model, described["tensor_parallel"])
     times = measure_steps(engine, Clock(), attention)
     rows = []
+    gc.collect()
+    gc.freeze()
     for loop in task["loops"]:
-        text = "closed:" + ",".join(f"{name}={value}" for name, value in loop.items())
-        traffic = load_traffic(text)
-        engine.core.reset_prefix_cache()
-        steps = StepsByTime(Clock(), times, attention, engine.scheduler)
-        engine.executor.by_time = steps
-        document = replay(engine, traffic, steps, print)
+        keys = ("users", "requests", "prompt", "output", "stagger")
+        text = "closed:" + ",".join(f"{name}={loop[name]}" for name in keys)
+        traffic = load_traffic(text + (f",think={loop['think']}" if loop["think"] else ""))
+        order = Task((), "", "", traffic, "", host=HostTime(*task["host"]))
+        begin_s = time.process_time()
+        (document,) = replay_loads(engine, order, times, attention, print)
+        processor_s = time.process_time() - begin_s
+        common = {"engine": described, "attention_left_out": (), "real_s": {}}
         outcome = read_outcome(
-            {
-                **document,
-                "engine": described,
-                "attention_left_out": (),
-                "real_s": {},
-                "step_times": times.document,
-            },
-            traffic,
-        )
-        rows.append(
-            {
-                **loop,
-                "ttft_s": float(np.nanmean(outcome.ttft_s[loop["users"] :])),
-                "tpot_s": float(np.nanmean(outcome.tpot_s[loop["users"] :])),
-                "usage_peak_frac": outcome.usage_peak_frac,
-                "num_preemptions": int(outcome.num_preemptions.sum()),
-                "num_answered": int(outcome.is_answered.sum()),
-            }
-        )
+            {**document, **common, "step_times": times.document}, traffic
+        )  # fmt: skip
+        rows.append({**loop, **means(outcome, loop["users"]), "processor_s": processor_s})
         print("closed loop:", rows[-1], file=sys.stderr, flush=True)
         result = {"engine": described, "step_times": times.document, "rows": rows}
         Path(sys.argv[2]).write_text(json.dumps(result, indent=1), encoding="utf-8")
+
+
+def means(outcome: Outcome, users: int) -> dict[str, float]:
+    """The means of a loop."""
+    return {
+        "first_ttft_s": float(np.nanmean(outcome.ttft_s[:users])),
+        "first_tpot_s": float(np.nanmean(outcome.tpot_s[:users])),
+        "ttft_s": float(np.nanmean(outcome.ttft_s[users:])),
+        "tpot_s": float(np.nanmean(outcome.tpot_s[users:])),
+        "usage_peak_frac": outcome.usage_peak_frac,
+        "num_preemptions": int(outcome.num_preemptions.sum()),
+        "num_answered": int(outcome.is_answered.sum()),
+        "num_steps": outcome.num_steps,
+    }
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""`ullage serve` with the real vLLM, if the environment has it: a small Llama, without graphs."""
+"""`ullage serve` with the real vLLM, if the environment has it: a small Llama."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,25 +28,25 @@ TRAFFIC = (
     "+documents:rate=0.1,prompt=3000,output=10,duration=20s"
 )
 TIMEOUT_S = 3600
-Serve = Callable[[], dict[str, Any]]
+Serve = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def serve(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Serve:
-    """One run; its document."""
+    """One run with further words before and after the command's `--`; its document."""
     look = "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"
     if subprocess.run([str(thin_python), "-c", look], check=False).returncode:
         pytest.skip("not in the environment: vllm")
     folder = tmp_path_factory.mktemp("model")
     (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
 
-    def run() -> dict[str, Any]:
+    def run(options: Sequence[str] = (), words: Sequence[str] = ()) -> dict[str, Any]:
         done = subprocess.run(
             [
                 sys.executable, "-c", MAIN, "serve", "--gpu", "h100-80gb", "--traffic", TRAFFIC,
-                "--slo", "ttft=1s,tpot=50ms", "--json", "--python", str(thin_python), "--",
-                "vllm", "serve", str(folder), "--enforce-eager", "--max-model-len", "2048",
-                "--max-num-seqs", "64", "--num-gpu-blocks-override", str(BLOCKS),
+                "--slo", "ttft=1s,tpot=50ms", "--json", *options, "--python", str(thin_python),
+                "--", "vllm", "serve", str(folder), "--max-model-len", "2048", "--max-num-seqs", "64",
+                *words,
             ],
             check=False, capture_output=True, text=True, timeout=TIMEOUT_S,
         )  # fmt: skip
@@ -60,7 +60,8 @@ def serve(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Serve:
 def test_the_engine_answers_all_that_it_does_not_refuse_and_two_runs_are_alike(
     serve: Serve,
 ) -> None:
-    first, again = serve(), serve()
+    words = ("--enforce-eager", "--num-gpu-blocks-override", str(BLOCKS))
+    first, again = serve((), words), serve((), words)
     for document in (first, again):
         del document["real_s"]
     assert first == again
@@ -69,3 +70,23 @@ def test_the_engine_answers_all_that_it_does_not_refuse_and_two_runs_are_alike(
     by_name = {row["name"]: row for row in first["classes"]}
     assert first["num_rejected"] == by_name["documents"]["num_requests"] > 0
     assert first["num_answered"] + first["num_rejected"] == by_name["all"]["num_requests"]
+
+
+def test_the_default_start_has_graphs_and_serves_at_several_loads(
+    serve: Serve, tmp_path: Path
+) -> None:
+    page = tmp_path / "served.html"
+    document = serve(("--loads", "0.5,4", "--html", str(page)))
+    engine, cache = document["engine"], document["cache"]
+    assert engine["has_graphs"]
+    assert [point["load"] for point in document["curve"]["points"]] == [0.5, 1, 4]
+    at_one = document["curve"]["points"][1]
+    assert at_one["classes"][0] == document["classes"][0]
+    assert "<h2>By load</h2>" in page.read_text(encoding="utf-8")
+    # The tokens are whole blocks of the bytes: two layers of keys and values, four heads of 64.
+    assert engine["block_bytes"] == 2 * 2 * 4 * 64 * 2 * engine["block_tokens"]
+    assert engine["num_blocks"] == engine["kv_cache_bytes"] // engine["block_bytes"]
+    assert cache["low_bytes"] < cache["bytes"] < engine["kv_cache_bytes"]
+    # A step reads the weights at least once, and not several times.
+    weights_s = engine["weights_bytes"] / 3.35e12
+    assert weights_s < document["step_times"]["decode"]["seconds"][0] < 30 * weights_s

@@ -200,6 +200,13 @@ class ServedTraffic:
 
         return serve_document(self.report)
 
+    @property
+    def html(self) -> str:
+        """One self-contained page; the document is in it."""
+        from ullage.report.page.serve import render_serve_page
+
+        return render_serve_page(self.report)
+
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
         from ullage.report.text.serve import render_serve
@@ -215,6 +222,8 @@ def serve_traffic(
     python: str | os.PathLike[str] | None = None,
     slo: str | None = None,
     stdout_to_stderr: bool = False,
+    loads: Sequence[float] = (),
+    host_time: str | None = None,
 ) -> ServedTraffic:
     """Runs a server on the phantom with some traffic, in virtual time.
 
@@ -226,11 +235,16 @@ def serve_traffic(
         python: the interpreter of an environment with the engine; None: this one.
         slo: such as "ttft=1s,tpot=50ms".
         stdout_to_stderr: the engine's own output goes to stderr.
+        loads: factors of the traffic's rate at which it is sent as well, for the curve.
+        host_time: what the host takes for a step and for each request in it, such as "1ms+20us";
+            None: it is not counted.
 
     Raises:
         SpecError: the command, the traffic or the objective is not possible.
         EnvironmentProblem: the engine did not start, or failed.
     """
+    from ullage.serve.curve import make_curve
+    from ullage.serve.host_time import NO_HOST_TIME, parse_host_time
     from ullage.serve.measures import measure
     from ullage.serve.report import ServeReport
     from ullage.serve.run import check_command, serve
@@ -242,6 +256,8 @@ def serve_traffic(
     served = serve(
         command, load_traffic(traffic), gpu=gpu,
         python=None if python is None else os.fspath(python), stdout_to_stderr=stdout_to_stderr,
+        loads=loads, host=NO_HOST_TIME if host_time is None else parse_host_time(host_time),
     )  # fmt: skip
-    report = ServeReport(served, measure(served.outcome, objective), objective)
+    curve = make_curve(served.by_load, objective) if served.by_load else None
+    report = ServeReport(served, measure(served.outcome, objective), objective, curve)
     return ServedTraffic(report)

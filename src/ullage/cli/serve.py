@@ -20,8 +20,11 @@ class ServeOptions:
     gpu: str
     traffic: str | None
     slo: str | None
+    loads: str | None
+    host_time: str | None
     python: str | None
     output: Path | None
+    html: Path | None
     as_json: bool
     force: bool
     quiet: bool
@@ -38,8 +41,15 @@ class ServeOptions:
     help="Trace, or a generator: poisson:rate=2,prompt=1000,output=200,duration=10m.",
 )
 @click.option("--slo", metavar="TEXT", help="Objective, for example ttft=1s,tpot=50ms.")
+@click.option(
+    "--loads", metavar="LIST", help="Also send it at so many times its rate, for example 0.5,2,4."
+)
+@click.option(
+    "--host-time", metavar="TEXT", help="Host time of a step and each request, such as 1ms+20us."
+)
 @flags.python
 @flags.document_output
+@flags.html
 @flags.as_json
 @flags.force
 @flags.quiet
@@ -59,9 +69,11 @@ def serve_command(options: ServeOptions) -> int:
             "no traffic: add --traffic FILE, or such as --traffic poisson:rate=2,prompt=1000,"
             "output=200"
         )
-    check_files(("--output", options.output), force=options.force)
+    check_files(("--output", options.output), ("--html", options.html), force=options.force)
     from ullage.api.serving import serve_traffic
+    from ullage.files import write_text
     from ullage.report.text.serve import print_serve, serve_line
+    from ullage.serve.run import parse_loads
 
     run = serve_traffic(
         options.program,
@@ -69,12 +81,18 @@ def serve_command(options: ServeOptions) -> int:
         gpu=options.gpu,
         python=options.python,
         slo=options.slo,
+        loads=() if options.loads is None else parse_loads(options.loads),
+        host_time=options.host_time,
         stdout_to_stderr=True,
     )
     target = Output(
         is_json=options.as_json, is_quiet=options.quiet, path=options.output, force=options.force
     )
+    pages = []
+    if options.html is not None:
+        pages.append(write_text(run.html, options.html, force=options.force))
     is_written = write_result(
-        target, lambda: run.document, lambda: target.show(run.report, serve_line, print_serve), []
-    )
+        target, lambda: run.document, lambda: target.show(run.report, serve_line, print_serve),
+        pages,
+    )  # fmt: skip
     return run.exit_code if is_written else UNWRITABLE

@@ -204,8 +204,9 @@ class _Played:
 
         if end() == self._serial:
             return False
-        self._look_up_costs()
+        # First the rows, then what they refer to: other threads may give work meanwhile.
         rows = self._log.rows_after(self._serial)
+        self._look_up_costs()
         for row in rows:
             self._play(row)
         self._serial += len(rows)

@@ -7,6 +7,7 @@ measures.classes[0].ttft_s.p99, measures.goodput_frac
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -16,7 +17,9 @@ import numpy.typing as npt
 from ullage.serve.outcome import Floats, Outcome
 from ullage.serve.slo import Slo
 
-__all__ = ["ClassMeasures", "Measures", "OccupancyRow", "Percentiles", "measure"]
+__all__ = [
+    "ClassMeasures", "Measures", "OccupancyRow", "Percentiles", "measure", "measure_by_occupancy",
+]  # fmt: skip
 
 _EDGES: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.97, 1.0)
 ALL: Final = "all"
@@ -110,7 +113,7 @@ def measure(outcome: Outcome, slo: Slo | None) -> Measures:
         num_preemptions=int(outcome.num_preemptions.sum()),
         prefix_hit_frac=float(outcome.cached_tokens[is_answered].sum()) / prompts if prompts else 0,
         queue_peak=int(outcome.levels.waiting.max(initial=0)),
-        by_occupancy=tuple(_by_occupancy(outcome)),
+        by_occupancy=measure_by_occupancy((outcome,)),
         idle_frac=max(0.0, 1 - outcome.device_s / span_s) if outcome.duration_s else 0.0,
     )
 
@@ -139,18 +142,23 @@ def _percentiles(column: Floats) -> Percentiles:
     return Percentiles(*(float(value) for value in np.percentile(finite, (50, 90, 99))))
 
 
-def _by_occupancy(outcome: Outcome) -> list[OccupancyRow]:
+def measure_by_occupancy(outcomes: Sequence[Outcome]) -> tuple[OccupancyRow, ...]:
+    """Latency by the cache's occupancy at the arrival, of the requests of all outcomes."""
+    usage_frac, ttft_s, tpot_s = (
+        np.concatenate(columns)
+        for columns in zip(
+            *((each.usage_frac, each.ttft_s, each.tpot_s) for each in outcomes), strict=True
+        )
+    )
     rows = []
     for low, high in itertools.pairwise(_EDGES):
         is_last = high == _EDGES[-1]
-        chosen = (outcome.usage_frac >= low) & (
-            (outcome.usage_frac < high) | (is_last & (outcome.usage_frac <= high))
-        )
+        chosen = (usage_frac >= low) & ((usage_frac < high) | (is_last & (usage_frac <= high)))
         if chosen.any():
             rows.append(
                 OccupancyRow(
-                    low, high, int(chosen.sum()), _percentiles(outcome.ttft_s[chosen]),
-                    _percentiles(outcome.tpot_s[chosen]),
+                    low, high, int(chosen.sum()), _percentiles(ttft_s[chosen]),
+                    _percentiles(tpot_s[chosen]),
                 )
             )  # fmt: skip
-    return rows
+    return tuple(rows)

@@ -38,6 +38,7 @@ class Engine:
         is_async, has_prefix_caching, has_graphs: what it has switched on.
         tensor_parallel: the GPUs that share a layer.
         ignored: words of its command line that are of its HTTP server.
+        block_bytes: of a block in all layers; 0: not known.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Engine:
     has_graphs: bool
     tensor_parallel: int
     ignored: tuple[str, ...]
+    block_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class Outcome:
         num_steps: of the engine.
         device_s, prompt_s, attention_s: seconds of all steps, of those with tokens of prompts, and
             of attention.
+        host_s: seconds of the host for all steps, as it was assumed.
         step_times: the measured steps: by "decode" and "prefill", the "tokens" and "seconds".
         left_out: layers whose attention has no time.
         real_s: what the phases took on this machine; not a result, and different in each run.
@@ -119,6 +122,7 @@ class Outcome:
     device_s: float
     prompt_s: float
     attention_s: float
+    host_s: float
     step_times: Mapping[str, Any]
     left_out: tuple[str, ...]
     real_s: Mapping[str, float]
@@ -181,6 +185,7 @@ def read_outcome(document: Mapping[str, Any], traffic: Traffic) -> Outcome:
         device_s=document["device_s"],
         prompt_s=document["prompt_s"],
         attention_s=document["attention_s"],
+        host_s=document["host_s"],
         step_times=document["step_times"],
         left_out=tuple(document["attention_left_out"]),
         real_s=document["real_s"],

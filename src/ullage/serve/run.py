@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ullage.errors import EnvironmentProblem, SpecError
 from ullage.models.config import FILE_NAME
@@ -20,6 +20,7 @@ from ullage.phantom.device import choose_device
 from ullage.phantom.rank import choose_ranks
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
+from ullage.serve.host_time import NO_HOST_TIME, HostTime
 from ullage.serve.outcome import Outcome, read_outcome
 from ullage.serve.task import Task, write_task
 from ullage.serve.traffic import Traffic
@@ -27,15 +28,23 @@ from ullage.serve.traffic import Traffic
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
 
-__all__ = ["Served", "check_command", "serve", "tensor_parallel"]
+__all__ = ["Loaded", "Served", "check_command", "parse_loads", "serve", "tensor_parallel"]
 
 _PROGRAM: Final = Path(__file__).parent / "vllm" / "entrance.py"
 _COMMAND: Final = ("vllm", "serve")
+_MAX_LOAD: Final = 1000
 # vLLM shares layers among processes; one process is what runs here.
 _SEVERAL: Final = {
     "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp", "--nnodes",
 }  # fmt: skip
 _TENSOR_PARALLEL: Final = {"--tensor-parallel-size", "-tp"}
+
+
+class Loaded(NamedTuple):
+    """What became of the requests at `load` times the traffic's rate."""
+
+    load: float
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +56,17 @@ class Served:
         gpu: the GPU's name in the catalogue.
         outcome: what became of the requests.
         report: the run on the phantom, with the memory of the whole device.
+        by_load: the outcomes at all loads, ascending, with `outcome` at 1; empty where only the
+            traffic itself was sent.
+        host: what the host was assumed to take for a step.
     """
 
     command: tuple[str, ...]
     gpu: str
     outcome: Outcome
     report: RunReport
+    by_load: tuple[Loaded, ...] = ()
+    host: HostTime = NO_HOST_TIME
 
 
 def serve(
@@ -62,6 +76,8 @@ def serve(
     gpu: str,
     python: str | None = None,
     stdout_to_stderr: bool = True,
+    loads: Sequence[float] = (),
+    host: HostTime = NO_HOST_TIME,
 ) -> Served:
     """Runs the engine with the traffic, until all requests have their answer or never will.
 
@@ -70,6 +86,8 @@ def serve(
             configuration is needed.
         gpu: a GPU of the catalogue.
         python: the interpreter of the environment with vLLM; None: this one.
+        loads: the same requests are also sent at so many times their rate, by the same engine.
+        host: what the host takes for a step, which by default is not counted.
 
     Raises:
         SpecError: the command or the model cannot be served here.
@@ -85,9 +103,11 @@ def serve(
         result = directory / "result.json"
         arguments = [str(folder) if word == model else word for word in command[2:]]
         device = choose_device(gpu)
+        sent = (1.0, *(load for load in loads if load != 1.0))
         task = Task(
-            tuple(arguments), str(folder / FILE_NAME), device.gpu.slug, traffic, str(result)
-        )
+            tuple(arguments), str(folder / FILE_NAME), device.gpu.slug, traffic, str(result),
+            sent, host,
+        )  # fmt: skip
         words = [str(_PROGRAM), str(write_task(task, directory))]
         # What steers the engine does not hang on values of the device; to follow them takes long.
         options = make_options(clock="virtual", values=False)
@@ -102,7 +122,12 @@ def serve(
                 f"{report.program.exit_code}): see its output above"
             )
         document = json.loads(result.read_text(encoding="utf-8"))
-    return Served(tuple(command), device.gpu.slug, read_outcome(document, traffic), report)
+    runs = zip(sent, document.pop("runs"), strict=True)
+    outcomes = [
+        Loaded(load, read_outcome({**document, **run}, traffic.at_load(load))) for load, run in runs
+    ]
+    by_load = tuple(sorted(outcomes, key=lambda loaded: loaded.load)) if loads else ()
+    return Served(tuple(command), device.gpu.slug, outcomes[0].outcome, report, by_load, host)
 
 
 def check_command(command: Sequence[str]) -> str:
@@ -119,6 +144,27 @@ def check_command(command: Sequence[str]) -> str:
     if len(command) < 3 or command[2].startswith("-"):
         raise SpecError(f"{shown!r} names no model; write it first: vllm serve MODEL ...")
     return command[2]
+
+
+def parse_loads(text: str) -> tuple[float, ...]:
+    """Parses "0.5,1,2": factors of the traffic's rate, each once.
+
+    Raises:
+        SpecError: one is no number above 0, or is there twice.
+    """
+    loads = []
+    for part in text.split(","):
+        try:
+            load = float(part)
+        except ValueError:
+            load = 0.0
+        if not 0 < load <= _MAX_LOAD or load in loads:
+            raise SpecError(
+                f"loads {text!r}: found {part!r}; expected different factors of the traffic's "
+                f"rate, above 0 and at most {_MAX_LOAD:,}, such as 0.5,1,2"
+            )
+        loads.append(load)
+    return tuple(loads)
 
 
 def tensor_parallel(command: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ullage.serve.host_time import NO_HOST_TIME, HostTime
 from ullage.serve.traffic import Traffic
 
 __all__ = ["Task", "read_task", "write_task"]
@@ -26,6 +27,8 @@ class Task:
         config: the model's config.json.
         gpu: the GPU's name in the catalogue.
         traffic: the requests.
+        loads: factors of the traffic's rate; it is sent once for each.
+        host: what the host takes for a step.
         result: the file for the outcome.
     """
 
@@ -34,6 +37,8 @@ class Task:
     gpu: str
     traffic: Traffic
     result: str
+    loads: tuple[float, ...] = (1.0,)
+    host: HostTime = NO_HOST_TIME
 
 
 def write_task(task: Task, directory: Path) -> Path:
@@ -43,10 +48,11 @@ def write_task(task: Task, directory: Path) -> Path:
     others = {
         "source": traffic.source, "classes": traffic.classes, "block_tokens": traffic.block_tokens,
         "num_users": traffic.num_users, "num_left_out": traffic.num_left_out,
+        "think_s": traffic.think_s,
     }  # fmt: skip
     document = {
         "arguments": task.arguments, "config": task.config, "gpu": task.gpu,
-        "result": task.result, "traffic": others,
+        "result": task.result, "traffic": others, "loads": task.loads, "host": task.host,
     }  # fmt: skip
     path = directory / "task.json"
     path.write_text(json.dumps(document), encoding="utf-8")
@@ -65,5 +71,5 @@ def read_task(path: Path) -> Task:
         )
     return Task(
         tuple(document["arguments"]), document["config"], document["gpu"], traffic,
-        document["result"],
+        document["result"], tuple(document["loads"]), HostTime(*document["host"]),
     )  # fmt: skip

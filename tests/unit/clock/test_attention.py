@@ -131,6 +131,21 @@ def test_attention_in_triton_goes_by_its_grid() -> None:
     assert cost.category is Category.ATTENTION
 
 
+def test_partial_results_are_counted_by_the_grid_not_by_their_buffer() -> None:
+    """A server's graphs have room for the partial results of the most sequences and splits."""
+    name = (
+        "_ZN7cutlass13device_kernelIN5flash19FlashAttnFwdCombineIN4cute5tupleIJNS3_1CILi8EEENS5_I"
+        "Li128EEEEEELi5ELi256ELi1ELb0ELb1ENS_10bfloat16_tEfNS_4arch4Sm90EEEEEvNT_6ParamsE"
+    )
+    few, many = (
+        KernelLaunch(name, (4, 1, 1), 256, (size, 4096), 0, 2) for size in (1 << 19, 1 << 29)
+    )
+    assert cost_of(H100, few, None).duration == cost_of(H100, many, None).duration
+    attention = read_attention(many)
+    assert attention is not None and attention.part == "gradients"
+    assert (attention.work.q_len, attention.work.head_dim) == (4 * 8, 128)
+
+
 def test_another_kernel_of_attention_goes_by_its_bytes() -> None:
     cost = cost_of(H100, KernelLaunch("flash_fwd_of_tomorrow", (8, 1, 1), 128, (1 << 26,)), None)
     assert cost.category is Category.ATTENTION

@@ -313,7 +313,14 @@ CACHE = (
 
 
 @pytest.mark.parametrize(
-    "name", [CACHE, "fusedQKNormRopeKernel", "_post_update_kernel", "_gather_block_tables_kernel"]
+    "name",
+    [
+        CACHE,
+        "fusedQKNormRopeKernel",
+        "_post_update_kernel",
+        "_gather_block_tables_kernel",
+        "_ZN4vllm15vocab_embedding31vocab_parallel_embedding_kernelIi5uint4EEvPT0_PKT_PKS3_lllllll",
+    ],
 )
 def test_a_kernel_that_gets_the_whole_cache_touches_little_of_it(name: str) -> None:
     """vLLM hands the whole cache to a kernel that writes a step's keys and values into it."""

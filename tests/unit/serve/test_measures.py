@@ -21,7 +21,7 @@ ENGINE: dict[str, Any] = {
     "device_used_bytes": 74 << 30, "device_bytes": 79 << 30, "utilization_frac": 0.92,
     "max_model_len": 8192, "max_num_seqs": 1024, "max_num_batched_tokens": 8192,
     "is_async": True, "has_prefix_caching": True, "has_graphs": True, "tensor_parallel": 1,
-    "ignored": [],
+    "ignored": [], "block_bytes": (53 << 30) // 27_000,
 }  # fmt: skip
 
 
@@ -50,6 +50,7 @@ def document() -> dict[str, Any]:
         "device_s": 4.0,
         "prompt_s": 1.0,
         "attention_s": 0.5,
+        "host_s": 0.0,
         "attention_left_out": [],
         "step_times": {"decode": {"tokens": [1], "seconds": [0.01]}},
         "real_s": {"start_s": 60.0},

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ullage.serve.host_time import HostTime
 from ullage.serve.traffic import Traffic, load_traffic
 from ullage.serve.vllm.executor import StepsByTime
 from ullage.serve.vllm.replay import replay
@@ -180,3 +181,31 @@ def test_steps_between_measured_sizes_are_linear() -> None:
     noisy = StepTimes.of({1: 3.0, 2: 2.0, 4: 9.0, 8: 4.0}, {1: 1.0})
     assert noisy.decode == ((1, 2.0), (2, 2.0), (4, 4.0), (8, 4.0))
     assert [*step_sizes(20)] == [1, 2, 4, 8, 12, 16, 20]
+
+
+def test_a_user_thinks_before_its_next_request(run: Run) -> None:
+    document, _ = run(load_traffic("closed:users=1,requests=3,prompt=10,output=5,think=1s"))
+    moments = document["requests"]["arrival_s"]
+    assert moments == pytest.approx([0.0, 1 + 5 * STEP_S, 2 + 10 * STEP_S])
+
+
+def test_a_refused_request_of_a_closed_loop_frees_its_user(run: Run) -> None:
+    traffic = load_traffic("closed:users=1,requests=2,prompt=5000,output=5")
+    document, _ = run(traffic)
+    assert len(document["rejected"]) == 2
+
+
+def test_the_host_delays_an_idle_device_and_hides_behind_a_busy_one() -> None:
+    clock = FixedClock()
+    times = StepTimes.of({1: STEP_S}, {1: STEP_S})
+    requests = {"a": SimpleNamespace(num_computed_tokens=5, is_prefill_chunk=False)}
+    steps = StepsByTime(
+        clock, times, NoAttention(), SimpleNamespace(requests=requests), HostTime(0.001, 0.002),  # type: ignore[arg-type]
+    )  # fmt: skip
+    scheduled = SimpleNamespace(
+        preempted_req_ids=None, num_scheduled_tokens={"a": 1}, total_num_scheduled_tokens=1,
+        scheduled_new_reqs=[],
+    )  # fmt: skip
+    assert steps.give(scheduled)[0] == pytest.approx(0.003 + STEP_S)
+    assert steps.give(scheduled)[0] == pytest.approx(0.003 + 2 * STEP_S)
+    assert clock.now_s == pytest.approx(0.006) and steps.host_s == pytest.approx(0.006)

@@ -30,6 +30,8 @@ _FLASH: Final = re.compile(
     r"|fwd_splitkv_combine_kernel|bwd_clear_dkvaccum_kernel)"
 )
 _FLASH_3: Final = re.compile(r"FlashAttn(Fwd|Bwd)Sm\d+")
+# Its template has the rows and the columns of a block (flash_fwd_combine_kernel.h).
+_FLASH_3_COMBINE: Final = re.compile(r"FlashAttnFwdCombine\w*?ILi(\d+)E\w*?ILi(\d+)E")
 _HEAD_DIMS: Final = frozenset({64, 96, 128, 192, 256})
 _MOST_HEADS: Final = 1024
 _PARTS: Final = {
@@ -84,6 +86,9 @@ def read_attention(launch: KernelLaunch) -> AttentionLaunch | None:
     match = _FLASH_3.search(launch.name)
     if match is not None:
         return _read_flash_3(launch, match[1])
+    match = _FLASH_3_COMBINE.search(launch.name)
+    if match is not None:
+        return _read_combination(launch, *map(int, match.groups()))
     match = _MEMORY_EFFICIENT.search(launch.name)
     return None if match is None else _read_memory_efficient(launch, match)
 
@@ -112,6 +117,15 @@ def _read_flash(launch: KernelLaunch, kind: str) -> AttentionLaunch | None:
         work = Attention(batch, heads, heads, head_dim, blocks * block, blocks * block, is_causal)
     is_window = is_local and not is_causal
     return AttentionLaunch(Kernel.FLASH_2, part, work, precision, numbers is not None, is_window)
+
+
+def _read_combination(launch: KernelLaunch, rows: int, columns: int) -> AttentionLaunch:
+    """Of FlashAttention 3: sums partial results. By its grid, since the buffer of these is made for
+    the most sequences and splits, as in a server's CUDA graphs.
+    """
+    work = Attention(1, 1, 1, columns, launch.num_blocks * rows, 1, is_causal=False)
+    precision = "bfloat16" if "bfloat16" in launch.name else "float16"
+    return AttentionLaunch(Kernel.FLASH_3, "gradients", work, precision, is_exact=True)
 
 
 def _flags_of(name: str) -> list[bool]:

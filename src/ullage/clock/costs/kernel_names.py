@@ -65,6 +65,7 @@ _RULES: Final = tuple(
                 r"reshape_and_cache|concat_and_cache|gather_cache|k_quant_and_cache"
                 r"|rotary_embedding_kernel|[qQ][kK]_?[nN]orm_?[rR]ope"
                 r"|_ZN4vllm\d+(fused_add_)?rms_norm_kernel|_ZN4vllm\d+act_and_mul_kernel"
+                r"|vocab_parallel_embedding_kernel"
             ),
             Rule.SMALL,
         ),

@@ -255,8 +255,9 @@ def graphs(model: Model, step: Step) -> Spread:
 # Growth of what lies outside PyTorch's allocator during the trial step: kernels that are loaded at
 # their first use. Starts of one GPU print 0.06 and 0.07 GiB, and vLLM 0.28 holds 0.1 GiB more on a
 # GPU than on the phantom, which has none; of eight GPUs with NCCL 0.21.
-_KERNELS: Final = (48 * MIB, 80 * MIB, 256 * MIB)
-_BETWEEN: Final = (0, 64 * MIB, 256 * MIB)
+LOADED_KERNELS: Final = (48 * MIB, 80 * MIB, 256 * MIB)
+BETWEEN_GPUS: Final = (0, 64 * MIB, 256 * MIB)
+"""Buffers of vLLM's own reductions."""
 
 
 def libraries(gpu: Gpu | OtherGpu, step: Step) -> Spread:
@@ -268,15 +269,16 @@ def libraries(gpu: Gpu | OtherGpu, step: Step) -> Spread:
     Error: docs/results/serving-starts.md.
     Source: engines/vllm_releases.py; benchmarks/serving/starts.toml.
     """
-    low, likely, high = _KERNELS
+    low, likely, high = LOADED_KERNELS
     what = ["kernels loaded in the step"]
     if step.release.is_context_counted:
         low, likely, high = (
-            kernels + context for kernels, context in zip(_KERNELS, _context(gpu), strict=True)
+            kernels + context
+            for kernels, context in zip(LOADED_KERNELS, _context(gpu), strict=True)
         )
         what.append("the driver's context")
     if step.tensor_parallel > 1:
-        low, likely, high = (a + b for a, b in zip((low, likely, high), _BETWEEN, strict=True))
+        low, likely, high = (a + b for a, b in zip((low, likely, high), BETWEEN_GPUS, strict=True))
         what.append("NCCL" if step.release.is_nccl_counted else "buffers between GPUs")
     return Spread(low, likely, high, ", ".join(what), f"vLLM {step.release.name}")
 

@@ -13,7 +13,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ullage.serve.measures import ClassMeasures, Measures, Percentiles
+from ullage.serve.cache_bytes import real_cache
+from ullage.serve.curve import Curve
+from ullage.serve.measures import ClassMeasures, Measures, OccupancyRow, Percentiles
 from ullage.serve.outcome import Outcome
 from ullage.serve.report import ServeReport
 from ullage.serve.traffic import Traffic
@@ -27,13 +29,16 @@ def serve_document(report: ServeReport) -> dict[str, Any]:
     """The document; sizes are bytes, times are virtual seconds; null: there is none."""
     served, measures = report.served, report.measures
     outcome = served.outcome
+    cache = real_cache(outcome.engine)
     return {
         "schema": SERVE_SCHEMA,
         "command": list(served.command),
         "gpu": served.gpu,
         "torch": served.report.torch,
         "slo": None if report.slo is None else asdict(report.slo),
+        "host_time": served.host._asdict(),
         "engine": {**asdict(outcome.engine), "ignored": list(outcome.engine.ignored)},
+        "cache": None if cache is None else asdict(cache),
         "device": _device(report),
         "traffic": _traffic(outcome.traffic),
         "classes": [_class(each) for each in measures.classes],
@@ -43,10 +48,8 @@ def serve_document(report: ServeReport) -> dict[str, Any]:
         "rejected": [{"request": n, "why": why} for n, why in list(outcome.rejected.items())[:20]],
         "duration_s": outcome.duration_s,
         **_load(outcome, measures),
-        "by_occupancy": [
-            {**row._asdict(), "ttft_s": row.ttft_s._asdict(), "tpot_s": row.tpot_s._asdict()}
-            for row in measures.by_occupancy
-        ],
+        "by_occupancy": _occupancy(measures.by_occupancy),
+        "curve": None if report.curve is None else _curve(report.curve),
         "levels": {
             "time_s": _list(outcome.levels.time_s),
             "running": outcome.levels.running.tolist(),
@@ -88,8 +91,43 @@ def _load(outcome: Outcome, measures: Measures) -> dict[str, Any]:
             "device_s": outcome.device_s,
             "prompt_s": outcome.prompt_s,
             "attention_s": outcome.attention_s,
+            "host_s": outcome.host_s,
             "idle_frac": measures.idle_frac,
         },
+    }
+
+
+def _occupancy(rows: tuple[OccupancyRow, ...]) -> list[dict[str, Any]]:
+    return [
+        {**row._asdict(), "ttft_s": row.ttft_s._asdict(), "tpot_s": row.tpot_s._asdict()}
+        for row in rows
+    ]
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    """The figures by load; those at 1 are the document's own."""
+    return {
+        "knee_load": curve.knee.load,
+        "best_load": None if curve.best is None else curve.best.load,
+        "points": [
+            {
+                "load": point.load,
+                "offered_per_s": point.offered_per_s,
+                "power": point.power,
+                "e2e_mean_s": point.e2e_mean_s,
+                "requests_per_s": _number(point.measures.requests_per_s),
+                "output_tokens_per_s": _number(point.measures.output_tokens_per_s),
+                "good_requests_per_s": point.measures.good_requests_per_s,
+                "num_preemptions": point.measures.num_preemptions,
+                "queue_peak": point.measures.queue_peak,
+                "idle_frac": point.measures.idle_frac,
+                "usage_peak_frac": point.usage_peak_frac,
+                "usage_mean_frac": point.usage_mean_frac,
+                "classes": [_class(each) for each in point.measures.classes],
+            }
+            for point in curve.points
+        ],
+        "by_occupancy": _occupancy(curve.by_occupancy),
     }
 
 

@@ -13,11 +13,16 @@ from rich.text import Text
 
 from ullage.report.terminal import make_grid, print_parts, render
 from ullage.report.text.time.numbers import format_rate, format_seconds, format_share
+from ullage.serve.cache_bytes import real_cache
+from ullage.serve.curve import Curve
+from ullage.serve.host_time import NO_HOST_TIME
 from ullage.serve.measures import ClassMeasures, OccupancyRow, Percentiles
 from ullage.serve.report import ServeReport
 from ullage.units import format_bytes
 
-__all__ = ["print_serve", "render_serve", "serve_line"]
+__all__ = [
+    "basis_line", "knee_line", "print_serve", "remark_lines", "render_serve", "serve_line",
+]  # fmt: skip
 
 _MAX_SHOWN: Final = 3
 
@@ -60,10 +65,20 @@ def _parts(report: ServeReport) -> Iterator[RenderableType]:
     yield _latencies(measures.classes, report.slo is not None)
     yield Text()
     yield _load(report)
-    if len(measures.by_occupancy) > 1:
-        yield Text("\nBy the cache's occupancy when the request arrived")
-        yield _occupancy(measures.by_occupancy)
-    yield from _remarks(report)
+    curve = report.curve
+    if curve is not None:
+        yield Text(f"\n{knee_line(curve)}")
+        yield _curve(curve)
+    by_occupancy = measures.by_occupancy if curve is None else curve.by_occupancy
+    if len(by_occupancy) > 1:
+        yield Text(
+            "\nBy the cache's occupancy when the request arrived"
+            + ("" if curve is None else ", at all loads")
+        )
+        yield _occupancy(by_occupancy)
+    lines = list(remark_lines(report))
+    if lines:
+        yield Text("\n" + "\n".join(lines), style="bold red" if outcome.num_stuck else "yellow")
     yield from _basis(report)
 
 
@@ -81,6 +96,12 @@ def _memory(report: ServeReport) -> RenderableType:
         f"{engine.block_tokens}, {engine.max_concurrency:.2f} requests of "
         f"{engine.max_model_len:,}",
     )  # fmt: skip
+    cache = real_cache(engine)
+    if cache is not None:
+        grid.add_row(
+            "on a real GPU", format_bytes(cache.bytes, 2),
+            f"{cache.tokens:,} tokens ({cache.low_tokens:,} to {cache.high_tokens:,})",
+        )  # fmt: skip
     if devices:
         device = devices[0]
         note = f"of {format_bytes(device.gpu.total_bytes, 2)}, the highest"
@@ -133,6 +154,44 @@ def _load(report: ServeReport) -> RenderableType:
     return grid
 
 
+def knee_line(curve: Curve) -> str:
+    """Where the knee is, and where most requests are within the objective."""
+    line = (
+        f"Knee at {curve.knee.load:g} times the load: {_rate(curve.knee.measures.requests_per_s)} "
+        "requests/s"
+    )
+    if curve.best is not None:
+        good = _rate(curve.best.measures.good_requests_per_s)
+        line += f"; most within the objective at {curve.best.load:g}: {good}/s"
+    return line
+
+
+def _rate(per_s: float | None) -> str:
+    return "-" if per_s is None else format_rate(per_s)
+
+
+def _curve(curve: Curve) -> RenderableType:
+    has_good = any(point.measures.good_requests_per_s is not None for point in curve.points)
+    sides: list[JustifyMethod] = ["right"] * (8 + has_good)
+    grid = make_grid(*sides)
+    good = ["good/s"] if has_good else []
+    grid.add_row(
+        "  load", "sent/s", "done/s", *good, "first p50", "p99", "each p50", "p99", "cache"
+    )
+    for point in curve.points:
+        everyone = point.measures.classes[0]
+        first, each = _cells(everyone.ttft_s), _cells(everyone.tpot_s)
+        mark = "knee " if point is curve.knee else ""
+        cells = [_rate(point.offered_per_s), _rate(point.measures.requests_per_s)]
+        if has_good:
+            cells.append(_rate(point.measures.good_requests_per_s))
+        grid.add_row(
+            f"  {mark}{point.load:g}", *cells, first[0], first[2], each[0], each[2],
+            f"{100 * point.usage_peak_frac:.0f} %",
+        )  # fmt: skip
+    return grid
+
+
 def _occupancy(rows: tuple[OccupancyRow, ...]) -> RenderableType:
     grid = make_grid("left", "right", "right", "right", "right", "right")
     grid.add_row("  cache", "requests", "first p50", "first p99", "each p50", "each p99")
@@ -143,33 +202,46 @@ def _occupancy(rows: tuple[OccupancyRow, ...]) -> RenderableType:
     return grid
 
 
-def _remarks(report: ServeReport) -> Iterator[RenderableType]:
+def remark_lines(report: ServeReport) -> Iterator[str]:
+    """What a reader must know before the figures."""
     outcome = report.served.outcome
     if outcome.rejected:
-        yield Text(f"\n{len(outcome.rejected):,} requests were refused by the engine", "yellow")
+        yield f"{len(outcome.rejected):,} requests were refused by the engine"
         for index, why in list(outcome.rejected.items())[:_MAX_SHOWN]:
-            yield Text(f"  request {index + 1}: {why.splitlines()[0]}", "yellow")
+            yield f"  request {index + 1}: {why.splitlines()[0]}"
     if outcome.num_stuck:
-        yield Text(
-            f"\n{outcome.num_stuck:,} requests fit max_model_len, and never the cache: they wait "
-            "for ever. Give the cache more room, or lower --max-model-len",
-            "bold red",
+        yield (
+            f"{outcome.num_stuck:,} requests fit max_model_len, and never the cache: they wait "
+            "for ever. Give the cache more room, or lower --max-model-len"
         )
     if outcome.traffic.num_left_out:
-        yield Text(
-            f"\n{outcome.traffic.num_left_out:,} rows of the trace have no prompt or no answer, "
-            "and were left out",
-            "yellow",
+        yield (
+            f"{outcome.traffic.num_left_out:,} rows of the trace have no prompt or no answer, "
+            "and were left out"
         )
+
+
+def basis_line(report: ServeReport) -> str:
+    """What the figures rest on."""
+    host = report.served.host
+    scheduling = ", scheduling on the CPU"
+    assumed = ""
+    if host != NO_HOST_TIME:
+        scheduling = ""
+        assumed = (
+            f". Assumed: the host takes {format_seconds(host.step_s)} for a step and "
+            f"{format_seconds(host.request_s)} for each request in it"
+        )
+    return (
+        "the engine's own start, scheduler and blocks; a step takes what steps of its size took on "
+        "the phantom by its clock, and attention what the tables say for its contexts. Not "
+        f"counted: the HTTP server, tokenizing{scheduling}{assumed}"
+    )
 
 
 def _basis(report: ServeReport) -> Iterator[RenderableType]:
     outcome = report.served.outcome
-    yield Text(
-        "\nBasis: the engine's own start, scheduler and blocks; a step takes what steps of its "
-        "size took on the phantom by its clock, and attention what the tables say for its "
-        "contexts. Not counted: the HTTP server, tokenizing, scheduling on the CPU"
-    )
+    yield Text(f"\nBasis: {basis_line(report)}")
     for what in outcome.left_out:
         yield Text(f"warning: no time for the attention of {what}", style="yellow")
     if outcome.engine.ignored:

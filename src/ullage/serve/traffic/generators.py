@@ -162,8 +162,9 @@ class _Conversations:
 class ClosedLoop:
     """`users` requests at once: when one has its answer, the next is sent.
 
-    Staggered, the answers of the users' first requests are from one token to their length, so that
-    the next ones do not come all at the same moment.
+    `think_s` after an answer its user sends the next request. Staggered, the answers of the users'
+    first requests are from one token to their length, so that the next ones do not come all at the
+    same moment.
     """
 
     users: int
@@ -172,6 +173,7 @@ class ClosedLoop:
     is_staggered: bool = False
     seed: int = 0
     name: str = "closed"
+    think_s: float = 0.0
 
     def traffic(self, source: str) -> Traffic:
         """The requests, all at 0."""
@@ -183,7 +185,7 @@ class ClosedLoop:
             outputs[: self.users] = -(-first * np.arange(1, len(first) + 1) // len(first))
         return Traffic.of(
             source, np.zeros(self.requests), prompts, outputs, class_names=self.name,
-            num_users=self.users,
+            num_users=self.users, think_s=self.think_s,
         )  # fmt: skip
 
 

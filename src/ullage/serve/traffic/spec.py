@@ -52,6 +52,7 @@ KINDS: Final[Mapping[str, Mapping[str, _Value]]] = MappingProxyType(
             "prompt": None,
             "output": None,
             "stagger": "0",
+            "think": "",
             **_LENGTHS,
         },
     }
@@ -165,7 +166,9 @@ def _generate(text: str, kind: str, fields: _Fields) -> Traffic:
     if kind == "closed":
         users, requests = fields.whole("users"), fields.whole("requests")
         is_staggered = fields.whole("stagger", 0) > 0
-        return ClosedLoop(users, requests, lengths, is_staggered, seed, name).traffic(text)
+        think_s = fields.seconds("think") if fields.text("think") else 0.0
+        loop = ClosedLoop(users, requests, lengths, is_staggered, seed, name, think_s)
+        return loop.traffic(text)
     rate, duration_s = fields.number("rate", is_open=True), fields.seconds("duration")
     if kind == "bursts":
         on_s, off_s = fields.seconds("on"), fields.seconds("off")

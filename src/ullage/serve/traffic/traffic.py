@@ -41,6 +41,7 @@ class Traffic:
         block_tokens: tokens of such a block.
         num_users: a closed loop: so many requests at once, the next when one has its answer;
             arrivals are 0 then. None: requests come when they come.
+        think_s: in a closed loop, from an answer to the request after it.
         num_left_out: rows of the file that are no requests, such as failures with an empty answer.
     """
 
@@ -55,6 +56,7 @@ class Traffic:
     block_tokens: int = 512
     num_users: int | None = None
     num_left_out: int = 0
+    think_s: float = 0.0
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -72,6 +74,7 @@ class Traffic:
         block_tokens: int = 512,
         num_users: int | None = None,
         num_left_out: int = 0,
+        think_s: float = 0.0,
     ) -> Traffic:
         """Sorts requests by their arrival; those at the same time stay in order.
 
@@ -101,7 +104,7 @@ class Traffic:
             source, arrivals[order], prompts[order], outputs[order],
             np.array([numbers[names[index]] for index in order], dtype=np.int64), classes,
             np.array([block for row in ordered for block in row], dtype=np.int64), offsets,
-            block_tokens, num_users, num_left_out,
+            block_tokens, num_users, num_left_out, think_s,
         )  # fmt: skip
 
     @property
@@ -140,6 +143,18 @@ class Traffic:
         if not 0 < factor < float("inf"):
             raise SpecError(f"factor={factor} is no factor of the rate; expected one above 0")
         return replace(self, arrival_s=self.arrival_s / factor)
+
+    def at_load(self, factor: float) -> Traffic:
+        """The same requests, `factor` times as many a second; in a closed loop as many times the
+        users, at least one.
+
+        Raises:
+            SpecError: the factor is not above 0.
+        """
+        faster = self.faster(factor)
+        if self.num_users is None:
+            return faster
+        return replace(faster, num_users=max(1, round(self.num_users * factor)))
 
 
 def concatenate(parts: Sequence[Traffic], source: str) -> Traffic:

@@ -33,6 +33,7 @@ class Engine:
     """
 
     def __init__(self, arguments: Sequence[str]) -> None:
+        from tqdm import tqdm
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.model_executor.models import registry
         from vllm.usage.usage_lib import UsageContext
@@ -40,6 +41,8 @@ class Engine:
         from vllm.v1.engine.llm_engine import LLMEngine
         from vllm.v1.executor.abstract import Executor
 
+        # The thread behind progress bars asks the phantom's clock for the time, and so moves it.
+        tqdm.monitor_interval = 0
         # vLLM would inspect the model in a process of its own, which imports everything again.
         registry._run_in_subprocess = lambda look: look()
         parser = FlexibleArgumentParser()
@@ -55,6 +58,7 @@ class Engine:
         self.config = theirs.create_engine_config(context)
         kind = make_executor(Executor.get_class(self.config))
         engine = LLMEngine(self.config, kind, log_stats=True, usage_context=context)
+        self._engine = engine  # which shuts its workers down when it is collected
         self.core = engine.engine_core.engine_core
         self.executor, self.scheduler = self.core.model_executor, self.core.scheduler
         self.executor.scheduler = self.scheduler
@@ -137,7 +141,21 @@ class Engine:
             "has_graphs": not config.model_config.enforce_eager,
             "tensor_parallel": int(config.parallel_config.tensor_parallel_size),
             "ignored": list(self.ignored),
+            "block_bytes": _held_bytes(worker.model_runner.kv_caches) // int(cache.num_gpu_blocks),
         }
+
+
+def _held_bytes(caches: Theirs) -> int:
+    """Of the caches of all layers, which may share one allocation; a layer may have several."""
+    sizes: dict[int, int] = {}
+    rows = [*caches]
+    for row in rows:
+        if isinstance(row, list | tuple):
+            rows += row
+        else:
+            storage = row.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
 
 
 def _become_a_rank(arguments: Theirs) -> None:

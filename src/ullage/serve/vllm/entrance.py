@@ -34,43 +34,41 @@ def _complete(path: Path) -> None:
 
 
 def main() -> None:
-    """Starts the engine, measures its steps, and sends the traffic."""
+    """Starts the engine, measures its steps, and sends the traffic at each load."""
     from ullage.gpus import find_gpu
     from ullage.models.architecture import read_model
     from ullage.models.config import read_config
     from ullage.serve.attention_times import AttentionTimes
     from ullage.serve.task import read_task
     from ullage.serve.vllm.engine_core import Engine, measure_steps
-    from ullage.serve.vllm.executor import Clock, StepsByTime
-    from ullage.serve.vllm.replay import replay
+    from ullage.serve.vllm.executor import Clock
+    from ullage.serve.vllm.replay import replay_loads
 
     begin_s = time.monotonic()
     task = read_task(Path(sys.argv[1]))
     _complete(Path(task.config))
-    clock, notes = Clock(), {}
+    notes = {}
     engine = Engine(task.arguments)
     notes["start_s"] = time.monotonic() - begin_s
     described = engine.describe()
     model = read_model(read_config(task.config))
     attention = AttentionTimes(find_gpu(task.gpu), model, described["tensor_parallel"])
-    times = measure_steps(engine, clock, attention)
+    times = measure_steps(engine, Clock(), attention)
     notes["measure_s"] = time.monotonic() - begin_s - notes["start_s"]
-    engine.executor.by_time = StepsByTime(clock, times, attention, engine.scheduler)
-    engine.core.reset_prefix_cache()
 
     def say(text: str) -> None:
         print(f"ullage serve: {text}", file=sys.stderr, flush=True)
 
     gc.collect()
     gc.freeze()  # what is there stays, and need not be looked at again
-    outcome = replay(engine, task.traffic, engine.executor.by_time, say)
+    runs = replay_loads(engine, task, times, attention, say)
     notes["replay_s"] = time.monotonic() - begin_s - notes["start_s"] - notes["measure_s"]
     document = {
         "engine": described,
         "step_times": times.document,
         "attention_left_out": attention.left_out,
         "real_s": notes,
-        **outcome,
+        "runs": runs,
     }
     Path(task.result).write_text(json.dumps(document), encoding="utf-8")
 

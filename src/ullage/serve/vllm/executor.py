@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeAlias
 
 from ullage.serve.attention_times import AttentionTimes
+from ullage.serve.host_time import NO_HOST_TIME, HostTime
 from ullage.serve.vllm.step_times import StepTimes
 
 __all__ = ["Clock", "StepsByTime", "make_executor", "seconds_between"]
@@ -69,19 +70,25 @@ class StepsByTime:
         begins_s: when each request was in a step for the first time, by its name.
         preempted: how often a request was preempted, by its name.
         num_steps: the steps so far.
+        host_s: the seconds of the host for all steps.
         device_s, prompt_s, attention_s: the seconds of all steps, of those with tokens of prompts,
             and of the attention in them.
     """
 
     def __init__(
-        self, clock: Clock, times: StepTimes, attention: AttentionTimes, scheduler: Theirs
+        self,
+        clock: Clock,
+        times: StepTimes,
+        attention: AttentionTimes,
+        scheduler: Theirs,
+        host: HostTime = NO_HOST_TIME,
     ) -> None:
-        self.clock, self.times, self.attention = clock, times, attention
+        self.clock, self.times, self.attention, self.host = clock, times, attention, host
         self.requests = scheduler.requests
         self.preempted: Counter[str] = Counter()
         self.begins_s: dict[str, float] = {}
         self.num_steps = 0
-        self.device_s = self.prompt_s = self.attention_s = 0.0
+        self.device_s = self.prompt_s = self.attention_s = self.host_s = 0.0
 
     def give(self, scheduled: Theirs) -> tuple[float, list[str], list[list[int]]]:
         """Gives the device a step; its end, its requests, and the tokens that each gets."""
@@ -98,6 +105,9 @@ class StepsByTime:
         attention_s += sum(self.attention.prefill_s(*prompt) for prompt in prompts)
         size = scheduled.total_num_scheduled_tokens
         seconds = attention_s + self.times.seconds(size, is_decode=not prompts)
+        host_s = self.host.seconds(len(scheduled.num_scheduled_tokens))
+        self.clock.now_s += host_s
+        self.host_s += host_s
         begin_s = max(self.clock.now_s, self.clock.device_free_s)
         for new in scheduled.scheduled_new_reqs:
             self.begins_s.setdefault(new.req_id, begin_s)

@@ -8,14 +8,18 @@ the engine has nothing to do, the clock goes on to the next arrival.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from typing import Any, Final
 
+from ullage.serve.attention_times import AttentionTimes
+from ullage.serve.task import Task
 from ullage.serve.traffic import Traffic
 from ullage.serve.vllm.engine_core import FIRST_TOKEN, Engine
-from ullage.serve.vllm.executor import StepsByTime, Theirs
+from ullage.serve.vllm.executor import Clock, StepsByTime, Theirs
+from ullage.serve.vllm.step_times import StepTimes
 
-__all__ = ["replay"]
+__all__ = ["replay", "replay_loads"]
 
 _MOST_LEVELS: Final = 4096
 # A turn without a step, without tokens and without steps that are under way: after so many in a row
@@ -57,7 +61,10 @@ class _Replay:
     def __init__(self, engine: Engine, traffic: Traffic, steps: StepsByTime) -> None:
         self.engine, self.traffic, self.steps, self.clock = engine, traffic, steps, steps.clock
         number = len(traffic)
-        self.next, self.num_open = 0, 0
+        self.is_closed = traffic.num_users is not None
+        self.next = 0
+        # When each user of a closed loop sends its next request: a heap.
+        self.free_s = [0.0] * (traffic.num_users or 0)
         self.arrival_s = traffic.arrival_s.tolist()
         self.first_s: list[float | None] = [None] * number
         self.end_s: list[float | None] = [None] * number
@@ -69,16 +76,26 @@ class _Replay:
 
     def admit(self) -> None:
         """Adds the requests that have arrived."""
-        users = self.traffic.num_users
         while self.next < len(self.traffic):
-            if users is not None:
-                if self.num_open >= users:
-                    return
-                self.arrival_s[self.next] = self.clock.now_s
-            elif self.arrival_s[self.next] > self.clock.now_s:
+            arrival_s = self.next_s
+            if arrival_s is None or arrival_s > self.clock.now_s:
                 return
+            if self.is_closed:
+                self.arrival_s[self.next] = heapq.heappop(self.free_s)
             self._add(self.next)
             self.next += 1
+
+    @property
+    def next_s(self) -> float | None:
+        """When the next request is sent; None: once a request before it has its answer."""
+        if not self.is_closed:
+            return float(self.arrival_s[self.next])
+        return self.free_s[0] if self.free_s else None
+
+    def _free_user(self, now_s: float) -> None:
+        """The user of a request has its answer."""
+        if self.is_closed:
+            heapq.heappush(self.free_s, now_s + self.traffic.think_s)
 
     def _add(self, index: int) -> None:
         output = int(self.traffic.output_tokens[index])
@@ -87,8 +104,7 @@ class _Replay:
             self.engine.add(str(index), self.prompt(index), output)
         except ValueError as error:
             self.failures[index] = str(error)
-            return
-        self.num_open += 1
+            self._free_user(self.clock.now_s)
 
     def prompt(self, index: int) -> list[int]:
         """The tokens of a prompt: equal blocks are equal, and all else is like no other prompt."""
@@ -116,7 +132,7 @@ class _Replay:
                     self.first_s[index] = now_s
             if output.finish_reason is not None:
                 self.end_s[index] = now_s
-                self.num_open -= 1
+                self._free_user(now_s)
         scheduler = self.engine.scheduler
         waiting = len(scheduler.requests) - len(scheduler.running)
         usage = scheduler.kv_cache_manager.usage
@@ -130,8 +146,7 @@ class _Replay:
             if not self.engine.has_work:
                 if self.next >= number:
                     return
-                if self.traffic.num_users is None:
-                    self.clock.now_s = max(self.clock.now_s, self.arrival_s[self.next])
+                self.clock.now_s = max(self.clock.now_s, self.next_s or 0.0)
                 continue
             before = self.steps.num_steps
             outputs = self.engine.step()
@@ -139,9 +154,9 @@ class _Replay:
             is_idle = self.steps.num_steps == before and not outputs
             stalled = stalled + 1 if is_idle and not self.engine.core.batch_queue else 0
             if stalled > _STALLED_TURNS:
-                if self.next >= number or self.traffic.num_users is not None:
+                if self.next >= number or self.next_s is None:
                     return
-                self.clock.now_s, stalled = max(self.clock.now_s, self.arrival_s[self.next]), 0
+                self.clock.now_s, stalled = max(self.clock.now_s, self.next_s), 0
             if self.steps.num_steps - reported >= _PROGRESS_STEPS:
                 reported = self.steps.num_steps
                 on_progress(f"{self.clock.now_s:,.0f} s of traffic, {reported:,} steps")
@@ -174,6 +189,7 @@ class _Replay:
             "device_s": steps.device_s,
             "prompt_s": steps.prompt_s,
             "attention_s": steps.attention_s,
+            "host_s": steps.host_s,
         }
 
 
@@ -184,3 +200,25 @@ def replay(
     run = _Replay(engine, traffic, steps)
     run.run(on_progress)
     return run.document()
+
+
+def replay_loads(
+    engine: Engine,
+    task: Task,
+    times: StepTimes,
+    attention: AttentionTimes,
+    on_progress: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Sends the traffic of a task at each of its loads, each time to an engine without requests and
+    with an empty cache; an outcome for each load.
+    """
+    outcomes = []
+    for load in task.loads:
+        if len(task.loads) > 1:
+            on_progress(f"load {load:g}")
+        steps = StepsByTime(Clock(), times, attention, engine.scheduler, task.host)
+        engine.executor.by_time = steps
+        engine.core.reset_prefix_cache()
+        outcomes.append(replay(engine, task.traffic.at_load(load), steps, on_progress))
+        engine.abort()  # those that can never run
+    return outcomes

@@ -1,0 +1,247 @@
+"""Writes docs/results/serve.md from serve.json (see benchmarks.serving.serve).
+
+write_page(results)      the parts of serve.json that are there; of the others it says so
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from benchmarks.provenance import made_by
+
+HERE: Final = Path(__file__).resolve().parent
+PAGE: Final = HERE.parent.parent / "docs" / "results" / "serve.md"
+LOOPS: Final = HERE / "published_loops.csv"
+_MANY_ROUNDS: Final = 50
+TIMES: Final = {
+    "to the first token": "ttft_s",
+    "for each token after it": "tpot_s",
+    "to the last token": "e2e_s",
+    "in the queue": "queue_s",
+}
+
+
+def write_page(results: dict[str, Any]) -> None:
+    """Writes the page."""
+    first = next(each for each in results.values() if "document" in each)["document"]
+    parts = [
+        "# `ullage serve`: an hour of traffic, a curve by load, and measured servers",
+        made_by("benchmarks.serving.serve", torch=first["torch"]),
+        (
+            f"The engine is vLLM {first['engine']['version']} on the phantom, started as `vllm "
+            "serve` starts it, with CUDA graphs, its own scheduler and blocks "
+            "([serve.md](../guide/serve.md))."
+        ),
+    ]
+    parts += [hour_part(results[name]) for name in ("code", "conv") if name in results]
+    parts.append(curve_part(results["curve"]) if "curve" in results else NO_CURVE)
+    parts.append(loops_part(results["loops"]) if "loops" in results else NO_LOOPS)
+    PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+NO_CURVE: Final = "## By load\n\nNot run here yet."
+NO_LOOPS: Final = "## Measured servers\n\nNot run here yet."
+
+
+def hour_part(hour: dict[str, Any]) -> str:
+    """An hour of traffic, and what it took on this machine."""
+    document = hour["document"]
+    everyone, engine = document["classes"][0], document["engine"]
+    rows = ["| | p50 | p90 | p99 |", "|---|--:|--:|--:|"]
+    for label, name in TIMES.items():
+        cells = " | ".join(f"{1e3 * value:,.1f} ms" for value in everyone[name].values())
+        rows.append(f"| {label} | {cells} |")
+    figures = HOUR_FIGURES.format(
+        answered=document["num_answered"],
+        sent=everyone["num_requests"],
+        rate=document["output_tokens_per_s"],
+        good=100 * everyone["goodput_frac"],
+        tokens=engine["kv_cache_tokens"],
+        gib=engine["kv_cache_bytes"] / 2**30,
+        peak=100 * document["usage_peak_frac"],
+        preemptions=document["num_preemptions"],
+    )
+    costs = hour["runs"]
+    took = HOUR_TOOK.format(
+        cpu=" and ".join(f"{run['cpu_s'] / 60:.1f}" for run in costs),
+        wall=" and ".join(f"{run['wall_s'] / 60:.1f}" for run in costs),
+        load=" and ".join(f"{run['load']}" for run in costs),
+        number="One run" if len(costs) == 1 else "Two runs, one after the other,",
+        steps=document["steps"]["num_steps"],
+        **costs[0]["real_s"],
+    )
+    if len(costs) > 1:
+        same = "equal in every figure" if hour["is_equal"] else "**not equal**"
+        took += f" Their documents are {same} (without `real_s`)."
+    title = f"## An hour of {document['traffic']['source'].partition(':')[0]}"
+    return "\n".join([title, "", f"`{hour['command']}`", "", figures, "", *rows, "", took])
+
+
+HOUR_FIGURES: Final = (
+    "{answered:,} of {sent:,} requests were answered, with {rate:,.0f} tokens a second; "
+    "{good:.1f} % within the objective. The cache has {tokens:,} tokens ({gib:.2f} GiB), of which "
+    "{peak:.0f} % were in use at most; {preemptions} preemptions."
+)
+HOUR_TOOK: Final = (
+    "{number} took {cpu} minutes of a processor, and {wall} minutes on the wall beside "
+    "other work (a load of {load} on two cores). Of the first, {start_s:.0f} s went by until the "
+    "engine had started, {measure_s:.0f} s for measuring its steps, and {replay_s:.0f} s for "
+    "{steps:,} steps."
+)
+
+
+def curve_part(run: dict[str, Any]) -> str:
+    """The figures by load, and by the cache's occupancy."""
+    document = run["document"]
+    curve, engine = document["curve"], document["engine"]
+    rows = [CURVE_HEAD]
+    for point in curve["points"]:
+        everyone = point["classes"][0]
+        first, each = everyone["ttft_s"], everyone["tpot_s"]
+        name = f"{point['load']:g}" + (" (knee)" if point["load"] == curve["knee_load"] else "")
+        cells = [name, f"{point['offered_per_s']:.2f}", f"{point['requests_per_s']:.2f}"]
+        cells += [f"{point['good_requests_per_s']:.2f}"]
+        cells += [f"{1e3 * first[key]:,.0f}" for key in ("p50", "p99")]
+        cells += [f"{1e3 * each[key]:,.1f}" for key in ("p50", "p99")]
+        cells += [f"{100 * point['usage_peak_frac']:.0f} %", f"{point['num_preemptions']:,}"]
+        rows.append(f"| {' | '.join(cells)} |")
+    occupancy = [OCCUPANCY_HEAD]
+    for row in curve["by_occupancy"]:
+        span = f"{100 * row['low_frac']:.0f} to {100 * row['high_frac']:.0f} %"
+        times = [f"{1e3 * row['ttft_s'][key]:,.0f}" for key in ("p50", "p90", "p99")]
+        times += [f"{1e3 * row['tpot_s'][key]:,.1f}" for key in ("p50", "p90", "p99")]
+        occupancy.append(f"| {span} | {row['num_requests']:,} | {' | '.join(times)} |")
+    text = CURVE_TEXT.format(
+        tokens=engine["kv_cache_tokens"], knee=curve["knee_load"], best=curve["best_load"],
+        cpu=run["cpu_s"] / 60, wall=run["wall_s"] / 60,
+    )  # fmt: skip
+    return "\n".join(["## By load", "", f"`{run['command']}`", "", text, "", *rows, "", *occupancy])
+
+
+CURVE_TEXT: Final = (
+    "One start, and the same requests at each load; times are in milliseconds. The cache has "
+    "{tokens:,} tokens. The knee, by Kleinrock's power, is at {knee:g} times the load, the most "
+    "requests within the objective at {best:g}. It took {cpu:.1f} minutes of a processor "
+    "({wall:.1f} on the wall). Below, the requests of all loads by the cache's occupancy at their "
+    "arrival."
+)
+CURVE_HEAD: Final = (
+    "| load | sent/s | answered/s | good/s | first p50 | p99 | each p50 | p99 | cache "
+    "| preemptions |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+)
+OCCUPANCY_HEAD: Final = (
+    "| cache in use | requests | first p50 | p90 | p99 | each p50 | p90 | p99 |\n"
+    "|---|--:|--:|--:|--:|--:|--:|--:|"
+)
+
+
+class Compared(NamedTuple):
+    """A published row beside what came out, in milliseconds."""
+
+    row: dict[str, str]
+    ttft: float
+    many_ttft: float
+    evenly_ttft: float
+    tpot: float
+    cache: float
+
+    @property
+    def ttft_error(self) -> float:
+        """Of the time to the first token, by the tool's way of measuring."""
+        return self.ttft / float(self.row["ttft_ms"]) - 1
+
+    @property
+    def tpot_error(self) -> float:
+        """Of the time for each token after the first."""
+        return self.tpot / float(self.row["tpot_ms"]) - 1
+
+    @property
+    def e2e_error(self) -> float:
+        """Of the whole, which follows from both."""
+        gaps = int(self.row["output"]) - 1
+        measured = float(self.row["ttft_ms"]) + gaps * float(self.row["tpot_ms"])
+        return (self.ttft + gaps * self.tpot) / measured - 1
+
+
+def compared(loops: dict[str, Any]) -> Iterator[Compared]:
+    """The published rows that were run."""
+    published = list(csv.DictReader(LOOPS.open(encoding="utf-8")))
+    by_key = {
+        (row["stagger"], row["prompt"], row["output"], row["users"]): row for row in loops["rows"]
+    }
+    for row in published:
+        key = (int(row["prompt"]), int(row["output"]), int(row["users"]))
+        once, evenly = by_key.get((0, *key)), by_key.get((1, *key))
+        if once is None:
+            continue
+        rounds = loops["rounds"]
+        first, rest = 1e3 * once["first_ttft_s"], 1e3 * once["ttft_s"]
+        tpot = (1e3 * once["first_tpot_s"] + (rounds - 1) * 1e3 * once["tpot_s"]) / rounds
+        yield Compared(
+            row, (first + (rounds - 1) * rest) / rounds,
+            (first + (_MANY_ROUNDS - 1) * rest) / _MANY_ROUNDS,
+            1e3 * evenly["ttft_s"] if evenly else float("nan"), tpot, once["usage_peak_frac"],
+        )  # fmt: skip
+
+
+def loops_part(loops: dict[str, Any]) -> str:
+    """Measured servers."""
+    rows, lines = list(compared(loops)), [LOOPS_HEAD]
+    for each in rows:
+        row = each.row
+        cells = [row["prompt"], row["output"], row["users"], f"{float(row['ttft_ms']):,.1f}"]
+        cells += [f"{value:,.1f}" for value in (each.ttft, each.many_ttft, each.evenly_ttft)]
+        cells += [f"{each.ttft_error:+.0%}", f"{float(row['tpot_ms']):,.1f}", f"{each.tpot:,.1f}"]
+        cells += [f"{each.tpot_error:+.0%}", f"{each.cache:.0%}"]
+        lines.append(f"| {' | '.join(cells)} |".replace("nan", "-"))
+    published = rows[0].row
+    text = LOOPS_TEXT.format(
+        **published,
+        version=loops["engine"]["version"],
+        number=len(rows),
+        total=sum(1 for _ in LOOPS.open(encoding="utf-8")) - 1,
+        rounds=loops["rounds"],
+        arguments=" ".join(loops["arguments"]),
+        first=_median(each.ttft_error for each in rows),
+        many=_median(each.many_ttft / float(each.row["ttft_ms"]) - 1 for each in rows),
+        even=_median(each.evenly_ttft / float(each.row["ttft_ms"]) - 1 for each in rows),
+        each=_median(each.tpot_error for each in rows),
+        e2e=_median(each.e2e_error for each in rows),
+    )
+    steps = LOOPS_STEPS.format(
+        *(1e3 * row["processor_s"] / row["num_steps"] for row in _extremes(loops["rows"]))
+    )
+    notes = (HERE / "closed_loops.md").read_text(encoding="utf-8").strip()
+    return "\n".join(["## Measured servers", "", text, "", *lines, "", steps, "", notes])
+
+
+def _median(errors: Iterator[float]) -> float:
+    return statistics.median([abs(error) for error in errors if error == error])
+
+
+def _extremes(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    return min(rows, key=lambda row: row["users"]), max(rows, key=lambda row: row["users"])
+
+
+LOOPS_TEXT: Final = (
+    "{model} on {tp} H100 SXM, bf16, closed loops; measured with vLLM {vllm_version} "
+    "(aiconfigurator-core 0.12.0, systems/silicon_sample.csv, Apache-2.0), here with {version} and "
+    "`{arguments}`. {number} of {total} rows were run. Median errors: time for each token after "
+    "the first {each:.0%}, end to end {e2e:.0%}, time to the first token {first:.0%} by the "
+    "tool's own way of measuring ({rounds} requests of each user, all users begin at once, all "
+    "requests count), {many:.0%} with 50 requests of each user, and {even:.0%} where requests "
+    "come evenly. Times are means, in milliseconds."
+)
+LOOPS_HEAD: Final = (
+    "| prompt | output | users | first, measured | at once | 50 each | evenly | error | each, "
+    "measured | at once | error | cache |\n"
+    "|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+)
+LOOPS_STEPS: Final = (
+    "vLLM's scheduler, with the replay around it, took {:.1f} ms of this machine's processor "
+    "a step with 8 users, and {:.1f} ms with 128. It is not in the times above."
+)

@@ -1,0 +1,56 @@
+"""What a real GPU leaves for the cache, from the engine's own figure on the phantom.
+
+    cache = real_cache(engine)
+    cache.low_bytes, cache.bytes, cache.high_bytes, cache.tokens
+
+The engine measures its weights, its step and its graphs itself. Of what it measures the phantom
+lacks the code of the kernels, which a real GPU loads at their first use, and between GPUs the
+buffers of vLLM's own reductions, in whose place NCCL's run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ullage.estimate.serving.vllm_memory import BETWEEN_GPUS, LOADED_KERNELS
+from ullage.serve.outcome import Engine
+
+__all__ = ["RealCache", "real_cache"]
+
+
+@dataclass(frozen=True, slots=True)
+class RealCache:
+    """Bytes for the cache on a real GPU.
+
+    Attributes:
+        low_bytes, bytes, high_bytes: the lower bound, the likely value, the upper bound.
+        low_tokens, tokens, high_tokens: of whole blocks.
+    """
+
+    low_bytes: int
+    bytes: int
+    high_bytes: int
+    low_tokens: int
+    tokens: int
+    high_tokens: int
+
+
+def real_cache(engine: Engine) -> RealCache | None:
+    """The interval of an engine's cache; None: it has not as many blocks as its bytes hold, because
+    their number was set (--num-gpu-blocks-override).
+
+    Counts: the code of kernels; with several GPUs buffers between them.
+    Ignores: what another start may count differently, such as one with a compile cache.
+    Error: docs/results/serve-starts.md.
+    """
+    if not engine.block_bytes or engine.kv_cache_bytes // engine.block_bytes != engine.num_blocks:
+        return None
+    missing = [*LOADED_KERNELS]
+    if engine.tensor_parallel > 1:
+        missing = [a + b for a, b in zip(missing, BETWEEN_GPUS, strict=True)]
+    least, likely, most = missing
+    sizes = [max(0, engine.kv_cache_bytes - size) for size in (most, likely, least)]
+    tokens = [
+        size // engine.block_bytes * engine.kv_cache_tokens // engine.num_blocks for size in sizes
+    ]
+    return RealCache(*sizes, *tokens)
