@@ -131,8 +131,8 @@ FLAGS = {
         "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
     "serve": {
-        "program", "--gpu", "--traffic", "--slo", "--python", "-o", "--output", "--json", "--force",
-        "--quiet",
+        "program", "--gpu", "--traffic", "--slo", "--search", "--target", "--allow", "--forecast",
+        "--cache", "--python", "-o", "--output", "--json", "--force", "--quiet",
     },
     "scrub": {"file", "-o", "--output", "--word", "--key", "--force"},
     "gpus": {"name", "--json"},
@@ -158,11 +158,14 @@ FLAGS = {
 # What a verb answers besides: each has a file of its own wherever verbs have.
 QUESTIONS = {
     "alerts",
+    "forecast",
     "ladder",
     "largest",
     "listen",
     "otlp",
     "ranks",
+    "search",
+    "server_log",
     "serving",
     "sweep",
     "what_if",
@@ -173,12 +176,15 @@ WITHOUT = {
     "cli": {},
     "api": {
         "env": "makes a directory",
+        "forecast": "in servers",
         "front": "serves a proxy",
         "gpus": "ullage.gpus is the catalogue itself",
         "ladder": "find_ladder is in largest.py, whose runs of sizes it shares",
         "nvml": "becomes a program of others",
         "scrub": "writes a file",
+        "search": "in servers",
         "serve": "beside the estimate of a server, in serving",
+        "server_log": "in servers",
         "ui": "serves a page",
     },
     "report/text": {

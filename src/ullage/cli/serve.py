@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 
+from ullage.cli.forecast import show_forecast
 from ullage.cli.options import flags
 from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
+from ullage.cli.search import show_search
 from ullage.errors import SpecError
 
 
@@ -17,9 +19,14 @@ class ServeOptions:
     """The parameters of `ullage serve`, named as there."""
 
     program: tuple[str, ...]
-    gpu: str
+    gpu: str | None
     traffic: str | None
     slo: str | None
+    search: bool
+    target: str
+    allow: str | None
+    forecast: bool
+    cache: str | None
     python: str | None
     output: Path | None
     as_json: bool
@@ -30,7 +37,9 @@ class ServeOptions:
 @click.command("serve", context_settings={"allow_interspersed_args": False})
 @flags.program
 @click.option(
-    "--gpu", metavar="NAME", default="h100-80gb", help="GPU (see `ullage gpus`); default: an H100."
+    "--gpu",
+    metavar="NAME",
+    help="GPU (see `ullage gpus`); default: an H100. With --search: several, with commas.",
 )
 @click.option(
     "--traffic",
@@ -38,6 +47,20 @@ class ServeOptions:
     help="Trace, or a generator: poisson:rate=2,prompt=1000,output=200,duration=10m.",
 )
 @click.option("--slo", metavar="TEXT", help="Objective, for example ttft=1s,tpot=50ms.")
+@click.option("--search", is_flag=True, help="Find the smallest server that holds the objective.")
+@click.option(
+    "--target",
+    metavar="PERCENT",
+    default="99%",
+    help="With --search: requests that must meet it; default: 99%.",
+)
+@click.option(
+    "--allow",
+    metavar="NAMES",
+    help="With --search: fp8-cache, fp8-weights, which change the model's numbers.",
+)
+@click.option("--forecast", is_flag=True, help="Forecast preemptions without the engine.")
+@click.option("--cache", metavar="SIZE", help="With --forecast: bytes of the cache on each GPU.")
 @flags.python
 @flags.document_output
 @flags.as_json
@@ -51,8 +74,11 @@ def serve_command(options: ServeOptions) -> int:
     \b
     ullage serve --gpu h100-80gb --traffic trace.csv -- vllm serve llama-3.1-8b
     ullage serve --traffic azure-conv:duration=1h --slo ttft=1s -- vllm serve MODEL
+    ullage serve --search --gpu l4,l40s --traffic FILE --slo ttft=1s -- vllm serve MODEL
+    ullage serve --forecast --gpu l40s --traffic FILE -- vllm serve MODEL
 
-    Exits with 0, with 1 if some requests can never be answered, 2 if the engine did not start.
+    Exits with 0, with 1 if some requests can never be answered or no server holds the objective, 2
+    if the engine did not start.
     """
     if options.traffic is None:
         raise SpecError(
@@ -60,13 +86,18 @@ def serve_command(options: ServeOptions) -> int:
             "output=200"
         )
     check_files(("--output", options.output), force=options.force)
+    if options.search:
+        return show_search(options, options.traffic)
+    gpu = options.gpu or "h100-80gb"
+    if options.forecast:
+        return show_forecast(options, options.traffic, gpu)
     from ullage.api.serving import serve_traffic
     from ullage.report.text.serve import print_serve, serve_line
 
     run = serve_traffic(
         options.program,
         options.traffic,
-        gpu=options.gpu,
+        gpu=gpu,
         python=options.python,
         slo=options.slo,
         stdout_to_stderr=True,
