@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Served", "check_command", "serve", "tensor_parallel"]
 
 _PROGRAM: Final = Path(__file__).parent / "vllm" / "entrance.py"
+ENTRANCE: Final = _PROGRAM
 _COMMAND: Final = ("vllm", "serve")
 # vLLM shares layers among processes; one process is what runs here.
 _SEVERAL: Final = {

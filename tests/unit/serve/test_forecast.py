@@ -93,11 +93,12 @@ def test_equal_blocks_are_found_again() -> None:
         st.tuples(st.integers(0, 40), st.integers(1, 120), st.integers(1, 60)),
         min_size=1, max_size=12,
     ),
-    st.integers(12, 40), st.booleans(), st.booleans(), st.booleans(),
+    st.integers(12, 40), st.tuples(st.booleans(), st.booleans(), st.booleans()),
 )  # fmt: skip
 def test_no_block_is_lost_and_jumping_changes_nothing(
-    rows: list[tuple[int, int, int]], blocks: int, is_async: bool, has_cache: bool, is_shared: bool,
+    rows: list[tuple[int, int, int]], blocks: int, switches: tuple[bool, bool, bool],
 ) -> None:  # fmt: skip
+    is_async, has_cache, is_shared = switches
     arrivals, prompts, outputs = zip(*rows, strict=True)
     units = [[1, 2, 3, 4, 5, 6, 7][: prompt // 16] if is_shared else [] for prompt in prompts]
     requests = Traffic.of(

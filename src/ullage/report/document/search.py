@@ -28,7 +28,7 @@ def search_document(
         "slo": asdict(order.slo),
         "target_frac": order.target_frac,
         "allowed": list(order.allowed),
-        "held": None if searched.best is None else _server(searched.best),
+        "best": None if searched.best is None else _server(searched.best),
         "runs": [_server(server) for server in searched.servers],
         "judged": [_judged(each) for each in searched.judged],
         "worths": [worth._asdict() for worth in worths],
