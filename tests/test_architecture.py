@@ -55,8 +55,9 @@ ROOT_FILES = {
     "__init__", "errors", "files", "parsing", "printable", "pytest_plugin", "units", "version",
 }  # fmt: skip
 ROW_OF = {name: row for row, names in enumerate(LAYERS) for name in names}
-# units states what its errors are; a child process starts the guard that runs in it.
-WITHIN_A_ROW = {("units", "errors"), ("phantom", "runtime")}
+# units states what its errors are; a child process starts the guard that runs in it; a scenario may
+# be a server.
+WITHIN_A_ROW = {("units", "errors"), ("phantom", "runtime"), ("gate", "serve")}
 
 # What runs inside the user's process, where torch is.
 MAY_IMPORT_TORCH = (
@@ -131,8 +132,9 @@ FLAGS = {
         "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
     "serve": {
-        "program", "--gpu", "--traffic", "--slo", "--loads", "--host-time", "--python", "-o",
-        "--output", "--html", "--json", "--force", "--quiet",
+        "program", "--gpu", "--traffic", "--slo", "--loads", "--host-time", "--search", "--target",
+        "--allow", "--forecast", "--cache", "--python", "-o", "--output", "--html", "--json",
+        "--force", "--quiet",
     },
     "scrub": {"file", "-o", "--output", "--word", "--key", "--force"},
     "gpus": {"name", "--json"},
@@ -158,11 +160,14 @@ FLAGS = {
 # What a verb answers besides: each has a file of its own wherever verbs have.
 QUESTIONS = {
     "alerts",
+    "forecast",
     "ladder",
     "largest",
     "listen",
     "otlp",
     "ranks",
+    "search",
+    "server_log",
     "serving",
     "sweep",
     "what_if",
@@ -173,12 +178,15 @@ WITHOUT = {
     "cli": {},
     "api": {
         "env": "makes a directory",
+        "forecast": "in servers",
         "front": "serves a proxy",
         "gpus": "ullage.gpus is the catalogue itself",
         "ladder": "find_ladder is in largest.py, whose runs of sizes it shares",
         "nvml": "becomes a program of others",
         "scrub": "writes a file",
+        "search": "in servers",
         "serve": "beside the estimate of a server, in serving",
+        "server_log": "in servers",
         "ui": "serves a page",
     },
     "report/text": {

@@ -157,6 +157,7 @@ def judge_result(result: CaseResult, lock: Lock) -> Judged:
         warnings=result.figures.warnings,
         output=result.output,
         wall_s=result.figures.wall_s,
+        problem=result.problem,
     )
 
 

@@ -9,6 +9,7 @@ import click
 from ullage.api.diff import Diff, diff
 from ullage.cli.options import flags
 from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
+from ullage.cli.server_log import is_server_file, show_server_diff
 
 
 @click.command("diff")
@@ -40,15 +41,19 @@ def diff_command(
     \b
     ullage diff before.pickle after.pickle
     ullage diff before.pickle after.pickle --html diff.html
+    ullage diff before.log after.log
 
     The snapshots may be of any version of PyTorch, from a GPU or from `ullage run`. If one was
     predicted and the other measured, the GPU's context and workspaces are kept for `ullage gpus`.
+    Of two start-up logs of servers: which option or version took the cache's tokens.
     """
     from ullage.files import write_text
     from ullage.report.text.diff import diff_line, print_diff
 
     target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     check_files(("--output", output), ("--html", html), force=force)
+    if is_server_file(before) and is_server_file(after):
+        return show_server_diff(before, after, target, html=html)
     report = diff(before, after)
 
     pages = [] if html is None else [write_text(report.html, html, force=force)]

@@ -17,6 +17,7 @@ from ullage.cli.output import (
     check_plot_option,
     write_result,
 )
+from ullage.cli.server_log import is_server_file, show_server
 from ullage.cli.what_if import check_options, show_what_if
 from ullage.errors import SpecError
 
@@ -71,19 +72,23 @@ def explain_command(
     force: bool,
     quiet: bool,
 ) -> int:
-    """Explain a memory snapshot: who owned the peak, what leaks, what to do about it.
+    """Explain a memory snapshot: who owned the peak, what leaks, what to do about it; or a
+    server's log.
 
     \b
     ullage explain snapshot.pickle --full
     ullage explain snapshot.pickle --try-remedies --python thin/bin/python
     ullage explain snapshot.pickle --what-if --gpu l4
     ullage explain snapshot.pickle --html page.html --export flame.folded
+    ullage explain server.log
     ullage explain --rule UL111
 
     FILE was written by torch.cuda.memory._dump_snapshot(), `ullage run` or `ullage record`, or is
-    the directory with the recordings of a job's ranks.
+    the directory with the recordings of a job's ranks; or it is a server's start-up log (vLLM,
+    SGLang) or a saved page of its /metrics.
 
-    Exits with 0, 1 if the program ended because it ran out of memory, 2 if the file cannot be read.
+    Exits with 0, 1 if the program ended because it ran out of memory or the server did not start, 2
+    if the file cannot be read.
     """
     if rule is not None:
         return _print_rule(rule)
@@ -105,6 +110,8 @@ def explain_command(
     target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     if what_if:
         return show_what_if(file, target, gpu=gpu, memory=memory, python=python)
+    if is_server_file(file):
+        return show_server(file, target, unfit=unfit)
     unfit_paths = (request, html, *export)
     if file.is_dir():
         return _show_recording(file, target, full=full, plot=plot, unfit=unfit_paths)

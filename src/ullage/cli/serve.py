@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 
+from ullage.cli.forecast import show_forecast
 from ullage.cli.options import flags
 from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
+from ullage.cli.search import show_search
 from ullage.errors import SpecError
 
 
@@ -17,11 +19,16 @@ class ServeOptions:
     """The parameters of `ullage serve`, named as there."""
 
     program: tuple[str, ...]
-    gpu: str
+    gpu: str | None
     traffic: str | None
     slo: str | None
     loads: str | None
     host_time: str | None
+    search: bool
+    target: str
+    allow: str | None
+    forecast: bool
+    cache: str | None
     python: str | None
     output: Path | None
     html: Path | None
@@ -33,7 +40,9 @@ class ServeOptions:
 @click.command("serve", context_settings={"allow_interspersed_args": False})
 @flags.program
 @click.option(
-    "--gpu", metavar="NAME", default="h100-80gb", help="GPU (see `ullage gpus`); default: an H100."
+    "--gpu",
+    metavar="NAME",
+    help="GPU (see `ullage gpus`); default: an H100. With --search: several, with commas.",
 )
 @click.option(
     "--traffic",
@@ -47,6 +56,20 @@ class ServeOptions:
 @click.option(
     "--host-time", metavar="TEXT", help="Host time of a step and each request, such as 1ms+20us."
 )
+@click.option("--search", is_flag=True, help="Find the smallest server that holds the objective.")
+@click.option(
+    "--target",
+    metavar="PERCENT",
+    default="99%",
+    help="With --search: requests that must meet it; default: 99%.",
+)
+@click.option(
+    "--allow",
+    metavar="NAMES",
+    help="With --search: fp8-cache, fp8-weights, which change the model's numbers.",
+)
+@click.option("--forecast", is_flag=True, help="Forecast preemptions without the engine.")
+@click.option("--cache", metavar="SIZE", help="With --forecast: bytes of the cache on each GPU.")
 @flags.python
 @flags.document_output
 @flags.html
@@ -61,8 +84,11 @@ def serve_command(options: ServeOptions) -> int:
     \b
     ullage serve --gpu h100-80gb --traffic trace.csv -- vllm serve llama-3.1-8b
     ullage serve --traffic azure-conv:duration=1h --slo ttft=1s -- vllm serve MODEL
+    ullage serve --search --gpu l4,l40s --traffic FILE --slo ttft=1s -- vllm serve MODEL
+    ullage serve --forecast --gpu l40s --traffic FILE -- vllm serve MODEL
 
-    Exits with 0, with 1 if some requests can never be answered, 2 if the engine did not start.
+    Exits with 0, with 1 if some requests can never be answered or no server holds the objective, 2
+    if the engine did not start.
     """
     if options.traffic is None:
         raise SpecError(
@@ -70,6 +96,13 @@ def serve_command(options: ServeOptions) -> int:
             "output=200"
         )
     check_files(("--output", options.output), ("--html", options.html), force=options.force)
+    if options.search or options.forecast:
+        _check_goes_without_replay(options)
+    if options.search:
+        return show_search(options, options.traffic)
+    gpu = options.gpu or "h100-80gb"
+    if options.forecast:
+        return show_forecast(options, options.traffic, gpu)
     from ullage.api.serving import serve_traffic
     from ullage.files import write_text
     from ullage.report.text.serve import print_serve, serve_line
@@ -78,7 +111,7 @@ def serve_command(options: ServeOptions) -> int:
     run = serve_traffic(
         options.program,
         options.traffic,
-        gpu=options.gpu,
+        gpu=gpu,
         python=options.python,
         slo=options.slo,
         loads=() if options.loads is None else parse_loads(options.loads),
@@ -96,3 +129,15 @@ def serve_command(options: ServeOptions) -> int:
         pages,
     )  # fmt: skip
     return run.exit_code if is_written else UNWRITABLE
+
+
+def _check_goes_without_replay(options: ServeOptions) -> None:
+    """Raises SpecError for an option that goes neither with --search nor with --forecast."""
+    what = "--search" if options.search else "--forecast"
+    for flag, value in (
+        ("--loads", options.loads),
+        ("--host-time", options.host_time),
+        ("--html", options.html),
+    ):
+        if value is not None:
+            raise SpecError(f"{flag} does not go with {what}; leave it out")

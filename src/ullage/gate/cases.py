@@ -24,6 +24,7 @@ from ullage.gate.figures import measure
 from ullage.gate.inputs import digest_inputs, read_inputs
 from ullage.gate.lock import Key
 from ullage.gate.scenario import DISTINCT, PORT_NAME, Case, fill_in
+from ullage.gate.serving import run_served
 from ullage.phantom.client import Service, find_free_port
 from ullage.phantom.device import choose_device
 from ullage.phantom.http_requests import Endpoint
@@ -35,6 +36,7 @@ from ullage.runs.job import Job, make_job, make_options
 from ullage.runs.parallel import ParallelRuns
 from ullage.runs.server import run_server
 from ullage.runs.survey import Survey
+from ullage.serve.run import ENTRANCE
 from ullage.trace.model import StepKind
 from ullage.version import __version__
 
@@ -72,6 +74,7 @@ class CaseResult:
         report: of the run; None where the result is from the cache.
         figures: the memory that each device needed; empty where none was used.
         output: the last lines of a program that failed.
+        problem: why a server did not start; "": it did, or it is none.
     """
 
     case: Case
@@ -79,6 +82,7 @@ class CaseResult:
     report: RunReport | None
     figures: CaseFigures
     output: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,9 @@ def run_cases(cases: Sequence[Case], settings: Settings) -> Iterator[list[CaseRe
         results = {
             prepared_case.case.name: _find(prepared_case, settings) for prepared_case in prepared
         }
+        for prepared_case in prepared:
+            if prepared_case.case.serving is not None:
+                results[prepared_case.case.name] = _serve(prepared_case, settings)
         unknown = [
             prepared_case for prepared_case in prepared if results[prepared_case.case.name] is None
         ]
@@ -168,13 +175,24 @@ def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
         )
     except SpecError as error:
         raise SpecError(f"scenario {case.name!r} (line {scenario.line}): {error}") from None
-    key = "" if settings.cache is None else digest_case(case, job.program, device, job.build)
+    key = _cache_key(case, job, settings)
     return _Prepared(case, job, key, directory)
+
+
+def _cache_key(case: Case, job: Job, settings: Settings) -> str:
+    """Of the result; "": it is not kept. What an engine depends on besides its files is not known,
+    so a server always runs.
+    """
+    if settings.cache is None or case.serving is not None:
+        return ""
+    return digest_case(case, job.program, job.device, job.build)
 
 
 def _words(case: Case) -> tuple[str, ...]:
     """The command that is run, or the one that calls the function."""
     replay = case.replay
+    if case.serving is not None:
+        return (str(ENTRANCE),)  # whose interpreter is looked at; `serve` has its own words
     if replay is None or replay.function is None:
         return case.command
     file = str(case.scenario.directory / replay.file)
@@ -183,7 +201,8 @@ def _words(case: Case) -> tuple[str, ...]:
 
 
 def _find(prepared: _Prepared, settings: Settings) -> CaseResult | None:
-    cached = None if settings.cache is None else settings.cache.find(prepared.key)
+    is_new = settings.cache is None or not prepared.key
+    cached = None if is_new or settings.cache is None else settings.cache.find(prepared.key)
     return (
         None
         if cached is None
@@ -251,6 +270,26 @@ def _run_server(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str
     if is_failed and settings.on_failure is not None:
         settings.on_failure(output)
     return run, output if is_failed else ""
+
+
+def _serve(prepared: _Prepared, settings: Settings) -> CaseResult:
+    """Serves a case's traffic in virtual time."""
+    case = prepared.case
+    result = run_served(case, settings.python or case.scenario.python)
+    if settings.on_progress is not None:
+        settings.on_progress(f"{case.name}: served")
+    total, report = _total_bytes(prepared.job), result.report
+    if report is None:
+        figures = CaseFigures({}, (), 0.0)
+        return CaseResult(case, total, None, figures, problem=result.problem)
+    measured = {
+        name: replace(each, entry=replace(each.entry, served=result.figures))
+        for name, each in measure(
+            report, [], lambda rank: _key(prepared, rank), case.scenario.directory.name
+        ).items()
+    }
+    figures = CaseFigures(measured, report.warnings, report.program.wall_s)
+    return CaseResult(case, total, report, figures)
 
 
 def _run_ranks(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str]:

@@ -8,13 +8,15 @@ found.changes.modules[0]                    # Changed("blocks.*.up", 1868562432,
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from ullage.explain.basis import BasisKind
-from ullage.gate.budget import Allowed, Amount, Budget, allowed_growth
-from ullage.gate.lock import Entry, Key, Peaks
+from ullage.gate.budget import DEFAULT_SHARE, Allowed, Amount, Budget, allowed_growth
+from ullage.gate.lock import Entry, Key, Peaks, ServedFigures
+from ullage.gate.scenario import Serving
 
 # What a change is told of: at least this share of what changed most.
 _TOLD_SHARE = 0.05
@@ -32,9 +34,10 @@ class Judgement:
     """One level compared with one limit.
 
     Attributes:
-        name: of the level: "allocated", "reserved", "used", "headroom" or "growth per step".
+        name: of the level: "allocated", "reserved", "used", "headroom", "growth per step"; of a
+            server "cache tokens" or "good requests", which are counts and no bytes.
         found_bytes: what it is.
-        limit_bytes: what it may be at most; of a headroom at least.
+        limit_bytes: what it may be at most; of a headroom and of counts at least.
     """
 
     rule: Rule
@@ -45,12 +48,18 @@ class Judgement:
     @property
     def is_kept(self) -> bool:
         """Whether the level is within the limit."""
-        if self.name == HEADROOM:
+        if self.name == HEADROOM or self.is_count:
             return self.found_bytes >= self.limit_bytes
         return self.found_bytes <= self.limit_bytes
 
+    @property
+    def is_count(self) -> bool:
+        """Whether it is no number of bytes."""
+        return self.name in (TOKENS, GOOD)
+
 
 HEADROOM, GROWTH = "headroom", "growth per step"
+TOKENS, GOOD = "cache tokens", "good requests"
 
 
 class Changed(NamedTuple):
@@ -123,15 +132,20 @@ def compare(
     budget: Budget,
     tolerance: Amount | None,
     total_bytes: int | None,
+    serving: Serving | None = None,
 ) -> Comparison:
     """Compares the figures of a device with its lock, if it has one, and its budget.
 
     total_bytes: of the device; None where it never runs out.
+    serving: what a server must hold; None: it is none.
     """
     allowed = None if locked is None else allowed_growth(tolerance, locked.peaks)
     judgements = [*_judge_budget(entry, budget, total_bytes)]
     if locked is not None and allowed is not None:
         judgements += _judge_lock(entry, locked, allowed)
+    if serving is not None and entry.served is not None:
+        before = None if locked is None else locked.served
+        judgements += _judge_served(entry.served, before, serving, tolerance)
     return Comparison(
         name, entry, locked, tuple(judgements),
         Changes() if locked is None else find_changes(locked, entry),
@@ -171,6 +185,20 @@ def _judge_lock(entry: Entry, locked: Entry, allowed: Allowed) -> Iterator[Judge
     if entry.growth_bytes is not None and locked.growth_bytes is not None:
         limit = max(locked.growth_bytes, 0) + allowed.allocated_bytes
         yield Judgement(Rule.LOCK, GROWTH, entry.growth_bytes, limit)
+
+
+def _judge_served(
+    served: ServedFigures, locked: ServedFigures | None, serving: Serving, tolerance: Amount | None
+) -> Iterator[Judgement]:
+    """Tokens that the cache lost since the lock, and requests that miss the objective."""
+    needed = math.ceil(round(serving.goodput_frac * served.requests, 6))
+    yield Judgement(Rule.BUDGET, GOOD, served.good_requests, needed)
+    if serving.least_tokens is not None:
+        yield Judgement(Rule.BUDGET, TOKENS, served.cache_tokens, serving.least_tokens)
+    if locked is not None:
+        share = DEFAULT_SHARE if tolerance is None or not tolerance.share else tolerance.share
+        least = locked.cache_tokens - int(share * locked.cache_tokens)
+        yield Judgement(Rule.LOCK, TOKENS, served.cache_tokens, least)
 
 
 def find_changes(before: Entry, after: Entry) -> Changes:

@@ -40,6 +40,7 @@ from ullage.gate.places import (
 )
 from ullage.gate.requests import check_contradictions, check_replay, read_replay
 from ullage.gate.scenario import DISTINCT, GPU, Scenario, expand, variables_in
+from ullage.gate.serving import check_serving, read_serving, serve_words
 from ullage.parsing import show_value
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.rank import choose_ranks
@@ -109,11 +110,12 @@ def _parse_scenario(name: str, table: object, source: Source) -> Scenario:
     replay = read_replay(section)
     if replay is not None:
         check_contradictions(section, table, replay)
+    serving = read_serving(section)
     directory = read_directory(section, root)
     scenario = Scenario(
         name=name,
         line=section.line,
-        command=_command(section),
+        command=_command(section) if serving is None else serve_words(section),
         directory=directory,
         **_device(section),
         python=read_python(section, root),
@@ -124,12 +126,14 @@ def _parse_scenario(name: str, table: object, source: Source) -> Scenario:
         inputs=read_inputs(section),
         timeout_s=read_timeout(section),
         replay=replay,
+        serving=serving,
         **_limits(section),
     )
     section.refuse_rest()
     scenario = _checked(scenario, section)
-    for case in expand(scenario) if replay is not None else ():
+    for case in expand(scenario) if replay is not None or serving is not None else ():
         check_replay(case, section)
+        check_serving(case, section)
     return scenario
 
 
@@ -250,7 +254,8 @@ def _checked(scenario: Scenario, section: Section) -> Scenario:
         scenario = replace(scenario, gpus=matrix.pop(GPU), matrix=matrix)
     replay = scenario.replay
     texts = (*scenario.command, *scenario.env.values(),
-             *((replay.file, replay.users) if replay is not None else ()))  # fmt: skip
+             *((replay.file, replay.users) if replay is not None else ()),
+             scenario.serving.traffic if scenario.serving is not None else "")  # fmt: skip
     used = {name for text in texts for name in variables_in(text)}
     for name in matrix:
         if name not in used:

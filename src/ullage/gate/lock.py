@@ -46,6 +46,14 @@ class Peaks(NamedTuple):
     used_bytes: int
 
 
+class ServedFigures(NamedTuple):
+    """What a server held: tokens of its cache, and requests within the objective, of all."""
+
+    cache_tokens: int
+    good_requests: int
+    requests: int
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """The conditions under which an entry was measured; a text that does not apply is empty.
@@ -81,6 +89,7 @@ class Entry:
         categories: what each owner held when the most was allocated; their sum is that peak.
         modules: likewise, those of some size.
         places: likewise, by file and function.
+        served: of a server, what it held.
         findings: the codes of what `ullage explain` finds, such as UL121.
     """
 
@@ -94,6 +103,7 @@ class Entry:
     modules: Mapping[str, int] = field(default_factory=dict)
     places: Mapping[str, int] = field(default_factory=dict)
     findings: tuple[str, ...] = ()
+    served: ServedFigures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +237,8 @@ def _entry_table(entry: Entry) -> Table:
     table |= {f"peak_{name}": size for name, size in entry.peaks._asdict().items()}
     if entry.growth_bytes is not None:
         table["growth_bytes_per_step"] = entry.growth_bytes
+    if entry.served is not None:
+        table |= entry.served._asdict()
     for name in _SIZES:
         sizes: Mapping[str, int] = getattr(entry, name)
         if sizes:
@@ -265,6 +277,9 @@ def _parse_entry(table: Any, name: str, which: str) -> Entry:  # noqa: ANN401 - 
     peaks = Peaks(*(take_size(f"peak_{field}") for field in Peaks._fields))
     moment = take("peak_at", str, "")
     growth = take("growth_bytes_per_step", int, 0) if "growth_bytes_per_step" in rest else None
+    served = None
+    if ServedFigures._fields[0] in rest:
+        served = ServedFigures(*(take_size(field) for field in ServedFigures._fields))
     sizes = {table_name: take(table_name, dict, {}) for table_name in _SIZES}
     _refuse_rest(rest, name, which)
     _check_members(lists, str, name, which)
@@ -276,7 +291,7 @@ def _parse_entry(table: Any, name: str, which: str) -> Entry:  # noqa: ANN401 - 
             _size(size, name, f"{table_name}.{owner} of {which}")
     return Entry(
         key, peaks, BasisKind(basis), tuple(lists["assumed"]), moment, growth,
-        findings=tuple(lists["findings"]), **sizes,
+        findings=tuple(lists["findings"]), served=served, **sizes,
     )  # fmt: skip
 
 

@@ -23,6 +23,8 @@ Table: TypeAlias = "Mapping[str, Plain | Table]"
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WIDTH = 100
+# Whole numbers that are no bytes.
+_COUNTS = frozenset({"version", "cache_tokens", "good_requests", "requests"})
 
 
 def render_toml(document: Table, header: Sequence[str] = ()) -> str:
@@ -47,7 +49,8 @@ def _table_lines(path: tuple[str, ...], table: Table) -> Iterator[str]:
 def _value_lines(key: str, value: Plain) -> Iterator[str]:
     if isinstance(value, int):
         # A size in words, for whoever reads the difference in a review.
-        words = f"  # {format_bytes(value, 2)}" if abs(value) >= KIB else ""
+        is_size = abs(value) >= KIB and key not in _COUNTS
+        words = f"  # {format_bytes(value, 2)}" if is_size else ""
         yield f"{_key(key)} = {value}{words}"
         return
     if isinstance(value, str):

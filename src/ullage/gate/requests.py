@@ -101,9 +101,10 @@ def check_contradictions(section: Section, table: dict[str, Any], replay: Replay
 
 def check_replay(case: Case, section: Section) -> None:
     """Reads the requests of a case, and refuses those that cannot be sent."""
-    inner, replay = section.inner(REQUESTS), case.replay
+    replay = case.replay
     if replay is None:
         return
+    inner = section.inner(REQUESTS)
     if not replay.users.isdecimal() or int(replay.users) < 1:
         example = "expected how many run at once, or a variable of the matrix, such as {users}"
         raise inner.error("concurrency", f"is {replay.users!r}; {example}")

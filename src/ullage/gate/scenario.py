@@ -57,6 +57,28 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
+class Serving:
+    """The traffic of a server, and what it must hold.
+
+    Attributes:
+        traffic: a file or a generator; it may hold variables of the matrix.
+        slo: the objective, such as "ttft=1s,tpot=50ms"; None: every request must be answered.
+        goodput_frac: the share of all requests that must meet it.
+        least_tokens: that the cache must have; None: no limit but the lock's.
+    """
+
+    traffic: str
+    slo: str | None = None
+    goodput_frac: float = 0.99
+    least_tokens: int | None = None
+
+    def describe(self, command: str) -> str:
+        """The command in the lock: "vllm serve MODEL < trace.csv"."""
+        objective = "" if self.slo is None else f", {self.slo}"
+        return f"{command} < {self.traffic}{objective}"
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """A program, how it is run, and its memory budget.
 
@@ -73,6 +95,7 @@ class Scenario:
         matrix: the values of each variable.
         inputs: files that the result depends on, besides those that Python reads.
         replay: the requests that are sent to it, if any.
+        serving: its traffic, where it is an engine that is served in virtual time.
         timeout_s: how long a case may run before it is ended.
         tolerance: the allowed increase of a peak over the lock; None: the default.
     """
@@ -99,6 +122,7 @@ class Scenario:
     matrix: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     replay: Replay | None = None
+    serving: Serving | None = None
     budget: Budget = NO_BUDGET
     tolerance: Amount | None = None
     timeout_s: float = 30 * 60
@@ -114,11 +138,14 @@ class Case:
     command: tuple[str, ...]
     env: Mapping[str, str]
     replay: Replay | None = None
+    serving: Serving | None = None
 
     @property
     def text(self) -> str:
         """The command, as it is written in the lock."""
         command = shlex.join(self.command)
+        if self.serving is not None:
+            return self.serving.describe(command)
         return command if self.replay is None else self.replay.describe(command)
 
 
@@ -142,6 +169,11 @@ def expand(scenario: Scenario) -> tuple[Case, ...]:
                 replay=None
                 if scenario.replay is None
                 else scenario.replay.filled_in(values_by_name),
+                serving=None
+                if scenario.serving is None
+                else replace(
+                    scenario.serving, traffic=fill_in(scenario.serving.traffic, values_by_name)
+                ),
             )
         )
     return tuple(cases)

@@ -97,6 +97,7 @@ def judge(
     warnings: tuple[str, ...] = (),
     output: str = "",
     wall_s: float = 0.0,
+    problem: str = "",
 ) -> Judged:
     """Judges a case.
 
@@ -108,6 +109,7 @@ def judge(
         locked: every entry of the lock.
         total_bytes: of a device; None where it never runs out.
         warnings, output, wall_s: of the run.
+        problem: why a server did not start; "": it did, or it is none.
     """
     figures = {entry_name(name, which): figure for which, figure in measured.items()}
     comparisons = tuple(
@@ -118,10 +120,13 @@ def judge(
             budget=scenario.budget,
             tolerance=scenario.tolerance,
             total_bytes=total_bytes,
+            serving=scenario.serving,
         )
         for entry, figure in figures.items()
     )
     state, reason = _find_state(report, comparisons)
+    if problem:
+        state, reason = State.FAILED, problem
     return Judged(
         name,
         scenario,
@@ -133,7 +138,7 @@ def judge(
         warnings=warnings,
         output=output,
         wall_s=wall_s,
-        is_kept=report is None,
+        is_kept=report is None and not problem,
     )
 
 

@@ -19,7 +19,7 @@ from ullage.errors import SpecError
 from ullage.models.builtin import find_model, load_models
 from ullage.models.config import COUNTED, FILE_NAME, Config, read_config
 
-__all__ = ["Found", "find_config"]
+__all__ = ["Found", "find_config", "find_here"]
 
 _REPOSITORY: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _COUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMBTkmbt])")
@@ -59,6 +59,24 @@ def find_config(model: str) -> Found:
         return _from_hub(model)
     match = find_model(model)
     return Found(match.config, match.source)
+
+
+def find_here(model: str) -> Found | None:
+    """The configuration of a model as far as this machine has it, without the network: a file, a
+    built-in model by its name, its source or the end of its path, or one in the hub's cache.
+    """
+    if Path(model).exists():
+        try:
+            return Found(read_config(model), "")
+        except SpecError:
+            return None
+    end = model.rstrip("/").rpartition("/")[2].lower()
+    names = {end, end.removesuffix("-instruct"), model.lower()}
+    for name, built_in in load_models().items():
+        if names & {name.lower(), built_in.source.lower()}:
+            return Found(built_in.config, built_in.source)
+    cached = _cached(model) if _REPOSITORY.fullmatch(model) else None
+    return None if cached is None else Found(Config(model, read_config(cached).fields), model)
 
 
 def _from_hub(repository: str) -> Found:

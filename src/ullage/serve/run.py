@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Loaded", "Served", "check_command", "parse_loads", "serve", "tensor_parallel"]
 
 _PROGRAM: Final = Path(__file__).parent / "vllm" / "entrance.py"
+ENTRANCE: Final = _PROGRAM
 _COMMAND: Final = ("vllm", "serve")
 _MAX_LOAD: Final = 1000
 # vLLM shares layers among processes; one process is what runs here.

@@ -39,7 +39,7 @@ from ullage.models.layers import Attention as Layer
 from ullage.models.layers import Encoder, Latent, Model, Part, Weight
 from ullage.models.layers import Layer as AnyLayer
 
-__all__ = ["ServingTime", "time_serving"]
+__all__ = ["ServingTime", "step_interval", "time_serving"]
 
 # The precision in which an engine multiplies weights of a format; else 16 bits.
 _COMPUTED: Final = {"fp8": "float8_e4m3fn", "fp8-block": "float8_e4m3fn", "int8": "int8"}
@@ -121,6 +121,26 @@ def time_serving(
         prefill.interval, decode.interval, plan.context, users, plan.context,
         plan.tensor_parallel, gpu_hour, tuple(basis),
     )  # fmt: skip
+
+
+def step_interval(
+    config: Config, plan: ServingPlan, tokens: int, requests: int, context: int
+) -> Interval:
+    """The time of one step, as of `time_serving`.
+
+    Args:
+        tokens: in the step.
+        requests: in the step; as many as tokens where each gets one.
+        context: tokens that each request has at its end.
+
+    Raises:
+        SpecError: as of `time_serving`.
+    """
+    if not isinstance(plan.gpu, Gpu):
+        raise SpecError("time: on which GPU? name one of `ullage gpus` that has rates")
+    form = find_format(config) if plan.weights == "auto" else plan.weights
+    kernels = _Kernels(plan.gpu, read_model(config), form, plan, Interconnect())
+    return kernels.step(tokens, requests, context).interval
 
 
 def _assumptions(plan: ServingPlan, form: str) -> Iterator[str]:

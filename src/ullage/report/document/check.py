@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ullage.gate.compare import Changed, Comparison
+from ullage.gate.compare import Changed, Comparison, Judgement
 from ullage.gate.lock import Entry
 from ullage.gate.reasons import name_place
 from ullage.gate.verdicts import Judged, exit_code_of
@@ -58,8 +58,7 @@ def _device(view: CheckView, judged: Judged, comparison: Comparison) -> Document
             {
                 "rule": judgement.rule.value,
                 "level": judgement.name,
-                "found_bytes": judgement.found_bytes,
-                "limit_bytes": judgement.limit_bytes,
+                **_sides(judgement),
                 "is_kept": judgement.is_kept,
             }
             for judgement in comparison.judgements
@@ -72,6 +71,12 @@ def _device(view: CheckView, judged: Judged, comparison: Comparison) -> Document
         ],
         "reasons": list(view.reasons(judged, comparison)) if _is_changed(comparison) else [],
     }
+
+
+def _sides(judgement: Judgement) -> Document:
+    """What was found, and the limit: bytes, or a server's counts."""
+    end = "" if judgement.is_count else "_bytes"
+    return {f"found{end}": judgement.found_bytes, f"limit{end}": judgement.limit_bytes}
 
 
 def _is_changed(comparison: Comparison) -> bool:
@@ -91,6 +96,7 @@ def entry_document(entry: Entry) -> Document:
         "categories": dict(entry.categories),
         "modules": dict(entry.modules),
         "places": dict(entry.places),
+        "served": None if entry.served is None else entry.served._asdict(),
     }
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ullage.explain.compare.changes import signed
-from ullage.gate.compare import HEADROOM, Changed, Comparison, Judgement, Rule
+from ullage.gate.compare import HEADROOM, TOKENS, Changed, Comparison, Judgement, Rule
 from ullage.gate.figures import OUTSIDE
 from ullage.gate.reasons import name_place
 from ullage.gate.verdicts import Judged, State, exit_code_of
@@ -72,6 +72,8 @@ def case_line(judged: Judged) -> str:
 
 def describe(judgement: Judgement) -> str:
     """Describes a level that exceeds its limit."""
+    if judgement.is_count:
+        return _describe_count(judgement)
     taken, limit = (format_bytes(size, 2) for size in (judgement.found_bytes,
                                                        judgement.limit_bytes))  # fmt: skip
     which = "the budget" if judgement.rule is Rule.BUDGET else "the lock"
@@ -79,6 +81,15 @@ def describe(judgement: Judgement) -> str:
         return f"{taken} left, and {which} asks for {limit}"
     over = format_bytes(judgement.found_bytes - judgement.limit_bytes, 2)
     return f"{judgement.name} {taken}, {over} more than {which} allows"
+
+
+def _describe_count(judgement: Judgement) -> str:
+    """Describes a server that holds less than it must."""
+    count, limit = judgement.found_bytes, judgement.limit_bytes
+    which = "budget" if judgement.rule is Rule.BUDGET else "lock"
+    if judgement.name == TOKENS:
+        return f"cache of {count:,} tokens, {limit - count:,} fewer than the {which} asks for"
+    return f"{count:,} requests within the objective, and the {which} asks for {limit:,}"
 
 
 def update_command(judged: Judged) -> str:

@@ -1,0 +1,175 @@
+"""Searches the smallest server that holds an objective for some traffic: `ullage serve --search`
+and `ullage.search_server`.
+
+    plan = ullage.search_server(["vllm", "serve", "llama-3.1-8b"], "azure-conv:rate=4,duration=10m",
+                                slo="ttft=1s,tpot=50ms", gpus=["l4", "l40s", "h100-80gb"])
+    plan.best.words
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ullage.serve.search.candidate import Candidate
+    from ullage.serve.search.search import Order, Run, Searched, Server
+    from ullage.serve.search.worth import Worth
+    from ullage.serve.tiers import Tiers
+
+__all__ = ["GPUS", "SearchedServer", "search_server"]
+
+GPUS = ("l4", "l40s", "a100-80gb", "h100-80gb", "h200", "b200")
+"""Those that are searched where none is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedServer:
+    """A finished search.
+
+    Attributes:
+        searched: the servers that were run, and what the closed forms said of the others.
+        worths: what each flag of the server that holds is worth; empty where none does.
+        capacity: how many times the traffic's rate it holds by the forecast; None: none holds.
+        tiers: how large a cache of prefixes must be; None: no prompts are alike.
+    """
+
+    searched: Searched
+    worths: tuple[Worth, ...]
+    capacity: float | None
+    tiers: Tiers | None
+
+    @property
+    def best(self) -> Server | None:
+        """The smallest server that was run and holds the objective."""
+        return self.searched.best
+
+    @property
+    def exit_code(self) -> int:
+        """0: one holds the objective; 1: none of those that were run."""
+        return 0 if self.best is not None else 1
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document, schema "ullage.search/1"."""
+        from ullage.report.document.search import search_document
+
+        return search_document(self.searched, self.worths, self.capacity, self.tiers)
+
+    def text(self, width: int = 80) -> str:
+        """The report for people, without colour."""
+        from ullage.report.text.search import render_search
+
+        return render_search((self.searched, self.worths, self.capacity, self.tiers), width)
+
+
+def search_server(
+    command: Sequence[str],
+    traffic: str,
+    *,
+    slo: str,
+    gpus: Sequence[str] = GPUS,
+    python: str | os.PathLike[str] | None = None,
+    target: float = 0.99,
+    allow: Sequence[str] = (),
+    on_progress: Callable[[str], None] | None = None,
+    run: Callable[[Candidate, tuple[str, ...]], Run] | None = None,
+) -> SearchedServer:
+    """Searches the smallest GPU, their number and the flags; each claim is a run's.
+
+    Args:
+        command: `vllm serve MODEL ...`; flags that it has stay as they are.
+        traffic: as for `ullage.serve_traffic`.
+        slo: the objective, such as "ttft=1s,tpot=50ms".
+        gpus: of the catalogue.
+        python: the interpreter of an environment with the engine.
+        target: the share of all requests that must meet the objective.
+        allow: what may change the model's numbers: "fp8-cache", "fp8-weights".
+        on_progress: called with a line for each GPU and each run.
+        run: what runs a command; None: `ullage.serve_traffic`.
+
+    Raises:
+        SpecError: the command, the traffic or the objective is not possible.
+    """
+    from ullage.estimate.serving.kv_cache import token_bytes
+    from ullage.models.architecture import read_model
+    from ullage.serve.search.bounds import Bounds
+    from ullage.serve.search.search import search_server as search
+    from ullage.serve.search.worth import find_capacity, find_worths
+    from ullage.serve.tiers import size_tiers
+
+    order = _order(command, traffic, slo, gpus, target=target, allow=allow)
+    runner = run or _runner(order, None if python is None else os.fspath(python), on_progress)
+    searched = search(order, runner, on_progress)
+    worths: tuple[Worth, ...] = ()
+    capacity = None
+    if searched.best is not None:
+        bounds = Bounds(order.config, order.traffic, order.slo)
+        worths = find_worths(bounds, searched.best.candidate, order)
+        capacity = find_capacity(bounds, searched.best.candidate, order)
+    each = sum(token_bytes(layer) for layer in read_model(order.config).layers)
+    tiers = size_tiers(order.traffic, each) if len(order.traffic.block_hashes) else None
+    return SearchedServer(searched, worths, capacity, tiers)
+
+
+def _order(
+    command: Sequence[str],
+    traffic: str,
+    slo: str,
+    gpus: Sequence[str],
+    *,
+    target: float,
+    allow: Sequence[str],
+) -> Order:
+    """The order, checked."""
+    from ullage.errors import SpecError
+    from ullage.gpus import find_gpu
+    from ullage.models.find import find_config
+    from ullage.serve.run import check_command
+    from ullage.serve.search.candidate import ALLOWED
+    from ullage.serve.search.search import Order
+    from ullage.serve.slo import parse_slo
+    from ullage.serve.traffic import load_traffic
+
+    if not 0 < target <= 1:
+        raise SpecError(f"target={target}: found no share; expected above 0, at most 1")
+    for name in allow:
+        if name not in ALLOWED:
+            raise SpecError(f"allow: found {name!r}; expected any of {', '.join(ALLOWED)}")
+    requests = load_traffic(traffic)
+    if not len(requests):
+        raise SpecError(f"traffic {traffic!r} has no requests")
+    return Order(
+        tuple(command), find_config(check_command(command)).config, requests, parse_slo(slo),
+        tuple(find_gpu(name) for name in gpus), target, allowed=tuple(allow),
+    )  # fmt: skip
+
+
+def _runner(
+    order: Order, python: str | None, on_progress: Callable[[str], None] | None
+) -> Callable[[Candidate, tuple[str, ...]], Run]:
+    """Runs commands with the engine on the phantom."""
+    from ullage.errors import EnvironmentProblem
+    from ullage.serve.measures import measure
+    from ullage.serve.run import serve
+    from ullage.serve.search.search import Run
+
+    def run(candidate: Candidate, words: tuple[str, ...]) -> Run:
+        if on_progress is not None:
+            on_progress(f"run on {candidate.num_gpus} x {candidate.gpu.slug}: {' '.join(words)}")
+        try:
+            served = serve(
+                words, order.traffic, gpu=candidate.gpu.slug, python=python, stdout_to_stderr=True
+            )
+        except EnvironmentProblem as error:
+            return Run(0.0, 0, problem=str(error))
+        outcome = served.outcome
+        measures = measure(outcome, order.slo)
+        return Run(
+            measures.classes[0].goodput_frac or 0.0, outcome.engine.kv_cache_tokens,
+            measures.num_preemptions, outcome.num_stuck, len(outcome.rejected),
+        )  # fmt: skip
+
+    return run

@@ -1,0 +1,49 @@
+"""`ullage explain` and `ullage diff` of a server's logs, or of saved pages of its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from ullage.api.servers.server_log import is_server_file
+from ullage.cli.output import UNWRITABLE, Output, write_result
+
+__all__ = ["is_server_file", "show_server", "show_server_diff"]
+
+
+def show_server(file: Path, output: Output, *, unfit: Mapping[str, object]) -> int:
+    """Explains a log; the exit code is 1 where the server did not start.
+
+    unfit: the values of options that are for snapshots alone, by name.
+    """
+    for name, value in unfit.items():
+        if value:
+            raise click.UsageError(f"{name} is for a memory snapshot; {str(file)!r} is a log")
+    from ullage.api.servers.server_log import explain_server
+    from ullage.report.text.server_log import print_server, server_line
+
+    server = explain_server(file)
+    view = (server.start, server.levers)
+    is_written = write_result(
+        output, lambda: server.document, lambda: output.show(view, server_line, print_server), []
+    )
+    return server.exit_code if is_written else UNWRITABLE
+
+
+def show_server_diff(before: Path, after: Path, output: Output, *, html: Path | None) -> int:
+    """Compares two logs."""
+    if html is not None:
+        raise click.UsageError("--html is for two memory snapshots; these are logs of servers")
+    from ullage.api.servers.server_log import diff_servers
+    from ullage.report.text.server_log import print_server_diff, server_diff_line
+
+    diff = diff_servers(before, after)
+    is_written = write_result(
+        output,
+        lambda: diff.document,
+        lambda: output.show(diff.change, server_diff_line, print_server_diff),
+        [],
+    )
+    return 0 if is_written else UNWRITABLE

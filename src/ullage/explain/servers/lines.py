@@ -1,0 +1,57 @@
+"""Figures in lines of a log: the first match of a table of patterns, cleaned of colours."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from ullage.units import GIB, MIB
+
+__all__ = ["clean", "first", "number", "options_of_call", "options_of_dict", "size"]
+
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# 80 MiB of log is a day of a busy server; its start is at its beginning.
+MOST_CHARS: Final = 80 * MIB
+_PAIR: Final = re.compile(r"(\w+)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^,()\s]+)")
+
+
+def clean(text: str) -> str:
+    """The text without colours."""
+    return _COLOUR.sub("", text[:MOST_CHARS])
+
+
+def first(pattern: str, text: str) -> re.Match[str] | None:
+    """The first match, across lines where the pattern says so."""
+    return re.search(pattern, text)
+
+
+def number(text: str) -> int:
+    """A whole number with commas: "461,712"."""
+    return int(text.replace(",", ""))
+
+
+def size(text: str, unit: int = GIB) -> int:
+    """Bytes of a number in GiB, or in another unit."""
+    return round(float(text.replace(",", "")) * unit)
+
+
+def options_of_dict(text: str) -> Mapping[str, str]:
+    """The fields of a printed dict; empty where it is none, or was cut off."""
+    try:
+        fields = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return dict(_entries(text))
+    return {str(name): str(value) for name, value in fields.items()} if fields else {}
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    """The plain entries of a dict that holds more than literals."""
+    for name, value in re.findall(r"'(\w+)': ('[^']*'|-?[\w.]+)", text):
+        yield name, value.strip("'")
+
+
+def options_of_call(text: str) -> Mapping[str, str]:
+    """The fields of a printed call: "ServerArgs(model_path='m', tp_size=2)"."""
+    return {name: value.strip("'\"") for name, value in _PAIR.findall(text)}

@@ -1,0 +1,113 @@
+"""Reads the start-up log of SGLang, 0.3 to 0.5.
+
+start = read_sglang(text)
+start.tokens, start.free_at_end_bytes
+
+SGLang writes GB and divides by 2^30. The model of a draft (speculative decoding) is loaded after
+the model itself; its lines look the same, so of each figure the first counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from ullage.explain.servers.failures import find_failure
+from ullage.explain.servers.lines import first, number, options_of_call, size
+from ullage.explain.servers.start import ServerStart
+from ullage.units import GIB
+
+__all__ = ["is_sglang", "read_sglang"]
+
+_GB: Final = r"(-?[\d.]+) ?GB"
+_MARKS: Final = ("Load weight begin", "Load weight end", "max_total_num_tokens=", "sglang",
+                 "KV Cache is allocated", "mem_fraction_static")  # fmt: skip
+_GRAPH_END: Final = r"Capture (?:[\w ]+ )?(?:cuda|CUDA) graph end\."
+
+
+def is_sglang(text: str) -> bool:
+    """Whether a text is a log of SGLang."""
+    return any(mark in text for mark in _MARKS)
+
+
+def read_sglang(text: str) -> ServerStart:
+    """What the log says."""
+    fields: dict[str, Any] = {
+        "free_bytes": _size(rf"Load weight begin\. avail mem={_GB}", text),
+        "weights_bytes": _size(rf"Load weight end\..*?\bmem usage={_GB}", text),
+        "graph_bytes": _graphs(text),
+        "free_at_end_bytes": _size(rf"available_gpu_mem={_GB}", text),
+        "state_bytes": _states(text),
+        "cache_bytes": _cache(text),
+        "version": _text(r"sglang(?:==| |-)v?(\d+\.\d+\.\w+)", text),
+    }
+    match = first(r"max_total_num_tokens=(\d+)", text) or first(r"#tokens: (\d+)", text)
+    fields["tokens"] = None if match is None else number(match[1])
+    match = first(r"context_len=(\d+)", text)
+    fields["max_model_len"] = None if match is None else number(match[1])
+    options = _options(text)
+    share = options.get("mem_fraction_static")
+    start = ServerStart(
+        engine="sglang", options=options, model=options.get("model_path"),
+        share=float(share) if share not in (None, "None") else None, grain_bytes=GIB // 100,
+        is_ready="The server is fired up and ready to roll" in text, **_completed(fields),
+    )  # fmt: skip
+    return start if start.is_ready else replace(start, failure=find_failure(start, text))
+
+
+def _completed(fields: dict[str, Any]) -> dict[str, Any]:
+    """The device as far as the log shows it: what was free before the weights."""
+    fields["total_bytes"] = fields["free_bytes"]
+    if fields["weights_bytes"] is None or not fields["tokens"]:
+        return fields
+    length = fields["max_model_len"]
+    fields["concurrency"] = fields["tokens"] / length if length else None
+    return fields
+
+
+def _size(pattern: str, text: str) -> int | None:
+    match = first(pattern, text)
+    return None if match is None else size(match[1])
+
+
+def _text(pattern: str, text: str) -> str | None:
+    match = first(pattern, text)
+    return None if match is None else match[1]
+
+
+def _cache(text: str) -> int | None:
+    """Keys and values: together, or one beside the other; with sliding windows both pools."""
+    match = first(rf"KV Cache is allocated\..*?K size: {_GB}, V size: {_GB}", text)
+    if match is not None:
+        return size(match[1]) + size(match[2])
+    return _size(rf"KV Cache is allocated\..*?KV size: {_GB}", text) or _size(
+        rf"SWAKVPool mem usage: {_GB}", text
+    )
+
+
+def _states(text: str) -> int | None:
+    match = first(rf"Mamba Cache is allocated.*?conv_state(?: size)?:? ?{_GB},"
+                  rf"\s*ssm_state(?: size)?:? ?{_GB}", text)  # fmt: skip
+    return None if match is None else size(match[1]) + size(match[2])
+
+
+def _graphs(text: str) -> int | None:
+    """All captures of the first rank: of decoding, and of prompts where those are captured."""
+    sizes: dict[str, int] = {}
+    for match in re.finditer(rf"Capture ([\w ]*?)\s*(?:cuda|CUDA) graph end\..*?mem usage={_GB}",
+                             text):  # fmt: skip
+        sizes.setdefault(match[1], size(match[2]))
+    return sum(sizes.values()) if sizes else None
+
+
+def _options(text: str) -> Mapping[str, str]:
+    match = first(r"server_args=ServerArgs\((.*)\)", text)
+    options = dict(options_of_call(match[1])) if match is not None else {}
+    for name in ("chunked_prefill_size", "max_prefill_tokens", "max_running_requests",
+                 "mem_fraction_static"):  # fmt: skip
+        match = first(rf"\b{name}=([\d.]+)", text)
+        if match is not None:
+            options.setdefault(name, match[1])
+    return options

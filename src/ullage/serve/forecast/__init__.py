@@ -1,0 +1,1 @@
+"""Forecasts what a server's cache does to requests, without the engine: counts of blocks alone."""

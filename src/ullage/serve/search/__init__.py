@@ -1,0 +1,1 @@
+"""The smallest server that holds an objective for some traffic, proved by a run of its command."""

@@ -1,0 +1,213 @@
+"""Start-up logs and metrics of servers: read, explained, compared.
+
+server_logs/ has what benchmarks/serving/start_logs.py printed: vLLM 0.32 on the phantom.
+server_words/ has the words of other releases, with figures of our own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+import ullage
+from ullage.errors import SpecError
+from ullage.explain.servers.differences import NOT_PRINTED, ROUNDING, compare_starts
+from ullage.explain.servers.levers import ESTIMATED, find_levers
+from ullage.explain.servers.reader import read_server, read_start
+from ullage.explain.servers.start import ServerStart
+from ullage.models.builtin import find_model
+from ullage.units import GIB
+
+LOGS = Path(__file__).parent / "server_logs"
+WORDS = Path(__file__).parent / "server_words"
+READY = sorted(path.stem for path in LOGS.glob("*.log") if path.stem not in {"long", "none"})
+
+V0 = (WORDS / "vllm-0.6.log").read_text(encoding="utf-8")
+V0_LATER = (WORDS / "vllm-0.7.log").read_text(encoding="utf-8")
+V1 = (WORDS / "vllm-0.10.log").read_text(encoding="utf-8")
+V1_GRAPHS = (WORDS / "vllm-0.29.log").read_text(encoding="utf-8")
+SGLANG = (WORDS / "sglang.log").read_text(encoding="utf-8")
+SGLANG_HYBRID = (WORDS / "sglang-hybrid.log").read_text(encoding="utf-8")
+
+
+FAILURES = {
+    "busy": "vllm\nValueError: Free memory on device cuda:0 (3.25/24.00 GiB) on startup is less "
+    "than desired GPU memory utilization (0.9, 21.6 GiB).",
+    "short": "INFO model_runner.py:1] Loading model weights took 5.00 GB\nValueError: The model's "
+    "max seq len (4096) is larger than the maximum number of tokens that can be stored in KV cache "
+    "(3664).",
+    "pool": "Load weight end. type=M, avail mem=1.00 GB, mem usage=20.00 GB.\nRuntimeError: Not "
+    "enough memory. Please try to increase --mem-fraction-static.",
+    "step": "INFO vllm\nModel loading took 20.00 GiB memory\ntorch.OutOfMemoryError: CUDA out of "
+    "memory. Tried to allocate 1.16 GiB.",
+    "cut": "INFO vllm\nModel loading took 20.00 GiB memory\n",
+}
+
+
+def read(text: str) -> ServerStart:
+    start = read_start(text)
+    assert start is not None
+    return start
+
+
+def test_a_real_start_is_read_to_the_last_part() -> None:
+    start = read_server(LOGS / "base.log")
+    assert (start.engine, start.version, start.tokens) == ("vllm", "0.32.0", 208_720)
+    assert start.max_model_len == 8192 and start.concurrency == 25.48
+    parts = {part.name: part.bytes for part in start.parts}
+    assert sum(parts.values()) == start.total_bytes == round(44.39 * GIB)
+    assert parts["weights"] == 15 * GIB
+    assert abs(parts[NOT_PRINTED]) <= 3 * start.grain_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (V0, {"version": "0.6.4", "weights_bytes": 14 * GIB, "activation_bytes": 2 * GIB,
+              "outside_bytes": GIB // 2, "num_blocks": 2611, "tokens": 2611 * 16, "share": 0.9}),
+        (V0_LATER, {"asked_bytes": 72 * GIB, "cache_bytes": 55 * GIB, "tokens": 28160 * 16,
+                    "weights_bytes": 15 * GIB, "graph_bytes": round(0.3 * GIB)}),
+        (V1, {"version": "0.10.2", "tokens": 229_376, "outside_bytes": round(0.56 * GIB),
+              "graph_bytes": round(0.6 * GIB), "is_compile_cold": True,
+              "spare_bytes": 14711521280}),
+        (V1_GRAPHS, {"tokens": 24_576, "outside_bytes": round(0.4 * GIB), "is_compile_cold": False,
+                     "graph_estimate_bytes": round(1.5 * GIB), "graph_bytes": round(1.2 * GIB)}),
+        (SGLANG, {"engine": "sglang", "tokens": 442_368, "cache_bytes": 54 * GIB, "share": 0.88,
+                  "graph_bytes": round(0.9 * GIB), "free_at_end_bytes": round(7.3 * GIB),
+                  "model": "m/8b"}),
+        (SGLANG_HYBRID, {"state_bytes": round(0.12 * GIB) + round(3.08 * GIB),
+                         "cache_bytes": 4 * GIB, "graph_bytes": round(0.75 * GIB)}),
+    ],
+    ids=["0.6", "0.7", "0.10", "0.29", "sglang", "sglang-hybrid"],
+)  # fmt: skip
+def test_each_release_says_it_in_its_own_words(text: str, expected: dict[str, object]) -> None:
+    start = read(text)
+    assert {name: getattr(start, name) for name in expected} == {
+        name: pytest.approx(value, abs=2) if isinstance(value, int) else value
+        for name, value in expected.items()
+    }
+    assert start.is_ready and start.failure is None
+
+
+@pytest.mark.parametrize("text", [V0, V0_LATER, V1, V1_GRAPHS, SGLANG, SGLANG_HYBRID])
+def test_parts_add_up_to_the_device(text: str) -> None:
+    start = read(text)
+    assert sum(max(0, part.bytes) for part in start.parts) == pytest.approx(
+        start.total_bytes, abs=3 * start.grain_bytes
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "remedy"),
+    [
+        ("long", "131,072 tokens needs 16.00 GiB", "--max-model-len 92320"),
+        ("none", "nothing is left for the cache: 2.05 GiB are missing",
+         "a higher --gpu-memory-utilization"),
+    ],
+)  # fmt: skip
+def test_a_real_start_that_fails_is_explained(name: str, what: str, remedy: str) -> None:
+    server = ullage.explain_server(LOGS / f"{name}.log")
+    assert server.start.failure is not None and server.exit_code == 1
+    assert what in server.start.failure.what
+    assert server.start.failure.remedies[0] == remedy or remedy in server.start.failure.remedies[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("busy", "20.75 GiB of the device's 24.00 GiB"),
+        ("short", "holds 3,664 tokens, and one request may have 4,096"),
+        ("pool", "nothing is left for the cache"),
+        ("step", "out of memory while trying a step"),
+        ("cut", "breaks off after the weights"),
+    ],
+)
+def test_failures_are_told_by_the_engines_own_figures(name: str, what: str) -> None:
+    failure = read(FAILURES[name]).failure
+    assert failure is not None
+    assert what in failure.what
+
+
+def test_a_log_of_nothing_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.log"
+    path.write_text("hello\n")
+    with pytest.raises(SpecError, match="no log of a server"):
+        read_server(path)
+
+
+def test_a_share_more_gives_its_bytes_in_tokens() -> None:
+    start = read_server(LOGS / "base.log")
+    levers = {lever.change.split()[0]: lever for lever in find_levers(start)}
+    share = levers["--gpu-memory-utilization"]
+    assert share.gain_bytes == round(0.03 * start.total_bytes)
+    assert share.gain_tokens == pytest.approx(share.gain_bytes / 131072, rel=1e-3)
+    assert levers["--kv-cache-dtype"].gain_tokens == start.tokens
+    tokens = [lever.gain_tokens for lever in find_levers(start)]
+    assert tokens == sorted(tokens, reverse=True)
+
+
+def test_a_smaller_step_is_counted_with_the_models_configuration() -> None:
+    start = read_server(LOGS / "batched16k.log")
+    config = find_model("llama-3.1-8b").config
+    lever = next(
+        lever for lever in find_levers(start, config)
+        if lever.change == "--max-num-batched-tokens 4096"
+    )  # fmt: skip
+    assert lever.basis == ESTIMATED
+    # From 16,384 to 2,048 the engine itself gained 12,096 tokens; to 4,096 it is somewhat less.
+    assert 0.5 * 12_096 < lever.gain_tokens <= 12_096
+
+
+def test_fp8_is_no_lever_where_it_is_on() -> None:
+    changes = [lever.change for lever in find_levers(read_server(LOGS / "fp8kv.log"))]
+    assert not any(change.startswith("--kv-cache-dtype") for change in changes)
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.permutations(READY, 2)))
+def test_of_any_two_real_starts_95_percent_has_a_name(before: str, after: str) -> None:
+    change = compare_starts(read_server(LOGS / f"{before}.log"), read_server(LOGS / f"{after}.log"))
+    assert sum(cause.tokens for cause in change.causes) == pytest.approx(change.tokens, abs=8)
+    if abs(change.tokens) > 500:  # less than what rounding alone may be
+        assert change.named_frac >= 0.95
+
+
+def test_the_flag_that_took_the_tokens_is_named() -> None:
+    change = ullage.diff_servers(LOGS / "base.log", LOGS / "util85.log").change
+    assert change.causes[0].why == "gpu_memory_utilization 0.92 -> 0.85"
+    assert change.causes[0].tokens == pytest.approx(change.tokens, rel=0.01)
+
+
+def test_what_no_option_explains_is_said_to_have_no_reason() -> None:
+    before = read(V1_GRAPHS)
+    after = read(V1_GRAPHS.replace("9.40 GiB for consumed", "10.40 GiB for consumed").replace(
+        "Available KV cache memory: 3.00", "Available KV cache memory: 2.00").replace(
+        "24,576 tokens", "16,384 tokens"))  # fmt: skip
+    change = compare_starts(before, after)
+    assert change.causes[0].part == "outside PyTorch" and change.causes[0].why == ""
+    assert change.named_frac < 0.05
+
+
+def test_a_version_takes_tokens_where_no_flag_did() -> None:
+    after = V1.replace("v0.10.2", "v0.11.0").replace("1.40 GiB", "2.40 GiB").replace(
+        "memory: 10.50", "memory: 9.50").replace("229,376", "207,531")  # fmt: skip
+    change = compare_starts(read(V1), read(after))
+    assert change.causes[0].why == "vLLM 0.10.2 -> 0.11.0"
+    assert {cause.why for cause in change.causes[1:]} <= {ROUNDING}
+
+
+def test_metrics_tell_cache_and_pressure() -> None:
+    page = """# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",cache_dtype="auto",gpu_memory_utilization="0.92",\
+kv_cache_max_concurrency="4.0",kv_cache_size_tokens="32768",num_gpu_blocks="2048"} 1.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.75
+vllm:num_requests_running{engine="0",model_name="m"} 12.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 3.0
+vllm:num_preemptions_total{engine="0",model_name="m"} 41.0
+vllm:prefix_cache_queries_total{engine="0",model_name="m"} 1000.0
+vllm:prefix_cache_hits_total{engine="0",model_name="m"} 250.0
+"""
+    start = read(page)
+    assert (start.tokens, start.max_model_len, start.share) == (32768, 8192, 0.92)
+    assert start.load == (0.75, 12, 3, 41, 0.25)
