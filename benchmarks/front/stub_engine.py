@@ -33,6 +33,7 @@ class StubEngine:
 
     model: EngineModel
     queues: dict[int, asyncio.Queue[int]] = field(default_factory=dict)
+    has_come: asyncio.Event = field(default_factory=asyncio.Event)
     last_id: int = 0
     num_cancelled: int = 0
     max_used_blocks: int = 0
@@ -46,7 +47,8 @@ class StubEngine:
             now_s = time.monotonic()
             self.model.begin(now_s, now_s)
             if self.model.end_s is None:
-                await asyncio.sleep(0.001)
+                self.has_come.clear()
+                await self.has_come.wait()
                 continue
             self.max_used_blocks = max(self.max_used_blocks, self.model.used_blocks)
             await asyncio.sleep(max(0.0, self.model.end_s - time.monotonic()))
@@ -62,6 +64,7 @@ class StubEngine:
         number = self.last_id
         queue = self.queues[number] = asyncio.Queue()
         self.model.submit(Arrival(number, "", 0.0, prompt_tokens, output_tokens, ()))
+        self.has_come.set()
         try:
             count = 0
             while count < output_tokens:

@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.request import ProxyHandler, build_opener
 
 from benchmarks.front.client import Connection, Timing
 from benchmarks.front.load import quantile
@@ -27,6 +26,7 @@ from benchmarks.front.processes import (
     free_port,
     front,
     program,
+    read_metric,
     stub,
     write_front,
 )
@@ -124,14 +124,6 @@ async def run(
     return light, [each for row in rows[len(LIGHT) :] for each in row]
 
 
-def read(port: int, name: str) -> dict[str, float]:
-    """A metric's values, by the text of its labels."""
-    opener = build_opener(ProxyHandler({}))
-    text = opener.open(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode()
-    lines = [line for line in text.splitlines() if line.startswith(name)]
-    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
-
-
 @contextlib.contextmanager
 def stubs(work: Work) -> Iterator[list[int]]:
     """Two stub engines; gives their ports."""
@@ -172,7 +164,7 @@ def measure(
         if with_front:
             with front(folder, port):
                 light, hog = asyncio.run(run([port], duration_s, work, with_hog=with_hog))
-                used = read(port, "ullage_front_byte_seconds_total")
+                used = read_metric(port, "ullage_front_byte_seconds_total")
                 total = sum(used.values())
                 share = next(value for label, value in used.items() if HOG in label) / total
         else:
@@ -190,7 +182,9 @@ def measure(
 
 def count_preemptions(engines: Sequence[int]) -> int:
     """Of all engines, since they were started."""
-    return int(sum(sum(read(each, "vllm:num_preemptions_total").values()) for each in engines))
+    return int(
+        sum(sum(read_metric(each, "vllm:num_preemptions_total").values()) for each in engines)
+    )
 
 
 def compare(engines: list[int], duration_s: float, work: Work) -> dict[str, Outcome]:

@@ -15,6 +15,7 @@ from benchmarks.front.engine_model import EngineModel, Speed
 from benchmarks.front.stub_engine import StubEngine
 
 from ullage.front.proxy.app import FrontApp
+from ullage.front.proxy.protocol import HttpProtocol
 from ullage.front.proxy.server import make_front
 from ullage.front.settings import load_front
 
@@ -28,7 +29,7 @@ async def serve_app(app: Any, port: int = 0) -> AsyncIterator[int]:
     """Serves an application on loopback; gives the port."""
     config = uvicorn.Config(
         app, port=port, log_level="critical", access_log=False, lifespan="off", ws="none",
-        proxy_headers=False, http="h11", h11_max_incomplete_event_size=32768,
+        proxy_headers=False, http=HttpProtocol,
         timeout_graceful_shutdown=1,
     )  # fmt: skip
     server = uvicorn.Server(config)

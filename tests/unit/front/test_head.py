@@ -10,7 +10,8 @@ import json
 import pytest
 from tests.unit.front.conftest import RunFront
 
-pytest.importorskip("httpx", reason="needs the extra ullage[front]")
+pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
+pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 
 from tests.unit.front.sockets import KEYS, Setup, until
 

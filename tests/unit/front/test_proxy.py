@@ -11,7 +11,8 @@ import pytest
 from benchmarks.front.engine_model import Speed
 from tests.unit.front.conftest import RunFront
 
-pytest.importorskip("httpx", reason="needs the extra ullage[front]")
+pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
+pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 
 from tests.unit.front.sockets import FAST, KEYS, Setup, key, running_stub, until
 

@@ -74,7 +74,7 @@ class FrontApp:
             else:
                 await self._answer_get(scope, send)
         except Refusal as refusal:
-            await send_refusal(send, refusal)
+            await send_refusal(send, receive, refusal)
 
     async def _answer_get(self, scope: Scope, send: Send) -> None:
         check_head(scope, has_body=False)
