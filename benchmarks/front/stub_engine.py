@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 from starlette.applications import Starlette
@@ -36,6 +37,8 @@ class StubEngine:
     has_come: asyncio.Event = field(default_factory=asyncio.Event)
     last_id: int = 0
     num_cancelled: int = 0
+    encoded: dict[str, object] = field(default_factory=dict)  # the latest such request
+    completed: Counter[str] = field(default_factory=Counter)  # requests by model
     max_used_blocks: int = 0
     is_failing: bool = False  # breaks off all answers
     is_silent: bool = False  # leaves requests for metrics without an answer
@@ -81,6 +84,7 @@ class StubEngine:
     async def complete(self, request: Request) -> Response:
         """A completion."""
         fields = await request.json()
+        self.completed[fields["model"]] += 1
         text = fields.get("prompt") or json.dumps(fields.get("messages"))
         prompt_tokens = max(1, len(text) // CHARACTERS_PER_TOKEN)
         output_tokens = fields.get("min_tokens") or fields["max_tokens"]
@@ -98,6 +102,12 @@ class StubEngine:
                 raise ConnectionError("the stub was told to break off")
             yield f'data: {{"choices": [{{"text": "{number} {self.padding}"}}]}}\n\n'.encode()
         yield b"data: [DONE]\n\n"
+
+    async def encode(self, request: Request) -> Response:
+        """An embedding of each input; what it says has no meaning."""
+        fields = await request.json()
+        self.encoded = fields
+        return JSONResponse({"data": [{"embedding": [0.0]}], "usage": {"prompt_tokens": 1}})
 
     async def metrics(self, request: Request) -> Response:
         """What vLLM would say."""
@@ -122,6 +132,9 @@ class StubEngine:
             routes=[
                 Route("/v1/completions", self.complete, methods=["POST"]),
                 Route("/v1/chat/completions", self.complete, methods=["POST"]),
+                Route("/v1/embeddings", self.encode, methods=["POST"]),
+                Route("/v1/rerank", self.encode, methods=["POST"]),
+                Route("/v1/score", self.encode, methods=["POST"]),
                 Route("/metrics", self.metrics),
                 Route("/health", self.health),
             ]

@@ -72,8 +72,9 @@ async def _serve(settings: FrontSettings, listener: socket.socket) -> None:
 async def make_front(settings: FrontSettings) -> AsyncIterator[FrontApp]:
     """The application, and all that runs beside it."""
     from ullage.front.policy.admission import Admission
-    from ullage.front.policy.engine_ledger import Engine
+    from ullage.front.policy.engine_ledger import Budget, Engine
     from ullage.front.policy.lengths import Lengths
+    from ullage.front.policy.versions import Versions
     from ullage.front.proxy.app import FrontApp
     from ullage.front.proxy.board import Board
     from ullage.front.proxy.keys import Keys
@@ -82,8 +83,12 @@ async def make_front(settings: FrontSettings) -> AsyncIterator[FrontApp]:
     from ullage.front.proxy.tokens import make_counter
     from ullage.front.proxy.upstream import Upstream
 
+    budgets = {name: Budget(size) for name, size in settings.gpus.items()}
     admission = Admission(
-        [Engine(each.spec) for each in settings.engines.values()],
+        [
+            Engine(each.spec, None if each.gpu is None else budgets[each.gpu])
+            for each in settings.engines.values()
+        ],
         {name: tenant.spec for name, tenant in settings.tenants.items()},
         Lengths(settings.quantile),
         max_queue=settings.max_queue,
@@ -102,9 +107,9 @@ async def make_front(settings: FrontSettings) -> AsyncIterator[FrontApp]:
     monitors = [Monitor(board, upstream).run() for upstream in upstreams.values()]
     tasks = [asyncio.create_task(work) for work in (board.run(), *monitors)]
     try:
-        yield FrontApp(
-            settings, board, Relay(board, upstreams, settings.slow_reader_s), keys, count
-        )
+        relay = Relay(board, upstreams, settings.slow_reader_s)
+        versions = Versions(settings.versions, admission.is_served)
+        yield FrontApp(settings, board, relay, keys, count, versions)
     finally:
         for task in tasks:
             task.cancel()
