@@ -84,7 +84,7 @@ class StubEngine:
     async def complete(self, request: Request) -> Response:
         """A completion."""
         fields = await request.json()
-        self.completed[fields["model"]] += 1
+        self.completed[fields.get("model", "")] += 1
         text = fields.get("prompt") or json.dumps(fields.get("messages"))
         prompt_tokens = max(1, len(text) // CHARACTERS_PER_TOKEN)
         output_tokens = fields.get("min_tokens") or fields["max_tokens"]

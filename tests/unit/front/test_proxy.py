@@ -175,8 +175,8 @@ def run_front_with_tenant(run_front: RunFront, scenario: object, table: str) -> 
 
     original = setup.write_configuration
 
-    def write(folder: Path, ports: list[int], blocks: int, more: str = "") -> Path:
-        path = original(folder, ports, blocks, more)
+    def write(folder: Path, ports: list[int], blocks: int, *more: str) -> Path:
+        path = original(folder, ports, blocks, *more)
         text = path.read_text().replace("[front.tenant.chat]\n", table)
         path.write_text(text)
         return path

@@ -19,12 +19,14 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ullage.front.policy.engine_ledger import Engine, Running
 from ullage.front.policy.lengths import Lengths
-from ullage.front.policy.pool import make_pools
+from ullage.front.policy.pool import Pool, add_engine
 from ullage.front.policy.request import Decision, Reason, Reject, Request, Start
+from ullage.front.policy.room import Room
 from ullage.front.policy.routing import choose_engine
 from ullage.front.policy.shares import Shares
 
@@ -75,7 +77,10 @@ class Admission:
         self.lengths = lengths
         weights = {name: tenant.weight for name, tenant in tenants.items()}
         self.shares = Shares(weights)
-        self._pools = make_pools(engines, weights, spare_requests)
+        self._make_room = partial(Room, weights, spare_requests)
+        self._pools: dict[str, Pool] = {}
+        for engine in engines:
+            add_engine(self._pools, engine, self._make_room)
         self._tenants = dict(tenants)
         self._max_queue = max_queue
         self._queues: dict[str, deque[Request]] = {name: deque() for name in tenants}
@@ -84,6 +89,11 @@ class Admission:
         self._sizes: dict[int, int] = {}  # bytes that each was taken for when it came
         self._waiting_byte_seconds = 0.0
         self._expired_s = -math.inf
+
+    def add(self, engine: Engine) -> None:
+        """Takes one more engine."""
+        self.engines[engine.spec.name] = engine
+        add_engine(self._pools, engine, self._make_room)
 
     @property
     def num_waiting(self) -> Mapping[str, int]:
@@ -140,7 +150,7 @@ class Admission:
         self._pools[request.model].room.take(request.tenant, -place.num_bytes)
         self._go(request, now_s)
         used = _byte_seconds(place.engine, request, running.generated, now_s - running.started_s)
-        self.shares.charge(request.tenant, used - place.charged)
+        self.shares.settle(request.tenant, used, place.charged)
         self.shares.leave(request.tenant)
         if is_whole and running.generated:
             self.lengths.observe(request.tenant, running.generated)

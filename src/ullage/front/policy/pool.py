@@ -6,13 +6,13 @@ pools["llama"].engines
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ullage.front.policy.engine_ledger import Engine
 from ullage.front.policy.room import Room
 
-__all__ = ["Pool", "make_pools"]
+__all__ = ["Pool", "add_engine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +46,22 @@ class Pool:
         return self.room.is_above_share(tenant, num_bytes, usable_bytes, now_s)
 
 
-def make_pools(
-    engines: Sequence[Engine], weights: Mapping[str, float], spare_requests: int | None
-) -> dict[str, Pool]:
-    """The pool of each model; models that the same engines serve have the same.
+def add_engine(pools: dict[str, Pool], engine: Engine, make_room: Callable[[], Room]) -> None:
+    """Adds an engine to the pools of its models; models that the same engines serve share one.
 
     Ignores: that pools of different models may have some engines in common; what a tenant holds
     there through one model is not seen through the other.
     """
-    pools: dict[tuple[str, ...], Pool] = {}
-    by_model = {}
-    for model in sorted({model for engine in engines for model in engine.spec.models}):
-        serving = tuple(engine for engine in engines if model in engine.spec.models)
-        names = tuple(engine.spec.name for engine in serving)
-        if names not in pools:
-            pools[names] = Pool(serving, Room(weights, spare_requests))
-        by_model[model] = pools[names]
-    return by_model
+    split: dict[int, Pool] = {}
+    for model in engine.spec.models:
+        pool = pools.get(model)
+        members = () if pool is None else pool.engines
+        # Models that were served by the same engines so far stay together if this one has all.
+        key = id(pool)
+        if key not in split:
+            has_all = all(
+                other in engine.spec.models for other, each in pools.items() if each is pool
+            )
+            room = pool.room if pool is not None and has_all else make_room()
+            split[key] = Pool((*members, engine), room)
+        pools[model] = split[key]

@@ -211,10 +211,14 @@ def test_one_engine_keeps_the_room_so_that_the_other_can_be_full() -> None:
 def test_who_was_away_has_saved_nothing_up() -> None:
     shares = Shares({"a": 1.0, "b": 1.0})
     shares.enter("a")
-    shares.charge("a", 100.0)
+    shares.charge("a", 900.0)
+    shares.settle("a", 100.0, 900.0)
+    shares.charge("a", 500.0)
     shares.enter("b")
-    assert shares.counters["b"] == 100.0
+    assert shares.counters["b"] == 100.0  # what a is only expected to use does not count yet
     shares.charge("b", 1.0)
+    assert shares.order("ab") == ["b", "a"]
+    shares.settle("a", 0.0, 500.0)
     assert shares.order("ab") == ["a", "b"]
 
 
