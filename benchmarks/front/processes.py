@@ -46,10 +46,10 @@ def program(
 
 
 @contextlib.contextmanager
-def stub(blocks: int, step_s: float, sequences: int = 256) -> Iterator[int]:
+def stub(blocks: int, step_s: float, sequences: int = 256, *more: str) -> Iterator[int]:
     """A stub engine; gives its port."""
     port = free_port()
-    with program(stub_arguments(port, blocks, step_s, sequences)[1:], port):
+    with program([*stub_arguments(port, blocks, step_s, sequences)[1:], *more], port):
         yield port
 
 
@@ -106,6 +106,5 @@ def resident_kib(process: subprocess.Popen[bytes]) -> int:
 
 
 def processor_s(process: subprocess.Popen[bytes]) -> float:
-    """Processor seconds of a process."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
+    """Processor seconds of a process: of its first thread, on which its event loop is."""
+    return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1e9

@@ -166,9 +166,12 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--blocks", type=int, default=2560)
     parser.add_argument("--step", type=float, default=Speed.step_s, help="seconds of a step")
+    parser.add_argument("--prompt-token", type=float, default=Speed.prompt_token_s, help="seconds")
     parser.add_argument("--sequences", type=int, default=Speed.max_sequences)
     options = parser.parse_args()
-    speed = Speed(step_s=options.step, max_sequences=options.sequences)
+    speed = Speed(
+        step_s=options.step, prompt_token_s=options.prompt_token, max_sequences=options.sequences
+    )
     asyncio.run(serve(options.port, options.blocks, speed))
 
 

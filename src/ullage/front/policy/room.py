@@ -2,15 +2,13 @@
 
 Nobody is stopped once he has started. So a hog that fills all caches while nobody else waits makes
 the next light request wait until one of its own ends. Therefore a tenant that holds more than its
-share leaves room for each other tenant that came lately: as much as that one has wanted at once in
-the last minutes (its mean and two standard deviations, and at least one request), within its share.
+share leaves room for the others that came lately: as much as these have wanted at once in the last
+minutes, together (the mean and two standard deviations) and each one request, within their shares.
 That is max-min fairness with a margin: what the light ones do not want is the hog's.
 
     room = Room({"chat": 1.0, "hog": 1.0})
     room.come("chat", 300, now_s)
     room.left_for_others("hog", 900, usable_bytes=1000, now_s=now_s)
-
-Ignores: that what several tenants want peaks at different times, so a little too much is left.
 """
 
 from __future__ import annotations
@@ -50,11 +48,10 @@ class _Demand:
         self.changed_s = now_s
         self.wanted_bytes += num_bytes
 
-    def at_once(self, now_s: float) -> float:
-        """The most that it usually wants at once."""
-        self.change(0, now_s)
-        deviation = math.sqrt(max(0.0, self.mean_square - self.mean**2))
-        return max(self.typical_bytes, self.mean + _DEVIATIONS * deviation)
+    @property
+    def variance(self) -> float:
+        """Of what it wants, over time."""
+        return max(0.0, self.mean_square - self.mean**2)
 
 
 class Room:
@@ -101,27 +98,42 @@ class Room:
             now_s: the time.
 
         Returns:
-            The bytes in all, and of the pieces of which they are to be at least the size of one;
-            (0, 0) for a tenant within its share.
+            The bytes in all, and the least size of a piece of use; (0, 0) for a tenant within its
+            share.
         """
-        others = self._others(tenant, now_s)
         if not self.is_above_share(tenant, num_bytes, usable_bytes, now_s):
             return 0, 0
+        others = self._others(tenant, now_s)
         whole = self._whole(tenant, others)
-        total, piece = 0.0, 0.0
-        for name, demand in others.items():
-            share = usable_bytes * self._weights[name] / whole
-            wanted = demand.at_once(now_s)
-            if self._spare_requests is not None:
-                wanted = self._spare_requests * demand.typical_bytes
-                # So many more than run, as the number says nothing of those.
-                share, held = share - self._held[name], 0
-            else:
-                held = self._held[name]
-            missing = max(0.0, min(wanted, share) - held)
-            if missing:
-                total, piece = total + missing, max(piece, min(missing, demand.typical_bytes))
-        return int(total), int(piece)
+        shares = {name: usable_bytes * self._weights[name] / whole for name in others}
+        least = {
+            name: self._least_bytes(demand, shares[name] - self._held[name], self._held[name])
+            for name, demand in others.items()
+        }
+        total = max(sum(least.values()), self._usual_bytes(others, shares, now_s))
+        pieces = (min(shares[name], demand.typical_bytes) for name, demand in others.items())
+        return int(total), int(min(total, max(pieces, default=0.0)))
+
+    def _least_bytes(self, demand: _Demand, left: float, held: int) -> float:
+        """Room for one request of a tenant, or for as many more as was said; within its share."""
+        if self._spare_requests is None:
+            return max(0.0, min(demand.typical_bytes - held, left))
+        return max(0.0, min(self._spare_requests * demand.typical_bytes, left))
+
+    def _usual_bytes(
+        self, others: Mapping[str, _Demand], shares: Mapping[str, float], now_s: float
+    ) -> float:
+        """What the others usually want at once besides what they hold: the sum of their means and
+        two standard deviations of that sum, as if they came independently of each other.
+        """
+        if self._spare_requests is not None:
+            return 0.0
+        for demand in others.values():
+            demand.change(0, now_s)
+        wanted = sum(min(shares[name], demand.mean) for name, demand in others.items())
+        held = sum(min(shares[name], self._held[name]) for name in others)
+        spread = math.sqrt(sum(demand.variance for demand in others.values()))
+        return min(wanted + _DEVIATIONS * spread, sum(shares.values())) - held
 
     def is_above_share(self, tenant: str, num_bytes: int, usable_bytes: int, now_s: float) -> bool:
         """Whether a tenant would hold more than its share with so many bytes more. One that holds
