@@ -24,6 +24,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "results" / "front-load.md"
 KEY = "load" * 8
 PROMPT = "word " * 200
 STREAMS = 1000
+STUB = (20_000, 0.001, 2048, "--prompt-token", "0")
 STREAM_TOKENS = 20
 
 
@@ -78,7 +79,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch, stub(20_000, 0.001, 2048) as engine:
+    with tempfile.TemporaryDirectory() as scratch, stub(*STUB) as engine:
         folder = Path(scratch)
         port = write_front(
             folder, [engine], 20_000, ["load"], max_requests=2048,
@@ -109,8 +110,8 @@ def write(
         "",
         (
             "A stub engine, the front and the client are processes of their own and "
-            "share the cores; "
-            f"the load of the machine, other programs included, was {os.getloadavg()[0]:.1f} on "
+            "share the cores; a step of the engine takes a millisecond. "
+            f"The load of the machine, other programs included, was {os.getloadavg()[0]:.1f} on "
             f"{os.cpu_count()} cores. The goal is 2 ms at the 99th percentile."
         ),
         "",

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.request import ProxyHandler, build_opener
 
 TOKEN_BYTES = 1024
 BLOCK = 16
@@ -45,15 +46,27 @@ def program(
 
 
 @contextlib.contextmanager
-def stub(blocks: int, step_s: float, sequences: int = 256) -> Iterator[int]:
+def stub(blocks: int, step_s: float, sequences: int = 256, *more: str) -> Iterator[int]:
     """A stub engine; gives its port."""
     port = free_port()
-    arguments = [
-        "-m", "benchmarks.front.stub_engine", "--port", str(port), "--blocks", str(blocks),
-        "--step", str(step_s), "--sequences", str(sequences),
-    ]  # fmt: skip
-    with program(arguments, port):
+    with program([*stub_arguments(port, blocks, step_s, sequences)[1:], *more], port):
         yield port
+
+
+def stub_arguments(port: int, blocks: int, step_s: float, sequences: int) -> list[str]:
+    """The command of a stub engine."""
+    return [
+        sys.executable, "-m", "benchmarks.front.stub_engine", "--port", str(port),
+        "--blocks", str(blocks), "--step", str(step_s), "--sequences", str(sequences),
+    ]  # fmt: skip
+
+
+def read_metric(port: int, name: str) -> dict[str, float]:
+    """A metric's values, by the text of its labels."""
+    opener = build_opener(ProxyHandler({}))
+    text = opener.open(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode()
+    lines = [line for line in text.splitlines() if line.startswith(name)]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
 def write_front(
@@ -93,6 +106,5 @@ def resident_kib(process: subprocess.Popen[bytes]) -> int:
 
 
 def processor_s(process: subprocess.Popen[bytes]) -> float:
-    """Processor seconds of a process."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
+    """Processor seconds of a process: of its first thread, on which its event loop is."""
+    return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1e9

@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 from starlette.applications import Starlette
@@ -33,8 +34,11 @@ class StubEngine:
 
     model: EngineModel
     queues: dict[int, asyncio.Queue[int]] = field(default_factory=dict)
+    has_come: asyncio.Event = field(default_factory=asyncio.Event)
     last_id: int = 0
     num_cancelled: int = 0
+    encoded: dict[str, object] = field(default_factory=dict)  # the latest such request
+    completed: Counter[str] = field(default_factory=Counter)  # requests by model
     max_used_blocks: int = 0
     is_failing: bool = False  # breaks off all answers
     is_silent: bool = False  # leaves requests for metrics without an answer
@@ -46,7 +50,8 @@ class StubEngine:
             now_s = time.monotonic()
             self.model.begin(now_s, now_s)
             if self.model.end_s is None:
-                await asyncio.sleep(0.001)
+                self.has_come.clear()
+                await self.has_come.wait()
                 continue
             self.max_used_blocks = max(self.max_used_blocks, self.model.used_blocks)
             await asyncio.sleep(max(0.0, self.model.end_s - time.monotonic()))
@@ -62,6 +67,7 @@ class StubEngine:
         number = self.last_id
         queue = self.queues[number] = asyncio.Queue()
         self.model.submit(Arrival(number, "", 0.0, prompt_tokens, output_tokens, ()))
+        self.has_come.set()
         try:
             count = 0
             while count < output_tokens:
@@ -78,6 +84,7 @@ class StubEngine:
     async def complete(self, request: Request) -> Response:
         """A completion."""
         fields = await request.json()
+        self.completed[fields.get("model", "")] += 1
         text = fields.get("prompt") or json.dumps(fields.get("messages"))
         prompt_tokens = max(1, len(text) // CHARACTERS_PER_TOKEN)
         output_tokens = fields.get("min_tokens") or fields["max_tokens"]
@@ -95,6 +102,12 @@ class StubEngine:
                 raise ConnectionError("the stub was told to break off")
             yield f'data: {{"choices": [{{"text": "{number} {self.padding}"}}]}}\n\n'.encode()
         yield b"data: [DONE]\n\n"
+
+    async def encode(self, request: Request) -> Response:
+        """An embedding of each input; what it says has no meaning."""
+        fields = await request.json()
+        self.encoded = fields
+        return JSONResponse({"data": [{"embedding": [0.0]}], "usage": {"prompt_tokens": 1}})
 
     async def metrics(self, request: Request) -> Response:
         """What vLLM would say."""
@@ -119,6 +132,9 @@ class StubEngine:
             routes=[
                 Route("/v1/completions", self.complete, methods=["POST"]),
                 Route("/v1/chat/completions", self.complete, methods=["POST"]),
+                Route("/v1/embeddings", self.encode, methods=["POST"]),
+                Route("/v1/rerank", self.encode, methods=["POST"]),
+                Route("/v1/score", self.encode, methods=["POST"]),
                 Route("/metrics", self.metrics),
                 Route("/health", self.health),
             ]
@@ -150,9 +166,12 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--blocks", type=int, default=2560)
     parser.add_argument("--step", type=float, default=Speed.step_s, help="seconds of a step")
+    parser.add_argument("--prompt-token", type=float, default=Speed.prompt_token_s, help="seconds")
     parser.add_argument("--sequences", type=int, default=Speed.max_sequences)
     options = parser.parse_args()
-    speed = Speed(step_s=options.step, max_sequences=options.sequences)
+    speed = Speed(
+        step_s=options.step, prompt_token_s=options.prompt_token, max_sequences=options.sequences
+    )
     asyncio.run(serve(options.port, options.blocks, speed))
 
 

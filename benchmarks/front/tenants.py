@@ -1,10 +1,16 @@
 """Measure what light tenants feel of a hog: two stub engines on sockets, without and with `front`.
 
-    python -m benchmarks.front.tenants [--python PY --model FOLDER]
+    python -m benchmarks.front.tenants
+    python -m benchmarks.front.tenants --engines 8351,8352 --engine-name "vLLM 0.32.0 on the CPU"
 
 Writes docs/results/front-tenants.md. The engines are stubs (stub_engine.py): their caches, their
-preemptions and the times of their steps are a model; HTTP and the front are real. With an
-interpreter that has transformers[serving], and a small model, it does the same with real engines.
+preemptions and the times of their steps are a model; HTTP and the front are real. The second form
+does the same with two real engines, each started by
+
+    vllm serve FOLDER --served-model-name stub --port PORT --block-size 32 --max-model-len 1024
+        --num-gpu-blocks-override 128 --no-enable-prefix-caching --enforce-eager
+
+with the folder that small_model.py makes.
 """
 
 from __future__ import annotations
@@ -17,16 +23,15 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import ProxyHandler, build_opener
 
 from benchmarks.front.client import Connection, Timing
 from benchmarks.front.load import quantile
 from benchmarks.front.processes import (
-    free_port,
+    TOKEN_BYTES,
     front,
-    program,
+    read_metric,
     stub,
     write_front,
 )
@@ -52,28 +57,47 @@ class Work:
     hog_connections: int
     blocks: int
     characters: int
-    model: str = "stub"
+    block_tokens: int = BLOCK
+
+    @property
+    def cache_tokens(self) -> int:
+        """What an engine's cache holds."""
+        return self.blocks * BLOCK
+
+    @property
+    def cache_bytes(self) -> int:
+        """As the configuration of the front has it."""
+        return self.cache_tokens * TOKEN_BYTES
 
     def fields(self, tokens: tuple[int, int]) -> dict[str, object]:
         """A request of so many tokens."""
         prompt, answer = tokens
         text = "x" * (prompt * self.characters)
-        return {"model": self.model, "prompt": text, "max_tokens": answer, "stream": True}
+        return {
+            "model": "stub",
+            "prompt": text,
+            "ignore_eos": True,
+            "max_tokens": answer,
+            "stream": True,
+        }
 
 
 STEP_S = 0.04
 STUBS = Work((300, 40), (1500, 120), 0.8, 10, 256, 4)
-REAL = Work((60, 10), (600, 40), 0.15, 8, 128, 1)
+# Of 128 blocks of 32 tokens vLLM keeps one for itself.
+REAL = Work((60, 20), (600, 100), 1.0, 14, 254, 1, block_tokens=32)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run: the light tenants' seconds, failures, preemptions, the hog's answers."""
+    """What came of a run: the light tenants' seconds, failures, preemptions, the hog's answers, and
+    the hog's part of the byte-seconds that the light ones left.
+    """
 
     light_s: tuple[float, ...]
     num_failures: int
-    num_preemptions: int | None
-    hog_tokens: int
+    num_preemptions: int
+    hog_tokens_per_s: float
     hog_share: float | None
 
 
@@ -124,14 +148,6 @@ async def run(
     return light, [each for row in rows[len(LIGHT) :] for each in row]
 
 
-def read(port: int, name: str) -> dict[str, float]:
-    """A metric's values, by the text of its labels."""
-    opener = build_opener(ProxyHandler({}))
-    text = opener.open(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode()
-    lines = [line for line in text.splitlines() if line.startswith(name)]
-    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
-
-
 @contextlib.contextmanager
 def stubs(work: Work) -> Iterator[list[int]]:
     """Two stub engines; gives their ports."""
@@ -139,58 +155,44 @@ def stubs(work: Work) -> Iterator[list[int]]:
         yield [first, second]
 
 
-@contextlib.contextmanager
-def real(work: Work, python: str) -> Iterator[list[int]]:
-    """Two servers of transformers, with a cache of the work's blocks."""
-    with contextlib.ExitStack() as stack:
-        ports = []
-        for _ in range(2):
-            ports.append(free_port())
-            arguments = [
-                "-m", "transformers.cli.transformers", "serve", work.model, "--device", "cpu",
-                "--continuous-batching", "--attn-implementation", "sdpa", "--port", str(ports[-1]),
-                "--cb-num-blocks", str(work.blocks), "--cb-block-size", str(BLOCK),
-            ]  # fmt: skip
-            stack.enter_context(program(arguments, ports[-1], python=python, patience_s=300))
-        yield ports
-
-
 def measure(
     engines: list[int], duration_s: float, work: Work, *, with_front: bool, with_hog: bool
 ) -> Outcome:
     """One run; without the front each client alternates between the engines."""
-    is_stub = work.model == "stub"
+    hog_share = None
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         more = f'reserve = "max_tokens"\ncharacters_per_token = {work.characters}'
         port = write_front(
-            folder, engines, work.blocks, [*LIGHT, HOG], more, model=work.model,
-            engine_more="" if is_stub else "metrics = false\n",
+            folder, engines, work.blocks, [*LIGHT, HOG], more,
+            engine_more=f"block_tokens = {work.block_tokens}\n",
         )  # fmt: skip
-        before = count_preemptions(engines) if is_stub else 0
-        share = None
+        before = count_preemptions(engines)
+        begin_s = time.monotonic()
         if with_front:
             with front(folder, port):
                 light, hog = asyncio.run(run([port], duration_s, work, with_hog=with_hog))
-                used = read(port, "ullage_front_byte_seconds_total")
-                total = sum(used.values())
-                share = next(value for label, value in used.items() if HOG in label) / total
+                used = read_metric(port, "ullage_front_byte_seconds_total")
+            whole = len(engines) * work.cache_bytes * (time.monotonic() - begin_s)
+            hogs = next(value for label, value in used.items() if f'"{HOG}"' in label)
+            hog_share = hogs / (whole - (sum(used.values()) - hogs))
         else:
             light, hog = asyncio.run(run(engines, duration_s, work, with_hog=with_hog))
-        preemptions = count_preemptions(engines) - before if is_stub else None
+        took_s = time.monotonic() - begin_s
+        preemptions = count_preemptions(engines) - before
     answered = [each for each in light if each.status == 200]
+    hog_tokens = work.hog[1] * sum(each.status == 200 for each in hog)
     return Outcome(
         tuple(each.last_s - each.sent_s for each in answered),
-        len(light) - len(answered),
-        preemptions,
-        work.hog[1] * sum(each.status == 200 for each in hog),
-        share,
-    )
+        len(light) - len(answered), preemptions, hog_tokens / took_s, hog_share,
+    )  # fmt: skip
 
 
 def count_preemptions(engines: Sequence[int]) -> int:
     """Of all engines, since they were started."""
-    return int(sum(sum(read(each, "vllm:num_preemptions_total").values()) for each in engines))
+    return int(
+        sum(sum(read_metric(each, "vllm:num_preemptions_total").values()) for each in engines)
+    )
 
 
 def compare(engines: list[int], duration_s: float, work: Work) -> dict[str, Outcome]:
@@ -207,74 +209,95 @@ def compare(engines: list[int], duration_s: float, work: Work) -> dict[str, Outc
 
 
 STUB_TEXT = (
-    f"A step of an engine takes {1000 * STEP_S:g} ms and more. Its cache, its preemptions and its",
-    "times are a model (`benchmarks/front/stub_engine.py`); HTTP and the front are real.",
-    "",
+    f"A step of an engine takes {1000 * STEP_S:g} ms and more. Its cache, its preemptions and its "
+    "times are a model (`benchmarks/front/stub_engine.py`); HTTP and the front are real."
 )
 REAL_TEXT = (
-    "`transformers serve` with continuous batching on the CPU, a Llama of 2 layers with random",
-    "weights. It does not say how often it preempted.",
-    "",
+    "Two servers of {engine}, with a Llama of 2 layers and random weights "
+    "(`benchmarks/front/small_model.py`), share the cores with the front and the clients. The "
+    "preemptions are those that the engines count."
 )
+STUB_TITLE = "Two stub engines"
+REAL_TITLE = "Two real engines"
 
 
-def write(work: Work, rows: dict[str, Outcome]) -> list[str]:
-    """The lines of the page about a pair of engines."""
+def write(text: str, work: Work, rows: dict[str, Outcome]) -> str:
+    """The section of the page about a pair of engines."""
     alone_s = quantile(rows["alone"].light_s, 0.99)
     hog = rows["with the hog"]
     direct = rows["with the hog, without the front"]
     heads = (
         "light tenants", "requests", "p50, s", "p90, s", "p99, s", "p99 to alone", "refused",
-        "preemptions", "hog's tokens",
+        "preemptions", "hog's tokens a second",
     )  # fmt: skip
-    return [
-        f"Caches of {work.blocks} blocks of {BLOCK} tokens. Two light tenants send {work.rate:g}",
-        f"requests a second each ({work.light[0]} tokens, {work.light[1]} written); the hog keeps",
-        f"{work.hog_connections} requests going ({work.hog[0]:,} tokens, {work.hog[1]} written),",
-        "more than both caches hold. The load of the machine, other programs included, was",
-        f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.",
+    lines = [
+        text,
+        "",
+        (
+            f"Caches of {work.cache_tokens:,} tokens. Two light tenants send {work.rate:g} "
+            f"requests a second each ({work.light[0]} tokens, {work.light[1]} written); the hog "
+            f"keeps {work.hog_connections} requests going ({work.hog[0]:,} tokens, "
+            f"{work.hog[1]} written), more than both caches hold. The load of the machine, other "
+            f"programs included, was {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the "
+            "end."
+        ),
         "",
         f"| {' | '.join(heads)} |",
         "|---" * len(heads) + "|",
         *(table_row(name, row, alone_s) for name, row in rows.items()),
         "",
-        f"With the front the hog had {100 * (hog.hog_share or 0):.0f} % of the byte-seconds that",
-        f"were used, and {100 * hog.hog_tokens / max(1, direct.hog_tokens):.0f} % of the tokens",
-        "that it gets without. The goals: a p99 of at most 1.5 times that alone, and 80 % for the",
-        "hog.",
+        (
+            f"Behind the front the hog had {100 * (hog.hog_share or 0):.0f} % of its fair share, "
+            "which is all of the byte-seconds of both caches that the light tenants did not use; "
+            f"and {100 * hog.hog_tokens_per_s / max(0.1, direct.hog_tokens_per_s):.0f} % of the "
+            "tokens that it gets without the front. The goals: a p99 of at most 1.5 times that "
+            "alone, and 80 % of its fair share for the hog."
+        ),
+        "",
     ]
+    return "\n".join(lines)
 
 
 def table_row(name: str, row: Outcome, alone_s: float) -> str:
     """A run."""
     p50, p90, p99 = (quantile(row.light_s, share) for share in (0.5, 0.9, 0.99))
-    preemptions = "not told" if row.num_preemptions is None else f"{row.num_preemptions}"
     return (
         f"| {name} | {len(row.light_s)} | {p50:.2f} | {p90:.2f} | {p99:.2f} | "
-        f"{p99 / alone_s:.2f} | {row.num_failures} | {preemptions} | {row.hog_tokens:,} |"
+        f"{p99 / alone_s:.2f} | {row.num_failures} | {row.num_preemptions} | "
+        f"{row.hog_tokens_per_s:,.0f} |"
     )
 
 
+def write_page(title: str, section: str) -> None:
+    """Puts a section into the page; the other stays as the run that made it has left it."""
+    text = PAGE.read_text() if PAGE.exists() else ""
+    rows = (part.partition("\n\n") for part in text.split("\n## ")[1:])
+    sections = {name: body for name, _, body in rows} | {title: section}
+    parts = [f"## {name}\n\n{body.rstrip()}\n" for name, body in sections.items()]
+    head = f"# Light tenants beside a hog, on sockets\n\n{made_by('benchmarks.front.tenants')}\n"
+    PAGE.write_text("\n".join([head, *parts]))
+    print(section)
+
+
 def main() -> None:
-    """Measures, and writes the page."""
+    """Measures, and writes one of the page's sections."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--python", help="with transformers[serving]: real engines as well")
-    parser.add_argument("--model", help="folder of a small model, for those")
+    parser.add_argument("--seconds", type=float, default=50, help="of each of the three runs")
+    parser.add_argument(
+        "--engines", help="ports of two real ones that run and serve the model 'stub'; else stubs"
+    )
+    parser.add_argument("--engine-name", default="vLLM", help="what the page calls those")
     options = parser.parse_args()
-    parts = ["# Light tenants beside a hog, on sockets", "", made_by("benchmarks.front.tenants")]
+    if options.engines:
+        ports = [int(port) for port in options.engines.split(",")]
+        asyncio.run(run(ports, 5.0, REAL, with_hog=True))  # the first requests are slow
+        rows = compare(ports, options.seconds, REAL)
+        text = REAL_TEXT.format(engine=options.engine_name)
+        write_page(REAL_TITLE, write(text, REAL, rows))
+        return
     with stubs(STUBS) as engines:
-        lines = write(STUBS, compare(engines, options.seconds, STUBS))
-    parts += ["", "## Two stub engines", "", *STUB_TEXT, *lines]
-    PAGE.write_text("\n".join([*parts, ""]))
-    if options.python and options.model:
-        work = replace(REAL, model=options.model)
-        with real(work, options.python) as engines:
-            asyncio.run(run(engines, 5.0, work, with_hog=False))  # the model is loaded then
-            lines = write(work, compare(engines, 2 * options.seconds, work))
-        parts += ["", "## Two real engines", "", *REAL_TEXT, *lines]
-        PAGE.write_text("\n".join([*parts, ""]))
-    print("\n".join(parts))
+        rows = compare(engines, options.seconds, STUBS)
+    write_page(STUB_TITLE, write(STUB_TEXT, STUBS, rows))
 
 
 if __name__ == "__main__":

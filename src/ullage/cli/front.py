@@ -32,7 +32,7 @@ def front_command(*, config: Path | None, check: bool) -> None:
     start in time are refused with Retry-After. The table [front] of the configuration names the
     engines, tenants and limits. The front listens on 127.0.0.1 by default. Ctrl-C ends it.
 
-    It needs httpx, Starlette, uvicorn and prometheus-client: pip install 'ullage[front]'.
+    What it needs besides ullage itself: pip install 'ullage[front]'.
     """
     from ullage.front.proxy.server import serve_front
     from ullage.front.settings import load_front

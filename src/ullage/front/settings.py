@@ -61,6 +61,7 @@ class EngineSettings:
         health: path that answers while it is well.
         tokenizer: file of its tokenizer; None: characters are counted.
         media_tokens: bound of the tokens of an image or a sound; None: such prompts are refused.
+        gpu: whose cache budget it shares with others; None: its cache is its own.
     """
 
     spec: EngineSpec
@@ -71,6 +72,7 @@ class EngineSettings:
     health: str
     tokenizer: Path | None
     media_tokens: int | None
+    gpu: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +103,14 @@ class FrontSettings:
         admin_key: for /admin and /metrics; None: they answer this machine alone.
         engines: by name.
         tenants: by name.
+        gpus: the bytes of cache that engines on one GPU share, by its name.
+        versions: of a model: the share of each, by the model that clients name.
         quantile: of a tenant's answers that room is reserved for; None: for `max_tokens`.
         max_tokens: of requests that do not say.
         characters_per_token: at least so many; where no tokenizer is given.
         max_queue: requests that wait.
-        spare_requests: of each other tenant, for which one above its share leaves room.
+        spare_requests: of each other tenant, for which one above its share leaves room; None: as
+            many as that one usually has at once.
         max_body_bytes: of a request.
         slow_reader_s: seconds after which a client that takes nothing is cut off.
     """
@@ -114,11 +119,13 @@ class FrontSettings:
     admin_key: bytes | None
     engines: Mapping[str, EngineSettings]
     tenants: Mapping[str, TenantSettings]
+    gpus: Mapping[str, int]
+    versions: Mapping[str, Mapping[str, float]]
     quantile: float | None
     max_tokens: int
     characters_per_token: float
     max_queue: int
-    spare_requests: int
+    spare_requests: int | None
     max_body_bytes: int
     slow_reader_s: float
 
@@ -152,11 +159,19 @@ def load_front(start: Path, path: Path | None = None) -> FrontSettings:
             name: _tenant(_table(source, ("front", "tenant", name), fields), root)
             for name, fields in section.inner("tenant").items().items()
         },
+        gpus={
+            name: _gpu(_table(source, ("front", "gpu", name), fields))
+            for name, fields in section.inner("gpu").items().items()
+        },
+        versions={
+            name: _versions(_table(source, ("front", "model", name), fields, is_model=True))
+            for name, fields in section.inner("model").items().items()
+        },
         quantile=quantile,
         max_tokens=section.number("max_tokens", 1) or 1024,
         characters_per_token=_positive(section, "characters_per_token", 3.0),
         max_queue=section.number("max_queue", 0) or 2048,
-        spare_requests=section.number("spare_requests", 0) or 0,
+        spare_requests=section.number("spare_requests", 0),
         max_body_bytes=_size(section, "max_body", "8MiB"),
         slow_reader_s=_positive(section, "slow_reader_s", 30.0),
     )
@@ -171,6 +186,15 @@ def _check(section: Section, settings: FrontSettings) -> None:
         raise section.error("engine", f"has none; write one, such as {_EXAMPLE}")
     if not settings.tenants:
         raise section.error("tenant", "has none; write one, such as [front.tenant.chat]")
+    for engine in settings.engines.values():
+        if engine.gpu is not None and engine.gpu not in settings.gpus:
+            raise section.error("gpu", f"has no {engine.gpu!r}; write [front.gpu.{engine.gpu}]")
+    served = {model for engine in settings.engines.values() for model in engine.spec.models}
+    for name, shares in settings.versions.items():
+        unknown = sorted(shares.keys() - served)
+        if unknown or name in served:
+            found = f"{unknown[0]!r}, which no engine has" if unknown else "the name of a version"
+            raise section.error("model", f"{name!r} has {found}")
     keys = [tenant.key for tenant in settings.tenants.values()]
     is_alone = len(keys) == 1 and settings.address.is_loopback
     if None in keys and not is_alone:
@@ -182,11 +206,13 @@ def _check(section: Section, settings: FrontSettings) -> None:
         raise section.error("tenant", "has two with the same key; give each its own")
 
 
-def _table(source: Source, keys: tuple[str, ...], fields: object) -> Section:
+def _table(
+    source: Source, keys: tuple[str, ...], fields: object, *, is_model: bool = False
+) -> Section:
     if not isinstance(fields, Mapping):
         name = ".".join(keys)
         raise source.error(keys, f"{name} is {show_value(fields)}; expected a table: [{name}]")
-    if not _NAME.fullmatch(keys[-1]):
+    if not is_model and not _NAME.fullmatch(keys[-1]):
         raise source.error(
             keys, f"{keys[-1]!r} is not a name; expected letters, digits, and any of _ -"
         )
@@ -207,9 +233,11 @@ def _engine(section: Section, root: Path, quantile: float | None) -> EngineSetti
     if not models:
         raise section.error("models", 'is missing; name them: models = ["llama-3.1-8b"]')
     tokenizer = section.text("tokenizer")
+    adapters = section.words("adapters") or ()
+    adapters = (adapters,) if isinstance(adapters, str) else tuple(adapters)
     spec = EngineSpec(
         name=section.keys[-1],
-        models=(models,) if isinstance(models, str) else tuple(models),
+        models=((models,) if isinstance(models, str) else tuple(models)) + adapters,
         cache_bytes=_size(section, "cache", None),
         footprint=_footprint(section, root),
         max_requests=section.number("max_requests", 1) or 256,
@@ -218,6 +246,9 @@ def _engine(section: Section, root: Path, quantile: float | None) -> EngineSetti
         prefill_in_flight=section.number("prefill_in_flight", 1) or 8192,
         is_bounded=quantile is None,
         margin_frac=0.0 if quantile is None else 0.05,
+        adapters=frozenset(adapters),
+        adapter_slots=section.number("adapter_slots", 1),
+        adapter_bytes=_size(section, "adapter_cache", 0),
     )
     settings = EngineSettings(
         spec=spec,
@@ -228,9 +259,24 @@ def _engine(section: Section, root: Path, quantile: float | None) -> EngineSetti
         health=section.text("health") or "/health",
         tokenizer=None if tokenizer is None else root / tokenizer,
         media_tokens=section.number("media_tokens", 1),
+        gpu=section.text("gpu"),
     )
     section.refuse_rest()
     return settings
+
+
+def _gpu(section: Section) -> int:
+    size = _size(section, "cache", None)
+    section.refuse_rest()
+    return size
+
+
+def _versions(section: Section) -> dict[str, float]:
+    """The weight of each version of a model."""
+    names = section.names
+    if not names:
+        raise section.error("", 'has no versions; name them: "llama-v1" = 90')
+    return {name: _positive(section, name, 1.0) for name in names}
 
 
 def _url(section: Section) -> tuple[str, int]:
@@ -308,7 +354,7 @@ def _positive(section: Section, key: str, default: float) -> float:
     return float(value)
 
 
-def _size(section: Section, key: str, default: str | None) -> int:
+def _size(section: Section, key: str, default: str | int | None) -> int:
     value = section.size(key)
     if value is None and default is None:
         raise section.error(key, f'is missing; give its size: {key} = "40GiB"')

@@ -15,6 +15,7 @@ from benchmarks.front.engine_model import EngineModel, Speed
 from benchmarks.front.stub_engine import StubEngine
 
 from ullage.front.proxy.app import FrontApp
+from ullage.front.proxy.protocol import HttpProtocol
 from ullage.front.proxy.server import make_front
 from ullage.front.settings import load_front
 
@@ -28,7 +29,7 @@ async def serve_app(app: Any, port: int = 0) -> AsyncIterator[int]:
     """Serves an application on loopback; gives the port."""
     config = uvicorn.Config(
         app, port=port, log_level="critical", access_log=False, lifespan="off", ws="none",
-        proxy_headers=False, http="h11", h11_max_incomplete_event_size=32768,
+        proxy_headers=False, http=HttpProtocol,
         timeout_graceful_shutdown=1,
     )  # fmt: skip
     server = uvicorn.Server(config)
@@ -94,7 +95,9 @@ def key(tenant: str) -> dict[str, str]:
     return {"authorization": f"Bearer {KEYS[tenant]}"}
 
 
-def write_configuration(folder: Path, ports: list[int], blocks: int, more: str = "") -> Path:
+def write_configuration(
+    folder: Path, ports: list[int], blocks: int, more: str = "", engines_more: str = ""
+) -> Path:
     """A configuration: engines whose blocks have 16 tokens of a KiB, and two tenants."""
     for name, word in KEYS.items():
         (folder / name).write_text(word)
@@ -105,13 +108,14 @@ def write_configuration(folder: Path, ports: list[int], blocks: int, more: str =
     )
     tenants = "".join(f'[front.tenant.{name}]\nkey_file = "{name}"\n' for name in KEYS)
     path = folder / "ullage.toml"
+    engines += engines_more.replace("{port}", str(ports[0]))
     path.write_text(f"[front]\ncharacters_per_token = 4\n{more}\n{engines}\n{tenants}")
     return path
 
 
 def run_scenario(
     folder: Path, scenario: Callable[[Setup], Awaitable[None]], *, blocks: int = 64,
-    speed: Speed = FAST, engines: int = 1, more: str = "",
+    speed: Speed = FAST, engines: int = 1, more: str = "", engines_more: str = "",
 ) -> None:  # fmt: skip
     """Runs a scenario against a front with engines behind it; at its end nothing runs there."""
 
@@ -121,7 +125,9 @@ def run_scenario(
                 await stack.enter_async_context(running_stub(blocks, speed)) for _ in range(engines)
             ]
             ports = [stub.port for stub in stubs]
-            settings = load_front(folder, write_configuration(folder, ports, blocks, more))
+            settings = load_front(
+                folder, write_configuration(folder, ports, blocks, more, engines_more)
+            )
             app = await stack.enter_async_context(make_front(settings))
             port = await stack.enter_async_context(serve_app(app))
             client = await stack.enter_async_context(

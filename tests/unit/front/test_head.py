@@ -10,7 +10,8 @@ import json
 import pytest
 from tests.unit.front.conftest import RunFront
 
-pytest.importorskip("httpx", reason="needs the extra ullage[front]")
+pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
+pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 
 from tests.unit.front.sockets import KEYS, Setup, until
 
@@ -71,6 +72,13 @@ ATTEMPTS = {
     "compressed": LINE + OWN + b"content-encoding: gzip\r\n" + LENGTH + b"\r\n" + BODY,
     "a form": LINE + OWN.replace(b"application/json", b"text/plain") + LENGTH + b"\r\n" + BODY,
     "large headers": LINE + OWN + b"x-a: " + b"b" * 20_000 + b"\r\n" + LENGTH + b"\r\n" + BODY,
+    "an endless path": b"POST /" + b"a" * 200_000,
+    "headers behind a body": LINE + OWN + b"transfer-encoding: chunked\r\n\r\n"
+    + chunked(BODY)[:-2] + b"authorization: Bearer other\r\n\r\n",
+    "an endless line behind a body": LINE + OWN + b"transfer-encoding: chunked\r\n\r\n"
+    + chunked(BODY)[:-2] + b"x-a: " + b"b" * 200_000,
+    "an endless chunk line": LINE + OWN + b"transfer-encoding: chunked\r\n\r\n1;"
+    + b"a" * 200_000,
     "endless headers": LINE + OWN + b"x-a: " + b"b" * 200_000,
     "many headers": LINE + OWN + b"x-a: b\r\n" * 120 + LENGTH + b"\r\n" + BODY,
     "a large body": LINE + OWN + b"content-length: 99999999\r\n\r\n",
@@ -104,6 +112,31 @@ def test_each_attempt_gets_a_4xx_and_reaches_no_engine(run_front: RunFront) -> N
         assert stub.engine.last_id == 0
         # The same request without any of that is answered.
         assert b" 200 " in await send(setup.port, LINE + OWN + LENGTH + b"\r\n" + BODY)
+
+    run_front(scenario, more='max_body = "1MiB"')
+
+
+def test_a_client_that_reads_once_it_has_sent_all_gets_its_answer(run_front: RunFront) -> None:
+    """The answer to a body that is too large comes while the body does; were the connection closed
+    at once, the system would throw it away.
+    """
+    large = LINE + OWN + b"content-length: 4000000\r\n\r\n" + b"x" * 4_000_000
+    endless = LINE + OWN + b"x-a: " + b"b" * 4_000_000
+
+    async def ask(port: int, request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(30):
+            for begin in range(0, len(request), 65536):
+                writer.write(request[begin : begin + 65536])
+                await writer.drain()
+            answer = await reader.read()
+        writer.close()
+        return answer
+
+    async def scenario(setup: Setup) -> None:
+        answer = await ask(setup.port, large)
+        assert answer.startswith(b"HTTP/1.1 413 ") and b'"code": 413' in answer
+        assert (await ask(setup.port, endless)).startswith(b"HTTP/1.1 400 ")
 
     run_front(scenario, more='max_body = "1MiB"')
 

@@ -11,7 +11,8 @@ import pytest
 from benchmarks.front.engine_model import Speed
 from tests.unit.front.conftest import RunFront
 
-pytest.importorskip("httpx", reason="needs the extra ullage[front]")
+pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
+pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 
 from tests.unit.front.sockets import FAST, KEYS, Setup, key, running_stub, until
 
@@ -174,8 +175,8 @@ def run_front_with_tenant(run_front: RunFront, scenario: object, table: str) -> 
 
     original = setup.write_configuration
 
-    def write(folder: Path, ports: list[int], blocks: int, more: str = "") -> Path:
-        path = original(folder, ports, blocks, more)
+    def write(folder: Path, ports: list[int], blocks: int, *more: str) -> Path:
+        path = original(folder, ports, blocks, *more)
         text = path.read_text().replace("[front.tenant.chat]\n", table)
         path.write_text(text)
         return path

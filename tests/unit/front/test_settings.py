@@ -51,6 +51,19 @@ def test_the_bytes_of_a_token_follow_from_the_model(folder: Path) -> None:
     assert load_front(folder).engines["a"].spec.footprint.token_bytes == 65_536
 
 
+def test_versions_adapters_and_gpus(folder: Path) -> None:
+    more = 'gpu = "g"\nadapters = ["sql"]\nadapter_slots = 2\nadapter_cache = "64MiB"\n'
+    gpu = '[front.gpu.g]\ncache = "60GiB"\n[front.model.any]\nllama = 9\nsql = 1\n'
+    load(folder, GOOD.replace("token_bytes", f"{more}token_bytes") + gpu)
+    settings = load_front(folder)
+    spec = settings.engines["a"].spec
+    assert spec.models == ("llama", "sql") and spec.adapters == {"sql"}
+    assert (spec.adapter_slots, spec.adapter_bytes) == (2, 64 * 2**20)
+    assert settings.engines["a"].gpu == "g" and settings.gpus == {"g": 60 * 2**30}
+    assert settings.versions == {"any": {"llama": 9.0, "sql": 1.0}}
+    assert settings.spare_requests is None
+
+
 def test_with_max_tokens_reserved_the_whole_cache_is_given_out(folder: Path) -> None:
     load(folder, GOOD.replace("[front]", '[front]\nreserve = "max_tokens"'))
     spec = load_front(folder).engines["a"].spec
@@ -79,6 +92,11 @@ def test_with_max_tokens_reserved_the_whole_cache_is_given_out(folder: Path) -> 
         (GOOD + '[front.tenant.b]\nkey_file = "chat"\n', "the same key"),
         (GOOD + "[front.tenant.b]\n", "without a key_file"),
         (GOOD.replace('"chat"', '"missing"'), "cannot be read"),
+        (GOOD.replace('cache = ', 'gpu = "g"\ncache = '), "write [front.gpu.g]"),
+        (GOOD + "[front.model.any]\nllama = 1\nother = 1\n", "which no engine has"),
+        (GOOD + "[front.model.llama]\nllama = 1\n", "the name of a version"),
+        (GOOD + "[front.model.any]\n", "has no versions"),
+        (GOOD + "[front.model.any]\nllama = 0\n", "above 0"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told(folder: Path, text: str, problem: str) -> None:

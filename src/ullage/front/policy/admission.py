@@ -10,8 +10,7 @@
 Nothing is started that has to be preempted if predictions hold. Who has had the fewest byte-seconds
 comes first. If that tenant's request does not fit, others may go ahead for `PATIENCE_S`; then the
 engine that has the most room for it takes no others until it fits, so that large requests start.
-With `spare_requests`, a tenant that holds more than its share of an engine has no such claim, and
-leaves room there (`Room`).
+A tenant that holds more than its share has no such claim, and leaves room for the others (`Room`).
 """
 
 from __future__ import annotations
@@ -20,10 +19,12 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ullage.front.policy.engine_ledger import Engine, Running
 from ullage.front.policy.lengths import Lengths
+from ullage.front.policy.pool import Pool, add_engine
 from ullage.front.policy.request import Decision, Reason, Reject, Request, Start
 from ullage.front.policy.room import Room
 from ullage.front.policy.routing import choose_engine
@@ -35,6 +36,7 @@ PATIENCE_S: Final = 1.0
 _LOOKAHEAD: Final = 8  # requests of a tenant that are tried where its first does not fit
 _LONGEST_WAIT_S: Final = 120
 _DOWN_WAIT_S: Final = 10
+_DOWN_PATIENCE_S: Final = 10.0  # what waits that long while no engine takes it is answered
 _EXPIRY_S: Final = 0.05  # deadlines are looked through no more often
 
 
@@ -63,25 +65,35 @@ class Admission:
         tenants: who may send them.
         lengths: predicts answers.
         max_queue: requests of all tenants that may wait.
-        spare_requests: of other tenants, for which a tenant above its share leaves room.
+        spare_requests: of each other tenant, for which a tenant above its share leaves room; None:
+            as many as that one usually has at once.
     """
 
     def __init__(
         self, engines: Sequence[Engine], tenants: Mapping[str, TenantSpec], lengths: Lengths,
-        *, max_queue: int = 2048, spare_requests: int = 0,
+        *, max_queue: int = 2048, spare_requests: int | None = None,
     ) -> None:  # fmt: skip
         self.engines = {engine.spec.name: engine for engine in engines}
         self.lengths = lengths
         weights = {name: tenant.weight for name, tenant in tenants.items()}
         self.shares = Shares(weights)
-        self._room = Room(weights, spare_requests)
+        self._make_room = partial(Room, weights, spare_requests)
+        self._pools: dict[str, Pool] = {}
+        for engine in engines:
+            add_engine(self._pools, engine, self._make_room)
         self._tenants = dict(tenants)
         self._max_queue = max_queue
         self._queues: dict[str, deque[Request]] = {name: deque() for name in tenants}
         self._places: dict[int, _Place] = {}
         self._waiting: dict[int, float] = {}  # byte-seconds that each will take
+        self._sizes: dict[int, int] = {}  # bytes that each was taken for when it came
         self._waiting_byte_seconds = 0.0
         self._expired_s = -math.inf
+
+    def add(self, engine: Engine) -> None:
+        """Takes one more engine."""
+        self.engines[engine.spec.name] = engine
+        add_engine(self._pools, engine, self._make_room)
 
     @property
     def num_waiting(self) -> Mapping[str, int]:
@@ -95,16 +107,19 @@ class Admission:
 
     def submit(self, request: Request, now_s: float) -> Reject | None:
         """Takes a request into its tenant's queue; a Reject where it cannot wait there."""
-        engines = self._serving(request)
+        pool = self._pools.get(request.model)
+        engines = () if pool is None else pool.engines
         reason = self._refuse(request, engines)
-        if reason is not None:
+        if pool is None or reason is not None:
+            reason = reason or Reason.NO_ENGINE
             never = reason is Reason.TOO_LARGE
             return Reject(request, reason, None if never else self.retry_after_s())
         self._queues[request.tenant].append(request)
         self.shares.enter(request.tenant)
         expected = self.lengths.predict(request.tenant, request.max_tokens)
         estimate = _byte_seconds(engines[0], request, expected, expected * engines[0].token_s)
-        self._room.come(request.tenant, engines[0].bytes_of(request, expected), now_s)
+        self._sizes[request.id] = engines[0].bytes_of(request, expected)
+        pool.room.come(request.tenant, self._sizes[request.id], now_s)
         self._waiting[request.id] = estimate
         self._waiting_byte_seconds += estimate
         return None
@@ -131,37 +146,44 @@ class Admission:
         """
         place = self._places.pop(number)
         running = place.engine.finish(number, now_s)
-        self._room.take(running.engine, running.request.tenant, -place.num_bytes)
         request = running.request
+        self._pools[request.model].room.take(request.tenant, -place.num_bytes)
+        self._go(request, now_s)
         used = _byte_seconds(place.engine, request, running.generated, now_s - running.started_s)
-        self.shares.charge(request.tenant, used - place.charged)
+        self.shares.settle(request.tenant, used, place.charged)
         self.shares.leave(request.tenant)
         if is_whole and running.generated:
             self.lengths.observe(request.tenant, running.generated)
         return running
 
-    def withdraw(self, request: Request) -> None:
+    def withdraw(self, request: Request, now_s: float) -> None:
         """Takes a request that waits out of its queue."""
         self._queues[request.tenant].remove(request)
+        self._go(request, now_s)
         self._waiting_byte_seconds -= self._waiting.pop(request.id)
         self.shares.leave(request.tenant)
+
+    def is_served(self, model: str) -> bool:
+        """Whether an engine takes requests for a model now."""
+        pool = self._pools.get(model)
+        return pool is not None and bool(pool.up)
 
     def retry_after_s(self) -> int:
         """Seconds until all that waits now will have been served, from 1 to 120: the byte-seconds
         of the queues over the bytes of the engines.
         """
-        total_bytes = sum(each.usable_bytes for each in self.engines.values() if each.is_up)
+        total_bytes = sum(each.usable_bytes for each in self.engines.values() if each.is_open)
         if not total_bytes:
             return _DOWN_WAIT_S
         return max(1, min(_LONGEST_WAIT_S, math.ceil(self._waiting_byte_seconds / total_bytes)))
 
-    def _serving(self, request: Request) -> list[Engine]:
-        return [each for each in self.engines.values() if request.model in each.spec.models]
+    def _go(self, request: Request, now_s: float) -> None:
+        room = self._pools[request.model].room
+        room.go(request.tenant, self._sizes.pop(request.id), now_s)
 
     def _refuse(self, request: Request, engines: Sequence[Engine]) -> Reason | None:
         """Why a request is not even queued."""
-        up = [engine for engine in engines if engine.is_up]
-        if not up:
+        if not any(engine.is_open for engine in engines):
             return Reason.NO_ENGINE
         if not any(engine.fits_alone(request) for engine in engines):
             return Reason.TOO_LARGE
@@ -172,16 +194,24 @@ class Admission:
         return None
 
     def _expire(self, now_s: float) -> Iterable[Reject]:
-        """Takes out the requests whose first token cannot come in time even from an idle
-        engine.
+        """Takes out the requests whose first token cannot come in time even from an idle engine,
+        and those that wait for engines that are gone.
         """
         if now_s - self._expired_s < _EXPIRY_S:
             return
         self._expired_s = now_s
         for queue in self._queues.values():
-            for request in [each for each in queue if self._is_late(each, now_s)]:
-                self.withdraw(request)
-                yield Reject(request, Reason.DEADLINE, self.retry_after_s())
+            for request in [*queue]:
+                reason = self._hopeless(request, now_s)
+                if reason is not None:
+                    self.withdraw(request, now_s)
+                    yield Reject(request, reason, self.retry_after_s())
+
+    def _hopeless(self, request: Request, now_s: float) -> Reason | None:
+        has_waited = now_s - request.arrival_s > _DOWN_PATIENCE_S
+        if has_waited and not self._pools[request.model].up:
+            return Reason.NO_ENGINE
+        return Reason.DEADLINE if self._is_late(request, now_s) else None
 
     def _is_late(self, request: Request, now_s: float) -> bool:
         if request.deadline_s is None:
@@ -189,7 +219,7 @@ class Admission:
         least_s = min(
             (
                 engine.uncached_tokens(request) / engine.prefill_tokens_per_s
-                for engine in self._serving(request)
+                for engine in self._pools[request.model].engines
             ),
             default=0.0,
         )
@@ -203,31 +233,26 @@ class Admission:
                 if position >= _LOOKAHEAD:
                     break
                 expected = self.lengths.predict(tenant, request.max_tokens)
-                engines = [each for each in self._serving(request) if each.is_up]
-                free = [each for each in engines if each.spec.name not in blocked]
-                spared = [(each, self._spare(each, request, expected, now_s)) for each in free]
+                pool = self._pools[request.model]
+                free = [each for each in pool.up if each.spec.name not in blocked]
+                size = free[0].bytes_of(request, expected) if free else 0
+                spared = [(each, pool.spare_bytes(each, tenant, size, now_s)) for each in free]
                 engine = choose_engine(spared, request, expected, now_s)
                 if engine is not None:
                     del queue[position]
                     return self._start(request, engine, expected, now_s)
                 is_patient = position or blocked or now_s - request.arrival_s <= PATIENCE_S
-                if spared and not is_patient:
-                    emptiest, spare_bytes = max(spared, key=lambda pair: _room_left(pair[0]))
-                    if not spare_bytes:  # who has more than a share keeps nobody waiting
-                        blocked.add(emptiest.spec.name)
+                # Who has more than a share keeps nobody waiting.
+                if free and not is_patient and not pool.is_above_share(tenant, size, now_s):
+                    blocked.add(max(free, key=_room_left).spec.name)
         return None
-
-    def _spare(self, engine: Engine, request: Request, expected: int, now_s: float) -> int:
-        num_bytes = engine.bytes_of(request, expected)
-        name, usable_bytes = engine.spec.name, engine.usable_bytes
-        return self._room.spare_bytes(name, request.tenant, num_bytes, usable_bytes, now_s)
 
     def _start(self, request: Request, engine: Engine, expected: int, now_s: float) -> Start:
         took_s = engine.first_token_s(request) + expected * engine.token_s
         charged = _byte_seconds(engine, request, expected, took_s)
         self.shares.charge(request.tenant, charged)
         num_bytes = engine.bytes_of(request, expected)
-        self._room.take(engine.spec.name, request.tenant, num_bytes)
+        self._pools[request.model].room.take(request.tenant, num_bytes)
         self._places[request.id] = _Place(engine, num_bytes, charged)
         self._waiting_byte_seconds -= self._waiting.pop(request.id)
         engine.start(request, expected, now_s)

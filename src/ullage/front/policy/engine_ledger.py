@@ -13,14 +13,15 @@ predicted is predicted anew, half as long again.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
 from ullage.front.policy.prefixes import Prefixes
 from ullage.front.policy.request import PREFIX_TOKENS, Footprint, Request
 
-__all__ = ["Engine", "EngineSpec", "Running"]
+__all__ = ["Budget", "Engine", "EngineSpec", "Running"]
 
 _LONGER: Final = 1.5
 _MORE_TOKENS: Final = 16
@@ -48,6 +49,10 @@ class EngineSpec:
             their order can still change.
         is_bounded: whether all requests fit even if each reaches its bound at the same moment.
         stale_frac: share of the cache that is used while its state is unknown.
+        adapters: names of the models that are adapters (LoRA) of another.
+        adapter_slots: different adapters that it runs at once; None: any.
+        adapter_bytes: of its cache that an adapter takes while it runs; 0 where the engine has set
+            memory aside for its slots.
     """
 
     name: str
@@ -61,6 +66,9 @@ class EngineSpec:
     prefill_in_flight: int = 8192
     is_bounded: bool = False
     stale_frac: float = 0.5
+    adapters: frozenset[str] = frozenset()
+    adapter_slots: int | None = None
+    adapter_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +96,41 @@ class Running:
     first_s: float | None = None
 
 
-class Engine:
-    """An engine's ledger; `spec` says what it is."""
+@dataclass(slots=True)
+class Budget:
+    """Bytes that the caches of several engines share, as of models on one GPU.
 
-    def __init__(self, spec: EngineSpec) -> None:
+    Attributes:
+        total_bytes: of all of them together.
+        engines: that take of it.
+    """
+
+    total_bytes: int
+    engines: list[Engine] = field(default_factory=list)
+
+    def left_bytes(self, engine: Engine) -> int:
+        """What an engine may hold, given what is promised in the others."""
+        return self.total_bytes - sum(
+            each.reserved_bytes + each.foreign_bytes for each in self.engines if each is not engine
+        )
+
+
+class Engine:
+    """An engine's ledger.
+
+    Args:
+        spec: what it is.
+        budget: that it shares with other engines; None: its cache is its own.
+    """
+
+    def __init__(self, spec: EngineSpec, budget: Budget | None = None) -> None:
         self.spec = spec
+        self._budget = budget
+        if budget is not None:
+            budget.engines.append(self)
+        self._adapters: Counter[str] = Counter()  # requests that run, by adapter
         self.is_up = True
+        self.is_draining = False  # what runs there ends, and nothing is started
         self.is_stale = False
         self.foreign_bytes = 0  # what others hold there, who do not go through this front
         self.margin_frac = spec.margin_frac
@@ -106,6 +143,11 @@ class Engine:
         self._prefixes = Prefixes(
             spec.cache_bytes // max(1, spec.footprint.token_bytes) // PREFIX_TOKENS
         )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes requests."""
+        return self.is_up and not self.is_draining
 
     @property
     def free_bytes(self) -> int:
@@ -123,7 +165,17 @@ class Engine:
         share = 1.0 - self.margin_frac
         if self.is_stale:
             share = min(share, self.spec.stale_frac)
-        return max(0, int(self.spec.cache_bytes * share) - self.foreign_bytes)
+        usable = int(self.spec.cache_bytes * share) - self.foreign_bytes
+        usable -= len(self._adapters) * self.spec.adapter_bytes
+        if self._budget is not None:
+            usable = min(usable, int(self._budget.left_bytes(self) * share))
+        return max(0, usable)
+
+    def has_adapter(self, request: Request) -> bool:
+        """Whether nothing has to be loaded for the request: its model is no adapter, or one that
+        runs.
+        """
+        return request.model not in self.spec.adapters or request.model in self._adapters
 
     def uncached_tokens(self, request: Request) -> int:
         """Tokens of a prompt that the engine likely has to compute: at least one."""
@@ -132,16 +184,19 @@ class Engine:
     def fits_alone(self, request: Request) -> bool:
         """Whether the whole request, up to its bound, ever fits this engine's cache."""
         whole = _bytes_of(self.spec, request, request.max_tokens)
-        return whole <= self.spec.cache_bytes * (1.0 - self.spec.margin_frac)
+        whole += self._loaded_bytes(request)
+        return whole <= self._most_bytes() * (1.0 - self.spec.margin_frac)
 
     def fits(self, request: Request, output_tokens: int, spare_bytes: int = 0) -> bool:
         """Whether the request fits now and until it ends, with all that run, and so many bytes are
         left free.
         """
-        if len(self.running) >= self.spec.max_requests:
+        if len(self.running) >= self.spec.max_requests or not self._has_slot(request):
             return False
         needed = _bytes_of(self.spec, request, output_tokens)
         usable = self.usable_bytes - spare_bytes
+        if not self.has_adapter(request):
+            usable -= self.spec.adapter_bytes
         if self.reserved_bytes + needed <= usable:
             return True
         least_tokens = self._tokens_now + request.prompt_tokens
@@ -184,6 +239,8 @@ class Engine:
         self.reserved_bytes += _bytes_of(self.spec, request, output_tokens)
         self.pending_tokens += uncached
         self._tokens_now += request.prompt_tokens
+        if request.model in self.spec.adapters:
+            self._adapters[request.model] += 1
         self._prefixes.add(request.prefix)
 
     def advance(self, number: int, generated: int, now_s: float) -> None:
@@ -219,6 +276,8 @@ class Engine:
         request = running.request
         self._tokens_now -= request.prompt_tokens + request.sequences * running.generated
         self.reserved_bytes -= _bytes_of(self.spec, running.request, running.output_tokens)
+        if request.model in self.spec.adapters:
+            self._adapters -= Counter({request.model: 1})  # forgets what is no more
         if running.first_s is None:
             self.pending_tokens -= running.uncached_tokens
         elif running.generated > 1:
@@ -239,6 +298,17 @@ class Engine:
         """The engine does not answer; when it does again, its cache is empty."""
         self.is_up = False
         self._prefixes.clear()
+
+    def _has_slot(self, request: Request) -> bool:
+        slots = self.spec.adapter_slots
+        return slots is None or self.has_adapter(request) or len(self._adapters) < slots
+
+    def _loaded_bytes(self, request: Request) -> int:
+        return self.spec.adapter_bytes if request.model in self.spec.adapters else 0
+
+    def _most_bytes(self) -> int:
+        own = self.spec.cache_bytes
+        return own if self._budget is None else min(own, self._budget.total_bytes)
 
     def _learn_prefill(self, running: Running, now_s: float) -> None:
         tokens = running.uncached_tokens + running.ahead_tokens

@@ -54,7 +54,11 @@ class Lengths:
         self._histories.setdefault(tenant, _History()).add(tokens)
 
     def predict(self, tenant: str, max_tokens: int) -> int:
-        """Tokens that an answer takes: at least 1, at most `max_tokens`."""
+        """Tokens that an answer takes: at least 1, at most `max_tokens`; 0 of what has no answer in
+        tokens, as an embedding.
+        """
+        if not max_tokens:
+            return 0
         history = self._histories.get(tenant)
         if self._quantile is None or history is None or len(history.ordered) < _FEWEST:
             return max_tokens

@@ -1,64 +1,154 @@
 """How much room a tenant has to leave for others, who may come any moment.
 
-Nobody is stopped once he has started. So a hog that fills a cache while nobody else waits makes the
-next light request wait until one of its own ends. With `spare_requests`, a tenant that holds more
-than its share of an engine leaves room there for so many requests of each other tenant that came
-lately, as large as that one's are on average, within that one's share.
+Nobody is stopped once he has started. So a hog that fills all caches while nobody else waits makes
+the next light request wait until one of its own ends. Therefore a tenant that holds more than its
+share leaves room for the others that came lately: as much as these have wanted at once in the last
+minutes, together (the mean and two standard deviations) and each one request, within their shares.
+That is max-min fairness with a margin: what the light ones do not want is the hog's.
+
+    room = Room({"chat": 1.0, "hog": 1.0})
+    room.come("chat", 300, now_s)
+    room.left_for_others("hog", 900, usable_bytes=1000, now_s=now_s)
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 __all__ = ["RECENT_S", "Room"]
 
-RECENT_S: Final = 60.0
+RECENT_S: Final = 300.0
+"""Seconds after its last request in which room is left for a tenant."""
+
+_MEMORY_S: Final = 60.0  # what was wanted so long ago counts 1/e
+_DEVIATIONS: Final = 2.0
 _SMOOTHING: Final = 0.1
 
 
+@dataclass(slots=True)
+class _Demand:
+    """What a tenant wants: bytes of its requests that run or wait, over time."""
+
+    typical_bytes: float  # of a request
+    came_s: float
+    changed_s: float
+    wanted_bytes: int = 0
+    mean: float = 0.0
+    mean_square: float = 0.0
+
+    def change(self, num_bytes: int, now_s: float) -> None:
+        """It wants so much more from now on."""
+        weight = -math.expm1(-max(0.0, now_s - self.changed_s) / _MEMORY_S)
+        self.mean += weight * (self.wanted_bytes - self.mean)
+        self.mean_square += weight * (float(self.wanted_bytes) ** 2 - self.mean_square)
+        self.changed_s = now_s
+        self.wanted_bytes += num_bytes
+
+    @property
+    def variance(self) -> float:
+        """Of what it wants, over time."""
+        return max(0.0, self.mean_square - self.mean**2)
+
+
 class Room:
-    """What tenants hold in engines, and how large their requests are.
+    """What tenants hold in engines that can replace each other, and what they usually want.
 
     Args:
         weights: of the tenants.
-        spare_requests: of each other tenant, for which room is left; 0: none is.
+        spare_requests: of each other tenant, for which room is left; 0: none is; None: as many as
+            its last minutes say.
     """
 
-    def __init__(self, weights: Mapping[str, float], spare_requests: int = 0) -> None:
+    def __init__(self, weights: Mapping[str, float], spare_requests: int | None = None) -> None:
         self._weights = dict(weights)
         self._spare_requests = spare_requests
-        self._bytes: Counter[tuple[str, str]] = Counter()  # (engine, tenant)
-        self._typical: dict[str, float] = {}
-        self._came_s: dict[str, float] = {}
+        self._held: Counter[str] = Counter()
+        self._demands: dict[str, _Demand] = {}
 
     def come(self, tenant: str, num_bytes: int, now_s: float) -> None:
         """A request of so many bytes comes."""
-        before = self._typical.get(tenant, float(num_bytes))
-        self._typical[tenant] = before + _SMOOTHING * (num_bytes - before)
-        self._came_s[tenant] = now_s
+        demand = self._demands.get(tenant)
+        if demand is None:
+            demand = self._demands[tenant] = _Demand(float(num_bytes), now_s, now_s)
+        demand.typical_bytes += _SMOOTHING * (num_bytes - demand.typical_bytes)
+        demand.came_s = now_s
+        demand.change(num_bytes, now_s)
 
-    def take(self, engine: str, tenant: str, num_bytes: int) -> None:
+    def go(self, tenant: str, num_bytes: int, now_s: float) -> None:
+        """A request that came has ended, or waits no more."""
+        self._demands[tenant].change(-num_bytes, now_s)
+
+    def take(self, tenant: str, num_bytes: int) -> None:
         """A request starts; with a negative number, it ends."""
-        self._bytes[engine, tenant] += num_bytes
+        self._held[tenant] += num_bytes
 
-    def spare_bytes(
-        self, engine: str, tenant: str, num_bytes: int, usable_bytes: int, now_s: float
-    ) -> int:
-        """What the tenant has to leave free in an engine if it starts so many bytes more there."""
-        others = [
-            name
-            for name, came_s in self._came_s.items()
-            if name != tenant and now_s - came_s < RECENT_S
-        ]
-        whole = self._weights[tenant] + sum(self._weights[name] for name in others)
-        taken = self._bytes[engine, tenant]
-        # A tenant that holds nothing there starts whatever fits: a large request starves else.
-        if not taken or taken + num_bytes <= usable_bytes * self._weights[tenant] / whole:
-            return 0
-        spare = 0.0
-        for name in others:
-            share = usable_bytes * self._weights[name] / whole - self._bytes[engine, name]
-            spare += max(0.0, min(self._spare_requests * self._typical[name], share))
-        return int(spare)
+    def left_for_others(
+        self, tenant: str, num_bytes: int, usable_bytes: int, now_s: float
+    ) -> tuple[int, int]:
+        """What the tenant has to leave free if it starts a request.
+
+        Args:
+            tenant: that would start.
+            num_bytes: of the request.
+            usable_bytes: of all engines together.
+            now_s: the time.
+
+        Returns:
+            The bytes in all, and the least size of a piece of use; (0, 0) for a tenant within its
+            share.
+        """
+        if not self.is_above_share(tenant, num_bytes, usable_bytes, now_s):
+            return 0, 0
+        others = self._others(tenant, now_s)
+        whole = self._whole(tenant, others)
+        shares = {name: usable_bytes * self._weights[name] / whole for name in others}
+        least = {
+            name: self._least_bytes(demand, shares[name] - self._held[name], self._held[name])
+            for name, demand in others.items()
+        }
+        total = max(sum(least.values()), self._usual_bytes(others, shares, now_s))
+        pieces = (min(shares[name], demand.typical_bytes) for name, demand in others.items())
+        return int(total), int(min(total, max(pieces, default=0.0)))
+
+    def _least_bytes(self, demand: _Demand, left: float, held: int) -> float:
+        """Room for one request of a tenant, or for as many more as was said; within its share."""
+        if self._spare_requests is None:
+            return max(0.0, min(demand.typical_bytes - held, left))
+        return max(0.0, min(self._spare_requests * demand.typical_bytes, left))
+
+    def _usual_bytes(
+        self, others: Mapping[str, _Demand], shares: Mapping[str, float], now_s: float
+    ) -> float:
+        """What the others usually want at once besides what they hold: the sum of their means and
+        two standard deviations of that sum, as if they came independently of each other.
+        """
+        if self._spare_requests is not None:
+            return 0.0
+        for demand in others.values():
+            demand.change(0, now_s)
+        wanted = sum(min(shares[name], demand.mean) for name, demand in others.items())
+        held = sum(min(shares[name], self._held[name]) for name in others)
+        spread = math.sqrt(sum(demand.variance for demand in others.values()))
+        return min(wanted + _DEVIATIONS * spread, sum(shares.values())) - held
+
+    def is_above_share(self, tenant: str, num_bytes: int, usable_bytes: int, now_s: float) -> bool:
+        """Whether a tenant would hold more than its share with so many bytes more. One that holds
+        nothing never does: a large request starves else.
+        """
+        held = self._held[tenant]
+        whole = self._whole(tenant, self._others(tenant, now_s))
+        return bool(held) and held + num_bytes > usable_bytes * self._weights[tenant] / whole
+
+    def _others(self, tenant: str, now_s: float) -> dict[str, _Demand]:
+        return {
+            name: demand
+            for name, demand in self._demands.items()
+            if name != tenant and now_s - demand.came_s < RECENT_S
+        }
+
+    def _whole(self, tenant: str, others: Mapping[str, _Demand]) -> float:
+        return self._weights[tenant] + sum(self._weights[name] for name in others)

@@ -16,12 +16,15 @@ from ullage.front.policy.request import Request
 __all__ = ["PRESSURE_TOKENS", "choose_engine", "cost"]
 
 PRESSURE_TOKENS: Final = 2048
+ADAPTER_TOKENS: Final = 512  # what it costs to load an adapter that does not run yet
 
 
 def cost(engine: Engine, request: Request) -> float:
     """The cost of a request at an engine, in prompt tokens."""
     fullness = engine.reserved_bytes / max(1, engine.usable_bytes)
-    return engine.pending_tokens + engine.uncached_tokens(request) + PRESSURE_TOKENS * fullness
+    load = 0 if engine.has_adapter(request) else ADAPTER_TOKENS
+    computed = engine.pending_tokens + engine.uncached_tokens(request)
+    return computed + load + PRESSURE_TOKENS * fullness
 
 
 def choose_engine(

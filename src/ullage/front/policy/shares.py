@@ -24,6 +24,7 @@ class Shares:
         self._weights = dict(weights)
         self._counters = dict.fromkeys(self._weights, 0.0)
         self._active: dict[str, int] = {}
+        self._expected = dict.fromkeys(self._weights, 0.0)  # part of the counters, not yet used
 
     @property
     def counters(self) -> Mapping[str, float]:
@@ -33,7 +34,13 @@ class Shares:
     def enter(self, tenant: str) -> None:
         """A request of the tenant comes; `leave` is called once it has ended."""
         if not self._active.get(tenant):
-            others = [self._counters[name] for name, count in self._active.items() if count]
+            # Without what is only expected of requests that run: where that was too much and is
+            # given back, who came meanwhile would come last.
+            others = [
+                self._counters[name] - self._expected[name]
+                for name, count in self._active.items()
+                if count
+            ]
             if others:
                 self._counters[tenant] = max(self._counters[tenant], min(others))
         self._active[tenant] = self._active.get(tenant, 0) + 1
@@ -43,8 +50,15 @@ class Shares:
         self._active[tenant] -= 1
 
     def charge(self, tenant: str, byte_seconds: float) -> None:
-        """Adds to what a tenant has had; negative where less was used than was charged."""
-        self._counters[tenant] += byte_seconds / self._weights[tenant]
+        """Adds what a request is expected to use."""
+        share = byte_seconds / self._weights[tenant]
+        self._counters[tenant] += share
+        self._expected[tenant] += share
+
+    def settle(self, tenant: str, used: float, charged: float) -> None:
+        """Puts what a request has used in place of what was charged for it."""
+        self._counters[tenant] += (used - charged) / self._weights[tenant]
+        self._expected[tenant] -= charged / self._weights[tenant]
 
     def order(self, tenants: Iterable[str]) -> list[str]:
         """The tenants, the one that is next first."""

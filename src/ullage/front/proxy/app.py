@@ -1,9 +1,11 @@
 """The ASGI application.
 
     POST /v1/chat/completions, /v1/completions    to an engine, with a tenant's key
+    POST /v1/embeddings, /v1/rerank, /v1/score    likewise, to an encoder
     GET  /v1/models                               what can be asked for, with a tenant's key
     GET  /health                                  200 while an engine answers, else 503
     GET  /metrics, /admin                         with the admin's key; or from this machine alone
+    POST /admin/engines/NAME/drain, .../resume    likewise: nothing new is sent to an engine
 
 Every request gets an answer. None of a request's text is ever logged or kept.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,8 +25,10 @@ from starlette.types import Receive, Scope, Send
 
 from ullage.errors import SpecError
 from ullage.front.policy.request import Request
+from ullage.front.policy.versions import Versions
 from ullage.front.proxy.board import Board
 from ullage.front.proxy.head import check_head, header
+from ullage.front.proxy.inputs import ENCODER_PATHS, read_inputs
 from ullage.front.proxy.keys import Keys
 from ullage.front.proxy.metrics import METRICS_TYPE, write_admin_page, write_metrics
 from ullage.front.proxy.prompt import Limits, Order, read_order, trim_oldest
@@ -36,6 +41,8 @@ __all__ = ["FrontApp"]
 
 _CHAT: Final = "/v1/chat/completions"
 _COMPLETIONS: Final = (_CHAT, "/v1/completions")
+_PATHS: Final = (*_COMPLETIONS, *ENCODER_PATHS)
+_DRAIN: Final = re.compile(r"/admin/engines/([A-Za-z0-9_-]{1,64})/(drain|resume)")
 _BODY_S: Final = 60.0
 _LARGE_BYTES: Final = 64 * 1024
 _JSON: Final = b"application/json"
@@ -54,6 +61,7 @@ class FrontApp:
         relay: brings them to engines.
         keys: of the tenants.
         count: tokens of a text, for a model.
+        versions: of models.
     """
 
     settings: FrontSettings
@@ -61,6 +69,7 @@ class FrontApp:
     relay: Relay
     keys: Keys
     count: Callable[[str, str], int]
+    versions: Versions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, whatever it is."""
@@ -69,12 +78,14 @@ class FrontApp:
                 await send({"type": "websocket.close", "code": 1008})
             return
         try:
-            if scope["path"] in _COMPLETIONS:
+            if scope["path"] in _PATHS:
                 await self._complete(scope, receive, send)
+            elif (match := _DRAIN.fullmatch(scope["path"])) is not None:
+                await self._drain(scope, send, match[1], is_draining=match[2] == "drain")
             else:
                 await self._answer_get(scope, send)
         except Refusal as refusal:
-            await send_refusal(send, refusal)
+            await send_refusal(send, receive, refusal)
 
     async def _answer_get(self, scope: Scope, send: Send) -> None:
         check_head(scope, has_body=False)
@@ -84,7 +95,7 @@ class FrontApp:
         }  # fmt: skip
         answer = answers.get(scope["path"])
         if answer is None:
-            raise Refusal(404, f"there is no such path; there are {', '.join(_COMPLETIONS)}")
+            raise Refusal(404, f"there is no such path; there are {', '.join(_PATHS)}")
         if scope["method"] != "GET":
             raise Refusal(405, "expected GET")
         await answer(scope, send)
@@ -135,16 +146,17 @@ class FrontApp:
                 body = await _read_body(scope, receive, self.settings.max_body_bytes)
         except TimeoutError:
             raise Refusal(408, f"the body was not there after {_BODY_S:.0f} s") from None
-        is_chat = scope["path"] == _CHAT
         if len(body) <= _LARGE_BYTES:
-            order = self._order(body, limits, tenant, is_chat=is_chat)
+            order = self._order(body, limits, tenant, scope["path"])
         else:  # nobody else waits until a long text is counted
-            order = await asyncio.to_thread(self._order, body, limits, tenant, is_chat=is_chat)
+            order = await asyncio.to_thread(self._order, body, limits, tenant, scope["path"])
         return order, self._request(order, tenant)
 
-    def _order(self, body: bytes, limits: Limits, tenant: str, *, is_chat: bool) -> Order:
+    def _order(self, body: bytes, limits: Limits, tenant: str, path: str) -> Order:
         """A body that was read, shorter where the tenant allows that and it fits no cache."""
-        order = read_order(body, limits, is_chat=is_chat)
+        if path in ENCODER_PATHS:
+            return read_inputs(body, limits, path)
+        order = read_order(body, limits, is_chat=path == _CHAT)
         if self.settings.tenants[tenant].is_trimmed and not self._fits(order, tenant):
             return trim_oldest(order, limits, lambda each: self._fits(each, tenant))
         return order
@@ -175,7 +187,9 @@ class FrontApp:
     def _limits(self, tenant: TenantSettings) -> Limits:
         engines = self.settings.engines.values()
         return Limits(
-            models=frozenset(model for each in engines for model in each.spec.models),
+            models=self.versions.models.union(
+                model for each in engines for model in each.spec.models
+            ),
             default_tokens=self.settings.max_tokens,
             max_tokens=tenant.max_tokens,
             media_tokens={
@@ -186,12 +200,14 @@ class FrontApp:
             },
             count=self.count,
             characters_per_token=self.settings.characters_per_token,
+            choose=self.versions.choose,
         )
 
     async def _models(self, scope: Scope, send: Send) -> None:
         self.keys.find(header(scope, b"authorization"))
+        engines = self.settings.engines.values()
         models = sorted(
-            {name for each in self.settings.engines.values() for name in each.spec.models}
+            self.versions.models.union(name for each in engines for name in each.spec.models)
         )
         rows = [{"id": name, "object": "model", "owned_by": "ullage"} for name in models]
         await send_whole(send, 200, json.dumps({"object": "list", "data": rows}).encode(), _JSON)
@@ -211,6 +227,20 @@ class FrontApp:
         policy = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
         headers = [(b"content-security-policy", policy)]
         await send_whole(send, 200, write_admin_page(self.board), _HTML, headers)
+
+    async def _drain(self, scope: Scope, send: Send, name: str, *, is_draining: bool) -> None:
+        """Begins or ends that nothing new is sent to an engine."""
+        check_head(scope, has_body=True)  # JSON: a form on a web page cannot send it
+        if scope["method"] != "POST":
+            raise Refusal(405, "expected POST")
+        self._check_admin(scope)
+        engine = self.board.admission.engines.get(name)
+        if engine is None:
+            raise Refusal(404, "there is no such engine")
+        engine.is_draining = is_draining
+        self.board.schedule()
+        state = {"engine": name, "draining": is_draining, "running": len(engine.running)}
+        await send_whole(send, 200, json.dumps(state).encode(), _JSON)
 
     def _check_admin(self, scope: Scope) -> None:
         key = self.settings.admin_key

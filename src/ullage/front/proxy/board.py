@@ -61,7 +61,7 @@ class Board:
             raise refuse(reject)
         future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         self._futures[request.id] = future
-        self._schedule()
+        self.schedule()
         try:
             decision = await future
         except asyncio.CancelledError:
@@ -87,7 +87,7 @@ class Board:
             tokens = request.prompt_tokens + request.sequences * running.generated // 2
             size = engine.spec.footprint.bytes_of(tokens, request.sequences)
             self.byte_seconds[request.tenant] += int(size * (now_s - running.started_s))
-        self._schedule()
+        self.schedule()
 
     def set_up(self, name: str, *, is_up: bool) -> None:
         """Takes that an engine answers, or that it does not."""
@@ -96,7 +96,7 @@ class Board:
             engine.go_down()
         elif is_up and not engine.is_up:
             engine.is_up = True
-            self._schedule()
+            self.schedule()
 
     async def run(self) -> None:
         """Looks for deadlines that have passed, until it is cancelled."""
@@ -104,7 +104,7 @@ class Board:
             await asyncio.sleep(_TICK_S)
             self._decide()
 
-    def _schedule(self) -> None:
+    def schedule(self) -> None:
         """Decides once for all that happens in one turn of the loop."""
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -126,4 +126,4 @@ class Board:
                 self.finish(request.id, is_whole=False)
             return
         with suppress(ValueError):
-            self.admission.withdraw(request)
+            self.admission.withdraw(request, self.clock())

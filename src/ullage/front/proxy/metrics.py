@@ -23,6 +23,9 @@ _BYTE_SECONDS: Final = Metric(
     "ullage_front_byte_seconds_total", Type.COUNTER, "Bytes of cache times seconds, by tenant."
 )
 _UP: Final = Metric("ullage_front_engine_up", Type.GAUGE, "1 while the engine answers.")
+_DRAINING: Final = Metric(
+    "ullage_front_engine_draining", Type.GAUGE, "1 while nothing new is sent to the engine."
+)
 _STALE: Final = Metric(
     "ullage_front_engine_stale", Type.GAUGE, "1 while the engine's metrics are old."
 )
@@ -36,7 +39,8 @@ _PEAK: Final = Metric(
     "ullage_front_expected_peak_bytes", Type.GAUGE, "The most that those that run will hold."
 )
 METRICS: Final = (
-    _REQUESTS, _WAITING, _BYTE_SECONDS, _UP, _STALE, _RUNNING, _CACHE, _USABLE, _NOW, _PEAK,
+    _REQUESTS, _WAITING, _BYTE_SECONDS, _UP, _DRAINING, _STALE, _RUNNING, _CACHE, _USABLE, _NOW,
+    _PEAK,
 )  # fmt: skip
 
 
@@ -54,6 +58,7 @@ def _points(board: Board) -> Iterator[Point]:
     for name, engine in board.admission.engines.items():
         labels = {"engine": name}
         yield Point(_UP, labels, float(engine.is_up))
+        yield Point(_DRAINING, labels, float(engine.is_draining))
         yield Point(_STALE, labels, float(engine.is_stale))
         yield Point(_RUNNING, labels, float(len(engine.running)))
         yield Point(_CACHE, labels, float(engine.spec.cache_bytes))
@@ -97,6 +102,8 @@ def _engine_row(name: str, engine: Engine) -> tuple[str, ...]:
     state = "up" if engine.is_up else "down"
     if engine.is_up and engine.is_stale:
         state = "metrics are old: half of the cache is used"
+    if engine.is_draining:
+        state += ", draining"
     sizes = (
         engine.bytes_now, engine.peak_bytes(), engine.usable_bytes, engine.spec.cache_bytes,
     )  # fmt: skip

@@ -21,7 +21,7 @@ from ullage.front.policy.request import PREFIX_TOKENS
 from ullage.front.proxy.refusal import Refusal
 from ullage.parsing import parse_json, show_value
 
-__all__ = ["Limits", "Order", "read_order", "trim_oldest"]
+__all__ = ["Limits", "Order", "read_fields", "read_order", "trim_oldest"]
 
 _FORBIDDEN: Final = (
     "kv_transfer_params", "priority", "prompt_embeds", "chat_template", "lora_path",
@@ -45,6 +45,7 @@ class Limits:
         media_tokens: bound of an image or a sound, by model; a model without one takes none.
         count: tokens of a text, or an upper bound, for a model.
         characters_per_token: for the prefix's hashes.
+        choose: the model that serves a request for a model: one of its versions, or itself.
     """
 
     models: frozenset[str]
@@ -53,6 +54,7 @@ class Limits:
     media_tokens: Mapping[str, int]
     count: Callable[[str, str], int]
     characters_per_token: float
+    choose: Callable[[str], str] = str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +76,18 @@ class Order:
         return json.dumps(self.fields, separators=(",", ":")).encode()
 
 
-def read_order(body: bytes, limits: Limits, *, is_chat: bool) -> Order:
-    """Reads a body.
+def read_fields(
+    body: bytes, limits: Limits, *, allowed: Sequence[str] = ()
+) -> tuple[dict[str, Any], str]:
+    """The fields of a body, and the model that serves it.
+
+    Args:
+        body: of the request.
+        limits: that it is held against.
+        allowed: fields that are taken here, and nowhere else.
 
     Raises:
-        Refusal: it is not one that can be served.
+        Refusal: it is no JSON object, reaches into the engine, or names no model.
     """
     try:
         fields = parse_json(body)
@@ -87,13 +96,25 @@ def read_order(body: bytes, limits: Limits, *, is_chat: bool) -> Order:
         raise Refusal(400, "the body is not JSON, or nests too deep") from None
     if not isinstance(fields, dict):
         raise Refusal(400, "the body is not a JSON object")
-    forbidden = [name for name in _FORBIDDEN if fields.get(name) is not None]
+    forbidden = [
+        name for name in _FORBIDDEN if name not in allowed and fields.get(name) is not None
+    ]
     if forbidden:
         raise Refusal(400, f"the field {forbidden[0]!r} is not taken here")
     model = fields.get("model")
     if not isinstance(model, str) or model not in limits.models:
         known = ", ".join(sorted(limits.models))
         raise Refusal(404, f"model is {show_value(model)}; expected one of {known}")
+    return fields, limits.choose(model)
+
+
+def read_order(body: bytes, limits: Limits, *, is_chat: bool) -> Order:
+    """Reads a body.
+
+    Raises:
+        Refusal: it is not one that can be served.
+    """
+    fields, model = read_fields(body, limits)
     prompts = [_read_messages(fields, limits, model)] if is_chat else _read_prompts(fields)
     name, bound = _read_bound(fields, limits)
     copies = max(_whole(fields, "n", 1), _whole(fields, "best_of", 1))
@@ -103,7 +124,7 @@ def read_order(body: bytes, limits: Limits, *, is_chat: bool) -> Order:
     tokens = sum(_count(prompt, limits, model) for prompt in prompts)
     return Order(
         model=model,
-        fields={**fields, name: bound},
+        fields={**fields, "model": model, name: bound},
         prompt_tokens=tokens,
         max_tokens=bound,
         sequences=sequences,

@@ -5,15 +5,24 @@ raise Refusal(429, "too many requests of this tenant wait", retry_after_s=3)
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import suppress
 from typing import Final
 
-from starlette.types import Message, Send
+from starlette.types import Message, Receive, Send
 
 from ullage.front.policy.request import Reason, Reject
 
-__all__ = ["Refusal", "error_document", "refuse", "send_refusal", "send_whole"]
+__all__ = ["LINGER_S", "Refusal", "error_document", "refuse", "send_refusal", "send_whole"]
 
+LINGER_S: Final = 2.0
+"""Seconds in which the rest of a request that was answered already is read and thrown away.
+
+Were the connection closed while it comes, the system would throw the answer away.
+"""
+
+_UNREAD: Final = (408, 413, 431)  # the rest of such a request is not read
 _STATUS: Final = {
     Reason.TOO_LARGE: 400,
     Reason.NO_ENGINE: 503,
@@ -56,24 +65,33 @@ def error_document(status: int, message: str) -> bytes:
     return json.dumps({"error": {"message": message, "type": kind, "code": status}}).encode()
 
 
-async def send_refusal(send: Send, refusal: Refusal) -> None:
-    """Sends it as the whole answer."""
+async def send_refusal(send: Send, receive: Receive, refusal: Refusal) -> None:
+    """Sends it as the whole answer; then the connection is closed if there is more to be read."""
     headers = []
     if refusal.retry_after_s is not None:
         headers.append((b"retry-after", str(refusal.retry_after_s).encode()))
     if refusal.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if refusal.status in (408, 413, 431):
-        headers.append((b"connection", b"close"))  # the rest of the request is not read
+    is_unread = refusal.status in _UNREAD
+    if is_unread:
+        headers.append((b"connection", b"close"))
     body = error_document(refusal.status, refusal.message)
-    await send_whole(send, refusal.status, body, b"application/json", headers)
+    await send_whole(
+        send, refusal.status, body, b"application/json", headers, is_last=not is_unread
+    )
+    if is_unread:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while (message := await receive()).get("more_body", False):
+                    del message
+        await send({"type": "http.response.body", "body": b""})
 
 
 async def send_whole(
     send: Send, status: int, body: bytes, content_type: bytes,
-    headers: list[tuple[bytes, bytes]] | None = None,
+    headers: list[tuple[bytes, bytes]] | None = None, *, is_last: bool = True,
 ) -> None:  # fmt: skip
-    """Sends an answer of which all is known."""
+    """Sends an answer of which all is known; unless `is_last`, an empty piece is to follow."""
     length = str(len(body)).encode()
     start: Message = {
         "type": "http.response.start",
@@ -84,4 +102,4 @@ async def send_whole(
         ],
     }  # fmt: skip
     await send(start)
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": not is_last})

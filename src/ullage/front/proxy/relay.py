@@ -135,7 +135,10 @@ class Relay:
 
 def _own_headers(order: Order) -> list[tuple[bytes, bytes]]:
     """What the front has assumed or changed, for the client to see."""
-    headers = [(b"x-ullage-prompt-tokens", str(order.prompt_tokens).encode())]
+    headers = [
+        (b"x-ullage-prompt-tokens", str(order.prompt_tokens).encode()),
+        (b"x-ullage-model", order.model.encode("ascii", "replace")),
+    ]
     if order.num_trimmed:
         headers.append((b"x-ullage-trimmed-messages", str(order.num_trimmed).encode()))
     return headers

@@ -10,25 +10,28 @@ no redirect, and no header of a client's is used.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Final
 
-import httpx
+import aiohttp
+from yarl import URL
 
 from ullage.front.settings import EngineSettings
 
 __all__ = ["Answer", "EngineLost", "Upstream"]
 
 _CONNECT_S: Final = 20.0
-_WRITE_S: Final = 30.0
 _SILENT_S: Final = 600.0  # between two pieces of an answer, a long prompt among them
-# A pool looks through all its connections for each request, so that large ones are slow.
-_POOL_CONNECTIONS: Final = 64
 # Engines on uvicorn close an idle connection after 5 s; one of ours must not be in use then.
 _IDLE_S: Final = 3.0
 _MAX_ANSWER_BYTES: Final = 64 * 2**20
+# Twice as much is read ahead of a client that takes its answer slowly.
+_READ_AHEAD_BYTES: Final = 16 * 1024
+_JSON: Final = {"content-type": "application/json"}
+_LARGE_BYTES: Final = 2**20  # bodies from here on are written piece by piece
 
 
 class EngineLost(Exception):
@@ -51,7 +54,7 @@ class Answer:
     status: int
     content_type: bytes
     retry_after_s: int | None
-    _response: httpx.Response
+    _response: aiohttp.ClientResponse
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body, piece by piece.
@@ -59,13 +62,10 @@ class Answer:
         Raises:
             EngineLost: it breaks off.
         """
-        stream = self._response.stream
-        if not isinstance(stream, httpx.AsyncByteStream):
-            raise TypeError(f"the stream is {stream!r}, expected one of an asynchronous transport")
         try:
-            async for chunk in stream:
+            async for chunk in self._response.content.iter_any():
                 yield chunk
-        except (httpx.HTTPError, httpx.StreamError) as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise EngineLost(type(error).__name__) from None
 
     async def read(self) -> bytes:
@@ -83,32 +83,25 @@ class Answer:
 
 
 class Upstream:
-    """The connections to an engine."""
+    """The connections to an engine; made while an event loop runs."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self._base = f"http://{host}:{settings.port}"
-        self._headers = {
-            "host": f"{host}:{settings.port}",
-            "accept-encoding": "identity",
-        }
+        headers = {"accept-encoding": "identity"}
         if settings.key is not None:
-            self._headers["authorization"] = f"Bearer {settings.key.decode()}"
-        count = -(-settings.spec.max_requests // _POOL_CONNECTIONS)
-        self._pools = [
-            httpx.AsyncHTTPTransport(
-                trust_env=False,
-                retries=0,
-                limits=httpx.Limits(
-                    max_connections=None,
-                    max_keepalive_connections=16,
-                    keepalive_expiry=_IDLE_S,
-                ),
-            )
-            for _ in range(count)
-        ]
-        self._open = [0] * count
+            headers["authorization"] = f"Bearer {settings.key.decode()}"
+        self._session = aiohttp.ClientSession(
+            # Admission says how many there are, so that the connector has no limit.
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S),
+            headers=headers,
+            skip_auto_headers=("User-Agent", "Accept"),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            auto_decompress=False,
+            read_bufsize=_READ_AHEAD_BYTES,
+        )
 
     @asynccontextmanager
     async def open(
@@ -120,45 +113,35 @@ class Upstream:
         Raises:
             EngineLost: there is no answer.
         """
-        number = min(range(len(self._pools)), key=self._open.__getitem__)
-        self._open[number] += 1
+        response = await self._send(path, body, silent_s)
         try:
-            response = await self._send(self._pools[number], path, body, silent_s)
-            try:
-                yield Answer(
-                    response.status_code,
-                    response.headers.get("content-type", "application/octet-stream").encode(),
-                    _seconds(response.headers),
-                    response,
-                )
-            finally:
-                await response.aclose()
+            yield Answer(
+                response.status,
+                response.headers.get("content-type", "application/octet-stream").encode(),
+                _seconds(response.headers.get("retry-after", "")),
+                response,
+            )
         finally:
-            self._open[number] -= 1
+            response.close()  # nothing happens where all was read: the connection is kept then
 
     async def aclose(self) -> None:
         """Closes all connections."""
-        for pool in self._pools:
-            await pool.aclose()
+        await self._session.close()
 
-    async def _send(
-        self, pool: httpx.AsyncHTTPTransport, path: str, body: bytes | None, silent_s: float
-    ) -> httpx.Response:
-        headers = dict(self._headers)
-        if body is not None:
-            headers["content-type"] = "application/json"
-        timeout = {"connect": _CONNECT_S, "read": silent_s, "write": _WRITE_S, "pool": None}
-        request = httpx.Request(
-            "GET" if body is None else "POST", f"{self._base}{path}", headers=headers,
-            content=body, extensions={"timeout": timeout},
-        )  # fmt: skip
+    async def _send(self, path: str, body: bytes | None, silent_s: float) -> aiohttp.ClientResponse:
+        timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=silent_s)
+        url = URL(self._base + path, encoded=True)
         try:
-            return await pool.handle_async_request(request)
-        except (httpx.HTTPError, httpx.StreamError) as error:
-            is_unreachable = isinstance(error, httpx.ConnectError)
+            if body is None:
+                return await self._session.get(url, timeout=timeout, allow_redirects=False)
+            return await self._session.post(
+                url, data=body if len(body) < _LARGE_BYTES else BytesIO(body), timeout=timeout,
+                headers=_JSON, allow_redirects=False,
+            )  # fmt: skip
+        except (aiohttp.ClientError, OSError) as error:
+            is_unreachable = isinstance(error, aiohttp.ClientConnectorError)
             raise EngineLost(type(error).__name__, is_unreachable=is_unreachable) from None
 
 
-def _seconds(headers: Mapping[str, str]) -> int | None:
-    text = headers.get("retry-after", "")
+def _seconds(text: str) -> int | None:
     return int(text) if text.isdigit() and len(text) < 6 else None

@@ -111,7 +111,8 @@ def test_a_deadline_that_cannot_be_met_is_told_before_it_passes() -> None:
 
 
 def test_a_large_request_is_passed_for_a_while_and_then_no_more() -> None:
-    admission = make_admission(100)
+    # The share of b is so large that it has to leave no room for a.
+    admission = make_admission(100, tenants={"a": TenantSpec(), "b": TenantSpec(weight=9.0)})
     admission.submit(request(1, "b", 30, 20), 0.0)
     assert started(admission, 0.0) == [1]
     admission.submit(request(2, "a", 60, 20, arrival_s=0.0), 0.0)
@@ -163,22 +164,61 @@ def test_who_has_more_than_a_share_leaves_room_for_those_who_came_lately() -> No
 def test_room_is_left_within_the_others_share_and_while_he_is_there() -> None:
     room = Room({"a": 1.0, "b": 1.0}, spare_requests=2)
     room.come("a", 300, 0.0)
-    assert room.spare_bytes("e", "b", 900, 1000, 1.0) == 0  # who holds nothing may start
-    room.take("e", "b", 400)
-    assert room.spare_bytes("e", "b", 100, 1000, 1.0) == 0  # within the share of b
-    assert room.spare_bytes("e", "b", 101, 1000, 1.0) == 500  # two of a's, up to its share
-    room.take("e", "a", 300)
-    assert room.spare_bytes("e", "b", 101, 1000, 1.0) == 200
-    assert room.spare_bytes("e", "b", 101, 1000, RECENT_S) == 0  # a is not there any more
+    assert room.left_for_others("b", 900, 1000, 1.0) == (0, 0)  # who holds nothing may start
+    room.take("b", 400)
+    assert room.left_for_others("b", 100, 1000, 1.0) == (0, 0)  # within the share of b
+    assert room.left_for_others("b", 101, 1000, 1.0) == (500, 300)  # two of a's, up to its share
+    room.take("a", 300)
+    assert room.left_for_others("b", 101, 1000, 1.0) == (200, 200)
+    assert room.left_for_others("b", 101, 1000, RECENT_S) == (0, 0)  # a is not there any more
+
+
+def test_as_much_room_is_left_as_the_other_wants_at_once_within_its_share() -> None:
+    room = Room({"light": 1.0, "hog": 1.0})
+    room.take("hog", 600)
+    for number in range(400):  # every second one of 100 that takes 2.5 s: two or three at once
+        room.come("light", 100, number / 1.0)
+        if number > 2:
+            room.go("light", 100, number + 0.5 - 1e-9)
+    total, piece = room.left_for_others("hog", 100, 1000, 400.0)
+    assert piece == 100
+    assert 440 <= total <= 460  # 300 or 400 at once, 350 on average, and two deviations of 50
+    for _ in range(50):
+        room.come("light", 100, 400.0)
+    total, _ = room.left_for_others("hog", 100, 1000, 460.0)
+    assert total == 500  # its share is all that is ever left
+
+
+def test_one_engine_keeps_the_room_so_that_the_other_can_be_full() -> None:
+    admission = make_admission(1000, 1000)
+    admission.submit(request(1, "a", 50, 50), 0.0)
+    assert started(admission, 0.0) == [1]
+    admission.finish(1, 1.0)
+    for number in range(2, 12):
+        admission.submit(request(number, "b", 150, 150), 2.0)
+    assert len(started(admission, 2.0)) == 6  # three in each, and 100 are left in both
+    for number in range(2, 6):
+        admission.finish(number, 3.0)
+    for number in range(20, 30):
+        admission.submit(request(number, "b", 100, 100), 3.0)
+    started(admission, 3.0)
+    free = [each.usable_bytes - each.reserved_bytes for each in admission.engines.values()]
+    assert max(free) >= 100
+    admission.submit(request(40, "a", 50, 50), 4.0)
+    assert started(admission, 4.0) == [40]
 
 
 def test_who_was_away_has_saved_nothing_up() -> None:
     shares = Shares({"a": 1.0, "b": 1.0})
     shares.enter("a")
-    shares.charge("a", 100.0)
+    shares.charge("a", 900.0)
+    shares.settle("a", 100.0, 900.0)
+    shares.charge("a", 500.0)
     shares.enter("b")
-    assert shares.counters["b"] == 100.0
+    assert shares.counters["b"] == 100.0  # what a is only expected to use does not count yet
     shares.charge("b", 1.0)
+    assert shares.order("ab") == ["b", "a"]
+    shares.settle("a", 0.0, 500.0)
     assert shares.order("ab") == ["a", "b"]
 
 

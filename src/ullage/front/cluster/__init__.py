@@ -1,0 +1,1 @@
+"""The front's policy where another program has the sockets: a request router of Ray Serve."""

@@ -1,0 +1,67 @@
+"""The engines that can replace each other: those that serve the same models.
+
+pools = make_pools(engines, weights, spare_requests=None)
+pools["llama"].engines
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ullage.front.policy.engine_ledger import Engine
+from ullage.front.policy.room import Room
+
+__all__ = ["Pool", "add_engine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Engines, and what tenants hold in them together."""
+
+    engines: tuple[Engine, ...]
+    room: Room
+
+    @property
+    def up(self) -> list[Engine]:
+        """Those that take requests now."""
+        return [engine for engine in self.engines if engine.is_open]
+
+    def spare_bytes(self, engine: Engine, tenant: str, num_bytes: int, now_s: float) -> int:
+        """What a request of the tenant has to leave free in an engine, so that others find room:
+        all that it has to leave, less what is free in other engines in pieces of use.
+        """
+        up = self.up
+        usable_bytes = sum(each.usable_bytes for each in up)
+        needed, piece = self.room.left_for_others(tenant, num_bytes, usable_bytes, now_s)
+        if not needed:
+            return 0
+        free = (each.usable_bytes - each.reserved_bytes for each in up if each is not engine)
+        missing = needed - sum(room for room in free if room >= piece)
+        return max(missing, piece) if missing > 0 else 0
+
+    def is_above_share(self, tenant: str, num_bytes: int, now_s: float) -> bool:
+        """Whether the tenant would hold more than its share of the engines."""
+        usable_bytes = sum(each.usable_bytes for each in self.up)
+        return self.room.is_above_share(tenant, num_bytes, usable_bytes, now_s)
+
+
+def add_engine(pools: dict[str, Pool], engine: Engine, make_room: Callable[[], Room]) -> None:
+    """Adds an engine to the pools of its models; models that the same engines serve share one.
+
+    Ignores: that pools of different models may have some engines in common; what a tenant holds
+    there through one model is not seen through the other.
+    """
+    split: dict[int, Pool] = {}
+    for model in engine.spec.models:
+        pool = pools.get(model)
+        members = () if pool is None else pool.engines
+        # Models that were served by the same engines so far stay together if this one has all.
+        key = id(pool)
+        if key not in split:
+            has_all = all(
+                other in engine.spec.models for other, each in pools.items() if each is pool
+            )
+            room = pool.room if pool is not None and has_all else make_room()
+            split[key] = Pool((*members, engine), room)
+        pools[model] = split[key]

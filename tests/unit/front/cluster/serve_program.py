@@ -1,0 +1,59 @@
+"""A deployment with CacheRouter in a Ray Serve of its own; prints what came of its requests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve.config import RequestRouterConfig
+
+REQUEST = {"prompt": "x" * 300, "max_tokens": 300}  # 100 and 300 tokens
+
+
+@serve.deployment(
+    num_replicas=2,
+    max_ongoing_requests=100,
+    ray_actor_options={"num_cpus": 0.1},
+    request_router_config=RequestRouterConfig(
+        request_router_class="ullage.front.cluster.ray_router:CacheRouter",
+        request_router_kwargs={"cache": 1000, "token_bytes": 1},
+    ),
+)
+class Server:
+    """Answers after a while."""
+
+    def __init__(self) -> None:
+        self.num_running = self.most = 0
+
+    async def __call__(self, request: dict[str, Any]) -> tuple[int, int]:
+        self.num_running += 1
+        self.most = max(self.most, self.num_running)
+        await asyncio.sleep(0.5)
+        self.num_running -= 1
+        return id(self), self.most
+
+
+def main() -> None:
+    """Sends twelve requests at once, and one that is too large."""
+    ray.init(num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1")
+    handle = serve.run(Server.bind(), route_prefix=None)
+    responses = [handle.remote(REQUEST) for _ in range(12)]
+    answers = [response.result(timeout_s=120) for response in responses]
+    most: dict[int, int] = {}
+    for replica, count in answers:
+        most[replica] = max(most.get(replica, 0), count)
+    print("most at once:", *most.values())
+    print("answered:", len(answers))
+    try:
+        handle.remote({"prompt": "x" * 9000}).result(timeout_s=60)
+        print("too large: answered")
+    except Exception as error:
+        print("too large:", type(error).__name__)
+    serve.shutdown()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

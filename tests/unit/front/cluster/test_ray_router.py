@@ -1,0 +1,31 @@
+"""The router in a real Ray Serve of this machine alone, on its loopback device."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("serve_program.py")
+
+
+@pytest.mark.nightly
+def test_replicas_are_never_given_more_than_their_caches_hold() -> None:
+    """Two replicas whose caches hold two requests each, and twelve requests at once: each replica
+    says how many it ran at the same time, and what never fits fails.
+    """
+    python = os.environ.get("ULLAGE_TEST_RAY_PYTHON", sys.executable)
+    has_serve = subprocess.run([python, "-c", "import ray.serve"], capture_output=True, check=False)
+    if has_serve.returncode:
+        pytest.skip("needs ray[serve], here or in the Python of ULLAGE_TEST_RAY_PYTHON")
+    outcome = subprocess.run(
+        [python, str(PROGRAM)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr[-4000:]
+    lines = outcome.stdout.splitlines()
+    assert "most at once: 2 2" in lines
+    assert "answered: 12" in lines
+    assert "too large: RequestRefused" in lines
