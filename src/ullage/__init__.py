@@ -46,6 +46,13 @@ if TYPE_CHECKING:
     from ullage.api.sweep import Sweep, sweep
     from ullage.api.watch import read_samples, watch_gpus
     from ullage.api.what_if import WhatIf, what_if
+    from ullage.api.workloads import (
+        WorkloadAnswer,
+        estimate_diffusion,
+        estimate_index,
+        estimate_speech,
+    )
+    from ullage.caches.value_cache import ValueCache
     from ullage.errors import (
         BudgetExceeded,
         DeviceError,
@@ -101,14 +108,19 @@ __all__ = [
     "SpecError",
     "Sweep",
     "UllageError",
+    "ValueCache",
     "WhatIf",
+    "WorkloadAnswer",
     "__version__",
     "cap",
     "check",
     "compare_segments",
     "diff",
     "diff_servers",
+    "estimate_diffusion",
+    "estimate_index",
     "estimate_serving",
+    "estimate_speech",
     "estimate_training",
     "explain_file",
     "explain_server",
@@ -169,13 +181,18 @@ _MODULES = {
     "SpecError": "ullage.errors",
     "Sweep": "ullage.api.sweep",
     "UllageError": "ullage.errors",
+    "ValueCache": "ullage.caches.value_cache",
     "WhatIf": "ullage.api.what_if",
+    "WorkloadAnswer": "ullage.api.workloads",
     "cap": "ullage.techniques.applying.cap",
     "check": "ullage.api.check",
     "compare_segments": "ullage.api.segments",
     "diff": "ullage.api.diff",
     "diff_servers": "ullage.api.servers.server_log",
+    "estimate_diffusion": "ullage.api.workloads",
+    "estimate_index": "ullage.api.workloads",
     "estimate_serving": "ullage.api.serving",
+    "estimate_speech": "ullage.api.workloads",
     "estimate_training": "ullage.api.estimate",
     "explain_file": "ullage.api.explain",
     "explain_server": "ullage.api.servers.server_log",

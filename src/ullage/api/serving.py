@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from ullage.errors import SpecError
 from ullage.models.config import Config
 from ullage.models.find import Found, find_config
 
@@ -55,6 +56,7 @@ class ServingFields(TypedDict, total=False):
     lora_slots: int | None
     lora_rank: int | None
     lora_bytes: int | None
+    draft: str | Config | None
     encoded: int | None
 
 
@@ -141,7 +143,8 @@ def estimate_serving(
             `users` requests (default: one) of that length.
         price: dollars for a GPU-hour, for what tokens cost; implies `time`.
         interconnect: the links between GPUs; implies `time`.
-        plan: the fields of `ullage.estimate.serving.serving_plan.ServingPlan`.
+        plan: the fields of `ullage.estimate.serving.serving_plan.ServingPlan`; `draft` also as the
+            name of a model with the tokens that it proposes, such as "llama-3.2-1b:4".
 
     Raises:
         SpecError: the model or GPU is not known, or the plan is not possible.
@@ -157,6 +160,8 @@ def estimate_serving(
     entry = find_entry(gpu) if isinstance(gpu, str) else gpu
     device = None if entry is None else as_device(entry)
     values: dict[str, Any] = {name: value for name, value in plan.items() if value is not None}
+    if isinstance(plan.get("draft"), str):
+        values |= _read_draft(values["draft"], values.get("speculated"))
     serving_plan = ServingPlan(gpu=device, **values)
     ranked = rank_for_serving(source.config, serving_plan, load_catalog()) if which_gpu else ()
     turned = find_serving_knobs(source.config, serving_plan) if knobs else ()
@@ -170,6 +175,16 @@ def estimate_serving(
         times = time_serving(source.config, serving_plan, links, check_price(price))
     served = estimate(source.config, serving_plan)
     return ServingAnswer(served, source.source, ranked, turned, times)
+
+
+def _read_draft(text: str, speculated: int | None) -> dict[str, Any]:
+    """The fields of "MODEL" or "MODEL:TOKENS": the model's configuration, and the tokens."""
+    from ullage.estimate.workloads.settings import split_count
+
+    name, tokens = split_count("draft", text)
+    if tokens is not None and speculated is not None:
+        raise SpecError(f"draft: {text!r} says how many tokens; leave out speculated={speculated}")
+    return {"draft": find_config(name).config, "speculated": tokens or speculated or 1}
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,9 @@ _COUNT = click.IntRange(min=1)
             "Serving": (
                 "engine", "engine_version", "context", "users", "weights", "kv", "utilization",
                 "memory", "block_size", "batched_tokens", "max_seqs", "eager", "cached",
-                "lora_slots", "lora_rank",
+                "lora_slots", "lora_rank", "draft",
             ),
+            "Speech, pictures, retrieval": ("speech", "diffusion", "index"),
             "Output": ("output", "html", "as_json", "force", "quiet"),
         }
     ),
@@ -110,9 +111,17 @@ _COUNT = click.IntRange(min=1)
 @click.option("--max-seqs", type=_COUNT, metavar="N", help="Requests per step of the engine.")
 @click.option("--eager", is_flag=True, help="Neither compiled nor CUDA graphs (enforce_eager).")
 @click.option("--cached", is_flag=True, help="An earlier start has left vLLM's compile cache.")
-@click.option("--lora-slots", type=_COUNT, metavar="N", help="LoRA adapters on the GPU at once.")
+@click.option("--lora-slots", metavar="N[:RANK]", help="LoRA adapters on the GPU at once.")
 @click.option(
     "--lora-rank", type=_COUNT, metavar="N", help="Largest rank of an adapter; default: 16."
+)
+@click.option("--draft", metavar="MODEL[:N]", help="Model that proposes N tokens ahead; default: 1.")
+@click.option("--speech", metavar="N[:AT_ONCE]", help="Streams of speech, and windows in a burst.")
+@click.option(
+    "--diffusion", metavar="PARTS", help="Make images: vae=MODEL,text=MODEL,offload=model,..."
+)
+@click.option(
+    "--index", metavar="KIND:...", help="Index of embeddings: hnsw:vectors=10M,width=768,..."
 )
 @click.option("--which-gpu", is_flag=True, help="Also rank all GPUs.")
 @click.option(
@@ -138,6 +147,7 @@ def estimate_command(options: EstimateOptions) -> int:
     ullage estimate llama-3.1-8b --gpu h200 --length 4096 --checkpointing full
     ullage estimate runs/7/config.json --length 2048 --batch 4 --which-gpu
     ullage estimate llama-3.1-8b --serve --gpu l40s --context 32768 --users 4
+    ullage estimate whisper-large-v3 --speech 32:8 --gpu l4
 
     MODEL is a config.json or its folder, a model of `ullage estimate --models`, or a repository of
     the Hugging Face hub. For the exact memory of a program use `ullage run`.
@@ -147,6 +157,10 @@ def estimate_command(options: EstimateOptions) -> int:
     check_files(("--output", options.output), ("--html", options.html), force=options.force)
     if options.list_models:
         return _list_models()
+    if options.has_workload:
+        from ullage.cli.workloads import show_workload
+
+        return show_workload(options)
     if options.model is None:
         raise SpecError("no model was named; `ullage estimate --models` lists those built in")
     check_side(options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from ullage.cli.output import Output
 from ullage.errors import SpecError
 from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.recipe import Lora
+from ullage.estimate.workloads.settings import parse_count, split_count
 from ullage.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -25,7 +26,15 @@ _TRAINING = (
 _SERVING = (
     "engine", "engine_version", "context", "users", "weights", "kv", "utilization", "memory",
     "block_size", "batched_tokens", "max_seqs", "eager", "cached", "lora_slots", "lora_rank",
+    "draft",
 )  # fmt: skip
+# What each workload takes besides; all but what says where the result goes is refused.
+_WORKLOADS = {
+    "speech": {"model", "gpu"},
+    "diffusion": {"model", "gpu", "batch", "image", "precision"},
+    "index": {"model", "gpu"},
+}
+_OUTPUT = {"output", "as_json", "force", "quiet"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +88,12 @@ class EstimateOptions:
     max_seqs: int | None
     eager: bool
     cached: bool
-    lora_slots: int | None
+    lora_slots: str | None
     lora_rank: int | None
+    draft: str | None
+    speech: str | None
+    diffusion: str | None
+    index: str | None
     which_gpu: bool
     largest: str | None
     knobs: bool
@@ -171,10 +184,43 @@ class EstimateOptions:
             "max_seqs": self.max_seqs,
             "has_graphs": False if self.eager else None,
             "is_cached": True if self.cached else None,
-            "lora_slots": self.lora_slots,
-            "lora_rank": self.lora_rank,
+            "lora_slots": self._slots[0],
+            "lora_rank": self._slots[1],
+            "draft": self.draft,
             "tensor_parallel": self.tensor,
         }
+
+    @property
+    def _slots(self) -> tuple[int | None, int | None]:
+        """LoRA slots and their rank, of --lora-slots N[:RANK] and --lora-rank."""
+        if self.lora_slots is None:
+            return None, self.lora_rank
+        word, rank = split_count("--lora-slots", self.lora_slots)
+        if rank is not None and self.lora_rank is not None:
+            raise SpecError(f"--lora-slots {self.lora_slots} has a rank; leave out --lora-rank")
+        return parse_count("--lora-slots", word), rank or self.lora_rank
+
+    @property
+    def speech_counts(self) -> tuple[int, int | None]:
+        """Streams, and the windows that are encoded at once, of --speech N[:AT_ONCE]."""
+        word, at_once = split_count("--speech", self.speech or "")
+        return parse_count("--speech", word), at_once
+
+    @property
+    def has_workload(self) -> bool:
+        """Whether it is about speech, pictures or an index."""
+        return any(getattr(self, name) is not None for name in _WORKLOADS)
+
+
+def check_workload(options: EstimateOptions) -> None:
+    """Refuses options that have no effect on speech, pictures or an index."""
+    kind, *others = (name for name in _WORKLOADS if getattr(options, name) is not None)
+    allowed = {kind, *_WORKLOADS[kind], *_OUTPUT}
+    given = [field.name for field in fields(options) if field.name not in allowed]
+    for name in [*others, *given]:
+        if getattr(options, name) not in (None, False):
+            flag = f"--{name.replace('_', '-')}"
+            raise SpecError(f"{flag} has no effect on --{kind}; leave it out")
 
 
 def check_side(options: EstimateOptions) -> None:

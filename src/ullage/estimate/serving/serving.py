@@ -26,6 +26,7 @@ from ullage.estimate.serving.engines import transformers, vllm
 from ullage.estimate.serving.engines.vllm_releases import find_release
 from ullage.estimate.serving.kv_cache import PRECISIONS, request_bytes, token_bytes
 from ullage.estimate.serving.model_weights import find_format, weight_bytes
+from ullage.estimate.serving.drafts import describe_draft, with_draft
 from ullage.estimate.serving.serving_plan import KvGroup, ServingEstimate, ServingPlan, Verdict
 from ullage.estimate.serving.vllm_memory import Step, outside, prompt_bytes
 from ullage.estimate.serving.vllm_terms import Budget, divide, first_start, make_step, spread_term
@@ -79,6 +80,8 @@ def estimate_serving(config: Config, plan: ServingPlan) -> ServingEstimate:
         rank = plan.lora_rank or DEFAULT_RANK
         slots = slot_bytes(model, rank, plan.lora_slots, plan.tensor_parallel)
         plan = replace(plan, lora_rank=rank, lora_bytes=slots)
+    if plan.draft is not None:
+        model, plan = with_draft(model, plan, plan.draft)
     if plan.gpu is None:
         estimate = _without_gpu(config, model, plan)
     else:
@@ -128,6 +131,7 @@ def _weight_terms(model: Model, plan: ServingPlan) -> list[Term]:
     if extra:
         slots = f"{plan.lora_slots} LoRA slots of rank {plan.lora_rank}"
         what = slots if plan.lora_slots else "as the plan says"
+        what = describe_draft(plan.draft, plan.speculated) if plan.draft is not None else what
         terms.append(Term("adapters and drafts", extra, extra, extra, what, "the plan"))
     return terms
 

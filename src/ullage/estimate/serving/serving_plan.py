@@ -13,6 +13,7 @@ from ullage.estimate.term import Term
 if TYPE_CHECKING:
     from ullage.estimate.serving.devices import OtherGpu
     from ullage.gpus.gpu import Gpu
+    from ullage.models.config import Config
 
 __all__ = ["ENGINES", "KvGroup", "ServingEstimate", "ServingPlan", "Verdict"]
 
@@ -49,6 +50,8 @@ class ServingPlan:
         lora_slots: adapters that vLLM keeps on the GPU at once (max_loras); 0: LoRA is off.
         lora_rank: the largest rank of an adapter (max_lora_rank); None: vLLM's default, 16.
         lora_bytes: memory of the adapter slots; computed where lora_slots is given.
+        draft: the configuration of a model that proposes `speculated` tokens; its weights and its
+            cache are counted; None: there is none.
         encoded: positions of an encoder-decoder's input; None: the most it accepts.
     """
 
@@ -76,6 +79,7 @@ class ServingPlan:
     encoded: int | None = None
     lora_slots: int = 0
     lora_rank: int | None = None
+    draft: Config | None = None
 
     def __post_init__(self) -> None:
         """Refuses plans that are not possible."""
@@ -91,6 +95,8 @@ class ServingPlan:
             raise SpecError(f"engine: found {self.engine!r}, expected {' or '.join(ENGINES)}")
         if self.lora_slots and self.engine != "vllm":
             raise SpecError("lora_slots: only vLLM has LoRA slots; leave out engine, or lora_slots")
+        if self.draft is not None and (self.engine != "vllm" or not self.speculated):
+            raise SpecError("draft: expected engine vllm, and at least 1 speculated token")
         if self.lora_rank is not None and not self.lora_slots:
             raise SpecError("lora_rank: there are no slots of that rank; add lora_slots")
         if self.kv != "auto" and self.kv not in PRECISIONS:

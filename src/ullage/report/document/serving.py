@@ -25,10 +25,12 @@ def serving_document(
 ) -> dict[str, Any]:
     """The document of an estimate; sizes are bytes, three numbers are low, likely and high."""
     serving_plan = serving_estimate.plan
-    unstated = ("gpu",) if serving_plan.lora_slots else ("gpu", *_LORA_FIELDS)
+    unstated = ("gpu", "draft") if serving_plan.lora_slots else ("gpu", "draft", *_LORA_FIELDS)
     plan = {
         name: getattr(serving_plan, name) for name in serving_plan.__slots__ if name not in unstated
     }
+    if serving_plan.draft is not None:
+        plan["draft"] = serving_plan.draft.name
     return {
         "schema": ESTIMATE_SCHEMA,
         "kind": "serving",

@@ -26,7 +26,7 @@ from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 from ullage.trace.category import Category
 
-__all__ = ["Clip", "Text", "Vision", "quick_gelu"]
+__all__ = ["Clip", "Text", "Vision", "quick_gelu", "text_part"]
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -58,6 +58,13 @@ _DEFAULTS: Final = {
 def _part(config: Config, name: str) -> Config:
     part = config.part(name)
     return Config(part.name, {**_DEFAULTS[name], **part.fields}, part.inside)
+
+
+def text_part(config: Config) -> Config:
+    """The half of a CLIP model that reads text; of such a half's own file, itself."""
+    return _part(config, "text_config") if "text_config" in config.fields else Config(
+        config.name, {**_DEFAULTS["text_config"], **config.fields}, config.inside
+    )
 
 
 def _shape_of(config: Config) -> EncoderShape:

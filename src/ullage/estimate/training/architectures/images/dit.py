@@ -104,6 +104,11 @@ class DiT(Model):
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         noisy, noise, numbers, classes = inputs
+        guess = self.denoise(noisy, numbers, classes)
+        return denoising_loss(F.narrow(guess, 1, self.channels), noise)
+
+    def denoise(self, noisy: Tensor, numbers: Tensor, classes: Tensor) -> Tensor:
+        """The noise in latents, and its variance."""
         x = self._embed(noisy)
         x = self.blocks(x, numbers, classes)
         conditioning = self.blocks.layers[0].conditioning(numbers, classes)
@@ -113,8 +118,7 @@ class DiT(Model):
         x = self.proj_out_2(x)
         x = F.contiguous(F.transpose(x, 1, 2))  # the patches as an image
         batch, _, side, _ = noisy.shape
-        x = F.view(x, (batch, self.out_channels, side, side))
-        return denoising_loss(F.narrow(x, 1, self.channels), noise)
+        return F.view(x, (batch, self.out_channels, side, side))
 
     def _embed(self, noisy: Tensor) -> Tensor:
         """PatchEmbed: the positions are float32, and the sum is cast."""

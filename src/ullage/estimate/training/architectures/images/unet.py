@@ -219,6 +219,10 @@ class UNet(Model):
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         noisy, noise, numbers, text, *_ = inputs
+        return denoising_loss(self.denoise(noisy, numbers, text), noise)
+
+    def denoise(self, noisy: Tensor, numbers: Tensor, text: Tensor, *_: Tensor) -> Tensor:
+        """The noise in latents."""
         time = self.time_embedding(numbers)
         if self.add_embedding is not None:
             sines = empty(time.arena, (noisy.shape[0], self.add_embedding.inputs), self.dtype)
@@ -231,7 +235,7 @@ class UNet(Model):
         x = self._go_up(x, skips, time, text)
         x = self.norm_out(x)
         x = silu(x)
-        return denoising_loss(self.conv_out(x), noise)
+        return self.conv_out(x)
 
     def _go_down(self, x: Tensor, time: Tensor, text: Tensor) -> tuple[Tensor, list[Tensor]]:
         skips = [x]

@@ -149,7 +149,11 @@ class VAE(Model):
         if self.quant_conv is not None:
             x = self.quant_conv(x)
         x, _ = F.split(x, (self.latent, self.latent), 1)  # the mean; the variance is not used
+        x = self.decode(x)
+        return mean_squared_error(F.to(x, FLOAT32), F.to(pictures, FLOAT32))
+
+    def decode(self, x: Tensor) -> Tensor:
+        """The images of latents."""
         if self.post_quant_conv is not None:
             x = self.post_quant_conv(x)
-        x = self.decoder(x)
-        return mean_squared_error(F.to(x, FLOAT32), F.to(pictures, FLOAT32))
+        return self.decoder(x)

@@ -1,0 +1,1 @@
+"""Workloads beside a decoder's cache, held against the real libraries on the phantom."""

@@ -1,0 +1,50 @@
+"""`ullage estimate --speech`, `--diffusion` and `--index`: what is served beside text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ullage.cli.options.estimate import EstimateOptions, check_workload
+from ullage.cli.output import UNWRITABLE, write_result
+from ullage.errors import SpecError
+
+if TYPE_CHECKING:
+    from ullage.api.workloads import WorkloadAnswer
+
+
+def show_workload(options: EstimateOptions) -> int:
+    """Estimates a workload and shows it; returns what to exit with."""
+    from ullage.report.text.workloads import print_workload, workload_line
+
+    check_workload(options)
+    answer = _answer(options)
+    target = options.target
+    is_written = write_result(
+        target,
+        lambda: answer.document,
+        lambda: target.show(answer.estimate, workload_line, print_workload),
+        [],
+    )
+    if not is_written:
+        return UNWRITABLE
+    return 1 if answer.fits is False else 0
+
+
+def _answer(options: EstimateOptions) -> WorkloadAnswer:
+    from ullage.api.workloads import estimate_diffusion, estimate_index, estimate_speech
+
+    if options.index is not None:
+        return estimate_index(options.index, model=options.model, gpu=options.gpu)
+    if options.model is None:
+        raise SpecError("no model was named; `ullage estimate --models` lists those built in")
+    if options.speech is not None:
+        streams, at_once = options.speech_counts
+        return estimate_speech(options.model, streams, at_once=at_once, gpu=options.gpu)
+    return estimate_diffusion(
+        options.model,
+        options.diffusion or "",
+        images=options.batch or 1,
+        side=options.image or 512,
+        precision=options.precision or "fp16",
+        gpu=options.gpu,
+    )

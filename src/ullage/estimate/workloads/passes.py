@@ -1,0 +1,145 @@
+"""A forward pass without gradients, played on tensors without values.
+
+    passed = play_pass(machine, lambda arena: VAE(arena, config, recipe), run)
+    passed.weight_bytes, passed.working          # run(arena, model) makes the inputs itself
+
+The models and operators are those of estimate/training, which the phantom was compared with; the
+pass records nothing for a backward pass, and no layer is in training mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ullage.estimate.surroundings import Interval
+from ullage.estimate.term import Term
+from ullage.estimate.training.devices import Device, describe
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.machine import Machine
+from ullage.estimate.training.history import replay
+from ullage.estimate.training.timeline import Timeline
+from ullage.estimate.training.torch_version import choose_torch
+from ullage.gpus.catalog import find_entry
+
+if TYPE_CHECKING:
+    from ullage.estimate.training.eager.module import Module
+    from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
+
+__all__ = ["Pass", "context_term", "device_and_machine", "play_pass", "rounding_term"]
+
+
+M = TypeVar("M", bound="Module")
+
+
+# A block whose rest would be below 1 MiB is given whole. Of the runs in
+# docs/results/estimate-workloads.md all are within this share of the replayed figure.
+_ROUNDING_FRAC: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Bytes of a pass.
+
+    Attributes:
+        weight_bytes: parameters and buffers, in blocks of 512 bytes.
+        module_bytes: the largest module that holds weights itself.
+        working: the most above the weights, inputs included: low, likely, high; they differ where
+            a closed library decides of a workspace.
+        weight_rounding_bytes, rounding_bytes: what the allocator's blocks are larger by, of the
+            weights alone, and of both at the peak.
+    """
+
+    weight_bytes: int
+    module_bytes: int
+    working: Interval
+    weight_rounding_bytes: int
+    rounding_bytes: int
+
+
+def device_and_machine(
+    gpu: str | Gpu | EstimateOnlyGpu | None,
+) -> tuple[Device | None, Machine]:
+    """A GPU of the catalogue, and what PyTorch takes from its kind; None: an H100's rules."""
+    if gpu is None:
+        return None, Machine()
+    device = describe(find_entry(gpu) if isinstance(gpu, str) else gpu)
+    return device, device.machine(choose_torch(None, device.capability))
+
+
+def context_term(device: Device, machine: Machine) -> Term:
+    """The driver's context, which is outside of PyTorch's allocator: assumed.
+
+    Counts: the catalogue's figure. Ignores: other processes. Error: between its two ends.
+    Source: gpus/catalog.toml.
+    """
+    context = device.context(machine.torch)
+    what = "the driver's, with PyTorch's kernels"
+    return Term(
+        "context", context.likely, context.low, context.high, what, "catalogue of GPUs"
+    )
+
+
+def rounding_term(likely: int, terms: Sequence[Term]) -> Term:
+    """Blocks that the allocator gives whole, up to 1 MiB above the request each.
+
+    Counts: what a replay of the allocator comes to, and at most 2 % more.
+    Ignores: segments that are kept empty.
+    Error: that share is of the runs in docs/results/estimate-workloads.md.
+    Source: c10/cuda/CUDACachingAllocator.cpp.
+    """
+    most = likely + int(_ROUNDING_FRAC * sum(term.high_bytes for term in terms))
+    return Term("block rounding", likely, 0, most, "blocks that are given whole", "replayed")
+
+
+def play_pass(
+    machine: Machine, build: Callable[[Arena], M], run: Callable[[Arena, M], object]
+) -> Pass:
+    """Builds a model and runs it once.
+
+    Counts: every tensor of the library's code and of PyTorch's operators, in the allocator's
+    blocks of 512 bytes, and workspaces.
+    Ignores: the rounding of large blocks, up to 1 MiB each, and cached segments.
+    Error: docs/results/estimate-workloads.md.
+    Source: the files that the architectures in estimate/training name.
+
+    Args:
+        machine: the GPU and its PyTorch.
+        build: makes the model in an arena.
+        run: makes the inputs and calls the model; what it returns is the output.
+    """
+    arena = Arena(machine)
+    arena.is_training = False
+    arena.begin("build")
+    model = build(arena)
+    arena.begin("forward")
+    loaded = Timeline(arena.log)
+    weights = loaded.end().allocated_bytes
+    with arena.recording(is_on=False):
+        output = run(arena, model)
+    timeline = Timeline(arena.log)
+    peak = timeline.peak("forward").allocated_bytes
+    low, high = timeline.ends() if arena.log.assumed else (peak, peak)
+    del output
+    working = Interval(*(size - weights for size in (min(low, peak), peak, max(high, peak))))
+    return Pass(
+        weights,
+        _largest(model),
+        working,
+        max(replay(loaded).allocated_bytes - weights, 0),
+        max(replay(timeline).allocated_bytes - peak, 0),
+    )
+
+
+def _largest(module: Module) -> int:
+    """Bytes of the weights that one module holds itself, the most of any."""
+    from ullage.estimate.training.eager.tensor import Tensor
+    from ullage.trace.category import Category
+
+    own = sum(
+        value.nbytes
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and value.storage.category is Category.PARAMETER
+    )
+    return max([own, *(_largest(child) for _, child, _ in module.children())])
