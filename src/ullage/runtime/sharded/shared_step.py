@@ -62,8 +62,8 @@ class Recording:
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs a collective, or gives its result if it has run."""
         if self.has_next:
-            recorded, result = self._results[self._next]
-            if recorded is not func:
+            operator, result = self._results[self._next]
+            if operator is not func:
                 raise GuardError("the optimizer's step runs other collectives the second time")
             self._next += 1
             return result
