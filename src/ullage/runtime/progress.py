@@ -120,10 +120,10 @@ class Progress:
             return entries[0]
         # FSDP2 cuts gradients from what one collective gives.
         bounds = _bounds_of(tensor)
-        found = [entry for entry in entries if _overlap(entry.bounds, bounds)]
-        if len(found) > 1:
+        entries = [entry for entry in entries if _overlap(entry.bounds, bounds)]
+        if len(entries) > 1:
             raise GuardError("the step uses several gradients by one tensor, which is not followed")
-        return found[0] if found and found[0].tensor is not None else None
+        return entries[0] if entries and entries[0].tensor is not None else None
 
     def _all(self) -> list[Entry]:
         return [entry for entries in self._entries.values() for entry in entries]

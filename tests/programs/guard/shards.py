@@ -70,13 +70,13 @@ def average():
     mesh = init_device_mesh("cpu", (1,))
     for name, value in [*model.named_parameters()]:
         setattr(model, name, nn.Parameter(distribute_tensor(value.detach(), mesh, [Shard(0)])))
-    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-    guarded = GuardedAverage(averaged, print)
+    mean = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    guarded = GuardedAverage(mean, print)
     guarded.attach()
-    averaged.update_parameters(model)
+    mean.update_parameters(model)
     try:
         with PartFaults([5]):
-            averaged.update_parameters(model)
+            mean.update_parameters(model)
     except GuardError as error:
         return str(error)
     return None

@@ -226,6 +226,8 @@ class GuardedOptimizer:
 
     def _finishing(self, progress: Progress) -> AbstractContextManager[Any]:
         """Around what does the rest of a step."""
+        progress.begin()
+        self._recording.begin()
         if not progress.is_untouched:
             recording = self._recording if self._is_sharded else None
             return Again(progress, is_closed=True, recording=recording)
@@ -263,8 +265,6 @@ class GuardedOptimizer:
             if progress is None:
                 progress = self._read_progress(before)
             is_untouched = progress.is_untouched
-            progress.begin()
-            self._recording.begin()
             try:
                 with self._finishing(progress):
                     step(self._optimizer)

@@ -24,6 +24,7 @@ from ullage.runtime.sharded.parts import are_fake, have_parts
 
 MAX_BYTES = 64 << 20
 _COLLECTIVES = ("_c10d_functional", "_dtensor")
+_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
 _ADD_TO_COUNTERS = torch._C.DispatchKey.ADInplaceOrView
 
 
@@ -62,8 +63,8 @@ class Recording:
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs a collective, or gives its result if it has run."""
         if self.has_next:
-            recorded, result = self._results[self._next]
-            if recorded is not func:
+            operator, result = self._results[self._next]
+            if operator is not func:
                 raise GuardError("the optimizer's step runs other collectives the second time")
             self._next += 1
             return result
@@ -78,16 +79,23 @@ class Recording:
         self._num_bytes += sum(each.numel() * each.element_size() for each in tensors_in(result))
         if self._num_bytes > MAX_BYTES:
             self._results.clear()
-            self._lost = f"and results of more than {MAX_BYTES >> 20} MiB, which are not held"
+            self._lost = (
+                f"and its results take more than {MAX_BYTES >> 20} MiB, so they are not held"
+            )
         if self._lost is None:
             self._results.append((func, result))
             self._memory |= {memory_key(each) for each in tensors_in(result)}
             self._next += 1
 
+    @property
+    def has_results(self) -> bool:
+        """Whether there are results."""
+        return bool(self._results)
+
     def note_written(self, tensors: Iterable[Any]) -> None:
         """Notes that tensors are written to: a result must stay what it was."""
         if self._memory and any(memory_key(each) in self._memory for each in tensors):
-            self._lost = "and has changed its result, which is needed"
+            self._lost = "and changed its result in place, which is needed once more"
 
     def note_other(self) -> None:
         """Notes a collective that is none of DTensor's."""
@@ -119,16 +127,16 @@ class SharedStep(TorchDispatchMode):  # type: ignore[misc]  # torch has no types
             self._recording.note_other()
         if not func._schema.is_mutable:
             return func(*args, **kwargs)
-        call = Call(func, args, kwargs)
-        self._recording.note_written(call.written)
-        if not call.rows:
+        if self._recording.has_results:
+            self._recording.note_written(Call(func, args, kwargs).written)
+        if not func.__name__.startswith(_LISTS):
             return func(*args, **kwargs)
         # Within a mode or a subclass the counters of lists stand still. Those of single tensors
         # have been moved, by the subclass itself.
         with torch._C._SetExcludeDispatchKeyGuard(_ADD_TO_COUNTERS, False):  # noqa: FBT003
             result = func(*args, **kwargs)
-        if call.is_fused:
+        if func.__name__.startswith("_fused_"):
             # Its kernels move none. Between the count of steps, which is the evidence without
             # shards, and the update DTensor may need memory.
-            torch.autograd.graph.increment_version([call.written_of(row)[0] for row in call.rows])
+            torch.autograd.graph.increment_version(args[0])
         return result
