@@ -172,6 +172,19 @@ def test_what_cannot_be_guarded_is_refused(answers: dict[str, Any]) -> None:
     assert refusals["second"].startswith("SpecError: a guard of the calls of models is open")
 
 
+def test_what_cannot_go_on_under_ddp_is_the_scripts_error(answers: dict[str, Any]) -> None:
+    refusals = answers["what_is_refused_under_ddp"]
+    reason = "not recovered: DistributedDataParallel itself ran out of memory"
+    assert reason in refusals["hook"][0]
+    error, said = refusals["collectives"]
+    assert error == "nothing"
+    assert said.count("has collectives of its own, as SyncBatchNorm") == 1
+    error, _ = refusals["collectives and error"]
+    assert error.endswith("not recovered: the model's call has collectives of its own")
+    assert "static_graph=True counts what each backward does" in refusals["static"]
+    assert refusals["within"].endswith("DistributedDataParallel is not supported within it")
+
+
 def test_nothing_is_left_of_a_guard_of_calls(answers: dict[str, Any]) -> None:
     assert answers["nothing_is_left"] == [1, [], True]
 
