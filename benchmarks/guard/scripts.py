@@ -37,6 +37,7 @@ SCRIPTS = (
     (("ddp hook",), 2, 45),
     (("accelerate",), 2, 21),
     (("transformers",), 2, 60),
+    (("lightning",), 2, 30),
 )
 NAMES = {
     "plain": "a loop like nanoGPT's: two micro-batches, clipping, AdamW, a schedule",

@@ -172,6 +172,19 @@ def test_what_cannot_be_guarded_is_refused(answers: dict[str, Any]) -> None:
     assert refusals["second"].startswith("SpecError: a guard of the calls of models is open")
 
 
+def test_what_cannot_go_on_under_ddp_is_the_scripts_error(answers: dict[str, Any]) -> None:
+    refusals = answers["what_is_refused_under_ddp"]
+    reason = "not recovered: DistributedDataParallel itself ran out of memory"
+    assert reason in refusals["hook"][0]
+    error, said = refusals["collectives"]
+    assert error == "nothing"
+    assert said.count("has collectives of its own, as SyncBatchNorm") == 1
+    error, _ = refusals["collectives and error"]
+    assert error.endswith("not recovered: the model's call has collectives of its own")
+    assert "static_graph=True counts what each backward does" in refusals["static"]
+    assert refusals["within"].endswith("DistributedDataParallel is not supported within it")
+
+
 def test_nothing_is_left_of_a_guard_of_calls(answers: dict[str, Any]) -> None:
     assert answers["nothing_is_left"] == [1, [], True]
 
@@ -212,6 +225,18 @@ def test_on_the_phantom_a_guarded_call_leaves_the_allocator_as_without_errors(
     assert len({row["reserved"] for row in guarded["rows"][2:]}) == 1
     assert guarded["at_end"] == plain["at_end"]
     assert guarded["generator"] == plain["generator"]
+
+
+@pytest.mark.phantom
+def test_on_the_phantom_a_loss_gets_the_memory_of_the_models_graph(run_program: RunProgram) -> None:
+    done = run_program("guard/long_loss.py", SOURCE, options=("--memory", "8GiB")).printed
+    lines = [line for line in done["said"] if "out of memory in" in line]
+    assert "out of memory in cross_entropy" in lines[0]
+    assert "out of memory in backward" in lines[1]  # which runs the call again, on the next rung
+    assert done["recoveries"] == len(lines)
+    # Without the guard, and with it after the error.
+    assert len(set(done["after"][1:])) == 1
+    assert done["most"][2] < done["limit"] < done["most"][1]
 
 
 @pytest.mark.phantom

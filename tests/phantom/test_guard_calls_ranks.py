@@ -89,7 +89,7 @@ def test_parameters_that_a_call_does_not_use_and_gradients_as_views_go_with_it(
     "words",
     [
         ("ddp", "1"), ("ddp", "5", "both"), ("ddp unused", "2"), ("ddp views", "2"),
-        ("accelerate", "2"), ("transformers", "8"),
+        ("accelerate", "2"), ("transformers", "8"), ("lightning", "4"),
     ],
     ids=" ".join,
 )  # fmt: skip

@@ -77,10 +77,8 @@ class Gradients:
             summed: those to which it has come, if that is known; None: version counters say so.
         """
         if summed is not None:
-            done = set(map(id, summed))
-            return [
-                each for each in self._parameters if each.requires_grad and id(each) not in done
-            ]
+            ids = set(map(id, summed))
+            return [each for each in self._parameters if each.requires_grad and id(each) not in ids]
         before = self._before or [None] * len(self._parameters)
         return [
             parameter

@@ -515,6 +515,49 @@ def the_rung_of_all_ranks():
     return [rungs, lost.is_lost, said.getvalue().count("rungs are not shared")]
 
 
+class Reducing(ConvNet):
+    """Has a collective of its own, as SyncBatchNorm."""
+
+    def forward(self, images):
+        """Logits."""
+        logits = super().forward(images)
+        torch.distributed.all_reduce(logits.detach().clone())
+        return logits
+
+
+@scenario
+def what_is_refused_under_ddp():
+    """A group of one rank has DDP's reducer, too."""
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+
+    def train(prepare=lambda _: None, make=ConvNet, **options):
+        program = Program(make)
+        program.model = nn.parallel.DistributedDataParallel(program.model, **options)
+        prepare(program.model)
+        with contextlib.redirect_stderr(program.said), program.guarded():
+            error = raised(lambda: train_once(program))
+        return [error, program.said.getvalue()]
+
+    def hook(_, bucket):
+        fail()
+
+    def fail_in_forward(model):
+        model.module.register_forward_hook(once(fail))  # after the collective
+
+    answers = {
+        "hook": train(lambda model: model.register_comm_hook(None, hook)),
+        "collectives": train(make=Reducing),
+        "collectives and error": train(fail_in_forward, Reducing),
+        "static": raised(lambda: train(static_graph=True)),
+        "within": raised(lambda: ullage.guard_model(nn.Sequential(
+            nn.parallel.DistributedDataParallel(nn.Linear(2, 2))), Program().optimizer)),
+    }  # fmt: skip
+    torch.distributed.destroy_process_group()
+    return answers
+
+
 class Gone:
     """A store whose server has ended."""
 

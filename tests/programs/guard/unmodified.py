@@ -13,6 +13,7 @@ import copy
 import gc
 import importlib
 import json
+import os
 import random
 import sys
 import tempfile
@@ -145,8 +146,10 @@ def lightning(tokens, faults, counts):
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
     module = Module()
+    num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
     trainer = L.Trainer(
-        accelerator="cpu", max_steps=STEPS, logger=False, enable_checkpointing=False,
+        accelerator="cpu", devices=num_ranks, strategy="ddp" if num_ranks > 1 else "auto",
+        max_steps=STEPS, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, gradient_clip_val=1.0,
         callbacks=callbacks_of("lightning"),
     )  # fmt: skip

@@ -3,7 +3,8 @@ operations of one rank.
 
 torchrun --nproc-per-node 2 unmodified_ranks.py LOOP EVERY [both]
 
-LOOP: ddp, transformers or accelerate, or ddp with options: "ddp unused", "ddp views", "ddp hook".
+LOOP: ddp, transformers, lightning or accelerate, or ddp with options: "ddp unused", "ddp views",
+"ddp hook".
 
 Run it under `ullage exec --guard`: it fails at every EVERY-th allocation within what is guarded, on
 each rank in turn, or with "both" on all ranks at once, and compares what is left on each rank with

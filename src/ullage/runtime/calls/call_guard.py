@@ -8,8 +8,9 @@ in a script that does not know of it.
             optimizer.step()
 
 A call of the model that runs out of memory is run again under a leaner plan, a backward by running
-the call again, and the optimizer's step is finished. What the script does in between is not run
-again. docs/guide/guard.md says what is recovered and what is refused.
+the call again, a loss of torch with the call's graph let go, and the optimizer's step is finished.
+What the script does in between otherwise is not run again. docs/guide/guard.md says what is
+recovered and what is refused.
 """
 
 from __future__ import annotations

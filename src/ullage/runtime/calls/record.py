@@ -108,9 +108,9 @@ class CallRecord:
 
     def take_gradient(self, root: Any) -> None:
         """Notes the gradient with which a backward begins at an output."""
-        one = torch.ones_like(root, memory_format=torch.preserve_format)
+        start = torch.ones_like(root, memory_format=torch.preserve_format)
         places = range(self.num_outputs)
-        self.gradients = tuple(one if place == root.output_nr else None for place in places)
+        self.gradients = tuple(start if place == root.output_nr else None for place in places)
 
     def pairs(self) -> list[tuple[Any, Any]]:
         """The outputs that have a gradient, each with it."""

@@ -19,7 +19,13 @@ from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from ullage.errors import GuardError
 from ullage.runtime.again import Again
-from ullage.runtime.failure import Failure, is_out_of_memory, release, take_failure
+from ullage.runtime.failure import (
+    Failure,
+    is_out_of_memory,
+    release,
+    take_failure,
+    take_out_of_memory,
+)
 from ullage.runtime.optimizers.before_step import Before
 from ullage.runtime.optimizers.closure import watch_closure
 from ullage.runtime.optimizers.first_versions import first_versions, raw_step
@@ -271,13 +277,11 @@ class GuardedOptimizer:
             except PeerOutOfMemory:
                 raise
             except RuntimeError as error:
-                if not is_out_of_memory(torch, error):
-                    raise
                 # No counter shows what a fused SGD has finished of this try.
                 is_lost = is_fused_sgd(self._optimizer) and (
                     self._read_finished(error, before) != Finished()
                 )
-                failure = take_failure(error)
+                failure = take_out_of_memory(torch, error)
             else:
                 if not is_untouched:
                     progress.check([each for _, _, each in _states_of(self._optimizer)])
