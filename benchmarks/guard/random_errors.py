@@ -38,14 +38,14 @@ _HEAD = (
 )
 
 
-def run_case(python: Path, name: str, steps: int) -> dict[str, Any]:
+def run_case(python: Path, name: str, steps: int, seconds: int) -> dict[str, Any]:
     """What the program prints for a case, or has printed; it is kept."""
     kept = KEPT / f"{name}-{steps}.json"
     if kept.exists():
         document: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
         return document
     done = subprocess.run(
-        [str(python), str(PROGRAM), name, str(steps), EVERY_STEP],
+        [str(python), str(PROGRAM), name, str(steps), EVERY_STEP, str(seconds)],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
         check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
@@ -98,7 +98,8 @@ def page(documents: list[dict[str, Any]], steps: int, torch: str) -> str:
             "`optimizer.step()`. The same training runs without errors, and the losses of all",
             "steps and the state at the end (parameters, buffers, optimizer states, loss scale,",
             "and the generators of torch, Python and NumPy) are compared bit for bit.",
-            f"In all {errors:,} errors; steps lost: {len(lost)}.",
+            f"A training ends after {steps:,} steps, or before where it was given less time",
+            f"(`--seconds`). In all {errors:,} errors; steps lost: {len(lost)}.",
             "",
             "- *checkpointing*: the program itself checkpoints each block, not reentrant.",
             "- *compile*: `torch.compile`, and `plans=[]`. TorchDynamo and AOTAutograd make the",
@@ -127,15 +128,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--python", type=Path, required=True, metavar="PATH")
     parser.add_argument("--steps", type=int, default=1000, metavar="N")
+    parser.add_argument(
+        "--seconds", type=int, default=3600, metavar="N", help="End each training after these."
+    )
+    parser.add_argument("--only", metavar="NAME", help="Keep this training, and write no page.")
     parser.add_argument("--workers", type=int, default=2, metavar="N")
     parser.add_argument("--resume", action="store_true", help="Use what an interrupted run kept.")
     options = parser.parse_args()
     python = options.python.absolute()
     if not options.resume:
         shutil.rmtree(KEPT, ignore_errors=True)
+    if options.only:
+        run_case(python, options.only, options.steps, options.seconds)
+        return 0
     names = [f"{model}+{change}" for change in CHANGES for model in MODELS]
     with ThreadPoolExecutor(options.workers) as pool:
-        documents = list(pool.map(lambda name: run_case(python, name, options.steps), names))
+        documents = list(
+            pool.map(lambda name: run_case(python, name, options.steps, options.seconds), names)
+        )
     PAGE.write_text(page(documents, options.steps, torch_version(python)), encoding="utf-8")
     print(f"Wrote {PAGE.relative_to(ROOT)}")
     return int(not all(map(is_same, documents)))

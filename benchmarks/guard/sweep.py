@@ -125,12 +125,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--python", type=Path, required=True, metavar="PATH")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="Every N-th allocation.")
+    parser.add_argument("--only", metavar="NAME", help="Keep this training, and write no page.")
     parser.add_argument("--workers", type=int, default=2, metavar="N")
     parser.add_argument("--resume", action="store_true", help="Use what an interrupted run kept.")
     options = parser.parse_args()
     python, every = options.python.absolute(), options.every
     if not options.resume:
         shutil.rmtree(KEPT, ignore_errors=True)
+    if options.only:
+        for step in (1, 2):
+            run_case(python, options.only, step, every)
+        return 0
     cases = [(name, step) for name in WHAT for step in (1, 2)]
     with ThreadPoolExecutor(options.workers) as pool:
         documents = list(pool.map(lambda case: run_case(python, *case, every), cases))
