@@ -118,6 +118,22 @@ def test_an_error_in_every_third_step_leaves_the_same_training(run: Run) -> None
     check_repeated(run("repeated.py", "gpt2+checkpointing", "24", "3"), 8)
 
 
+def test_an_error_within_a_compiled_graph_leaves_the_same_training(run: Run) -> None:
+    document = run("repeated.py", "cnn+compile", "30", "1")
+    check_repeated(document, 30)
+    assert document["graphs"] == [1, 1]  # with errors and without
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("change", ["autocast", "accumulation", "compile", "ddp"])
+@pytest.mark.parametrize("model", ["cnn", "gpt2", "vit", "llama"])
+def test_an_error_in_every_step_leaves_the_same_training(run: Run, model: str, change: str) -> None:
+    document = run("repeated.py", f"{model}+{change}", "100", "1")
+    check_repeated(document, 100)
+    with_errors, without = document["graphs"]
+    assert with_errors == without
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", ["cnn", "gpt2", "vit", "llama accumulated"])
 def test_500_steps_with_an_error_in_every_third_do_not_drift_or_grow(run: Run, case: str) -> None:
