@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ullage.loaders.prefetch import prefetch
     from ullage.record.measured.entrance import record
     from ullage.runtime.adapting.adapt import Adapt
+    from ullage.runtime.batches.split_check import SplitCheck, check_split
     from ullage.runtime.calls.call_guard import guard_model
     from ullage.runtime.open_guard import guard
     from ullage.runtime.parts import split_rows
@@ -87,12 +88,14 @@ __all__ = [
     "ServingAnswer",
     "SnapshotError",
     "SpecError",
+    "SplitCheck",
     "Sweep",
     "UllageError",
     "WhatIf",
     "__version__",
     "cap",
     "check",
+    "check_split",
     "compare_segments",
     "diff",
     "estimate_serving",
@@ -147,11 +150,13 @@ _MODULES = {
     "ServingAnswer": "ullage.api.serving",
     "SnapshotError": "ullage.errors",
     "SpecError": "ullage.errors",
+    "SplitCheck": "ullage.runtime.batches.split_check",
     "Sweep": "ullage.api.sweep",
     "UllageError": "ullage.errors",
     "WhatIf": "ullage.api.what_if",
     "cap": "ullage.techniques.applying.cap",
     "check": "ullage.api.check",
+    "check_split": "ullage.runtime.batches.split_check",
     "compare_segments": "ullage.api.segments",
     "diff": "ullage.api.diff",
     "estimate_serving": "ullage.api.serving",
