@@ -79,8 +79,12 @@ def row(document: dict[str, Any]) -> str:
 
 def page(documents: list[dict[str, Any]], steps: int, torch: str) -> str:
     """The page."""
-    command = "benchmarks.guard.random_errors --python ENV/bin/python"
     lost = [entry for document in documents for entry in document["lost"]]
+    command = "benchmarks.guard.random_errors --python ENV/bin/python"
+    missing = sorted(
+        {f"{model}+{change}" for model in MODELS for change in CHANGES}
+        - {document["case"] for document in documents}
+    )
     errors = sum(document["errors"] for document in documents)
     graphs = [
         f"{document['case'].partition('+')[0]} {document['graphs'][1]} / {document['graphs'][0]}"
@@ -91,7 +95,7 @@ def page(documents: list[dict[str, Any]], steps: int, torch: str) -> str:
         [
             "# Guarded trainings with an error in every step",
             "",
-            made_by(f"{command} --steps {steps}", torch=torch),
+            made_by(f"{command} --steps {steps}" + " --kept" * bool(missing), torch=torch),
             "",
             "Real arithmetic on the CPU. Every step fails once, at an allocation drawn at random:",
             "in forward, in backward, while gradients are divided and clipped, or within",
@@ -114,6 +118,7 @@ def page(documents: list[dict[str, Any]], steps: int, torch: str) -> str:
             "|---|---|---|---|---|---|---|---|---|---|",
             *map(row, documents),
             "",
+            *([f"Not run this time: {', '.join(missing)}.", ""] if missing else []),
             *(f"- lost, in step {number}: *{text}*" for number, text in lost),
             *([""] if lost else []),
             "The errors are raised by a mode of torch's dispatcher, or by what executes the",
@@ -131,17 +136,20 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=int, default=3600, metavar="N", help="End each training after these."
     )
+    parser.add_argument("--kept", action="store_true", help="Write the page of what was kept.")
     parser.add_argument("--only", metavar="NAME", help="Keep this training, and write no page.")
     parser.add_argument("--workers", type=int, default=2, metavar="N")
     parser.add_argument("--resume", action="store_true", help="Use what an interrupted run kept.")
     options = parser.parse_args()
     python = options.python.absolute()
-    if not options.resume:
+    if not (options.resume or options.kept):
         shutil.rmtree(KEPT, ignore_errors=True)
     if options.only:
         run_case(python, options.only, options.steps, options.seconds)
         return 0
     names = [f"{model}+{change}" for change in CHANGES for model in MODELS]
+    if options.kept:
+        names = [name for name in names if (KEPT / f"{name}-{options.steps}.json").exists()]
     with ThreadPoolExecutor(options.workers) as pool:
         documents = list(
             pool.map(lambda name: run_case(python, name, options.steps, options.seconds), names)

@@ -47,9 +47,14 @@ WHAT = {
 }
 
 
+def kept_at(name: str, step: int, every: int) -> Path:
+    """Where what a case has printed is kept."""
+    return KEPT / f"{name.replace(' ', '-')}-{step}-{every}.json"
+
+
 def run_case(python: Path, name: str, step: int, every: int) -> dict[str, Any]:
     """What the program prints for a case, or has printed; it is kept."""
-    kept = KEPT / f"{name.replace(' ', '-')}-{step}-{every}.json"
+    kept = kept_at(name, step, every)
     if kept.exists():
         document: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
         return document
@@ -89,12 +94,17 @@ def page(documents: list[dict[str, Any]], every: int | None, torch: str) -> str:
             if result.startswith("refused: ")
         }
     )
+    done = {(document["case"], int(document["step"])) for document in documents}
+    missing = [f"{name} {step}" for name in WHAT for step in (1, 2) if (name, step) not in done]
     errors = sum(sum(document["results"].values()) for document in documents)
     equal = sum(count(document, "equal") for document in documents)
-    command = "benchmarks.guard.sweep --python ENV/bin/python"
+    command = "benchmarks.guard.sweep --python ENV/bin/python" + " --kept" * bool(missing)
     sampled = ", ".join(
-        f"of {name} every {number}-th" for name, number in EVERY.items() if every is None
+        f"of {WHAT[name]} every {number}-th"
+        for name, number in EVERY.items()
+        if every is None and any(name == case for case, _ in done)
     )
+    which = f" ({sampled or f'every {every}-th'})" if sampled or every else ""
     return "\n".join(
         [
             "# A guarded step with an error at every allocation",
@@ -102,8 +112,8 @@ def page(documents: list[dict[str, Any]], every: int | None, torch: str) -> str:
             made_by(f"{command} --every {every}" if every else command, torch=torch),
             "",
             "Real arithmetic on the CPU, one process. `torch.OutOfMemoryError` is raised in place",
-            "of each operation that allocates, once in a step, each in a training of its own",
-            f"({sampled or f'every {every}-th'}: compare the columns). The",
+            f"of each operation that allocates{which}, once in a step,",
+            "each in a training of its own. The",
             "step ends as without an error where parameters, buffers, gradients, optimizer states,",
             "the loss, the loss scale, and the generators of torch, Python and NumPy are equal bit",
             "for bit. Step 1 makes the optimizer's states, step 2 has them. Rungs: checkpoints on",
@@ -114,6 +124,7 @@ def page(documents: list[dict[str, Any]], every: int | None, torch: str) -> str:
             "|---|---|---|---|---|---|---|",
             *map(row, documents),
             "",
+            *([f"Not run this time: {', '.join(missing)}.", ""] if missing else []),
             *([] if not refusals else ["Refused, with the sentence that the user gets:", ""]),
             *(f"- {what}: *{sentence}*" for what, sentence in refusals),
             *([] if not refusals else [""]),
@@ -132,22 +143,23 @@ def main() -> int:
     parser.add_argument(
         "--every", type=int, metavar="N", help="Every N-th allocation of each step."
     )
+    parser.add_argument("--kept", action="store_true", help="Write the page of what was kept.")
     parser.add_argument("--only", metavar="NAME", help="Keep this training, and write no page.")
     parser.add_argument("--workers", type=int, default=2, metavar="N")
     parser.add_argument("--resume", action="store_true", help="Use what an interrupted run kept.")
     options = parser.parse_args()
     python, every = options.python.absolute(), options.every
-    if not options.resume:
+    if not (options.resume or options.kept):
         shutil.rmtree(KEPT, ignore_errors=True)
     if options.only:
         for step in (1, 2):
             run_case(python, options.only, step, every or EVERY.get(options.only, 1))
         return 0
-    cases = [(name, step) for name in WHAT for step in (1, 2)]
+    cases = [(name, step, every or EVERY.get(name, 1)) for name in WHAT for step in (1, 2)]
+    if options.kept:
+        cases = [case for case in cases if kept_at(*case).exists()]
     with ThreadPoolExecutor(options.workers) as pool:
-        documents = list(
-            pool.map(lambda case: run_case(python, *case, every or EVERY.get(case[0], 1)), cases)
-        )
+        documents = list(pool.map(lambda case: run_case(python, *case), cases))
     PAGE.write_text(page(documents, every, torch_version(python)), encoding="utf-8")
     print(f"Wrote {PAGE.relative_to(ROOT)}")
     return int(any("differs" in result for each in documents for result in each["results"]))
