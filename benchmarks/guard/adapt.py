@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,24 @@ def measure_all(python: Path, workers: int) -> list[Result]:
         return list(pool.map(lambda pair: measure(python, *pair, plenty[pair[0].program]), pairs))
 
 
+def parts(python: Path) -> dict[str, Callable[[], Any]]:
+    """What can be measured and kept by itself, in an order that it can be measured in."""
+    pairs = [(case, memory) for case in CASES for memory in case.memories]
+    return {
+        **{
+            f"plenty {kind}": partial(run_each, python, kind)
+            for kind in dict.fromkeys(case.program for case in CASES)
+        },
+        **{
+            f"{case.name} {memory}": lambda case=case, memory=memory: measure(
+                python, case, memory, run_each(python, case.program)
+            )
+            for case, memory in pairs
+        },
+        "cost": lambda: keep("cost", lambda: measure_cost(python)),
+    }
+
+
 def row(name: str, result: Result, document: dict[str, Any] | None, rung: int = 0) -> str:
     """A line of a table."""
     best = result.best_possible_s()
@@ -349,13 +368,13 @@ def main() -> int:
     parser.add_argument("--python", type=Path, required=True, metavar="PATH")
     parser.add_argument("--workers", type=int, default=2, metavar="N")
     parser.add_argument("--resume", action="store_true", help="Use what an interrupted run kept.")
-    parser.add_argument("--only", choices=["cost"], help="Measure this, keep it, and end.")
+    parser.add_argument("--only", metavar="NAME", help="Keep this part, and write no page.")
     options = parser.parse_args()
     python = options.python.absolute()
     if not options.resume:
         shutil.rmtree(KEPT, ignore_errors=True)
     if options.only:
-        print(keep("cost", lambda: measure_cost(python)))
+        parts(python)[options.only]()
         return 0
     results = measure_all(python, options.workers)
     cost = keep("cost", lambda: measure_cost(python))

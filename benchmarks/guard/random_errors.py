@@ -38,14 +38,14 @@ _HEAD = (
 )
 
 
-def run_case(python: Path, name: str, steps: int) -> dict[str, Any]:
+def run_case(python: Path, name: str, steps: int, seconds: int) -> dict[str, Any]:
     """What the program prints for a case, or has printed; it is kept."""
     kept = KEPT / f"{name}-{steps}.json"
     if kept.exists():
         document: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
         return document
     done = subprocess.run(
-        [str(python), str(PROGRAM), name, str(steps), EVERY_STEP],
+        [str(python), str(PROGRAM), name, str(steps), EVERY_STEP, str(seconds)],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
         check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
@@ -79,8 +79,12 @@ def row(document: dict[str, Any]) -> str:
 
 def page(documents: list[dict[str, Any]], steps: int, torch: str) -> str:
     """The page."""
-    command = "benchmarks.guard.random_errors --python ENV/bin/python"
     lost = [entry for document in documents for entry in document["lost"]]
+    command = "benchmarks.guard.random_errors --python ENV/bin/python"
+    missing = sorted(
+        {f"{model}+{change}" for model in MODELS for change in CHANGES}
+        - {document["case"] for document in documents}
+    )
     errors = sum(document["errors"] for document in documents)
     graphs = [
         f"{document['case'].partition('+')[0]} {document['graphs'][1]} / {document['graphs'][0]}"
@@ -91,14 +95,15 @@ def page(documents: list[dict[str, Any]], steps: int, torch: str) -> str:
         [
             "# Guarded trainings with an error in every step",
             "",
-            made_by(f"{command} --steps {steps}", torch=torch),
+            made_by(f"{command} --steps {steps}" + " --kept" * bool(missing), torch=torch),
             "",
             "Real arithmetic on the CPU. Every step fails once, at an allocation drawn at random:",
             "in forward, in backward, while gradients are divided and clipped, or within",
             "`optimizer.step()`. The same training runs without errors, and the losses of all",
             "steps and the state at the end (parameters, buffers, optimizer states, loss scale,",
             "and the generators of torch, Python and NumPy) are compared bit for bit.",
-            f"In all {errors:,} errors; steps lost: {len(lost)}.",
+            f"A training ends after {steps:,} steps, or before where it was given less time",
+            f"(`--seconds`). In all {errors:,} errors; steps lost: {len(lost)}.",
             "",
             "- *checkpointing*: the program itself checkpoints each block, not reentrant.",
             "- *compile*: `torch.compile`, and `plans=[]`. TorchDynamo and AOTAutograd make the",
@@ -113,6 +118,7 @@ def page(documents: list[dict[str, Any]], steps: int, torch: str) -> str:
             "|---|---|---|---|---|---|---|---|---|---|",
             *map(row, documents),
             "",
+            *([f"Not run this time: {', '.join(missing)}.", ""] if missing else []),
             *(f"- lost, in step {number}: *{text}*" for number, text in lost),
             *([""] if lost else []),
             "The errors are raised by a mode of torch's dispatcher, or by what executes the",
@@ -127,15 +133,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--python", type=Path, required=True, metavar="PATH")
     parser.add_argument("--steps", type=int, default=1000, metavar="N")
+    parser.add_argument(
+        "--seconds", type=int, default=3600, metavar="N", help="End each training after these."
+    )
+    parser.add_argument("--kept", action="store_true", help="Write the page of what was kept.")
+    parser.add_argument("--only", metavar="NAME", help="Keep this training, and write no page.")
     parser.add_argument("--workers", type=int, default=2, metavar="N")
     parser.add_argument("--resume", action="store_true", help="Use what an interrupted run kept.")
     options = parser.parse_args()
     python = options.python.absolute()
-    if not options.resume:
+    if not (options.resume or options.kept):
         shutil.rmtree(KEPT, ignore_errors=True)
+    if options.only:
+        run_case(python, options.only, options.steps, options.seconds)
+        return 0
     names = [f"{model}+{change}" for change in CHANGES for model in MODELS]
+    if options.kept:
+        names = [name for name in names if (KEPT / f"{name}-{options.steps}.json").exists()]
     with ThreadPoolExecutor(options.workers) as pool:
-        documents = list(pool.map(lambda name: run_case(python, name, options.steps), names))
+        documents = list(
+            pool.map(lambda name: run_case(python, name, options.steps, options.seconds), names)
+        )
     PAGE.write_text(page(documents, options.steps, torch_version(python)), encoding="utf-8")
     print(f"Wrote {PAGE.relative_to(ROOT)}")
     return int(not all(map(is_same, documents)))

@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "results" / "guard-sweep.md"
 PROGRAM = ROOT / "tests" / "programs" / "guard" / "sweep.py"
 KEPT = ROOT / "build" / "guard-sweep"
+# Of the longest steps every so-many-th allocation, where nothing else is asked for.
+EVERY = {"moe": 4, "lora accumulated": 4}
 WHAT = {
     "cnn": "CNN with batch norm, SGD with momentum and weight decay, lists of tensors",
     "cnn for loop": "the CNN, SGD in a loop over parameters",
@@ -45,9 +47,14 @@ WHAT = {
 }
 
 
+def kept_at(name: str, step: int, every: int) -> Path:
+    """Where what a case has printed is kept."""
+    return KEPT / f"{name.replace(' ', '-')}-{step}-{every}.json"
+
+
 def run_case(python: Path, name: str, step: int, every: int) -> dict[str, Any]:
     """What the program prints for a case, or has printed; it is kept."""
-    kept = KEPT / f"{name.replace(' ', '-')}-{step}-{every}.json"
+    kept = kept_at(name, step, every)
     if kept.exists():
         document: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
         return document
@@ -77,7 +84,7 @@ def row(document: dict[str, Any]) -> str:
     )
 
 
-def page(documents: list[dict[str, Any]], every: int, torch: str) -> str:
+def page(documents: list[dict[str, Any]], every: int | None, torch: str) -> str:
     """The page."""
     refusals = sorted(
         {
@@ -87,18 +94,26 @@ def page(documents: list[dict[str, Any]], every: int, torch: str) -> str:
             if result.startswith("refused: ")
         }
     )
+    done = {(document["case"], int(document["step"])) for document in documents}
+    missing = [f"{name} {step}" for name in WHAT for step in (1, 2) if (name, step) not in done]
     errors = sum(sum(document["results"].values()) for document in documents)
     equal = sum(count(document, "equal") for document in documents)
-    command = "benchmarks.guard.sweep --python ENV/bin/python"
-    which = "each operation" if every == 1 else f"every {every}-th operation"
+    command = "benchmarks.guard.sweep --python ENV/bin/python" + " --kept" * bool(missing)
+    sampled = ", ".join(
+        f"of {WHAT[name]} every {number}-th"
+        for name, number in EVERY.items()
+        if every is None and any(name == case for case, _ in done)
+    )
+    which = f" ({sampled or f'every {every}-th'})" if sampled or every else ""
     return "\n".join(
         [
             "# A guarded step with an error at every allocation",
             "",
-            made_by(f"{command} --every {every}" if every > 1 else command, torch=torch),
+            made_by(f"{command} --every {every}" if every else command, torch=torch),
             "",
             "Real arithmetic on the CPU, one process. `torch.OutOfMemoryError` is raised in place",
-            f"of {which} that allocates, once in a step, each in a training of its own. The",
+            f"of each operation that allocates{which}, once in a step,",
+            "each in a training of its own. The",
             "step ends as without an error where parameters, buffers, gradients, optimizer states,",
             "the loss, the loss scale, and the generators of torch, Python and NumPy are equal bit",
             "for bit. Step 1 makes the optimizer's states, step 2 has them. Rungs: checkpoints on",
@@ -109,6 +124,7 @@ def page(documents: list[dict[str, Any]], every: int, torch: str) -> str:
             "|---|---|---|---|---|---|---|",
             *map(row, documents),
             "",
+            *([f"Not run this time: {', '.join(missing)}.", ""] if missing else []),
             *([] if not refusals else ["Refused, with the sentence that the user gets:", ""]),
             *(f"- {what}: *{sentence}*" for what, sentence in refusals),
             *([] if not refusals else [""]),
@@ -124,16 +140,26 @@ def main() -> int:
     """Runs all cases, and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--python", type=Path, required=True, metavar="PATH")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="Every N-th allocation.")
+    parser.add_argument(
+        "--every", type=int, metavar="N", help="Every N-th allocation of each step."
+    )
+    parser.add_argument("--kept", action="store_true", help="Write the page of what was kept.")
+    parser.add_argument("--only", metavar="NAME", help="Keep this training, and write no page.")
     parser.add_argument("--workers", type=int, default=2, metavar="N")
     parser.add_argument("--resume", action="store_true", help="Use what an interrupted run kept.")
     options = parser.parse_args()
     python, every = options.python.absolute(), options.every
-    if not options.resume:
+    if not (options.resume or options.kept):
         shutil.rmtree(KEPT, ignore_errors=True)
-    cases = [(name, step) for name in WHAT for step in (1, 2)]
+    if options.only:
+        for step in (1, 2):
+            run_case(python, options.only, step, every or EVERY.get(options.only, 1))
+        return 0
+    cases = [(name, step, every or EVERY.get(name, 1)) for name in WHAT for step in (1, 2)]
+    if options.kept:
+        cases = [case for case in cases if kept_at(*case).exists()]
     with ThreadPoolExecutor(options.workers) as pool:
-        documents = list(pool.map(lambda case: run_case(python, *case, every), cases))
+        documents = list(pool.map(lambda case: run_case(python, *case), cases))
     PAGE.write_text(page(documents, every, torch_version(python)), encoding="utf-8")
     print(f"Wrote {PAGE.relative_to(ROOT)}")
     return int(any("differs" in result for each in documents for result in each["results"]))

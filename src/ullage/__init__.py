@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from ullage.loaders.prefetch import prefetch
     from ullage.record.measured.entrance import record
     from ullage.runtime.adapting.adapt import Adapt
+    from ullage.runtime.batches.split_check import SplitCheck, check_split
     from ullage.runtime.calls.call_guard import guard_model
     from ullage.runtime.open_guard import guard
     from ullage.runtime.parts import split_rows
@@ -106,6 +107,7 @@ __all__ = [
     "ServingAnswer",
     "SnapshotError",
     "SpecError",
+    "SplitCheck",
     "Sweep",
     "UllageError",
     "ValueCache",
@@ -114,6 +116,7 @@ __all__ = [
     "__version__",
     "cap",
     "check",
+    "check_split",
     "compare_segments",
     "diff",
     "diff_servers",
@@ -179,6 +182,7 @@ _MODULES = {
     "ServingAnswer": "ullage.api.serving",
     "SnapshotError": "ullage.errors",
     "SpecError": "ullage.errors",
+    "SplitCheck": "ullage.runtime.batches.split_check",
     "Sweep": "ullage.api.sweep",
     "UllageError": "ullage.errors",
     "ValueCache": "ullage.caches.value_cache",
@@ -186,6 +190,7 @@ _MODULES = {
     "WorkloadAnswer": "ullage.api.workloads",
     "cap": "ullage.techniques.applying.cap",
     "check": "ullage.api.check",
+    "check_split": "ullage.runtime.batches.split_check",
     "compare_segments": "ullage.api.segments",
     "diff": "ullage.api.diff",
     "diff_servers": "ullage.api.servers.server_log",

@@ -118,6 +118,22 @@ def test_an_error_in_every_third_step_leaves_the_same_training(run: Run) -> None
     check_repeated(run("repeated.py", "gpt2+checkpointing", "24", "3"), 8)
 
 
+def test_an_error_within_a_compiled_graph_leaves_the_same_training(run: Run) -> None:
+    document = run("repeated.py", "cnn+compile", "30", "1")
+    check_repeated(document, 30)
+    assert document["graphs"] == [1, 1]  # with errors and without
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("change", ["autocast", "accumulation", "compile", "ddp"])
+@pytest.mark.parametrize("model", ["cnn", "gpt2", "vit", "llama"])
+def test_an_error_in_every_step_leaves_the_same_training(run: Run, model: str, change: str) -> None:
+    document = run("repeated.py", f"{model}+{change}", "100", "1")
+    check_repeated(document, 100)
+    with_errors, without = document["graphs"]
+    assert with_errors == without
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", ["cnn", "gpt2", "vit", "llama accumulated"])
 def test_500_steps_with_an_error_in_every_third_do_not_drift_or_grow(run: Run, case: str) -> None:
@@ -299,19 +315,22 @@ def test_on_the_phantom_a_recovery_loses_at_most_two_steps(run_program: RunProgr
 
 
 @pytest.mark.phantom
+@pytest.mark.parametrize("words", [(), ("later",)])
 def test_on_the_phantom_each_limit_of_memory_ends_in_the_same_state(
-    run_program: RunProgram,
+    run_program: RunProgram, words: tuple[str, ...]
 ) -> None:
     """Limits from half of the peak to the peak: the first failure is another one each time."""
-    document = run_program("guard/limits.py", SOURCE, "7", timeout_s=600).printed
+    document = run_program("guard/limits.py", SOURCE, "7", *words, timeout_s=600).printed
     plain, rows = document["plain"], document["rows"]
     recovered = [row for row in rows if row["recoveries"]]
     assert len(recovered) > 2
     for row in recovered:
         assert row["requested"] == plain["requested"]
         assert row["tensors"] == plain["tensors"]
-        # Which cached block a tensor got decides how much it is rounded up by.
-        assert abs(row["allocated"] - plain["allocated"]) <= 0.02 * plain["allocated"]
+        # Gradients and states that the step makes get cached blocks of another plan's step, and
+        # are rounded up otherwise. A later step makes nothing that stays.
+        tolerance = 0 if words else 0.01 * plain["allocated"]
+        assert abs(row["allocated"] - plain["allocated"]) <= tolerance
     # Where no rung fits, the program gets its error: nothing else ends a step.
     assert {row["end"] for row in rows if not row["recoveries"]} <= {"no rung"}
 

@@ -60,6 +60,19 @@ def test_weights_are_of_what_the_loss_is_a_mean_of(answers: dict[str, Any]) -> N
     assert answers["weights_count"] > 1e-3
 
 
+def test_a_split_is_checked_by_the_gradients_of_its_parts(answers: dict[str, Any]) -> None:
+    check = answers["the_split_is_checked"]
+    assert check["right"] < ROUNDING
+    assert check["wrong"].startswith("GuardError: the gradient of '")
+    assert "The weights are not those of the loss" in check["wrong"]
+    assert check["none"].startswith("SpecError: the step has called no optimizer")
+    assert check["one"].startswith("SpecError: the batch is not split in two")
+    # Nothing of it is left.
+    assert (check["same"], check["training"], check["gradients"], check["hooks"]) == (
+        True, True, 0, 0,
+    )  # fmt: skip
+
+
 def test_the_guard_goes_back_up_to_the_whole_batch(answers: dict[str, Any]) -> None:
     assert answers["it_climbs_back"] == [0, 4, 4, 3, 3, 2, 2, 1, 1, *[0] * 7]
 

@@ -93,6 +93,7 @@ class Guard:
     def __enter__(self) -> Guard:
         import torch
 
+        from ullage.runtime.adapting.adaptation import Adaptation
         from ullage.runtime.batch import Batch
         from ullage.runtime.captured import is_compiled, refuse_graphs
         from ullage.runtime.gradients import Gradients
@@ -113,8 +114,6 @@ class Guard:
         self._parts = Parts(self._model, has_ranks=has_ranks)
         self._parameters = parameters_of(self._model, self._optimizers)
         if self._adapt is not None:
-            from ullage.runtime.adapting.adaptation import Adaptation
-
             self._adaptation = Adaptation(
                 self._adapt, self._ladder, self._parameters, self._optimizers
             )

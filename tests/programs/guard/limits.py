@@ -1,7 +1,10 @@
 """Trains one guarded step under each of many limits of memory, so that the first allocation that
 fails is another each time: in forward, in backward, in the optimizer.
 
-limits.py SOURCE_OF_ULLAGE COUNT      limits between half of the peak and the peak
+limits.py SOURCE_OF_ULLAGE COUNT [later]      limits between half of the peak and the peak
+
+The step that is guarded makes the optimizer's states and leaves gradients; with "later" it is the
+second step, and its gradients are dropped, so that nothing it makes stays.
 
 The last line is a document: what the allocator has after a step without a limit, and for each limit
 how the step ended and what the allocator has.
@@ -15,6 +18,8 @@ import torch
 from long_batch import LONG, WIDTH, Model
 
 import ullage
+
+IS_LATER = sys.argv[3:] == ["later"]
 
 
 class Program:
@@ -30,11 +35,15 @@ class Program:
         loss = self.model(x).square()
         loss.backward()
         self.optimizer.step()
+        if IS_LATER:
+            self.optimizer.zero_grad()
         return loss.detach()
 
     def run(self, limit_bytes):
         """How a guarded step ends, and what the allocator has after it."""
         x = torch.randn(2, LONG, WIDTH, device="cuda")
+        if IS_LATER:
+            self.step(x)
         torch.cuda.empty_cache()
         total_bytes = torch.cuda.mem_get_info()[1]
         with ullage.guard(self.model, self.optimizer) as guard:
@@ -59,12 +68,17 @@ def main():
     """Runs all, and prints."""
     count = int(sys.argv[2])
     program = Program()
+    if IS_LATER:
+        program.step(torch.randn(2, LONG, WIDTH, device="cuda"))
     base_bytes = torch.cuda.memory_allocated()
     total_bytes = torch.cuda.mem_get_info()[1]
     document = {"plain": program.run(total_bytes), "rows": []}
     peak_bytes = torch.cuda.max_memory_allocated()
     for number in range(1, count):
+        # Each begins with an empty cache: which block a tensor gets decides how it is rounded up.
         del program
+        gc.collect()
+        torch.cuda.empty_cache()
         program = Program()
         limit = base_bytes + (peak_bytes - base_bytes) * (count + number) // (2 * count)
         document["rows"].append(program.run(limit))

@@ -92,7 +92,7 @@ class Program:
         x = torch.randn(rows, 3, WIDTH, dtype=torch.float64)
         targets = torch.randint(5, (rows, 3))
         targets[: rows // 2, 1:] = PADDING
-        targets[2] = PADDING  # a row that counts for nothing
+        targets[2:3] = PADDING  # a row that counts for nothing
         return {"x": x, "targets": targets, "name": "a batch", "scale": torch.tensor(1.0)}
 
     def fn(self, parts):
@@ -180,6 +180,27 @@ def counts_for_nothing():
     parts = BY_TOKENS(Program().batch(), ROWS)
     weights = [weight for _, weight in parts]
     return [len(parts), max(len(part["x"]) for part, _ in parts), round(sum(weights), 12)]
+
+
+@scenario
+def the_split_is_checked():
+    """Gradients of two parts against the whole: with the right weights, and with others."""
+    program = Program(drop=0.5)
+    optimizer, batch = program.optimizer, program.batch()
+    program.fn([(batch, 1.0)])
+    before = [program.state(), torch.get_rng_state()]
+    check = functools.partial(ullage.check_split, program.fn, batch, program.model, optimizer)
+    right, wrong = check(split=BY_TOKENS), raised(check)
+    after = [program.state(), torch.get_rng_state()]
+    program.keeps = True
+    return {
+        "right": right.distance, "wrong": wrong, "none": raised(check),
+        "one": raised(lambda: ullage.check_split(
+            program.fn, program.batch(1), program.model, optimizer)),
+        "same": all(map(torch.equal, before, after)), "training": program.model.training,
+        "gradients": sum(each.grad is not None for each in program.model.parameters()),
+        "hooks": len(optimizer._optimizer_step_pre_hooks),
+    }  # fmt: skip
 
 
 @scenario

@@ -1,6 +1,8 @@
 """Trains with an error in every so-many-th step, and compares with the same training without.
 
-repeated.py CASE STEPS EVERY      each error is at a random allocation of its step
+repeated.py CASE STEPS EVERY [SECONDS]    each error is at a random allocation of its step
+
+After so many seconds of the training with errors both end with the steps that were done by then.
 
 CASE is one of the sweep, or one and a change of it, as "cnn+autocast". With "+ddp" there are two
 ranks, processes with gloo, of which a random one has the error.
@@ -11,11 +13,13 @@ the end differ, and how much memory the process has grown by in the second half.
 import faulthandler
 import gc
 import json
+import math
 import os
 import random
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from contextlib import nullcontext
 from dataclasses import replace
@@ -76,6 +80,13 @@ class Program:
         counters.clear()
         return count
 
+    def is_over(self, end_s):
+        """Whether the clock of rank 0 has come to a time."""
+        flag = torch.tensor(float(time.monotonic() > end_s))
+        if self.num_ranks > 1:
+            dist.broadcast(flag, 0)
+        return bool(flag)
+
     def place_of(self, places):
         """The places on rank 0, where each rank's operations are the same."""
         if self.num_ranks > 1:
@@ -91,22 +102,27 @@ def resident_bytes():
         return int(file.read().split()[1]) * PAGE_BYTES
 
 
-def train(program, steps):
-    """A training without errors: its losses, its state, and the allocations of a later step."""
+def find_places(program):
+    """The allocations of a later step, by their numbers."""
     training = program.make()
-    losses = []
-    for number in range(steps):
-        training.faults = program.make_faults() if number == 1 else nullcontext()
-        losses.append(training.step())
-        if number == 1:
-            places = training.faults.allocating
-            gc.freeze()  # what torch loads with its first steps
-    training.faults = nullcontext()
-    return losses, training.state([]), program.place_of(places)
+    training.step()
+    training.faults = program.make_faults()
+    training.step()
+    gc.freeze()  # what torch loads with its first steps
+    return program.place_of(training.faults.allocating)
 
 
-def train_guarded(program, steps, every, places):
-    """The same with errors."""
+def train(program, steps):
+    """A training without errors: its losses and its state."""
+    training = program.make()
+    losses = [training.step() for _ in range(steps)]
+    return losses, training.state([])
+
+
+def train_guarded(program, steps, every, end_s):
+    """The same with errors, until the clock has come to a time."""
+    places = find_places(program)
+    program.num_graphs  # noqa: B018  # of finding the places
     chance = random.Random(7)
     training = program.make()
     document = {"errors": 0, "recoveries": 0, "lost": [], "resident": []}
@@ -114,6 +130,8 @@ def train_guarded(program, steps, every, places):
     with ullage.guard(training.model, training.optimizer, scaler=training.scaler,
                       plans=program.plans, calm_steps=2) as guard:  # fmt: skip
         for number in range(steps):
+            if number and number % 20 == 0 and program.is_over(end_s):
+                break
             has_error = number % every == every - 1
             place, rank = chance.choice(places), chance.randrange(program.num_ranks)
             is_own = has_error and rank == program.rank
@@ -133,19 +151,20 @@ def train_guarded(program, steps, every, places):
     return losses, training.state([]), document
 
 
-def compare(name, steps, every):
+def compare(name, steps, every, seconds=math.inf):
     """Trains twice: the document."""
     program = Program(name)
-    losses, state, places = train(program, steps)
+    end_s = time.monotonic() + seconds
+    guarded, guarded_state, document = train_guarded(program, steps, every, end_s)
     graphs = [program.num_graphs]
-    guarded, guarded_state, document = train_guarded(program, steps, every, places)
+    losses, state = train(program, len(guarded))
     graphs.append(program.num_graphs)
     same = [torch.equal(torch.stack(a), torch.stack(b))
-            for a, b in zip(losses, guarded, strict=False)]  # fmt: skip
+            for a, b in zip(losses, guarded, strict=True)]  # fmt: skip
     return document | {
-        "case": name, "steps": steps, "every": every, "equal_losses": sum(same),
-        "different_state": differences(guarded_state, state), "graphs": graphs,
-        "last_loss": losses[-1][-1].item(), "first_loss": losses[0][-1].item(),
+        "case": name, "steps": len(guarded) + len(document["lost"]), "every": every,
+        "equal_losses": sum(same), "different_state": differences(guarded_state, state),
+        "graphs": graphs, "last_loss": losses[-1][-1].item(), "first_loss": losses[0][-1].item(),
     }  # fmt: skip
 
 
@@ -157,7 +176,7 @@ def run_rank(rank, port, words, path):
     dist.init_process_group(
         "gloo", store=store, rank=rank, world_size=NUM_RANKS, timeout=timedelta(seconds=LIMIT_S)
     )
-    path.write_text(json.dumps(compare(words[0], int(words[1]), int(words[2]))))
+    path.write_text(json.dumps(compare(words[0], *map(int, words[1:]))))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -202,9 +221,9 @@ def compare_ranks(words):
 
 def main():
     """Trains twice, and prints."""
-    name, steps, every = sys.argv[1:]
+    name, *numbers = sys.argv[1:]
     has_ranks = name.endswith("+ddp")
-    document = compare_ranks(sys.argv[1:]) if has_ranks else compare(name, int(steps), int(every))
+    document = compare_ranks(sys.argv[1:]) if has_ranks else compare(name, *map(int, numbers))
     print(json.dumps(document))
 
 
