@@ -41,7 +41,9 @@ ROUNDS: Final = 10
 """Requests of each user of a closed loop that is run as the source's own tool runs it."""
 THINK: Final = "5ms"
 EVEN_ROUNDS: Final = 3
-HOST_S: Final = (0.0, 0.0)
+HOST_S: Final = (1e-4, 1.3e-5)
+"""Of each step, and of each request in it: what vLLM's scheduler and the replay around it took of
+this machine's processor, 0.2 ms a step with 8 requests and 1.75 ms with 128."""
 PARTS: Final = ("code", "conv", "curve", "loops", "page")
 _ULLAGE: Final = (sys.executable, "-c", "from ullage.cli.main import main; main()")
 
