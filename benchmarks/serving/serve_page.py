@@ -217,7 +217,7 @@ def loops_part(loops: dict[str, Any]) -> str:
         1e3 * loops["host_s"][0],
         1e6 * loops["host_s"][1],
     )
-    notes = (HERE / "closed_loops.md").read_text(encoding="utf-8").strip()
+    notes = (HERE / "closed_loops.txt").read_text(encoding="utf-8").strip()
     return "\n".join(["## Measured servers", "", text, "", *lines, "", steps, "", notes])
 
 
