@@ -35,7 +35,7 @@ ROOT: Final = HERE.parent.parent
 PAGE: Final = ROOT / "docs" / "results" / "serve-starts.md"
 STARTS: Final = HERE / "starts.toml"
 RESULTS: Final = HERE / "phantom_starts.json"
-TEXT: Final = HERE / "phantom_starts.md"
+TEXT: Final = HERE / "phantom_starts.txt"
 TRAFFIC: Final = "closed:users=1,requests=1,prompt=16,output=2"
 OPTIONS: Final = {
     "--context": "--max-model-len", "--utilization": "--gpu-memory-utilization",

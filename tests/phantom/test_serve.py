@@ -45,7 +45,8 @@ def serve(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Serve:
             [
                 sys.executable, "-c", MAIN, "serve", "--gpu", "h100-80gb", "--traffic", TRAFFIC,
                 "--slo", "ttft=1s,tpot=50ms", "--json", *options, "--python", str(thin_python),
-                "--", "vllm", "serve", str(folder), "--max-model-len", "2048", "--max-num-seqs", "64",
+                "--", "vllm", "serve", str(folder), "--max-model-len", "2048",
+                "--max-num-seqs", "64",
                 *words,
             ],
             check=False, capture_output=True, text=True, timeout=TIMEOUT_S,
