@@ -96,7 +96,7 @@ def entry_document(entry: Entry) -> Document:
         "categories": dict(entry.categories),
         "modules": dict(entry.modules),
         "places": dict(entry.places),
-        "served": None if entry.served is None else entry.served._asdict(),
+        **({} if entry.served is None else {"served": entry.served._asdict()}),
     }
 
 
