@@ -13,10 +13,13 @@ from ullage.explain.basis import BasisKind
 from ullage.gate.budget import NO_BUDGET, Amount
 from ullage.gate.compare import GOOD, TOKENS, compare
 from ullage.gate.config import load_configuration
+from ullage.gate.figures import Measured
 from ullage.gate.lock import Entry, Key, Lock, Peaks, ServedFigures, parse_lock, render_lock
 from ullage.gate.scenario import Serving, expand
 from ullage.gate.verdicts import State, judge
-from ullage.report.text.check import describe
+from ullage.report.document.check import check_document
+from ullage.report.text.check import describe, render_check
+from ullage.report.views import CheckView
 
 CONFIGURATION = """[scenario.api]
 serve = "vllm serve llama-3.1-8b --max-num-seqs {seqs}"
@@ -156,3 +159,20 @@ def test_the_engine_is_run_with_the_traffic_of_its_case(
     ((words, number, gpu),) = calls
     assert words == case.command and gpu == "h100-80gb" and number > 0
     assert result.figures == ServedFigures(1234, round(number / 2), number)
+
+
+def test_the_report_says_what_a_server_held(tmp_path: Path) -> None:
+    (tmp_path / "ullage.toml").write_text(CONFIGURATION)
+    scenario = load_configuration(tmp_path).scenarios["api"]
+    now, was = entry(90_000, 99), entry(100_000)
+    judged = judge(
+        "api", scenario, None, {"": Measured(now, {})}, {"api": was}, total_bytes=None
+    )  # fmt: skip
+    assert judged.state is State.EXCEEDED
+    view = CheckView(tmp_path / "ullage.toml", (judged,), {})
+    text = render_check(view, 120)
+    assert "api: cache of 90,000 tokens, 99 of 100 requests within the objective" in text
+    assert "cache of 90,000 tokens, 9,500 fewer than the lock asks for" in text
+    (device,) = check_document(view)["scenarios"][0]["devices"]
+    assert device["found"]["served"]["cache_tokens"] == 90_000
+    assert {"found": 90_000, "limit": 99_500}.items() <= device["judgements"][-1].items()
