@@ -84,6 +84,15 @@ def test_a_forecast_needs_no_engine(say: Say) -> None:
     assert say(*words, "--json", *COMMAND)[1] == say(*words, "--json", *COMMAND)[1]
 
 
+def test_blocks_that_the_command_gives_are_the_cache(say: Say) -> None:
+    words = ("serve", "--forecast", "--json", "--traffic",
+             "poisson:rate=1,prompt=100,output=10,duration=5s")  # fmt: skip
+    _, text, _ = say(*words, *COMMAND, "--num-gpu-blocks-override", "512")
+    assert json.loads(text)["tokens"] == 512 * 16
+    code, _, error = say(*words, *COMMAND, "--num-gpu-blocks-override=few")
+    assert code == 2 and "expected a number of blocks" in error
+
+
 def test_a_request_that_never_fits_the_cache_is_the_answer_no(say: Say) -> None:
     traffic = "poisson:rate=1,prompt=3000,output=200,duration=5s"
     code, text, _ = say("serve", "--forecast", "--cache", "256MiB", "--traffic", traffic, *COMMAND)
