@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,6 +112,16 @@ def test_a_change_that_loses_cache_tokens_fails(tokens: int, is_kept: bool) -> N
         assert describe(broken) == "cache of 99,499 tokens, 1 fewer than the lock asks for"
 
 
+def test_another_engine_is_named_beside_the_tokens_that_it_lost() -> None:
+    was, now = (
+        replace(entry(tokens), key=replace(entry(tokens).key, engine=f"vllm {version}"))
+        for tokens, version in ((100_000, "0.32.0"), (90_000, "0.33.0"))
+    )
+    assert parse_lock(render_lock(Lock({"api": was}))).scenarios["api"] == was
+    comparison = held(now, was, Serving("t"))
+    assert comparison.changes.keys == (("engine", "vllm 0.32.0", "vllm 0.33.0"),)
+
+
 def test_a_tolerance_is_a_share_of_the_tokens() -> None:
     tolerance = Amount.parse("10%")
     assert held(entry(90_000), entry(100_000), Serving("t"), tolerance).is_kept
@@ -146,7 +157,7 @@ def test_the_engine_is_run_with_the_traffic_of_its_case(
 
     def serve(words: tuple[str, ...], traffic: Any, *, gpu: str, **_: object) -> Any:
         calls.append((words, len(traffic), gpu))
-        engine = SimpleNamespace(kv_cache_tokens=1234)
+        engine = SimpleNamespace(kv_cache_tokens=1234, name="vllm", version="0.32.0")
         return SimpleNamespace(
             report="report", outcome=SimpleNamespace(engine=engine, traffic=traffic)
         )
@@ -158,6 +169,7 @@ def test_the_engine_is_run_with_the_traffic_of_its_case(
     result = serving.run_served(case, None)
     ((words, number, gpu),) = calls
     assert words == case.command and gpu == "h100-80gb" and number > 0
+    assert result.engine == "vllm 0.32.0"
     assert result.figures == ServedFigures(1234, round(number / 2), number)
 
 
