@@ -14,7 +14,8 @@ from ullage.units import format_bytes
 
 __all__ = ["find_failure"]
 
-_GIB: Final = r"(-?[\d.]+) ?GiB"
+_NUMBER: Final = r"(-?\d+(?:\.\d+)?)"
+_GIB: Final = rf"{_NUMBER} ?GiB"
 # vLLM cuts the cache into whole blocks; a share is written with three digits.
 _SHARE_STEP: Final = 0.005
 _MOST_SHARE: Final = 0.98
@@ -31,8 +32,8 @@ def find_failure(start: ServerStart, text: str) -> Failure | None:
 
 def _busy_device(start: ServerStart, text: str) -> Failure | None:
     match = first(
-        rf"Free memory on device (?:\S+ )?\(([\d.]+)/{_GIB}\) on startup\s+is less than desired "
-        rf"GPU memory utilization\s+\(([\d.]+), {_GIB}\)", text,
+        rf"Free memory on device (?:\S+ )?\({_NUMBER}/{_GIB}\) on startup\s+is less than desired "
+        rf"GPU memory utilization\s+\({_NUMBER}, {_GIB}\)", text,
     )  # fmt: skip
     if match is None:
         return None
