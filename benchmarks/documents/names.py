@@ -34,6 +34,8 @@ _NAME = re.compile(r"\bullage((?:\.(?!toml\b|lock\b|scenario\b)[a-zA-Z]\w*)+)")
 
 # Options of other programs that pages speak of.
 FOREIGN_OPTIONS = {
+    "--no-enable-chunked-prefill": "vllm serve",
+    "--no-enable-prefix-caching": "vllm serve",
     "--nproc-per-node": "torchrun",
     "--pdb": "pytest",
     "--save-detailed": "vllm bench serve",

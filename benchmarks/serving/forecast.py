@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from benchmarks.provenance import made_by, torch_version
 from ullage.estimate.serving.engines import vllm
 from ullage.estimate.serving.serving_plan import ServingPlan
@@ -29,6 +31,7 @@ from ullage.models.architecture import read_model
 from ullage.models.builtin import find_model
 from ullage.models.config import Config
 from ullage.serve.forecast.forecast import Forecast, forecast_traffic
+from ullage.serve.forecast.simulation import Simulated
 from ullage.serve.traffic import load_traffic
 
 HERE: Final = Path(__file__).resolve().parent
@@ -121,7 +124,7 @@ def page(results: dict[str, Any]) -> str:
         made_by("benchmarks.serving.forecast", torch=torch),
         INTRODUCTION,
     ]
-    errors, seconds = [], []
+    errors, seconds, latencies = [], [], []
     for name, result in results.items():
         server, engine = SERVERS[name], result["engine"]
         rows = [HEADS, "|---|--:|--:|--:|--:|--:|--:|--:|--:|"]
@@ -129,6 +132,7 @@ def page(results: dict[str, Any]) -> str:
             forecast, took_s = forecast_row(name, engine, row["traffic"])
             seconds.append(took_s)
             outcome = forecast.simulated
+            latencies.append(latency_row(row, outcome))
             error = None
             if row["num_preemptions"]:
                 error = forecast.num_preemptions / row["num_preemptions"] - 1
@@ -146,6 +150,7 @@ def page(results: dict[str, Any]) -> str:
             f"{server['blocks']}`: {engine['kv_cache_tokens']:,} tokens.\n\n" + "\n".join(rows)
         )
     parts.insert(3, summary(errors, seconds))
+    parts.append(f"{LATENCIES}\n\n{LATENCY_HEADS}\n|---|{'--:|' * 8}\n" + "\n".join(latencies))
     return "\n\n".join(parts) + "\n"
 
 
@@ -160,6 +165,26 @@ requests; no engine runs. The cache is the bottleneck in all of them. No figure 
 mistake was found with the traffic of the first server (steps were done several at a time in which \
 a request could have been let in; the forecasts were 24 to 77 % too low); the second server's \
 traffic was not looked at before that, nor anything changed after it."""
+
+
+def latency_row(row: dict[str, Any], outcome: Simulated) -> str:
+    """Times to the first and the last token, of the engine and of the forecast."""
+    cells = []
+    columns = outcome.first_token_s - outcome.arrival_s, outcome.end_s - outcome.arrival_s
+    for name, column in zip(("ttft_s", "e2e_s"), columns, strict=True):
+        for point in (50, 99):
+            likely = float(np.percentile(column[np.isfinite(column)], point))
+            cells += [f"{row[name][f'p{point}']:.2f}", f"{likely:.2f}"]
+    return f"| `{row['traffic']}` | " + " | ".join(cells) + " |"
+
+
+LATENCIES: Final = """## Latencies
+
+Seconds to the first and to the last token, of the engine in virtual time and of the forecast."""
+LATENCY_HEADS: Final = (
+    "| traffic | first, p50 | forecast | first, p99 | forecast | last, p50 | forecast | "
+    "last, p99 | forecast |"
+)
 
 
 def summary(errors: list[tuple[str, float]], seconds: list[float]) -> str:

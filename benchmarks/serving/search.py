@@ -1,9 +1,10 @@
 """Searches a server for some traffic with the real engine, and writes docs/results/serve-search.md.
 
-    python -m benchmarks.serving.search --python VENV/bin/python     # searches (minutes), the page
-    python -m benchmarks.serving.search                              # only the page
+    python -m benchmarks.serving.search --python VENV/bin/python               # all (minutes)
+    python -m benchmarks.serving.search --python VENV/bin/python --name chat
+    python -m benchmarks.serving.search                                        # only the page
 
-The document of the search is in search.json. The interpreter has vLLM 0.32.0.
+The documents of the searches are in search.json. The interpreter has vLLM 0.32.0.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,10 +23,21 @@ from benchmarks.provenance import made_by, torch_version
 HERE: Final = Path(__file__).resolve().parent
 PAGE: Final = HERE.parent.parent / "docs" / "results" / "serve-search.md"
 RESULTS: Final = HERE / "search.json"
-WORDS: Final = (
-    "serve", "--search", "--gpu", "l4,l40s,a100-80gb,h100-80gb", "--allow", "fp8-cache",
-    "--traffic", "azure-conv:rate=3,duration=5m", "--slo", "ttft=1s,tpot=50ms",
-)  # fmt: skip
+SEARCHES: Final[dict[str, tuple[str, ...]]] = {
+    "chat": (
+        "serve", "--search", "--gpu", "l4,l40s,a100-80gb,h100-80gb", "--allow", "fp8-cache",
+        "--traffic", "azure-conv:rate=3,duration=5m", "--slo", "ttft=1s,tpot=50ms",
+    ),
+    "more chat": (
+        "serve", "--search", "--gpu", "l40s", "--traffic", "azure-conv:rate=3.5,duration=4m",
+        "--slo", "ttft=2s,tpot=50ms",
+    ),
+    "long prompts": (
+        "serve", "--search", "--gpu", "h100-80gb", "--traffic",
+        "poisson:rate=3,prompt=6000,output=300,spread=0.5,duration=3m", "--slo",
+        "ttft=5s,tpot=30ms",
+    ),
+}  # fmt: skip
 COMMAND: Final = ("vllm", "serve", "llama-3.1-8b", "--enforce-eager")
 HEADS: Final = (
     "| server | tokens, forecast | tokens | within the objective, forecast | "
@@ -33,12 +46,12 @@ HEADS: Final = (
 _ULLAGE: Final = (sys.executable, "-c", "from ullage.cli.main import main; main()")
 
 
-def search(python: str) -> dict[str, Any]:
+def search(words: tuple[str, ...], python: str) -> dict[str, Any]:
     """The document of one search."""
     output = HERE / "search.out.json"
     subprocess.run(
         [
-            *_ULLAGE, *WORDS, "-o", str(output), "--force", "--quiet", "--python", python, "--",
+            *_ULLAGE, *words, "-o", str(output), "--force", "--quiet", "--python", python, "--",
             *COMMAND,
         ],
         check=False,
@@ -50,37 +63,37 @@ def search(python: str) -> dict[str, Any]:
 
 def page(results: dict[str, Any]) -> str:
     """The page."""
-    document = results["document"]
-    best = document["best"]
-    parts = [
-        "# A search for a server",
-        made_by("benchmarks.serving.search", torch=results["torch"]),
-        _order(document),
-    ]
+    torch = next(iter(results.values()))["torch"]
+    parts = ["# Searches for a server", made_by("benchmarks.serving.search", torch=torch)]
+    for name, result in results.items():
+        parts += part(name, result["document"])
+    return "\n\n".join(parts) + "\n"
+
+
+def part(name: str, document: dict[str, Any]) -> Iterator[str]:
+    """One search."""
+    best, number = document["best"], document["traffic"]["num_requests"]
+    yield f"## {name.capitalize()}"
+    yield f"`ullage {shlex.join(SEARCHES[name])} -- {shlex.join(COMMAND)}`: {number:,} requests."
     if best is None:
-        parts.append("No server that was run holds the objective.")
+        yield "No server that was run holds the objective."
     else:
-        parts.append(
+        yield (
             f"{best['num_gpus']} x {best['gpu']} holds it: {100 * best['goodput_frac']:.1f} % of "
             f"the requests within the objective in a run of this command, in virtual time, with "
             f"{best['num_preemptions']:,} preemptions; by the forecast it holds "
             f"{document['capacity']:.1f} times the rate.\n\n```text\n{shlex.join(best['words'])}"
             "\n```"
         )
-    parts += [_runs(document["runs"]), _judged(document["judged"])]
+    yield _runs(document["runs"])
+    yield _judged(document["judged"])
     if document["worths"]:
-        parts.append(_worths(document["worths"]))
-    return "\n\n".join(parts) + "\n"
-
-
-def _order(document: dict[str, Any]) -> str:
-    number = document["traffic"]["num_requests"]
-    return f"`ullage {shlex.join(WORDS)} -- {shlex.join(COMMAND)}`: {number:,} requests."
+        yield _worths(document["worths"])
 
 
 def _runs(runs: list[dict[str, Any]]) -> str:
     rows = [
-        "## What was run", "", HEADS, "|---|--:|--:|--:|--:|---|",
+        "What was run:", "", HEADS, "|---|--:|--:|--:|--:|---|",
     ]  # fmt: skip
     for run in runs:
         state = "holds" if run["is_held"] else run["problem"] or "does not hold"
@@ -93,7 +106,7 @@ def _runs(runs: list[dict[str, Any]]) -> str:
 
 def _judged(judged: list[dict[str, Any]]) -> str:
     rows = [
-        "## What closed forms said", "", "| server | flags | tokens | within the objective |",
+        "What closed forms said:", "", "| server | flags | tokens | within the objective |",
         "|---|---|--:|--:|",
     ]  # fmt: skip
     for row in judged:
@@ -107,7 +120,7 @@ def _judged(judged: list[dict[str, Any]]) -> str:
 
 def _worths(worths: list[dict[str, Any]]) -> str:
     rows = [
-        "## What each flag is worth, by closed forms", "",
+        "What each flag is worth, by closed forms:", "",
         "| flag | | tokens | within the objective |", "|---|---|--:|--:|",
     ]  # fmt: skip
     for row in worths:
@@ -123,11 +136,14 @@ def main() -> None:
     """Searches where an interpreter is given, and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", help="interpreter with vLLM; without it only the page")
+    parser.add_argument("--name", choices=SEARCHES, action="append")
     words = parser.parse_args()
-    if words.python:
-        RESULTS.write_text(json.dumps(search(words.python), indent=1) + "\n", encoding="utf-8")
-    if RESULTS.exists():
-        PAGE.write_text(page(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    for name in (words.name or SEARCHES) if words.python else ():
+        results[name] = search(SEARCHES[name], words.python)
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    if results:
+        PAGE.write_text(page(results), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -283,7 +283,12 @@ def _serve(prepared: _Prepared, settings: Settings) -> CaseResult:
         figures = CaseFigures({}, (), 0.0)
         return CaseResult(case, total, None, figures, problem=result.problem)
     measured = {
-        name: replace(each, entry=replace(each.entry, served=result.figures))
+        name: replace(
+            each,
+            entry=replace(
+                each.entry, served=result.figures, key=replace(each.entry.key, engine=result.engine)
+            ),
+        )
         for name, each in measure(
             report, [], lambda rank: _key(prepared, rank), case.scenario.directory.name
         ).items()

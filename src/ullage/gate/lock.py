@@ -64,6 +64,7 @@ class Key:
         torch, cuda, ullage: versions.
         allocator: its settings, such as "expandable_segments:True".
         ranks: of a job of several, such as "rank 3 of 64".
+        engine: of a server, such as "vllm 0.32.0".
     """
 
     torch: str
@@ -73,6 +74,7 @@ class Key:
     allocator: str = ""
     command: str = ""
     ranks: str = ""
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +253,7 @@ _SIZES = ("categories", "modules", "places")
 
 
 def _texts(key: Key) -> dict[str, str]:
-    order = ("command", "gpu", "ranks", "allocator", "torch", "cuda", "ullage")
+    order = ("command", "gpu", "ranks", "allocator", "engine", "torch", "cuda", "ullage")
     return {name: getattr(key, name) for name in order}
 
 

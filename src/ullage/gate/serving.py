@@ -47,11 +47,13 @@ class ServedCase(NamedTuple):
         report: of the memory; None where the engine did not start.
         figures: of the cache and the requests; None likewise.
         problem: why it did not start; "": it did.
+        engine: its name and version.
     """
 
     report: RunReport | None
     figures: ServedFigures | None
     problem: str = ""
+    engine: str = ""
 
 
 def read_serving(section: Section) -> Serving | None:
@@ -139,9 +141,9 @@ def run_served(case: Case, python: str | None) -> ServedCase:
     number = len(outcome.traffic)
     # Without an objective a request is good that has its answer.
     good = _num_answered(outcome) if goodput is None else round(goodput * number)
-    return ServedCase(
-        served.report, ServedFigures(outcome.engine.kv_cache_tokens, good, number)
-    )  # fmt: skip
+    engine = f"{outcome.engine.name} {outcome.engine.version}"
+    figures = ServedFigures(outcome.engine.kv_cache_tokens, good, number)
+    return ServedCase(served.report, figures, engine=engine)
 
 
 def _num_answered(outcome: Outcome) -> int:

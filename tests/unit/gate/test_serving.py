@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,13 @@ from ullage.explain.basis import BasisKind
 from ullage.gate.budget import NO_BUDGET, Amount
 from ullage.gate.compare import GOOD, TOKENS, compare
 from ullage.gate.config import load_configuration
+from ullage.gate.figures import Measured
 from ullage.gate.lock import Entry, Key, Lock, Peaks, ServedFigures, parse_lock, render_lock
 from ullage.gate.scenario import Serving, expand
 from ullage.gate.verdicts import State, judge
-from ullage.report.text.check import describe
+from ullage.report.document.check import check_document
+from ullage.report.text.check import describe, render_check
+from ullage.report.views import CheckView
 
 CONFIGURATION = """[scenario.api]
 serve = "vllm serve llama-3.1-8b --max-num-seqs {seqs}"
@@ -108,6 +112,16 @@ def test_a_change_that_loses_cache_tokens_fails(tokens: int, is_kept: bool) -> N
         assert describe(broken) == "cache of 99,499 tokens, 1 fewer than the lock asks for"
 
 
+def test_another_engine_is_named_beside_the_tokens_that_it_lost() -> None:
+    was, now = (
+        replace(entry(tokens), key=replace(entry(tokens).key, engine=f"vllm {version}"))
+        for tokens, version in ((100_000, "0.32.0"), (90_000, "0.33.0"))
+    )
+    assert parse_lock(render_lock(Lock({"api": was}))).scenarios["api"] == was
+    comparison = held(now, was, Serving("t"))
+    assert comparison.changes.keys == (("engine", "vllm 0.32.0", "vllm 0.33.0"),)
+
+
 def test_a_tolerance_is_a_share_of_the_tokens() -> None:
     tolerance = Amount.parse("10%")
     assert held(entry(90_000), entry(100_000), Serving("t"), tolerance).is_kept
@@ -143,7 +157,7 @@ def test_the_engine_is_run_with_the_traffic_of_its_case(
 
     def serve(words: tuple[str, ...], traffic: Any, *, gpu: str, **_: object) -> Any:
         calls.append((words, len(traffic), gpu))
-        engine = SimpleNamespace(kv_cache_tokens=1234)
+        engine = SimpleNamespace(kv_cache_tokens=1234, name="vllm", version="0.32.0")
         return SimpleNamespace(
             report="report", outcome=SimpleNamespace(engine=engine, traffic=traffic)
         )
@@ -155,4 +169,22 @@ def test_the_engine_is_run_with_the_traffic_of_its_case(
     result = serving.run_served(case, None)
     ((words, number, gpu),) = calls
     assert words == case.command and gpu == "h100-80gb" and number > 0
+    assert result.engine == "vllm 0.32.0"
     assert result.figures == ServedFigures(1234, round(number / 2), number)
+
+
+def test_the_report_says_what_a_server_held(tmp_path: Path) -> None:
+    (tmp_path / "ullage.toml").write_text(CONFIGURATION)
+    scenario = load_configuration(tmp_path).scenarios["api"]
+    now, was = entry(90_000, 99), entry(100_000)
+    judged = judge(
+        "api", scenario, None, {"": Measured(now, {})}, {"api": was}, total_bytes=None
+    )  # fmt: skip
+    assert judged.state is State.EXCEEDED
+    view = CheckView(tmp_path / "ullage.toml", (judged,), {})
+    text = render_check(view, 120)
+    assert "api: cache of 90,000 tokens, 99 of 100 requests within the objective" in text
+    assert "cache of 90,000 tokens, 9,500 fewer than the lock asks for" in text
+    (device,) = check_document(view)["scenarios"][0]["devices"]
+    assert device["found"]["served"]["cache_tokens"] == 90_000
+    assert {"found": 90_000, "limit": 99_500}.items() <= device["judgements"][-1].items()

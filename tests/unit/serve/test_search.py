@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ullage.api.servers.search import search_server
 from ullage.errors import SpecError
 from ullage.gpus import find_gpu
 from ullage.models.builtin import find_model
-from ullage.serve.search.bounds import Bounds
+from ullage.serve.search.bounds import Bounds, Judged
 from ullage.serve.search.candidate import Candidate, given_flags
 from ullage.serve.search.search import Order, Run, candidates_of, improve
+from ullage.serve.search.search import search_server as run_search
 from ullage.serve.slo import parse_slo
 from ullage.serve.traffic import load_traffic
 
@@ -140,3 +143,45 @@ def test_an_impossible_order_is_refused(changed: dict[str, object], message: str
     fields: dict[str, object] = {"slo": SLO, "gpus": GPUS, "run": Engine(), **changed}
     with pytest.raises(SpecError, match=message):
         search_server(COMMAND, TRAFFIC, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("forecast", "holding", "best", "runs"),
+    [
+        # The forecast puts the L4 just below the target: it is run as well, and decides.
+        ({"l4": 0.9, "l40s": 0.995}, ("l4", "l40s"), "l4", ["l40s", "l4"]),
+        ({"l4": 0.9, "l40s": 0.995}, ("l40s",), "l40s", ["l40s", "l4"]),
+        # Far below: no run is spent.
+        ({"l4": 0.5, "l40s": 0.995}, ("l4", "l40s"), "l40s", ["l40s"]),
+        # The larger one is run where the smaller does not hold, and the smaller not again.
+        ({"l4": 0.995, "l40s": 0.995}, ("l40s",), "l40s", ["l4", "l40s"]),
+        ({"l4": 0.5, "l40s": 0.9}, ("l4", "l40s"), None, []),
+    ],
+)
+def test_runs_are_spent_where_they_decide(
+    monkeypatch: pytest.MonkeyPatch,
+    forecast: dict[str, float],
+    holding: tuple[str, ...],
+    best: str | None,
+    runs: list[str],
+) -> None:
+    def improve_by_table(_bounds: Bounds, candidate: Candidate, _order: Order) -> Judged:
+        return Judged(candidate, 1000, forecast[candidate.gpu.slug], 0)
+
+    monkeypatch.setattr("ullage.serve.search.search.improve", improve_by_table)
+    engine = Engine(*holding)
+    request = replace(
+        order(), gpus=(find_gpu("l4"), find_gpu("l40s")), most_gpus=1
+    )  # fmt: skip
+    result = run_search(request, engine)
+    assert [gpu for gpu, _, _ in engine.runs] == runs
+    assert (None if result.best is None else result.best.candidate.gpu.slug) == best
+
+
+def test_no_more_runs_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "ullage.serve.search.search.improve", lambda _, each, __: Judged(each, 1000, 1.0, 0)
+    )
+    engine = Engine()
+    result = run_search(replace(order(), most_runs=3), engine)
+    assert result.best is None and len(engine.runs) == 3

@@ -77,7 +77,8 @@ def forecast_serving(
         traffic: as for `ullage.serve_traffic`.
         gpu: of the catalogue.
         flags: of `vllm serve`, such as ("--max-num-seqs", "64").
-        cache: bytes of the cache on each GPU, as a start printed them; None: the estimate's.
+        cache: bytes of the cache on each GPU, as a start printed them; None: the blocks that the
+            flags give (--num-gpu-blocks-override), or the estimate's.
         slo: such as "ttft=1s,tpot=50ms".
 
     Raises:
@@ -90,8 +91,8 @@ def forecast_serving(
     from ullage.models.architecture import read_model
     from ullage.models.config import Config
     from ullage.models.find import find_config
-    from ullage.serve.forecast.forecast import forecast_traffic
-    from ullage.serve.search.candidate import given_flags
+    from ullage.serve.forecast.forecast import bytes_of_blocks, forecast_traffic
+    from ullage.serve.search.candidate import given_blocks, given_flags
     from ullage.serve.slo import parse_slo
     from ullage.serve.tiers import size_tiers
     from ullage.serve.traffic import load_traffic
@@ -106,6 +107,9 @@ def forecast_serving(
     fields.setdefault("context", read_model(config).context or longest)
     plan = ServingPlan(gpu=find_gpu(gpu), **fields)  # type: ignore[arg-type]
     cache_bytes = None if cache is None else parse_bytes(cache)
+    blocks = given_blocks(flags)
+    if cache_bytes is None and blocks is not None:
+        cache_bytes = bytes_of_blocks(config, plan, blocks)
     forecast = forecast_traffic(config, plan, requests, cache_bytes)
     each = sum(token_bytes(layer, plan.precision) for layer in read_model(config).layers)
     tiers = size_tiers(requests, each) if len(requests.block_hashes) else None

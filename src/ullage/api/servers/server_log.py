@@ -88,7 +88,7 @@ class ServerDiff:
 
 
 def is_server_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is text, as a log is; a snapshot of memory is none."""
+    """Whether a file is a log of a server or a page of metrics; a snapshot of memory is none."""
     from ullage.explain.servers.reader import looks_like_server
 
     return looks_like_server(Path(path))

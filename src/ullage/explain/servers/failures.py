@@ -14,7 +14,8 @@ from ullage.units import format_bytes
 
 __all__ = ["find_failure"]
 
-_GIB: Final = r"(-?[\d.]+) ?GiB"
+_NUMBER: Final = r"(-?\d+(?:\.\d+)?)"
+_GIB: Final = rf"{_NUMBER} ?GiB"
 # vLLM cuts the cache into whole blocks; a share is written with three digits.
 _SHARE_STEP: Final = 0.005
 _MOST_SHARE: Final = 0.98
@@ -31,8 +32,8 @@ def find_failure(start: ServerStart, text: str) -> Failure | None:
 
 def _busy_device(start: ServerStart, text: str) -> Failure | None:
     match = first(
-        rf"Free memory on device (?:\S+ )?\(([\d.]+)/{_GIB}\) on startup\s+is less than desired "
-        rf"GPU memory utilization\s+\(([\d.]+), {_GIB}\)", text,
+        rf"Free memory on device (?:\S+ )?\({_NUMBER}/{_GIB}\) on startup\s+is less than desired "
+        rf"GPU memory utilization\s+\({_NUMBER}, {_GIB}\)", text,
     )  # fmt: skip
     if match is None:
         return None
@@ -75,13 +76,13 @@ def _taken(start: ServerStart) -> str:
 
 def _room_remedies(start: ServerStart, needed_bytes: int) -> Iterator[str]:
     """What makes room for so many bytes, and what each is good for where that is known."""
-    total, share = start.total_bytes, start.share
-    if total and share:
+    total, share = _least_total(start), start.share
+    if total and share and needed_bytes:
         needed = share + needed_bytes / total
         step = (int(needed / _SHARE_STEP) + 1) * _SHARE_STEP
         if step <= _MOST_SHARE:
-            yield f"--gpu-memory-utilization {step:.3f}: {format_bytes(needed_bytes, 2)} more"
-    elif needed_bytes or share is None:
+            yield f"--gpu-memory-utilization {step:g}: {format_bytes(needed_bytes, 2)} more"
+    elif share is None:
         yield "a higher --gpu-memory-utilization"
     if start.activation_bytes:
         yield (
@@ -94,6 +95,15 @@ def _room_remedies(start: ServerStart, needed_bytes: int) -> Iterator[str]:
         graphs = format_bytes(start.graph_estimate_bytes, 2)
         yield f"--enforce-eager: {graphs} of CUDA graphs, and slower tokens"
     yield "weights in fewer bits (--quantization fp8), or --tensor-parallel-size 2"
+
+
+def _least_total(start: ServerStart) -> int:
+    """The device's memory, or the least that it can be: what was printed is within its share."""
+    if start.total_bytes is not None:
+        return start.total_bytes
+    if not start.share or start.weights_bytes is None or start.cache_bytes is None:
+        return 0
+    return round((start.weights_bytes + start.cache_bytes) / start.share)
 
 
 def _too_long(start: ServerStart, text: str) -> Failure | None:

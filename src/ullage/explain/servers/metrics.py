@@ -6,6 +6,7 @@ start.tokens, start.load.usage_frac, start.load.num_preemptions
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
@@ -84,11 +85,11 @@ def _vllm(page: _Page) -> ServerStart:
     tokens = _whole(labels.get("kv_cache_size_tokens"))
     if tokens is None and blocks is not None and block is not None:
         tokens = blocks * block  # of releases before the label; of layers that see all alike
-    concurrency = labels.get("kv_cache_max_concurrency")
+    concurrency = _number(labels.get("kv_cache_max_concurrency"))
     length = None
-    if tokens is not None and concurrency not in (None, "None"):
-        length = round(tokens / float(concurrency)) if float(concurrency or 0) else None
-    share = labels.get("gpu_memory_utilization")
+    if tokens is not None and concurrency:
+        length = round(tokens / concurrency)
+    share = _number(labels.get("gpu_memory_utilization"))
     names = ("cache_dtype", "enable_prefix_caching", "num_gpu_blocks_override", "block_size",
             "gpu_memory_utilization")  # fmt: skip
     options = {name: labels[name] for name in names if name in labels}
@@ -106,9 +107,9 @@ def _vllm(page: _Page) -> ServerStart:
     model = page.labels("vllm:num_requests_running").get("model_name")
     return ServerStart(
         "vllm", model=model, options=options, tokens=tokens, num_blocks=blocks, block_tokens=block,
-        share=float(share) if share not in (None, "None") else None, max_model_len=length,
+        share=share, max_model_len=length,
         cache_bytes=_whole(labels.get("kv_cache_memory_bytes")),
-        concurrency=float(concurrency) if concurrency not in (None, "None") else None,
+        concurrency=concurrency,
         is_ready=True, load=load,
     )  # fmt: skip
 
@@ -138,5 +139,13 @@ def _whole(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
 
 
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "nan")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
 def _rounded(value: float | None) -> int | None:
-    return None if value is None else round(value)
+    return None if value is None or not math.isfinite(value) else round(value)

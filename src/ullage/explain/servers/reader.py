@@ -1,7 +1,7 @@
 """Reads a file of a server: a start-up log of vLLM or SGLang, or a saved page of its metrics.
 
 start = read_server(path)       # SpecError: it is none of these
-looks_like_server(path)         # without reading all of it
+looks_like_server(path)         # False: whatever else it is
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ _BINARY: Final = (b"\x80", b"PK", b"\x1f\x8b")
 
 
 def looks_like_server(path: Path) -> bool:
-    """Whether a file is text, as a log is and a snapshot of memory is not."""
-    if not path.is_file():
+    """Whether a file is text with a line of a server; a snapshot of memory is not."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+        if not head or head.startswith(_BINARY) or b"\0" in head or head[:1] == b"{":
+            return False
+        text = clean(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
         return False
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    return bool(head) and not head.startswith(_BINARY) and b"\0" not in head and head[:1] != b"{"
+    return is_metrics(text) or is_sglang(text) or is_vllm(text)
 
 
 def read_server(path: Path) -> ServerStart:

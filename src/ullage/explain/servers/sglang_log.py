@@ -21,7 +21,7 @@ from ullage.units import GIB
 
 __all__ = ["is_sglang", "read_sglang"]
 
-_GB: Final = r"(-?[\d.]+) ?GB"
+_GB: Final = r"(-?\d+(?:\.\d+)?) ?GB"
 _MARKS: Final = ("Load weight begin", "Load weight end", "max_total_num_tokens=", "sglang",
                  "KV Cache is allocated", "mem_fraction_static")  # fmt: skip
 _GRAPH_END: Final = r"Capture (?:[\w ]+ )?(?:cuda|CUDA) graph end\."
@@ -51,7 +51,7 @@ def read_sglang(text: str) -> ServerStart:
     share = options.get("mem_fraction_static")
     start = ServerStart(
         engine="sglang", options=options, model=options.get("model_path"),
-        share=float(share) if share not in (None, "None") else None, grain_bytes=GIB // 100,
+        share=_number(share), grain_bytes=GIB // 100,
         is_ready="The server is fired up and ready to roll" in text, **_completed(fields),
     )  # fmt: skip
     return start if start.is_ready else replace(start, failure=find_failure(start, text))
@@ -107,7 +107,14 @@ def _options(text: str) -> Mapping[str, str]:
     options = dict(options_of_call(match[1])) if match is not None else {}
     for name in ("chunked_prefill_size", "max_prefill_tokens", "max_running_requests",
                  "mem_fraction_static"):  # fmt: skip
-        match = first(rf"\b{name}=([\d.]+)", text)
+        match = first(rf"\b{name}=(\d+(?:\.\d+)?)", text)
         if match is not None:
             options.setdefault(name, match[1])
     return options
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

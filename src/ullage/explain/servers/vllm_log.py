@@ -23,7 +23,7 @@ from ullage.units import GIB
 
 __all__ = ["is_vllm", "read_vllm"]
 
-_NUMBER: Final = r"(-?[\d.]+)"
+_NUMBER: Final = r"(-?\d+(?:\.\d+)?)"
 _GIB: Final = rf"{_NUMBER} ?Gi?[Bb]"  # 0.6 writes GB and means GiB, and once Gib
 Read = Callable[[str], Any]
 
@@ -63,10 +63,14 @@ FIGURES: Final[tuple[tuple[str, str, Read], ...]] = (
     ("weights_bytes", rf"Loading model weights took {_GIB}", size),
     ("cache_bytes", rf"Available KV cache memory: {_GIB}", size),
     ("cache_bytes", rf"reserved {_GIB} memory for KV Cache", size),
-    ("tokens", r"(?:GPU|CPU) KV cache size: ([\d,]+) tokens", number),
+    ("tokens", r"(?:GPU|CPU) KV cache size: (\d[\d,]*) tokens", number),
     ("num_blocks", r"# (?:GPU|cuda) blocks: (\d+)", number),
-    ("max_model_len", r"Maximum concurrency for ([\d,]+) tokens", number),
-    ("concurrency", r"Maximum concurrency for [\d,]+ tokens per request: ~?([\d.]+)x", float),
+    ("max_model_len", r"Maximum concurrency for (\d[\d,]*) tokens", number),
+    (
+        "concurrency",
+        r"Maximum concurrency for [\d,]+ tokens per request: ~?(\d+(?:\.\d+)?)x",
+        float,
+    ),
     ("max_model_len", r"Using max model len (\d+)", number),
     ("max_model_len", r"max_seq_len=(\d+)", number),
     ("version", r"version (\d+\.\d+(?:\.\w+)*)", str),
@@ -157,8 +161,9 @@ def _complete(fields: dict[str, Any], options: Mapping[str, str], text: str) -> 
     match = first(rf"Actual usage is {_GIB} for consumed memory", text)
     if match is not None and "weights_bytes" in fields:
         fields["outside_bytes"] = max(0, size(match[1]) - fields["weights_bytes"])
-    if "gpu_memory_utilization" in options and "share" not in fields:
-        fields["share"] = float(options["gpu_memory_utilization"])
+    asked = re.fullmatch(_NUMBER, options.get("gpu_memory_utilization", ""))
+    if asked is not None and "share" not in fields:
+        fields["share"] = float(asked[1])
     if "share" not in fields and "version" in fields:
         fields["share"] = _default_share(fields["version"])
     total, share = fields.get("total_bytes"), fields.get("share")
@@ -169,8 +174,9 @@ def _complete(fields: dict[str, Any], options: Mapping[str, str], text: str) -> 
         # 0.6's peak holds the weights.
         fields["activation_bytes"] = max(0, size(peak[1]) - fields["weights_bytes"])
     if "tokens" not in fields and "num_blocks" in fields:
-        fields["tokens"] = fields["num_blocks"] * int(options.get("block_size", _OLD_BLOCK))
-        fields["block_tokens"] = int(options.get("block_size", _OLD_BLOCK))
+        block = options.get("block_size", "")
+        fields["block_tokens"] = int(block) if block.isdecimal() else _OLD_BLOCK
+        fields["tokens"] = fields["num_blocks"] * fields["block_tokens"]
 
 
 def _default_share(version: str) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ullage.gate.compare import Changed, Comparison, Judgement
-from ullage.gate.lock import Entry
+from ullage.gate.lock import Entry, Key
 from ullage.gate.reasons import name_place
 from ullage.gate.verdicts import Judged, exit_code_of
 from ullage.report.document.fields import Document
@@ -86,7 +86,7 @@ def _is_changed(comparison: Comparison) -> bool:
 def entry_document(entry: Entry) -> Document:
     """The document of an entry of the lock."""
     return {
-        "key": asdict(entry.key),
+        "key": _key(entry.key),
         "basis": entry.basis.value,
         "assumed": list(entry.assumed),
         "findings": list(entry.findings),
@@ -96,8 +96,13 @@ def entry_document(entry: Entry) -> Document:
         "categories": dict(entry.categories),
         "modules": dict(entry.modules),
         "places": dict(entry.places),
-        "served": None if entry.served is None else entry.served._asdict(),
+        **({} if entry.served is None else {"served": entry.served._asdict()}),
     }
+
+
+def _key(key: Key) -> Document:
+    """The conditions; the engine is there where it is a server's."""
+    return {name: text for name, text in asdict(key).items() if text or name != "engine"}
 
 
 def _changed(row: Changed) -> Document:

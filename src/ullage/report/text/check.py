@@ -102,6 +102,7 @@ def _parts(view: CheckView, width: int) -> Iterator[RenderableType]:
     yield Text(check_line(view), style="bold red" if code else "bold green")
     yield _table(view.judged)
     yield from _moments(view.judged)
+    yield from _served(view.judged)
     for judged in view.judged:
         if judged.state in {State.PASSED, State.UNLOCKED}:
             continue
@@ -139,6 +140,23 @@ def _moments(judged: Sequence[Judged]) -> Iterator[Text]:
         if case.scenario.replay is not None
         for comparison in case.comparisons
         if comparison.entry.moment
+    ]
+    if texts:
+        yield Text()
+    yield from texts
+
+
+def _served(judged: Sequence[Judged]) -> Iterator[Text]:
+    """What each server held."""
+    texts = [
+        Text(
+            f"  {comparison.name}: cache of {served.cache_tokens:,} tokens, "
+            f"{served.good_requests:,} of {served.requests:,} requests within the objective",
+            style="dim",
+        )
+        for case in judged
+        for comparison in case.comparisons
+        if (served := comparison.entry.served) is not None
     ]
     if texts:
         yield Text()

@@ -91,6 +91,8 @@ def _memory(start: ServerStart, mark: str) -> RenderableType:
     grid = make_grid("left", "right", "left", "left")
     scale = start.total_bytes or sum(max(0, part.bytes) for part in start.parts)
     for part in start.parts:
+        if part.name == "not printed" and abs(part.bytes) <= 3 * start.grain_bytes:
+            continue  # what rounding leaves
         bar = draw_bar(_look(part), part.bytes, scale, mark, _BAR)
         grid.add_row(f"  {part.name}", format_bytes(part.bytes, 2), bar, part.what)
     if start.total_bytes is not None:

@@ -29,7 +29,7 @@ from ullage.serve.forecast.step_seconds import StepSeconds
 from ullage.serve.slo import Slo
 from ullage.serve.traffic import Traffic
 
-__all__ = ["Forecast", "forecast_traffic", "limits_of", "resolve_plan"]
+__all__ = ["Forecast", "bytes_of_blocks", "forecast_traffic", "limits_of", "resolve_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,11 @@ def resolve_plan(plan: ServingPlan, gpu: Gpu) -> ServingPlan:
     return replace(
         plan, max_batched_tokens=plan.max_batched_tokens or tokens, max_seqs=plan.max_seqs or seqs
     )
+
+
+def bytes_of_blocks(config: Config, plan: ServingPlan, num_blocks: int) -> int:
+    """Bytes of so many blocks on each GPU (num_gpu_blocks_override)."""
+    return num_blocks * _pool(config, plan).block_bytes
 
 
 def _pool(config: Config, plan: ServingPlan) -> vllm.Pool:

@@ -1,0 +1,117 @@
+"""`ullage explain` and `diff` of a server's logs; `ullage serve --forecast` and `--search`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ullage.cli.main import run_cli
+
+LOGS = Path(__file__).parents[1] / "unit" / "explain" / "server_logs"
+COMMAND = ("--", "vllm", "serve", "llama-3.1-8b", "--max-model-len", "4096")
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """`say(*words)`: the exit code of `ullage WORDS`, and its two outputs."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = run_cli(list(words))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_a_log_is_explained_as_text_and_as_a_document(say: Say) -> None:
+    code, text, _ = say("explain", str(LOGS / "base.log"))
+    assert code == 0
+    for words in ("cache of 208,720 tokens", "15.00 GiB", "--kv-cache-dtype fp8"):
+        assert words in text
+    code, text, _ = say("explain", str(LOGS / "base.log"), "--json")
+    document = json.loads(text)
+    assert document["schema"] == "ullage.server/1" and document["tokens"] == 208_720
+    assert sum(part["bytes"] for part in document["parts"]) == document["total_bytes"]
+
+
+def test_a_server_that_did_not_start_is_the_answer_no(say: Say) -> None:
+    code, text, _ = say("explain", str(LOGS / "long.log"), "--quiet")
+    assert code == 1
+    assert text.startswith("did not start: one request of 131,072 tokens needs 16.00 GiB")
+
+
+def test_options_of_snapshots_are_refused_for_a_log(say: Say) -> None:
+    code, _, error = say("explain", str(LOGS / "base.log"), "--request", "1GiB")
+    assert code == 2 and "--request is for a memory snapshot" in error
+
+
+def test_two_logs_are_compared(say: Say) -> None:
+    words = ("diff", str(LOGS / "base.log"), str(LOGS / "util85.log"))
+    code, text, _ = say(*words)
+    assert code == 0 and "gpu_memory_utilization 0.92 -> 0.85" in text
+    code, text, _ = say(*words, "--json")
+    document = json.loads(text)
+    assert document["schema"] == "ullage.server-diff/1" and document["named_frac"] >= 0.95
+    assert say(*words, "--html", "page.html")[0] == 2
+
+
+def test_a_log_that_does_not_say_what_the_cache_has_cannot_be_compared(say: Say) -> None:
+    code, _, error = say("diff", str(LOGS / "base.log"), str(LOGS / "none.log"))
+    assert code == 2 and "the second log does not say how many tokens" in error
+
+
+@pytest.mark.parametrize("end", [0, 200, 900, 2000, 2600])
+def test_a_log_that_breaks_off_anywhere_is_read_or_refused(
+    say: Say, tmp_path: Path, end: int
+) -> None:
+    path = tmp_path / "cut.log"
+    path.write_text((LOGS / "base.log").read_text()[:end])
+    assert say("explain", str(path))[0] in (0, 1, 2)
+
+
+def test_a_forecast_needs_no_engine(say: Say) -> None:
+    words = ("serve", "--forecast", "--gpu", "l40s", "--cache", "1GiB", "--traffic",
+             "poisson:rate=10,prompt=600,output=200,duration=20s", "--slo", "ttft=1s")  # fmt: skip
+    code, text, _ = say(*words, *COMMAND)
+    assert code == 0 and "preemptions" in text.splitlines()[0]
+    document = json.loads(say(*words, "--json", *COMMAND)[1])
+    assert document["schema"] == "ullage.forecast/1" and document["tokens"] == 8192
+    assert document["num_preemptions"] > 0 and document["usage_peak_frac"] > 0.95
+    assert say(*words, "--json", *COMMAND)[1] == say(*words, "--json", *COMMAND)[1]
+
+
+def test_blocks_that_the_command_gives_are_the_cache(say: Say) -> None:
+    words = ("serve", "--forecast", "--json", "--traffic",
+             "poisson:rate=1,prompt=100,output=10,duration=5s")  # fmt: skip
+    _, text, _ = say(*words, *COMMAND, "--num-gpu-blocks-override", "512")
+    assert json.loads(text)["tokens"] == 512 * 16
+    code, _, error = say(*words, *COMMAND, "--num-gpu-blocks-override=few")
+    assert code == 2 and "expected a number of blocks" in error
+
+
+def test_a_request_that_never_fits_the_cache_is_the_answer_no(say: Say) -> None:
+    traffic = "poisson:rate=1,prompt=3000,output=200,duration=5s"
+    code, text, _ = say("serve", "--forecast", "--cache", "256MiB", "--traffic", traffic, *COMMAND)
+    assert code == 1 and "the cache is too small" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--search",), "no objective: add --slo"),
+        (("--search", "--slo", "ttft=1s", "--target", "most"), "expected per cent"),
+        (("--search", "--slo", "ttft=1s", "--allow", "int4"), "expected any of fp8-cache"),
+        (("--forecast", "--cache", "4GB of it"), "is not a size"),
+        (("--forecast", "--gpu", "l4", "--cache", "1MiB"), "nothing is left for the cache"),
+    ],
+)
+def test_what_cannot_be_searched_or_forecast_is_refused(
+    say: Say, words: tuple[str, ...], message: str
+) -> None:
+    traffic = ("--traffic", "poisson:rate=1,prompt=10,output=10,duration=5s")
+    code, _, error = say("serve", *traffic, *words, *COMMAND)
+    assert code == 2 and message in error
