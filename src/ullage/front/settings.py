@@ -233,8 +233,8 @@ def _engine(section: Section, root: Path, quantile: float | None) -> EngineSetti
     if not models:
         raise section.error("models", 'is missing; name them: models = ["llama-3.1-8b"]')
     tokenizer = section.text("tokenizer")
-    adapters = section.words("adapters") or ()
-    adapters = (adapters,) if isinstance(adapters, str) else tuple(adapters)
+    given = section.words("adapters") or ()
+    adapters = (given,) if isinstance(given, str) else tuple(given)
     spec = EngineSpec(
         name=section.keys[-1],
         models=((models,) if isinstance(models, str) else tuple(models)) + adapters,

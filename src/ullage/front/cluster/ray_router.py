@@ -39,7 +39,8 @@ class RequestRefused(UllageError):
     """A request that fits no replica, or that no replica is there for."""
 
 
-class CacheRouter(RequestRouter):  # type: ignore[misc] - Ray is not installed where types are checked
+# Ray is not there where types are checked.
+class CacheRouter(RequestRouter):  # type: ignore[misc]
     """Routes by the bytes of cache that requests will take."""
 
     # A task of Ray's looks after one request that waits; all of them are to be seen here, else
