@@ -30,8 +30,6 @@ from ullage.front.cluster.replicas import Replicas, ReplicaSpec, read_asked
 from ullage.front.policy.request import Reject
 from ullage.units import parse_bytes
 
-__all__ = ["CacheRouter", "RequestRefused"]
-
 _ROUTING_TASKS: Final = 4096
 
 
@@ -97,7 +95,7 @@ class CacheRouter(RequestRouter):  # type: ignore[misc]
         if isinstance(place, Reject):
             if not pending_request.future.done():
                 pending_request.future.set_exception(RequestRefused(place.reason.value))
-            return []
+            return [candidate_replicas]  # Ray sees that the request is done only if it gets some
         chosen = [each for each in candidate_replicas if each.replica_id.unique_id == place]
         if place is not None and not chosen:  # it is gone: the request is placed anew
             self.on_request_completed(None, key)
