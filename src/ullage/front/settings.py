@@ -193,8 +193,8 @@ def _check(section: Section, settings: FrontSettings) -> None:
     for name, shares in settings.versions.items():
         unknown = sorted(shares.keys() - served)
         if unknown or name in served:
-            found = f"{unknown[0]!r}, which no engine has" if unknown else "the name of a version"
-            raise section.error("model", f"{name!r} has {found}")
+            problem = f"{unknown[0]!r}, which no engine has" if unknown else "a version's name"
+            raise section.error("model", f"{name!r} has {problem}")
     keys = [tenant.key for tenant in settings.tenants.values()]
     is_alone = len(keys) == 1 and settings.address.is_loopback
     if None in keys and not is_alone:
