@@ -61,6 +61,8 @@ nightly: check $(NEWEST)/ullage-env.json phantom promtool
 	$(BIN)/python -m benchmarks.guard.ranks --python $(NEWEST)/bin/python
 	$(BIN)/python -m benchmarks.guard.adapt --python $(NEWEST)/bin/python
 	$(BIN)/python -m benchmarks.front
+	$(BIN)/python -m benchmarks.front.load
+	$(BIN)/python -m benchmarks.front.endurance
 	$(BIN)/python -m benchmarks.wild
 	$(BIN)/python -m benchmarks.attribution --python $(firstword $(STACKS))/bin/python
 	$(BIN)/python -m benchmarks.folklore --python $(firstword $(STACKS))/bin/python

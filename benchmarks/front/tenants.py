@@ -171,14 +171,16 @@ def measure(
         begin_s = time.monotonic()
         if with_front:
             with front(folder, port):
+                begin_s = time.monotonic()
                 light, hog = asyncio.run(run([port], duration_s, work, with_hog=with_hog))
+                took_s = time.monotonic() - begin_s
                 used = read_metric(port, "ullage_front_byte_seconds_total")
-            whole = len(engines) * work.cache_bytes * (time.monotonic() - begin_s)
+            whole = len(engines) * work.cache_bytes * took_s
             hogs = next(value for label, value in used.items() if f'"{HOG}"' in label)
             hog_share = hogs / (whole - (sum(used.values()) - hogs))
         else:
             light, hog = asyncio.run(run(engines, duration_s, work, with_hog=with_hog))
-        took_s = time.monotonic() - begin_s
+            took_s = time.monotonic() - begin_s
         preemptions = count_preemptions(engines) - before
     answered = [each for each in light if each.status == 200]
     hog_tokens = work.hog[1] * sum(each.status == 200 for each in hog)

@@ -193,8 +193,8 @@ def _check(section: Section, settings: FrontSettings) -> None:
     for name, shares in settings.versions.items():
         unknown = sorted(shares.keys() - served)
         if unknown or name in served:
-            found = f"{unknown[0]!r}, which no engine has" if unknown else "the name of a version"
-            raise section.error("model", f"{name!r} has {found}")
+            problem = f"{unknown[0]!r}, which no engine has" if unknown else "a version's name"
+            raise section.error("model", f"{name!r} has {problem}")
     keys = [tenant.key for tenant in settings.tenants.values()]
     is_alone = len(keys) == 1 and settings.address.is_loopback
     if None in keys and not is_alone:
@@ -233,8 +233,8 @@ def _engine(section: Section, root: Path, quantile: float | None) -> EngineSetti
     if not models:
         raise section.error("models", 'is missing; name them: models = ["llama-3.1-8b"]')
     tokenizer = section.text("tokenizer")
-    adapters = section.words("adapters") or ()
-    adapters = (adapters,) if isinstance(adapters, str) else tuple(adapters)
+    given = section.words("adapters") or ()
+    adapters = (given,) if isinstance(given, str) else tuple(given)
     spec = EngineSpec(
         name=section.keys[-1],
         models=((models,) if isinstance(models, str) else tuple(models)) + adapters,

@@ -94,7 +94,7 @@ def test_with_max_tokens_reserved_the_whole_cache_is_given_out(folder: Path) -> 
         (GOOD.replace('"chat"', '"missing"'), "cannot be read"),
         (GOOD.replace('cache = ', 'gpu = "g"\ncache = '), "write [front.gpu.g]"),
         (GOOD + "[front.model.any]\nllama = 1\nother = 1\n", "which no engine has"),
-        (GOOD + "[front.model.llama]\nllama = 1\n", "the name of a version"),
+        (GOOD + "[front.model.llama]\nllama = 1\n", "a version's name"),
         (GOOD + "[front.model.any]\n", "has no versions"),
         (GOOD + "[front.model.any]\nllama = 0\n", "above 0"),
     ],

@@ -30,8 +30,6 @@ from ullage.front.cluster.replicas import Replicas, ReplicaSpec, read_asked
 from ullage.front.policy.request import Reject
 from ullage.units import parse_bytes
 
-__all__ = ["CacheRouter", "RequestRefused"]
-
 _ROUTING_TASKS: Final = 4096
 
 
@@ -39,7 +37,8 @@ class RequestRefused(UllageError):
     """A request that fits no replica, or that no replica is there for."""
 
 
-class CacheRouter(RequestRouter):  # type: ignore[misc] - Ray is not installed where types are checked
+# Ray is not there where types are checked.
+class CacheRouter(RequestRouter):  # type: ignore[misc]
     """Routes by the bytes of cache that requests will take."""
 
     # A task of Ray's looks after one request that waits; all of them are to be seen here, else
@@ -96,7 +95,7 @@ class CacheRouter(RequestRouter):  # type: ignore[misc] - Ray is not installed w
         if isinstance(place, Reject):
             if not pending_request.future.done():
                 pending_request.future.set_exception(RequestRefused(place.reason.value))
-            return []
+            return [candidate_replicas]  # Ray sees that the request is done only if it gets some
         chosen = [each for each in candidate_replicas if each.replica_id.unique_id == place]
         if place is not None and not chosen:  # it is gone: the request is placed anew
             self.on_request_completed(None, key)

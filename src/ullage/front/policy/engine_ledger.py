@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -96,17 +96,16 @@ class Running:
     first_s: float | None = None
 
 
-@dataclass(slots=True)
 class Budget:
     """Bytes that the caches of several engines share, as of models on one GPU.
 
-    Attributes:
+    Args:
         total_bytes: of all of them together.
-        engines: that take of it.
     """
 
-    total_bytes: int
-    engines: list[Engine] = field(default_factory=list)
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.engines: list[Engine] = []  # that take of it
 
     def left_bytes(self, engine: Engine) -> int:
         """What an engine may hold, given what is promised in the others."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 __all__ = ["RECENT_S", "Room"]
@@ -29,16 +28,14 @@ _DEVIATIONS: Final = 2.0
 _SMOOTHING: Final = 0.1
 
 
-@dataclass(slots=True)
 class _Demand:
     """What a tenant wants: bytes of its requests that run or wait, over time."""
 
-    typical_bytes: float  # of a request
-    came_s: float
-    changed_s: float
-    wanted_bytes: int = 0
-    mean: float = 0.0
-    mean_square: float = 0.0
+    def __init__(self, typical_bytes: float, now_s: float) -> None:
+        self.typical_bytes = typical_bytes  # of a request
+        self.came_s = self.changed_s = now_s
+        self.wanted_bytes = 0
+        self.mean = self.mean_square = 0.0
 
     def change(self, num_bytes: int, now_s: float) -> None:
         """It wants so much more from now on."""
@@ -73,7 +70,7 @@ class Room:
         """A request of so many bytes comes."""
         demand = self._demands.get(tenant)
         if demand is None:
-            demand = self._demands[tenant] = _Demand(float(num_bytes), now_s, now_s)
+            demand = self._demands[tenant] = _Demand(float(num_bytes), now_s)
         demand.typical_bytes += _SMOOTHING * (num_bytes - demand.typical_bytes)
         demand.came_s = now_s
         demand.change(num_bytes, now_s)
@@ -107,18 +104,18 @@ class Room:
         whole = self._whole(tenant, others)
         shares = {name: usable_bytes * self._weights[name] / whole for name in others}
         least = {
-            name: self._least_bytes(demand, shares[name] - self._held[name], self._held[name])
+            name: self._least_bytes(demand, shares[name], self._held[name])
             for name, demand in others.items()
         }
         total = max(sum(least.values()), self._usual_bytes(others, shares, now_s))
         pieces = (min(shares[name], demand.typical_bytes) for name, demand in others.items())
         return int(total), int(min(total, max(pieces, default=0.0)))
 
-    def _least_bytes(self, demand: _Demand, left: float, held: int) -> float:
+    def _least_bytes(self, demand: _Demand, share: float, held_bytes: int) -> float:
         """Room for one request of a tenant, or for as many more as was said; within its share."""
         if self._spare_requests is None:
-            return max(0.0, min(demand.typical_bytes - held, left))
-        return max(0.0, min(self._spare_requests * demand.typical_bytes, left))
+            return max(0.0, min(demand.typical_bytes, share) - held_bytes)
+        return max(0.0, min(self._spare_requests * demand.typical_bytes, share - held_bytes))
 
     def _usual_bytes(
         self, others: Mapping[str, _Demand], shares: Mapping[str, float], now_s: float
@@ -130,18 +127,19 @@ class Room:
             return 0.0
         for demand in others.values():
             demand.change(0, now_s)
-        wanted = sum(min(shares[name], demand.mean) for name, demand in others.items())
-        held = sum(min(shares[name], self._held[name]) for name in others)
+        usual = sum(min(shares[name], demand.mean) for name, demand in others.items())
+        held_bytes = sum(min(shares[name], self._held[name]) for name in others)
         spread = math.sqrt(sum(demand.variance for demand in others.values()))
-        return min(wanted + _DEVIATIONS * spread, sum(shares.values())) - held
+        return min(usual + _DEVIATIONS * spread, sum(shares.values())) - held_bytes
 
     def is_above_share(self, tenant: str, num_bytes: int, usable_bytes: int, now_s: float) -> bool:
         """Whether a tenant would hold more than its share with so many bytes more. One that holds
         nothing never does: a large request starves else.
         """
-        held = self._held[tenant]
+        held_bytes = self._held[tenant]
         whole = self._whole(tenant, self._others(tenant, now_s))
-        return bool(held) and held + num_bytes > usable_bytes * self._weights[tenant] / whole
+        share = usable_bytes * self._weights[tenant] / whole
+        return bool(held_bytes) and held_bytes + num_bytes > share
 
     def _others(self, tenant: str, now_s: float) -> dict[str, _Demand]:
         return {

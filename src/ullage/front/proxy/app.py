@@ -37,7 +37,7 @@ from ullage.front.proxy.relay import Relay, SlowReader
 from ullage.front.settings import FrontSettings, TenantSettings
 from ullage.watch.exporter.address import parse_address
 
-__all__ = ["FrontApp"]
+__all__ = ["FrontApp", "make_limits"]
 
 _CHAT: Final = "/v1/chat/completions"
 _COMPLETIONS: Final = (_CHAT, "/v1/completions")
@@ -60,7 +60,7 @@ class FrontApp:
         board: where requests wait.
         relay: brings them to engines.
         keys: of the tenants.
-        count: tokens of a text, for a model.
+        limits: of each tenant's requests.
         versions: of models.
     """
 
@@ -68,7 +68,7 @@ class FrontApp:
     board: Board
     relay: Relay
     keys: Keys
-    count: Callable[[str, str], int]
+    limits: Mapping[str, Limits]
     versions: Versions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,7 +140,7 @@ class FrontApp:
         Raises:
             Refusal: it cannot be served.
         """
-        limits = self._limits(self.settings.tenants[tenant])
+        limits = self.limits[tenant]
         try:
             async with asyncio.timeout(_BODY_S):
                 body = await _read_body(scope, receive, self.settings.max_body_bytes)
@@ -182,25 +182,6 @@ class FrontApp:
         engines = self.board.admission.engines.values()
         return any(
             engine.fits_alone(request) for engine in engines if order.model in engine.spec.models
-        )
-
-    def _limits(self, tenant: TenantSettings) -> Limits:
-        engines = self.settings.engines.values()
-        return Limits(
-            models=self.versions.models.union(
-                model for each in engines for model in each.spec.models
-            ),
-            default_tokens=self.settings.max_tokens,
-            max_tokens=tenant.max_tokens,
-            media_tokens={
-                model: each.media_tokens
-                for each in engines
-                if each.media_tokens is not None
-                for model in each.spec.models
-            },
-            count=self.count,
-            characters_per_token=self.settings.characters_per_token,
-            choose=self.versions.choose,
         )
 
     async def _models(self, scope: Scope, send: Send) -> None:
@@ -252,6 +233,35 @@ class FrontApp:
             raise Refusal(403, "give the front an admin_key_file to see this from elsewhere")
         elif not _is_local(header(scope, b"host") or b""):
             raise Refusal(403, "this answers to 127.0.0.1 and localhost alone")
+
+
+def make_limits(
+    settings: FrontSettings, tenant: TenantSettings, versions: Versions,
+    count: Callable[[str, str], int],
+) -> Limits:  # fmt: skip
+    """What the bodies of a tenant are held against.
+
+    Args:
+        settings: of the configuration.
+        tenant: whose they are.
+        versions: of models.
+        count: tokens of a text, for a model.
+    """
+    engines = settings.engines.values()
+    return Limits(
+        models=versions.models.union(model for each in engines for model in each.spec.models),
+        default_tokens=settings.max_tokens,
+        max_tokens=tenant.max_tokens,
+        media_tokens={
+            model: each.media_tokens
+            for each in engines
+            if each.media_tokens is not None
+            for model in each.spec.models
+        },
+        count=count,
+        characters_per_token=settings.characters_per_token,
+        choose=versions.choose,
+    )
 
 
 def _is_local(host: bytes) -> bool:

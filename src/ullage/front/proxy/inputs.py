@@ -94,7 +94,7 @@ def _read_score(fields: Mapping[str, Any]) -> list[Texts]:
         )
     if len(first) == 1:
         first *= len(second)
-    return [[one, other] for one, other in zip(first, second, strict=True)]
+    return [list(pair) for pair in zip(first, second, strict=True)]
 
 
 def _texts(given: object) -> list[str]:

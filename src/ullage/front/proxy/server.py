@@ -15,6 +15,7 @@ from ullage.errors import EnvironmentProblem, SpecError
 from ullage.front.settings import FrontSettings
 
 if TYPE_CHECKING:
+    from ullage.front.policy.admission import Admission
     from ullage.front.proxy.app import FrontApp
 
 __all__ = ["make_front", "serve_front"]
@@ -71,51 +72,66 @@ async def _serve(settings: FrontSettings, listener: socket.socket) -> None:
 @asynccontextmanager
 async def make_front(settings: FrontSettings) -> AsyncIterator[FrontApp]:
     """The application, and all that runs beside it."""
-    from ullage.front.policy.admission import Admission
-    from ullage.front.policy.engine_ledger import Budget, Engine
-    from ullage.front.policy.lengths import Lengths
     from ullage.front.policy.versions import Versions
-    from ullage.front.proxy.app import FrontApp
+    from ullage.front.proxy.app import FrontApp, make_limits
     from ullage.front.proxy.board import Board
     from ullage.front.proxy.keys import Keys
     from ullage.front.proxy.monitor import Monitor
     from ullage.front.proxy.relay import Relay
-    from ullage.front.proxy.tokens import make_counter
     from ullage.front.proxy.upstream import Upstream
 
-    budgets = {name: Budget(size) for name, size in settings.gpus.items()}
-    admission = Admission(
-        [
-            Engine(each.spec, None if each.gpu is None else budgets[each.gpu])
-            for each in settings.engines.values()
-        ],
-        {name: tenant.spec for name, tenant in settings.tenants.items()},
-        Lengths(settings.quantile),
-        max_queue=settings.max_queue,
-        spare_requests=settings.spare_requests,
-    )
-    tokenizers = {
-        model: each.tokenizer
-        for each in settings.engines.values()
-        if each.tokenizer is not None
-        for model in each.spec.models
+    admission = _make_admission(settings)
+    versions = Versions(settings.versions, admission.is_served)
+    count = _make_counter(settings)
+    limits = {
+        name: make_limits(settings, tenant, versions, count)
+        for name, tenant in settings.tenants.items()
     }
-    count = make_counter(tokenizers, settings.characters_per_token)
     board = Board(admission)
     upstreams = {name: Upstream(each) for name, each in settings.engines.items()}
+    relay = Relay(board, upstreams, settings.slow_reader_s)
     keys = Keys({name: tenant.key for name, tenant in settings.tenants.items()})
     monitors = [Monitor(board, upstream).run() for upstream in upstreams.values()]
     tasks = [asyncio.create_task(work) for work in (board.run(), *monitors)]
     try:
-        relay = Relay(board, upstreams, settings.slow_reader_s)
-        versions = Versions(settings.versions, admission.is_served)
-        yield FrontApp(settings, board, relay, keys, count, versions)
+        yield FrontApp(settings, board, relay, keys, limits, versions)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for upstream in upstreams.values():
             await upstream.aclose()
+
+
+def _make_admission(settings: FrontSettings) -> Admission:
+    from ullage.front.policy.admission import Admission
+    from ullage.front.policy.engine_ledger import Budget, Engine
+    from ullage.front.policy.lengths import Lengths
+
+    budgets = {name: Budget(size) for name, size in settings.gpus.items()}
+    engines = [
+        Engine(each.spec, None if each.gpu is None else budgets[each.gpu])
+        for each in settings.engines.values()
+    ]
+    return Admission(
+        engines,
+        {name: tenant.spec for name, tenant in settings.tenants.items()},
+        Lengths(settings.quantile),
+        max_queue=settings.max_queue,
+        spare_requests=settings.spare_requests,
+    )
+
+
+def _make_counter(settings: FrontSettings) -> Callable[[str, str], int]:
+    from ullage.front.proxy.tokens import make_counter
+
+    tokenizers = {
+        model: each.tokenizer
+        for each in settings.engines.values()
+        if each.tokenizer is not None
+        for model in each.spec.models
+    }
+    return make_counter(tokenizers, settings.characters_per_token)
 
 
 def _listen(settings: FrontSettings) -> socket.socket:

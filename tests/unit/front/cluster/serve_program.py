@@ -37,7 +37,8 @@ class Server:
 
 def main() -> None:
     """Sends twelve requests at once, and one that is too large."""
-    ray.init(num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1")
+    ray.init(num_cpus=2, include_dashboard=False)
+    serve.start(proxy_location="Disabled")
     handle = serve.run(Server.bind(), route_prefix=None)
     responses = [handle.remote(REQUEST) for _ in range(12)]
     answers = [response.result(timeout_s=120) for response in responses]
