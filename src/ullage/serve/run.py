@@ -29,12 +29,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Served", "check_command", "serve", "tensor_parallel"]
 
-_PROGRAM: Final = Path(__file__).parent / "vllm" / "entrance.py"
-_COMMAND: Final = ("vllm", "serve")
+_FOLDER: Final = Path(__file__).parent
+# By the first two words of a command: the program that starts its engine.
+_PROGRAMS: Final = {
+    ("vllm", "serve"): _FOLDER / "vllm" / "entrance.py",
+    ("transformers", "serve"): _FOLDER / "transformers" / "entrance.py",
+}
 # vLLM shares layers among processes; one process is what runs here.
 _SEVERAL: Final = {
     "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp", "--nnodes",
 }  # fmt: skip
+_NO_SGLANG: Final = (
+    "SGLang is not served here: its scheduler has not been put into virtual time; use "
+    "vllm serve MODEL ..., or transformers serve MODEL --continuous-batching"
+)
 _TENSOR_PARALLEL: Final = {"--tensor-parallel-size", "-tp"}
 
 
@@ -88,7 +96,8 @@ def serve(
         task = Task(
             tuple(arguments), str(folder / FILE_NAME), device.gpu.slug, traffic, str(result)
         )
-        words = [str(_PROGRAM), str(write_task(task, directory))]
+        program = _PROGRAMS[command[0], command[1]]
+        words = [str(program), str(write_task(task, directory))]
         # What steers the engine does not hang on values of the device; to follow them takes long.
         options = make_options(clock="virtual", values=False)
         ranks = tensor_parallel(command)
@@ -108,8 +117,19 @@ def serve(
 def check_command(command: Sequence[str]) -> str:
     """The model of a command; SpecError where the command cannot be served here."""
     shown = " ".join(command)
-    if tuple(command[:2]) != _COMMAND:
-        raise SpecError(f"found {shown!r}; expected a server's command: vllm serve MODEL ...")
+    engine = tuple(command[:2])
+    if command and "sglang" in shown.partition(" --")[0]:
+        raise SpecError(_NO_SGLANG)
+    if engine not in _PROGRAMS:
+        raise SpecError(
+            f"found {shown!r}; expected a server's command: vllm serve MODEL ..., or "
+            f"transformers serve MODEL --continuous-batching"
+        )
+    if engine[0] == "transformers" and "--continuous-batching" not in command:
+        raise SpecError(
+            "transformers serve answers one request at a time without --continuous-batching, and "
+            "has no scheduler to serve traffic with; add it"
+        )
     for word in command[2:]:
         if word.partition("=")[0] in _SEVERAL:
             raise SpecError(
@@ -117,7 +137,7 @@ def check_command(command: Sequence[str]) -> str:
                 "with room for the whole model"
             )
     if len(command) < 3 or command[2].startswith("-"):
-        raise SpecError(f"{shown!r} names no model; write it first: vllm serve MODEL ...")
+        raise SpecError(f"{shown!r} names no model; write it first: {' '.join(engine)} MODEL ...")
     return command[2]
 
 
