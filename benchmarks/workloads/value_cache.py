@@ -285,12 +285,13 @@ def main() -> None:
 
 
 INTRODUCTION: Final = f"""[`ullage.ValueCache`](../guide/value-cache.md) beside LRU and LFU of
-cachetools {cachetools.__version__} and W-TinyLFU (written for this benchmark, as no package has it with a budget in
-bytes). The traces are made up: popularity by Zipf's law, half of the popular keys replaced
-half-way, sessions of a geometric number of turns whose contexts grow, lognormal lengths with
-medians of 1,020 tokens read and 129 written as in Azure's public trace of 2023. A token read takes
-{READ_S * 1e6:.0f} us, a token written {WRITE_S * 1e3:.0f} ms, a token embedded {EMBED_S * 1e6:.0f} us: assumed. The benchmark stops
-where the bytes held exceed the budget at any request."""
+cachetools {cachetools.__version__} and W-TinyLFU (written for this benchmark, as no
+package has it with a budget in bytes). The traces are made up: popularity by Zipf's law, half of
+the popular keys replaced half-way, sessions of a geometric number of turns whose contexts grow,
+lognormal lengths with medians of 1,020 tokens read and 129 written as in Azure's public trace of
+2023. A token read takes {READ_S * 1e6:.0f} us, a token written {WRITE_S * 1e3:.0f} ms, a token
+embedded {EMBED_S * 1e6:.0f} us: assumed. The benchmark stops where the bytes held exceed the
+budget at any request."""
 
 
 if __name__ == "__main__":

@@ -241,7 +241,7 @@ def estimate_diffusion(
     """
     from ullage.estimate.workloads.diffusion import Sampler, parse_offload
     from ullage.estimate.workloads.diffusion import estimate_diffusion as estimate
-    from ullage.estimate.workloads.settings import Settings
+    from ullage.estimate.workloads.option_values import Settings
 
     settings = Settings.parse("--diffusion", parts)
     vae, text = settings.text("vae", ""), settings.text("text", "")

@@ -11,9 +11,9 @@ and is a megabyte, however recently that was asked for. For frequent prompts' an
 passages, and anything else that costs seconds to make again; prefix caches stay the engines' own.
 
 The order is that of GreedyDual-Size with frequency: what is evicted raises a floor, and what is
-used or new starts from that floor, so that what nobody asks for any more sinks. Uses are remembered of
-keys that are not there as well. An entry that ranks below one that would have to go for it is
-refused, so that a single large one of little worth does not empty the cache.
+used or new starts from that floor, so that what nobody asks for any more sinks. Uses are
+remembered of keys that are not there as well. An entry that ranks below one that would have to go
+for it is refused, so that a single large one of little worth does not empty the cache.
 
 Source: Cao and Irani 1997, Cost-aware WWW proxy caching algorithms; Cherkasova 1998, HPL-98-69R1;
 the memory of uses is that of TinyLFU, doi:10.1145/3149371. docs/results/value-cache.md compares it

@@ -14,7 +14,7 @@ from typing import Final
 from ullage.errors import SpecError
 from ullage.estimate.term import Term
 from ullage.estimate.workloads.answer import Place, WorkloadEstimate
-from ullage.estimate.workloads.settings import Settings
+from ullage.estimate.workloads.option_values import Settings
 
 __all__ = [
     "KINDS", "Index", "Tiers", "estimate_index", "flat_bytes", "hnsw_bytes", "ivf_bytes",

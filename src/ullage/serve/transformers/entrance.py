@@ -22,9 +22,9 @@ def main() -> None:
     """Starts the engine, measures its steps, and sends the traffic."""
     from ullage.gpus import find_gpu
     from ullage.serve.task import read_task
-    from ullage.serve.transformers.engine import Engine, measure_steps
+    from ullage.serve.transformers.continuous import Engine, measure_steps
     from ullage.serve.transformers.sender import send
-    from ullage.serve.transformers.steps import StepsByTime
+    from ullage.serve.transformers.timed_steps import StepsByTime
     from ullage.serve.vllm.executor import Clock
 
     begin_s = time.monotonic()

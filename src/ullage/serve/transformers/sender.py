@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ullage.serve.traffic import Traffic
-from ullage.serve.transformers.engine import FIRST_TOKEN, Engine
-from ullage.serve.transformers.steps import StepsByTime
+from ullage.serve.transformers.continuous import FIRST_TOKEN, Engine
+from ullage.serve.transformers.timed_steps import StepsByTime
 
 __all__ = ["send"]
 

@@ -7,7 +7,7 @@ import pytest
 from ullage.errors import SpecError
 from ullage.estimate.serving.serving_plan import Verdict
 from ullage.estimate.workloads.index import Index, Tiers, estimate_index, parse_index
-from ullage.estimate.workloads.settings import Settings, split_count
+from ullage.estimate.workloads.option_values import Settings, split_count
 from ullage.units import GIB
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ullage.gpus import Gpu
 from ullage.serve.transformers.read_times import ReadTimes
-from ullage.serve.transformers.steps import StepsByTime, Theirs
+from ullage.serve.transformers.timed_steps import StepsByTime, Theirs
 from ullage.serve.vllm.executor import Clock, seconds_between
 from ullage.serve.vllm.step_times import StepTimes, step_sizes
 
