@@ -37,7 +37,7 @@ SOURCE = ROOT / "src" / "ullage"
 # A package imports itself and the rows above its own; those of one row do not import each other.
 LAYERS = (
     ("version", "units", "errors", "printable", "parsing", "protocol", "native", "programs"),
-    ("files", "gpus", "models", "trace"),
+    ("caches", "files", "gpus", "models", "trace"),
     ("clock", "configuration", "record"),
     ("estimate", "loaders", "techniques"),
     ("phantom", "explain", "runtime", "watch"),
@@ -66,6 +66,7 @@ MAY_IMPORT_TORCH = (
     "techniques",
     "programs",
     "runtime",
+    "serve/transformers",
     "serve/vllm",
     "phantom/bootstrap.py",
     "phantom/fork.py",
@@ -128,6 +129,7 @@ FLAGS = {
         "--micro-batches", "--offload", "--nvme", "--serve", "--engine", "--engine-version",
         "--context", "--users", "--weights", "--kv", "--utilization", "--memory", "--block-size",
         "--batched-tokens", "--max-seqs", "--eager", "--cached", "--lora-slots", "--lora-rank",
+        "--draft", "--speech", "--diffusion", "--index",
         "--which-gpu", "--largest", "--knobs", "--models", "--time", "--price", "--interconnect",
         "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
@@ -171,6 +173,7 @@ QUESTIONS = {
     "serving",
     "sweep",
     "what_if",
+    "workloads",
 }
 ANSWERS = {*VERBS, *QUESTIONS}
 # By the folder in which a file of that name would be: the answers that have none, and why not.
@@ -188,6 +191,7 @@ WITHOUT = {
         "serve": "beside the estimate of a server, in serving",
         "server_log": "in servers",
         "ui": "serves a page",
+        "workloads": "beside the estimate of a training, in estimate",
     },
     "report/text": {
         "env": "makes a directory",
@@ -393,7 +397,8 @@ def test_who_uses_a_variable_is_named_by_it(path: Path) -> None:
 
 # Python starts these in a process of their own, by their path or with -m.
 STARTED = (
-    "phantom/bootstrap.py", "phantom/site/", "programs/", "serve/vllm/entrance.py",
+    "phantom/bootstrap.py", "phantom/site/", "programs/", "serve/transformers/entrance.py",
+    "serve/vllm/entrance.py",
 )  # fmt: skip
 # `clock/` is read by its benchmark alone so far; Ray Serve is given the name of a class in
 # `front/cluster/`.

@@ -1,12 +1,12 @@
-"""Holds the estimates of speech, diffusion, indexes, adapters and drafts against the real libraries.
+"""Holds estimates of speech, diffusion, indexes, adapters and drafts against the libraries.
 
-    python -m benchmarks.workloads.run --python PY --vllm VLLM_PY --faiss FAISS_PY     # all parts
-    python -m benchmarks.workloads.run --python PY --part speech                       # one part
-    python -m benchmarks.workloads.run --part page                                     # the page alone
+    python -m benchmarks.workloads.run --python PY --vllm VLLM_PY --faiss FAISS_PY   # all parts
+    python -m benchmarks.workloads.run --python PY --part speech                     # one part
+    python -m benchmarks.workloads.run --part page                                   # the page
 
-PY has torch, transformers and diffusers; VLLM_PY has vLLM 0.32; FAISS_PY has faiss-cpu. What runs on
-the phantom is in whisper_streams.py, diffusion_stages.py and vllm_extras.py. Each part replaces its
-entry in workloads.json; docs/results/estimate-workloads.md is written from that.
+PY has torch, transformers and diffusers; VLLM_PY has vLLM 0.32; FAISS_PY has faiss-cpu. What runs
+on the phantom is in whisper_streams.py, diffusion_stages.py and vllm_extras.py. Each part
+replaces its entry in workloads.json; docs/results/estimate-workloads.md is written from that.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ def run_speech(python: str) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as name:
             path = Path(name, "config.json")
             path.write_text(json.dumps(dict(find_model(model).config.fields)), encoding="utf-8")
-            seen = on_phantom(
-                python, "whisper_streams.py", str(path), str(streams), str(at_once)
-            )
+            seen = on_phantom(python, "whisper_streams.py", str(path), str(streams), str(at_once))
         place = ullage.estimate_speech(model, streams, at_once=at_once, gpu=GPU).estimate.places[0]
         sizes = {term.name: term.bytes for term in place.terms}
         rows.append({
@@ -109,7 +107,7 @@ def run_speech(python: str) -> list[dict[str, Any]]:
     return rows
 
 
-def tensors(place: Any) -> tuple[int, int, int]:  # noqa: ANN401 - a Place
+def tensors(place: Any) -> tuple[int, int, int]:
     """What tensors take: likely, at least, at most; the context is not PyTorch's."""
     terms = [term for term in place.terms if term.name != "context"]
     return (
@@ -251,9 +249,10 @@ def page(results: dict[str, Any]) -> str:
     return "\n\n".join([*parts, ASSUMED]) + "\n"
 
 
-INTRODUCTION: Final = f"""`ullage estimate` against the libraries themselves with random weights on the phantom, a simulated
-{GPU}: sizes are MiB of PyTorch's tensors at the peak (`torch.cuda.max_memory_allocated()`); the driver's
-context is not among them. "Inside" says whether the measured peak lies between the estimate's two ends."""
+INTRODUCTION: Final = f"""`ullage estimate` against the libraries themselves with random weights
+on the phantom, a simulated {GPU}: sizes are MiB of PyTorch's tensors at the peak
+(`torch.cuda.max_memory_allocated()`); the driver's context is not among them. "Inside" says whether
+the measured peak lies between the estimate's two ends."""
 
 
 def speech_part(rows: Sequence[dict[str, Any]]) -> str:
@@ -263,8 +262,8 @@ def speech_part(rows: Sequence[dict[str, Any]]) -> str:
     ]
     head = ("case", "weights", "caches", "peak", "interval", "measured", "error", "inside")
     return (
-        "## Speech\n\ntransformers' Whisper in bf16: every stream has a window and 448 tokens, then "
-        "some get their next window at once, and their old caches go when the new ones are "
+        "## Speech\n\ntransformers' Whisper in bf16: every stream has a window and 448 tokens, "
+        "then some get their next window at once, and their old caches go when the new ones are "
         "there.\n\n" + table(head, body)
     )
 
@@ -273,15 +272,13 @@ def diffusion_part(rows: Sequence[dict[str, Any]]) -> str:
     """diffusers."""
     body = []
     for row in rows:
-        stages = ", ".join(
-            f"{stage} {off(*pair)}" for stage, pair in row["stages"].items()
-        )
+        stages = ", ".join(f"{stage} {off(*pair)}" for stage, pair in row["stages"].items())
         body.append([row["case"], stages, *with_peak(row)])
     head = ("case", "each stage", "peak", "interval", "measured", "error", "inside")
     return (
-        "## Diffusion\n\ndiffusers' own pipelines in fp16 with guidance, two steps. The workspaces of "
-        "cuDNN's convolutions follow a model on the phantom as well as in the estimate, so that this "
-        "table says nothing about them.\n\n" + table(head, body)
+        "## Diffusion\n\ndiffusers' own pipelines in fp16 with guidance, two steps. The workspaces "
+        "of cuDNN's convolutions follow a model on the phantom as well as in the estimate, so that "
+        "this table says nothing about them.\n\n" + table(head, body)
     )
 
 
@@ -312,20 +309,23 @@ def vllm_part(rows: Sequence[dict[str, Any]]) -> str:
         "blocks, estimate", "blocks",
     )  # fmt: skip
     return (
-        f"## Adapters and drafts\n\nvLLM 0.32 with {MODEL}, {SERVER['max_num_batched_tokens']:,} tokens "
-        f"and {SERVER['max_num_seqs']} requests a step, without graphs; the draft is {DRAFT}. Blocks: "
-        "given the bytes that the start counts.\n\n" + table(head, body)
+        f"## Adapters and drafts\n\nvLLM 0.32 with {MODEL}, "
+        f"{SERVER['max_num_batched_tokens']:,} tokens and {SERVER['max_num_seqs']} requests a "
+        f"step, without graphs; the draft is {DRAFT}. Blocks: given the bytes that the start "
+        "counts.\n\n" + table(head, body)
     )
 
 
 ASSUMED: Final = """## What is assumed
 
-- No kernel runs on the phantom: what is compared is what the libraries allocate, not what a GPU does.
+- No kernel runs on the phantom: this compares what the libraries allocate, not what a GPU does.
 - Blocks that the allocator gives whole are replayed for weights; for caches the interval adds 2 %.
-- Sequential offload: which module is there at the peak is not known; the interval has none and the largest.
-- An index has 20 % of headroom by default, which is left out above; replicas and buffers of queries are not
-  counted. A part lies on one tier as a whole.
-- Adapters have slots for all linear layers of the blocks; experts, embeddings and the head have none."""
+- Sequential offload: which module is there at the peak is not known; the interval has none and the
+  largest.
+- An index has 20 % of headroom by default, which is left out above; replicas and buffers of queries
+  are not counted. A part lies on one tier as a whole.
+- Adapters have slots for all linear layers of the blocks, and in the models of which vLLM says so
+  for the embedding and the head; experts have none."""
 
 
 def main() -> None:

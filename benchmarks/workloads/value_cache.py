@@ -66,13 +66,13 @@ class Value:
     """ullage's own."""
 
     def __init__(self, budget: int) -> None:
-        self._cache: ValueCache[int, bool] = ValueCache(budget)
+        self._cache: ValueCache[int, str] = ValueCache(budget)
 
     def ask(self, key: int, nbytes: int, seconds: float) -> bool:
         """See Policy."""
         if self._cache.get(key):
             return True
-        self._cache.put(key, True, nbytes=nbytes, seconds=seconds)
+        self._cache.put(key, "answer", nbytes=nbytes, seconds=seconds)
         return False
 
     @property
@@ -250,8 +250,9 @@ def play(trace: Trace, policy: Policy, budget: int) -> tuple[float, float, float
 def part(trace: Trace) -> Iterator[str]:
     """The section of a trace."""
     yield (
-        f"## {trace.name.capitalize()}\n\n{len(trace.keys):,} requests of {len(set(trace.keys)):,} keys, "
-        f"{trace.all_bytes / 1e9:,.2f} GB in all. Seconds saved, of all; in brackets the hits."
+        f"## {trace.name.capitalize()}\n\n{len(trace.keys):,} requests of "
+        f"{len(set(trace.keys)):,} keys, {trace.all_bytes / 1e9:,.2f} GB in all. "
+        "Seconds saved, of all; in brackets the hits."
     )
     rows = [
         "| budget, of all bytes | " + " | ".join(POLICIES) + " |",
@@ -283,12 +284,14 @@ def main() -> None:
     PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
-INTRODUCTION: Final = f"""[`ullage.ValueCache`](../guide/value-cache.md) beside LRU and LFU of cachetools {cachetools.__version__} and W-TinyLFU (written for this
-benchmark, as no package has it with a budget in bytes). The traces are made up: popularity by Zipf's law,
-half of the popular keys replaced half-way, sessions of a geometric number of turns whose contexts grow,
-lognormal lengths with medians of 1,020 tokens read and 129 written as in Azure's public trace of 2023. A token
-read takes {READ_S * 1e6:.0f} us, a token written {WRITE_S * 1e3:.0f} ms, a token embedded {EMBED_S * 1e6:.0f} us: assumed. The benchmark stops where the bytes
-held exceed the budget at any request."""
+INTRODUCTION: Final = f"""[`ullage.ValueCache`](../guide/value-cache.md) beside LRU and LFU of
+cachetools {cachetools.__version__} and W-TinyLFU (written for this benchmark, as no
+package has it with a budget in bytes). The traces are made up: popularity by Zipf's law, half of
+the popular keys replaced half-way, sessions of a geometric number of turns whose contexts grow,
+lognormal lengths with medians of 1,020 tokens read and 129 written as in Azure's public trace of
+2023. A token read takes {READ_S * 1e6:.0f} us, a token written {WRITE_S * 1e3:.0f} ms, a token
+embedded {EMBED_S * 1e6:.0f} us: assumed. The benchmark stops where the bytes held exceed the
+budget at any request."""
 
 
 if __name__ == "__main__":

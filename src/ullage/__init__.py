@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from ullage.api.alerts import AlertReplay, replay_alerts
     from ullage.api.check import Check, check
     from ullage.api.diff import Diff, diff
-    from ullage.api.estimate import Estimate, estimate_training
+    from ullage.api.estimate import (
+        Estimate,
+        WorkloadAnswer,
+        estimate_diffusion,
+        estimate_index,
+        estimate_speech,
+        estimate_training,
+    )
     from ullage.api.explain import Explanation, explain_file
     from ullage.api.fit import Fit, fit
     from ullage.api.largest import FoundLadder, Largest, find_ladder, find_largest
@@ -46,12 +53,6 @@ if TYPE_CHECKING:
     from ullage.api.sweep import Sweep, sweep
     from ullage.api.watch import read_samples, watch_gpus
     from ullage.api.what_if import WhatIf, what_if
-    from ullage.api.workloads import (
-        WorkloadAnswer,
-        estimate_diffusion,
-        estimate_index,
-        estimate_speech,
-    )
     from ullage.caches.value_cache import ValueCache
     from ullage.errors import (
         BudgetExceeded,
@@ -187,17 +188,17 @@ _MODULES = {
     "UllageError": "ullage.errors",
     "ValueCache": "ullage.caches.value_cache",
     "WhatIf": "ullage.api.what_if",
-    "WorkloadAnswer": "ullage.api.workloads",
+    "WorkloadAnswer": "ullage.api.estimate",
     "cap": "ullage.techniques.applying.cap",
     "check": "ullage.api.check",
     "check_split": "ullage.runtime.batches.split_check",
     "compare_segments": "ullage.api.segments",
     "diff": "ullage.api.diff",
     "diff_servers": "ullage.api.servers.server_log",
-    "estimate_diffusion": "ullage.api.workloads",
-    "estimate_index": "ullage.api.workloads",
+    "estimate_diffusion": "ullage.api.estimate",
+    "estimate_index": "ullage.api.estimate",
     "estimate_serving": "ullage.api.serving",
-    "estimate_speech": "ullage.api.workloads",
+    "estimate_speech": "ullage.api.estimate",
     "estimate_training": "ullage.api.estimate",
     "explain_file": "ullage.api.explain",
     "explain_server": "ullage.api.servers.server_log",

@@ -50,7 +50,8 @@ def test_lora_slots_are_a_part_of_the_gpu(capsys: pytest.CaptureFixture[str]) ->
     arguments = ("llama-3.1-8b", "--serve", "--gpu", "l40s", "--lora-slots", "2", "--json")
     document = json.loads(call(capsys, *arguments)[1])
     (term,) = [term for term in document["terms"] if term["name"] == "adapters and drafts"]
-    assert term["bytes"] == document["plan"]["lora_bytes"] == 2 * 80 * 2**20
+    own = 2 * 16 * (128_256 + 4096) * 2  # of the embedding and the head
+    assert term["bytes"] == document["plan"]["lora_bytes"] == 2 * (80 * 2**20 + own)
     assert (document["plan"]["lora_slots"], document["plan"]["lora_rank"]) == (2, 16)
 
 
@@ -174,3 +175,52 @@ def test_the_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, "--models")
     assert code == 0
     assert len(out.splitlines()) >= 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (("whisper-tiny", "--speech", "8:4"), "speech"),
+        (("sd15-unet", "--diffusion", "vae=sd-vae,text=clip-vit-l14", "--batch", "2"), "diffusion"),
+        (("--index", "hnsw:vectors=10M,width=768,host=64GiB"), "index"),
+        (("bge-large-en", "--index", "flat:vectors=1M"), "index"),
+    ],
+)
+def test_what_is_served_beside_text(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], kind: str
+) -> None:
+    code, out, _ = call(capsys, *arguments, "--gpu", "h100-80gb", "--json")
+    document = json.loads(out)
+    assert (code, document["schema"], document["kind"]) == (0, "ullage.estimate/1", kind)
+    for place in document["places"]:
+        assert sum(term["bytes"] for term in place["terms"]) == place["bytes"]
+    code, out, _ = call(capsys, *arguments, "--gpu", "h100-80gb")
+    assert out.startswith("fits on h100-80gb: needs ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("whisper-tiny", "--speech", "4", "--users", "3"), "--users has no effect on --speech"),
+        (("whisper-tiny", "--speech", "4", "--index", "flat"), "--index has no effect"),
+        (("whisper-tiny", "--speech", "many"), "expected a number from 1 on"),
+        (("sd15-unet", "--diffusion", "offload=model"), "vae is missing"),
+        (("--speech", "4"), "no model was named"),
+        (("gpt2", "--length", "8", "--draft", "gpt2"), "--draft belongs to serving"),
+        (("llama-3.1-8b", "--serve", "--lora-slots", "2:8", "--lora-rank", "4"), "leave out"),
+    ],
+)
+def test_what_has_no_effect_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    code, _, err = call(capsys, *arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_a_draft_and_slots_are_in_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("llama-3.1-8b", "--serve", "--gpu", "h100-80gb", "--json")
+    plan = json.loads(call(capsys, *arguments, "--draft", "llama-3.2-1b:4")[1])["plan"]
+    assert (plan["draft"], plan["speculated"]) == ("llama-3.2-1b", 4)
+    plan = json.loads(call(capsys, *arguments, "--lora-slots", "2:64")[1])["plan"]
+    assert (plan["lora_slots"], plan["lora_rank"]) == (2, 64)

@@ -91,3 +91,36 @@ def test_the_default_start_has_graphs_and_serves_at_several_loads(
     # A step reads the weights at least once, and not several times.
     weights_s = engine["weights_bytes"] / 3.35e12
     assert weights_s < document["step_times"]["decode"]["seconds"][0] < 30 * weights_s
+
+
+def test_transformers_preempts_answers_all_and_two_runs_are_alike(
+    thin_python: Path, tmp_path: Path
+) -> None:
+    look = "import importlib.util as u, sys; sys.exit(u.find_spec('transformers') is None)"
+    if subprocess.run([str(thin_python), "-c", look], check=False).returncode:
+        pytest.skip("not in the environment: transformers")
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+
+    def run() -> dict[str, Any]:
+        done = subprocess.run(
+            [
+                sys.executable, "-c", MAIN, "serve", "--gpu", "h100-80gb", "--traffic",
+                "poisson:rate=200,prompt=500,output=200,duration=1s", "--json", "--python",
+                str(thin_python), "--", "transformers", "serve", str(tmp_path),
+                "--continuous-batching", "--cb-num-blocks", "24",
+            ],
+            check=False, capture_output=True, text=True, timeout=TIMEOUT_S,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    first, again = run(), run()
+    for document in (first, again):
+        del document["real_s"]
+    assert first == again
+    assert (first["engine"]["name"], first["engine"]["num_blocks"]) == ("transformers", 24)
+    assert first["num_answered"] == first["traffic"]["num_requests"]
+    assert first["num_preemptions"] > 0
+    tokens = first["output_tokens_per_s"] * first["duration_s"]
+    assert tokens == pytest.approx(first["traffic"]["output_tokens"])

@@ -179,7 +179,7 @@ def estimate_serving(
 
 def _read_draft(text: str, speculated: int | None) -> dict[str, Any]:
     """The fields of "MODEL" or "MODEL:TOKENS": the model's configuration, and the tokens."""
-    from ullage.estimate.workloads.settings import split_count
+    from ullage.estimate.workloads.option_values import split_count
 
     name, tokens = split_count("draft", text)
     if tokens is not None and speculated is not None:

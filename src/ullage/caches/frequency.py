@@ -13,7 +13,12 @@ __all__ = ["Frequency"]
 
 _ROWS: Final = 4
 _MOST: Final = 255
-_MULTIPLIERS: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
+_MULTIPLIERS: Final = (
+    0x9E3779B97F4A7C15,
+    0xC2B2AE3D27D4EB4F,
+    0x165667B19E3779F9,
+    0xD6E8FEB86659FD93,
+)
 _MASK: Final = 2**64 - 1
 # So many uses for each cell, and all counts are halved: what was popular long ago fades.
 _USES_OF_A_CELL: Final = 8

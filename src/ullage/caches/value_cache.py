@@ -10,10 +10,10 @@ An answer that took ten seconds and is a kilobyte stays before one that took a t
 and is a megabyte, however recently that was asked for. For frequent prompts' answers, embeddings of
 passages, and anything else that costs seconds to make again; prefix caches stay the engines' own.
 
-The order is that of GreedyDual-Size with frequency: what is evicted raises a floor, and what is used
-or new starts from that floor, so that what nobody asks for any more sinks. Uses are remembered of
-keys that are not there as well. An entry that ranks below one that would have to go for it is
-refused, so that a single large one of little worth does not empty the cache.
+The order is that of GreedyDual-Size with frequency: what is evicted raises a floor, and what is
+used or new starts from that floor, so that what nobody asks for any more sinks. Uses are
+remembered of keys that are not there as well. An entry that ranks below one that would have to go
+for it is refused, so that a single large one of little worth does not empty the cache.
 
 Source: Cao and Irani 1997, Cost-aware WWW proxy caching algorithms; Cherkasova 1998, HPL-98-69R1;
 the memory of uses is that of TinyLFU, doi:10.1145/3149371. docs/results/value-cache.md compares it
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final, Generic, TypeVar
 
@@ -64,7 +64,7 @@ class CacheCounts:
     evicted: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Entry(Generic[V]):
     """A value, its size and worth, and the number of its place in the heap that counts."""
 
@@ -141,7 +141,6 @@ class ValueCache(Generic[K, V]):
             if not self._make_room(key, entry):
                 self._refused += 1
                 return False
-            self._entries[key] = entry
             self._bytes += entry.nbytes
             self._admitted += 1
             self._rank(key, entry)
@@ -169,7 +168,7 @@ class ValueCache(Generic[K, V]):
     def _rank(self, key: K, entry: _Entry[V]) -> None:
         """Puts an entry into the heap anew, from the present floor."""
         self._number += 1
-        entry.number = self._number
+        self._entries[key] = replace(entry, number=self._number)
         heapq.heappush(self._heap, (self._floor + self._worth(key, entry), self._number, key))
         if len(self._heap) > 2 * len(self._entries) + _STALE_ENTRIES:
             self._heap = [row for row in self._heap if self._is_current(row)]

@@ -115,7 +115,9 @@ _COUNT = click.IntRange(min=1)
 @click.option(
     "--lora-rank", type=_COUNT, metavar="N", help="Largest rank of an adapter; default: 16."
 )
-@click.option("--draft", metavar="MODEL[:N]", help="Model that proposes N tokens ahead; default: 1.")
+@click.option(
+    "--draft", metavar="MODEL[:N]", help="Model that proposes N tokens ahead; default: 1."
+)
 @click.option("--speech", metavar="N[:AT_ONCE]", help="Streams of speech, and windows in a burst.")
 @click.option(
     "--diffusion", metavar="PARTS", help="Make images: vae=MODEL,text=MODEL,offload=model,..."

@@ -9,7 +9,7 @@ from ullage.cli.output import UNWRITABLE, write_result
 from ullage.errors import SpecError
 
 if TYPE_CHECKING:
-    from ullage.api.workloads import WorkloadAnswer
+    from ullage.api.estimate import WorkloadAnswer
 
 
 def show_workload(options: EstimateOptions) -> int:
@@ -31,7 +31,7 @@ def show_workload(options: EstimateOptions) -> int:
 
 
 def _answer(options: EstimateOptions) -> WorkloadAnswer:
-    from ullage.api.workloads import estimate_diffusion, estimate_index, estimate_speech
+    from ullage.api.estimate import estimate_diffusion, estimate_index, estimate_speech
 
     if options.index is not None:
         return estimate_index(options.index, model=options.model, gpu=options.gpu)

@@ -30,14 +30,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Loaded", "Served", "check_command", "parse_loads", "serve", "tensor_parallel"]
 
-_PROGRAM: Final = Path(__file__).parent / "vllm" / "entrance.py"
-ENTRANCE: Final = _PROGRAM
-_COMMAND: Final = ("vllm", "serve")
+_FOLDER: Final = Path(__file__).parent
+ENTRANCE: Final = _FOLDER / "vllm" / "entrance.py"
+# By the first two words of a command: the program that starts its engine.
+_PROGRAMS: Final = {
+    ("vllm", "serve"): ENTRANCE,
+    ("transformers", "serve"): _FOLDER / "transformers" / "entrance.py",
+}
 _MAX_LOAD: Final = 1000
 # vLLM shares layers among processes; one process is what runs here.
 _SEVERAL: Final = {
     "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp", "--nnodes",
 }  # fmt: skip
+_NO_SGLANG: Final = (
+    "SGLang is not served here: its scheduler has not been put into virtual time; use "
+    "vllm serve MODEL ..., or transformers serve MODEL --continuous-batching"
+)
 _TENSOR_PARALLEL: Final = {"--tensor-parallel-size", "-tp"}
 
 
@@ -83,10 +91,10 @@ def serve(
     """Runs the engine with the traffic, until all requests have their answer or never will.
 
     Args:
-        command: `vllm serve MODEL ...`; the model is found as by `ullage estimate`, and only its
-            configuration is needed.
+        command: `vllm serve MODEL ...`, or `transformers serve MODEL ...`; the model is found as by
+            `ullage estimate`, and only its configuration is needed.
         gpu: a GPU of the catalogue.
-        python: the interpreter of the environment with vLLM; None: this one.
+        python: the interpreter of the environment with the engine; None: this one.
         loads: the same requests are also sent at so many times their rate, by the same engine.
         host: what the host takes for a step, which by default is not counted.
 
@@ -95,6 +103,8 @@ def serve(
         EnvironmentProblem: the engine did not start, or failed; its own output says why.
     """
     model = check_command(command)
+    if command[0] == "transformers" and host != NO_HOST_TIME:
+        raise SpecError("the host's time is counted for vLLM alone; leave --host-time out")
     config = find_config(model).config
     with TemporaryDirectory(prefix="ullage-serve-") as name:
         directory = Path(name)
@@ -109,7 +119,8 @@ def serve(
             tuple(arguments), str(folder / FILE_NAME), device.gpu.slug, traffic, str(result),
             sent, host,
         )  # fmt: skip
-        words = [str(_PROGRAM), str(write_task(task, directory))]
+        program = _PROGRAMS[command[0], command[1]]
+        words = [str(program), str(write_task(task, directory))]
         # What steers the engine does not hang on values of the device; to follow them takes long.
         options = make_options(clock="virtual", values=False)
         ranks = tensor_parallel(command)
@@ -134,8 +145,19 @@ def serve(
 def check_command(command: Sequence[str]) -> str:
     """The model of a command; SpecError where the command cannot be served here."""
     shown = " ".join(command)
-    if tuple(command[:2]) != _COMMAND:
-        raise SpecError(f"found {shown!r}; expected a server's command: vllm serve MODEL ...")
+    engine = tuple(command[:2])
+    if command and "sglang" in shown.partition(" --")[0]:
+        raise SpecError(_NO_SGLANG)
+    if engine not in _PROGRAMS:
+        raise SpecError(
+            f"found {shown!r}; expected a server's command: vllm serve MODEL ..., or "
+            f"transformers serve MODEL --continuous-batching"
+        )
+    if engine[0] == "transformers" and "--continuous-batching" not in command:
+        raise SpecError(
+            "transformers serve answers one request at a time without --continuous-batching, and "
+            "has no scheduler to serve traffic with; add it"
+        )
     for word in command[2:]:
         if word.partition("=")[0] in _SEVERAL:
             raise SpecError(
@@ -143,7 +165,7 @@ def check_command(command: Sequence[str]) -> str:
                 "with room for the whole model"
             )
     if len(command) < 3 or command[2].startswith("-"):
-        raise SpecError(f"{shown!r} names no model; write it first: vllm serve MODEL ...")
+        raise SpecError(f"{shown!r} names no model; write it first: {' '.join(engine)} MODEL ...")
     return command[2]
 
 

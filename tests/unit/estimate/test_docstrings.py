@@ -24,7 +24,9 @@ MODULES = (
     "serving.adapters", "serving.engines.transformers",
     "serving.engines.vllm", "serving.kv_cache", "serving.model_weights",
     "serving.serving", "serving.vllm_memory",
-    "surroundings", "textbook", "training.checkpointing", "training.estimate", "training.history",
+    "serving.drafts", "surroundings", "textbook", "training.checkpointing", "training.estimate",
+    "training.history", "workloads.diffusion", "workloads.index", "workloads.passes",
+    "workloads.speech",
 )  # fmt: skip
 OTHERS: tuple[Callable[..., Any], ...] = (
     Machine.blas_workspace_bytes.fget, Spread.host_bytes, convolution_scratch, play_training,
@@ -33,6 +35,8 @@ OTHERS: tuple[Callable[..., Any], ...] = (
 # What gives these looks something up, checks or chooses among what was given; one searches.
 SEARCH = "find_longest"
 NO_SIZE = {"None", "bool", "str", "Format", "Precision", "Stage", "tuple[Rules, str]"}
+NO_SIZE |= {"Offload", "tuple[Model, ServingPlan]", "tuple[Index, Tiers, int]"}
+NO_SIZE |= {"tuple[Device | None, Machine]"}
 # A paper, a file of a library, a version of one, or the table or derivation that is there to read.
 SOURCE = re.compile(
     r"arXiv:|doi:|\b\d{4}, |\w\.(py|cuh?|cpp|c|toml)\b|faiss, |derived here|`source`|that of \w"

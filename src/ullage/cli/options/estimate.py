@@ -10,7 +10,7 @@ from ullage.cli.output import Output
 from ullage.errors import SpecError
 from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.recipe import Lora
-from ullage.estimate.workloads.settings import parse_count, split_count
+from ullage.estimate.workloads.option_values import parse_count, split_count
 from ullage.units import parse_bytes
 
 if TYPE_CHECKING:

@@ -18,15 +18,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ullage.errors import SpecError
-from ullage.estimate.serving.adapters import DEFAULT_RANK, slot_bytes
+from ullage.estimate.serving.adapters import DEFAULT_RANK, embedding_slot_bytes, slot_bytes
 from ullage.estimate.serving.counted import estimate_counted
 from ullage.estimate.serving.devices import remarks_of
+from ullage.estimate.serving.drafts import describe_draft, with_draft
 from ullage.estimate.serving.encoders import bound_context, is_encoder_only, judge_encoder
 from ullage.estimate.serving.engines import transformers, vllm
 from ullage.estimate.serving.engines.vllm_releases import find_release
 from ullage.estimate.serving.kv_cache import PRECISIONS, request_bytes, token_bytes
 from ullage.estimate.serving.model_weights import find_format, weight_bytes
-from ullage.estimate.serving.drafts import describe_draft, with_draft
 from ullage.estimate.serving.serving_plan import KvGroup, ServingEstimate, ServingPlan, Verdict
 from ullage.estimate.serving.vllm_memory import Step, outside, prompt_bytes
 from ullage.estimate.serving.vllm_terms import Budget, divide, first_start, make_step, spread_term
@@ -79,6 +79,7 @@ def estimate_serving(config: Config, plan: ServingPlan) -> ServingEstimate:
     if plan.lora_slots:
         rank = plan.lora_rank or DEFAULT_RANK
         slots = slot_bytes(model, rank, plan.lora_slots, plan.tensor_parallel)
+        slots += embedding_slot_bytes(model, rank, plan.lora_slots)
         plan = replace(plan, lora_rank=rank, lora_bytes=slots)
     if plan.draft is not None:
         model, plan = with_draft(model, plan, plan.draft)

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from ullage.models.config import Config
 
 __all__ = [
-    "DENOISERS", "Offload", "Sampler", "Stage", "estimate_diffusion", "parse_offload", "play_stages",
+    "DENOISERS", "Offload", "Sampler", "Stage", "estimate_diffusion", "parse_offload",
+    "play_stages",
 ]  # fmt: skip
 
 DENOISERS: Final = ("UNet2DConditionModel", "DiTTransformer2DModel")
@@ -135,7 +136,7 @@ class Stage:
     name: str
     passed: Pass
 
-    def held(self, offload: Offload) -> Interval:
+    def on_gpu(self, offload: Offload) -> Interval:
         """Bytes on the GPU while it runs, the other stages' weights aside."""
         working, weights = self.passed.working, self.passed.weight_bytes
         if offload is Offload.SEQUENTIAL:
@@ -258,11 +259,11 @@ def estimate_diffusion(
 
 def _peak(stages: Sequence[Stage], stage: Stage, offload: Offload) -> Interval:
     """Bytes of weights and tensors while a stage runs."""
-    held = stage.held(offload)
+    size = stage.on_gpu(offload)
     if offload is not Offload.NONE:
-        return held
+        return size
     rest = sum(other.passed.weight_bytes for other in stages if other is not stage)
-    return Interval(*(size + rest for size in held))
+    return Interval(*(end + rest for end in size))
 
 
 def _rounding(stages: Sequence[Stage], peak: Stage, offload: Offload) -> int:
@@ -284,16 +285,16 @@ def _terms(sampler: Sampler, stages: Sequence[Stage], peak: Stage) -> list[Term]
     elif offload is Offload.SEQUENTIAL:
         weights = Interval(0, passed.module_bytes // 2, passed.module_bytes)
         what = f"of one module of the {peak.name}"
-    kept = _outputs(sampler)
-    held = [_peak(stages, stage, offload) for stage in stages]
+    outputs = _outputs(sampler)
+    ends = [_peak(stages, stage, offload) for stage in stages]
     # Another stage may be the largest at one of the ends.
-    low = min(max(size.low for size in held) - weights.low, passed.working.likely)
-    high = max(size.high for size in held) - weights.high
+    low = min(max(size.low for size in ends) - weights.low, passed.working.likely)
+    high = max(size.high for size in ends) - weights.high
     return [
         Term("weights", weights.likely, weights.low, weights.high, what, "counted"),
         Term(f"pass of the {peak.name}", passed.working.likely, low, high,
              "the most that its tensors take", "played"),
-        Term("latents and images", kept, 0, kept, "between the passes", "counted"),
+        Term("latents and images", outputs, 0, outputs, "between the passes", "counted"),
     ]  # fmt: skip
 
 
@@ -305,7 +306,7 @@ def _assumptions(sampler: Sampler, peak: Stage) -> tuple[str, ...]:
     }
     guided = "the denoiser's batch is twice the images (guidance)"
     lines = [
-        f"diffusers, {sampler.precision}, scaled_dot_product_attention; the {peak.name} is the peak",
+        f"diffusers, {sampler.precision}, sdpa; the {peak.name} is the peak",
         modes[sampler.offload],
         guided if sampler.is_guided else "no guidance",
         "the workspaces of cuDNN's convolutions follow a model, with a lower and an upper bound",

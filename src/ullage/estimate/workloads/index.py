@@ -14,7 +14,7 @@ from typing import Final
 from ullage.errors import SpecError
 from ullage.estimate.term import Term
 from ullage.estimate.workloads.answer import Place, WorkloadEstimate
-from ullage.estimate.workloads.settings import Settings
+from ullage.estimate.workloads.option_values import Settings
 
 __all__ = [
     "KINDS", "Index", "Tiers", "estimate_index", "flat_bytes", "hnsw_bytes", "ivf_bytes",
@@ -127,27 +127,31 @@ class Index:
         """The parts of one shard, those that a query reads most first."""
         vectors = ceil(self.vectors / shards)
         if self.kind == "flat":
-            yield _term("vectors", flat_bytes(vectors, self.width, self.element), "faiss, IndexFlat")
+            yield _term(
+                "vectors", flat_bytes(vectors, self.width, self.element), "faiss, IndexFlat"
+            )
         elif self.kind == "hnsw":
             graph, source = hnsw_bytes(vectors, self.links), "arXiv:1603.09320"
             yield Term("graph", graph, round(0.99 * graph), round(1.01 * graph),
                        f"{self.links} neighbours on a level", source)  # fmt: skip
-            yield _term("vectors", flat_bytes(vectors, self.width, self.element), "faiss, IndexFlat")
+            yield _term(
+                "vectors", flat_bytes(vectors, self.width, self.element), "faiss, IndexFlat"
+            )
         else:
             yield from self._inverted(vectors)
 
     def _inverted(self, vectors: int) -> Iterator[Term]:
         lists = self.lists or max(1, round(4 * vectors**0.5))
         if self.kind == "ivf":
-            held, centroids = ivf_bytes(vectors, self.width, lists, self.element)
+            lists_bytes, centroids = ivf_bytes(vectors, self.width, lists, self.element)
             yield _term("centroids", centroids, f"{lists:,} lists")
-            yield _term("lists", held, "faiss, IndexIVFFlat")
+            yield _term("lists", lists_bytes, "faiss, IndexIVFFlat")
             return
-        held, centroids = ivf_pq_bytes(
+        lists_bytes, centroids = ivf_pq_bytes(
             vectors, self.width, lists=lists, codes=self.codes, bits=self.bits
         )
         yield _term("centroids and codebooks", centroids, f"{lists:,} lists")
-        yield _term("codes", held, "faiss, IndexIVFPQ")
+        yield _term("codes", lists_bytes, "faiss, IndexIVFPQ")
         if self.is_reranked:
             whole = flat_bytes(vectors, self.width, self.element)
             yield _term("whole vectors, for ranking again", whole, "vectors x width x element")
@@ -202,7 +206,12 @@ def parse_index(text: str, width: int | None, gpu_bytes: int | None) -> tuple[In
 
 
 def estimate_index(
-    index: Index, tiers: Tiers, shards: int = 1, *, gpu: str | None = None, held: Term | None = None
+    index: Index,
+    tiers: Tiers,
+    shards: int = 1,
+    *,
+    gpu: str | None = None,
+    context: Term | None = None,
 ) -> WorkloadEstimate:
     """What an index needs on each machine that has a shard, and on which tier each part lies.
 
@@ -217,15 +226,15 @@ def estimate_index(
         tiers: memory of a machine; none: no verdict.
         shards: machines that share the vectors evenly.
         gpu: the catalogue's name of the GPU, for the answer.
-        held: what the first tier holds besides, such as the driver's context.
+        context: the driver's, which the first tier holds besides.
     """
     if shards < 1:
         raise SpecError(f"shards: found {shards}, expected at least 1")
     parts = [_with_headroom(term, index.headroom) for term in index.parts(shards)]
     sizes = tiers.sizes
     placed: dict[str, list[Term]] = {name: [] for name, _ in sizes} or {"memory": []}
-    if held is not None and sizes:
-        placed[sizes[0][0]].append(held)
+    if context is not None and sizes:
+        placed[sizes[0][0]].append(context)
     for term in parts:
         placed[_choose(term, placed, sizes)].append(term)
     capacities = dict(sizes)
@@ -251,9 +260,7 @@ def estimate_index(
     )
 
 
-def _choose(
-    term: Term, placed: dict[str, list[Term]], sizes: tuple[tuple[str, int], ...]
-) -> str:
+def _choose(term: Term, placed: dict[str, list[Term]], sizes: tuple[tuple[str, int], ...]) -> str:
     """The fastest tier with room for all of a part; else the last."""
     for name, size in sizes:
         if sum(each.high_bytes for each in placed[name]) + term.high_bytes <= size:

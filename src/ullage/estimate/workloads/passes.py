@@ -76,9 +76,7 @@ def context_term(device: Device, machine: Machine) -> Term:
     """
     context = device.context(machine.torch)
     what = "the driver's, with PyTorch's kernels"
-    return Term(
-        "context", context.likely, context.low, context.high, what, "catalogue of GPUs"
-    )
+    return Term("context", context.likely, context.low, context.high, what, "catalogue of GPUs")
 
 
 def rounding_term(likely: int, terms: Sequence[Term]) -> Term:
@@ -102,7 +100,8 @@ def play_pass(
     blocks of 512 bytes, and workspaces.
     Ignores: the rounding of large blocks, up to 1 MiB each, and cached segments.
     Error: docs/results/estimate-workloads.md.
-    Source: the files that the architectures in estimate/training name.
+    Source: transformers 5.23, modeling_whisper.py and modeling_clip.py; diffusers 0.42,
+    unet_2d_condition.py, dit_transformer_2d.py and autoencoder_kl.py.
 
     Args:
         machine: the GPU and its PyTorch.

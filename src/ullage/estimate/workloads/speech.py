@@ -29,6 +29,8 @@ from ullage.models.architecture import read_model
 from ullage.models.layers import Attention, Cross, Model
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ullage.estimate.training.eager.arena import Arena
     from ullage.estimate.training.eager.tensor import Tensor
     from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
@@ -73,7 +75,7 @@ def feature_bytes(config: Config, windows: int) -> int:
     Ignores: their copy in the model's dtype, which is an input of the encoder's pass.
     Error: none. Source: transformers' feature_extraction_whisper.py.
     """
-    frames = _FRAMES_A_POSITION * config.number("max_source_positions")
+    frames = _FRAMES_A_POSITION * int(config.number("max_source_positions"))
     return windows * int(config.number("num_mel_bins")) * frames * _FLOAT32
 
 
@@ -137,7 +139,7 @@ def estimate_speech(
     )
 
 
-def _encode(windows: int) -> object:
+def _encode(windows: int) -> Callable[[Arena, Whisper], Tensor]:
     """The encoder's pass over some windows."""
     from ullage.estimate.training.eager.tensor import empty
     from ullage.trace.category import Category
@@ -150,17 +152,19 @@ def _encode(windows: int) -> object:
 
 
 def _burst_term(
-    config: Config, passed: Pass, burst: int, kept: tuple[int, int], blas: int
+    config: Config, passed: Pass, burst: int, stream: tuple[int, int], blas: int
 ) -> Term:
     """The most that a burst adds: the encoder's pass, or its output with the new caches."""
     encoded = burst * config.number("max_source_positions") * config.number("d_model") * 2
-    caches = burst * sum(kept)
+    caches = burst * sum(stream)
     step = _step_bytes(config, burst, blas)
     likely = max(passed.working.likely, encoded + caches + step.likely)
     high = max(passed.working.high, encoded + caches + step.high)
     low = max(passed.working.low, encoded + step.low) - caches
     what = "the encoder's pass, or its output and the new caches with a step of the decoder"
-    return Term("burst", likely, max(low, 0), high, what, "played and counted; low: old caches go first")
+    return Term(
+        "burst", likely, max(low, 0), high, what, "played and counted; low: old caches go first"
+    )
 
 
 def _step_bytes(config: Config, burst: int, blas: int) -> Interval:
@@ -178,8 +182,13 @@ def _exact(name: str, size: int, what: str) -> Term:
 
 def _figures(place: Place, streams: int, each: int) -> tuple[tuple[str, int, str], ...]:
     audio = WINDOW_S * RATE_HZ * _FLOAT32
-    figures = [("a stream keeps", each, "bytes"), ("audio of a window, in host memory", audio, "bytes")]
+    figures = [
+        ("a stream keeps", each, "bytes"),
+        ("audio of a window, in host memory", audio, "bytes"),
+    ]
     if place.capacity_bytes is not None:
         left = place.capacity_bytes - place.high_bytes
-        figures.append(("streams that fit with that burst", max(0, streams + left // each), "streams"))
+        figures.append(
+            ("streams that fit with that burst", max(0, streams + left // each), "streams")
+        )
     return tuple(figures)

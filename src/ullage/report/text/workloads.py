@@ -68,9 +68,7 @@ def _parts(estimate: WorkloadEstimate, bar: str) -> Iterator[RenderableType]:
     yield Text("\nFigures", style="bold")
     grid = make_grid("left", "right")
     for name, value, unit in estimate.figures:
-        grid.add_row(
-            f"  {name}", format_bytes(value) if unit == "bytes" else f"{value:,} {unit}"
-        )
+        grid.add_row(f"  {name}", format_bytes(value) if unit == "bytes" else f"{value:,} {unit}")
     yield grid
     yield Text("\nAssumed", style="bold")
     for line in estimate.assumptions:

@@ -200,6 +200,8 @@ def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
         buckets[layer] = buckets.get(layer, 0) + 1
     if not buckets:
         return Pool((), settings)
+    if len(buckets) > 1 and all(_is_full(layer) for layer in buckets):
+        return Pool((_uniform_group(buckets, block, settings),), settings)
     shortest, longest = min(buckets.values()), max(buckets.values())
     size = longest if longest < settings.rules.balance * shortest else shortest
     pages = {layer: _page(layer, block, page, settings) for layer in buckets}
@@ -214,6 +216,23 @@ def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
             for index in range(num_groups)
         ]
     return Pool(tuple(groups), settings)
+
+
+def _is_full(layer: Layer) -> bool:
+    """Whether a layer sees all tokens."""
+    return isinstance(layer, Attention) and layer.window is None and layer.chunk is None
+
+
+def _uniform_group(buckets: dict[Layer, int], block: int, settings: Settings) -> Group:
+    """Layers that all see everything, with keys of several widths, such as a model's and its
+    draft's: one group, whose block has a page of each (UniformTypeKVCacheSpecs).
+    """
+    first = next(iter(buckets))
+    page = sum(
+        count * block * token_bytes(layer, settings.kv, settings.tensor_parallel)
+        for layer, count in buckets.items()
+    )
+    return Group(first, 1, block, page, _request_blocks(first, block, settings))
 
 
 def _hybrid_block(layers: list[Layer], settings: Settings) -> tuple[int, int | None]:

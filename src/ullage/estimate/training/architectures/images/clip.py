@@ -62,8 +62,10 @@ def _part(config: Config, name: str) -> Config:
 
 def text_part(config: Config) -> Config:
     """The half of a CLIP model that reads text; of such a half's own file, itself."""
-    return _part(config, "text_config") if "text_config" in config.fields else Config(
-        config.name, {**_DEFAULTS["text_config"], **config.fields}, config.inside
+    return (
+        _part(config, "text_config")
+        if "text_config" in config.fields
+        else Config(config.name, {**_DEFAULTS["text_config"], **config.fields}, config.inside)
     )
 
 

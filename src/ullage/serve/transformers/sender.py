@@ -1,0 +1,180 @@
+"""Sends traffic to transformers' manager in virtual time, and notes what becomes of each request.
+
+outcomes = send_loads(engine, task, times, reads, say)
+
+A request is added before the first step that the manager schedules at or after its arrival. Where
+it has nothing to do, the clock goes on to the next arrival.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any, Final
+
+from ullage.serve.task import Task
+from ullage.serve.traffic import Traffic
+from ullage.serve.transformers.continuous import FIRST_TOKEN, Engine
+from ullage.serve.transformers.read_times import ReadTimes
+from ullage.serve.transformers.timed_steps import StepsByTime
+from ullage.serve.vllm.executor import Clock
+from ullage.serve.vllm.step_times import StepTimes
+
+__all__ = ["send_loads"]
+
+_MOST_LEVELS: Final = 4096
+_PROGRESS_STEPS: Final = 20_000
+
+
+class _Sender:
+    """The traffic on its way."""
+
+    def __init__(self, engine: Engine, traffic: Traffic, steps: StepsByTime) -> None:
+        self.engine, self.traffic, self.steps, self.clock = engine, traffic, steps, steps.clock
+        self.is_closed = traffic.num_users is not None
+        self.next = 0
+        # When each user of a closed loop sends its next request: a heap.
+        self.free_s = [0.0] * (traffic.num_users or 0)
+        self.arrival_s = traffic.arrival_s.tolist()
+        self.end_s: list[float | None] = [None] * len(traffic)
+        self.usage: list[float | None] = [None] * len(traffic)
+        self.failures: dict[int, str] = {}
+        self.open: set[int] = set()
+        self.levels: list[tuple[float, int, int, float]] = []
+        self.peak_frac = self.area = 0.0
+
+    def admit(self) -> None:
+        """Adds the requests that have arrived."""
+        while self.next < len(self.traffic):
+            next_s = self.next_s
+            if next_s is None or next_s > self.clock.now_s:
+                return
+            if self.is_closed:
+                self.arrival_s[self.next] = heapq.heappop(self.free_s)
+            self._add(self.next)
+            self.next += 1
+
+    @property
+    def next_s(self) -> float | None:
+        """When the next request is sent; None: once a request before it has its answer."""
+        if not self.is_closed:
+            return float(self.arrival_s[self.next])
+        return self.free_s[0] if self.free_s else None
+
+    def _add(self, index: int) -> None:
+        self.usage[index] = self.engine.usage_frac
+        try:
+            output = int(self.traffic.output_tokens[index])
+            self.engine.add(str(index), self.prompt(index), output)
+        except ValueError as error:
+            self.failures[index] = str(error)
+            self._free_user()
+            return
+        self.open.add(index)
+
+    def _free_user(self) -> None:
+        """The user of a request has its answer."""
+        if self.is_closed:
+            heapq.heappush(self.free_s, self.clock.now_s + self.traffic.think_s)
+
+    def prompt(self, index: int) -> list[int]:
+        """The tokens of a prompt: equal blocks are equal, and all else is like no other prompt."""
+        traffic, tokens = self.traffic, int(self.traffic.prompt_tokens[index])
+        row: list[int] = []
+        for block in traffic.blocks_of(index).tolist():
+            row += self.engine.prompt_of(int(block), traffic.block_tokens)
+        rest = tokens - len(row)
+        if rest <= 0:
+            return row[:tokens]
+        # Another first token than any block has.
+        return [*row, FIRST_TOKEN - 1, *self.engine.prompt_of(index, rest)[: rest - 1]]
+
+    def note(self, before_s: float) -> None:
+        """Requests that have all their tokens, and the levels, at the time that it is now."""
+        now_s, outputs = self.clock.now_s, self.traffic.output_tokens
+        for index in sorted(self.open):
+            if self.steps.tokens[str(index)] >= int(outputs[index]):
+                self.end_s[index] = now_s
+                self.open.discard(index)
+                self._free_user()
+        usage = self.engine.usage_frac
+        self.area += (now_s - before_s) * usage
+        self.peak_frac = max(self.peak_frac, usage)
+        running = len(self.engine.scheduler.active_requests)
+        self.levels.append((now_s, running, len(self.open) - running, usage))
+        if len(self.levels) > 2 * _MOST_LEVELS:
+            self.levels = self.levels[::2]
+
+    def run(self, on_progress: Callable[[str], None]) -> None:
+        """Until every request has its answer, or those that are left can never run."""
+        reported = 0
+        while True:
+            self.admit()
+            before_s = self.clock.now_s
+            try:
+                is_busy = self.engine.step()
+            except RuntimeError as error:  # the manager ends there, and fails all that it has
+                on_progress(f"the engine ends at {self.clock.now_s:,.0f} s: {error}")
+                return
+            self.note(before_s)
+            if not is_busy:
+                if self.next >= len(self.traffic) or self.next_s is None:
+                    return
+                self.clock.now_s = max(self.clock.now_s, self.next_s)
+            if self.steps.num_steps - reported >= _PROGRESS_STEPS:
+                reported = self.steps.num_steps
+                on_progress(f"{self.clock.now_s:,.0f} s of traffic, {reported:,} steps")
+
+    def document(self) -> dict[str, Any]:
+        """For JSON, as ullage.serve.outcome.read_outcome takes it."""
+        steps, names = self.steps, [str(index) for index in range(len(self.traffic))]
+        rows = self.levels[:: 1 + len(self.levels) // _MOST_LEVELS]
+        return {
+            "requests": {
+                "arrival_s": self.arrival_s,
+                "begin_s": [steps.begins_s.get(name) for name in names],
+                "first_token_s": [steps.first_s.get(name) for name in names],
+                "end_s": self.end_s,
+                "output_tokens": [steps.tokens[name] for name in names],
+                "cached_tokens": [self.engine.cached.get(name, 0) for name in names],
+                "num_preemptions": [self.engine.preempted[name] for name in names],
+                "usage_frac": self.usage,
+            },
+            "rejected": {str(index): why for index, why in self.failures.items()},
+            "num_sent": self.next,
+            "levels": {
+                name: [row[column] for row in rows]
+                for column, name in enumerate(("time_s", "running", "waiting", "usage_frac"))
+            },
+            "usage_peak_frac": self.peak_frac,
+            "usage_mean_frac": self.area / self.clock.now_s if self.clock.now_s else 0.0,
+            "end_s": self.clock.now_s,
+            "num_steps": steps.num_steps,
+            "device_s": steps.device_s,
+            "prompt_s": steps.prompt_s,
+            "attention_s": steps.attention_s,
+            "host_s": 0.0,
+        }
+
+
+def send_loads(
+    engine: Engine,
+    task: Task,
+    times: StepTimes,
+    reads: ReadTimes,
+    on_progress: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Sends the traffic of a task at each of its loads, each time to an engine without requests and
+    with an empty cache; an outcome for each load (see _Sender.document).
+    """
+    stream = engine.processor.inputs_and_outputs.compute_stream
+    outcomes = []
+    for load in task.loads:
+        if len(task.loads) > 1:
+            on_progress(f"load {load:g}")
+        steps = StepsByTime(Clock(), times, reads, stream)
+        engine.use_times(steps)
+        run = _Sender(engine, task.traffic.at_load(load), steps)
+        run.run(on_progress)
+        outcomes.append(run.document())
+    return outcomes
