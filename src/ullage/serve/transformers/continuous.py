@@ -136,7 +136,7 @@ class Engine:
     def use_times(self, steps: StepsByTime) -> None:
         """From now on no kernel is launched, no request is there, and the cache is empty."""
         self.processor.reset()
-        self.cache.free_all_requests(clear_ledgers=True)
+        self.cache.reset()
         self.by_time = self.processor.inputs_and_outputs = steps
         self.preempted.clear()
         self.cached.clear()
