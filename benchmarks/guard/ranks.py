@@ -30,7 +30,7 @@ CASES = (
     (("ddp", "4", "gpt2", "2"), "", 8),
     (("tp", "2", "gpt2", "2"), "", 8),
     (("tp", "2", "gpt2", "2"), "optimizer", 12),
-    (("tp fsdp2", "4", "gpt2", "2"), "", 30),
+    (("tp fsdp2", "4", "gpt2", "2"), "", 60),
     (("fsdp2", "2", "gpt2 for loop", "2"), "optimizer", 30),
     (("fsdp2", "2", "llama", "2"), "optimizer", 1),
     (("tp", "2", "gpt2 fused", "2"), "optimizer", 10),

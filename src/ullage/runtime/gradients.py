@@ -131,7 +131,8 @@ class Gradients:
             raise GuardError("the second run of the step kept a gradient that the first had freed")
 
     def drop_stand_ins(self) -> None:
-        """Leaves no stand-in behind."""
+        """Leaves neither copies nor stand-ins behind."""
+        self._copies = None
         if self._progress is None:
             return
         for parameter in self._parameters:

@@ -111,9 +111,8 @@ class RankTraining(Training):
     def shard(self):
         """Shards parameters over data, over tensors, or over both, two ranks to a tensor."""
         world_size = dist.get_world_size()
-        shape = {"fsdp2": (world_size, 1), "tp": (1, world_size)}.get(
-            self.wrapper.split()[0], (world_size // 2, 2)
-        )
+        num_parts = 1 if "tp" not in self.wrapper else 2
+        shape = (world_size // num_parts, num_parts)
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=("data", "tensor"))
         self.number = mesh["data"].get_local_rank()  # ranks of a tensor have the same batch
         if "tp" in self.wrapper:
