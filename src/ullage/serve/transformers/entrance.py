@@ -50,6 +50,7 @@ def main() -> None:
         "step_times": times.document,
         "attention_left_out": [],
         "real_s": notes,
+        "runs": [outcome],
         **outcome,
     }
     Path(task.result).write_text(json.dumps(document), encoding="utf-8")
