@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from benchmarks.workloads import run
 
 pytestmark = [pytest.mark.phantom, pytest.mark.nightly]
