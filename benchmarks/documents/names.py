@@ -34,6 +34,12 @@ _NAME = re.compile(r"\bullage((?:\.(?!toml\b|lock\b|scenario\b)[a-zA-Z]\w*)+)")
 
 # Options of other programs that pages speak of.
 FOREIGN_OPTIONS = {
+    "--attn-implementation": "transformers serve",
+    "--cb-block-size": "transformers serve",
+    "--cb-max-batch-tokens": "transformers serve",
+    "--cb-max-memory-percent": "transformers serve",
+    "--cb-num-blocks": "transformers serve",
+    "--continuous-batching": "transformers serve",
     "--no-enable-chunked-prefill": "vllm serve",
     "--no-enable-prefix-caching": "vllm serve",
     "--nproc-per-node": "torchrun",

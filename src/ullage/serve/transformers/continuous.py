@@ -67,7 +67,8 @@ class Engine:
         }
         self.manager = self.model.init_continuous_batching(
             generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
-            continuous_batching_config=ContinuousBatchingConfig(**given),
+            # Steps are measured one by one; the default is the same without flash attention.
+            continuous_batching_config=ContinuousBatchingConfig(use_async_batching=False, **given),
         )
         self.processor = self.manager._create_batch_processor()
         self.manager.batch_processor = self.processor
