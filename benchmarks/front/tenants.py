@@ -69,6 +69,14 @@ class Work:
         """As the configuration of the front has it."""
         return self.cache_tokens * TOKEN_BYTES
 
+    @property
+    def hog_most(self) -> float:
+        """The share of a cache that as many of the hog's requests as fit whole hold on average: a
+        prompt all the time, and half of its answer.
+        """
+        prompt, answer = self.hog
+        return self.cache_tokens // (prompt + answer) * (prompt + answer / 2) / self.cache_tokens
+
     def fields(self, tokens: tuple[int, int]) -> dict[str, object]:
         """A request of so many tokens."""
         prompt, answer = tokens
@@ -249,10 +257,14 @@ def write(text: str, work: Work, rows: dict[str, Outcome]) -> str:
         *(table_row(name, row, alone_s) for name, row in rows.items()),
         "",
         (
-            f"Behind the front the hog had {100 * (hog.hog_share or 0):.0f} % of its fair share, "
-            "which is all of the byte-seconds of both caches that the light tenants did not use; "
-            f"and {100 * hog.hog_tokens_per_s / max(0.1, direct.hog_tokens_per_s):.0f} % of the "
-            "tokens that it gets without the front. The goals: a p99 of at most 1.5 times that "
+            f"Behind the front the hog had {100 * (hog.hog_share or 0):.0f} % of all byte-seconds "
+            "of both caches that the light tenants did not use, the seconds at the end in which it "
+            "sent nothing new among them. As many of its requests as fit a cache whole fill "
+            f"{100 * work.hog_most:.0f} % of it on average, so that it had "
+            f"{100 * (hog.hog_share or 0) / work.hog_most:.0f} % of what it can have. A fair share "
+            "by weight is a third of the caches. It wrote "
+            f"{100 * hog.hog_tokens_per_s / max(0.1, direct.hog_tokens_per_s):.0f} % of the "
+            "tokens that it writes without the front. The goals: a p99 of at most 1.5 times that "
             "alone, and 80 % of its fair share for the hog."
         ),
         "",
