@@ -245,8 +245,8 @@ LOOPS_TEXT: Final = (
     "`{arguments}`. {number} of {total} rows were run. Median errors: time for each token after "
     "the first {each:.0%}, end to end {e2e:.0%}, time to the first token {first:.0%} by the "
     "tool's own way of measuring ({rounds} requests of each user, all users begin at once, all "
-    "requests count), {many:.0%} with 50 requests of each user ({by_prompt}), and {even:.0%} where requests "
-    "come evenly. Times are means, in milliseconds."
+    "requests count), {many:.0%} with 50 requests of each user ({by_prompt}), and {even:.0%} where "
+    "requests come evenly. Times are means, in milliseconds."
 )
 LOOPS_HEAD: Final = (
     "| prompt | output | users | first, measured | at once | 50 each | evenly | error | each, "
