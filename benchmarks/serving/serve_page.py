@@ -155,6 +155,11 @@ class Compared(NamedTuple):
         return self.ttft / float(self.row["ttft_ms"]) - 1
 
     @property
+    def many_error(self) -> float:
+        """The same, with _MANY_ROUNDS requests of each user."""
+        return self.many_ttft / float(self.row["ttft_ms"]) - 1
+
+    @property
     def tpot_error(self) -> float:
         """Of the time for each token after the first."""
         return self.tpot / float(self.row["tpot_ms"]) - 1
@@ -207,7 +212,12 @@ def loops_part(loops: dict[str, Any]) -> str:
         rounds=loops["rounds"],
         arguments=" ".join(loops["arguments"]),
         first=_median(each.ttft_error for each in rows),
-        many=_median(each.many_ttft / float(each.row["ttft_ms"]) - 1 for each in rows),
+        many=_median(each.many_error for each in rows),
+        by_prompt=", ".join(
+            f"{_median(each.many_error for each in rows if each.row['prompt'] == prompt):.0%} of "
+            f"prompts of {prompt}"
+            for prompt in dict.fromkeys(each.row["prompt"] for each in rows)
+        ),
         even=_median(each.evenly_ttft / float(each.row["ttft_ms"]) - 1 for each in rows),
         each=_median(each.tpot_error for each in rows),
         e2e=_median(each.e2e_error for each in rows),
@@ -235,8 +245,8 @@ LOOPS_TEXT: Final = (
     "`{arguments}`. {number} of {total} rows were run. Median errors: time for each token after "
     "the first {each:.0%}, end to end {e2e:.0%}, time to the first token {first:.0%} by the "
     "tool's own way of measuring ({rounds} requests of each user, all users begin at once, all "
-    "requests count), {many:.0%} with 50 requests of each user, and {even:.0%} where requests "
-    "come evenly. Times are means, in milliseconds."
+    "requests count), {many:.0%} with 50 requests of each user ({by_prompt}), and {even:.0%} where "
+    "requests come evenly. Times are means, in milliseconds."
 )
 LOOPS_HEAD: Final = (
     "| prompt | output | users | first, measured | at once | 50 each | evenly | error | each, "

@@ -1,5 +1,5 @@
-"""Starts of vLLM on the phantom beside published ones: the aggregate of docs/results/serve-starts.md,
-and the arithmetic of its rows.
+"""Starts of vLLM on the phantom beside published ones: the aggregate of the page
+docs/results/serve-starts.md, and the arithmetic of its rows.
 """
 
 from __future__ import annotations
