@@ -117,11 +117,3 @@ def test_the_programs_own_clocks_follow(run_program: RunProgram) -> None:
 def test_clocks_are_real_without_being_asked(run_program: RunProgram) -> None:
     outcome = run_program("clocks.py", "measure", options=TIMED)
     assert outcome.exit_code == 0 and outcome.printed["sleep"] >= 0.2
-
-
-def test_threads_may_ask_for_the_time_while_work_is_given(run_program: RunProgram) -> None:
-    """A row of the log and the work it refers to are read in the order that keeps them together."""
-    outcome = run_program("asked_by_threads.py", options=("--clock", "virtual"))
-    assert outcome.exit_code == 0, outcome.stderr
-    assert outcome.printed["errors"] == []
-    assert 0.2 < outcome.printed["elapsed_ms"] < 2  # 1 GiB is written at 3.35 TB/s
