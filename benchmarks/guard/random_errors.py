@@ -87,7 +87,7 @@ def page(documents: list[dict[str, Any]], steps: int, torch: str) -> str:
     )
     errors = sum(document["errors"] for document in documents)
     graphs = [
-        f"{document['case'].partition('+')[0]} {document['graphs'][1]} / {document['graphs'][0]}"
+        f"{document['case'].partition('+')[0]} {document['graphs'][0]} / {document['graphs'][1]}"
         for document in documents
         if document["case"].endswith("+compile")
     ]

@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "results" / "guard-sweep.md"
 PROGRAM = ROOT / "tests" / "programs" / "guard" / "sweep.py"
 KEPT = ROOT / "build" / "guard-sweep"
 # Of the longest steps every so-many-th allocation, where nothing else is asked for.
-EVERY = {"moe": 4, "lora accumulated": 4}
+EVERY = {"moe": 12, "lora accumulated": 12}
 WHAT = {
     "cnn": "CNN with batch norm, SGD with momentum and weight decay, lists of tensors",
     "cnn for loop": "the CNN, SGD in a loop over parameters",
