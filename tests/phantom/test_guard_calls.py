@@ -229,14 +229,17 @@ def test_on_the_phantom_a_guarded_call_leaves_the_allocator_as_without_errors(
 
 @pytest.mark.phantom
 def test_on_the_phantom_a_loss_gets_the_memory_of_the_models_graph(run_program: RunProgram) -> None:
-    done = run_program("guard/long_loss.py", SOURCE, options=("--memory", "8GiB")).printed
+    done = run_program(
+        "guard/long_loss.py", SOURCE, options=("--memory", "8GiB"),
+        env=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
+    ).printed  # fmt: skip
     lines = [line for line in done["said"] if "out of memory in" in line]
     assert "out of memory in cross_entropy" in lines[0]
     assert "out of memory in backward" in lines[1]  # which runs the call again, on the next rung
     assert done["recoveries"] == len(lines)
     # Without the guard, and with it after the error.
     assert len(set(done["after"][1:])) == 1
-    assert done["most"][2] < done["limit"] < done["most"][1]
+    assert done["limit"] < done["most"][1]
 
 
 @pytest.mark.phantom

@@ -110,12 +110,12 @@ def test_on_the_phantom_a_rank_that_runs_out_of_memory_recovers_while_the_other_
     )  # fmt: skip
     assert outcome.exit_code == 0, outcome.stderr
     other, failed = outcome.printed
-    assert [recoveries for _, _, recoveries in failed["rows"]] == [0, 0, 1, 1, 1, 2]
+    assert [recoveries for _, _, recoveries in failed["rows"]] == [0, 0, 1, 1, 1, 1]
     assert [recoveries for _, _, recoveries in other["rows"]] == [0] * 6
     for rank in (other, failed):
         rungs = [rung for _, rung, _ in rank["rows"]]
-        assert rungs[1] == 0
-        assert rungs[2] > 0  # also that of the rank that had memory
+        assert rungs[:2] == [0, 0]
+        assert rungs[3:] == [1, 1, 1]  # also those of the rank that had memory
         # No growth: the same bytes after every step.
         assert len({allocated for allocated, _, _ in rank["rows"][1:]}) == 1
-    assert sum("out of memory in backward on rank 1" in line for line in failed["said"]) == 2
+    assert sum("out of memory in backward on rank 1" in line for line in failed["said"]) == 1

@@ -70,14 +70,19 @@ def main():
     said = io.StringIO()
     rows = []
     shared_rung.INTERVAL_S = 0.0
-    make = ullage.guard_model if wrapper == "calls" else ullage.guard
-    with contextlib.redirect_stderr(said), make(model, optimizer, calm_steps=1) as guard:
+    is_call = wrapper == "calls"
+    make = ullage.guard_model if is_call else ullage.guard
+    calm_steps = steps if is_call else 1
+    store = dist.distributed_c10d._get_default_store()
+    with contextlib.redirect_stderr(said), make(model, optimizer, calm_steps=calm_steps) as guard:
         for number in range(steps):
             num_bytes[0] = SPIKE_BYTES if number % 3 == 2 and rank == world_size - 1 else 0
             batch = torch.randn(8, LENGTH, WIDTH, device=device)
-            step(batch) if wrapper == "calls" else guard.step(step, batch)
+            step(batch) if is_call else guard.step(step, batch)
+            # The host of a phantom does not wait for the collectives of others.
+            store.set(f"{number} of {rank}", "done")
+            store.wait([f"{number} of {each}" for each in range(world_size)])
             rows.append([torch.cuda.memory_allocated(), guard.rung, guard.num_recoveries])
-    store = dist.distributed_c10d._get_default_store()
     store.set(f"rows of {rank}", json.dumps({"rows": rows, "said": said.getvalue().splitlines()}))
     if rank == 0:
         print(json.dumps([json.loads(store.get(f"rows of {each}")) for each in range(world_size)]))

@@ -2,8 +2,8 @@
 
 long_loss.py SOURCE_OF_ULLAGE
 
-It measures what a step has at the end of forward and at most in the loss, limits the allocator to
-the middle of both, and goes on under `ullage.guard_model`. The last line is a document.
+It measures what the allocator has at the end of forward, limits it to that and half of what the
+loss takes, and goes on under `ullage.guard_model`. The last line is a document.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 sys.path.insert(0, sys.argv[1])
 import ullage
 
-BATCH, LENGTH, VOCABULARY, STEPS = 8, 512, 8192, 3
+BATCH, LENGTH, VOCABULARY, STEPS = 8, 512, 4096, 3
 
 
 def main():
@@ -29,26 +29,27 @@ def main():
     model = nn.Sequential(nn.Sequential(*blocks), nn.Linear(WIDTH, VOCABULARY)).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     targets = torch.zeros(BATCH * LENGTH, dtype=torch.int64, device="cuda")
-    forward, most, after = [], [], []
+    forward, reserved, most, after = [], [], [], []
 
     def step():
         inputs = torch.randn(BATCH, LENGTH, WIDTH, device="cuda")
         logits = model(inputs).flatten(0, 1)
         torch.cuda.reset_peak_memory_stats()
         forward.append(torch.cuda.memory_allocated())
+        reserved.append(torch.cuda.memory_reserved())
         loss = F.cross_entropy(logits, targets)
         most.append(torch.cuda.max_memory_allocated())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         del inputs, logits, loss
+        torch.cuda.empty_cache()
         after.append(torch.cuda.memory_allocated())
 
     for _ in range(2):
         step()
-    torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    limit = (forward[-1] + most[-1]) // 2
+    limit = reserved[-1] + (most[-1] - forward[-1]) // 2
     torch.cuda.set_per_process_memory_fraction(limit / total)
     said = io.StringIO()
     with contextlib.redirect_stderr(said), ullage.guard_model(model, optimizer) as guard:
