@@ -1,6 +1,8 @@
 """Fail a guarded training step of several ranks, and write docs/results/guard-ranks.md.
 
-    python -m benchmarks.guard.ranks --python .envs/torch-newest/bin/python [--every 1]
+    python -m benchmarks.guard.ranks --python .envs/torch-newest/bin/python [--keep FILE]
+
+With --keep, a run that was ended goes on where it was; the cases of every error come last.
 
 Ends with exit code 1 where a step left something else than the step that did not fail.
 """
@@ -160,17 +162,34 @@ def total(documents: list[dict[str, Any]]) -> str:
     return f"Of {num_errors:,} errors, {equal:,} ended equal on every rank."
 
 
+def read_kept(path: Path | None) -> dict[str, Any]:
+    """The documents of cases that were run before, by case."""
+    if path is None or not path.exists():
+        return {}
+    documents: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return documents
+
+
 def main() -> int:
     """Runs all cases, and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--python", type=Path, required=True, metavar="PATH")
     parser.add_argument("--every", type=int, metavar="N", help="Every N-th error of each case.")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FILE", help="Takes cases from it that were run before."
+    )
     arguments = parser.parse_args()
     python = arguments.python.absolute()
-    documents = []
-    for words, where, every in CASES:
-        documents.append(run_case(python, words, where, arguments.every or every))
-        print(row(documents[-1]), f"{documents[-1]['wall_s']:.0f} s", flush=True)
+    kept = read_kept(arguments.keep)
+    cases = [(words, where, arguments.every or every) for words, where, every in CASES]
+    for words, where, every in sorted(cases, key=lambda case: case[2] == 1):
+        key = json.dumps([words, where, every])
+        if key not in kept:
+            kept[key] = run_case(python, words, where, every)
+            print(row(kept[key]), f"{kept[key]['wall_s']:.0f} s", flush=True)
+        if arguments.keep is not None:
+            arguments.keep.write_text(json.dumps(kept), encoding="utf-8")
+        documents = [kept[each] for each in map(json.dumps, map(list, cases)) if each in kept]
         PAGE.write_text(page(documents, torch_version(python)), encoding="utf-8")
     print(f"Wrote {PAGE.relative_to(ROOT)}")
     is_wrong = any(

@@ -142,7 +142,7 @@ def test_views_with_one_version_counter_are_refused_once_changed(shards: dict[st
 def test_gradients_of_earlier_steps_that_collectives_change_are_put_back(
     sweep: Sweep, wrapper: str
 ) -> None:
-    check_all_recovered(sweep(wrapper, "2", "gpt2 accumulated", "2", "60", "backward"), 3)
+    check_all_recovered(sweep(wrapper, "2", "gpt2 accumulated", "2", "40", "backward"), 3)
 
 
 @pytest.mark.parametrize(
