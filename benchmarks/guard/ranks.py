@@ -159,7 +159,14 @@ def total(documents: list[dict[str, Any]]) -> str:
     first = [document["ranks"][0] for document in documents]
     num_errors = sum(sum(rank["results"].values()) for rank in first)
     equal = sum(min(count(rank, "equal") for rank in each["ranks"]) for each in documents)
-    return f"Of {num_errors:,} errors, {equal:,} ended equal on every rank."
+    run = {json.dumps([each["words"][:4], each["where"]]) for each in documents}
+    others = [case for case in CASES if json.dumps(case[:2]) not in run]
+    names = [
+        f"{WRAPPERS[words[0]]} on {words[1]}, {MODELS[words[2]]} ({PLACES[where]})"
+        for words, where, _ in others
+    ]
+    missing = f" Not run: {'; '.join(names)}." if names else ""
+    return f"Of {num_errors:,} errors, {equal:,} ended equal on every rank.{missing}"
 
 
 def read_kept(path: Path | None) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Again(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
                 return self._give(call, self._recording)
             if func.namespace == "c10d":
                 self._recording.note_other()
-            self._recording.note_written(call.written)
+            self._recording.note_written(call.changed)
         if call.rows:
             return self._run_rows(call)
         if call.written:

@@ -58,6 +58,17 @@ class Call:
         """Its arguments that are given by name."""
         return self._kwargs
 
+    @property
+    def changed(self) -> list[Any]:
+        """The tensors that it changes: a fused update changes gradients only by a loss scale."""
+        reads = self.is_fused and self._values.get("grad_scale") is None
+        return [
+            tensor
+            for name, value in self._values.items()
+            if self._is_written[name] and not (reads and name == "grads")
+            for tensor in tensors_in(value)
+        ]
+
     def run(self) -> Any:
         """Runs it."""
         return self.func(*self._args, **self._kwargs)

@@ -128,7 +128,7 @@ class SharedStep(TorchDispatchMode):  # type: ignore[misc]  # torch has no types
         if not func._schema.is_mutable:
             return func(*args, **kwargs)
         if self._recording.has_results:
-            self._recording.note_written(Call(func, args, kwargs).written)
+            self._recording.note_written(Call(func, args, kwargs).changed)
         if not func.__name__.startswith(_LISTS):
             return func(*args, **kwargs)
         # Within a mode or a subclass the counters of lists stand still. Those of single tensors
