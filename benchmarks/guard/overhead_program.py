@@ -1,30 +1,38 @@
 """Measures a step of GPT-2 124M with and without a guard; prints one JSON object.
 
-    python overhead_program.py SOURCE_OF_ULLAGE ROUNDS
+    python overhead_program.py SOURCE_OF_ULLAGE ROUNDS calls|steps
 
-Times are of the process's CPU, so that other programs of the machine count little. Each round has a
-step without a guard, one with it, and one without it again, in an order of its own; beside it, what
-the guard itself does for a step.
+With RANK and WORLD_SIZE the model is in DistributedDataParallel with NCCL. "calls": the calls of
+the model are guarded, as under `ullage exec --guard`; "steps": `ullage.guard`.
+
+Each round has steps without a guard, then steps with one, of two kinds: whole steps, and empty ones
+of the same model, parameters and optimizer whose forward, backward and update compute nothing. The
+difference of the empty ones is the guard's own work, among code and data that are not in the
+caches, as in a training. CPU times of the process, and for empty steps those of the clock, too.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import random
+import os
+import statistics
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, sys.argv[1])
 import ullage
 
 EXAMPLE = Path(sys.argv[1]).parent / "examples" / "gpt2" / "train.py"
-WAYS = ("off", "guarded", "off_again")
-REPEATS = 20
+WHOLE, EMPTY = 4, 12
 
 
 def load_example() -> Any:
@@ -36,59 +44,103 @@ def load_example() -> Any:
     return module
 
 
+class Touch(torch.autograd.Function):
+    """Uses all parameters, and computes nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: list[Any], *_: Any) -> Any:
+        ctx.gradients = gradients
+        return gradients[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Any) -> Any:
+        return (None, *ctx.gradients)
+
+
+class Bench:
+    """A model and its optimizer."""
+
+    def __init__(self) -> None:
+        example = load_example()
+        self.inner = example.GPT().to("cuda")
+        self.model: Any = self.inner
+        if dist.is_initialized():
+            self.model = DistributedDataParallel(self.inner)
+        self.optimizer = torch.optim.AdamW(self.inner.parameters(), lr=6e-4)
+        self.batch = example.make_batch(1, 1024)
+        self.parameters = list(self.inner.parameters())
+        self.gradients = [torch.zeros_like(each) for each in self.parameters]
+
+    def step(self) -> None:
+        """A step of the training, whole or empty."""
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = self.model(*self.batch)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    @contextmanager
+    def emptied(self) -> Iterator[None]:
+        """While forward, backward and the update compute nothing."""
+        kind, place = type(self.inner), sys.modules[torch.optim.Adam.__module__]
+        forward, update = kind.forward, place.adam
+        kind.forward = lambda *_: Touch.apply(self.gradients, *self.parameters)
+        place.adam = lambda *_, **__: None
+        try:
+            yield
+        finally:
+            kind.forward, place.adam = forward, update
+
+
+def times_of(run: Callable[[], object], count: int) -> tuple[float, float]:
+    """The CPU time and the time by the clock of the median call, in milliseconds."""
+    cpu, clock = [], []
+    for _ in range(count):
+        started, began = time.process_time(), time.perf_counter()
+        run()
+        cpu.append(1e3 * (time.process_time() - started))
+        clock.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(cpu), statistics.median(clock)
+
+
+def measure(bench: Bench, run: Callable[[], object], name: str) -> dict[str, float]:
+    """The times of whole and empty steps."""
+    run()
+    whole, _ = times_of(run, WHOLE)
+    with bench.emptied():
+        run()
+        empty, clock = times_of(run, EMPTY)
+    return {name: whole, f"{name} empty": empty, f"{name} clock": clock}
+
+
+def measure_round(bench: Bench, kind: str) -> dict[str, float]:
+    """Steps without a guard, with one, and without one again."""
+    off = measure(bench, bench.step, "off")
+    if kind == "calls":
+        with ullage.guard_model(bench.model, bench.optimizer):
+            guarded = measure(bench, bench.step, "guarded")
+    else:
+        with ullage.guard(bench.model, bench.optimizer) as guard:
+            guarded = measure(bench, lambda: guard.step(bench.step), "guarded")
+    return {**off, **guarded, **measure(bench, bench.step, "off again")}
+
+
 def main() -> None:
     """Measures, and prints."""
-    rounds = int(sys.argv[2])
-    example = load_example()
-    model = example.GPT().to("cuda")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4)
-    batch = example.make_batch(1, 1024)
-
-    def step(ids: Any, targets: Any) -> Any:
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = model(ids, targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    def time_ms(guard: Any, way: str) -> float:
-        optimizers = guard._guarded if way == "guarded" else ()
-        for each in optimizers:
-            each.attach()
-        started = time.process_time()
-        guard.step(step, *batch) if optimizers else step(*batch)
-        ended = time.process_time()
-        for each in optimizers:
-            each.detach()
-        return 1e3 * (ended - started)
-
-    def own_ms(guard: Any) -> float:
-        started = time.process_time()
-        for _ in range(REPEATS):
-            guard.step(int)
-        before = time.process_time() - started
-        # The optimizer's step finds a gradient of every parameter.
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros(1, device="cuda").expand(parameter.shape)
-        started = time.process_time()
-        for _ in range(REPEATS):
-            guard._guarded[0]._take()
-        within = time.process_time() - started
-        optimizer.zero_grad()
-        return 1e3 * (before + within) / REPEATS
-
-    order = random.Random(1)
-    results: list[dict[str, float]] = []
-    with ullage.guard(model, optimizer) as guard:
-        guard.step(step, *batch)
-        for each in guard._guarded:
-            each.detach()
-        for _ in range(rounds):
-            ways = order.sample(WAYS, len(WAYS))
-            times = {way: time_ms(guard, way) for way in ways}
-            results.append({**times, "own": own_ms(guard)})
-    print(json.dumps({"rounds": results, "parameters": len(list(model.parameters()))}))
+    rounds, kind = int(sys.argv[2]), sys.argv[3]
+    rank = int(os.environ.get("RANK", "0"))
+    if "RANK" in os.environ:
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+    bench = Bench()
+    for _ in range(3):
+        bench.step()
+    results = [measure_round(bench, kind) for _ in range(rounds)]
+    if rank == 0:
+        print(json.dumps({"rounds": results, "parameters": len(bench.parameters)}))
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -377,7 +377,7 @@ def test_on_the_phantom_the_users_lines_say_what_happened(
     first, *_, last = guarded["said"]
     assert first.startswith("ullage: guard: 3 rungs: 0. the program as it is; 1. checkpoint (3")
     assert first.endswith("none of them is proved to fit; `ullage fit` makes plans that are")
-    assert last == f"ullage: guard: {LONG_STEPS // 3} recoveries in {LONG_STEPS} steps"
+    assert last == f"ullage: guard: recoveries: {LONG_STEPS // 3} in {LONG_STEPS} steps"
     lines = [line for line in guarded["said"] if "out of memory" in line]
     assert len(lines) == LONG_STEPS // 3
     assert all(

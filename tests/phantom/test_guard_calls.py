@@ -69,7 +69,7 @@ def test_a_script_under_exec_leaves_the_same_after_errors(run: Run) -> None:
     assert "not what the script does in between" in lines[1]
     count = document["results"]["guarded"]["equal"] + document["results"]["script"].get("equal", 0)
     assert sum("out of memory" in line for line in lines) == count
-    assert lines[-1].startswith(f"ullage: guard: {count} recoveries in ")
+    assert lines[-1].startswith(f"ullage: guard: recoveries: {count} in ")
 
 
 def test_a_training_with_a_callback_leaves_the_same_after_errors(run: Run) -> None:
@@ -204,7 +204,7 @@ def test_ranks_go_to_one_rung_and_back_up_when_all_are_calm(answers: dict[str, A
 def test_a_decorated_function_is_a_step(answers: dict[str, Any]) -> None:
     doc, loss, num_losses, is_open, is_closed, last = answers["a_decorated_step"]
     assert (doc, loss, num_losses, is_open, is_closed) == ("A step.", 0.0, 1, True, True)
-    assert last == "ullage: guard: 1 recoveries in 1 steps"
+    assert last == "ullage: guard: recoveries: 1 in 1 steps"
 
 
 @pytest.mark.phantom

@@ -53,7 +53,7 @@ def test_the_guard_says_how_many_rungs_there_are_and_up_to_what_each_is_proved(
     assert second == f"{start}rung 1 is proved up to length 1024 {proof}"
     assert third == f"{start}rung 2 is proved for no length"
     assert recovery.endswith("ran the step again on rung 1 (checkpoint (2 modules))")
-    assert end == f"{start}1 recoveries in 1 steps"
+    assert end == f"{start}recoveries: 1 in 1 steps"
     assert answers["rung"] == 1
     plan, foreign, missing = answers["refused"]
     assert 'it is one plan, not a ladder; pass it in a list: plans=["plan.json"]' in plan

@@ -42,7 +42,7 @@ def test_a_batch_that_fits_on_no_plan_is_split(
         f"on rung {rung} (checkpoint (3 modules), the batch in {parts} parts): "
         "the same up to rounding"
     )
-    assert last.endswith("1 recoveries in 3 steps, 2 of them with the batch in parts")
+    assert last.endswith("recoveries: 1 in 3 steps, 2 of them with the batch in parts")
 
 
 def test_a_part_that_counts_for_nothing_goes_with_a_neighbour(answers: dict[str, Any]) -> None:

@@ -147,7 +147,7 @@ class Guard:
         self._ladder.close()
         if self._adaptation is not None:
             self._adaptation.close()
-        say(f"{self.num_recoveries} recoveries in {self.num_steps} steps{self._parts.text}")
+        say(f"recoveries: {self.num_recoveries} in {self.num_steps} steps{self._parts.text}")
 
     def step(self, fn: Callable[..., Result], /, *batch: Any, **keywords: Any) -> Result:
         """Runs a training step, and again under a leaner plan where it runs out of memory.

@@ -145,7 +145,7 @@ class CallGuard:
     def say_count(self) -> None:
         """Says how many recoveries there were, if a model was guarded."""
         if self._has_models:
-            say(f"{self._who}{self.num_recoveries} recoveries in {self.num_steps} steps")
+            say(f"{self._who}recoveries: {self.num_recoveries} in {self.num_steps} steps")
 
     def add_optimizer(self, optimizer: Any) -> None:
         """Guards the steps of an optimizer, and the models that have its parameters."""
