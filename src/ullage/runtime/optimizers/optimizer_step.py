@@ -123,12 +123,7 @@ class GuardedOptimizer:
             self._optimizer.step = self._had
 
     def _step(self, inner: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
-        if self.is_once and self.has_run:
-            raise GuardError(
-                f"the function has called {name_of(self._optimizer)}.step() for a part of the "
-                "batch; call it once, after the last part. The weights have had the gradients "
-                "of a part: go back to the last checkpoint"
-            )
+        self._refuse_a_second()
         self._before_step()
         before = self._take()
         closure = None
@@ -164,6 +159,14 @@ class GuardedOptimizer:
         self.has_run = True
         self._on_recovery(failure)
         return closure.result if closure else None
+
+    def _refuse_a_second(self) -> None:
+        if self.is_once and self.has_run:
+            raise GuardError(
+                f"the function has called {name_of(self._optimizer)}.step() for a part of the "
+                "batch; call it once, after the last part. The weights have had the gradients "
+                "of a part: go back to the last checkpoint"
+            )
 
     def _complete(self, failure: Failure, before: Before, finished: Finished | None) -> None:
         """Does the rest of a step, or raises what says why it is not done."""
