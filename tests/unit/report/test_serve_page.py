@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.unit.serve.test_curve import RUNS
 from ullage.report.document.serve import serve_document
 from ullage.report.page.line_plot import Axis, Line, Mark, draw_lines
 from ullage.report.page.serve import render_serve_page
-from ullage.report.text.serve import render_serve
+from ullage.report.text.serve import knee_line, render_serve
 from ullage.serve.curve import make_curve
 from ullage.serve.measures import measure
 from ullage.serve.report import ServeReport
@@ -57,6 +58,13 @@ def test_the_text_has_the_knee(report: ServeReport) -> None:
     text = render_serve(report, 100)
     assert "Knee at 4 times the load" in text and "most within the objective at 8" in text
     assert "knee 4" in text and "at all loads" in text
+
+
+def test_a_knee_at_the_highest_load_may_lie_beyond(report: ServeReport) -> None:
+    assert report.curve is not None
+    points = report.curve.points
+    shorter = replace(report.curve, points=points[: points.index(report.curve.knee) + 1])
+    assert knee_line(shorter).startswith("Knee at 4 times the load or beyond: ")
 
 
 def test_points_are_where_their_values_are() -> None:

@@ -156,9 +156,10 @@ def _load(report: ServeReport) -> RenderableType:
 
 def knee_line(curve: Curve) -> str:
     """Where the knee is, and where most requests are within the objective."""
+    is_last = len(curve.points) > 1 and curve.knee is curve.points[-1]
     line = (
-        f"Knee at {curve.knee.load:g} times the load: {_rate(curve.knee.measures.requests_per_s)} "
-        "requests/s"
+        f"Knee at {curve.knee.load:g} times the load{' or beyond' if is_last else ''}: "
+        f"{_rate(curve.knee.measures.requests_per_s)} requests/s"
     )
     if curve.best is not None:
         good = _rate(curve.best.measures.good_requests_per_s)
