@@ -37,7 +37,19 @@ class ServeOptions:
     quiet: bool
 
 
-@click.command("serve", context_settings={"allow_interspersed_args": False})
+@click.command(
+    "serve",
+    context_settings={"allow_interspersed_args": False},
+    cls=flags.in_sections(
+        {
+            "Most used": ("gpu", "traffic", "slo", "python", "html"),
+            "Replay": ("loads", "host_time"),
+            "Search": ("search", "target", "allow"),
+            "Forecast": ("forecast", "cache"),
+            "Output": ("output", "as_json", "force", "quiet"),
+        }
+    ),
+)
 @flags.program
 @click.option(
     "--gpu",
@@ -84,6 +96,7 @@ def serve_command(options: ServeOptions) -> int:
     \b
     ullage serve --gpu h100-80gb --traffic trace.csv -- vllm serve llama-3.1-8b
     ullage serve --traffic azure-conv:duration=1h --slo ttft=1s -- vllm serve MODEL
+    ullage serve --traffic FILE -- transformers serve MODEL --continuous-batching
     ullage serve --search --gpu l4,l40s --traffic FILE --slo ttft=1s -- vllm serve MODEL
     ullage serve --forecast --gpu l40s --traffic FILE -- vllm serve MODEL
 
