@@ -66,6 +66,10 @@ def test_accumulated_gradients_and_a_fused_optimizer_are_finished(run: Run) -> N
     check_sweep(run("sweep.py", "llama accumulated", "2", "9"), 9)
 
 
+def test_a_tensor_in_the_memory_of_a_lost_value_is_not_lost(run: Run) -> None:
+    assert run("lost.py") == {"value": True, "view": True, "another": False}
+
+
 def test_the_loss_scale_and_its_division_are_not_done_twice(run: Run) -> None:
     check_sweep(run("sweep.py", "vit accumulated", "1", "9"), 9)
 

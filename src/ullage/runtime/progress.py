@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from weakref import ref
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ullage.errors import GuardError
 from ullage.runtime.call import Key, memory_key
@@ -49,7 +50,9 @@ class Progress:
     def __init__(self) -> None:
         self._entries: dict[Key, list[Entry]] = {}
         self._is_shared: set[Key] = set()
-        self._lost: set[Key] = set()
+        # With what tells whether the memory is still that value's: where it was freed, the next
+        # tensor that has its address is another.
+        self._lost: dict[Key, StorageWeakRef | None] = {}
         self._absent: set[Key] = set()
         self.has_gone_on = False
         self.is_unscaled: bool | None = None
@@ -137,7 +140,7 @@ class Progress:
                 "cannot be run again"
             )
         entry = self.find(tensor)
-        return key in self._lost or (entry is not None and entry.executed > entry.met)
+        return self._is_noted(key) or (entry is not None and entry.executed > entry.met)
 
     def are_lost(self, tensors: Iterable[Any]) -> bool:
         """Whether one of some values is lost; all of them are looked at."""
@@ -145,10 +148,19 @@ class Progress:
 
     def mark(self, tensor: Any, *, is_lost: bool) -> None:
         """Notes whether the value of a tensor is lost."""
-        if is_lost:
-            self._lost.add(memory_key(tensor))
-        else:
-            self._lost.discard(memory_key(tensor))
+        key = memory_key(tensor)
+        if not is_lost:
+            self._lost.pop(key, None)
+            return
+        is_strided = tensor.layout is torch.strided
+        self._lost[key] = StorageWeakRef(part_of(tensor).untyped_storage()) if is_strided else None
+
+    def _is_noted(self, key: Key) -> bool:
+        """Whether the value in some memory was noted as lost, and is still there."""
+        reference = self._lost.get(key)
+        if reference is not None and reference.expired():
+            del self._lost[key]
+        return key in self._lost
 
     def check(self, results: Iterable[Any] = ()) -> None:
         """Raises GuardError if the second run did other things than the first, or one of the
@@ -157,7 +169,7 @@ class Progress:
         entries = [entry for entry in self._all() if entry.tensor is not None]
         if any(entry.executed > entry.met for entry in entries):
             raise GuardError("the second run of the step left out what the first had done")
-        if any(memory_key(tensor) in self._lost for tensor in results):
+        if any(self._is_noted(memory_key(tensor)) for tensor in results):
             refuse_lost()
 
 
