@@ -72,7 +72,8 @@ def test_what_does_not_go_with_a_server_is_refused(
 @pytest.mark.parametrize(
     ("before", "after", "number", "message"),
     [
-        ("vllm serve", "sglang serve", 2, "expected a server's command"),
+        ("vllm serve", "sglang serve", 2, "SGLang is not served here"),
+        ("vllm serve", "tgi serve", 2, "expected a server's command"),
         ("tpot=50ms", "speed=1s", 4, "expected each of ttft"),
         ("duration=1m", "length=3", 3, "expected KEY=VALUE"),
         ('"95%"', '"all"', 5, "expected per cent"),

@@ -134,7 +134,7 @@ def test_a_title_is_no_place_for_the_parts_of_the_page() -> None:
 
 def test_every_script_is_used_and_none_ends_the_element() -> None:
     assets = files("ullage.report") / "assets"
-    pages = {"page.html", "style.css", "estimate.css"}
+    pages = {"page.html", "style.css", "estimate.css", "serve.css"}
     assert {one.name for one in assets.iterdir()} == {*_SCRIPTS, *pages}
     for name in _SCRIPTS:
         assert "</script" not in (assets / name).read_text(encoding="utf-8")

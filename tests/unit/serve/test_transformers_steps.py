@@ -136,6 +136,11 @@ def test_every_request_gets_its_tokens_in_order() -> None:
     assert outcome.duration_s >= outcome.device_s
 
 
+def test_a_user_thinks_before_the_next_request() -> None:
+    outcome, _ = run("closed:users=1,requests=3,prompt=10,output=5,think=2")
+    assert outcome.arrival_s[1:] - outcome.end_s[:-1] == pytest.approx([2, 2])
+
+
 def test_a_request_alone_takes_a_step_for_each_token() -> None:
     outcome, steps = run("closed:users=1,requests=1,prompt=10,output=5")
     assert outcome.num_steps == 5

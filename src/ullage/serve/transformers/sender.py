@@ -20,7 +20,7 @@ from ullage.serve.transformers.timed_steps import StepsByTime
 from ullage.serve.vllm.executor import Clock
 from ullage.serve.vllm.step_times import StepTimes
 
-__all__ = ["send_loads"]
+__all__ = ["send", "send_loads"]
 
 _MOST_LEVELS: Final = 4096
 _PROGRESS_STEPS: Final = 20_000
@@ -157,6 +157,16 @@ class _Sender:
         }
 
 
+def send(
+    engine: Engine, traffic: Traffic, steps: StepsByTime, on_progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Sends the traffic; the outcome is a JSON document (see _Sender.document)."""
+    engine.use_times(steps)
+    run = _Sender(engine, traffic, steps)
+    run.run(on_progress)
+    return run.document()
+
+
 def send_loads(
     engine: Engine,
     task: Task,
@@ -165,7 +175,7 @@ def send_loads(
     on_progress: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """Sends the traffic of a task at each of its loads, each time to an engine without requests and
-    with an empty cache; an outcome for each load (see _Sender.document).
+    with an empty cache; an outcome for each load.
     """
     stream = engine.processor.inputs_and_outputs.compute_stream
     outcomes = []
@@ -173,8 +183,5 @@ def send_loads(
         if len(task.loads) > 1:
             on_progress(f"load {load:g}")
         steps = StepsByTime(Clock(), times, reads, stream)
-        engine.use_times(steps)
-        run = _Sender(engine, task.traffic.at_load(load), steps)
-        run.run(on_progress)
-        outcomes.append(run.document())
+        outcomes.append(send(engine, task.traffic.at_load(load), steps, on_progress))
     return outcomes
