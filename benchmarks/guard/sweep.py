@@ -52,6 +52,9 @@ def kept_at(name: str, step: int, every: int) -> Path:
     return KEPT / f"{name.replace(' ', '-')}-{step}-{every}.json"
 
 
+_SEVERAL_RUNS = "The rows are of several runs, some before later changes of the guard."
+
+
 def run_case(python: Path, name: str, step: int, every: int) -> dict[str, Any]:
     """What the program prints for a case, or has printed; it is kept."""
     kept = kept_at(name, step, every)
@@ -84,7 +87,7 @@ def row(document: dict[str, Any]) -> str:
     )
 
 
-def page(documents: list[dict[str, Any]], every: int | None, torch: str) -> str:
+def page(documents: list[dict[str, Any]], every: int | None, torch: str, *, is_kept: bool) -> str:
     """The page."""
     refusals = sorted(
         {
@@ -98,7 +101,7 @@ def page(documents: list[dict[str, Any]], every: int | None, torch: str) -> str:
     missing = [f"{name} {step}" for name in WHAT for step in (1, 2) if (name, step) not in done]
     errors = sum(sum(document["results"].values()) for document in documents)
     equal = sum(count(document, "equal") for document in documents)
-    command = "benchmarks.guard.sweep --python ENV/bin/python" + " --kept" * bool(missing)
+    command = "benchmarks.guard.sweep --python ENV/bin/python" + " --kept" * is_kept
     sampled = ", ".join(
         f"of {WHAT[name]} every {number}-th"
         for name, number in EVERY.items()
@@ -124,6 +127,10 @@ def page(documents: list[dict[str, Any]], every: int | None, torch: str) -> str:
             "|---|---|---|---|---|---|---|",
             *map(row, documents),
             "",
+            *(
+                ["The rows are of several runs, some before later changes of the guard.", ""]
+                * is_kept
+            ),
             *([f"Not run this time: {', '.join(missing)}.", ""] if missing else []),
             *([] if not refusals else ["Refused, with the sentence that the user gets:", ""]),
             *(f"- {what}: *{sentence}*" for what, sentence in refusals),
@@ -160,7 +167,8 @@ def main() -> int:
         cases = [case for case in cases if kept_at(*case).exists()]
     with ThreadPoolExecutor(options.workers) as pool:
         documents = list(pool.map(lambda case: run_case(python, *case), cases))
-    PAGE.write_text(page(documents, every, torch_version(python)), encoding="utf-8")
+    text = page(documents, every, torch_version(python), is_kept=options.kept)
+    PAGE.write_text(text, encoding="utf-8")
     print(f"Wrote {PAGE.relative_to(ROOT)}")
     return int(any("differs" in result for each in documents for result in each["results"]))
 
