@@ -45,14 +45,12 @@ WHAT = {
     "unet": "diffusion UNet: attention, group norm, timesteps drawn in the step, AdamW",
     "moe": "mixture: four experts and a router with a loss, AdamW, lists of tensors",
 }
+_SEVERAL_RUNS = "The rows are of several runs, some before later changes of the guard."
 
 
 def kept_at(name: str, step: int, every: int) -> Path:
     """Where what a case has printed is kept."""
     return KEPT / f"{name.replace(' ', '-')}-{step}-{every}.json"
-
-
-_SEVERAL_RUNS = "The rows are of several runs, some before later changes of the guard."
 
 
 def run_case(python: Path, name: str, step: int, every: int) -> dict[str, Any]:
