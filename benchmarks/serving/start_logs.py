@@ -77,7 +77,9 @@ def start(name: str, python: str) -> None:
 
 def keep(name: str, text: str) -> None:
     """Writes the lines that are read."""
-    lines = [line[:1200] for line in text.splitlines() if _KEPT.search(line)]
+    # Of tracebacks and compilers nothing is kept: they name folders of the machine.
+    kept = [line for line in text.splitlines() if _KEPT.search(line)]
+    lines = [line[:1200] for line in kept if not line.startswith("[rank")]
     LOGS.mkdir(parents=True, exist_ok=True)
     (LOGS / f"{name}.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
