@@ -120,12 +120,18 @@ class Engine:
         config, worker = self.config, self.executor.driver_worker.worker
         cache, limits = config.cache_config, config.scheduler_config
         free, total = torch.cuda.mem_get_info()
+        weights_bytes = int(worker.model_runner.model_memory_usage)
+        held_bytes = _held_bytes(worker.model_runner.kv_caches)
+        # With --kv-cache-memory-bytes vLLM measures neither.
+        size = getattr(worker, "available_kv_cache_memory_bytes", held_bytes)
+        beside_bytes = torch.cuda.max_memory_allocated() - weights_bytes - held_bytes
+        peak_bytes = getattr(worker, "peak_activation_memory", max(0, beside_bytes))
         return {
             "name": "vllm",
             "version": vllm.__version__,
-            "weights_bytes": int(worker.model_runner.model_memory_usage),
-            "peak_activation_bytes": int(worker.peak_activation_memory),
-            "kv_cache_bytes": int(worker.available_kv_cache_memory_bytes),
+            "weights_bytes": weights_bytes,
+            "peak_activation_bytes": int(peak_bytes),
+            "kv_cache_bytes": int(size),
             "num_blocks": int(cache.num_gpu_blocks),
             "block_tokens": int(cache.block_size),
             "kv_cache_tokens": int(cache.kv_cache_size_tokens),
@@ -141,7 +147,7 @@ class Engine:
             "has_graphs": not config.model_config.enforce_eager,
             "tensor_parallel": int(config.parallel_config.tensor_parallel_size),
             "ignored": list(self.ignored),
-            "block_bytes": _held_bytes(worker.model_runner.kv_caches) // int(cache.num_gpu_blocks),
+            "block_bytes": held_bytes // int(cache.num_gpu_blocks),
         }
 
 
