@@ -36,14 +36,16 @@ class RealCache:
 
 
 def real_cache(engine: Engine) -> RealCache | None:
-    """The interval of an engine's cache; None: it has not as many blocks as its bytes hold, because
-    their number was set (--num-gpu-blocks-override).
+    """The interval of an engine's cache; None: its bytes were named (--kv-cache-memory-bytes), or
+    it has not as many blocks as they hold, because their number was (--num-gpu-blocks-override).
 
     Counts: the code of kernels; with several GPUs buffers between them.
     Ignores: what another start may count differently, such as one with a compile cache.
     Error: docs/results/serve-starts.md.
     """
-    if not engine.block_bytes or engine.kv_cache_bytes // engine.block_bytes != engine.num_blocks:
+    if engine.is_cache_given or not engine.block_bytes:
+        return None
+    if engine.kv_cache_bytes // engine.block_bytes != engine.num_blocks:
         return None
     missing = [*LOADED_KERNELS]
     if engine.tensor_parallel > 1:

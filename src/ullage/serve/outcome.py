@@ -39,6 +39,7 @@ class Engine:
         tensor_parallel: the GPUs that share a layer.
         ignored: words of its command line that are of its HTTP server.
         block_bytes: of a block in all layers; 0: not known.
+        is_cache_given: whether the bytes of the cache were named, and not measured.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Engine:
     tensor_parallel: int
     ignored: tuple[str, ...]
     block_bytes: int = 0
+    is_cache_given: bool = False
 
 
 @dataclass(frozen=True, slots=True)

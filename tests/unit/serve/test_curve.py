@@ -125,6 +125,7 @@ def test_a_real_gpu_has_less_for_the_cache_by_the_code_of_kernels() -> None:
     )
     assert cache.tokens == 16 * (cache.bytes // (1 << 20))
     assert real_cache(replace(engine, num_blocks=100)) is None, "their number was set"
+    assert real_cache(replace(engine, is_cache_given=True)) is None, "their bytes were"
 
 
 def test_the_figures_by_load_are_json() -> None:

@@ -148,6 +148,7 @@ class Engine:
             "tensor_parallel": int(config.parallel_config.tensor_parallel_size),
             "ignored": list(self.ignored),
             "block_bytes": held_bytes // int(cache.num_gpu_blocks),
+            "is_cache_given": bool(cache.kv_cache_memory_bytes),
         }
 
 
