@@ -23,8 +23,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "results" / "guard-sweep.md"
 PROGRAM = ROOT / "tests" / "programs" / "guard" / "sweep.py"
 KEPT = ROOT / "build" / "guard-sweep"
-# Of the longest steps every so-many-th allocation, where nothing else is asked for.
-EVERY = {"moe": 12, "lora accumulated": 12}
 WHAT = {
     "cnn": "CNN with batch norm, SGD with momentum and weight decay, lists of tensors",
     "cnn for loop": "the CNN, SGD in a loop over parameters",
@@ -100,12 +98,7 @@ def page(documents: list[dict[str, Any]], every: int | None, torch: str, *, is_k
     errors = sum(sum(document["results"].values()) for document in documents)
     equal = sum(count(document, "equal") for document in documents)
     command = "benchmarks.guard.sweep --python ENV/bin/python" + " --kept" * is_kept
-    sampled = ", ".join(
-        f"of {WHAT[name]} every {number}-th"
-        for name, number in EVERY.items()
-        if every is None and any(name == case for case, _ in done)
-    )
-    which = f" ({sampled or f'every {every}-th'})" if sampled or every else ""
+    which = f" (every {every}-th)" if every else ""
     return "\n".join(
         [
             "# A guarded step with an error at every allocation",
@@ -158,9 +151,9 @@ def main() -> int:
         shutil.rmtree(KEPT, ignore_errors=True)
     if options.only:
         for step in (1, 2):
-            run_case(python, options.only, step, every or EVERY.get(options.only, 1))
+            run_case(python, options.only, step, every or 1)
         return 0
-    cases = [(name, step, every or EVERY.get(name, 1)) for name in WHAT for step in (1, 2)]
+    cases = [(name, step, every or 1) for name in WHAT for step in (1, 2)]
     if options.kept:
         cases = [case for case in cases if kept_at(*case).exists()]
     with ThreadPoolExecutor(options.workers) as pool:
