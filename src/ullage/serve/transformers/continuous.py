@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ullage.gpus import Gpu
+from ullage.serve.prompts import make_tokens
 from ullage.serve.transformers.read_times import ReadTimes
 from ullage.serve.transformers.timed_steps import StepsByTime, Theirs
 from ullage.serve.vllm.executor import Clock, seconds_between
 from ullage.serve.vllm.step_times import StepTimes, step_sizes
 
-__all__ = ["FIRST_TOKEN", "Engine", "measure_steps"]
+__all__ = ["Engine", "measure_steps"]
 
-FIRST_TOKEN: Final = 100
 _LONGEST: Final = 4096  # of a prompt that is measured
 # The options of `transformers serve` that say how the cache and the steps are.
 _OPTIONS: Final = {
@@ -150,9 +150,7 @@ class Engine:
     def prompt_of(self, number: int, tokens: int) -> list[int]:
         """A prompt like that of no other number, from its fourth token on."""
         vocab = int(self.model.config.get_text_config().vocab_size)
-        base = min(10_000, vocab - FIRST_TOKEN)
-        digits = [FIRST_TOKEN + number // base**power % base for power in range(4)]
-        return (digits + [FIRST_TOKEN] * (tokens - len(digits)))[:tokens]
+        return make_tokens(number, tokens, vocab)
 
     def describe(self) -> dict[str, Any]:
         """The engine as it started, by its own figures (ullage.serve.outcome.Engine)."""

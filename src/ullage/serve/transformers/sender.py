@@ -8,13 +8,14 @@ it has nothing to do, the clock goes on to the next arrival.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from typing import Any, Final
 
+from ullage.serve.arrivals import Arrivals
+from ullage.serve.prompts import make_prompt
 from ullage.serve.task import Task
 from ullage.serve.traffic import Traffic
-from ullage.serve.transformers.continuous import FIRST_TOKEN, Engine
+from ullage.serve.transformers.continuous import Engine
 from ullage.serve.transformers.read_times import ReadTimes
 from ullage.serve.transformers.timed_steps import StepsByTime
 from ullage.serve.vllm.executor import Clock
@@ -31,11 +32,7 @@ class _Sender:
 
     def __init__(self, engine: Engine, traffic: Traffic, steps: StepsByTime) -> None:
         self.engine, self.traffic, self.steps, self.clock = engine, traffic, steps, steps.clock
-        self.is_closed = traffic.num_users is not None
-        self.next = 0
-        # When each user of a closed loop sends its next request: a heap.
-        self.free_s = [0.0] * (traffic.num_users or 0)
-        self.arrival_s = traffic.arrival_s.tolist()
+        self.arrivals = Arrivals(traffic)
         self.end_s: list[float | None] = [None] * len(traffic)
         self.usage: list[float | None] = [None] * len(traffic)
         self.failures: dict[int, str] = {}
@@ -45,49 +42,20 @@ class _Sender:
 
     def admit(self) -> None:
         """Adds the requests that have arrived."""
-        while self.next < len(self.traffic):
-            next_s = self.next_s
-            if next_s is None or next_s > self.clock.now_s:
-                return
-            if self.is_closed:
-                self.arrival_s[self.next] = heapq.heappop(self.free_s)
-            self._add(self.next)
-            self.next += 1
-
-    @property
-    def next_s(self) -> float | None:
-        """When the next request is sent; None: once a request before it has its answer."""
-        if not self.is_closed:
-            return float(self.arrival_s[self.next])
-        return self.free_s[0] if self.free_s else None
+        while (index := self.arrivals.take(self.clock.now_s)) is not None:
+            self._add(index)
 
     def _add(self, index: int) -> None:
         self.usage[index] = self.engine.usage_frac
         try:
             output = int(self.traffic.output_tokens[index])
-            self.engine.add(str(index), self.prompt(index), output)
+            prompt = make_prompt(self.traffic, index, self.engine.prompt_of)
+            self.engine.add(str(index), prompt, output)
         except ValueError as error:
             self.failures[index] = str(error)
-            self._free_user()
+            self.arrivals.free_user(self.clock.now_s)
             return
         self.open.add(index)
-
-    def _free_user(self) -> None:
-        """The user of a request has its answer."""
-        if self.is_closed:
-            heapq.heappush(self.free_s, self.clock.now_s + self.traffic.think_s)
-
-    def prompt(self, index: int) -> list[int]:
-        """The tokens of a prompt: equal blocks are equal, and all else is like no other prompt."""
-        traffic, tokens = self.traffic, int(self.traffic.prompt_tokens[index])
-        row: list[int] = []
-        for block in traffic.blocks_of(index).tolist():
-            row += self.engine.prompt_of(int(block), traffic.block_tokens)
-        rest = tokens - len(row)
-        if rest <= 0:
-            return row[:tokens]
-        # Another first token than any block has.
-        return [*row, FIRST_TOKEN - 1, *self.engine.prompt_of(index, rest)[: rest - 1]]
 
     def note(self, before_s: float) -> None:
         """Requests that have all their tokens, and the levels, at the time that it is now."""
@@ -96,7 +64,7 @@ class _Sender:
             if self.steps.tokens[str(index)] >= int(outputs[index]):
                 self.end_s[index] = now_s
                 self.open.discard(index)
-                self._free_user()
+                self.arrivals.free_user(self.clock.now_s)
         usage = self.engine.usage_frac
         self.area += (now_s - before_s) * usage
         self.peak_frac = max(self.peak_frac, usage)
@@ -118,9 +86,9 @@ class _Sender:
                 return
             self.note(before_s)
             if not is_busy:
-                if self.next >= len(self.traffic) or self.next_s is None:
+                if self.arrivals.is_over or self.arrivals.next_s is None:
                     return
-                self.clock.now_s = max(self.clock.now_s, self.next_s)
+                self.clock.now_s = max(self.clock.now_s, self.arrivals.next_s)
             if self.steps.num_steps - reported >= _PROGRESS_STEPS:
                 reported = self.steps.num_steps
                 on_progress(f"{self.clock.now_s:,.0f} s of traffic, {reported:,} steps")
@@ -131,7 +99,7 @@ class _Sender:
         rows = self.levels[:: 1 + len(self.levels) // _MOST_LEVELS]
         return {
             "requests": {
-                "arrival_s": self.arrival_s,
+                "arrival_s": self.arrivals.arrival_s,
                 "begin_s": [steps.begins_s.get(name) for name in names],
                 "first_token_s": [steps.first_s.get(name) for name in names],
                 "end_s": self.end_s,
@@ -141,7 +109,7 @@ class _Sender:
                 "usage_frac": self.usage,
             },
             "rejected": {str(index): why for index, why in self.failures.items()},
-            "num_sent": self.next,
+            "num_sent": self.arrivals.num_sent,
             "levels": {
                 name: [row[column] for row in rows]
                 for column, name in enumerate(("time_s", "running", "waiting", "usage_frac"))

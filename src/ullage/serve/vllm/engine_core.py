@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ullage.serve.attention_times import AttentionTimes
+from ullage.serve.prompts import make_tokens
 from ullage.serve.vllm.executor import Clock, Theirs, make_executor, seconds_between
 from ullage.serve.vllm.step_times import StepTimes, step_sizes
 
 __all__ = ["Engine", "measure_steps"]
 
-FIRST_TOKEN: Final = 100
-"""Every vocabulary has the numbers from here to its end, and few of them end a text."""
 _PROMPT_TOKENS: Final = 16
 _ENDLESS: Final = 64
 # Steps of each size that are measured; the median counts.
@@ -108,9 +107,7 @@ class Engine:
 
     def prompt_of(self, number: int, tokens: int) -> list[int]:
         """A prompt like that of no other number, from its fourth token on."""
-        base = min(10_000, self.config.model_config.get_vocab_size() - FIRST_TOKEN)
-        digits = [FIRST_TOKEN + number // base**power % base for power in range(4)]
-        return (digits + [FIRST_TOKEN] * (tokens - len(digits)))[:tokens]
+        return make_tokens(number, tokens, self.config.model_config.get_vocab_size())
 
     def describe(self) -> dict[str, Any]:
         """What the engine printed when it started, and where the memory went."""

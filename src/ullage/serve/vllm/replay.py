@@ -8,14 +8,15 @@ the engine has nothing to do, the clock goes on to the next arrival.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from typing import Any, Final
 
+from ullage.serve.arrivals import Arrivals
 from ullage.serve.attention_times import AttentionTimes
+from ullage.serve.prompts import make_prompt
 from ullage.serve.task import Task
 from ullage.serve.traffic import Traffic
-from ullage.serve.vllm.engine_core import FIRST_TOKEN, Engine
+from ullage.serve.vllm.engine_core import Engine
 from ullage.serve.vllm.executor import Clock, StepsByTime, Theirs
 from ullage.serve.vllm.step_times import StepTimes
 
@@ -61,11 +62,7 @@ class _Replay:
     def __init__(self, engine: Engine, traffic: Traffic, steps: StepsByTime) -> None:
         self.engine, self.traffic, self.steps, self.clock = engine, traffic, steps, steps.clock
         number = len(traffic)
-        self.is_closed = traffic.num_users is not None
-        self.next = 0
-        # When each user of a closed loop sends its next request: a heap.
-        self.free_s = [0.0] * (traffic.num_users or 0)
-        self.arrival_s = traffic.arrival_s.tolist()
+        self.arrivals = Arrivals(traffic)
         self.first_s: list[float | None] = [None] * number
         self.end_s: list[float | None] = [None] * number
         self.tokens = [0] * number
@@ -76,48 +73,18 @@ class _Replay:
 
     def admit(self) -> None:
         """Adds the requests that have arrived."""
-        while self.next < len(self.traffic):
-            arrival_s = self.next_s
-            if arrival_s is None or arrival_s > self.clock.now_s:
-                return
-            if self.is_closed:
-                self.arrival_s[self.next] = heapq.heappop(self.free_s)
-            self._add(self.next)
-            self.next += 1
-
-    @property
-    def next_s(self) -> float | None:
-        """When the next request is sent; None: once a request before it has its answer."""
-        if not self.is_closed:
-            return float(self.arrival_s[self.next])
-        return self.free_s[0] if self.free_s else None
-
-    def _free_user(self, now_s: float) -> None:
-        """The user of a request has its answer."""
-        if self.is_closed:
-            heapq.heappush(self.free_s, now_s + self.traffic.think_s)
+        while (index := self.arrivals.take(self.clock.now_s)) is not None:
+            self._add(index)
 
     def _add(self, index: int) -> None:
         output = int(self.traffic.output_tokens[index])
         self.usage[index] = self.engine.scheduler.kv_cache_manager.usage
         try:
-            self.engine.add(str(index), self.prompt(index), output)
+            prompt = make_prompt(self.traffic, index, self.engine.prompt_of)
+            self.engine.add(str(index), prompt, output)
         except ValueError as error:
             self.failures[index] = str(error)
-            self._free_user(self.clock.now_s)
-
-    def prompt(self, index: int) -> list[int]:
-        """The tokens of a prompt: equal blocks are equal, and all else is like no other prompt."""
-        traffic, tokens = self.traffic, int(self.traffic.prompt_tokens[index])
-        row: list[int] = []
-        for block in traffic.blocks_of(index).tolist():
-            row += self.engine.prompt_of(int(block), traffic.block_tokens)
-        rest = tokens - len(row)
-        if rest <= 0:
-            return row[:tokens]
-        # Another first token than any block has.
-        own = self.engine.prompt_of(index, rest)
-        return [*row, FIRST_TOKEN - 1, *own[: rest - 1]]
+            self.arrivals.free_user(self.clock.now_s)
 
     def take(self, outputs: list[Theirs]) -> None:
         """Notes tokens at the time that it is now."""
@@ -132,7 +99,7 @@ class _Replay:
                     self.first_s[index] = now_s
             if output.finish_reason is not None:
                 self.end_s[index] = now_s
-                self._free_user(now_s)
+                self.arrivals.free_user(now_s)
         scheduler = self.engine.scheduler
         waiting = len(scheduler.requests) - len(scheduler.running)
         usage = scheduler.kv_cache_manager.usage
@@ -140,13 +107,13 @@ class _Replay:
 
     def run(self, on_progress: Callable[[str], None]) -> None:
         """Until every request has its answer, or those that are left can never run."""
-        number, stalled, reported = len(self.traffic), 0, 0
+        stalled = reported = 0
         while True:
             self.admit()
             if not self.engine.has_work:
-                if self.next >= number:
+                if self.arrivals.is_over:
                     return
-                self.clock.now_s = max(self.clock.now_s, self.next_s or 0.0)
+                self.clock.now_s = max(self.clock.now_s, self.arrivals.next_s or 0.0)
                 continue
             before = self.steps.num_steps
             outputs = self.engine.step()
@@ -154,9 +121,9 @@ class _Replay:
             is_idle = self.steps.num_steps == before and not outputs
             stalled = stalled + 1 if is_idle and not self.engine.core.batch_queue else 0
             if stalled > _STALLED_TURNS:
-                if self.next >= number or self.next_s is None:
+                if self.arrivals.is_over or self.arrivals.next_s is None:
                     return
-                self.clock.now_s, stalled = max(self.clock.now_s, self.next_s), 0
+                self.clock.now_s, stalled = max(self.clock.now_s, self.arrivals.next_s), 0
             if self.steps.num_steps - reported >= _PROGRESS_STEPS:
                 reported = self.steps.num_steps
                 on_progress(f"{self.clock.now_s:,.0f} s of traffic, {reported:,} steps")
@@ -167,7 +134,7 @@ class _Replay:
         names = [str(index) for index in range(count)]
         return {
             "requests": {
-                "arrival_s": self.arrival_s,
+                "arrival_s": self.arrivals.arrival_s,
                 "begin_s": [steps.begins_s.get(name) for name in names],
                 "first_token_s": self.first_s,
                 "end_s": self.end_s,
@@ -177,7 +144,7 @@ class _Replay:
                 "usage_frac": self.usage,
             },
             "rejected": {str(index): why for index, why in self.failures.items()},
-            "num_sent": self.next,
+            "num_sent": self.arrivals.num_sent,
             "levels": {
                 name: [row[column] for row in rows]
                 for column, name in enumerate(("time_s", "running", "waiting", "usage_frac"))
