@@ -21,6 +21,7 @@ from ullage.trace.category import Category
 from ullage.units import format_bytes
 
 __all__ = [
+    "VERDICT_STYLES",
     "look_of_part",
     "print_serving",
     "render_serving",
@@ -43,7 +44,7 @@ _LOOKS: Final = {
     "left free": FREE_LOOK,
     "KV cache": CATEGORY_LOOKS[Category.KV_CACHE],
 }
-_STYLES: Final = {
+VERDICT_STYLES: Final = {
     Verdict.FITS: "bold green",
     Verdict.MAY_FIT: "bold yellow",
     Verdict.DOES_NOT_FIT: "bold red",
@@ -89,7 +90,7 @@ def _headline(serving_estimate: ServingEstimate) -> Text:
         return Text(
             f"each request of {serving_estimate.plan.context:,} tokens keeps {each}", style="bold"
         )
-    style = _STYLES[serving_estimate.verdict]
+    style = VERDICT_STYLES[serving_estimate.verdict]
     return Text.assemble(
         (serving_estimate.verdict.value, style),
         f" on {serving_estimate.plan.gpu.slug}: {serving_estimate.reason}",

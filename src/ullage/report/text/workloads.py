@@ -8,21 +8,16 @@ from typing import Final
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from ullage.estimate.serving.serving_plan import Verdict
 from ullage.estimate.workloads.answer import Place, WorkloadEstimate
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, Look
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.report.text.serving import VERDICT_STYLES
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
 __all__ = ["print_workload", "render_workload", "workload_line"]
 
 _BAR_WIDTH: Final = 20
-_STYLES: Final = {
-    Verdict.FITS: "bold green",
-    Verdict.MAY_FIT: "bold yellow",
-    Verdict.DOES_NOT_FIT: "bold red",
-}
 _LOOKS: Final = {
     "weights": CATEGORY_LOOKS[Category.PARAMETER],
     "cross-attention": CATEGORY_LOOKS[Category.KV_CACHE],
@@ -56,7 +51,7 @@ def _headline(estimate: WorkloadEstimate) -> Text:
     if verdict is None:
         return Text(f"needs {sizes}", style="bold")
     where = f" on {estimate.gpu}" if estimate.gpu else ""
-    return Text.assemble((verdict.value, _STYLES[verdict]), f"{where}: needs {sizes}")
+    return Text.assemble((verdict.value, VERDICT_STYLES[verdict]), f"{where}: needs {sizes}")
 
 
 def _parts(estimate: WorkloadEstimate, bar: str) -> Iterator[RenderableType]:
