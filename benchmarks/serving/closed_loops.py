@@ -3,10 +3,10 @@
 ullage run --clock virtual --values off --world-size 2 --rank 0 -- closed_loops.py TASK RESULT
 
 TASK is a JSON object: "arguments" (the words after `vllm serve`), "config", "gpu", "host" (seconds
-of the host for a step and for each request in it) and "loops": objects with "users", "requests",
-"prompt", "output", "stagger" and "think". RESULT gets the engine's figures, and for each loop the
-means, in seconds, of each user's first request and of all later ones; and the processor's seconds
-that the replay took here.
+of the host, as in HostTime) and "loops": objects with "traffic", a generator's text, and of a
+closed loop "users". RESULT gets the engine's figures, and for each loop means and percentiles in
+seconds, also of each user's first request and of all later ones; and the processor's seconds that
+the replay took here.
 """
 
 import gc
@@ -50,9 +50,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     for loop in task["loops"]:
-        keys = ("users", "requests", "prompt", "output", "stagger")
-        text = "closed:" + ",".join(f"{name}={loop[name]}" for name in keys)
-        traffic = load_traffic(text + (f",think={loop['think']}" if loop["think"] else ""))
+        traffic = load_traffic(loop["traffic"])
         order = Task((), "", "", traffic, "", host=HostTime(*task["host"]))
         begin_s = time.process_time()
         (document,) = replay_loads(engine, order, times, attention, print)
@@ -61,24 +59,30 @@ def main() -> None:
         outcome = read_outcome(
             {**document, **common, "step_times": times.document}, traffic
         )  # fmt: skip
-        rows.append({**loop, **means(outcome, loop["users"]), "processor_s": processor_s})
+        rows.append({**loop, **summary(outcome, loop.get("users", 0)), "processor_s": processor_s})
         print("closed loop:", rows[-1], file=sys.stderr, flush=True)
         result = {"engine": described, "step_times": times.document, "rows": rows}
         Path(sys.argv[2]).write_text(json.dumps(result, indent=1), encoding="utf-8")
 
 
-def means(outcome: Outcome, users: int) -> dict[str, float]:
-    """The means of a loop."""
-    return {
-        "first_ttft_s": float(np.nanmean(outcome.ttft_s[:users])),
-        "first_tpot_s": float(np.nanmean(outcome.tpot_s[:users])),
-        "ttft_s": float(np.nanmean(outcome.ttft_s[users:])),
-        "tpot_s": float(np.nanmean(outcome.tpot_s[users:])),
+def summary(outcome: Outcome, users: int) -> dict[str, float]:
+    """The figures of a loop; of a closed one also of the first and of later requests."""
+    figures = {
         "usage_peak_frac": outcome.usage_peak_frac,
         "num_preemptions": int(outcome.num_preemptions.sum()),
         "num_answered": int(outcome.is_answered.sum()),
         "num_steps": outcome.num_steps,
+        "duration_s": outcome.duration_s,
     }
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        column = getattr(outcome, name)
+        figures |= {name: float(np.nanmean(column))}
+        for percent in (50, 90):
+            figures[f"{name[:-2]}_p{percent}_s"] = float(np.nanpercentile(column, percent))
+        if users:
+            figures[f"first_{name}"] = float(np.nanmean(column[:users]))
+            figures[f"later_{name}"] = float(np.nanmean(column[users:]))
+    return figures
 
 
 if __name__ == "__main__":

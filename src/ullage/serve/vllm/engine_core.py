@@ -13,8 +13,14 @@ from typing import Any, Final
 
 from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.prompts import make_tokens
-from ullage.serve.vllm.executor import Clock, Theirs, make_executor, seconds_between
-from ullage.serve.vllm.step_times import StepTimes, step_sizes
+from ullage.serve.vllm.executor import (
+    Clock,
+    Theirs,
+    launches_between,
+    make_executor,
+    seconds_between,
+)
+from ullage.serve.vllm.step_times import Launches, StepTimes, step_sizes
 
 __all__ = ["Engine", "measure_steps"]
 
@@ -185,22 +191,25 @@ def _become_a_rank(arguments: Theirs) -> None:
 def measure_steps(engine: Engine, clock: Clock, attention: AttentionTimes) -> StepTimes:
     """Runs steps of many sizes on the phantom; what they take but for their attention."""
     limits, cache = engine.config.scheduler_config, engine.config.cache_config
-    decode, prefill = {}, {}
+    decode, prefill, decode_launches, prefill_launches = {}, {}, {}, {}
     _steady_s(engine, clock, 2)  # kernels are compiled, and tables are made
     for size in step_sizes(min(limits.max_num_seqs, cache.num_gpu_blocks // 4)):
-        seconds = _steady_s(engine, clock, size)
+        seconds, decode_launches[size] = _steady_s(engine, clock, size)
         decode[size] = max(0.0, seconds - attention.decode_s(size, _PROMPT_TOKENS + _NUM_STEPS))
     longest = engine.config.model_config.max_model_len - 2
     for size in step_sizes(min(limits.max_num_batched_tokens, longest)):
         if size < 2:
             continue
         # The first step of a size may compile kernels. The clock counts no keys in pages.
-        _, prefill[size] = (_prompt_s(engine, clock, size, turn) for turn in range(2))
-    return StepTimes.of(decode, prefill)
+        _prompt_s(engine, clock, size, 0)
+        prefill[size], prefill_launches[size] = _prompt_s(engine, clock, size, 1)
+    return StepTimes.of(decode, prefill, decode_launches, prefill_launches)
 
 
-def _steady_s(engine: Engine, clock: Clock, size: int) -> float:
-    """Seconds from one step to the next where so many requests get a token in each."""
+def _steady_s(engine: Engine, clock: Clock, size: int) -> tuple[float, Launches]:
+    """Seconds, and pieces of work, from one step to the next where so many requests get a token in
+    each.
+    """
     for number in range(size):
         prompt = engine.prompt_of(size * 1_000_003 + number, _PROMPT_TOKENS)
         engine.add(f"decode-{size}-{number}", prompt, _ENDLESS)
@@ -209,14 +218,19 @@ def _steady_s(engine: Engine, clock: Clock, size: int) -> float:
         if sum(bool(each.new_token_ids) for each in engine.step()) == size:
             ends.append(clock.mark())
     engine.abort()
-    return min(seconds_between(before, after) for before, after in itertools.pairwise(ends))
+    pairs = [*itertools.pairwise(ends)]
+    return (
+        min(seconds_between(before, after) for before, after in pairs),
+        min(launches_between(before, after) for before, after in pairs),
+    )
 
 
-def _prompt_s(engine: Engine, clock: Clock, tokens: int, turn: int) -> float:
-    """Seconds of a step with one prompt, from an idle device."""
+def _prompt_s(engine: Engine, clock: Clock, tokens: int, turn: int) -> tuple[float, Launches]:
+    """Seconds, and pieces of work, of a step with one prompt, from an idle device."""
     prompt = engine.prompt_of(tokens * 1_000_003 + turn, tokens)
     begin = clock.mark()
     engine.add(f"prompt-{tokens}-{turn}", prompt, 1)
     while engine.has_work:
         engine.step()
-    return seconds_between(begin, clock.mark())
+    end = clock.mark()
+    return seconds_between(begin, end), launches_between(begin, end)

@@ -13,13 +13,16 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.host_time import NO_HOST_TIME, HostTime
-from ullage.serve.vllm.step_times import StepTimes
+from ullage.serve.vllm.step_times import Launches, StepTimes
+from ullage.trace.work_log import EntryKind
 
-__all__ = ["Clock", "StepsByTime", "make_executor", "seconds_between"]
+__all__ = [
+    "Clock", "Mark", "StepsByTime", "launches_between", "make_executor", "seconds_between",
+]  # fmt: skip
 
 Theirs: TypeAlias = Any
 """An object of vLLM, which has no type here."""
@@ -43,24 +46,40 @@ class Clock:
         for name, clock in _real_clocks().items():
             setattr(time, name, clock)
 
-    def mark(self) -> Theirs:
-        """The moment when the phantom has done all that it was given: an event of CUDA, of which
-        two tell the seconds between them (seconds_between).
-        """
+    def mark(self) -> Mark:
+        """The moment when the phantom has done all that it was given."""
         import torch
+
+        from ullage.record.timing.work_log import end
 
         torch.cuda.synchronize()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         event.synchronize()
-        return event
+        return Mark(event, end())
 
 
-def seconds_between(first: Theirs, second: Theirs) -> float:
-    """By the phantom's clock, between two moments of Clock.mark; in whole microseconds, as the last
-    digits of sums hang on what came before.
+class Mark(NamedTuple):
+    """A moment: an event of CUDA, and the last row of the log of work."""
+
+    event: Theirs
+    row: int
+
+
+def seconds_between(first: Mark, second: Mark) -> float:
+    """By the phantom's clock; in whole microseconds, as the last digits of sums hang on what came
+    before.
     """
-    return round(float(first.elapsed_time(second)) / 1e3, 6)
+    return round(float(first.event.elapsed_time(second.event)) / 1e3, 6)
+
+
+def launches_between(first: Mark, second: Mark) -> Launches:
+    """The kernels, copies and graphs that the host gave the device."""
+    from ullage.record.timing.work_log import WorkLog
+
+    rows = WorkLog().rows_after(first.row)[: second.row - first.row]
+    kinds = [row[5] for row in rows if row[5] in (EntryKind.GIVEN, EntryKind.GRAPH)]
+    return Launches(len(kinds), kinds.index(EntryKind.GRAPH) if EntryKind.GRAPH in kinds else 0)
 
 
 class StepsByTime:
@@ -106,12 +125,16 @@ class StepsByTime:
         size = scheduled.total_num_scheduled_tokens
         seconds = attention_s + self.times.seconds(size, is_decode=not prompts)
         host_s = self.host.seconds(len(scheduled.num_scheduled_tokens))
-        self.clock.now_s += host_s
-        self.host_s += host_s
-        begin_s = max(self.clock.now_s, self.clock.device_free_s)
+        launches = self.times.launches(size, is_decode=not prompts)
+        launch_s = self.host.launch_s * launches.number
+        self.host_s += host_s + launch_s
+        lead_s = host_s + self.host.launch_s * launches.num_before_graph
+        begin_s = max(self.clock.now_s + lead_s, self.clock.device_free_s)
+        # The loop gives the device its work, and then looks after requests and tokens again.
+        self.clock.now_s += host_s + launch_s
         for new in scheduled.scheduled_new_reqs:
             self.begins_s.setdefault(new.req_id, begin_s)
-        self.clock.device_free_s = begin_s + seconds
+        self.clock.device_free_s = max(begin_s + seconds, self.clock.now_s)
         self.num_steps += 1
         self.device_s += seconds
         self.attention_s += attention_s

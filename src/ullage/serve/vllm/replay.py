@@ -2,8 +2,9 @@
 
     outcome = replay(engine, traffic, StepsByTime(clock, times, attention, engine.scheduler))
 
-A request is added before the first step that the engine schedules at or after its arrival. Where
-the engine has nothing to do, the clock goes on to the next arrival.
+A request is added before the first step that the engine schedules at or after the moment when the
+HTTP server has handed it over. Where the engine has nothing to do, the clock goes on to that of the
+next one.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from ullage.serve.arrivals import Arrivals
 from ullage.serve.attention_times import AttentionTimes
+from ullage.serve.http_server import HttpServer, Streamed
 from ullage.serve.prompts import make_prompt
 from ullage.serve.task import Task
 from ullage.serve.traffic import Traffic
@@ -62,9 +63,7 @@ class _Replay:
     def __init__(self, engine: Engine, traffic: Traffic, steps: StepsByTime) -> None:
         self.engine, self.traffic, self.steps, self.clock = engine, traffic, steps, steps.clock
         number = len(traffic)
-        self.arrivals = Arrivals(traffic)
-        self.first_s: list[float | None] = [None] * number
-        self.end_s: list[float | None] = [None] * number
+        self.server = HttpServer(traffic, steps.host)
         self.tokens = [0] * number
         self.cached = [0] * number
         self.usage: list[float | None] = [None] * number
@@ -72,8 +71,8 @@ class _Replay:
         self.levels = _Levels()
 
     def admit(self) -> None:
-        """Adds the requests that have arrived."""
-        while (index := self.arrivals.take(self.clock.now_s)) is not None:
+        """Adds the requests that have reached the engine."""
+        while (index := self.server.take(self.clock.now_s)) is not None:
             self._add(index)
 
     def _add(self, index: int) -> None:
@@ -84,22 +83,20 @@ class _Replay:
             self.engine.add(str(index), prompt, output)
         except ValueError as error:
             self.failures[index] = str(error)
-            self.arrivals.free_user(self.clock.now_s)
+            self.server.refuse(self.clock.now_s)
 
     def take(self, outputs: list[Theirs]) -> None:
-        """Notes tokens at the time that it is now."""
-        now_s = self.clock.now_s
+        """Notes tokens at the time that it is now, and streams them."""
+        now_s, tokens = self.clock.now_s, []
         for output in outputs:
-            index = int(output.request_id)
+            index, number = int(output.request_id), len(output.new_token_ids or ())
             if output.prefill_stats is not None:
                 self.cached[index] = output.prefill_stats.num_cached_tokens
-            if output.new_token_ids:
-                self.tokens[index] += len(output.new_token_ids)
-                if self.first_s[index] is None:
-                    self.first_s[index] = now_s
-            if output.finish_reason is not None:
-                self.end_s[index] = now_s
-                self.arrivals.free_user(now_s)
+            self.tokens[index] += number
+            is_last = output.finish_reason is not None
+            if number or is_last:
+                tokens.append(Streamed(index, number, is_last))
+        self.server.stream(now_s, tokens)
         scheduler = self.engine.scheduler
         waiting = len(scheduler.requests) - len(scheduler.running)
         usage = scheduler.kv_cache_manager.usage
@@ -111,9 +108,9 @@ class _Replay:
         while True:
             self.admit()
             if not self.engine.has_work:
-                if self.arrivals.is_over:
+                if self.server.is_over:
                     return
-                self.clock.now_s = max(self.clock.now_s, self.arrivals.next_s or 0.0)
+                self.clock.now_s = max(self.clock.now_s, self.server.next_s or 0.0)
                 continue
             before = self.steps.num_steps
             outputs = self.engine.step()
@@ -121,9 +118,9 @@ class _Replay:
             is_idle = self.steps.num_steps == before and not outputs
             stalled = stalled + 1 if is_idle and not self.engine.core.batch_queue else 0
             if stalled > _STALLED_TURNS:
-                if self.arrivals.is_over or self.arrivals.next_s is None:
+                if self.server.is_over or self.server.next_s is None:
                     return
-                self.clock.now_s, stalled = max(self.clock.now_s, self.arrivals.next_s), 0
+                self.clock.now_s, stalled = max(self.clock.now_s, self.server.next_s), 0
             if self.steps.num_steps - reported >= _PROGRESS_STEPS:
                 reported = self.steps.num_steps
                 on_progress(f"{self.clock.now_s:,.0f} s of traffic, {reported:,} steps")
@@ -134,17 +131,17 @@ class _Replay:
         names = [str(index) for index in range(count)]
         return {
             "requests": {
-                "arrival_s": self.arrivals.arrival_s,
+                "arrival_s": self.server.arrivals.arrival_s,
                 "begin_s": [steps.begins_s.get(name) for name in names],
-                "first_token_s": self.first_s,
-                "end_s": self.end_s,
+                "first_token_s": self.server.first_s,
+                "end_s": self.server.end_s,
                 "output_tokens": self.tokens,
                 "cached_tokens": self.cached,
                 "num_preemptions": [steps.preempted[name] for name in names],
                 "usage_frac": self.usage,
             },
             "rejected": {str(index): why for index, why in self.failures.items()},
-            "num_sent": self.arrivals.num_sent,
+            "num_sent": self.server.arrivals.num_sent,
             "levels": {
                 name: [row[column] for row in rows]
                 for column, name in enumerate(("time_s", "running", "waiting", "usage_frac"))

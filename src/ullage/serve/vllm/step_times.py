@@ -11,9 +11,23 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-__all__ = ["StepTimes", "step_sizes"]
+__all__ = ["Launches", "StepTimes", "step_sizes"]
+
+
+class Launches(NamedTuple):
+    """What the host gives the device for a step: kernels, copies and graphs.
+
+    Attributes:
+        number: of all.
+        num_before_graph: those before the first graph, which has most of the step; 0: there is no
+            graph, and the work is spread over all.
+    """
+
+    number: int
+    num_before_graph: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,30 +37,61 @@ class StepTimes:
     Attributes:
         decode: by the number of requests, each of which gets one token; ascending.
         prefill: by the number of tokens, where some are of prompts; ascending.
+        decode_launches, prefill_launches: by the same sizes; empty: they are not known.
     """
 
     decode: tuple[tuple[int, float], ...]
     prefill: tuple[tuple[int, float], ...]
+    decode_launches: tuple[tuple[int, Launches], ...] = ()
+    prefill_launches: tuple[tuple[int, Launches], ...] = ()
 
     @classmethod
-    def of(cls, decode: Mapping[int, float], prefill: Mapping[int, float]) -> StepTimes:
+    def of(
+        cls,
+        decode: Mapping[int, float],
+        prefill: Mapping[int, float],
+        decode_launches: Mapping[int, Launches] = MappingProxyType({}),
+        prefill_launches: Mapping[int, Launches] = MappingProxyType({}),
+    ) -> StepTimes:
         """From measured sizes; each needs one or more.
 
         A step takes no longer than one of more tokens: a kernel may seem to have more operands than
         it has, where something else lies behind its arguments by chance, and never fewer.
         """
-        return cls(_rising(decode), _rising(prefill))
+        return cls(
+            _rising(decode), _rising(prefill),
+            tuple(sorted(decode_launches.items())), tuple(sorted(prefill_launches.items())),
+        )  # fmt: skip
 
     def seconds(self, tokens: int, *, is_decode: bool) -> float:
         """Of a step with so many tokens."""
         return _between(self.decode if is_decode else self.prefill, tokens)
 
+    def launches(self, tokens: int, *, is_decode: bool) -> Launches:
+        """Of a step with so many tokens: those of the next larger size that was measured, as a
+        graph for more tokens is replayed for fewer.
+        """
+        counts = self.decode_launches if is_decode else self.prefill_launches
+        if not counts:
+            return Launches(0)
+        index = bisect.bisect_left(counts, tokens, key=lambda row: row[0])
+        return counts[min(index, len(counts) - 1)][1]
+
     @property
     def document(self) -> dict[str, Any]:
         """For JSON."""
+        rows = (
+            ("decode", self.decode, self.decode_launches),
+            ("prefill", self.prefill, self.prefill_launches),
+        )  # fmt: skip
         return {
-            name: {"tokens": [size for size, _ in points], "seconds": [s for _, s in points]}
-            for name, points in (("decode", self.decode), ("prefill", self.prefill))
+            name: {
+                "tokens": [size for size, _ in points],
+                "seconds": [s for _, s in points],
+                "launches": [launches.number for _, launches in counts],
+                "launches_before_graph": [each.num_before_graph for _, each in counts],
+            }
+            for name, points, counts in rows
         }
 
 
