@@ -183,7 +183,8 @@ void log_host_wait_for_device(enum host_call call) {
 void begin_operands(void) { num_operands = 0; }
 
 void see_operand(uintptr_t address, uintptr_t start, size_t bytes) {
-  if (!is_work_logged) return;
+  /* Odd: a flag, in a word whose other bytes an earlier call left. */
+  if (!is_work_logged || address & 1) return;
   for (size_t i = num_operands; i-- > 0;) {
     if (operands[i].start != start) continue;
     if (address < operands[i].lowest) operands[i].lowest = address;
