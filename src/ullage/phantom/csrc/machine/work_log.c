@@ -194,7 +194,7 @@ void see_operand(uintptr_t address, uintptr_t start, size_t bytes) {
 }
 
 /* Bytes from the lowest address in each block to its end: of the first ones, in the order of the arguments, and the sum of
- * the others. What an argument points to comes before what lies behind the arguments by chance. */
+ * the others. */
 static int64_t measure_operands(int64_t listed[LISTED_OPERANDS], int64_t *others) {
   int64_t total = 0;
   *others = 0;
