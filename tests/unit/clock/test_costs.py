@@ -341,7 +341,7 @@ def test_attention_over_pages_does_not_read_the_cache_of_all_requests() -> None:
 
 
 def test_what_an_earlier_call_left_does_not_change_attention_over_pages() -> None:
-    """In bytes of the structure that it never sets; of tensors, or of weights as large as caches."""
+    """In bytes of the structure that it never sets: of tensors, or of weights."""
     name = "_ZN7cutlass13device_kernelIN5flash20enable_sm90_or_laterINS1_16FlashAttnFwdSm90E"
     true = launch(name, 512, 4 << 20, 2 << 30, 4 << 20, 4608)
     expected = cost_of(H100, true, Interconnect())
