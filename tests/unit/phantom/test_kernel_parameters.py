@@ -18,16 +18,19 @@ INVALID_VALUE, NOT_SUPPORTED = 1, 801
 FAT_BINARY, CUBIN, ZSTD = 0xBA55ED50, 2, 0x8000
 # The code of 40 kernels (see the test), as `zstd -19 --no-check` packs it.
 PACKED = (
-    "D77#B0BE%i02WnFC=j19efHFl@cjKS;IRwX8z`?_IeBF2Z)+=nnl2fVZ`ZCpY7d4a1wsHv06_qNce?z|Qk_YkOjX"
-    "J!3jpAqE`PIBXVNEAmGX(?A^3^=7w-SU1OERX(HOktFHib^(39Tq_y;`q1OEU(;Dj<A109{C@4Bw%`bH1sp!}12@"
-    "=ngl_gv5OJOui9I-Fh4i9Fd3X6wN=FkOxJtK~F38xN-u@-#n_1%E-{4XF7~`edq7K3N0;&j%F)jM%$PFTVU0ka%V"
-    "MW9Jur0S@cKn@<Kl*7eKL(<)CP9sVEi|No&Kw10Nb-q|_(zUzCwZ}yN5(m%RK4}%c;0l$rWbRhU3`%~l3XbA=AtB"
-    "voKz4Y`$%(DcF-^2$9^Rv4TuKtwyM&7qp&jAS(kZ%V9A6|b|{K)LT0)VTiA%uA<*`G1MgF+eu5>P-82*C-$5F`W?"
-    "oB%E$LLxXgKXNwwQv5I5ztecW@V?-iUUuwn@!aP9g1;ru!`%8O{eNp;E1FCDqjUFPm;0`B$%R2~zFkDp0um7gGbc"
-    "4kcPBA3Q$wAcTq3+}lStkuwAV!;GSu7!FU=GnGLFc&0kKFx5FjOve3x*_lrRAgK>booP5mD"
+    "D77#B0BBth0OprhIPh4t2AJ~Bc@3@Pv>N(k!c3b*h_|otnnH-oOsj&MxjqK;bFc{$IDWFF7^N5x8tztO6(x4d6h{"
+    "D406_r1-U+hv&~?-enMN#wQj4pc6or#%EQ>UtiJXUF!;j%i*d6E!Dopl5Xe~P)JAT0Q|CfPlh$GJZ=D7tBrW;K@r"
+    "6h*NMNGG9tF>CzTWzfsXWneJ^4j|1J5zWhDm)qwWyHraaxzmP@tMq8e6vH&AWINf0-U|jkofyKeRe%Mor)u~iP4a"
+    "B=1N9N=;UGy7FU2!a!Q6G0mm<vju4^*GiUXNqS!b+I0);Trh!9$&|I;|4mac;c=|u?n)h~Xw|2{Wuf6rsF3y_vW^"
+    "J}+OM9)g)zU1knl&z5)U@b@9#<=P)y7N{6AchB&(uPsPoFVdmgs1~XlLzu{Z#c)(!`%@g!??^C^v7xR<I&TrKyN7"
+    "$y@|^#~fy|;9h{ys3DMfDf=@9z=J{>0}@COU?30#hY1h{ENBZ|fkYBlAEi-I(4s<##dF{ZxFBH3k!%B`b*506LX8"
+    "hiJZ&l{tDx~ogJ+tvPR=S~FyghVpz&l@=4Oz-J?q2>9PXCQU@95fty-8&QnGXH#1cWQI<EX7Xg3A<*epMu&kgyTl"
+    "A?wnsn94T1Wln*?oNx(^JCe3e4ZP}=U9?+LkR%z<Q3ze)YSh0"
 )
 Parameters = tuple[tuple[int, int], ...]
-KERNELS: dict[str, Parameters] = {"scale": ((0, 8), (8, 4), (16, 24)), "nothing": ()}
+KERNELS: dict[str, Parameters] = {
+    "scale": ((0, 8), (8, 4), (16, 24)), "nothing": (), "lists": ((0, 25208), (25208, 8)),
+}  # fmt: skip
 
 
 def cubin(kernels: dict[str, Parameters]) -> bytes:
@@ -35,10 +38,11 @@ def cubin(kernels: dict[str, Parameters]) -> bytes:
     names, sections, body = b"\0.shstrtab\0", [(0, 0, 0)], b""
     for kernel, parameters in kernels.items():
         records = b"".join(
-            struct.pack("<BBHIHHI", 4, 0x17, 12, 0, number, offset, size << 18 | 0x1F000)
+            record_of(number, offset, size, is_long=sum(parameters[-1]) > 4096)
             for number, (offset, size) in reversed([*enumerate(parameters)])
         )
-        records += struct.pack("<BBH", 3, 0x19, 32)  # a short record
+        if parameters:
+            records += struct.pack("<BBH", 3, 0x19, sum(parameters[-1]))
         sections.append((len(names), 64 + len(body), len(records)))
         names += f".nv.info.{kernel}".encode() + b"\0"
         body += records
@@ -53,6 +57,12 @@ def cubin(kernels: dict[str, Parameters]) -> bytes:
         for name, offset, size in sections
     )
     return header + body + table
+
+
+def record_of(number: int, offset: int, size: int, *, is_long: bool) -> bytes:
+    """Of a parameter; where all have more than 4 KiB, in the second form."""
+    kind, last = (0x45, size) if is_long else (0x17, size << 18 | 0x1F000)
+    return struct.pack("<BBHIHHI", 4, kind, 12, 0, number, offset, last)
 
 
 def stored(data: bytes) -> bytes:
@@ -146,6 +156,8 @@ def test_parameters_with_gaps_or_of_other_kernels_are_not_known(driver: Driver) 
     assert driver.parameters(driver.function(b"// PTX" + bytes(64), "scale")) is None
     last = code.index(struct.pack("<BBHIH", 4, 0x17, 12, 0, 2))
     code[last + 8] = 3
+    assert driver.parameters(driver.function(bytes(code), "scale")) is None
+    code[last + 8], code[last + 1] = 2, 0x18  # a record of another kind
     assert driver.parameters(driver.function(bytes(code), "scale")) is None
 
 

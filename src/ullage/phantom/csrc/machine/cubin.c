@@ -1,8 +1,10 @@
 /* What parameters a kernel has, from device code.
  *
  * A cubin is an ELF file. Of each kernel it has a section .nv.info.NAME of records: one for each parameter, with its number,
- * its offset among all parameters, and its size. NVIDIA does not describe the records; their names and layout are those
- * that cuobjdump -elf prints (EIATTR_KPARAM_INFO). A kernel whose parameters have gaps in their numbers is left out.
+ * its offset among all parameters, and its size, and one with the end of the last. NVIDIA does not describe the records;
+ * their names and layout are those that cuobjdump -elf prints (EIATTR_KPARAM_INFO, from 4 KiB of parameters on
+ * EIATTR_KPARAM_INFO_V2, and EIATTR_CBANK_PARAM_SIZE). A kernel whose parameters have gaps in their numbers, or another end
+ * than is said, is left out.
  */
 #define _GNU_SOURCE
 #include "cubin.h"
@@ -11,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PARAMETERS = 1024, LONG_RECORD = 4, PARAMETER = 0x17, PARAMETER_BYTES = 12 };
+enum { MAX_PARAMETERS = 1024, PARAMETER_BYTES = 12 };
+enum { NUMBER_RECORD = 3, LONG_RECORD = 4, PARAMETER = 0x17, END = 0x19, PARAMETER_V2 = 0x45 }; /* formats, and kinds */
 static const char INFO[] = ".nv.info.";
 
 static bool is_inside(uint64_t offset, uint64_t bytes, size_t room) { return offset <= room && bytes <= room - offset; }
@@ -27,32 +30,56 @@ size_t cubin_bytes(const unsigned char *elf) {
   return sections > segments ? sections : segments; /* the tables come last */
 }
 
-/* The parameters of a section's records. NULL: they have gaps. */
-static struct parameters *read_records(const unsigned char *at, size_t bytes) {
-  struct parameter found[MAX_PARAMETERS] = {{0, 0}};
-  uint32_t count = 0, num_seen = 0;
+struct records {
+  struct parameter each[MAX_PARAMETERS];
+  bool is_seen[MAX_PARAMETERS];
+  uint32_t count, num_seen, end; /* end: as a record says; 0: none does, as of a kernel without parameters */
+};
+
+/* False: there are two of a number, or too many. */
+static bool read_parameter(struct records *records, const unsigned char *record, bool is_v2) {
+  uint16_t number, offset;
+  uint32_t size;
+  memcpy(&number, record + 4, sizeof number);
+  memcpy(&offset, record + 6, sizeof offset);
+  memcpy(&size, record + 8, sizeof size);
+  if (!is_v2) size >>= 18; /* below it the alignment, and which memory */
+  if (number >= MAX_PARAMETERS || records->is_seen[number] || size > UINT16_MAX) return false;
+  records->each[number] = (struct parameter){offset, (uint16_t)size};
+  records->is_seen[number] = true;
+  records->num_seen++;
+  if (number >= records->count) records->count = number + 1u;
+  return true;
+}
+
+static bool read_records(struct records *records, const unsigned char *at, size_t bytes) {
   while (bytes >= 4) {
     int format = at[0], attribute = at[1];
-    size_t length = format == LONG_RECORD ? at[2] + 256u * at[3] : 0;
+    uint32_t number = at[2] + 256u * at[3], length = format == LONG_RECORD ? number : 0;
     at += 4, bytes -= 4;
-    if (length > bytes) return NULL;
-    if (format == LONG_RECORD && attribute == PARAMETER && length >= PARAMETER_BYTES) {
-      uint16_t number, offset;
-      uint32_t packed; /* the size above 18 bits for alignment and memory */
-      memcpy(&number, at + 4, sizeof number);
-      memcpy(&offset, at + 6, sizeof offset);
-      memcpy(&packed, at + 8, sizeof packed);
-      if (number >= MAX_PARAMETERS || found[number].bytes) return NULL;
-      found[number] = (struct parameter){offset, (uint16_t)(packed >> 18)};
-      if (number >= count) count = number + 1u;
-      num_seen++;
-    }
+    if (length > bytes) return false;
+    if (format == NUMBER_RECORD && attribute == END) records->end = number;
+    bool is_parameter = format == LONG_RECORD && (attribute == PARAMETER || attribute == PARAMETER_V2);
+    if (is_parameter && (length < PARAMETER_BYTES || !read_parameter(records, at, attribute == PARAMETER_V2))) return false;
     at += length, bytes -= length;
   }
-  struct parameters *parameters = num_seen == count ? malloc(sizeof *parameters + count * sizeof *found) : NULL;
+  return true;
+}
+
+/* The parameters of a section's records. NULL: they are not all there. */
+static struct parameters *read_parameters(const unsigned char *at, size_t bytes) {
+  struct records records = {0};
+  if (!read_records(&records, at, bytes) || records.num_seen != records.count) return NULL;
+  uint32_t end = 0;
+  for (uint32_t i = 0; i < records.count; i++) {
+    uint32_t own_end = (uint32_t)records.each[i].offset + records.each[i].bytes;
+    if (own_end > end) end = own_end;
+  }
+  if (end != records.end) return NULL;
+  struct parameters *parameters = malloc(sizeof *parameters + records.count * sizeof *records.each);
   if (!parameters) return NULL;
-  parameters->count = count;
-  memcpy(parameters->each, found, count * sizeof *found);
+  parameters->count = records.count;
+  memcpy(parameters->each, records.each, records.count * sizeof *records.each);
   return parameters;
 }
 
@@ -89,7 +116,7 @@ bool add_cubin(struct kernels *kernels, const unsigned char *elf, size_t bytes) 
     memcpy(&section, elf + header.e_shoff + i * sizeof section, sizeof section);
     const char *name = name_of(elf, &names, section.sh_name);
     if (!name || strncmp(name, INFO, sizeof INFO - 1) || !is_inside(section.sh_offset, section.sh_size, bytes)) continue;
-    struct parameters *parameters = read_records(elf + section.sh_offset, section.sh_size);
+    struct parameters *parameters = read_parameters(elf + section.sh_offset, section.sh_size);
     if (parameters && !add_kernel(kernels, name + sizeof INFO - 1, parameters)) return free(parameters), false;
   }
   return true;

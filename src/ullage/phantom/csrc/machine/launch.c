@@ -116,8 +116,9 @@ const struct parameters *parameters_of(const void *host) {
 void log_launch(const void *function, struct dim3 grid, struct dim3 block, void *const *params, const void *stream) {
   if (!is_work_logged) return;
   struct function f = function_of(function); /* of the driver's no module is known */
-  size_t first_bytes = f.parameters && f.parameters != &UNSEARCHED && f.parameters->count ? f.parameters->each[0].bytes : SIZE_MAX;
-  log_kernel(stream, &(struct given_kernel){f.name, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, params, first_bytes, !f.module});
+  bool is_known = f.parameters && f.parameters != &UNSEARCHED && f.parameters->count;
+  log_kernel(stream, &(struct given_kernel){f.name, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, params,
+                                            is_known ? f.parameters->each[0].bytes : SIZE_MAX, !f.module});
 }
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */
