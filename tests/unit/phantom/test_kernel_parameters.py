@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import shutil
 import struct
@@ -17,15 +16,20 @@ from ullage.native import build
 INVALID_VALUE, NOT_SUPPORTED = 1, 801
 FAT_BINARY, CUBIN, ZSTD = 0xBA55ED50, 2, 0x8000
 # The code of 40 kernels (see the test), as `zstd -19 --no-check` packs it.
-PACKED = (
-    "D77#B0BBth0OprhIPh4t2AJ~Bc@3@Pv>N(k!c3b*h_|otnnH-oOsj&MxjqK;bFc{$IDWFF7^N5x8tztO6(x4d6h{"
-    "D406_r1-U+hv&~?-enMN#wQj4pc6or#%EQ>UtiJXUF!;j%i*d6E!Dopl5Xe~P)JAT0Q|CfPlh$GJZ=D7tBrW;K@r"
-    "6h*NMNGG9tF>CzTWzfsXWneJ^4j|1J5zWhDm)qwWyHraaxzmP@tMq8e6vH&AWINf0-U|jkofyKeRe%Mor)u~iP4a"
-    "B=1N9N=;UGy7FU2!a!Q6G0mm<vju4^*GiUXNqS!b+I0);Trh!9$&|I;|4mac;c=|u?n)h~Xw|2{Wuf6rsF3y_vW^"
-    "J}+OM9)g)zU1knl&z5)U@b@9#<=P)y7N{6AchB&(uPsPoFVdmgs1~XlLzu{Z#c)(!`%@g!??^C^v7xR<I&TrKyN7"
-    "$y@|^#~fy|;9h{ys3DMfDf=@9z=J{>0}@COU?30#hY1h{ENBZ|fkYBlAEi-I(4s<##dF{ZxFBH3k!%B`b*506LX8"
-    "hiJZ&l{tDx~ogJ+tvPR=S~FyghVpz&l@=4Oz-J?q2>9PXCQU@95fty-8&QnGXH#1cWQI<EX7Xg3A<*epMu&kgyTl"
-    "A?wnsn94T1Wln*?oNx(^JCe3e4ZP}=U9?+LkR%z<Q3ze)YSh0"
+PACKED = bytes.fromhex(
+    "28b52ffd00685d1000e6975738f058b50698f2ce790dade4b41afa64c24c9b4588b7aff19a4288cc4cab829b"
+    "b93e06f473b00913387eb2a518a518101aee5663152576cb14470053004100bfde09b2f3d075d40d99462c83"
+    "528bab9c148593692c8b34a0899c8761c38fe14cd81de80a2a4cf642682d3b1e3b7ec0f4ff97816b8823cefd"
+    "e6b90510a61b4d3ea52486c6454cb76aabb55ad65b6dad1567de6cb5f2dafae23b5378242a3c1a0f65c4c732"
+    "72325321f199cc5a7cb343ce204b1058029cbdd090f8fb397d763d3a9d8a23b389d19074e64a464ae8e4620c"
+    "16578050724a862201c72f968e10a2043367f586a2d8383d3808eb9ba681437fd05cb1c80e37e41e78fa3fee"
+    "9af7766db776cb7bafbdf5d22ece9af6666db6664b7badb5d5d22cae9a352e5cd4b4e8851e572b78d5c64c13"
+    "130d1030cfd442a44f9f315c96e868c16867ed7afd54f551d2c49f6b84fb3ce628376fc156b02249a5a9882f"
+    "c95c0479c71c66b2e05e80d1a821907929fb3306c083421a0312481060201004870910062c680b5d81441257"
+    "1fa55151d0a24289c573e009b82060c9916c03a475a65099428d0f4d3c6d2a28aba0f14983679ab34ece2a62"
+    "30e2b5aba0f16456e66690be3debc4081cee96cd602a19daad5a984c52b273edc41241ac3aaefc21683705f9"
+    "d82c3f9ecf0df99b92a28620a9d02825044da152ee4e8bcff363d97c7c9e1bc7e7589273430900f0e415e39f"
+    "d4d4ff01"
 )
 Parameters = tuple[tuple[int, int], ...]
 KERNELS: dict[str, Parameters] = {
@@ -162,7 +166,7 @@ def test_parameters_with_gaps_or_of_other_kernels_are_not_known(driver: Driver) 
 
 
 def test_packed_code_is_unpacked(driver: Driver) -> None:
-    frame = base64.b85decode(PACKED)
+    frame = PACKED
     names = [f"kernel_{number}_of_many" for number in range(40)]
     code = cubin({name: ((0, 8), (8, 4 * index)) for index, name in enumerate(names, 1)})
     function = driver.function(fat_binary(frame, len(code)), names[-1])
