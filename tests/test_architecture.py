@@ -66,6 +66,7 @@ MAY_IMPORT_TORCH = (
     "techniques",
     "programs",
     "runtime",
+    "serve/clock.py",
     "serve/transformers",
     "serve/vllm",
     "phantom/bootstrap.py",

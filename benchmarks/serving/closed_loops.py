@@ -29,12 +29,12 @@ from ullage.gpus import find_gpu
 from ullage.models.architecture import read_model
 from ullage.models.config import read_config
 from ullage.serve.attention_times import AttentionTimes
+from ullage.serve.clock import Clock
 from ullage.serve.host_time import HostTime
 from ullage.serve.outcome import Outcome, read_outcome
 from ullage.serve.task import Task
 from ullage.serve.traffic import load_traffic
 from ullage.serve.vllm.engine_core import Engine, measure_steps
-from ullage.serve.vllm.executor import Clock
 from ullage.serve.vllm.replay import replay_loads
 
 

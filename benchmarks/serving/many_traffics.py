@@ -22,11 +22,12 @@ from ullage.gpus import find_gpu
 from ullage.models.architecture import read_model
 from ullage.models.config import read_config
 from ullage.serve.attention_times import AttentionTimes
+from ullage.serve.clock import Clock
 from ullage.serve.measures import measure
 from ullage.serve.outcome import read_outcome
 from ullage.serve.traffic import load_traffic
 from ullage.serve.vllm.engine_core import Engine, measure_steps
-from ullage.serve.vllm.executor import Clock, StepsByTime
+from ullage.serve.vllm.executor import StepsByTime
 from ullage.serve.vllm.replay import replay
 
 

@@ -251,15 +251,15 @@ def serve_traffic(
         slo: such as "ttft=1s,tpot=50ms".
         stdout_to_stderr: the engine's own output goes to stderr.
         loads: factors of the traffic's rate at which it is sent as well, for the curve.
-        host_time: what the host takes for a step and for each request in it, such as "1ms+20us";
-            None: it is not counted.
+        host_time: what the host takes: "measured", "none", "launch=40us,http=1ms", or for a step
+            and for each request in it "1ms+20us"; None: for vLLM as it was measured.
 
     Raises:
         SpecError: the command, the traffic or the objective is not possible.
         EnvironmentProblem: the engine did not start, or failed.
     """
     from ullage.serve.curve import make_curve
-    from ullage.serve.host_time import NO_HOST_TIME, parse_host_time
+    from ullage.serve.host_time import parse_host_time
     from ullage.serve.measures import measure
     from ullage.serve.report import ServeReport
     from ullage.serve.run import check_command, serve
@@ -271,7 +271,7 @@ def serve_traffic(
     served = serve(
         command, load_traffic(traffic), gpu=gpu,
         python=None if python is None else os.fspath(python), stdout_to_stderr=stdout_to_stderr,
-        loads=loads, host=NO_HOST_TIME if host_time is None else parse_host_time(host_time),
+        loads=loads, host=None if host_time is None else parse_host_time(host_time),
     )  # fmt: skip
     curve = make_curve(served.by_load, objective) if served.by_load else None
     report = ServeReport(served, measure(served.outcome, objective), objective, curve)

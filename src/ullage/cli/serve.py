@@ -66,7 +66,9 @@ class ServeOptions:
     "--loads", metavar="LIST", help="Also send it at so many times its rate, for example 0.5,2,4."
 )
 @click.option(
-    "--host-time", metavar="TEXT", help="Host time of a step and each request, such as 1ms+20us."
+    "--host-time",
+    metavar="TEXT",
+    help="Time of the host: measured, none, or for example launch=40us,http=1ms.",
 )
 @click.option("--search", is_flag=True, help="Find the smallest server that holds the objective.")
 @click.option(

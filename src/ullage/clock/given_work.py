@@ -33,7 +33,7 @@ class KernelLaunch:
         grid: the grid's three sizes.
         operand_bytes: for each of the allocator's blocks that an argument points into, the bytes
             from the lowest such address to the block's end; in the order of the arguments, at most
-            eight. The last ones may lie behind the arguments by chance.
+            eight. Some may be left by an earlier call, in bytes of a structure that are never set.
         other_bytes: the sum over all other blocks.
         num_operands: how many blocks there are altogether.
         arguments: the first bytes of the arguments where the name tells of attention; else empty.

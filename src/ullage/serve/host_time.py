@@ -60,8 +60,9 @@ MEASURED: Final = HostTime(
     step_s=200e-6, request_s=20e-6, launch_s=78e-6,
     http_s=1.5e-3, prompt_token_s=2.2e-6, answer_token_s=100e-6,
 )  # fmt: skip
-"""Read off the clocks of one server (docs/results/serve-real.md): vLLM 0.26.0 on an H100 of a virtual
-machine with 16 cores of an Intel Xeon, Llama 3.1 8B, text prompts, a client on the same machine."""
+"""Read off the clocks of one server (docs/results/serve-real.md): vLLM 0.26.0 on an H100 of a
+virtual machine with 16 cores of an Intel Xeon, Llama 3.1 8B, prompts as text, a client on the same
+machine."""
 
 
 def parse_host_time(text: str) -> HostTime:
@@ -74,17 +75,17 @@ def parse_host_time(text: str) -> HostTime:
     if text in ("measured", "none"):
         return MEASURED if text == "measured" else NO_HOST_TIME
     if "=" not in text:
-        times_s = [_seconds(part, text) for part in text.split("+")]
-        if len(times_s) > 2:
+        pair_s = [_seconds(part, text) for part in text.split("+")]
+        if len(pair_s) > 2:
             raise _problem(text, text)
-        return HostTime(*times_s)
-    named = {}
+        return HostTime(*pair_s)
+    times_s: dict[str, float] = {}
     for part in text.split(","):
         name, _, time = part.strip().partition("=")
-        if name not in _FIELDS or _FIELDS[name] in named:
+        if name not in _FIELDS or _FIELDS[name] in times_s:
             raise _problem(text, part)
-        named[_FIELDS[name]] = _seconds(time, text)
-    return MEASURED._replace(**named)
+        times_s[_FIELDS[name]] = _seconds(time, text)
+    return MEASURED._replace(**times_s)
 
 
 def _seconds(part: str, text: str) -> float:

@@ -27,7 +27,7 @@ __all__ = ["HttpServer", "Streamed"]
 class Streamed(NamedTuple):
     """What a step has for a request: its number, how many tokens, whether they are the last."""
 
-    index: int
+    request: int
     num_tokens: int
     is_last: bool
 
@@ -103,10 +103,10 @@ class HttpServer:
 
     def _stream(self, step_s: float, tokens: Sequence[Streamed]) -> None:
         self._free_s = max(self._free_s, step_s)
-        for index, num_tokens, is_last in tokens:
+        for request, num_tokens, is_last in tokens:
             self._free_s += self._host.answer_token_s * num_tokens
-            if num_tokens and self.first_s[index] is None:
-                self.first_s[index] = self._free_s
+            if num_tokens and self.first_s[request] is None:
+                self.first_s[request] = self._free_s
             if is_last:
-                self.end_s[index] = self._free_s
+                self.end_s[request] = self._free_s
                 self.arrivals.free_user(self._free_s)

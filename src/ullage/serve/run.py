@@ -20,7 +20,7 @@ from ullage.phantom.device import choose_device
 from ullage.phantom.rank import choose_ranks
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
-from ullage.serve.host_time import NO_HOST_TIME, HostTime
+from ullage.serve.host_time import MEASURED, NO_HOST_TIME, HostTime
 from ullage.serve.outcome import Outcome, read_outcome
 from ullage.serve.task import Task, write_task
 from ullage.serve.traffic import Traffic
@@ -86,7 +86,7 @@ def serve(
     python: str | None = None,
     stdout_to_stderr: bool = True,
     loads: Sequence[float] = (),
-    host: HostTime = NO_HOST_TIME,
+    host: HostTime | None = None,
 ) -> Served:
     """Runs the engine with the traffic, until all requests have their answer or never will.
 
@@ -96,15 +96,14 @@ def serve(
         gpu: a GPU of the catalogue.
         python: the interpreter of the environment with the engine; None: this one.
         loads: the same requests are also sent at so many times their rate, by the same engine.
-        host: what the host takes for a step, which by default is not counted.
+        host: what the host takes; None: for vLLM as it was measured, for transformers nothing.
 
     Raises:
         SpecError: the command or the model cannot be served here.
         EnvironmentProblem: the engine did not start, or failed; its own output says why.
     """
     model = check_command(command)
-    if command[0] == "transformers" and host != NO_HOST_TIME:
-        raise SpecError("the host's time is counted for vLLM alone; leave --host-time out")
+    host = _check_host(command, host)
     config = find_config(model).config
     with TemporaryDirectory(prefix="ullage-serve-") as name:
         directory = Path(name)
@@ -140,6 +139,15 @@ def serve(
     ]
     by_load = tuple(sorted(outcomes, key=lambda loaded: loaded.load)) if loads else ()
     return Served(tuple(command), device.gpu.slug, outcomes[0].outcome, report, by_load, host)
+
+
+def _check_host(command: Sequence[str], host: HostTime | None) -> HostTime:
+    """What the host takes for a step of this engine."""
+    if command[0] == "vllm":
+        return MEASURED if host is None else host
+    if host is not None and host != NO_HOST_TIME:
+        raise SpecError("the host's time is counted for vLLM alone; leave --host-time out")
+    return NO_HOST_TIME
 
 
 def check_command(command: Sequence[str]) -> str:

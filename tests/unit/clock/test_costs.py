@@ -338,3 +338,14 @@ def test_attention_over_pages_does_not_read_the_cache_of_all_requests() -> None:
     cost = cost_of(H100, paged, Interconnect())
     assert cost.category is Category.ATTENTION and "pages" in cost.duration.basis
     assert cost.duration.s <= cost_of(H100, alone, Interconnect()).duration.s * 2
+
+
+def test_what_an_earlier_call_left_does_not_change_attention_over_pages() -> None:
+    """In bytes of the structure that it never sets: of tensors, or of weights."""
+    name = "_ZN7cutlass13device_kernelIN5flash20enable_sm90_or_laterINS1_16FlashAttnFwdSm90E"
+    true = launch(name, 512, 4 << 20, 2 << 30, 4 << 20, 4608)
+    expected = cost_of(H100, true, Interconnect())
+    assert "pages" in expected.duration.basis
+    for left in ((32 << 20,), (1 << 30, 256 << 20), (60 << 30,)):
+        found = replace(true, operand_bytes=(*true.operand_bytes, *left), other_bytes=9 << 20)
+        assert cost_of(H100, found, Interconnect()) == expected

@@ -14,7 +14,7 @@ from ullage.errors import SpecError
 from ullage.estimate.serving.vllm_memory import LOADED_KERNELS
 from ullage.serve.cache_bytes import real_cache
 from ullage.serve.curve import make_curve
-from ullage.serve.host_time import HostTime, parse_host_time
+from ullage.serve.host_time import MEASURED, HostTime, parse_host_time
 from ullage.serve.outcome import Outcome
 from ullage.serve.run import Loaded, parse_loads
 from ullage.serve.slo import parse_slo
@@ -82,16 +82,26 @@ def test_bad_loads_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "host"),
-    [("1ms", HostTime(1e-3)), ("1ms+20us", HostTime(1e-3, 2e-5)), ("0ms+5us", HostTime(0, 5e-6))],
+    [
+        ("1ms", HostTime(1e-3)),
+        ("1ms+20us", HostTime(1e-3, 2e-5)),
+        ("0ms+5us", HostTime(0, 5e-6)),
+        ("none", HostTime()),
+        ("measured", MEASURED),
+        ("launch=40us,http=0s", MEASURED._replace(launch_s=4e-5, http_s=0.0)),
+    ],
 )
 def test_a_host_time_is_read_and_written(text: str, host: HostTime) -> None:
     assert parse_host_time(text) == pytest.approx(host)
     assert parse_host_time(host.text()) == pytest.approx(host)
 
 
-@pytest.mark.parametrize("text", ["", "1", "ms", "1ms+", "1ms+2us+3us", "-1ms"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "1", "ms", "1ms+", "1ms+2us+3us", "-1ms", "step=1", "http=1ms,http=2ms", "time=1ms"],
+)
 def test_a_bad_host_time_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="expected the time of a step"):
+    with pytest.raises(SpecError, match="expected measured, none, the time of a step"):
         parse_host_time(text)
 
 

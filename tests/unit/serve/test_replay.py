@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from ullage.serve.host_time import HostTime
+from ullage.serve.step_times import Launches, StepTimes, step_sizes
 from ullage.serve.traffic import Traffic, load_traffic
 from ullage.serve.vllm.executor import StepsByTime
 from ullage.serve.vllm.replay import replay
-from ullage.serve.vllm.step_times import StepTimes, step_sizes
 
 STEP_S = 0.01
 
@@ -94,6 +94,7 @@ class SmallEngine:
         if is_done:
             self.running.remove(name)
             del self.requests[name]
+        self.scheduler.kv_cache_manager.usage = len(self.running) / self.seats
         return SimpleNamespace(
             request_id=name, new_token_ids=[1], finish_reason="length" if is_done else None,
             prefill_stats=None,
@@ -133,6 +134,13 @@ def test_a_full_server_makes_requests_wait(run: Run) -> None:
     rows = document["requests"]
     assert rows["begin_s"] == pytest.approx([0, 0, 5 * STEP_S])
     assert document["usage_peak_frac"] == 1.0
+
+
+def test_a_cache_is_in_use_while_a_step_runs(run: Run) -> None:
+    """Also by requests that give their blocks back with it."""
+    document, _ = run(Traffic.of("two", [0.0, 0.99], [10, 10], [1, 1]), seats=2)
+    assert document["usage_peak_frac"] == 0.5
+    assert document["usage_mean_frac"] == pytest.approx(2 * STEP_S * 0.5 / 1.0)
 
 
 def test_a_closed_loop_has_no_more_than_its_users(run: Run) -> None:
@@ -209,3 +217,27 @@ def test_the_host_delays_an_idle_device_and_hides_behind_a_busy_one() -> None:
     assert steps.give(scheduled)[0] == pytest.approx(0.003 + STEP_S)
     assert steps.give(scheduled)[0] == pytest.approx(0.003 + 2 * STEP_S)
     assert clock.now_s == pytest.approx(0.006) and steps.host_s == pytest.approx(0.006)
+
+
+def test_a_step_ends_no_sooner_than_its_last_kernel_was_launched() -> None:
+    """And the loop looks after requests only then; a graph begins after what comes before it."""
+    clock = FixedClock()
+    times = StepTimes.of(
+        {1: STEP_S}, {8: STEP_S}, {1: Launches(6, 4)}, {8: Launches(30), 16: Launches(50)}
+    )
+    requests = {"a": SimpleNamespace(num_computed_tokens=5, is_prefill_chunk=False)}
+    steps = StepsByTime(
+        clock, times, NoAttention(), SimpleNamespace(requests=requests), HostTime(launch_s=0.001),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+    def give(tokens: int) -> float:
+        return steps.give(
+            SimpleNamespace(
+                preempted_req_ids=None, num_scheduled_tokens={"a": tokens},
+                total_num_scheduled_tokens=tokens, scheduled_new_reqs=[],
+            )
+        )[0]  # fmt: skip
+
+    assert give(8) == pytest.approx(0.030) and clock.now_s == pytest.approx(0.030)
+    assert give(1) == pytest.approx(0.034 + STEP_S) and clock.now_s == pytest.approx(0.036)
+    assert give(9) == pytest.approx(0.086)  # the next larger size's kernels

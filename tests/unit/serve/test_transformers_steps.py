@@ -14,11 +14,11 @@ from ullage.errors import SpecError
 from ullage.gpus import find_gpu
 from ullage.serve.outcome import read_outcome
 from ullage.serve.run import check_command
+from ullage.serve.step_times import StepTimes
 from ullage.serve.traffic import load_traffic
 from ullage.serve.transformers.read_times import ReadTimes
 from ullage.serve.transformers.sender import send
 from ullage.serve.transformers.timed_steps import StepsByTime
-from ullage.serve.vllm.step_times import StepTimes
 
 READS = ReadTimes(find_gpu("h100-80gb"), 32, 32, 8, 128)
 ENGINE = {

@@ -59,7 +59,7 @@ _RULES: Final = tuple(
         (r"^triton_(red|per|split_scan|spl)_", Rule.REDUCTION),
         (r"flash_(fwd|bwd)_|fmha_cutlass|FlashAttn(Fwd|Bwd)", Rule.ATTENTION),
         # vLLM's, which get the whole cache, or tables of all requests or positions, and touch a
-        # step's rows; and behind whose arguments much may lie by chance.
+        # step's rows.
         (
             (
                 r"reshape_and_cache|concat_and_cache|gather_cache|k_quant_and_cache"

@@ -39,9 +39,12 @@ __all__ = ["fused_attention_cost", "launch_cost"]
 # repeats one of the forward pass. Source: Chowdhery et al., PaLM, arXiv:2204.02311, appendix B.
 _COUNTED_BACKWARD: Final = 2.0
 _TEMPLATE_BLOCK: Final = 128
-# Keys in pages: the kernel of an inference engine gets the cache of all requests.
-_CACHE_BYTES, _CACHE_SHARE = 1 << 30, 16
-_PAGED: Final = "keys are in pages: how many are read is not in the launch; without them"
+# Keys in pages: the kernel of an inference engine gets the cache of all requests. It stands among
+# the first operands of the structure, behind the queries.
+_CACHE_BYTES, _CACHE_SHARE, _CACHE_PLACES = 1 << 30, 16, 3
+_PAGED: Final = (
+    "keys are in pages: how many are read is not in the launch; without them, 64 bytes a thread"
+)
 # A round of one block that reads two numbers, one by the other's value. Assumed: 0.8 us, as two
 # accesses to the memory of 0.4 us (Luo et al., arXiv:2402.13499, table 4: 0.25 to 0.5 us).
 _ROUND_S: Final = 0.8e-6
@@ -63,8 +66,7 @@ def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
     rule = rule_of(launch.name)
     name = short_name(launch.name)
     if rule is Rule.ATTENTION and _is_paged(launch):
-        most = launch.num_blocks * launch.block_threads * _IN_FLIGHT
-        num_bytes = min(sum(sorted(launch.operand_bytes)[:-1]), most)
+        num_bytes = launch.num_blocks * launch.block_threads * _IN_FLIGHT
         time = moved(gpu, Traffic.of(num_bytes, 0.5, 2.0), _PAGED)
         return Cost(time, Category.ATTENTION, name)
     if rule is Rule.ATTENTION:
@@ -96,8 +98,12 @@ def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
 
 
 def _is_paged(launch: KernelLaunch) -> bool:
-    """Whether one operand is so much larger than all others that it is a server's whole cache."""
-    *others, largest = sorted(launch.operand_bytes) or [0]
+    """Whether one of the first operands, which are queries, keys and values, or keys and the result
+    where a CUDA graph owns the queries, is so much larger that it is a server's whole cache.
+
+    Later ones may be such that an earlier call left in what the structure never sets.
+    """
+    *others, largest = sorted(launch.operand_bytes[:_CACHE_PLACES]) or [0]
     return largest > _CACHE_BYTES and largest > _CACHE_SHARE * sum(others)
 
 

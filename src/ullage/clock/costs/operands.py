@@ -89,7 +89,7 @@ def traffic_of(launch: KernelLaunch, rule: Rule) -> Moves:
 
 def _sum(launch: KernelLaunch) -> int:
     """The bytes of a kernel's operands. Of PyTorch's own, blocks behind the sixth are taken as such
-    that only lie behind the arguments by chance; compiled kernels may have many.
+    that an earlier call left in the structures of arguments; compiled kernels may have many.
     """
     if launch.name.startswith("_Z"):
         return sum(launch.operand_bytes[:_MOST_OPERANDS])

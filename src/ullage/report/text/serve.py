@@ -15,7 +15,7 @@ from ullage.report.terminal import make_grid, print_parts, render
 from ullage.report.text.time.numbers import format_rate, format_seconds, format_share
 from ullage.serve.cache_bytes import real_cache
 from ullage.serve.curve import Curve
-from ullage.serve.host_time import NO_HOST_TIME
+from ullage.serve.host_time import MEASURED, NO_HOST_TIME, HostTime
 from ullage.serve.measures import ClassMeasures, OccupancyRow, Percentiles
 from ullage.serve.report import ServeReport
 from ullage.units import format_bytes
@@ -224,19 +224,23 @@ def remark_lines(report: ServeReport) -> Iterator[str]:
 
 def basis_line(report: ServeReport) -> str:
     """What the figures rest on."""
-    host = report.served.host
-    scheduling = ", scheduling on the CPU"
-    assumed = ""
-    if host != NO_HOST_TIME:
-        scheduling = ""
-        assumed = (
-            f". Assumed: the host takes {format_seconds(host.step_s)} for a step and "
-            f"{format_seconds(host.request_s)} for each request in it"
-        )
     return (
         "the engine's own start, scheduler and blocks; a step takes what steps of its size took on "
-        "the phantom by its clock, and attention what the tables say for its contexts. Not "
-        f"counted: the HTTP server, tokenizing{scheduling}{assumed}"
+        "the phantom by its clock, and attention what the tables say for its contexts. "
+        f"{_host_sentence(report.served.host)}"
+    )
+
+
+def _host_sentence(host: HostTime) -> str:
+    if host == NO_HOST_TIME:
+        return "Not counted: the HTTP server, tokenizing, scheduling on the CPU"
+    times = (format_seconds(seconds) for seconds in host)
+    step, request, launch, http, prompt, answer = times
+    source = ", as one server was measured" if host == MEASURED else ""
+    return (
+        f"Assumed of the host{source}: {step} for a step, {request} for each request in it and "
+        f"{launch} to launch each of its kernels; in the HTTP server {http} for each request, "
+        f"{prompt} for a token of its prompt and {answer} for each that it streams"
     )
 
 

@@ -16,7 +16,7 @@ from ullage.gpus import Gpu
 from ullage.models.architecture import read_model
 from ullage.models.config import Config
 from ullage.serve.attention_times import AttentionTimes
-from ullage.serve.vllm.step_times import StepTimes, step_sizes
+from ullage.serve.step_times import StepTimes, step_sizes
 
 __all__ = ["StepSeconds"]
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ullage.gpus import Gpu
+from ullage.serve.clock import Clock, seconds_between
 from ullage.serve.prompts import make_tokens
+from ullage.serve.step_times import StepTimes, step_sizes
 from ullage.serve.transformers.read_times import ReadTimes
 from ullage.serve.transformers.timed_steps import StepsByTime, Theirs
-from ullage.serve.vllm.executor import Clock, seconds_between
-from ullage.serve.vllm.step_times import StepTimes, step_sizes
 
 __all__ = ["Engine", "measure_steps"]
 

@@ -21,10 +21,10 @@ os.environ.update(HF_HUB_OFFLINE="1")
 def main() -> None:
     """Starts the engine, measures its steps, and sends the traffic."""
     from ullage.gpus import find_gpu
+    from ullage.serve.clock import Clock
     from ullage.serve.task import read_task
     from ullage.serve.transformers.continuous import Engine, measure_steps
     from ullage.serve.transformers.sender import send_loads
-    from ullage.serve.vllm.executor import Clock
 
     begin_s = time.monotonic()
     task = read_task(Path(sys.argv[1]))

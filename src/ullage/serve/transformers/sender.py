@@ -12,18 +12,18 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ullage.serve.arrivals import Arrivals
+from ullage.serve.clock import Clock
+from ullage.serve.level_log import LevelLog
 from ullage.serve.prompts import make_prompt
+from ullage.serve.step_times import StepTimes
 from ullage.serve.task import Task
 from ullage.serve.traffic import Traffic
 from ullage.serve.transformers.continuous import Engine
 from ullage.serve.transformers.read_times import ReadTimes
 from ullage.serve.transformers.timed_steps import StepsByTime
-from ullage.serve.vllm.executor import Clock
-from ullage.serve.vllm.step_times import StepTimes
 
 __all__ = ["send", "send_loads"]
 
-_MOST_LEVELS: Final = 4096
 _PROGRESS_STEPS: Final = 20_000
 
 
@@ -37,8 +37,8 @@ class _Sender:
         self.usage: list[float | None] = [None] * len(traffic)
         self.failures: dict[int, str] = {}
         self.open: set[int] = set()
-        self.levels: list[tuple[float, int, int, float]] = []
-        self.peak_frac = self.area = 0.0
+        self.levels = LevelLog()
+        steps.on_given = lambda: self.levels.take(self.clock.now_s, engine.usage_frac)
 
     def admit(self) -> None:
         """Adds the requests that have arrived."""
@@ -57,7 +57,7 @@ class _Sender:
             return
         self.open.add(index)
 
-    def note(self, before_s: float) -> None:
+    def note(self) -> None:
         """Requests that have all their tokens, and the levels, at the time that it is now."""
         now_s, outputs = self.clock.now_s, self.traffic.output_tokens
         for index in sorted(self.open):
@@ -65,26 +65,20 @@ class _Sender:
                 self.end_s[index] = now_s
                 self.open.discard(index)
                 self.arrivals.free_user(self.clock.now_s)
-        usage = self.engine.usage_frac
-        self.area += (now_s - before_s) * usage
-        self.peak_frac = max(self.peak_frac, usage)
         running = len(self.engine.scheduler.active_requests)
-        self.levels.append((now_s, running, len(self.open) - running, usage))
-        if len(self.levels) > 2 * _MOST_LEVELS:
-            self.levels = self.levels[::2]
+        self.levels.note(now_s, running, len(self.open) - running, self.engine.usage_frac)
 
     def run(self, on_progress: Callable[[str], None]) -> None:
         """Until every request has its answer, or those that are left can never run."""
         reported = 0
         while True:
             self.admit()
-            before_s = self.clock.now_s
             try:
                 is_busy = self.engine.step()
             except RuntimeError as error:  # the manager ends there, and fails all that it has
                 on_progress(f"the engine ends at {self.clock.now_s:,.0f} s: {error}")
                 return
-            self.note(before_s)
+            self.note()
             if not is_busy:
                 if self.arrivals.is_over or self.arrivals.next_s is None:
                     return
@@ -96,7 +90,6 @@ class _Sender:
     def document(self) -> dict[str, Any]:
         """For JSON, as ullage.serve.outcome.read_outcome takes it."""
         steps, names = self.steps, [str(index) for index in range(len(self.traffic))]
-        rows = self.levels[:: 1 + len(self.levels) // _MOST_LEVELS]
         return {
             "requests": {
                 "arrival_s": self.arrivals.arrival_s,
@@ -110,12 +103,7 @@ class _Sender:
             },
             "rejected": {str(index): why for index, why in self.failures.items()},
             "num_sent": self.arrivals.num_sent,
-            "levels": {
-                name: [row[column] for row in rows]
-                for column, name in enumerate(("time_s", "running", "waiting", "usage_frac"))
-            },
-            "usage_peak_frac": self.peak_frac,
-            "usage_mean_frac": self.area / self.clock.now_s if self.clock.now_s else 0.0,
+            **self.levels.document,
             "end_s": self.clock.now_s,
             "num_steps": steps.num_steps,
             "device_s": steps.device_s,

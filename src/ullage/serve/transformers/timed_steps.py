@@ -11,11 +11,12 @@ the seconds of its size and of what it reads.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from ullage.serve.clock import Clock
+from ullage.serve.step_times import StepTimes
 from ullage.serve.transformers.read_times import ReadTimes
-from ullage.serve.vllm.executor import Clock
-from ullage.serve.vllm.step_times import StepTimes
 
 __all__ = ["StepsByTime"]
 
@@ -46,12 +47,14 @@ class StepsByTime:
         tokens: how many each has got, and `first_s`, `end_s`: when the first and the last.
         num_steps, device_s, prompt_s, attention_s: as those of vLLM's steps.
         given: steps whose tokens nobody has seen.
+        on_given: called when a step was scheduled, and its blocks are taken.
     """
 
     def __init__(self, clock: Clock, times: StepTimes, reads: ReadTimes, stream: Theirs) -> None:
         self.clock, self.times, self.reads = clock, times, reads
         self.compute_stream = stream
         self.use_block_table = False
+        self.on_given: Callable[[], None] = lambda: None
         self.begins_s: dict[str, float] = {}
         self.first_s: dict[str, float] = {}
         self.tokens: Counter[str] = Counter()
@@ -64,6 +67,7 @@ class StepsByTime:
     ) -> None:
         """Gives the device a step, and does to the requests what the real one does to them."""
         del logits_processors
+        self.on_given()
         queries, read = int(sizes["num_q_tokens"]), int(sizes["max_kv_read"])
         is_decode = all(future.query_length == 1 for future in requests_in_batch)
         read_s = self.reads.seconds(queries, read)

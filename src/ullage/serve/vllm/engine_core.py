@@ -12,15 +12,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ullage.serve.attention_times import AttentionTimes
+from ullage.serve.clock import Clock, launches_between, seconds_between
 from ullage.serve.prompts import make_tokens
-from ullage.serve.vllm.executor import (
-    Clock,
-    Theirs,
-    launches_between,
-    make_executor,
-    seconds_between,
-)
-from ullage.serve.vllm.step_times import Launches, StepTimes, step_sizes
+from ullage.serve.step_times import Launches, StepTimes, step_sizes
+from ullage.serve.vllm.executor import Theirs, make_executor
 
 __all__ = ["Engine", "measure_steps"]
 

@@ -39,9 +39,9 @@ def main() -> None:
     from ullage.models.architecture import read_model
     from ullage.models.config import read_config
     from ullage.serve.attention_times import AttentionTimes
+    from ullage.serve.clock import Clock
     from ullage.serve.task import read_task
     from ullage.serve.vllm.engine_core import Engine, measure_steps
-    from ullage.serve.vllm.executor import Clock
     from ullage.serve.vllm.replay import replay_loads
 
     begin_s = time.monotonic()

@@ -13,48 +13,22 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ullage.serve.attention_times import AttentionTimes
+from ullage.serve.clock import Clock
 from ullage.serve.http_server import HttpServer, Streamed
+from ullage.serve.level_log import LevelLog
 from ullage.serve.prompts import make_prompt
+from ullage.serve.step_times import StepTimes
 from ullage.serve.task import Task
 from ullage.serve.traffic import Traffic
 from ullage.serve.vllm.engine_core import Engine
-from ullage.serve.vllm.executor import Clock, StepsByTime, Theirs
-from ullage.serve.vllm.step_times import StepTimes
+from ullage.serve.vllm.executor import StepsByTime, Theirs
 
 __all__ = ["replay", "replay_loads"]
 
-_MOST_LEVELS: Final = 4096
 # A turn without a step, without tokens and without steps that are under way: after so many in a row
 # the requests that are left can never run.
 _STALLED_TURNS: Final = 8
 _PROGRESS_STEPS: Final = 20_000
-
-
-class _Levels:
-    """Queue and cache over time, at most _MOST_LEVELS rows: then every second one goes."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[float, int, int, float]] = []
-        self.peak_frac, self._area, self._last = 0.0, 0.0, (0.0, 0.0)
-        self._apart_s = 0.0
-
-    def note(self, now_s: float, running: int, waiting: int, usage: float) -> None:
-        """The state from now on."""
-        before_s, before = self._last
-        self._area += (now_s - before_s) * before
-        self._last = now_s, usage
-        self.peak_frac = max(self.peak_frac, usage)
-        if self.rows and now_s - self.rows[-1][0] < self._apart_s:
-            return
-        self.rows.append((now_s, running, waiting, usage))
-        if len(self.rows) > _MOST_LEVELS:
-            self._apart_s = 2 * max(self._apart_s, now_s / _MOST_LEVELS)
-            self.rows = self.rows[::2]
-
-    @property
-    def mean_frac(self) -> float:
-        """The mean occupancy over time."""
-        return self._area / self._last[0] if self._last[0] else 0.0
 
 
 class _Replay:
@@ -68,7 +42,13 @@ class _Replay:
         self.cached = [0] * number
         self.usage: list[float | None] = [None] * number
         self.failures: dict[int, str] = {}
-        self.levels = _Levels()
+        self.levels = LevelLog()
+        steps.on_given = lambda: self.levels.take(self.clock.now_s, self.usage_frac)
+
+    @property
+    def usage_frac(self) -> float:
+        """The share of the cache that requests hold."""
+        return float(self.engine.scheduler.kv_cache_manager.usage)
 
     def admit(self) -> None:
         """Adds the requests that have reached the engine."""
@@ -77,7 +57,7 @@ class _Replay:
 
     def _add(self, index: int) -> None:
         output = int(self.traffic.output_tokens[index])
-        self.usage[index] = self.engine.scheduler.kv_cache_manager.usage
+        self.usage[index] = self.usage_frac
         try:
             prompt = make_prompt(self.traffic, index, self.engine.prompt_of)
             self.engine.add(str(index), prompt, output)
@@ -99,8 +79,7 @@ class _Replay:
         self.server.stream(now_s, tokens)
         scheduler = self.engine.scheduler
         waiting = len(scheduler.requests) - len(scheduler.running)
-        usage = scheduler.kv_cache_manager.usage
-        self.levels.note(now_s, len(scheduler.running), waiting, usage)
+        self.levels.note(now_s, len(scheduler.running), waiting, self.usage_frac)
 
     def run(self, on_progress: Callable[[str], None]) -> None:
         """Until every request has its answer, or those that are left can never run."""
@@ -127,7 +106,7 @@ class _Replay:
 
     def document(self) -> dict[str, Any]:
         """For JSON: columns by request, levels over time, and what the steps took."""
-        steps, rows, count = self.steps, self.levels.rows, len(self.traffic)
+        steps, count = self.steps, len(self.traffic)
         names = [str(index) for index in range(count)]
         return {
             "requests": {
@@ -142,12 +121,7 @@ class _Replay:
             },
             "rejected": {str(index): why for index, why in self.failures.items()},
             "num_sent": self.server.arrivals.num_sent,
-            "levels": {
-                name: [row[column] for row in rows]
-                for column, name in enumerate(("time_s", "running", "waiting", "usage_frac"))
-            },
-            "usage_peak_frac": self.levels.peak_frac,
-            "usage_mean_frac": self.levels.mean_frac,
+            **self.levels.document,
             "end_s": self.clock.now_s,
             "num_steps": steps.num_steps,
             "device_s": steps.device_s,

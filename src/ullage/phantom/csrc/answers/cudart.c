@@ -1,6 +1,7 @@
 /* The CUDA runtime: devices, errors, streams, events and graphs. Memory is in cudart_memory.c, kernels in launch.c. */
 #include "capture.h"
 #include "cuda.h"
+#include "fat_binary.h"
 #include "graph.h"
 #include "transfers.h"
 #include "uses.h"
@@ -289,12 +290,17 @@ API int cudaDeviceGetGraphMemAttribute(int index, int attribute, uint64_t *value
 
 /* ---- Libraries of kernels loaded at run time --------------------------------------------------------------------- */
 
-API int cudaLibraryLoadData(void **library, const void *code) { return (void)code, give_handle(library); }
-API int cudaLibraryLoadFromFile(void **library, const char *file) { return (void)file, give_handle(library); }
+static int load(void **library, const struct kernels *kernels) {
+  int status = give_handle(library);
+  if (!status) note_code(*library, kernels);
+  return status;
+}
+
+API int cudaLibraryLoadData(void **library, const void *code) { return load(library, kernels_of_image(code)); }
+API int cudaLibraryLoadFromFile(void **library, const char *file) { return load(library, kernels_of_file(file)); }
 API int cudaLibraryGetKernel(void **kernel, void *library, const char *name) {
-  (void)library;
   int status = give_handle(kernel);
-  if (!status) name_kernel(*kernel, name);
+  if (!status) name_kernel(*kernel, library, name);
   return status;
 }
 API int cudaLibraryGetKernelCount(unsigned *count, void *library) { return (void)library, *count = 1, SUCCESS; }

@@ -1,7 +1,9 @@
 /* The CUDA driver: devices, contexts, streams, modules, and the look-up of its own entry points. */
 #define _GNU_SOURCE
+#include "arguments.h"
 #include "capture.h"
 #include "cuda.h"
+#include "fat_binary.h"
 #include "graph.h"
 #include "transfers.h"
 #include "uses.h"
@@ -119,20 +121,27 @@ ALIAS(cuEventElapsedTime_v2, cuEventElapsedTime);
 
 static int give_handle(void **out) { return out ? (*out = new_handle(), SUCCESS) : INVALID_VALUE; }
 
-API int cuModuleLoad(void **module, const char *file) { return (void)file, give_handle(module); }
-API int cuModuleLoadData(void **module, const void *image) { return (void)image, give_handle(module); }
-API int cuModuleLoadDataEx(void **module, const void *image) { return (void)image, give_handle(module); }
+/* Of code that is loaded, the kernels' parameters are noted: the program may free its image. */
+static int load(void **handle, const struct kernels *kernels) {
+  int status = give_handle(handle);
+  if (!status) note_code(*handle, kernels);
+  return status;
+}
+
+API int cuModuleLoad(void **module, const char *file) { return load(module, kernels_of_file(file)); }
+API int cuModuleLoadData(void **module, const void *image) { return load(module, kernels_of_image(image)); }
+API int cuModuleLoadDataEx(void **module, const void *image) { return load(module, kernels_of_image(image)); }
 ALIAS(cuModuleLoadFatBinary, cuModuleLoadData);
 API int cuModuleGetFunction(void **function, void *module, const char *name) {
-  (void)module;
   int status = give_handle(function);
-  if (!status) name_kernel(*function, name);
+  if (!status) name_kernel(*function, module, name);
   return status;
 }
 API int cuModuleGetLoadingMode(int *mode) { return *mode = 2, SUCCESS; /* lazy */ }
-API int cuLibraryLoadData(void **library, const void *image) { return (void)image, give_handle(library); }
+API int cuLibraryLoadData(void **library, const void *image) { return load(library, kernels_of_image(image)); }
+API int cuLibraryLoadFromFile(void **library, const char *file) { return load(library, kernels_of_file(file)); }
 API int cuLibraryGetKernel(void **kernel, void *library, const char *name) { return cuModuleGetFunction(kernel, library, name); }
-API int cuLibraryGetModule(void **module, void *library) { return (void)library, give_handle(module); }
+API int cuLibraryGetModule(void **module, void *library) { return *module = library, SUCCESS; }
 API int cuKernelGetFunction(void **function, void *kernel) { return *function = kernel, SUCCESS; }
 API int cuFuncGetModule(void **module, void *function) { return (void)function, give_handle(module); }
 API int cuLinkCreate_v2(unsigned n, int *options, void **values, void **state) { return (void)n, (void)options, (void)values, give_handle(state); }
@@ -158,6 +167,23 @@ API int cuFuncGetAttribute(int *value, int attribute, void *function) {
                                                                      : 0;
   return SUCCESS;
 }
+
+API int cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *bytes) {
+  const struct parameters *parameters = parameters_of(function);
+  if (!parameters) return NOT_SUPPORTED;
+  if (!offset || index >= parameters->count) return INVALID_VALUE;
+  *offset = parameters->each[index].offset;
+  if (bytes) *bytes = parameters->each[index].bytes;
+  return SUCCESS;
+}
+ALIAS(cuKernelGetParamInfo, cuFuncGetParamInfo);
+
+API int cuFuncGetParamCount(void *function, size_t *count) {
+  const struct parameters *parameters = parameters_of(function);
+  if (!parameters || !count) return parameters ? INVALID_VALUE : NOT_SUPPORTED;
+  return *count = parameters->count, SUCCESS;
+}
+ALIAS(cuKernelGetParamCount, cuFuncGetParamCount);
 
 API int cuKernelGetAttribute(int *value, int attribute, void *kernel, int dev) { return (void)dev, cuFuncGetAttribute(value, attribute, kernel); }
 
@@ -191,7 +217,7 @@ static int launch_function(const void *function, struct dim3 grid, struct dim3 b
                            const void *stream) {
   note_work(stream);
   begin_operands();
-  forget_launch(params);
+  forget_launch(params, parameters_of(function));
   forget_extra(extra);
   log_launch(function, grid, block, params, stream);
   return SUCCESS;

@@ -40,11 +40,12 @@ int fail(int status);
 int last_failure(void);
 int take_last_failure(void); /* and forgets it */
 
-/* launch.c: what a launch may have written is unknown from now on. params is kernelParams: an array of unknown length
- * of pointers to argument values; buffer is a packed argument buffer, or NULL. */
-void forget_launch(void *const *params);
+/* launch.c */
 void launch_graph(const void *executable, const void *stream); /* what it writes is unknown, and every block may be used */
-void name_kernel(const void *handle, const char *name);        /* of the function that a handle stands for */
+struct kernels;
+void note_code(const void *handle, const struct kernels *kernels);                 /* what a handle of loaded code stands for */
+void name_kernel(const void *handle, const void *code, const char *name);          /* of the function that a handle stands for */
+const struct parameters *parameters_of(const void *function);                      /* NULL: not known */
 void log_launch(const void *function, struct dim3 grid, struct dim3 block, void *const *params, const void *stream);
 const void *stream_of_launch(const void *config);
 int occupancy(int block_threads, size_t shared_bytes);

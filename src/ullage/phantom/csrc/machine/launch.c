@@ -1,206 +1,42 @@
 /* Kernels: registered, looked up, launched into nothing.
  *
- * A launch makes the blocks that its arguments point into unknown. The number and the sizes of a kernel's arguments are
- * not at hand, so the guess is generous: the arguments of a compiled launch lie together on the caller's stack, and every
- * word there counts as one, from the first argument to the end of the frame that holds the last. A block taken for an
- * argument by chance becomes unknown too early, and is said to be used for too long, which is safe.
- *
- * A GPU that the program holds no code for is refused as the real driver does (no kernel image): the architectures are
- * read from the headers of the fat binaries.
+ * A launch makes the blocks that its arguments point into unknown (arguments.c). A GPU that the program holds no code for
+ * is refused as the real driver does (no kernel image).
  */
 #define _GNU_SOURCE
+#include "arguments.h"
 #include "capture.h"
 #include "cuda.h"
+#include "fat_binary.h"
 #include "graph.h"
 #include "transfers.h"
 #include "uses.h"
 #include "work_log.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
-#include <unistd.h>
-#include <unwind.h>
-
-enum { MAX_ARGUMENTS = 256, MAX_FRAMES = 16 };
-static const uintptr_t MAX_ARGUMENT_BYTES = 32764; /* CUDA 12.1 and later, compute capability 7.0 and up */
-
-/* ---- Arguments --------------------------------------------------------------------------------------------------- */
-
-static _Thread_local uintptr_t stack_low, stack_high;
-
-/* The unwinder that the C++ library uses, which torch needs. */
-static struct {
-  pthread_once_t once;
-  _Unwind_Reason_Code (*walk)(_Unwind_Trace_Fn, void *);
-  uintptr_t (*end_below)(struct _Unwind_Context *);
-} walker = {.once = PTHREAD_ONCE_INIT};
-
-static void find_walker(void) {
-  void *library = dlopen("libgcc_s.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  if (!library) return;
-  walker.walk = dlsym(library, "_Unwind_Backtrace");
-  walker.end_below = dlsym(library, "_Unwind_GetCFA");
-}
-
-static void find_stack(void) {
-  pthread_attr_t attributes;
-  void *low;
-  size_t bytes;
-  if (pthread_getattr_np(pthread_self(), &attributes)) return;
-  if (!pthread_attr_getstack(&attributes, &low, &bytes)) {
-    stack_low = (uintptr_t)low;
-    stack_high = stack_low + bytes;
-  }
-  pthread_attr_destroy(&attributes);
-}
-
-static bool on_stack(uintptr_t p) { return p >= stack_low && p + sizeof p <= stack_high; }
-
-/* Arguments kept off the stack (a member of an object): read by a call that fails, instead of faulting, on an address
- * that is none. */
-static bool forget_far_argument(uintptr_t p) {
-  uintptr_t words[128];
-  struct iovec here = {words, sizeof words}, there = {(void *)(p & ~(uintptr_t)7), sizeof words};
-  ssize_t got = p < 4096 ? -1 : process_vm_readv(getpid(), &here, 1, &there, 1, 0);
-  if (got > 0) forget_words(words, (size_t)got / sizeof *words);
-  return got > 0;
-}
-
-struct frame_search {
-  uintptr_t inside, end; /* end: 0 until found */
-  int num_frames;
-};
-
-/* What the unwinder says of a frame is where the one below it ends. */
-static _Unwind_Reason_Code visit_frame(struct _Unwind_Context *context, void *asked) {
-  struct frame_search *search = asked;
-  uintptr_t end = walker.end_below(context);
-  if (end > search->inside) search->end = end;
-  return search->end || ++search->num_frames == MAX_FRAMES ? _URC_END_OF_STACK : _URC_NO_REASON;
-}
-
-/* Where the frame that an address of the stack lies in ends; farther, where the unwinder does not know. */
-static uintptr_t end_of_frame(uintptr_t p) {
-  pthread_once(&walker.once, find_walker);
-  struct frame_search search = {p, 0, 0};
-  if (walker.walk && walker.end_below) walker.walk(visit_frame, &search);
-  uintptr_t farthest = p > stack_high - MAX_ARGUMENT_BYTES ? stack_high : p + MAX_ARGUMENT_BYTES;
-  return search.end && search.end < farthest ? search.end : farthest;
-}
-
-void forget_launch(void *const *params) {
-  note_launch();
-  if (!params) return;
-  if (!stack_high) find_stack();
-  bool array_on_stack = on_stack((uintptr_t)params);
-  uintptr_t low = UINTPTR_MAX, high = 0;
-  for (int i = 0; i < MAX_ARGUMENTS; i++) {
-    /* Past the last argument the array holds whatever was there before it; stop at what cannot be an argument. */
-    if (i && (!array_on_stack || !on_stack((uintptr_t)(params + i)))) break;
-    uintptr_t p = (uintptr_t)params[i];
-    if (!on_stack(p)) {
-      if (high || i >= 8 || !forget_far_argument(p)) break;
-      continue;
-    }
-    if (p < low) low = p;
-    if (p > high) high = p;
-  }
-  if (!high) return;
-  low &= ~(uintptr_t)7;
-  forget_words((const uintptr_t *)low, (end_of_frame(high) - low) / sizeof(uintptr_t));
-}
 
 /* Of cudaLaunchConfig_t and CUlaunchConfig alike: after two sizes of three numbers each and that of shared memory. */
 const void *stream_of_launch(const void *config) { return config ? ((const void *const *)config)[4] : NULL; }
 
-/* ---- Fat binaries ------------------------------------------------------------------------------------------------ */
-
-enum { MAX_IMAGES = 64, PTX = 1, CUBIN = 2 };
-
-struct module {
-  const unsigned char *fatbin;
-  int num_images;                      /* -1: not read yet; 0: format unknown, taken to run anywhere */
-  struct { int kind, arch; } images[MAX_IMAGES];
-};
-
-struct wrapper { /* what __cudaRegisterFatBinary is handed */
-  int magic, version;
-  const unsigned char *data;
-  void *unused;
-};
-
-struct fatbin_header {
-  uint32_t magic;
-  uint16_t version, header_bytes;
-  uint64_t bytes;
-};
-
-struct image_header {
-  uint16_t kind, attribute;
-  uint32_t header_bytes;
-  uint64_t bytes;
-  uint32_t compressed_bytes, unused;
-  uint16_t minor, major;
-  uint32_t arch; /* 90 for sm_90 */
-};
-
-/* Several threads may launch the first kernels of a module at once (autograd has one for each device): the images are
- * counted last. */
-static void read_images(struct module *m) {
-  int count = 0;
-  const struct fatbin_header *header = (const void *)m->fatbin;
-  if (header && header->magic == 0xba55ed50u) {
-    const unsigned char *at = m->fatbin + header->header_bytes, *end = at + header->bytes;
-    while (at + sizeof(struct image_header) <= end && count < MAX_IMAGES) {
-      const struct image_header *image = (const void *)at;
-      if (image->kind != PTX && image->kind != CUBIN) break;
-      m->images[count].kind = image->kind;
-      m->images[count++].arch = (int)image->arch;
-      at += image->header_bytes + image->bytes;
-    }
-  }
-  __atomic_store_n(&m->num_images, count, __ATOMIC_RELEASE);
-}
-
-/* The architecture of the image that the driver would take: a cubin of the same major and not a higher minor, else PTX
- * to compile. 0: none fits. is_ptx says which. */
-static int best_image(struct module *m, int capability, bool *is_ptx) {
-  if (__atomic_load_n(&m->num_images, __ATOMIC_ACQUIRE) < 0) read_images(m);
-  if (!m->num_images) return capability;
-  int best = 0, best_ptx = 0;
-  for (int i = 0; i < m->num_images; i++) {
-    int arch = m->images[i].arch;
-    if (arch > capability) continue;
-    if (m->images[i].kind == CUBIN && arch / 10 == capability / 10 && arch > best) best = arch;
-    if (m->images[i].kind == PTX && arch > best_ptx) best_ptx = arch;
-  }
-  *is_ptx = !best;
-  return best ? best : best_ptx;
-}
-
-API void **__cudaRegisterFatBinary(void *fatbin) {
-  struct module *m = calloc(1, sizeof *m);
-  if (!m) abort();
-  m->fatbin = fatbin ? ((const struct wrapper *)fatbin)->data : NULL;
-  m->num_images = -1;
-  return (void **)m;
-}
-
-API void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
-API void __cudaUnregisterFatBinary(void **handle) { (void)handle; }
-API char __cudaInitModule(void **handle) { return (void)handle, 1; }
-
 /* ---- Which function lives in which module: an open hash, filled while the libraries load ------------------------- */
 
 struct function {
-  const void *host;      /* its address, or a handle */
-  struct module *module; /* NULL: not known */
+  const void *host;                    /* its address, or a handle */
+  struct module *module;               /* NULL: not known */
   const char *name;
+  const struct parameters *parameters; /* NULL: not known; UNSEARCHED until the first launch */
 };
 
+struct code { /* that the program loaded */
+  const void *handle;
+  const struct kernels *kernels;
+  const struct code *next;
+};
+
+static const struct parameters UNSEARCHED;
+static const struct code *codes;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct function *functions;
 static size_t num_functions, function_room;
@@ -231,14 +67,33 @@ static void register_function(struct function function) {
   pthread_mutex_unlock(&lock);
 }
 
+API void **__cudaRegisterFatBinary(void *wrapper) { return (void **)open_module(wrapper); }
+API void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
+API void __cudaUnregisterFatBinary(void **handle) { (void)handle; }
+API char __cudaInitModule(void **handle) { return (void)handle, 1; }
+
 API void __cudaRegisterFunction(void **handle, const char *host, char *dev, const char *name, int limit, void *tid,
                                 void *bid, struct dim3 *bdim, struct dim3 *gdim, int *wsize) {
   (void)dev, (void)limit, (void)tid, (void)bid, (void)bdim, (void)gdim, (void)wsize;
-  register_function((struct function){host, (struct module *)handle, name});
+  register_function((struct function){host, (struct module *)handle, name, &UNSEARCHED});
 }
 
-void name_kernel(const void *handle, const char *name) {
-  if (name) register_function((struct function){handle, NULL, strdup(name)});
+void note_code(const void *handle, const struct kernels *kernels) {
+  struct code *code = kernels ? malloc(sizeof *code) : NULL;
+  if (!code) return;
+  pthread_mutex_lock(&lock);
+  *code = (struct code){handle, kernels, codes};
+  codes = code;
+  pthread_mutex_unlock(&lock);
+}
+
+void name_kernel(const void *handle, const void *code, const char *name) {
+  if (!name) return;
+  pthread_mutex_lock(&lock);
+  const struct code *of = codes;
+  pthread_mutex_unlock(&lock);
+  while (of && of->handle != code) of = of->next;
+  register_function((struct function){handle, NULL, strdup(name), of ? find_kernel(of->kernels, name) : NULL});
 }
 
 static struct function function_of(const void *host) {
@@ -250,9 +105,20 @@ static struct function function_of(const void *host) {
 
 static struct module *module_of(const void *host) { return function_of(host).module; }
 
+const struct parameters *parameters_of(const void *host) {
+  struct function f = function_of(host);
+  if (f.parameters != &UNSEARCHED) return f.parameters;
+  f.parameters = parameters_in(f.module, f.name);
+  register_function(f);
+  return f.parameters;
+}
+
 void log_launch(const void *function, struct dim3 grid, struct dim3 block, void *const *params, const void *stream) {
-  struct function f = is_work_logged ? function_of(function) : (struct function){0}; /* of the driver's no module is known */
-  log_kernel(stream, &(struct kernel){f.name, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, params, !f.module});
+  if (!is_work_logged) return;
+  struct function f = function_of(function); /* of the driver's no module is known */
+  bool is_known = f.parameters && f.parameters != &UNSEARCHED && f.parameters->count;
+  log_kernel(stream, &(struct given_kernel){f.name, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, params,
+                                            is_known ? f.parameters->each[0].bytes : SIZE_MAX, !f.module});
 }
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */
@@ -266,7 +132,7 @@ static int launch(const void *host, struct dim3 grid, struct dim3 block, void *c
   if (status) return status;
   note_work(stream);
   begin_operands();
-  forget_launch(params);
+  forget_launch(params, parameters_of(host));
   log_launch(host, grid, block, params, stream);
   return SUCCESS;
 }

@@ -37,6 +37,11 @@ struct entries {
   uint64_t count, room, first; /* first: how many were dropped before */
 };
 
+struct argument { /* the first of a kernel; NULL: not kept */
+  const void *start;
+  size_t bytes; /* at most ARGUMENT_BYTES */
+};
+
 struct operand {
   uintptr_t start, lowest;
   size_t bytes;
@@ -79,13 +84,13 @@ static bool grow_works(void) {
 }
 
 /* The number of a piece of work; UINT32_MAX where there is no room. */
-static uint32_t number_of(const struct work *work, const void *kept_arguments) {
+static uint32_t number_of(const struct work *work, struct argument argument) {
   if (num_works == work_room && !grow_works()) return UINT32_MAX;
   uint32_t slot = slot_of(work);
   if (slots[slot]) return slots[slot] - 1;
   works[num_works] = *work;
-  arguments[num_works] = kept_arguments ? malloc(ARGUMENT_BYTES) : NULL;
-  if (arguments[num_works]) memcpy(arguments[num_works], kept_arguments, ARGUMENT_BYTES);
+  arguments[num_works] = argument.start ? calloc(1, ARGUMENT_BYTES) : NULL;
+  if (arguments[num_works]) memcpy(arguments[num_works], argument.start, argument.bytes);
   slots[slot] = ++num_works;
   return num_works - 1;
 }
@@ -130,7 +135,7 @@ static void log_host_wait(struct entry entry, enum host_call call) {
   tell_profiler(log_entry(entry), &entry, call, NULL, NULL);
 }
 
-static void log_with(const void *stream, const struct work *work, const struct kernel *kernel, const void *kept_arguments) {
+static void log_with(const void *stream, const struct work *work, const struct given_kernel *kernel, struct argument argument) {
   uint64_t id;
   void *graph = NULL;
   bool is_captured = capture_status(stream, &id, &graph) == CAPTURE_ACTIVE && graph;
@@ -138,7 +143,7 @@ static void log_with(const void *stream, const struct work *work, const struct k
   entry.scope = current_scope();
   if (is_captured) entry.other = ((struct graph *)graph)->number;
   pthread_mutex_lock(&lock);
-  entry.work = number_of(work, kept_arguments);
+  entry.work = number_of(work, argument);
   uint64_t number = entry.work != UINT32_MAX ? append(is_captured ? &captured : &entries, entry) : 0;
   pthread_mutex_unlock(&lock);
   if (is_captured) return;
@@ -149,7 +154,7 @@ static void log_with(const void *stream, const struct work *work, const struct k
 }
 
 void log_work(const void *stream, const struct work *work) {
-  if (is_work_logged) log_with(stream, work, NULL, NULL);
+  if (is_work_logged) log_with(stream, work, NULL, (struct argument){0});
 }
 
 void log_graph(const void *stream, uint32_t graph) {
@@ -178,7 +183,8 @@ void log_host_wait_for_device(enum host_call call) {
 void begin_operands(void) { num_operands = 0; }
 
 void see_operand(uintptr_t address, uintptr_t start, size_t bytes) {
-  if (!is_work_logged) return;
+  /* Odd: a flag, in a word whose other bytes an earlier call left. */
+  if (!is_work_logged || address & 1) return;
   for (size_t i = num_operands; i-- > 0;) {
     if (operands[i].start != start) continue;
     if (address < operands[i].lowest) operands[i].lowest = address;
@@ -188,7 +194,7 @@ void see_operand(uintptr_t address, uintptr_t start, size_t bytes) {
 }
 
 /* Bytes from the lowest address in each block to its end: of the first ones, in the order of the arguments, and the sum of
- * the others. What an argument points to comes before what lies behind the arguments by chance. */
+ * the others. */
 static int64_t measure_operands(int64_t listed[LISTED_OPERANDS], int64_t *others) {
   int64_t total = 0;
   *others = 0;
@@ -206,19 +212,21 @@ void log_library_call(const void *stream, const char *name) {
   if (!is_work_logged) return;
   int64_t listed[LISTED_OPERANDS], others;
   struct work work = {WORK_LIBRARY, -1, name, {measure_operands(listed, &others)}};
-  log_with(stream, &work, NULL, NULL);
+  log_with(stream, &work, NULL, (struct argument){0});
 }
 
 /* Of attention the arguments tell the shape: the first ones, as many as the kernel's longest struct may have. */
 static bool are_arguments_kept(const char *name) { return name && (strstr(name, "flash") || strstr(name, "fmha") || strstr(name, "Attention")); }
 
-void log_kernel(const void *stream, const struct kernel *kernel) {
+void log_kernel(const void *stream, const struct given_kernel *kernel) {
   if (!is_work_logged) return;
   const unsigned *grid = kernel->grid, *block = kernel->block;
   struct work work = {WORK_KERNEL, -1, kernel->name,
                       {grid[0], grid[1], grid[2], (int64_t)block[0] * block[1] * block[2], (int64_t)num_operands}};
   measure_operands(&work.numbers[FIRST_OPERAND], &work.numbers[FIRST_OPERAND + LISTED_OPERANDS]);
-  log_with(stream, &work, kernel, kernel->params && are_arguments_kept(kernel->name) ? kernel->params[0] : NULL);
+  size_t bytes = kernel->first_bytes < ARGUMENT_BYTES ? kernel->first_bytes : ARGUMENT_BYTES;
+  bool is_kept = kernel->params && are_arguments_kept(kernel->name);
+  log_with(stream, &work, kernel, is_kept ? (struct argument){kernel->params[0], bytes} : (struct argument){0});
 }
 
 /* ---- For the recorder --------------------------------------------------------------------------------------------- */

@@ -41,13 +41,14 @@ void see_operand(uintptr_t address, uintptr_t start, size_t bytes);
 
 void log_work(const void *stream, const struct work *work);
 
-struct kernel {
+struct given_kernel {
   const char *name; /* NULL: not known */
   unsigned grid[3], block[3];
   void *const *params;
+  size_t first_bytes; /* of the first argument; SIZE_MAX: not known */
   bool is_by_driver; /* launched by a call of the driver */
 };
-void log_kernel(const void *stream, const struct kernel *kernel);
+void log_kernel(const void *stream, const struct given_kernel *kernel);
 void log_library_call(const void *stream, const char *name);
 void log_graph(const void *stream, uint32_t graph);
 

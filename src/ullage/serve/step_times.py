@@ -56,7 +56,7 @@ class StepTimes:
         """From measured sizes; each needs one or more.
 
         A step takes no longer than one of more tokens: a kernel may seem to have more operands than
-        it has, where something else lies behind its arguments by chance, and never fewer.
+        it has, where a structure of its arguments has bytes that are never set, and never fewer.
         """
         return cls(
             _rising(decode), _rising(prefill),

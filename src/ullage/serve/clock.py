@@ -1,0 +1,77 @@
+"""The traffic's clock, and moments of the phantom's, for engines that run in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from ullage.serve.step_times import Launches
+from ullage.trace.work_log import EntryKind
+
+__all__ = ["Clock", "Mark", "launches_between", "seconds_between"]
+
+_Moment: TypeAlias = Any
+"""An event of CUDA, which has no type here."""
+
+
+class Clock:
+    """The traffic's clock, and the phantom's.
+
+    Attributes:
+        now_s: how far the host is, in seconds of the traffic.
+        device_free_s: when the device has done all steps that it was given.
+    """
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.device_free_s = 0.0
+        # Where it is asked for the time, and no work was given for a while, the phantom's clock
+        # goes on as the real one does. So nobody may ask it: a run would depend on the machine.
+        for name, clock in _real_clocks().items():
+            setattr(time, name, clock)
+
+    def mark(self) -> Mark:
+        """The moment when the phantom has done all that it was given."""
+        import torch
+
+        from ullage.record.timing.work_log import end
+
+        torch.cuda.synchronize()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        event.synchronize()
+        return Mark(event, end())
+
+
+class Mark(NamedTuple):
+    """A moment: an event of CUDA, and the last row of the log of work."""
+
+    event: _Moment
+    row: int
+
+
+def seconds_between(first: Mark, second: Mark) -> float:
+    """By the phantom's clock; in whole microseconds, as the last digits of sums hang on what came
+    before.
+    """
+    return round(float(first.event.elapsed_time(second.event)) / 1e3, 6)
+
+
+def launches_between(first: Mark, second: Mark) -> Launches:
+    """The kernels, copies and graphs that the host gave the device."""
+    from ullage.record.timing.work_log import WorkLog
+
+    rows = WorkLog().rows_after(first.row)[: second.row - first.row]
+    kinds = [row[5] for row in rows if row[5] in (EntryKind.GIVEN, EntryKind.GRAPH)]
+    return Launches(len(kinds), kinds.index(EntryKind.GRAPH) if EntryKind.GRAPH in kinds else 0)
+
+
+def _real_clocks() -> dict[str, Callable[[], Any]]:
+    wall, count = time.CLOCK_REALTIME, time.CLOCK_MONOTONIC
+    return {
+        "time": lambda: time.clock_gettime(wall),
+        "time_ns": lambda: time.clock_gettime_ns(wall),
+        "perf_counter": lambda: time.clock_gettime(count),
+        "perf_counter_ns": lambda: time.clock_gettime_ns(count),
+    }
