@@ -4,9 +4,9 @@ ullage run --clock virtual --values off --world-size 2 --rank 0 -- closed_loops.
 
 TASK is a JSON object: "arguments" (the words after `vllm serve`), "config", "gpu", "host" (seconds
 of the host, as in HostTime) and "loops": objects with "traffic", a generator's text, and of a
-closed loop "users". RESULT gets the engine's figures, and for each loop means and percentiles in
-seconds, also of each user's first request and of all later ones; and the processor's seconds that
-the replay took here.
+closed loop "users", and "host" where it is another. RESULT gets the engine's figures, and for each
+loop means and percentiles in seconds, also of each user's first request and of all later ones; and
+the processor's seconds that the replay took here.
 """
 
 import gc
@@ -51,7 +51,7 @@ def main() -> None:
     gc.freeze()
     for loop in task["loops"]:
         traffic = load_traffic(loop["traffic"])
-        order = Task((), "", "", traffic, "", host=HostTime(*task["host"]))
+        order = Task((), "", "", traffic, "", host=HostTime(*loop.get("host", task["host"])))
         begin_s = time.process_time()
         (document,) = replay_loads(engine, order, times, attention, print)
         processor_s = time.process_time() - begin_s

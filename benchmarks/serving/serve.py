@@ -20,14 +20,15 @@ import json
 import os
 import resource
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.serving.phantom_loops import ULLAGE, run_on_phantom
 from benchmarks.serving.serve_page import write_page
 from ullage.models.builtin import find_model
+from ullage.serve.host_time import MEASURED
 
 HERE: Final = Path(__file__).resolve().parent
 RESULTS: Final = HERE / "serve.json"
@@ -39,13 +40,7 @@ CURVE: Final = ("rtx-4090", "azure-conv:duration=2m", "0.1,0.2,0.3,0.4,0.6,0.8")
 SLO: Final = "ttft=1s,tpot=50ms"
 ROUNDS: Final = 10
 """Requests of each user of a closed loop that is run as the source's own tool runs it."""
-THINK: Final = "5ms"
-EVEN_ROUNDS: Final = 3
-HOST_S: Final = (1e-4, 1.3e-5)
-"""Of each step, and of each request in it: what vLLM's scheduler and the replay around it took of
-this machine's processor, 0.2 ms a step with 8 requests and 1.75 ms with 128."""
 PARTS: Final = ("code", "conv", "curve", "loops", "page")
-_ULLAGE: Final = (sys.executable, "-c", "from ullage.cli.main import main; main()")
 
 
 def serve(python: str, gpu: str, traffic: str, *others: str) -> dict[str, Any]:
@@ -53,7 +48,7 @@ def serve(python: str, gpu: str, traffic: str, *others: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         output = Path(name, "served.json")
         words = [
-            *_ULLAGE, "serve", "--gpu", gpu, "--traffic", traffic, "--slo", SLO, *others, "--quiet",
+            *ULLAGE, "serve", "--gpu", gpu, "--traffic", traffic, "--slo", SLO, *others, "--quiet",
             "-o", str(output), "--python", python, "--", *MODEL,
         ]  # fmt: skip
         before, begin_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
@@ -92,8 +87,8 @@ def run_curve(python: str) -> dict[str, Any]:
 def run_loops(python: str) -> dict[str, Any]:
     """The published closed loops, on one start of the server.
 
-    First as the source's own tool measures: all users begin at once, each has ROUNDS requests, and
-    all count (its requests to warm up come before, and leave nothing behind). Then evenly.
+    As the source's own tool measures: all users begin at once, each has ROUNDS requests, and all
+    count (its requests to warm up come before, and leave nothing behind).
     """
     rows = list(csv.DictReader(LOOPS.open(encoding="utf-8")))
     (model, ranks), *others = {(row["model"], row["tp"]) for row in rows}
@@ -101,42 +96,28 @@ def run_loops(python: str) -> dict[str, Any]:
         raise SystemExit("published_loops.csv has several servers; one is run here")
     loops = [
         {
-            "users": int(row["users"]), "requests": rounds * int(row["users"]),
-            "prompt": int(row["prompt"]), "output": int(row["output"]), "stagger": stagger,
-            "think": THINK,
+            **{name: int(row[name]) for name in ("users", "prompt", "output")},
+            "traffic": (
+                f"closed:users={row['users']},requests={ROUNDS * int(row['users'])},"
+                f"prompt={row['prompt']},output={row['output']}"
+            ),
         }
-        for stagger, rounds in ((0, ROUNDS), (1, EVEN_ROUNDS))
         for row in rows
-    ]  # fmt: skip
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        config = {"architectures": ["Qwen3ForCausalLM"], **find_model(model).config.fields}
-        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-        task = {
-            "arguments": [name, *LOOP_ARGUMENTS, "--tensor-parallel-size", ranks],
-            "config": str(folder / "config.json"), "gpu": GPU, "loops": loops, "host": HOST_S,
-        }  # fmt: skip
-        (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
-        subprocess.run(
-            [
-                *_ULLAGE, "run", "--gpu", GPU, "--python", python, "--clock", "virtual",
-                "--values", "off", "--world-size", ranks, "--rank", "0",
-                "--snapshot", str(folder / "loops.pickle"), "--quiet",
-                "--", str(HERE / "closed_loops.py"), str(folder / "task.json"),
-                str(folder / "result.json"),
-            ],
-            check=False,
-        )  # fmt: skip
-        result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    return {**result, "host_s": HOST_S, "arguments": LOOP_ARGUMENTS, "rounds": ROUNDS}
+    ]
+    config = {"architectures": ["Qwen3ForCausalLM"], **find_model(model).config.fields}
+    result = run_on_phantom(
+        python, GPU, config, LOOP_ARGUMENTS, loops, MEASURED, ranks=int(ranks)
+    )  # fmt: skip
+    return {**result, "host": MEASURED._asdict(), "arguments": LOOP_ARGUMENTS, "rounds": ROUNDS}
 
 
 LOOP_ARGUMENTS: Final = (
     "--max-model-len", "8192", "--max-num-seqs", "512", "--no-enable-prefix-caching",
-    "--no-async-scheduling",
+    "--no-async-scheduling", "--gpu-memory-utilization", "0.9",
 )  # fmt: skip
 """As the source's generator starts vLLM 0.12: it sets 512 requests and no prefix cache, and leaves
-the tokens of a step. Scheduling beside the device is off in 0.12, where nothing is said."""
+the tokens of a step. Where nothing is said, 0.12 does not schedule beside the device, and takes
+0.9 of the GPU."""
 
 
 def main() -> None:
