@@ -45,7 +45,7 @@ def main() -> None:
     described = engine.describe()
     model = read_model(read_config(task["config"]))
     attention = AttentionTimes(find_gpu(task["gpu"]), model, described["tensor_parallel"])
-    times = measure_steps(engine, Clock(), attention)
+    times = measure_steps(engine, Clock())
     rows = []
     gc.collect()
     gc.freeze()

@@ -38,7 +38,7 @@ def main() -> None:
     described = engine.describe()
     model = read_model(read_config(task["config"]))
     attention = AttentionTimes(find_gpu(task["gpu"]), model, described["tensor_parallel"])
-    times = measure_steps(engine, Clock(), attention)
+    times = measure_steps(engine, Clock())
     rows = []
     for text in task["traffics"]:
         traffic = load_traffic(text)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-
 from benchmarks.serving.real.host import read_host
 from benchmarks.serving.real.page import PHANTOM, RECORDED, SERVERS, latencies, starts_table
+
 from ullage.serve.host_time import MEASURED
 
 

@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.clock import Clock, launches_between, seconds_between
 from ullage.serve.prompts import make_tokens
 from ullage.serve.step_times import Launches, StepTimes, step_sizes
@@ -183,19 +182,22 @@ def _become_a_rank(arguments: Theirs) -> None:
     MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
 
 
-def measure_steps(engine: Engine, clock: Clock, attention: AttentionTimes) -> StepTimes:
-    """Runs steps of many sizes on the phantom; what they take but for their attention."""
+def measure_steps(engine: Engine, clock: Clock) -> StepTimes:
+    """Runs steps of many sizes on the phantom; what they take but for their attention.
+
+    The clock counts no keys in pages, so that of attention only a kernel's start, some 3 us a
+    layer, is in them.
+    """
     limits, cache = engine.config.scheduler_config, engine.config.cache_config
     decode, prefill, decode_launches, prefill_launches = {}, {}, {}, {}
     _steady_s(engine, clock, 2)  # kernels are compiled, and tables are made
     for size in step_sizes(min(limits.max_num_seqs, cache.num_gpu_blocks // 4)):
-        seconds, decode_launches[size] = _steady_s(engine, clock, size)
-        decode[size] = max(0.0, seconds - attention.decode_s(size, _PROMPT_TOKENS + _NUM_STEPS))
+        decode[size], decode_launches[size] = _steady_s(engine, clock, size)
     longest = engine.config.model_config.max_model_len - 2
     for size in step_sizes(min(limits.max_num_batched_tokens, longest)):
         if size < 2:
             continue
-        # The first step of a size may compile kernels. The clock counts no keys in pages.
+        # The first step of a size may compile kernels.
         _prompt_s(engine, clock, size, 0)
         prefill[size], prefill_launches[size] = _prompt_s(engine, clock, size, 1)
     return StepTimes.of(decode, prefill, decode_launches, prefill_launches)

@@ -53,7 +53,7 @@ def main() -> None:
     described = engine.describe()
     model = read_model(read_config(task.config))
     attention = AttentionTimes(find_gpu(task.gpu), model, described["tensor_parallel"])
-    times = measure_steps(engine, Clock(), attention)
+    times = measure_steps(engine, Clock())
     notes["measure_s"] = time.monotonic() - begin_s - notes["start_s"]
 
     def say(text: str) -> None:

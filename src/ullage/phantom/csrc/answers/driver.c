@@ -217,7 +217,7 @@ static int launch_function(const void *function, struct dim3 grid, struct dim3 b
                            const void *stream) {
   note_work(stream);
   begin_operands();
-  forget_launch(params, parameters_of(function));
+  forget_launch(params, parameters_of(function), 0);
   forget_extra(extra);
   log_launch(function, grid, block, params, stream);
   return SUCCESS;

@@ -23,15 +23,11 @@
 
 /* ---- Of a known size ---------------------------------------------------------------------------------------------- */
 
+/* A structure with a pointer is aligned as that is. The words are read where they are: a copy of them on this stack would be
+ * what a later launch finds. */
 static void forget_argument(const unsigned char *argument, size_t bytes) {
-  uintptr_t words[64];
-  for (size_t at = 0; bytes - at >= sizeof *words;) {
-    size_t count = (bytes - at) / sizeof *words;
-    if (count > sizeof words / sizeof *words) count = sizeof words / sizeof *words;
-    memcpy(words, argument + at, count * sizeof *words);
-    forget_words(words, count);
-    at += count * sizeof *words;
-  }
+  size_t skipped = -(uintptr_t)argument & (sizeof(uintptr_t) - 1);
+  if (bytes > skipped) forget_words((const uintptr_t *)(argument + skipped), (bytes - skipped) / sizeof(uintptr_t));
 }
 
 /* ---- Of an unknown size ------------------------------------------------------------------------------------------- */
@@ -121,12 +117,14 @@ static void forget_stack(void *const *params) {
   forget_words((const uintptr_t *)low, (end_of_frame(high) - low) / sizeof(uintptr_t));
 }
 
-void forget_launch(void *const *params, const struct parameters *parameters) {
+void forget_launch(void *const *params, const struct parameters *parameters, size_t last_bytes) {
   note_launch();
   if (!params) return;
   if (!parameters) {
     forget_stack(params);
     return;
   }
+  if (parameters->count == 1 && parameters->each[0].bytes > last_bytes)
+    forget_argument((const unsigned char *)params[0] + parameters->each[0].bytes - last_bytes, last_bytes);
   for (uint32_t i = 0; i < parameters->count; i++) forget_argument(params[i], parameters->each[i].bytes);
 }
