@@ -52,6 +52,14 @@ STARTS: Final[dict[str, tuple[str, ...]]] = {
     "kvbytes": ("--kv-cache-memory-bytes", "10G"),
     "together": ("--kv-cache-dtype", "fp8", "--gpu-memory-utilization", "0.85",
                  "--max-num-batched-tokens", "16384"),
+    "graphs": ("--no-enforce-eager",),
+    "long32k": ("--max-model-len", "32768"),
+    "noprefix": ("--no-enable-prefix-caching",),
+    "lora": ("--enable-lora", "--max-loras", "4", "--max-lora-rank", "64"),
+    "whole": ("--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"),
+    "fp32": ("--dtype", "float32"),
+    "tp2": ("--tensor-parallel-size", "2"),
+    "both8": ("--quantization", "fp8", "--kv-cache-dtype", "fp8", "--max-num-seqs", "1024"),
     "long": ("--max-model-len", "131072", "--gpu-memory-utilization", "0.6"),
     "none": ("--gpu-memory-utilization", "0.3"),
 }  # fmt: skip
@@ -67,12 +75,21 @@ def start(name: str, python: str) -> None:
         (folder / "config.json").write_text(json.dumps(fields), encoding="utf-8")
         done = subprocess.run(
             [
-                *_ULLAGE, "run", "--gpu", GPU, "--python", python, "--quiet", "--",
+                *_ULLAGE, "run", "--gpu", GPU, "--python", python, "--quiet", *_rank(name), "--",
                 str(HERE / "start_log.py"), "serve", str(folder), *COMMON, *STARTS[name],
             ],
             check=False, capture_output=True, text=True,
         )  # fmt: skip
         keep(name, (done.stdout + done.stderr).replace(str(folder), MODEL))
+
+
+def _rank(name: str) -> tuple[str, ...]:
+    """The first of the ranks of a start, and how many there are."""
+    flags = STARTS[name]
+    if "--tensor-parallel-size" not in flags:
+        return ()
+    number = flags[flags.index("--tensor-parallel-size") + 1]
+    return ("--world-size", number, "--rank", "0")
 
 
 def keep(name: str, text: str) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ullage.serve.traffic import Traffic
 
-__all__ = ["Engine", "Levels", "Outcome", "read_outcome"]
+__all__ = ["Engine", "Levels", "Outcome", "read_engine", "read_outcome"]
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -161,11 +161,16 @@ class Outcome:
         return len(self.traffic) - int(self.is_answered.sum()) - len(self.rejected)
 
 
+def read_engine(fields: Mapping[str, Any]) -> Engine:
+    """Reads the engine's own figures."""
+    return Engine(**{**fields, "ignored": tuple(fields["ignored"])})
+
+
 def read_outcome(document: Mapping[str, Any], traffic: Traffic) -> Outcome:
     """Reads what ullage.serve.vllm.entrance writes."""
-    requests, levels, engine = document["requests"], document["levels"], document["engine"]
+    requests, levels = document["requests"], document["levels"]
     return Outcome(
-        engine=Engine(**{**engine, "ignored": tuple(engine["ignored"])}),
+        engine=read_engine(document["engine"]),
         traffic=traffic,
         arrival_s=_floats(requests["arrival_s"]),
         begin_s=_floats(requests["begin_s"]),

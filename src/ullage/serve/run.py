@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ullage.errors import EnvironmentProblem, SpecError
 from ullage.models.config import FILE_NAME
 from ullage.models.find import find_config
-from ullage.phantom.device import choose_device
+from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.rank import choose_ranks
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
 from ullage.serve.host_time import NO_HOST_TIME, HostTime
-from ullage.serve.outcome import Outcome, read_outcome
+from ullage.serve.outcome import Engine, Outcome, read_engine, read_outcome
 from ullage.serve.task import Task, write_task
 from ullage.serve.traffic import Traffic
 
@@ -68,6 +68,7 @@ class Served:
         by_load: the outcomes at all loads, ascending, with `outcome` at 1; empty where only the
             traffic itself was sent.
         host: what the host was assumed to take for a step.
+        first: the engine of the start that left its compile cache; None: there was no such start.
     """
 
     command: tuple[str, ...]
@@ -76,6 +77,7 @@ class Served:
     report: RunReport
     by_load: tuple[Loaded, ...] = ()
     host: HostTime = NO_HOST_TIME
+    first: Engine | None = None
 
 
 def serve(
@@ -87,6 +89,7 @@ def serve(
     stdout_to_stderr: bool = True,
     loads: Sequence[float] = (),
     host: HostTime = NO_HOST_TIME,
+    is_cached: bool = False,
 ) -> Served:
     """Runs the engine with the traffic, until all requests have their answer or never will.
 
@@ -97,49 +100,84 @@ def serve(
         python: the interpreter of the environment with the engine; None: this one.
         loads: the same requests are also sent at so many times their rate, by the same engine.
         host: what the host takes for a step, which by default is not counted.
+        is_cached: the engine starts twice, and the start that serves finds the compile cache of the
+            other.
 
     Raises:
         SpecError: the command or the model cannot be served here.
         EnvironmentProblem: the engine did not start, or failed; its own output says why.
     """
     model = check_command(command)
-    if command[0] == "transformers" and host != NO_HOST_TIME:
-        raise SpecError("the host's time is counted for vLLM alone; leave --host-time out")
+    if command[0] == "transformers":
+        _check_goes_with_transformers(host, is_cached=is_cached)
     config = find_config(model).config
     with TemporaryDirectory(prefix="ullage-serve-") as name:
-        directory = Path(name)
-        folder = directory / "model"
+        folder = Path(name, "model")
         folder.mkdir()
         (folder / FILE_NAME).write_text(json.dumps(dict(config.fields)), encoding="utf-8")
-        result = directory / "result.json"
         arguments = [str(folder) if word == model else word for word in command[2:]]
         device = choose_device(gpu)
         sent = (1.0, *(load for load in loads if load != 1.0))
         task = Task(
-            tuple(arguments), str(folder / FILE_NAME), device.gpu.slug, traffic, str(result),
-            sent, host,
+            tuple(arguments), str(folder / FILE_NAME), device.gpu.slug, traffic,
+            str(Path(name, "result.json")), sent, host,
+            str(Path(name, "compiled")) if is_cached else None,
         )  # fmt: skip
-        program = _PROGRAMS[command[0], command[1]]
-        words = [str(program), str(write_task(task, directory))]
-        # What steers the engine does not hang on values of the device; to follow them takes long.
-        options = make_options(clock="virtual", values=False)
-        ranks = tensor_parallel(command)
-        if ranks > 1:
-            options = replace(options, rank=choose_ranks((0,), ranks, ranks)[0])
-        job = make_job(words, device=device, python=python, options=options)
-        report = run_job(job, None, stdout_to_stderr=stdout_to_stderr)
-        if not result.is_file():
-            raise EnvironmentProblem(
-                f"{' '.join(command)} did not come to its end on the phantom (exit code "
-                f"{report.program.exit_code}): see its output above"
-            )
-        document = json.loads(result.read_text(encoding="utf-8"))
+        program = _Program(tuple(command), Path(name), device, python, stdout_to_stderr)
+        first = None
+        if is_cached:
+            first = read_engine(program.run(replace(task, loads=()))[1]["engine"])
+        report, document = program.run(task)
     runs = zip(sent, document.pop("runs"), strict=True)
     outcomes = [
         Loaded(load, read_outcome({**document, **run}, traffic.at_load(load))) for load, run in runs
     ]
     by_load = tuple(sorted(outcomes, key=lambda loaded: loaded.load)) if loads else ()
-    return Served(tuple(command), device.gpu.slug, outcomes[0].outcome, report, by_load, host)
+    return Served(
+        tuple(command), device.gpu.slug, outcomes[0].outcome, report, by_load, host, first
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """The program that starts the engine of a command, and where it finds its order."""
+
+    command: tuple[str, ...]
+    directory: Path
+    device: PhantomDevice
+    python: str | None
+    stdout_to_stderr: bool
+
+    def run(self, task: Task) -> tuple[RunReport, dict[str, Any]]:
+        """Runs it with an order; the run on the phantom, and what the program wrote.
+
+        Raises:
+            EnvironmentProblem: it wrote nothing.
+        """
+        Path(task.result).unlink(missing_ok=True)
+        program = _PROGRAMS[self.command[0], self.command[1]]
+        words = [str(program), str(write_task(task, self.directory))]
+        # What steers the engine does not hang on values of the device; to follow them takes long.
+        options = make_options(clock="virtual", values=False)
+        ranks = tensor_parallel(self.command)
+        if ranks > 1:
+            options = replace(options, rank=choose_ranks((0,), ranks, ranks)[0])
+        job = make_job(words, device=self.device, python=self.python, options=options)
+        report = run_job(job, None, stdout_to_stderr=self.stdout_to_stderr)
+        if not Path(task.result).is_file():
+            raise EnvironmentProblem(
+                f"{' '.join(self.command)} did not come to its end on the phantom (exit code "
+                f"{report.program.exit_code}): see its output above"
+            )
+        return report, json.loads(Path(task.result).read_text(encoding="utf-8"))
+
+
+def _check_goes_with_transformers(host: HostTime, *, is_cached: bool) -> None:
+    """Raises SpecError for what is there for vLLM alone."""
+    if host != NO_HOST_TIME:
+        raise SpecError("the host's time is counted for vLLM alone; leave --host-time out")
+    if is_cached:
+        raise SpecError("transformers serve keeps no compile cache; leave --cached out")
 
 
 def check_command(command: Sequence[str]) -> str:

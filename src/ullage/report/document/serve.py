@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ullage.serve.cache_bytes import real_cache
 from ullage.serve.curve import Curve
 from ullage.serve.measures import ClassMeasures, Measures, OccupancyRow, Percentiles
-from ullage.serve.outcome import Outcome
+from ullage.serve.outcome import Engine, Outcome
 from ullage.serve.report import ServeReport
 from ullage.serve.traffic import Traffic
 
@@ -37,7 +37,8 @@ def serve_document(report: ServeReport) -> dict[str, Any]:
         "torch": served.report.torch,
         "slo": None if report.slo is None else asdict(report.slo),
         "host_time": served.host._asdict(),
-        "engine": {**asdict(outcome.engine), "ignored": list(outcome.engine.ignored)},
+        "engine": _engine(outcome.engine),
+        "first_start": None if served.first is None else _engine(served.first),
         "cache": None if cache is None else asdict(cache),
         "device": _device(report),
         "traffic": _traffic(outcome.traffic),
@@ -60,6 +61,10 @@ def serve_document(report: ServeReport) -> dict[str, Any]:
         "attention_left_out": list(outcome.left_out),
         "real_s": dict(outcome.real_s),
     }
+
+
+def _engine(engine: Engine) -> dict[str, Any]:
+    return {**asdict(engine), "ignored": list(engine.ignored)}
 
 
 def _traffic(traffic: Traffic) -> dict[str, Any]:

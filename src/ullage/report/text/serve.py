@@ -102,6 +102,12 @@ def _memory(report: ServeReport) -> RenderableType:
             "on a real GPU", format_bytes(cache.bytes, 2),
             f"{cache.tokens:,} tokens ({cache.low_tokens:,} to {cache.high_tokens:,})",
         )  # fmt: skip
+    first = report.served.first
+    if first is not None:
+        grid.add_row(
+            "a first start", format_bytes(first.kv_cache_bytes, 2),
+            f"{first.kv_cache_tokens:,} tokens, without a compile cache",
+        )  # fmt: skip
     if devices:
         device = devices[0]
         note = f"of {format_bytes(device.gpu.total_bytes, 2)}, the highest"

@@ -16,7 +16,7 @@ from ullage.serve.prompts import make_tokens
 from ullage.serve.vllm.executor import Clock, Theirs, make_executor, seconds_between
 from ullage.serve.vllm.step_times import StepTimes, step_sizes
 
-__all__ = ["Engine", "measure_steps"]
+__all__ = ["Engine", "become_a_rank", "measure_steps"]
 
 _PROMPT_TOKENS: Final = 16
 _ENDLESS: Final = 64
@@ -52,7 +52,7 @@ class Engine:
         theirs = AsyncEngineArgs.from_cli_args(parsed)
         theirs.load_format, theirs.skip_tokenizer_init = "dummy", True
         if theirs.tensor_parallel_size > 1:
-            _become_a_rank(theirs)
+            become_a_rank(theirs)
         context = UsageContext.OPENAI_API_SERVER
         self.config = theirs.create_engine_config(context)
         kind = make_executor(Executor.get_class(self.config))
@@ -162,7 +162,7 @@ def _held_bytes(caches: Theirs) -> int:
     return sum(sizes.values())
 
 
-def _become_a_rank(arguments: Theirs) -> None:
+def become_a_rank(arguments: Theirs) -> None:
     """This process is one rank of its job, the first; the others are not there.
 
     They would be asked whether they share a machine with it, which they do, for a queue of
