@@ -4,8 +4,8 @@
     python -m benchmarks.serving.phantom_starts --python VENV/bin/python --row 0   # one row
     python -m benchmarks.serving.phantom_starts --page                             # only the page
 
-A row is `ullage serve --cached` with one small request: a first start, and a later one with the
-compile cache of the first. Both are kept, as few sources say which of the two they saw. What
+A row is the two starts of `ullage serve --cached`: a first one, and a later one with the compile
+cache of the first. Both are kept, as few sources say which of the two they saw. What
 another release counts differently, and this one can be told by its environment, it is told: which
 model runner runs, and whether CUDA graphs are subtracted. Rows that need more are named on the page
 with the reason. Each row replaces its entry in phantom_starts.json. Writes
@@ -20,17 +20,17 @@ import os
 import shlex
 import statistics
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.provenance import made_by
-from ullage.api.serving import serve_traffic
 from ullage.estimate.serving.engines.vllm_releases import Runner, find_release
 from ullage.models.architecture import read_model
 from ullage.models.find import find_config
 from ullage.serve.cache_bytes import RealCache, real_cache
 from ullage.serve.outcome import Engine, read_engine
+from ullage.serve.run import start_twice
 from ullage.units import GIB
 
 HERE: Final = Path(__file__).resolve().parent
@@ -39,7 +39,6 @@ PAGE: Final = ROOT / "docs" / "results" / "serve-starts.md"
 STARTS: Final = HERE / "starts.toml"
 RESULTS: Final = HERE / "phantom_starts.json"
 TEXT: Final = HERE / "phantom_starts.txt"
-TRAFFIC: Final = "closed:users=1,requests=1,prompt=16,output=2"
 OPTIONS: Final = {
     "--context": "--max-model-len", "--utilization": "--gpu-memory-utilization",
     "--max-seqs": "--max-num-seqs", "--batched-tokens": "--max-num-batched-tokens",
@@ -99,17 +98,14 @@ def start(row: dict[str, Any], python: str) -> dict[str, Any]:
     """The engine's own figures of both starts."""
     command, gpu, environment = settings(row)
     os.environ.update(environment)
-    run = serve_traffic(
-        command, TRAFFIC, gpu=gpu, python=python, stdout_to_stderr=True, cached=True
-    )
+    first, later = start_twice(command, gpu=gpu, python=python)
     words = [word.replace(f"{ROOT}/", "") for word in command]
     return {
         "command": " ".join(words),
         "gpu": gpu,
         "environment": environment,
-        "first": run.document["first_start"],
-        "later": run.document["engine"],
-        "start_s": run.outcome.real_s["start_s"],
+        "first": asdict(first),
+        "later": asdict(later),
     }
 
 
@@ -206,7 +202,9 @@ def page(results: dict[str, Any]) -> str:
     """The page."""
     from benchmarks.serving.starts import ask
 
-    held, others, left_out = [], [], []
+    held: list[list[Line]] = []
+    others: list[list[Line]] = []
+    left_out = []
     for row in load_rows():
         reason = why_not(row)
         result = None if reason else result_of(row, results)
@@ -218,7 +216,6 @@ def page(results: dict[str, Any]) -> str:
     commands = [
         f"- {name}: `ullage serve --cached --gpu {result['gpu']} ... -- {result['command']}`, "
         + " ".join(f"`{key}={value}`" for key, value in result["environment"].items())
-        + f"; {result['start_s']:.0f} s for the later start"
         for name, result in results.items()
     ]
     return TEXT.read_text(encoding="utf-8").format(
@@ -276,7 +273,7 @@ def main() -> None:
         results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
         results[row["name"]] = result
         RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     if results:
         PAGE.write_text(page(results), encoding="utf-8")
 

@@ -7,7 +7,8 @@ served.outcome.ttft_s
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,12 +24,20 @@ from ullage.runs.one import run_job
 from ullage.serve.host_time import NO_HOST_TIME, HostTime
 from ullage.serve.outcome import Engine, Outcome, read_engine, read_outcome
 from ullage.serve.task import Task, write_task
-from ullage.serve.traffic import Traffic
+from ullage.serve.traffic import Traffic, load_traffic
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
 
-__all__ = ["Loaded", "Served", "check_command", "parse_loads", "serve", "tensor_parallel"]
+__all__ = [
+    "Loaded",
+    "Served",
+    "check_command",
+    "parse_loads",
+    "serve",
+    "start_twice",
+    "tensor_parallel",
+]
 
 _FOLDER: Final = Path(__file__).parent
 ENTRANCE: Final = _FOLDER / "vllm" / "entrance.py"
@@ -110,6 +119,55 @@ def serve(
     model = check_command(command)
     if command[0] == "transformers":
         _check_goes_with_transformers(host, is_cached=is_cached)
+    sent = (1.0, *(load for load in loads if load != 1.0))
+    first = None
+    with _made_ready(command, model, traffic, gpu, python, stdout_to_stderr) as (program, task):
+        task = replace(task, loads=sent, host=host)
+        if is_cached:
+            first = program.start(task)
+        else:
+            task = replace(task, compile_cache=None)
+        report, document = program.run(task)
+    runs = zip(sent, document.pop("runs"), strict=True)
+    outcomes = [
+        Loaded(load, read_outcome({**document, **run}, traffic.at_load(load))) for load, run in runs
+    ]
+    by_load = tuple(sorted(outcomes, key=lambda loaded: loaded.load)) if loads else ()
+    return Served(tuple(command), task.gpu, outcomes[0].outcome, report, by_load, host, first)
+
+
+def start_twice(
+    command: Sequence[str], *, gpu: str, python: str | None = None, stdout_to_stderr: bool = True
+) -> tuple[Engine, Engine]:
+    """The engine's own figures of a first start, and of one that finds its compile cache; no
+    request is sent.
+
+    Args:
+        command: `vllm serve MODEL ...`.
+        gpu, python: as for serve.
+
+    Raises:
+        SpecError: the command or the model cannot be served here.
+        EnvironmentProblem: the engine did not start; its own output says why.
+    """
+    model = check_command(command)
+    if command[0] == "transformers":
+        _check_goes_with_transformers(NO_HOST_TIME, is_cached=True)
+    nothing = load_traffic("closed:users=1,requests=1,prompt=16,output=2")
+    with _made_ready(command, model, nothing, gpu, python, stdout_to_stderr) as (program, task):
+        return program.start(task), program.start(task)
+
+
+@contextmanager
+def _made_ready(
+    command: Sequence[str],
+    model: str,
+    traffic: Traffic,
+    gpu: str,
+    python: str | None,
+    stdout_to_stderr: bool,  # noqa: FBT001
+) -> Iterator[tuple[_Program, Task]]:
+    """The program of a command with the order for it, in a directory that lasts as long."""
     config = find_config(model).config
     with TemporaryDirectory(prefix="ullage-serve-") as name:
         folder = Path(name, "model")
@@ -117,25 +175,11 @@ def serve(
         (folder / FILE_NAME).write_text(json.dumps(dict(config.fields)), encoding="utf-8")
         arguments = [str(folder) if word == model else word for word in command[2:]]
         device = choose_device(gpu)
-        sent = (1.0, *(load for load in loads if load != 1.0))
         task = Task(
             tuple(arguments), str(folder / FILE_NAME), device.gpu.slug, traffic,
-            str(Path(name, "result.json")), sent, host,
-            str(Path(name, "compiled")) if is_cached else None,
+            str(Path(name, "result.json")), compile_cache=str(Path(name, "compiled")),
         )  # fmt: skip
-        program = _Program(tuple(command), Path(name), device, python, stdout_to_stderr)
-        first = None
-        if is_cached:
-            first = read_engine(program.run(replace(task, loads=()))[1]["engine"])
-        report, document = program.run(task)
-    runs = zip(sent, document.pop("runs"), strict=True)
-    outcomes = [
-        Loaded(load, read_outcome({**document, **run}, traffic.at_load(load))) for load, run in runs
-    ]
-    by_load = tuple(sorted(outcomes, key=lambda loaded: loaded.load)) if loads else ()
-    return Served(
-        tuple(command), device.gpu.slug, outcomes[0].outcome, report, by_load, host, first
-    )
+        yield _Program(tuple(command), Path(name), device, python, stdout_to_stderr), task
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +192,14 @@ class _Program:
     python: str | None
     stdout_to_stderr: bool
 
+    def start(self, task: Task) -> Engine:
+        """The engine's own figures; it only starts, and ends.
+
+        Raises:
+            EnvironmentProblem: it did not start.
+        """
+        return read_engine(self.run(replace(task, loads=()))[1]["engine"])
+
     def run(self, task: Task) -> tuple[RunReport, dict[str, Any]]:
         """Runs it with an order; the run on the phantom, and what the program wrote.
 
@@ -158,7 +210,8 @@ class _Program:
         program = _PROGRAMS[self.command[0], self.command[1]]
         words = [str(program), str(write_task(task, self.directory))]
         # What steers the engine does not hang on values of the device; to follow them takes long.
-        options = make_options(clock="virtual", values=False)
+        # Where nothing is sent, no time is needed either.
+        options = make_options(clock="virtual" if task.loads else "real", values=False)
         ranks = tensor_parallel(self.command)
         if ranks > 1:
             options = replace(options, rank=choose_ranks((0,), ranks, ranks)[0])
