@@ -145,7 +145,7 @@ def _introduction(first: ServerStart, shares: list[float], alone: int) -> str:
         f"all changes that an option explains. Of {len(shares)} pairs, {many} have 95 % or more. "
         f"*the flags alone*: whether the options that it names are those that were changed, all of "
         f"them and no others, or which are not; {alone} of {len(shares)} are. Where no token "
-        "changed there is nothing to name."
+        "changed there is nothing to name; `--no-enable-chunked-prefill` changes none of its own."
     )
 
 

@@ -38,14 +38,14 @@ MOVERS: Final[Mapping[str, tuple[str, ...]]] = {
     "CUDA graphs": ("enforce_eager", "compilation_config", "cudagraph_capture_sizes",
                     "cuda_graph_max_bs", "disable_cuda_graph", *_STEP, "max_running_requests"),
     "states": ("max_num_seqs", "max_running_requests", "mamba_cache_dtype"),
-    "bytes of a token": ("kv_cache_dtype", "max_model_len", "block_size", "tensor_parallel_size",
-                         "tp_size", "model", "enable_prefix_caching", "max_num_batched_tokens",
-                         "disable_hybrid_kv_cache_manager"),
+    "bytes of a token": ("kv_cache_dtype", "dtype", "max_model_len", "block_size",
+                         "tensor_parallel_size", "tp_size", "model", "enable_prefix_caching",
+                         "max_num_batched_tokens", "disable_hybrid_kv_cache_manager"),
     "bytes that were asked for": ("kv_cache_memory_bytes", "kv_cache_memory",
                                   "num_gpu_blocks_override", "max_total_tokens"),
 }  # fmt: skip
 # These change the bytes of a token whatever the model; others of the list, those of some models.
-_TOKEN: Final = frozenset({"kv_cache_dtype", "tensor_parallel_size", "tp_size", "model"})
+_TOKEN: Final = frozenset({"kv_cache_dtype", "dtype", "tensor_parallel_size", "tp_size", "model"})
 # Parts that differ by less, in the last digit that is printed, are the same.
 _SAME_GRAINS: Final = 1.5
 
