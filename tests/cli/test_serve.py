@@ -47,6 +47,7 @@ def report_of(
         (("vllm", "serve", "--max-model-len", "8192"), "names no model"),
         ((*COMMAND, "--pipeline-parallel-size", "2"), "several GPUs are not simulated"),
         ((*COMMAND, "-dp=2"), "several GPUs are not simulated"),
+        ((*COMMAND, "--kv-transfer-config", "{}"), "connectors are not simulated"),
     ],
 )
 def test_a_command_that_cannot_be_served_is_refused(words: tuple[str, ...], message: str) -> None:

@@ -100,6 +100,7 @@ class Outcome:
         device_s, prompt_s, attention_s: seconds of all steps, of those with tokens of prompts, and
             of attention.
         host_s: seconds of the host for all steps, as it was assumed.
+        stored_bytes, loaded_bytes: of the cache, copied to the host and back.
         step_times: the measured steps: by "decode" and "prefill", the "tokens" and "seconds".
         left_out: layers whose attention has no time.
         real_s: what the phases took on this machine; not a result, and different in each run.
@@ -128,6 +129,8 @@ class Outcome:
     step_times: Mapping[str, Any]
     left_out: tuple[str, ...]
     real_s: Mapping[str, float]
+    stored_bytes: int = 0
+    loaded_bytes: int = 0
 
     @property
     def ttft_s(self) -> Floats:
@@ -196,6 +199,8 @@ def read_outcome(document: Mapping[str, Any], traffic: Traffic) -> Outcome:
         step_times=document["step_times"],
         left_out=tuple(document["attention_left_out"]),
         real_s=document["real_s"],
+        stored_bytes=document.get("stored_bytes", 0),
+        loaded_bytes=document.get("loaded_bytes", 0),
     )  # fmt: skip
 
 

@@ -255,6 +255,11 @@ def check_command(command: Sequence[str]) -> str:
                 f"{word!r}: several GPUs are not simulated here; leave it out, or choose a GPU "
                 "with room for the whole model"
             )
+        if word.partition("=")[0] == "--kv-transfer-config":
+            raise SpecError(
+                f"{word!r}: connectors are not simulated here; leave it out, or use "
+                "--kv-offloading-size GIB, which is vLLM's own offloading to the host"
+            )
     if len(command) < 3 or command[2].startswith("-"):
         raise SpecError(f"{shown!r} names no model; write it first: {' '.join(engine)} MODEL ...")
     return command[2]

@@ -89,6 +89,8 @@ def _load(outcome: Outcome, measures: Measures) -> dict[str, Any]:
         "num_preemptions": measures.num_preemptions,
         "prefix_hit_frac": measures.prefix_hit_frac,
         "queue_peak": measures.queue_peak,
+        "stored_bytes": outcome.stored_bytes,
+        "loaded_bytes": outcome.loaded_bytes,
         "usage_peak_frac": outcome.usage_peak_frac,
         "usage_mean_frac": outcome.usage_mean_frac,
         "steps": {

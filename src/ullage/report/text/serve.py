@@ -150,6 +150,9 @@ def _load(report: ServeReport) -> RenderableType:
     grid.add_row("preemptions", f"{measures.num_preemptions:,}", preempted)
     hits = f"{100 * measures.prefix_hit_frac:.0f} %"
     grid.add_row("prefix hits", hits, "of the prompts' tokens")
+    if outcome.stored_bytes:
+        back = f"of the cache to the host, {format_bytes(outcome.loaded_bytes, 2)} back"
+        grid.add_row("offloaded", format_bytes(outcome.stored_bytes, 2), back)
     grid.add_row("waiting", f"{measures.queue_peak:,}", "requests at most")
     grid.add_row(
         "device", f"{100 * (1 - measures.idle_frac):.0f} %",

@@ -14,6 +14,7 @@ from typing import Any, Final
 from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.prompts import make_tokens
 from ullage.serve.vllm.executor import Clock, Theirs, make_executor, seconds_between
+from ullage.serve.vllm.offloading import Transfers, check_connector
 from ullage.serve.vllm.step_times import StepTimes, step_sizes
 
 __all__ = ["Engine", "become_a_rank", "measure_steps"]
@@ -55,6 +56,7 @@ class Engine:
             become_a_rank(theirs)
         context = UsageContext.OPENAI_API_SERVER
         self.config = theirs.create_engine_config(context)
+        check_connector(self.config)
         kind = make_executor(Executor.get_class(self.config))
         engine = LLMEngine(self.config, kind, log_stats=True, usage_context=context)
         self._engine = engine  # which shuts its workers down when it is collected
@@ -103,7 +105,15 @@ class Engine:
         """Takes all requests out, and waits for the steps that were given."""
         self.core.abort_requests(list(self.scheduler.requests))
         while self.has_work:
+            if self.executor.by_time is not None:
+                self.executor.by_time.wait_for_copies()
             self.step()
+
+    def transfers(self, bytes_per_s: float) -> Transfers | None:
+        """The copies to the host and back, at the rate of its link; None: nothing is offloaded."""
+        if self.scheduler.connector is None:
+            return None
+        return Transfers(self.describe()["block_bytes"], bytes_per_s)
 
     def prompt_of(self, number: int, tokens: int) -> list[int]:
         """A prompt like that of no other number, from its fourth token on."""

@@ -9,6 +9,7 @@ engine decides stays its own: which requests are in a step, which are preempted,
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.host_time import NO_HOST_TIME, HostTime
+from ullage.serve.vllm.offloading import Transfers, copy_at_once
 from ullage.serve.vllm.step_times import StepTimes
 
 __all__ = ["Clock", "StepsByTime", "make_executor", "seconds_between"]
@@ -71,6 +73,7 @@ class StepsByTime:
         preempted: how often a request was preempted, by its name.
         num_steps: the steps so far.
         host_s: the seconds of the host for all steps.
+        transfers: the copies between the GPU's cache and the host's; None: there are none.
         device_s, prompt_s, attention_s: the seconds of all steps, of those with tokens of prompts,
             and of the attention in them.
     """
@@ -82,8 +85,10 @@ class StepsByTime:
         attention: AttentionTimes,
         scheduler: Theirs,
         host: HostTime = NO_HOST_TIME,
+        transfers: Transfers | None = None,
     ) -> None:
         self.clock, self.times, self.attention, self.host = clock, times, attention, host
+        self.transfers = transfers
         self.requests = scheduler.requests
         self.preempted: Counter[str] = Counter()
         self.begins_s: dict[str, float] = {}
@@ -108,7 +113,7 @@ class StepsByTime:
         host_s = self.host.seconds(len(scheduled.num_scheduled_tokens))
         self.clock.now_s += host_s
         self.host_s += host_s
-        begin_s = max(self.clock.now_s, self.clock.device_free_s)
+        begin_s = self._order_copies(scheduled)
         for new in scheduled.scheduled_new_reqs:
             self.begins_s.setdefault(new.req_id, begin_s)
         self.clock.device_free_s = begin_s + seconds
@@ -117,6 +122,31 @@ class StepsByTime:
         self.attention_s += attention_s
         self.prompt_s += seconds if prompts else 0.0
         return (self.clock.device_free_s, *_sampled(scheduled, self.requests))
+
+    def give_nothing(self, scheduled: Theirs) -> None:
+        """Takes the orders for copies of a step without tokens."""
+        self._order_copies(scheduled)
+
+    def take_copies(self, now_s: float) -> Theirs:
+        """vLLM's record of the copies that have ended by then; None: none has."""
+        return None if self.transfers is None else self.transfers.take(now_s)
+
+    def wait_for_copies(self, until_s: float = math.inf) -> bool:
+        """Has the clock go on to the end of the next copy, and no further than asked; false where
+        no copy is under way.
+        """
+        next_s = None if self.transfers is None else self.transfers.next_s
+        if next_s is not None:
+            self.clock.now_s = max(self.clock.now_s, min(next_s, until_s))
+        return next_s is not None
+
+    def _order_copies(self, scheduled: Theirs) -> float:
+        """When the device begins the step, with the copies that it has to wait for."""
+        begin_s = max(self.clock.now_s, self.clock.device_free_s)
+        orders = scheduled.kv_connector_metadata
+        if self.transfers is None or orders is None:
+            return begin_s
+        return self.transfers.begin(orders, begin_s)
 
 
 class _Ended(Future):  # type: ignore[type-arg]
@@ -135,7 +165,7 @@ class _Ended(Future):  # type: ignore[type-arg]
 
 def make_executor(base: Theirs) -> Theirs:
     """The executor's class, from vLLM's own for one process."""
-    from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
+    from vllm.v1.outputs import ModelRunnerOutput
 
     class Executor(base):  # type: ignore[misc]
         """Steps by the worker, or by time once `by_time` is set.
@@ -146,19 +176,25 @@ def make_executor(base: Theirs) -> Theirs:
         scheduler: Theirs = None
         by_time: StepsByTime | None = None
         _step: tuple[float, list[str], list[list[int]]] | None = None
+        _copied: Theirs = None
 
         def execute_model(self, scheduled: Theirs, non_block: bool = False) -> Theirs:  # noqa: FBT001, FBT002
             """Gives a step."""
             if self.scheduler is None:
                 return super().execute_model(scheduled, non_block=non_block)
+            has_tokens = scheduled.total_num_scheduled_tokens > 0
             if self.by_time is None:
+                self._copied = copy_at_once(scheduled)
                 super().execute_model(scheduled, non_block=non_block)
                 self._step = (0.0, *_sampled(scheduled, self.scheduler.requests))
-            elif scheduled.total_num_scheduled_tokens:
+            elif has_tokens:
                 self._step = self.by_time.give(scheduled)
-            if scheduled.total_num_scheduled_tokens == 0:
-                return _done(EMPTY_MODEL_RUNNER_OUTPUT) if non_block else EMPTY_MODEL_RUNNER_OUTPUT
-            return _done(None) if non_block else None
+            else:
+                self.by_time.give_nothing(scheduled)
+            if has_tokens:
+                return _done(None) if non_block else None
+            output = ModelRunnerOutput.with_kv_conn_output_only(self._take_copies())
+            return _done(output) if non_block else output
 
         def sample_tokens(self, grammar: Theirs, non_block: bool = False) -> Theirs:  # noqa: FBT001, FBT002
             """The tokens of the step that was given last."""
@@ -170,9 +206,15 @@ def make_executor(base: Theirs) -> Theirs:
                 raise RuntimeError("tokens are sampled before a step was given")
             end_s, names, tokens = self._step
             output = ModelRunnerOutput(names, _numbered(names), tokens)
+            output.kv_connector_output = self._take_copies(end_s)
             clock = None if self.by_time is None else self.by_time.clock
             future = _Ended(clock, end_s, output)
             return future if non_block else future.result()
+
+        def _take_copies(self, end_s: float = 0.0) -> Theirs:
+            if self.by_time is None:
+                return self._copied
+            return self.by_time.take_copies(max(end_s, self.by_time.clock.now_s))
 
     return Executor
 
