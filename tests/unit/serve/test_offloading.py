@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ullage.errors import SpecError
-from ullage.serve.vllm.offloading import Transfers, check_connector
+from ullage.gpus import find_gpu
+from ullage.serve.vllm.offloading import Transfers, check_connector, copy_times
 
 BLOCK = 1000
 RATE = 1e6  # a block in a millisecond
@@ -38,7 +39,7 @@ def orders(
 
 @pytest.fixture
 def transfers() -> Transfers:
-    return Transfers(BLOCK, RATE)
+    return Transfers(BLOCK, lambda _direction, size: size / RATE)
 
 
 def test_stores_wait_for_the_next_step_and_delay_none(transfers: Transfers) -> None:
@@ -68,6 +69,11 @@ def test_what_an_earlier_load_of_traffic_ordered_is_waited_for_no_more(
     transfers: Transfers,
 ) -> None:
     assert transfers.begin(orders(flushed={7}), 3.0) == 3.0
+
+
+def test_a_copy_takes_its_share_of_the_link() -> None:
+    copy_s, size = copy_times(find_gpu("h100-80gb")), 1 << 30
+    assert size / 63e9 < copy_s("to host", size) == copy_s("to device", size) < size / 45e9
 
 
 def test_only_vllms_own_offloading_is_simulated() -> None:

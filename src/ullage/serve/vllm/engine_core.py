@@ -11,10 +11,11 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ullage.gpus import Gpu
 from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.prompts import make_tokens
 from ullage.serve.vllm.executor import Clock, Theirs, make_executor, seconds_between
-from ullage.serve.vllm.offloading import Transfers, check_connector
+from ullage.serve.vllm.offloading import Transfers, check_connector, copy_times
 from ullage.serve.vllm.step_times import StepTimes, step_sizes
 
 __all__ = ["Engine", "become_a_rank", "measure_steps"]
@@ -109,11 +110,11 @@ class Engine:
                 self.executor.by_time.wait_for_copies()
             self.step()
 
-    def transfers(self, bytes_per_s: float) -> Transfers | None:
-        """The copies to the host and back, at the rate of its link; None: nothing is offloaded."""
+    def transfers(self, gpu: Gpu) -> Transfers | None:
+        """The copies to the host and back; None: nothing is offloaded."""
         if self.scheduler.connector is None:
             return None
-        return Transfers(self.describe()["block_bytes"], bytes_per_s)
+        return Transfers(self.describe()["block_bytes"], copy_times(gpu))
 
     def prompt_of(self, number: int, tokens: int) -> list[int]:
         """A prompt like that of no other number, from its fourth token on."""

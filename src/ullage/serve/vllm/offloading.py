@@ -1,26 +1,38 @@
 """vLLM's copies between the GPU's cache and that of the host (--kv-offloading-size), by time.
 
-    transfers = Transfers(block_bytes, bytes_per_s)
+    transfers = Transfers(block_bytes, copy_times(find_gpu("l40s")))
     begin_s = transfers.begin(metadata, now_s)        # of a step
     output = transfers.take(end_s)                    # what the engine's worker would report
 
 vLLM's scheduler decides which blocks go to the host and which come back; its worker copies them.
-Here nothing is copied: a copy takes its bytes at the rate of the link to the host, each direction
-one after another, and then its job is reported as the worker does it.
+Here nothing is copied: a copy takes what the clock says of pinned memory, each direction one after
+another, and then its job is reported as the worker does it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from ullage.clock.costs.transfers import copy_cost
+from ullage.clock.given_work import Copy
+from ullage.clock.interconnect import Interconnect
 from ullage.errors import SpecError
+from ullage.gpus import Gpu
 
-__all__ = ["Transfers", "check_connector", "copy_at_once"]
+__all__ = ["Transfers", "check_connector", "copy_at_once", "copy_times"]
 
 Theirs: TypeAlias = Any
 """An object of vLLM, which has no type here."""
+_TO_HOST, _TO_DEVICE = "to host", "to device"
 _CONNECTOR: Final = "OffloadingConnector"
+
+
+def copy_times(gpu: Gpu) -> Callable[[str, int], float]:
+    """The seconds of a copy of pinned memory, by its direction and bytes."""
+    links = Interconnect()
+    return lambda direction, size: copy_cost(gpu, Copy(direction, size, True), links).duration.s  # noqa: FBT003
 
 
 def check_connector(config: Theirs) -> None:
@@ -42,8 +54,8 @@ class _Direction:
     moved_bytes: int = 0
     ends_s: dict[int, float] = field(default_factory=dict)
 
-    def add(self, job: int, size: int, now_s: float, bytes_per_s: float) -> None:
-        self.free_s = max(self.free_s, now_s) + size / bytes_per_s
+    def add(self, job: int, size: int, now_s: float, copy_s: float) -> None:
+        self.free_s = max(self.free_s, now_s) + copy_s
         self.moved_bytes += size
         self.ends_s[job] = self.free_s
 
@@ -51,12 +63,13 @@ class _Direction:
 class Transfers:
     """The copies that are under way.
 
-    Counts: the bytes of the blocks, at the stated rate of the link in each direction.
-    Ignores: what else uses the link or the host's memory; that long copies slow kernels down.
+    Counts: the bytes of the blocks; `copy_s` has the seconds for a direction and its bytes.
+    Ignores: what else uses the link or the host's memory; that blocks are copied in pieces, one of
+    each layer; that copies slow kernels down.
     """
 
-    def __init__(self, block_bytes: int, bytes_per_s: float) -> None:
-        self._block_bytes, self._rate = block_bytes, bytes_per_s
+    def __init__(self, block_bytes: int, copy_s: Callable[[str, int], float]) -> None:
+        self._block_bytes, self._copy_s = block_bytes, copy_s
         self._stores, self._loads = _Direction(), _Direction()
         self._deferred: dict[int, int] = {}
         self._requests: dict[int, str] = {}
@@ -87,10 +100,11 @@ class Transfers:
         stores = {job: self._size(order.src_spec) for job, order in metadata.store_jobs.items()}
         now = {**self._deferred, **{job: stores[job] for job in flushed & stores.keys()}}
         for job, size in now.items():
-            self._stores.add(job, size, now_s, self._rate)
+            self._stores.add(job, size, now_s, self._copy_s(_TO_HOST, size))
         self._deferred = {job: size for job, size in stores.items() if job not in now}
         for job, order in metadata.load_jobs.items():
-            self._loads.add(job, self._size(order.dst_spec), now_s, self._rate)
+            size = self._size(order.dst_spec)
+            self._loads.add(job, size, now_s, self._copy_s(_TO_DEVICE, size))
             self._requests[job] = order.req_id
         return max([now_s, *(self._stores.ends_s.get(job, now_s) for job in flushed)])
 
@@ -128,7 +142,7 @@ def copy_at_once(scheduled: Theirs) -> Theirs:
     if orders is None:
         return None
     scheduled.kv_connector_metadata = type(orders)(load_jobs={}, store_jobs={})
-    transfers = Transfers(block_bytes=0, bytes_per_s=1.0)
+    transfers = Transfers(0, lambda _direction, _size: 0.0)
     transfers.begin(orders, 0.0)
     transfers.begin(scheduled.kv_connector_metadata, 0.0)  # the stores that waited for a next step
     return transfers.take(0.0)

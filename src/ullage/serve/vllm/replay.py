@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ullage.gpus import find_gpu
-from ullage.gpus.peaks import link_bytes_per_s
 from ullage.serve.arrivals import Arrivals
 from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.prompts import make_prompt
@@ -197,7 +196,7 @@ def replay_loads(
     for load in task.loads:
         if len(task.loads) > 1:
             on_progress(f"load {load:g}")
-        transfers = engine.transfers(link_bytes_per_s(find_gpu(task.gpu)))
+        transfers = engine.transfers(find_gpu(task.gpu))
         steps = StepsByTime(Clock(), times, attention, engine.scheduler, task.host, transfers)
         engine.executor.by_time = steps
         engine.core.reset_prefix_cache(reset_connector=True)
