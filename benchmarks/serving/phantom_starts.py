@@ -122,12 +122,13 @@ class Line:
     """A start on the phantom beside what was printed.
 
     Attributes:
-        kind: "first" or "later".
+        name, kind: the row's name, and "first" or "later".
         printed_gib, cache: what was printed, and what it is on a real GPU by the phantom.
         width_share: of the interval, beside that of the estimate.
         text: the line of the table.
     """
 
+    name: str
     kind: str
     printed_gib: float
     cache: RealCache
@@ -163,19 +164,39 @@ def line_of(row: dict[str, Any], kind: str, engine: Engine, width_gib: float) ->
     cache = real_cache(engine)
     if cache is None:
         raise SystemExit(f"{row['name']}: {engine.num_blocks} blocks are not those of its bytes")
+    more = uncounted_bytes(row, engine)
+    cache = replace(
+        cache, low_bytes=cache.low_bytes + more, bytes=cache.bytes + more,
+        high_bytes=cache.high_bytes + more,
+    )  # fmt: skip
     each = engine.block_bytes / engine.block_tokens
     printed = row["kv_gib"] if "kv_gib" in row else row["tokens"] * each / GIB
     low, likely, high = (size / GIB for size in (cache.low_bytes, cache.bytes, cache.high_bytes))
-    line = Line(kind, printed, cache, (high - low) / width_gib, "")
+    line = Line(row["name"], kind, printed, cache, (high - low) / width_gib, "")
     is_counted = kind == kinds_of(row)[0]
     cells = (
         row["name"] if is_counted else "", f"{printed:.2f}" if is_counted else "", kind,
-        f"{engine.kv_cache_bytes / GIB:.2f}", f"{likely:.2f}", f"{line.error:+.1%}",
+        f"{engine.kv_cache_bytes / GIB:.2f}", f"{more / GIB:.2f}" if more else "",
+        f"{likely:.2f}", f"{line.error:+.1%}",
         f"{low:.2f} to {high:.2f}", "yes" if line.is_inside else "**no**" if is_counted else "no",
         f"{high - low:.2f}", f"{width_gib:.2f}" if is_counted else "",
         tokens_given_bytes(row, engine) if is_counted else "",
     )  # fmt: skip
     return replace(line, text=f"| {' | '.join(cells)} |")
+
+
+def uncounted_bytes(row: dict[str, Any], engine: Engine) -> int:
+    """What 0.32 counts of its second runner, and the row's release did not: the counts of tokens of
+    each request, 32 bits for each word and a bit (see engines/vllm_releases.py, is_all_counted).
+    """
+    words = shlex.split(row["command"])
+    release = find_release(words[words.index("--engine-version") + 1])
+    name = str(ROOT / words[0]) if words[0].endswith(".json") else words[0]
+    model = read_model(find_config(name).config)
+    if release.is_all_counted or release.runner_of(model) is not Runner.SECOND:
+        return 0
+    counts = engine.max_num_seqs * model.vocab
+    return counts * 4 + counts // 8
 
 
 def tokens_given_bytes(row: dict[str, Any], engine: Engine) -> str:
@@ -192,9 +213,9 @@ def tokens_given_bytes(row: dict[str, Any], engine: Engine) -> str:
 
 
 HEAD: Final = (
-    "| Start | printed, GiB | start | phantom | on a real GPU | error | interval | inside | width "
-    "| width of the estimate | tokens of the printed bytes |\n"
-    "|---|--:|---|--:|--:|--:|---|---|--:|--:|---|"
+    "| Start | printed, GiB | start | phantom | not counted then | on a real GPU | error "
+    "| interval | inside | width | width of the estimate | tokens of the printed bytes |\n"
+    "|---|--:|---|--:|--:|--:|--:|---|---|--:|--:|---|"
 )
 
 
@@ -225,8 +246,39 @@ def page(results: dict[str, Any]) -> str:
         held_summary=summary(held),
         others=table(others),
         others_summary=summary(others),
+        explained="\n\n".join(map(explanation, outside(held + others))),
         left_out="\n".join(left_out),
         commands="\n".join(commands),
+    )
+
+
+def outside(rows: list[list[Line]]) -> list[list[Line]]:
+    """The rows whose counted start is outside its interval."""
+    return [lines for lines in rows if not lines[0].is_inside]
+
+
+def explanation(lines: list[Line]) -> str:
+    """What a later start says of a row that is outside."""
+    first = lines[0]
+    text = (
+        f"{first.name}: {first.printed_gib:.2f} GiB were printed, and a {first.kind} start leaves "
+    )
+    text += f"{first.cache.bytes / GIB:.2f}."
+    if len(lines) == 1:
+        return text
+    later = lines[1]
+    is_between = first.cache.bytes / GIB < first.printed_gib < later.cache.bytes / GIB
+    where = (
+        "so that it was likely one"
+        if later.is_inside
+        else "between the two"
+        if is_between
+        else "outside of both"
+    )
+    return (
+        f"{text} Its source does not say which start it was; a later one leaves "
+        f"{later.cache.bytes / GIB:.2f} ({later.cache.low_bytes / GIB:.2f} to "
+        f"{later.cache.high_bytes / GIB:.2f}), {where}."
     )
 
 
@@ -242,7 +294,7 @@ def summary(rows: list[list[Line]]) -> str:
     counted = [lines[0] for lines in rows]
     errors = [abs(line.error) for line in counted]
     share = statistics.median(line.width_share for line in counted)
-    missed = [lines for lines in rows if not lines[0].is_inside]
+    missed = outside(rows)
     text = (
         f"Error of the likely value: median {statistics.median(errors):.1%}, worst "
         f"{max(errors):.1%}; {len(rows) - len(missed)} of {len(rows)} inside the interval, which "
