@@ -88,7 +88,10 @@ def settings(row: dict[str, Any]) -> tuple[list[str], str, dict[str, str]]:
     if not share:
         command += ["--gpu-memory-utilization", f"{release.utilization:g}"]
     runner = release.runner_of(read_model(find_config(model).config))
-    return command, gpu, {
+    # NCCL's own logs of GPUs without NVLink have 2 channels (NVIDIA/nccl, issue 1817); the
+    # phantom's upper bound has 32, whose buffers leave no room on an L4.
+    channels = {"NCCL_MAX_NCHANNELS": "4"} if "--tensor-parallel-size" in command else {}
+    return command, gpu, channels | {
         "VLLM_USE_V2_MODEL_RUNNER": str(int(runner is Runner.SECOND)),
         "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS": str(int(release.counts_graphs(runner))),
     }  # fmt: skip
