@@ -40,6 +40,8 @@ class Engine:
         ignored: words of its command line that are of its HTTP server.
         block_bytes: of a block in all layers; 0: not known.
         is_cache_given: whether the bytes of the cache were named, and not measured.
+        graph_spread_bytes: of the CUDA graphs that were taken off the cache, what the phantom
+            counts at most and a real GPU may not take.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Engine:
     ignored: tuple[str, ...]
     block_bytes: int = 0
     is_cache_given: bool = False
+    graph_spread_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,9 @@ def test_a_real_gpu_has_less_for_the_cache_by_the_code_of_kernels() -> None:
         10 * GIB + 5 - size for size in (most, likely, least)
     )
     assert cache.tokens == 16 * (cache.bytes // (1 << 20))
+    smaller = real_cache(replace(engine, graph_spread_bytes=1000))
+    assert smaller is not None and smaller.low_bytes == cache.low_bytes
+    assert smaller.bytes == cache.bytes + 1000 and smaller.high_bytes == cache.high_bytes + 1000
     assert real_cache(replace(engine, num_blocks=100)) is None, "their number was set"
     assert real_cache(replace(engine, is_cache_given=True)) is None, "their bytes were"
 

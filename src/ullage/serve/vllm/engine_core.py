@@ -157,7 +157,26 @@ class Engine:
             "ignored": list(self.ignored),
             "block_bytes": held_bytes // int(cache.num_gpu_blocks),
             "is_cache_given": bool(cache.kv_cache_memory_bytes),
+            "graph_spread_bytes": _graph_spread(worker),
         }
+
+
+def _graph_spread(worker: Theirs) -> int:
+    """Of the estimate of CUDA graphs that vLLM took off its cache, what the phantom's upper bound
+    has beyond its lower one.
+    """
+    import vllm.envs
+
+    from ullage.record.session.library import outside
+
+    if not getattr(vllm.envs, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", False):
+        return 0
+    spread = sum(
+        each["high_bytes"] - each["low_bytes"]
+        for each in outside(0)
+        if each["what"].startswith("CUDA graphs")
+    )
+    return min(spread, int(getattr(worker, "cudagraph_memory_estimate", 0)))
 
 
 def _held_bytes(caches: Theirs) -> int:
