@@ -126,7 +126,7 @@ class Engine:
         import vllm
 
         config, worker = self.config, self.executor.driver_worker.worker
-        cache, limits = config.cache_config, config.scheduler_config
+        cache = config.cache_config
         free, total = torch.cuda.mem_get_info()
         weights_bytes = int(worker.model_runner.model_memory_usage)
         held_bytes = _held_bytes(worker.model_runner.kv_caches)
@@ -148,9 +148,7 @@ class Engine:
             "device_bytes": int(total),
             "utilization_frac": float(cache.gpu_memory_utilization),
             "max_model_len": int(config.model_config.max_model_len),
-            "max_num_seqs": int(limits.max_num_seqs),
-            "max_num_batched_tokens": int(limits.max_num_batched_tokens),
-            "is_async": bool(limits.async_scheduling),
+            **_limits(config.scheduler_config),
             "has_prefix_caching": bool(cache.enable_prefix_caching),
             "has_graphs": not config.model_config.enforce_eager,
             "tensor_parallel": int(config.parallel_config.tensor_parallel_size),
@@ -159,6 +157,14 @@ class Engine:
             "is_cache_given": bool(cache.kv_cache_memory_bytes),
             "graph_spread_bytes": _graph_spread(worker),
         }
+
+
+def _limits(limits: Theirs) -> dict[str, Any]:
+    return {
+        "max_num_seqs": int(limits.max_num_seqs),
+        "max_num_batched_tokens": int(limits.max_num_batched_tokens),
+        "is_async": bool(limits.async_scheduling),
+    }
 
 
 def _graph_spread(worker: Theirs) -> int:
