@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ullage.errors import EnvironmentProblem, SpecError
 from ullage.models.config import FILE_NAME
 from ullage.models.find import find_config
-from ullage.phantom.device import PhantomDevice, choose_device
+from ullage.phantom.device import choose_device
 from ullage.phantom.rank import choose_ranks
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
@@ -121,7 +121,8 @@ def serve(
         _check_goes_with_transformers(host, is_cached=is_cached)
     sent = (1.0, *(load for load in loads if load != 1.0))
     first = None
-    with _made_ready(command, model, traffic, gpu, python, stdout_to_stderr) as (program, task):
+    with _made_ready(command, model, traffic, gpu) as task:
+        program = _Program(tuple(command), task.gpu, python, stdout_to_stderr)
         task = replace(task, loads=sent, host=host)
         if is_cached:
             first = program.start(task)
@@ -154,41 +155,32 @@ def start_twice(
     if command[0] == "transformers":
         _check_goes_with_transformers(NO_HOST_TIME, is_cached=True)
     nothing = load_traffic("closed:users=1,requests=1,prompt=16,output=2")
-    with _made_ready(command, model, nothing, gpu, python, stdout_to_stderr) as (program, task):
+    with _made_ready(command, model, nothing, gpu) as task:
+        program = _Program(tuple(command), task.gpu, python, stdout_to_stderr)
         return program.start(task), program.start(task)
 
 
 @contextmanager
-def _made_ready(
-    command: Sequence[str],
-    model: str,
-    traffic: Traffic,
-    gpu: str,
-    python: str | None,
-    stdout_to_stderr: bool,  # noqa: FBT001
-) -> Iterator[tuple[_Program, Task]]:
-    """The program of a command with the order for it, in a directory that lasts as long."""
+def _made_ready(command: Sequence[str], model: str, traffic: Traffic, gpu: str) -> Iterator[Task]:
+    """The order for a command's program, in a directory that lasts as long."""
     config = find_config(model).config
     with TemporaryDirectory(prefix="ullage-serve-") as name:
         folder = Path(name, "model")
         folder.mkdir()
         (folder / FILE_NAME).write_text(json.dumps(dict(config.fields)), encoding="utf-8")
         arguments = [str(folder) if word == model else word for word in command[2:]]
-        device = choose_device(gpu)
-        task = Task(
-            tuple(arguments), str(folder / FILE_NAME), device.gpu.slug, traffic,
+        yield Task(
+            tuple(arguments), str(folder / FILE_NAME), choose_device(gpu).gpu.slug, traffic,
             str(Path(name, "result.json")), compile_cache=str(Path(name, "compiled")),
         )  # fmt: skip
-        yield _Program(tuple(command), Path(name), device, python, stdout_to_stderr), task
 
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """The program that starts the engine of a command, and where it finds its order."""
+    """The program that starts the engine of a command, and the GPU that it is given."""
 
     command: tuple[str, ...]
-    directory: Path
-    device: PhantomDevice
+    gpu: str
     python: str | None
     stdout_to_stderr: bool
 
@@ -208,14 +200,15 @@ class _Program:
         """
         Path(task.result).unlink(missing_ok=True)
         program = _PROGRAMS[self.command[0], self.command[1]]
-        words = [str(program), str(write_task(task, self.directory))]
+        words = [str(program), str(write_task(task, Path(task.result).parent))]
         # What steers the engine does not hang on values of the device; to follow them takes long.
         # Where nothing is sent, no time is needed either.
         options = make_options(clock="virtual" if task.loads else "real", values=False)
         ranks = tensor_parallel(self.command)
         if ranks > 1:
             options = replace(options, rank=choose_ranks((0,), ranks, ranks)[0])
-        job = make_job(words, device=self.device, python=self.python, options=options)
+        device = choose_device(self.gpu)
+        job = make_job(words, device=device, python=self.python, options=options)
         report = run_job(job, None, stdout_to_stderr=self.stdout_to_stderr)
         if not Path(task.result).is_file():
             raise EnvironmentProblem(

@@ -85,6 +85,7 @@ class StepsByTime:
         attention: AttentionTimes,
         scheduler: Theirs,
         host: HostTime = NO_HOST_TIME,
+        *,
         transfers: Transfers | None = None,
     ) -> None:
         self.clock, self.times, self.attention, self.host = clock, times, attention, host
@@ -175,25 +176,17 @@ def make_executor(base: Theirs) -> Theirs:
 
         scheduler: Theirs = None
         by_time: StepsByTime | None = None
-        _step: tuple[float, list[str], list[list[int]]] | None = None
-        _copied: Theirs = None
+        step_given: tuple[float, list[str], list[list[int]]] | None = None
+        copied: Theirs = None
 
         def execute_model(self, scheduled: Theirs, non_block: bool = False) -> Theirs:  # noqa: FBT001, FBT002
             """Gives a step."""
             if self.scheduler is None:
                 return super().execute_model(scheduled, non_block=non_block)
-            has_tokens = scheduled.total_num_scheduled_tokens > 0
             if self.by_time is None:
-                self._copied = copy_at_once(scheduled)
+                self.copied = copy_at_once(scheduled)
                 super().execute_model(scheduled, non_block=non_block)
-                self._step = (0.0, *_sampled(scheduled, self.scheduler.requests))
-            elif has_tokens:
-                self._step = self.by_time.give(scheduled)
-            else:
-                self.by_time.give_nothing(scheduled)
-            if has_tokens:
-                return _done(None) if non_block else None
-            output = ModelRunnerOutput.with_kv_conn_output_only(self._take_copies())
+            output = _give(self, scheduled)
             return _done(output) if non_block else output
 
         def sample_tokens(self, grammar: Theirs, non_block: bool = False) -> Theirs:  # noqa: FBT001, FBT002
@@ -202,21 +195,41 @@ def make_executor(base: Theirs) -> Theirs:
                 sampled = super().sample_tokens(grammar, non_block=non_block)
                 if self.scheduler is None:
                     return sampled
-            if self._step is None:
+            if self.step_given is None:
                 raise RuntimeError("tokens are sampled before a step was given")
-            end_s, names, tokens = self._step
+            end_s, names, tokens = self.step_given
             output = ModelRunnerOutput(names, _numbered(names), tokens)
-            output.kv_connector_output = self._take_copies(end_s)
+            output.kv_connector_output = _take_copies(self, end_s)
             clock = None if self.by_time is None else self.by_time.clock
             future = _Ended(clock, end_s, output)
             return future if non_block else future.result()
 
-        def _take_copies(self, end_s: float = 0.0) -> Theirs:
-            if self.by_time is None:
-                return self._copied
-            return self.by_time.take_copies(max(end_s, self.by_time.clock.now_s))
-
     return Executor
+
+
+def _give(executor: Theirs, scheduled: Theirs) -> Theirs:
+    """Notes a step; what vLLM learns of it before its tokens: nothing where it has some."""
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    by_time: StepsByTime | None = executor.by_time
+    has_tokens = scheduled.total_num_scheduled_tokens > 0
+    if by_time is None:
+        executor.step_given = (0.0, *_sampled(scheduled, executor.scheduler.requests))
+    elif has_tokens:
+        executor.step_given = by_time.give(scheduled)
+    else:
+        by_time.give_nothing(scheduled)
+    if has_tokens:
+        return None
+    return ModelRunnerOutput.with_kv_conn_output_only(_take_copies(executor, 0.0))
+
+
+def _take_copies(executor: Theirs, end_s: float) -> Theirs:
+    """vLLM's record of the copies that have ended when a step has; None: none has."""
+    by_time: StepsByTime | None = executor.by_time
+    if by_time is None:
+        return executor.copied
+    return by_time.take_copies(max(end_s, by_time.clock.now_s))
 
 
 def _sampled(scheduled: Theirs, requests: Theirs) -> tuple[list[str], list[list[int]]]:

@@ -197,7 +197,9 @@ def replay_loads(
         if len(task.loads) > 1:
             on_progress(f"load {load:g}")
         transfers = engine.transfers(find_gpu(task.gpu))
-        steps = StepsByTime(Clock(), times, attention, engine.scheduler, task.host, transfers)
+        steps = StepsByTime(
+            Clock(), times, attention, engine.scheduler, task.host, transfers=transfers
+        )
         engine.executor.by_time = steps
         engine.core.reset_prefix_cache(reset_connector=True)
         outcomes.append(replay(engine, task.traffic.at_load(load), steps, on_progress))
