@@ -5,7 +5,8 @@
 #   make check     lint, types, spelling
 #   make nightly   the slow tests too, on five versions of PyTorch, the popular stacks and published programs;
 #                  writes docs/results/torch-versions.md, and examples.md, distributed-ranks.md, check-results.md,
-#                  stacks.md, attribution.md, folklore.md, estimate-accuracy.md, wild.md and asynchronous-work.md beside it
+#                  stacks.md, serve-starts.md, attribution.md, folklore.md, estimate-accuracy.md, wild.md and
+#                  asynchronous-work.md beside it
 #   make fuzz      the readers of snapshots against a million inputs and more each; needs clang
 #   make wheel     wheels for x86-64 and aarch64 Linux
 
@@ -56,6 +57,9 @@ nightly: check $(NEWEST)/ullage-env.json phantom promtool
 	ULLAGE_TEST_PYTHON=$(firstword $(STACKS))/bin/python $(BIN)/python -m pytest -m phantom \
 	  tests/phantom/test_compile.py tests/phantom/test_kernels.py tests/phantom/test_distributed.py \
 	  tests/phantom/test_attribution.py
+	ULLAGE_TEST_PYTHON=$(lastword $(STACKS))/bin/python $(BIN)/python -m pytest -m nightly \
+	  tests/phantom/test_serve.py tests/phantom/test_serve_plan.py
+	$(BIN)/python -m benchmarks.serving.phantom_starts --python $(lastword $(STACKS))/bin/python
 	$(BIN)/python -m benchmarks.guard.sweep --python $(NEWEST)/bin/python
 	$(BIN)/python -m benchmarks.guard.random_errors --python $(NEWEST)/bin/python
 	$(BIN)/python -m benchmarks.guard.ranks --python $(NEWEST)/bin/python

@@ -136,8 +136,8 @@ FLAGS = {
     },
     "serve": {
         "program", "--gpu", "--traffic", "--slo", "--loads", "--host-time", "--search", "--target",
-        "--allow", "--forecast", "--cache", "--python", "-o", "--output", "--html", "--json",
-        "--force", "--quiet",
+        "--allow", "--forecast", "--cache", "--cached", "--python", "-o", "--output", "--html",
+        "--json", "--force", "--quiet",
     },
     "scrub": {"file", "-o", "--output", "--word", "--key", "--force"},
     "gpus": {"name", "--json"},

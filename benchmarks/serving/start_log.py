@@ -22,6 +22,8 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.llm_engine import LLMEngine
 
+from ullage.serve.vllm.engine_core import become_a_rank
+
 
 def main() -> None:
     """Ends once the engine is ready."""
@@ -32,6 +34,8 @@ def main() -> None:
     words.model = words.model_tag or words.model
     arguments = AsyncEngineArgs.from_cli_args(words)
     arguments.load_format, arguments.skip_tokenizer_init = "dummy", True
+    if arguments.tensor_parallel_size > 1:
+        become_a_rank(arguments)
     context = UsageContext.OPENAI_API_SERVER
     config = arguments.create_engine_config(context)
     # Its logging is set up by now, as that of `vllm serve` is before.

@@ -25,6 +25,7 @@ from ullage.explain.servers.differences import ROUNDING, StartChange, compare_st
 from ullage.explain.servers.reader import read_server
 from ullage.explain.servers.start import ServerStart
 from ullage.models.builtin import find_model
+from ullage.units import GIB
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent.parent
@@ -52,6 +53,14 @@ STARTS: Final[dict[str, tuple[str, ...]]] = {
     "kvbytes": ("--kv-cache-memory-bytes", "10G"),
     "together": ("--kv-cache-dtype", "fp8", "--gpu-memory-utilization", "0.85",
                  "--max-num-batched-tokens", "16384"),
+    "graphs": ("--no-enforce-eager",),
+    "long32k": ("--max-model-len", "32768"),
+    "noprefix": ("--no-enable-prefix-caching",),
+    "lora": ("--enable-lora", "--max-loras", "4", "--max-lora-rank", "64"),
+    "whole": ("--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"),
+    "fp32": ("--dtype", "float32"),
+    "tp2": ("--tensor-parallel-size", "2"),
+    "both8": ("--quantization", "fp8", "--kv-cache-dtype", "fp8", "--max-num-seqs", "1024"),
     "long": ("--max-model-len", "131072", "--gpu-memory-utilization", "0.6"),
     "none": ("--gpu-memory-utilization", "0.3"),
 }  # fmt: skip
@@ -67,12 +76,21 @@ def start(name: str, python: str) -> None:
         (folder / "config.json").write_text(json.dumps(fields), encoding="utf-8")
         done = subprocess.run(
             [
-                *_ULLAGE, "run", "--gpu", GPU, "--python", python, "--quiet", "--",
+                *_ULLAGE, "run", "--gpu", GPU, "--python", python, "--quiet", *_rank(name), "--",
                 str(HERE / "start_log.py"), "serve", str(folder), *COMMON, *STARTS[name],
             ],
             check=False, capture_output=True, text=True,
         )  # fmt: skip
         keep(name, (done.stdout + done.stderr).replace(str(folder), MODEL))
+
+
+def _rank(name: str) -> tuple[str, ...]:
+    """The first of the ranks of a start, and how many there are."""
+    flags = STARTS[name]
+    if "--tensor-parallel-size" not in flags:
+        return ()
+    number = flags[flags.index("--tensor-parallel-size") + 1]
+    return ("--world-size", number, "--rank", "0")
 
 
 def keep(name: str, text: str) -> None:
@@ -88,8 +106,11 @@ def page() -> str:
     """The page."""
     starts = {name: read_server(LOGS / f"{name}.log") for name in STARTS if _is_there(name)}
     first = starts[FIRST]
-    rows = ["| flags | tokens | change | what took them | named |", "|---|--:|--:|---|--:|"]
-    failures, shares = [], []
+    rows = [
+        "| flags | tokens | change | what took them | named | the flags alone |",
+        "|---|--:|--:|---|--:|---|",
+    ]
+    failures, shares, alone = [], [], 0
     for name, other in starts.items():
         flags = " ".join(STARTS[name])
         if other.failure is not None:
@@ -98,29 +119,46 @@ def page() -> str:
         elif name != FIRST:
             change = compare_starts(first, other)
             shares.append(change.named_frac)
+            wrong = sorted(_named(change) ^ _changed(name)) if change.tokens else []
+            alone += not wrong
             rows.append(
                 f"| `{flags}` | {other.tokens:,} | {change.tokens:+,} | {_causes(change)} | "
-                f"{100 * change.named_frac:.1f} % |"
+                f"{100 * change.named_frac:.1f} % | {', '.join(wrong) or 'yes'} |"
             )
     parts = [
         "# What took the tokens of a server's cache",
         made_by("benchmarks.serving.start_logs", torch=None),
-        _introduction(first, shares),
+        _introduction(first, shares, alone),
         "\n".join(rows),
         "## Starts that fail\n\n" + "\n".join(failures),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _introduction(first: ServerStart, shares: list[float]) -> str:
+def _introduction(first: ServerStart, shares: list[float], alone: int) -> str:
     """What was done, and what came of it."""
     many = sum(share >= 0.95 for share in shares)
     return (
         f"vLLM {first.version} starts on the phantom (`ullage run --gpu {GPU}`) with {MODEL} and "
         f"`{' '.join(COMMON)}`; it prints {first.tokens:,} tokens. Each row is a start with the "
         "flags beside these, and what `ullage diff` says of the two logs; *named* is the share of "
-        f"all changes that an option explains. Of {len(shares)} pairs, {many} have 95 % or more."
+        f"all changes that an option explains. Of {len(shares)} pairs, {many} have 95 % or more. "
+        f"*the flags alone*: whether the options that it names are those that were changed, all of "
+        f"them and no others, or which are not; {alone} of {len(shares)} are. Where no token "
+        "changed there is nothing to name; `--no-enable-chunked-prefill` changes none of its own."
     )
+
+
+def _changed(name: str) -> set[str]:
+    """The options that a start's flags set, as the engine calls them."""
+    words = [word for word in STARTS[name] if word.startswith("--")]
+    return {word.removeprefix("--").removeprefix("no-").replace("-", "_") for word in words}
+
+
+def _named(change: StartChange) -> set[str]:
+    """The options that a comparison names, but for those of rounding."""
+    whys = " ".join(cause.why for cause in change.causes if cause.why != ROUNDING)
+    return {name for name, _, _ in change.options if re.search(rf"\b{name} ", whys)}
 
 
 def _is_there(name: str) -> bool:
@@ -129,7 +167,9 @@ def _is_there(name: str) -> bool:
 
 def _causes(change: StartChange) -> str:
     texts = [
-        f"{cause.part} {cause.tokens:+,.0f} ({cause.why or 'no reason'})"
+        f"{cause.part} {cause.tokens:+,.0f}"
+        + ("" if cause.bytes is None else f" ({cause.bytes / GIB:+.2f} GiB)")
+        + f": {cause.why or 'no reason'}"
         for cause in change.causes
         if cause.why != ROUNDING
     ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,18 +20,22 @@ from ullage.errors import SpecError
 from ullage.report.document.serve import serve_document
 from ullage.report.text.serve import render_serve, serve_line
 from ullage.serve.measures import measure
-from ullage.serve.outcome import Outcome
+from ullage.serve.outcome import Engine, Outcome
 from ullage.serve.report import ServeReport
 from ullage.serve.run import Served, check_command, tensor_parallel
 from ullage.serve.slo import parse_slo
+from ullage.serve.traffic import load_traffic
+from ullage.units import GIB
 
 COMMAND = ("vllm", "serve", "llama-3.1-8b", "--max-model-len", "8192")
 
 
-def report_of(outcome: Outcome, slo: str | None = "ttft=1s,tpot=200ms") -> ServeReport:
+def report_of(
+    outcome: Outcome, slo: str | None = "ttft=1s,tpot=200ms", first: Engine | None = None
+) -> ServeReport:
     objective = None if slo is None else parse_slo(slo)
     run: Any = SimpleNamespace(devices=(), torch="2.13.0", program=SimpleNamespace(exit_code=0))
-    served = Served(COMMAND, "h100-80gb", outcome, run)
+    served = Served(COMMAND, "h100-80gb", outcome, run, first=first)
     return ServeReport(served, measure(outcome, objective), objective)
 
 
@@ -41,6 +47,7 @@ def report_of(outcome: Outcome, slo: str | None = "ttft=1s,tpot=200ms") -> Serve
         (("vllm", "serve", "--max-model-len", "8192"), "names no model"),
         ((*COMMAND, "--pipeline-parallel-size", "2"), "several GPUs are not simulated"),
         ((*COMMAND, "-dp=2"), "several GPUs are not simulated"),
+        ((*COMMAND, "--kv-transfer-config", "{}"), "connectors are not simulated"),
     ],
 )
 def test_a_command_that_cannot_be_served_is_refused(words: tuple[str, ...], message: str) -> None:
@@ -67,6 +74,7 @@ def test_no_number_of_ranks_is_refused(words: tuple[str, ...]) -> None:
         ((), "no traffic"),
         (("--traffic", "missing.csv"), "no file and no generator"),
         (("--traffic", "azure-conv", "--slo", "fast"), "found 'fast'"),
+        (("--traffic", "azure-conv", "--forecast", "--cached"), "--cached does not go with"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_starts(
@@ -84,6 +92,22 @@ def test_the_report_has_the_figures() -> None:
         "By the cache's occupancy",
     ):  # fmt: skip
         assert words in text, words
+
+
+def test_the_start_that_left_its_compile_cache_is_reported_too() -> None:
+    outcome = outcome_of()
+    first = replace(outcome.engine, kv_cache_bytes=50 * GIB, kv_cache_tokens=400_000)
+    report = report_of(outcome, first=first)
+    assert re.search(r"a first start +50\.00 GiB +400,000 tokens", render_serve(report, 100))
+    assert serve_document(report)["first_start"]["kv_cache_tokens"] == 400_000
+    assert serve_document(report_of(outcome))["first_start"] is None
+
+
+def test_transformers_has_no_later_start() -> None:
+    command = ("transformers", "serve", "llama-3.1-8b", "--continuous-batching")
+    traffic = load_traffic("poisson:rate=1,prompt=1,output=1,duration=5s")
+    with pytest.raises(SpecError, match="no compile cache; leave --cached out"):
+        ullage.serve.run.serve(command, traffic, gpu="l4", is_cached=True)
 
 
 def test_without_an_objective_there_is_no_goodput() -> None:

@@ -77,8 +77,11 @@ def test_the_default_start_has_graphs_and_serves_at_several_loads(
     serve: Serve, tmp_path: Path
 ) -> None:
     page = tmp_path / "served.html"
-    document = serve(("--loads", "0.5,4", "--html", str(page)))
+    document = serve(("--cached", "--loads", "0.5,4", "--html", str(page)))
     engine, cache = document["engine"], document["cache"]
+    # A start that compiles takes no less for its step than one that finds what was compiled.
+    assert document["first_start"]["weights_bytes"] == engine["weights_bytes"]
+    assert document["first_start"]["kv_cache_bytes"] <= engine["kv_cache_bytes"]
     assert engine["has_graphs"]
     assert [point["load"] for point in document["curve"]["points"]] == [0.5, 1, 4]
     at_one = document["curve"]["points"][1]
@@ -91,6 +94,16 @@ def test_the_default_start_has_graphs_and_serves_at_several_loads(
     # A step reads the weights at least once, and not several times.
     weights_s = engine["weights_bytes"] / 3.35e12
     assert weights_s < document["step_times"]["decode"]["seconds"][0] < 30 * weights_s
+
+
+def test_blocks_that_went_to_the_host_come_back(serve: Serve) -> None:
+    words = ("--enforce-eager", "--num-gpu-blocks-override", str(BLOCKS))
+    without, offloaded = serve((), words), serve((), (*words, "--kv-offloading-size", "1"))
+    assert without["stored_bytes"] == without["loaded_bytes"] == 0
+    assert offloaded["stored_bytes"] > offloaded["loaded_bytes"] > 0
+    assert offloaded["loaded_bytes"] % offloaded["engine"]["block_bytes"] == 0
+    assert offloaded["prefix_hit_frac"] > without["prefix_hit_frac"]
+    assert offloaded["num_answered"] == without["num_answered"] and offloaded["num_stuck"] == 0
 
 
 def test_transformers_preempts_answers_all_and_two_runs_are_alike(

@@ -109,8 +109,8 @@ STARTS_NOTE: Final = (
 
 
 STARTS_HEAD: Final = (
-    "| server | printed, GiB | phantom | on a real GPU | error | inside | tokens printed | phantom |"
-    "\n|---|--:|--:|--:|--:|---|--:|--:|"
+    "| server | printed, GiB | phantom | on a real GPU | error | inside | tokens printed "
+    "| phantom |\n|---|--:|--:|--:|--:|---|--:|--:|"
 )
 
 

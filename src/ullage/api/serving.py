@@ -239,6 +239,7 @@ def serve_traffic(
     stdout_to_stderr: bool = False,
     loads: Sequence[float] = (),
     host_time: str | None = None,
+    cached: bool = False,
 ) -> ServedTraffic:
     """Runs a server on the phantom with some traffic, in virtual time.
 
@@ -253,6 +254,7 @@ def serve_traffic(
         loads: factors of the traffic's rate at which it is sent as well, for the curve.
         host_time: what the host takes: "measured", "none", "launch=40us,http=1ms", or for a step
             and for each request in it "1ms+20us"; None: for vLLM as it was measured.
+        cached: the engine starts twice, and serves with the compile cache of its first start.
 
     Raises:
         SpecError: the command, the traffic or the objective is not possible.
@@ -272,6 +274,7 @@ def serve_traffic(
         command, load_traffic(traffic), gpu=gpu,
         python=None if python is None else os.fspath(python), stdout_to_stderr=stdout_to_stderr,
         loads=loads, host=None if host_time is None else parse_host_time(host_time),
+        is_cached=cached,
     )  # fmt: skip
     curve = make_curve(served.by_load, objective) if served.by_load else None
     report = ServeReport(served, measure(served.outcome, objective), objective, curve)

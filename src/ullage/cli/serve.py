@@ -24,6 +24,7 @@ class ServeOptions:
     slo: str | None
     loads: str | None
     host_time: str | None
+    cached: bool
     search: bool
     target: str
     allow: str | None
@@ -43,7 +44,7 @@ class ServeOptions:
     cls=flags.in_sections(
         {
             "Most used": ("gpu", "traffic", "slo", "python", "html"),
-            "Replay": ("loads", "host_time"),
+            "Replay": ("loads", "host_time", "cached"),
             "Search": ("search", "target", "allow"),
             "Forecast": ("forecast", "cache"),
             "Output": ("output", "as_json", "force", "quiet"),
@@ -69,6 +70,9 @@ class ServeOptions:
     "--host-time",
     metavar="TEXT",
     help="Time of the host: measured, none, or for example launch=40us,http=1ms.",
+)
+@click.option(
+    "--cached", is_flag=True, help="Start twice, and serve with the compile cache of the first."
 )
 @click.option("--search", is_flag=True, help="Find the smallest server that holds the objective.")
 @click.option(
@@ -131,6 +135,7 @@ def serve_command(options: ServeOptions) -> int:
         slo=options.slo,
         loads=() if options.loads is None else parse_loads(options.loads),
         host_time=options.host_time,
+        cached=options.cached,
         stdout_to_stderr=True,
     )
     target = Output(
@@ -152,6 +157,7 @@ def _check_goes_without_replay(options: ServeOptions) -> None:
     for flag, value in (
         ("--loads", options.loads),
         ("--host-time", options.host_time),
+        ("--cached", options.cached or None),
         ("--html", options.html),
     ):
         if value is not None:

@@ -1,4 +1,4 @@
-"""Where torch's compiler keeps what it made.
+"""Where torch's compiler keeps what it made, and where a linker finds NVIDIA's libraries.
 
 Inductor chooses kernels by timing them and remembers the choice. On the phantom no time is
 measured, so the choice means nothing, and a GPU that is here must not find it: each run has a
@@ -24,7 +24,7 @@ _GRAPHS = ("fxgraph", "aotautograd")
 def compiler_variables(
     run_dir: Path, environment: Mapping[str, str], device: str
 ) -> dict[str, str]:
-    """The environment variables that direct the compiler's caches.
+    """The environment variables that direct the compiler's caches and its linker.
 
     Args:
         run_dir: a directory that is removed after the run.
@@ -42,6 +42,8 @@ def compiler_variables(
         "TRITON_CACHE_AUTOTUNING": "0",
         "VLLM_CACHE_ROOT": str(run_dir / "vllm"),  # it keeps what Inductor made, and choices
     }
+    names = _link_libraries(run_dir / "link", environment)
+    variables["LIBRARY_PATH"] = ":".join(filter(None, (environment.get("LIBRARY_PATH"), names)))
     kernels = environment.get("TRITON_CACHE_DIR") or _kept(environment, "triton")
     return variables | ({"TRITON_CACHE_DIR": str(kernels)} if kernels else {})
 
@@ -67,6 +69,20 @@ def _kept(environment: Mapping[str, str], name: str) -> Path | None:
     except (OSError, RuntimeError):
         return None
     return directory
+
+
+def _link_libraries(directory: Path, environment: Mapping[str, str]) -> str:
+    """A directory with the preloaded libraries under names without a version. What a program builds
+    while it runs, such as FlashInfer's kernels, asks for -lcudart, and a toolkit of packages has
+    libcudart.so.13 alone.
+    """
+    for path in map(Path, environment.get("LD_PRELOAD", "").split(":")):
+        name, dot, _ = path.name.partition(".so.")
+        link = directory / f"{name}.so"
+        if dot and path.is_file() and not link.is_symlink():
+            directory.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+    return str(directory)
 
 
 def _link_graphs(choices: Path, graphs: Path) -> None:

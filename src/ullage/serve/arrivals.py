@@ -37,7 +37,11 @@ class Arrivals:
 
     @property
     def next_s(self) -> float | None:
-        """When the next request is sent; None: once a request before it has its answer."""
+        """When the next request is sent; None: once a request before it has its answer, or all were
+        sent.
+        """
+        if self.is_over:
+            return None
         if not self._is_closed:
             return float(self.arrival_s[self.num_sent])
         return self._free_s[0] if self._free_s else None

@@ -5,7 +5,9 @@
 
 The engine measures its weights, its step and its graphs itself. Of what it measures the phantom
 lacks the code of the kernels, which a real GPU loads at their first use, and between GPUs the
-buffers of vLLM's own reductions, in whose place NCCL's run.
+buffers of vLLM's own reductions, in whose place NCCL's run. Where it takes an estimate of its CUDA
+graphs off the cache, they are those of the phantom's upper bound, for kernels with 4 KiB of
+parameters; nearly all have less than 2, and take the lower one (docs/results/graph-memory.md).
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def real_cache(engine: Engine) -> RealCache | None:
     """The interval of an engine's cache; None: its bytes were named (--kv-cache-memory-bytes), or
     it has not as many blocks as they hold, because their number was (--num-gpu-blocks-override).
 
-    Counts: the code of kernels; with several GPUs buffers between them.
+    Counts: the code of kernels; with several GPUs buffers between them; smaller graphs.
     Ignores: what another start may count differently, such as one with a compile cache.
     Error: docs/results/serve-starts.md.
     """
@@ -51,7 +53,9 @@ def real_cache(engine: Engine) -> RealCache | None:
     if engine.tensor_parallel > 1:
         missing = [a + b for a, b in zip(missing, BETWEEN_GPUS, strict=True)]
     least, likely, most = missing
-    sizes = [max(0, engine.kv_cache_bytes - size) for size in (most, likely, least)]
+    graphs = engine.graph_spread_bytes
+    changes = (-most, graphs - likely, graphs - least)
+    sizes = [max(0, engine.kv_cache_bytes + change) for change in changes]
     tokens = [
         size // engine.block_bytes * engine.kv_cache_tokens // engine.num_blocks for size in sizes
     ]

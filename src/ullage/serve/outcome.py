@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ullage.serve.traffic import Traffic
 
-__all__ = ["Engine", "Levels", "Outcome", "read_outcome"]
+__all__ = ["Engine", "Levels", "Outcome", "read_engine", "read_outcome"]
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -40,6 +40,8 @@ class Engine:
         ignored: words of its command line that are of its HTTP server.
         block_bytes: of a block in all layers; 0: not known.
         is_cache_given: whether the bytes of the cache were named, and not measured.
+        graph_spread_bytes: of the CUDA graphs that were taken off the cache, what the phantom
+            counts at most and a real GPU may not take.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Engine:
     ignored: tuple[str, ...]
     block_bytes: int = 0
     is_cache_given: bool = False
+    graph_spread_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class Outcome:
         device_s, prompt_s, attention_s: seconds of all steps, of those with tokens of prompts, and
             of attention.
         host_s: seconds of the host for all steps, as it was assumed.
+        stored_bytes, loaded_bytes: of the cache, copied to the host and back.
         step_times: the measured steps: by "decode" and "prefill", the "tokens" and "seconds".
         left_out: layers whose attention has no time.
         real_s: what the phases took on this machine; not a result, and different in each run.
@@ -128,6 +132,8 @@ class Outcome:
     step_times: Mapping[str, Any]
     left_out: tuple[str, ...]
     real_s: Mapping[str, float]
+    stored_bytes: int = 0
+    loaded_bytes: int = 0
 
     @property
     def ttft_s(self) -> Floats:
@@ -161,11 +167,16 @@ class Outcome:
         return len(self.traffic) - int(self.is_answered.sum()) - len(self.rejected)
 
 
+def read_engine(fields: Mapping[str, Any]) -> Engine:
+    """Reads the engine's own figures."""
+    return Engine(**{**fields, "ignored": tuple(fields["ignored"])})
+
+
 def read_outcome(document: Mapping[str, Any], traffic: Traffic) -> Outcome:
     """Reads what ullage.serve.vllm.entrance writes."""
-    requests, levels, engine = document["requests"], document["levels"], document["engine"]
+    requests, levels = document["requests"], document["levels"]
     return Outcome(
-        engine=Engine(**{**engine, "ignored": tuple(engine["ignored"])}),
+        engine=read_engine(document["engine"]),
         traffic=traffic,
         arrival_s=_floats(requests["arrival_s"]),
         begin_s=_floats(requests["begin_s"]),
@@ -191,6 +202,8 @@ def read_outcome(document: Mapping[str, Any], traffic: Traffic) -> Outcome:
         step_times=document["step_times"],
         left_out=tuple(document["attention_left_out"]),
         real_s=document["real_s"],
+        stored_bytes=document.get("stored_bytes", 0),
+        loaded_bytes=document.get("loaded_bytes", 0),
     )  # fmt: skip
 
 

@@ -7,11 +7,12 @@ served.outcome.ttft_s
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ullage.errors import EnvironmentProblem, SpecError
 from ullage.models.config import FILE_NAME
@@ -21,14 +22,22 @@ from ullage.phantom.rank import choose_ranks
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
 from ullage.serve.host_time import MEASURED, NO_HOST_TIME, HostTime
-from ullage.serve.outcome import Outcome, read_outcome
+from ullage.serve.outcome import Engine, Outcome, read_engine, read_outcome
 from ullage.serve.task import Task, write_task
-from ullage.serve.traffic import Traffic
+from ullage.serve.traffic import Traffic, load_traffic
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
 
-__all__ = ["Loaded", "Served", "check_command", "parse_loads", "serve", "tensor_parallel"]
+__all__ = [
+    "Loaded",
+    "Served",
+    "check_command",
+    "parse_loads",
+    "serve",
+    "start_twice",
+    "tensor_parallel",
+]
 
 _FOLDER: Final = Path(__file__).parent
 ENTRANCE: Final = _FOLDER / "vllm" / "entrance.py"
@@ -68,6 +77,7 @@ class Served:
         by_load: the outcomes at all loads, ascending, with `outcome` at 1; empty where only the
             traffic itself was sent.
         host: what the host was assumed to take for a step.
+        first: the engine of the start that left its compile cache; None: there was no such start.
     """
 
     command: tuple[str, ...]
@@ -76,6 +86,7 @@ class Served:
     report: RunReport
     by_load: tuple[Loaded, ...] = ()
     host: HostTime = NO_HOST_TIME
+    first: Engine | None = None
 
 
 def serve(
@@ -87,6 +98,7 @@ def serve(
     stdout_to_stderr: bool = True,
     loads: Sequence[float] = (),
     host: HostTime | None = None,
+    is_cached: bool = False,
 ) -> Served:
     """Runs the engine with the traffic, until all requests have their answer or never will.
 
@@ -97,6 +109,8 @@ def serve(
         python: the interpreter of the environment with the engine; None: this one.
         loads: the same requests are also sent at so many times their rate, by the same engine.
         host: what the host takes; None: for vLLM as it was measured, for transformers nothing.
+        is_cached: the engine starts twice, and the start that serves finds the compile cache of the
+            other.
 
     Raises:
         SpecError: the command or the model cannot be served here.
@@ -104,41 +118,111 @@ def serve(
     """
     model = check_command(command)
     host = _check_host(command, host)
-    config = find_config(model).config
-    with TemporaryDirectory(prefix="ullage-serve-") as name:
-        directory = Path(name)
-        folder = directory / "model"
-        folder.mkdir()
-        (folder / FILE_NAME).write_text(json.dumps(dict(config.fields)), encoding="utf-8")
-        result = directory / "result.json"
-        arguments = [str(folder) if word == model else word for word in command[2:]]
-        device = choose_device(gpu)
-        sent = (1.0, *(load for load in loads if load != 1.0))
-        task = Task(
-            tuple(arguments), str(folder / FILE_NAME), device.gpu.slug, traffic, str(result),
-            sent, host,
-        )  # fmt: skip
-        program = _PROGRAMS[command[0], command[1]]
-        words = [str(program), str(write_task(task, directory))]
-        # What steers the engine does not hang on values of the device; to follow them takes long.
-        options = make_options(clock="virtual", values=False)
-        ranks = tensor_parallel(command)
-        if ranks > 1:
-            options = replace(options, rank=choose_ranks((0,), ranks, ranks)[0])
-        job = make_job(words, device=device, python=python, options=options)
-        report = run_job(job, None, stdout_to_stderr=stdout_to_stderr)
-        if not result.is_file():
-            raise EnvironmentProblem(
-                f"{' '.join(command)} did not come to its end on the phantom (exit code "
-                f"{report.program.exit_code}): see its output above"
-            )
-        document = json.loads(result.read_text(encoding="utf-8"))
+    if command[0] == "transformers":
+        _check_goes_with_transformers(is_cached=is_cached)
+    sent = (1.0, *(load for load in loads if load != 1.0))
+    first = None
+    with _made_ready(command, model, traffic, gpu) as task:
+        program = _Program(tuple(command), task.gpu, python, stdout_to_stderr)
+        task = replace(task, loads=sent, host=host)
+        if is_cached:
+            first = program.start(task)
+        else:
+            task = replace(task, compile_cache=None)
+        report, document = program.run(task)
     runs = zip(sent, document.pop("runs"), strict=True)
     outcomes = [
         Loaded(load, read_outcome({**document, **run}, traffic.at_load(load))) for load, run in runs
     ]
     by_load = tuple(sorted(outcomes, key=lambda loaded: loaded.load)) if loads else ()
-    return Served(tuple(command), device.gpu.slug, outcomes[0].outcome, report, by_load, host)
+    return Served(tuple(command), task.gpu, outcomes[0].outcome, report, by_load, host, first)
+
+
+def start_twice(
+    command: Sequence[str], *, gpu: str, python: str | None = None, stdout_to_stderr: bool = True
+) -> tuple[Engine, Engine]:
+    """The engine's own figures of a first start, and of one that finds its compile cache; no
+    request is sent.
+
+    Args:
+        command: `vllm serve MODEL ...`.
+        gpu, python: as for serve.
+
+    Raises:
+        SpecError: the command or the model cannot be served here.
+        EnvironmentProblem: the engine did not start; its own output says why.
+    """
+    model = check_command(command)
+    if command[0] == "transformers":
+        _check_goes_with_transformers(is_cached=True)
+    nothing = load_traffic("closed:users=1,requests=1,prompt=16,output=2")
+    with _made_ready(command, model, nothing, gpu) as task:
+        program = _Program(tuple(command), task.gpu, python, stdout_to_stderr)
+        return program.start(task), program.start(task)
+
+
+@contextmanager
+def _made_ready(command: Sequence[str], model: str, traffic: Traffic, gpu: str) -> Iterator[Task]:
+    """The order for a command's program, in a directory that lasts as long."""
+    config = find_config(model).config
+    with TemporaryDirectory(prefix="ullage-serve-") as name:
+        folder = Path(name, "model")
+        folder.mkdir()
+        (folder / FILE_NAME).write_text(json.dumps(dict(config.fields)), encoding="utf-8")
+        arguments = [str(folder) if word == model else word for word in command[2:]]
+        yield Task(
+            tuple(arguments), str(folder / FILE_NAME), choose_device(gpu).gpu.slug, traffic,
+            str(Path(name, "result.json")), compile_cache=str(Path(name, "compiled")),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """The program that starts the engine of a command, and the GPU that it is given."""
+
+    command: tuple[str, ...]
+    gpu: str
+    python: str | None
+    stdout_to_stderr: bool
+
+    def start(self, task: Task) -> Engine:
+        """The engine's own figures; it only starts, and ends.
+
+        Raises:
+            EnvironmentProblem: it did not start.
+        """
+        return read_engine(self.run(replace(task, loads=()))[1]["engine"])
+
+    def run(self, task: Task) -> tuple[RunReport, dict[str, Any]]:
+        """Runs it with an order; the run on the phantom, and what the program wrote.
+
+        Raises:
+            EnvironmentProblem: it wrote nothing.
+        """
+        Path(task.result).unlink(missing_ok=True)
+        program = _PROGRAMS[self.command[0], self.command[1]]
+        words = [str(program), str(write_task(task, Path(task.result).parent))]
+        # What steers the engine does not hang on values of the device; to follow them takes long.
+        # Where nothing is sent, no time is needed either.
+        options = make_options(clock="virtual" if task.loads else "real", values=False)
+        ranks = tensor_parallel(self.command)
+        if ranks > 1:
+            options = replace(options, rank=choose_ranks((0,), ranks, ranks)[0])
+        device = choose_device(self.gpu)
+        job = make_job(words, device=device, python=self.python, options=options)
+        report = run_job(job, None, stdout_to_stderr=self.stdout_to_stderr)
+        if not Path(task.result).is_file():
+            raise EnvironmentProblem(
+                f"{' '.join(self.command)} did not come to its end on the phantom (exit code "
+                f"{report.program.exit_code}): see its output above"
+            )
+        return report, json.loads(Path(task.result).read_text(encoding="utf-8"))
+
+
+def _check_goes_with_transformers(*, is_cached: bool) -> None:
+    """Raises SpecError for what is there for vLLM alone."""
+    if is_cached:
+        raise SpecError("transformers serve keeps no compile cache; leave --cached out")
 
 
 def _check_host(command: Sequence[str], host: HostTime | None) -> HostTime:
@@ -171,6 +255,11 @@ def check_command(command: Sequence[str]) -> str:
             raise SpecError(
                 f"{word!r}: several GPUs are not simulated here; leave it out, or choose a GPU "
                 "with room for the whole model"
+            )
+        if word.partition("=")[0] == "--kv-transfer-config":
+            raise SpecError(
+                f"{word!r}: connectors are not simulated here; leave it out, or use "
+                "--kv-offloading-size GIB, which is vLLM's own offloading to the host"
             )
     if len(command) < 3 or command[2].startswith("-"):
         raise SpecError(f"{shown!r} names no model; write it first: {' '.join(engine)} MODEL ...")

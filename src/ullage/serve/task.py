@@ -27,9 +27,12 @@ class Task:
         config: the model's config.json.
         gpu: the GPU's name in the catalogue.
         traffic: the requests.
-        loads: factors of the traffic's rate; it is sent once for each.
+        loads: factors of the traffic's rate; it is sent once for each. Empty: the engine
+            only starts.
         host: what the host takes for a step.
         result: the file for the outcome.
+        compile_cache: the directory of the compile cache, which outlives the engine's process;
+            None: the run's own, so that the engine starts without one.
     """
 
     arguments: tuple[str, ...]
@@ -39,6 +42,7 @@ class Task:
     result: str
     loads: tuple[float, ...] = (1.0,)
     host: HostTime = NO_HOST_TIME
+    compile_cache: str | None = None
 
 
 def write_task(task: Task, directory: Path) -> Path:
@@ -53,6 +57,7 @@ def write_task(task: Task, directory: Path) -> Path:
     document = {
         "arguments": task.arguments, "config": task.config, "gpu": task.gpu,
         "result": task.result, "traffic": others, "loads": task.loads, "host": task.host,
+        "compile_cache": task.compile_cache,
     }  # fmt: skip
     path = directory / "task.json"
     path.write_text(json.dumps(document), encoding="utf-8")
@@ -72,4 +77,5 @@ def read_task(path: Path) -> Task:
     return Task(
         tuple(document["arguments"]), document["config"], document["gpu"], traffic,
         document["result"], tuple(document["loads"]), HostTime(*document["host"]),
+        document["compile_cache"],
     )  # fmt: skip

@@ -65,6 +65,21 @@ def test_a_real_start_is_read_to_the_last_part() -> None:
     assert abs(parts[NOT_PRINTED]) <= 3 * start.grain_bytes
 
 
+def test_an_estimate_of_graphs_is_no_activation() -> None:
+    start = read_server(LOGS / "graphs.log")
+    assert start.activation_bytes == pytest.approx(1.00 * GIB, abs=0.01 * GIB)
+    assert start.graph_estimate_bytes == round(0.47 * GIB)
+    parts = {part.name: part.bytes for part in start.parts}
+    assert abs(parts[NOT_PRINTED]) <= 3 * start.grain_bytes
+
+
+def test_an_estimate_of_graphs_that_is_not_applied_takes_nothing() -> None:
+    text = V1_GRAPHS.replace("Available KV cache memory: 3.00", "Available KV cache memory: 4.50")
+    start = read(text + "CUDA graph memory profiling is disabled (...)\n")
+    assert start.graph_estimate_bytes is None and start.graph_bytes == round(1.2 * GIB)
+    assert start.activation_bytes == round(0.82 * GIB)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

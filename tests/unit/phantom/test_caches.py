@@ -59,6 +59,20 @@ def test_the_same_directory_can_be_prepared_twice(tmp_path: Path) -> None:
     assert first == second
 
 
+def test_a_linker_finds_preloaded_libraries_after_those_of_the_user(tmp_path: Path) -> None:
+    library = tmp_path / "libcudart.so.13"
+    library.touch()
+    own = {
+        "LD_PRELOAD": f"phantom.so:{library}",
+        "LIBRARY_PATH": "mine",
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
+    user, _, ours = compiler_variables(tmp_path, own, DEVICE)["LIBRARY_PATH"].partition(":")
+    assert user == "mine"
+    assert [path.name for path in Path(ours).iterdir()] == ["libcudart.so"]
+    assert (Path(ours) / "libcudart.so").resolve() == library
+
+
 def test_a_cache_that_was_named_and_not_used_is_told(tmp_path: Path) -> None:
     assert unused_cache({}) is None
     told = unused_cache({"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)})

@@ -116,9 +116,10 @@ def test_twice_the_load_is_half_the_time_or_twice_the_users() -> None:
 
 def test_a_task_is_read_as_it_was_written(tmp_path: Any) -> None:
     traffic = load_traffic("closed:users=3,requests=9,prompt=1,output=1,think=5ms")
-    task = Task(("m",), "c.json", "l4", traffic, "r.json", (1.0, 0.5), HostTime(1e-3, 2e-5))
+    task = Task(("m",), "c.json", "l4", traffic, "r.json", (1.0, 0.5), HostTime(1e-3, 2e-5), "c")
     again = read_task(write_task(task, tmp_path))
     assert again.loads == task.loads and again.host == task.host
+    assert again.compile_cache == "c"
     assert again.traffic.think_s == 0.005 and again.traffic.num_users == 3
 
 
@@ -134,6 +135,9 @@ def test_a_real_gpu_has_less_for_the_cache_by_the_code_of_kernels() -> None:
         10 * GIB + 5 - size for size in (most, likely, least)
     )
     assert cache.tokens == 16 * (cache.bytes // (1 << 20))
+    smaller = real_cache(replace(engine, graph_spread_bytes=1000))
+    assert smaller is not None and smaller.low_bytes == cache.low_bytes
+    assert smaller.bytes == cache.bytes + 1000 and smaller.high_bytes == cache.high_bytes + 1000
     assert real_cache(replace(engine, num_blocks=100)) is None, "their number was set"
     assert real_cache(replace(engine, is_cache_given=True)) is None, "their bytes were"
 

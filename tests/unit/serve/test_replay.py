@@ -14,6 +14,7 @@ from ullage.serve.host_time import HostTime
 from ullage.serve.step_times import Launches, StepTimes, step_sizes
 from ullage.serve.traffic import Traffic, load_traffic
 from ullage.serve.vllm.executor import StepsByTime
+from ullage.serve.vllm.offloading import Transfers
 from ullage.serve.vllm.replay import replay
 
 STEP_S = 0.01
@@ -83,6 +84,7 @@ class SmallEngine:
             preempted_req_ids=None, num_scheduled_tokens=tokens,
             total_num_scheduled_tokens=sum(tokens.values()),
             scheduled_new_reqs=[SimpleNamespace(req_id=name) for name in fresh],
+            kv_connector_metadata=None,
         )  # fmt: skip
         end_s, names, _ = self.steps.give(scheduled)
         self.steps.clock.now_s = end_s
@@ -212,7 +214,7 @@ def test_the_host_delays_an_idle_device_and_hides_behind_a_busy_one() -> None:
     )  # fmt: skip
     scheduled = SimpleNamespace(
         preempted_req_ids=None, num_scheduled_tokens={"a": 1}, total_num_scheduled_tokens=1,
-        scheduled_new_reqs=[],
+        scheduled_new_reqs=[], kv_connector_metadata=None,
     )  # fmt: skip
     assert steps.give(scheduled)[0] == pytest.approx(0.003 + STEP_S)
     assert steps.give(scheduled)[0] == pytest.approx(0.003 + 2 * STEP_S)
@@ -235,9 +237,42 @@ def test_a_step_ends_no_sooner_than_its_last_kernel_was_launched() -> None:
             SimpleNamespace(
                 preempted_req_ids=None, num_scheduled_tokens={"a": tokens},
                 total_num_scheduled_tokens=tokens, scheduled_new_reqs=[],
+                kv_connector_metadata=None,
             )
         )[0]  # fmt: skip
 
     assert give(8) == pytest.approx(0.030) and clock.now_s == pytest.approx(0.030)
     assert give(1) == pytest.approx(0.034 + STEP_S) and clock.now_s == pytest.approx(0.036)
     assert give(9) == pytest.approx(0.086)  # the next larger size's kernels
+
+
+class LoadingEngine(SmallEngine):
+    """Its first request waits for blocks that come back from the host."""
+
+    is_ordered = is_loaded = False
+
+    def step(self) -> list[Any]:
+        steps = self.steps
+        if not self.is_ordered:
+            self.is_ordered = True
+            order = SimpleNamespace(req_id="0", dst_spec=SimpleNamespace(block_ids=[1, 2]))
+            orders = SimpleNamespace(load_jobs={1: order}, store_jobs={}, jobs_to_flush=None)
+            steps.give_nothing(SimpleNamespace(kv_connector_metadata=orders))
+        if not self.is_loaded:
+            self.is_loaded = bool(steps.transfers.ended(steps.clock.now_s)[0])
+        return super().step() if self.is_loaded else []
+
+
+def test_the_clock_goes_on_to_the_end_of_a_copy_and_stops_at_arrivals() -> None:
+    engine = LoadingEngine()
+    transfers = Transfers(1, lambda _direction, size: 0.25 * size)
+    times = StepTimes.of({1: STEP_S}, {1: STEP_S})
+    engine.steps = StepsByTime(
+        FixedClock(), times, NoAttention(), engine.scheduler, transfers=transfers,  # type: ignore[arg-type]
+    )  # fmt: skip
+    traffic = load_traffic("poisson:rate=20,prompt=10,output=1,spread=0,duration=2s")
+    document = replay(engine, traffic, engine.steps, lambda _: None)  # type: ignore[arg-type]
+    first_s, *_ = document["requests"]["begin_s"]
+    assert first_s == pytest.approx(traffic.arrival_s[0] + 0.5)
+    assert document["loaded_bytes"] == 2 and document["stored_bytes"] == 0
+    assert all(end_s is not None for end_s in document["requests"]["end_s"])

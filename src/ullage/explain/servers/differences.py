@@ -22,7 +22,8 @@ __all__ = ["StartCause", "StartChange", "compare_starts"]
 NOT_PRINTED: Final = "not printed"
 ROUNDING: Final = "rounding of the printed sizes"
 _MODEL: Final = ("model", "quantization", "dtype", "tensor_parallel_size", "tp_size",
-                 "speculative_config", "enable_lora", "max_loras", "cpu_offload_gb")  # fmt: skip
+                 "speculative_config", "enable_lora", "max_loras", "max_lora_rank",
+                 "cpu_offload_gb")  # fmt: skip
 _STEP: Final = ("max_num_batched_tokens", "max_num_seqs", "chunked_prefill_size")
 # The options that move a part; those of a later part may move an earlier one only by name here.
 MOVERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -37,12 +38,14 @@ MOVERS: Final[Mapping[str, tuple[str, ...]]] = {
     "CUDA graphs": ("enforce_eager", "compilation_config", "cudagraph_capture_sizes",
                     "cuda_graph_max_bs", "disable_cuda_graph", *_STEP, "max_running_requests"),
     "states": ("max_num_seqs", "max_running_requests", "mamba_cache_dtype"),
-    "bytes of a token": ("kv_cache_dtype", "max_model_len", "block_size", "tensor_parallel_size",
-                         "tp_size", "model", "enable_prefix_caching", "max_num_batched_tokens",
-                         "disable_hybrid_kv_cache_manager"),
+    "bytes of a token": ("kv_cache_dtype", "dtype", "max_model_len", "block_size",
+                         "tensor_parallel_size", "tp_size", "model", "enable_prefix_caching",
+                         "max_num_batched_tokens", "disable_hybrid_kv_cache_manager"),
     "bytes that were asked for": ("kv_cache_memory_bytes", "kv_cache_memory",
                                   "num_gpu_blocks_override", "max_total_tokens"),
 }  # fmt: skip
+# These change the bytes of a token whatever the model; others of the list, those of some models.
+_TOKEN: Final = frozenset({"kv_cache_dtype", "dtype", "tensor_parallel_size", "tp_size", "model"})
 # Parts that differ by less, in the last digit that is printed, are the same.
 _SAME_GRAINS: Final = 1.5
 
@@ -236,4 +239,5 @@ def _token_why(
     size = min(before.cache_bytes or 1, after.cache_bytes or 1)
     if abs(cost[1] / cost[0] - 1) <= _SAME_GRAINS * grain / size:
         return ROUNDING
-    return _why("bytes of a token", before, after, options)
+    certain = tuple(option for option in options if option[0] in _TOKEN)
+    return _why("bytes of a token", before, after, certain or options)

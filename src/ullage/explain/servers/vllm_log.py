@@ -169,6 +169,7 @@ def _complete(fields: dict[str, Any], options: Mapping[str, str], text: str) -> 
     total, share = fields.get("total_bytes"), fields.get("share")
     if "asked_bytes" not in fields and total is not None and share is not None:
         fields["asked_bytes"] = round(total * share)
+    _separate_graphs(fields, text)
     peak = first(rf"peak_torch_memory ?= ?{_GIB}", text)
     if peak is not None and "weights_bytes" in fields:
         # 0.6's peak holds the weights.
@@ -177,6 +178,22 @@ def _complete(fields: dict[str, Any], options: Mapping[str, str], text: str) -> 
         block = options.get("block_size", "")
         fields["block_tokens"] = int(block) if block.isdecimal() else _OLD_BLOCK
         fields["tokens"] = fields["num_blocks"] * fields["block_tokens"]
+
+
+def _separate_graphs(fields: dict[str, Any], text: str) -> None:
+    """Takes the estimate of the CUDA graphs out of the activations, where vLLM prints it as a part
+    of them: these and the other parts are what the cache leaves of what was asked for. An estimate
+    that was only made counts for nothing.
+    """
+    if "CUDA graph memory profiling is disabled" in text:
+        fields.pop("graph_estimate_bytes", None)
+    names = ("asked_bytes", "weights_bytes", "outside_bytes", "cache_bytes")
+    if not {*names, "graph_estimate_bytes", "activation_bytes"} <= fields.keys():
+        return
+    asked, *others = (fields[name] for name in names)
+    rest, estimate = asked - sum(others), fields["graph_estimate_bytes"]
+    if abs(rest - fields["activation_bytes"]) < abs(rest - fields["activation_bytes"] - estimate):
+        fields["activation_bytes"] = max(0, fields["activation_bytes"] - estimate)
 
 
 def _default_share(version: str) -> float | None:

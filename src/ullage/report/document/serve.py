@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ullage.serve.cache_bytes import real_cache
 from ullage.serve.curve import Curve
 from ullage.serve.measures import ClassMeasures, Measures, OccupancyRow, Percentiles
-from ullage.serve.outcome import Outcome
+from ullage.serve.outcome import Engine, Outcome
 from ullage.serve.report import ServeReport
 from ullage.serve.traffic import Traffic
 
@@ -37,7 +37,8 @@ def serve_document(report: ServeReport) -> dict[str, Any]:
         "torch": served.report.torch,
         "slo": None if report.slo is None else asdict(report.slo),
         "host_time": served.host._asdict(),
-        "engine": {**asdict(outcome.engine), "ignored": list(outcome.engine.ignored)},
+        "engine": _engine(outcome.engine),
+        "first_start": None if served.first is None else _engine(served.first),
         "cache": None if cache is None else asdict(cache),
         "device": _device(report),
         "traffic": _traffic(outcome.traffic),
@@ -62,6 +63,10 @@ def serve_document(report: ServeReport) -> dict[str, Any]:
     }
 
 
+def _engine(engine: Engine) -> dict[str, Any]:
+    return {**asdict(engine), "ignored": list(engine.ignored)}
+
+
 def _traffic(traffic: Traffic) -> dict[str, Any]:
     return {
         "source": traffic.source,
@@ -84,6 +89,8 @@ def _load(outcome: Outcome, measures: Measures) -> dict[str, Any]:
         "num_preemptions": measures.num_preemptions,
         "prefix_hit_frac": measures.prefix_hit_frac,
         "queue_peak": measures.queue_peak,
+        "stored_bytes": outcome.stored_bytes,
+        "loaded_bytes": outcome.loaded_bytes,
         "usage_peak_frac": outcome.usage_peak_frac,
         "usage_mean_frac": outcome.usage_mean_frac,
         "steps": {

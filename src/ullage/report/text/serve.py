@@ -102,6 +102,12 @@ def _memory(report: ServeReport) -> RenderableType:
             "on a real GPU", format_bytes(cache.bytes, 2),
             f"{cache.tokens:,} tokens ({cache.low_tokens:,} to {cache.high_tokens:,})",
         )  # fmt: skip
+    first = report.served.first
+    if first is not None:
+        grid.add_row(
+            "a first start", format_bytes(first.kv_cache_bytes, 2),
+            f"{first.kv_cache_tokens:,} tokens, without a compile cache",
+        )  # fmt: skip
     if devices:
         device = devices[0]
         note = f"of {format_bytes(device.gpu.total_bytes, 2)}, the highest"
@@ -144,6 +150,9 @@ def _load(report: ServeReport) -> RenderableType:
     grid.add_row("preemptions", f"{measures.num_preemptions:,}", preempted)
     hits = f"{100 * measures.prefix_hit_frac:.0f} %"
     grid.add_row("prefix hits", hits, "of the prompts' tokens")
+    if outcome.stored_bytes:
+        back = f"of the cache to the host, {format_bytes(outcome.loaded_bytes, 2)} back"
+        grid.add_row("offloaded", format_bytes(outcome.stored_bytes, 2), back)
     grid.add_row("waiting", f"{measures.queue_peak:,}", "requests at most")
     grid.add_row(
         "device", f"{100 * (1 - measures.idle_frac):.0f} %",

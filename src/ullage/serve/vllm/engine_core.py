@@ -11,12 +11,14 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ullage.gpus import Gpu
 from ullage.serve.clock import Clock, launches_between, seconds_between
 from ullage.serve.prompts import make_tokens
 from ullage.serve.step_times import Launches, StepTimes, step_sizes
 from ullage.serve.vllm.executor import Theirs, make_executor
+from ullage.serve.vllm.offloading import Transfers, check_connector, copy_times
 
-__all__ = ["Engine", "measure_steps"]
+__all__ = ["Engine", "become_a_rank", "measure_steps"]
 
 _PROMPT_TOKENS: Final = 16
 _ENDLESS: Final = 64
@@ -52,9 +54,10 @@ class Engine:
         theirs = AsyncEngineArgs.from_cli_args(parsed)
         theirs.load_format, theirs.skip_tokenizer_init = "dummy", True
         if theirs.tensor_parallel_size > 1:
-            _become_a_rank(theirs)
+            become_a_rank(theirs)
         context = UsageContext.OPENAI_API_SERVER
         self.config = theirs.create_engine_config(context)
+        check_connector(self.config)
         kind = make_executor(Executor.get_class(self.config))
         engine = LLMEngine(self.config, kind, log_stats=True, usage_context=context)
         self._engine = engine  # which shuts its workers down when it is collected
@@ -103,7 +106,15 @@ class Engine:
         """Takes all requests out, and waits for the steps that were given."""
         self.core.abort_requests(list(self.scheduler.requests))
         while self.has_work:
+            if self.executor.by_time is not None:
+                self.executor.by_time.wait_for_copies()
             self.step()
+
+    def transfers(self, gpu: Gpu) -> Transfers | None:
+        """The copies to the host and back; None: nothing is offloaded."""
+        if self.scheduler.connector is None:
+            return None
+        return Transfers(self.describe()["block_bytes"], copy_times(gpu))
 
     def prompt_of(self, number: int, tokens: int) -> list[int]:
         """A prompt like that of no other number, from its fourth token on."""
@@ -115,7 +126,7 @@ class Engine:
         import vllm
 
         config, worker = self.config, self.executor.driver_worker.worker
-        cache, limits = config.cache_config, config.scheduler_config
+        cache = config.cache_config
         free, total = torch.cuda.mem_get_info()
         weights_bytes = int(worker.model_runner.model_memory_usage)
         held_bytes = _held_bytes(worker.model_runner.kv_caches)
@@ -137,16 +148,41 @@ class Engine:
             "device_bytes": int(total),
             "utilization_frac": float(cache.gpu_memory_utilization),
             "max_model_len": int(config.model_config.max_model_len),
-            "max_num_seqs": int(limits.max_num_seqs),
-            "max_num_batched_tokens": int(limits.max_num_batched_tokens),
-            "is_async": bool(limits.async_scheduling),
+            **_limits(config.scheduler_config),
             "has_prefix_caching": bool(cache.enable_prefix_caching),
             "has_graphs": not config.model_config.enforce_eager,
             "tensor_parallel": int(config.parallel_config.tensor_parallel_size),
             "ignored": list(self.ignored),
             "block_bytes": held_bytes // int(cache.num_gpu_blocks),
             "is_cache_given": bool(cache.kv_cache_memory_bytes),
+            "graph_spread_bytes": _graph_spread(worker),
         }
+
+
+def _limits(limits: Theirs) -> dict[str, Any]:
+    return {
+        "max_num_seqs": int(limits.max_num_seqs),
+        "max_num_batched_tokens": int(limits.max_num_batched_tokens),
+        "is_async": bool(limits.async_scheduling),
+    }
+
+
+def _graph_spread(worker: Theirs) -> int:
+    """Of the estimate of CUDA graphs that vLLM took off its cache, what the phantom's upper bound
+    has beyond its lower one.
+    """
+    import vllm.envs
+
+    from ullage.record.session.library import outside
+
+    if not getattr(vllm.envs, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", False):
+        return 0
+    spread = sum(
+        each["high_bytes"] - each["low_bytes"]
+        for each in outside(0)
+        if each["what"].startswith("CUDA graphs")
+    )
+    return min(spread, int(getattr(worker, "cudagraph_memory_estimate", 0)))
 
 
 def _held_bytes(caches: Theirs) -> int:
@@ -162,7 +198,7 @@ def _held_bytes(caches: Theirs) -> int:
     return sum(sizes.values())
 
 
-def _become_a_rank(arguments: Theirs) -> None:
+def become_a_rank(arguments: Theirs) -> None:
     """This process is one rank of its job, the first; the others are not there.
 
     They would be asked whether they share a machine with it, which they do, for a queue of

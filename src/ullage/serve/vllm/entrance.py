@@ -33,6 +33,13 @@ def _complete(path: Path) -> None:
         path.write_text(json.dumps(fields), encoding="utf-8")
 
 
+def _keep_compiled(directory: str | None) -> None:
+    """Has vLLM keep what it compiles, and find it again, in a directory that outlives the run."""
+    if directory is not None:
+        os.environ["VLLM_CACHE_ROOT"] = directory
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(directory, "inductor"))
+
+
 def main() -> None:
     """Starts the engine, measures its steps, and sends the traffic at each load."""
     from ullage.gpus import find_gpu
@@ -47,10 +54,14 @@ def main() -> None:
     begin_s = time.monotonic()
     task = read_task(Path(sys.argv[1]))
     _complete(Path(task.config))
+    _keep_compiled(task.compile_cache)
     notes = {}
     engine = Engine(task.arguments)
     notes["start_s"] = time.monotonic() - begin_s
     described = engine.describe()
+    if not task.loads:
+        Path(task.result).write_text(json.dumps({"engine": described}), encoding="utf-8")
+        return
     model = read_model(read_config(task.config))
     attention = AttentionTimes(find_gpu(task.gpu), model, described["tensor_parallel"])
     times = measure_steps(engine, Clock())

@@ -9,6 +9,7 @@ engine decides stays its own: which requests are in a step, which are preempted,
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,6 +19,7 @@ from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.clock import Clock
 from ullage.serve.host_time import NO_HOST_TIME, HostTime
 from ullage.serve.step_times import StepTimes
+from ullage.serve.vllm.offloading import Transfers, copy_at_once
 
 __all__ = ["StepsByTime", "make_executor"]
 
@@ -35,6 +37,7 @@ class StepsByTime:
         preempted: how often a request was preempted, by its name.
         num_steps: the steps so far.
         host_s: the seconds of the host for all steps.
+        transfers: the copies between the GPU's cache and the host's; None: there are none.
         device_s, prompt_s, attention_s: the seconds of all steps, of those with tokens of prompts,
             and of the attention in them.
         on_given: called when a step was scheduled, and its blocks are taken.
@@ -47,8 +50,11 @@ class StepsByTime:
         attention: AttentionTimes,
         scheduler: Theirs,
         host: HostTime = NO_HOST_TIME,
+        *,
+        transfers: Transfers | None = None,
     ) -> None:
         self.clock, self.times, self.attention, self.host = clock, times, attention, host
+        self.transfers = transfers
         self.requests = scheduler.requests
         self.on_given: Callable[[], None] = lambda: None
         self.preempted: Counter[str] = Counter()
@@ -77,7 +83,7 @@ class StepsByTime:
         launch_s = self.host.launch_s * launches.number
         self.host_s += host_s + launch_s
         lead_s = host_s + self.host.launch_s * launches.num_before_graph
-        begin_s = max(self.clock.now_s + lead_s, self.clock.device_free_s)
+        begin_s = self._order_copies(scheduled, self.clock.now_s + lead_s)
         # The loop gives the device its work, and then looks after requests and tokens again.
         self.clock.now_s += host_s + launch_s
         for new in scheduled.scheduled_new_reqs:
@@ -88,6 +94,33 @@ class StepsByTime:
         self.attention_s += attention_s
         self.prompt_s += seconds if prompts else 0.0
         return (self.clock.device_free_s, *_sampled(scheduled, self.requests))
+
+    def give_nothing(self, scheduled: Theirs) -> None:
+        """Takes the orders for copies of a step without tokens."""
+        self._order_copies(scheduled, self.clock.now_s)
+
+    def take_copies(self, now_s: float) -> Theirs:
+        """vLLM's record of the copies that have ended by then; None: none has."""
+        return None if self.transfers is None else self.transfers.take(now_s)
+
+    def wait_for_copies(self, until_s: float = math.inf) -> bool:
+        """Has the clock go on to the end of the next copy, and no further than asked; false where
+        no copy is under way.
+        """
+        next_s = None if self.transfers is None else self.transfers.next_s
+        if next_s is not None:
+            self.clock.now_s = max(self.clock.now_s, min(next_s, until_s))
+        return next_s is not None
+
+    def _order_copies(self, scheduled: Theirs, ready_s: float) -> float:
+        """When the device begins a step that the host has given by then, with the copies that it
+        has to wait for.
+        """
+        begin_s = max(ready_s, self.clock.device_free_s)
+        orders = scheduled.kv_connector_metadata
+        if self.transfers is None or orders is None:
+            return begin_s
+        return self.transfers.begin(orders, begin_s)
 
 
 class _Ended(Future):  # type: ignore[type-arg]
@@ -106,7 +139,7 @@ class _Ended(Future):  # type: ignore[type-arg]
 
 def make_executor(base: Theirs) -> Theirs:
     """The executor's class, from vLLM's own for one process."""
-    from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
+    from vllm.v1.outputs import ModelRunnerOutput
 
     class Executor(base):  # type: ignore[misc]
         """Steps by the worker, or by time once `by_time` is set.
@@ -116,20 +149,18 @@ def make_executor(base: Theirs) -> Theirs:
 
         scheduler: Theirs = None
         by_time: StepsByTime | None = None
-        _step: tuple[float, list[str], list[list[int]]] | None = None
+        step_given: tuple[float, list[str], list[list[int]]] | None = None
+        copied: Theirs = None
 
         def execute_model(self, scheduled: Theirs, non_block: bool = False) -> Theirs:  # noqa: FBT001, FBT002
             """Gives a step."""
             if self.scheduler is None:
                 return super().execute_model(scheduled, non_block=non_block)
             if self.by_time is None:
+                self.copied = copy_at_once(scheduled)
                 super().execute_model(scheduled, non_block=non_block)
-                self._step = (0.0, *_sampled(scheduled, self.scheduler.requests))
-            elif scheduled.total_num_scheduled_tokens:
-                self._step = self.by_time.give(scheduled)
-            if scheduled.total_num_scheduled_tokens == 0:
-                return _done(EMPTY_MODEL_RUNNER_OUTPUT) if non_block else EMPTY_MODEL_RUNNER_OUTPUT
-            return _done(None) if non_block else None
+            output = _give(self, scheduled)
+            return _done(output) if non_block else output
 
         def sample_tokens(self, grammar: Theirs, non_block: bool = False) -> Theirs:  # noqa: FBT001, FBT002
             """The tokens of the step that was given last."""
@@ -137,15 +168,41 @@ def make_executor(base: Theirs) -> Theirs:
                 sampled = super().sample_tokens(grammar, non_block=non_block)
                 if self.scheduler is None:
                     return sampled
-            if self._step is None:
+            if self.step_given is None:
                 raise RuntimeError("tokens are sampled before a step was given")
-            end_s, names, tokens = self._step
+            end_s, names, tokens = self.step_given
             output = ModelRunnerOutput(names, _numbered(names), tokens)
+            output.kv_connector_output = _take_copies(self, end_s)
             clock = None if self.by_time is None else self.by_time.clock
             future = _Ended(clock, end_s, output)
             return future if non_block else future.result()
 
     return Executor
+
+
+def _give(executor: Theirs, scheduled: Theirs) -> Theirs:
+    """Notes a step; what vLLM learns of it before its tokens: nothing where it has some."""
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    by_time: StepsByTime | None = executor.by_time
+    has_tokens = scheduled.total_num_scheduled_tokens > 0
+    if by_time is None:
+        executor.step_given = (0.0, *_sampled(scheduled, executor.scheduler.requests))
+    elif has_tokens:
+        executor.step_given = by_time.give(scheduled)
+    else:
+        by_time.give_nothing(scheduled)
+    if has_tokens:
+        return None
+    return ModelRunnerOutput.with_kv_conn_output_only(_take_copies(executor, 0.0))
+
+
+def _take_copies(executor: Theirs, end_s: float) -> Theirs:
+    """vLLM's record of the copies that have ended when a step has; None: none has."""
+    by_time: StepsByTime | None = executor.by_time
+    if by_time is None:
+        return executor.copied
+    return by_time.take_copies(max(end_s, by_time.clock.now_s))
 
 
 def _sampled(scheduled: Theirs, requests: Theirs) -> tuple[list[str], list[list[int]]]:

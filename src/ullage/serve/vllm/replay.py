@@ -9,9 +9,11 @@ next one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
+from ullage.gpus import find_gpu
 from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.clock import Clock
 from ullage.serve.http_server import HttpServer, Streamed
@@ -95,6 +97,8 @@ class _Replay:
             outputs = self.engine.step()
             self.take(outputs)
             is_idle = self.steps.num_steps == before and not outputs
+            if is_idle and self._waits_for_copies():
+                continue
             stalled = stalled + 1 if is_idle and not self.engine.core.batch_queue else 0
             if stalled > _STALLED_TURNS:
                 if self.server.is_over or self.server.next_s is None:
@@ -103,6 +107,13 @@ class _Replay:
             if self.steps.num_steps - reported >= _PROGRESS_STEPS:
                 reported = self.steps.num_steps
                 on_progress(f"{self.clock.now_s:,.0f} s of traffic, {reported:,} steps")
+
+    def _waits_for_copies(self) -> bool:
+        """Goes on to the end of a copy, or to an arrival, where no step is under way."""
+        if self.clock.device_free_s > self.clock.now_s:
+            return False
+        next_s = self.server.next_s
+        return self.steps.wait_for_copies(math.inf if next_s is None else next_s)
 
     def document(self) -> dict[str, Any]:
         """For JSON: columns by request, levels over time, and what the steps took."""
@@ -128,6 +139,8 @@ class _Replay:
             "prompt_s": steps.prompt_s,
             "attention_s": steps.attention_s,
             "host_s": steps.host_s,
+            "stored_bytes": 0 if steps.transfers is None else steps.transfers.stored_bytes,
+            "loaded_bytes": 0 if steps.transfers is None else steps.transfers.loaded_bytes,
         }
 
 
@@ -154,9 +167,12 @@ def replay_loads(
     for load in task.loads:
         if len(task.loads) > 1:
             on_progress(f"load {load:g}")
-        steps = StepsByTime(Clock(), times, attention, engine.scheduler, task.host)
+        transfers = engine.transfers(find_gpu(task.gpu))
+        steps = StepsByTime(
+            Clock(), times, attention, engine.scheduler, task.host, transfers=transfers
+        )
         engine.executor.by_time = steps
-        engine.core.reset_prefix_cache()
+        engine.core.reset_prefix_cache(reset_connector=True)
         outcomes.append(replay(engine, task.traffic.at_load(load), steps, on_progress))
         engine.abort()  # those that can never run
     return outcomes

@@ -213,6 +213,7 @@ static int wait_between(struct capture *to, struct capture *from, void *stream, 
   forked.flags = flags;
   forked.is_origin = false;
   forked.work = *work;
+  forked.graph->num_branches++;
   return add(forked);
 }
 

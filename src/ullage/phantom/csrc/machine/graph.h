@@ -9,9 +9,10 @@
 struct graph {
   uintptr_t *written; /* blocks that it writes */
   size_t num_written, room;
-  uint32_t num_nodes; /* launches, copies, calls of libraries */
-  uint32_t number;    /* from 1 on, in the order of their making */
-  int references;     /* itself, and what was instantiated from it */
+  uint32_t num_nodes;    /* launches, copies, calls of libraries */
+  uint32_t num_branches; /* streams that took part */
+  uint32_t number;       /* from 1 on, in the order of their making */
+  int references;        /* itself, and what was instantiated from it */
 };
 
 struct graph *new_graph(void);
