@@ -9,12 +9,14 @@
  *   GRU   three gates, the recurrent part of the candidate     4 x hidden
  *   plain the activation                                       1 x hidden
  * and the hidden states of each layer but the last, whose are the caller's y; with dropout they are kept as the masked input
- * of the next layer. Besides, the states before the first step. For an LSTM of two layers with dropout this is what an H200
- * with cuDNN 9.19 was recorded to ask for, to the byte. Low: the cell states are computed again. High: all hidden states
- * beside the masked ones, gates in the precision of the arithmetic, and tanh of the cell state.
- * Work space: the gates of all layers and steps, in the precision of the arithmetic, for kernels that run down the diagonal
- * of layers and steps (the same recording, which has 10 % more, of an unknown purpose). Low: one step. High: the weights in
- * another layout besides. Source: Appleyard et al. 2016, arXiv:1604.01946 (what cuDNN's RNN does).
+ * of the next layer. Besides, the states before the first step; for an LSTM four for each of its cells, in float32, and 256
+ * bytes. For an LSTM of two layers with dropout this is what an H200 in float32 and an H100 in float16 were recorded to ask
+ * for with cuDNN 9.19, to the byte. Low: the cell states are computed again. High: all hidden states beside the masked ones,
+ * gates in the precision of the arithmetic, and tanh of the cell state.
+ * Work space: the gates of all layers and steps, for kernels that run down the diagonal of layers and steps. The same
+ * recordings have 10 and 17 % more: 16 MiB and 512 bytes, and 2,752,512 elements, both of an unknown purpose. Low: one step.
+ * High: in the precision of the arithmetic, and the weights in another layout besides. Source: Appleyard et al. 2016,
+ * arXiv:1604.01946 (what cuDNN's RNN does).
  */
 #include "cudnn.h"
 
@@ -223,20 +225,21 @@ static struct scratch reserve_scratch(const struct rnn *rnn, int64_t steps, int6
   int64_t states = rnn->cell == CELL_LSTM || rnn->cell == CELL_GRU ? 2 : 1;
   int64_t masked = rnn->dropout_probability > 0 ? (rnn->num_layers - 1) * steps * num_directions(rnn) * output_size(rnn) : 0;
   int64_t all = layer * rnn->num_layers;
-  int64_t below = all - layer, first = batch * num_directions(rnn) * rnn->hidden_size * rnn->num_layers;
-  if (rnn->cell == CELL_LSTM) first *= 2;
+  int64_t below = all - layer, cells = batch * num_directions(rnn) * rnn->hidden_size * rnn->num_layers;
+  size_t first = rnn->cell == CELL_LSTM ? 4 * (size_t)cells * sizeof(float) + 256 : (size_t)cells * element;
   if (math < element) math = element;
   return (struct scratch){"cuDNN RNN reserve space", (size_t)(all * gates + below) * element,
-                          (size_t)(all * (gates + states - 1) + below + first) * element,
-                          (size_t)(all * gates) * math + (size_t)(all * (states + 1) + masked + first) * math};
+                          (size_t)(all * (gates + states - 1) + below) * element + first,
+                          (size_t)(all * (gates + states + 1) + masked) * math + first};
 }
 
 static struct scratch work_scratch(const struct rnn *rnn, const struct rnn_data *data, int64_t steps) {
-  size_t math = data_type_bytes(rnn->math_precision);
-  size_t step = (size_t)(num_gates(rnn) * num_directions(rnn) * rnn->hidden_size) * math;
-  size_t all = step * (size_t)steps * (size_t)rnn->num_layers;
-  return (struct scratch){"cuDNN RNN workspace", step * (size_t)data->batch_size, all,
-                          all + (size_t)weight_elements(rnn) * math};
+  size_t element = data_type_bytes(rnn->data_type), math = data_type_bytes(rnn->math_precision);
+  size_t gates = (size_t)(num_gates(rnn) * num_directions(rnn) * rnn->hidden_size);
+  size_t all = gates * (size_t)steps * (size_t)rnn->num_layers;
+  if (math < element) math = element;
+  return (struct scratch){"cuDNN RNN workspace", gates * (size_t)data->batch_size * element, all * element,
+                          (all + (size_t)weight_elements(rnn)) * math};
 }
 
 API int cudnnGetRNNTempSpaceSizes(void *handle, void *descriptor, int mode, void *data_descriptor, size_t *work_bytes,
