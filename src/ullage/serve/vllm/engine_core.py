@@ -18,7 +18,7 @@ from ullage.serve.vllm.executor import Clock, Theirs, make_executor, seconds_bet
 from ullage.serve.vllm.offloading import Transfers, check_connector, copy_times
 from ullage.serve.vllm.step_times import StepTimes, step_sizes
 
-__all__ = ["Engine", "become_a_rank", "measure_steps"]
+__all__ = ["Engine", "become_a_rank", "measure_steps", "prompt_tokens"]
 
 _PROMPT_TOKENS: Final = 16
 _ENDLESS: Final = 64
@@ -223,11 +223,13 @@ def measure_steps(engine: Engine, clock: Clock, attention: AttentionTimes) -> St
     limits, cache = engine.config.scheduler_config, engine.config.cache_config
     decode, prefill = {}, {}
     _steady_s(engine, clock, 2)  # kernels are compiled, and tables are made
-    for size in step_sizes(min(limits.max_num_seqs, cache.num_gpu_blocks // 4)):
+    budget = limits.max_num_batched_tokens
+    for size in step_sizes(min(limits.max_num_seqs, budget, cache.num_gpu_blocks // 4)):
+        context = prompt_tokens(size, budget) + _NUM_STEPS
         seconds = _steady_s(engine, clock, size)
-        decode[size] = max(0.0, seconds - attention.decode_s(size, _PROMPT_TOKENS + _NUM_STEPS))
+        decode[size] = max(0.0, seconds - attention.decode_s(size, context))
     longest = engine.config.model_config.max_model_len - 2
-    for size in step_sizes(min(limits.max_num_batched_tokens, longest)):
+    for size in step_sizes(min(budget, longest)):
         if size < 2:
             continue
         # The first step of a size may compile kernels. The clock counts no keys in pages.
@@ -235,13 +237,24 @@ def measure_steps(engine: Engine, clock: Clock, attention: AttentionTimes) -> St
     return StepTimes.of(decode, prefill)
 
 
+def prompt_tokens(size: int, budget: int) -> int:
+    """The length of the prompts of so many requests that are to get a token in one step, which has
+    at most `budget` tokens: where they nearly fill it, long prompts would come in one by one, and
+    the first requests end before the last begin.
+    """
+    return _PROMPT_TOKENS if 2 * size <= budget else 1
+
+
 def _steady_s(engine: Engine, clock: Clock, size: int) -> float:
     """Seconds from one step to the next where so many requests get a token in each."""
+    tokens = prompt_tokens(size, engine.config.scheduler_config.max_num_batched_tokens)
     for number in range(size):
-        prompt = engine.prompt_of(size * 1_000_003 + number, _PROMPT_TOKENS)
+        prompt = engine.prompt_of(size * 1_000_003 + number, tokens)
         engine.add(f"decode-{size}-{number}", prompt, _ENDLESS)
     ends: list[Theirs] = []
     while len(ends) <= _NUM_STEPS:
+        if not engine.has_work:
+            raise RuntimeError(f"{size} requests never got a token in the same step")
         if sum(bool(each.new_token_ids) for each in engine.step()) == size:
             ends.append(clock.mark())
     engine.abort()
