@@ -1,73 +1,32 @@
-"""Starts of vLLM on the phantom beside published ones: the aggregate of the page
-docs/results/serve-starts.md, and the arithmetic of its rows.
-"""
+"""Starts of vLLM on the phantom beside published ones: what the page says of them in all."""
 
 from __future__ import annotations
 
 import json
-import statistics
-from typing import Any
+from statistics import median
 
-import pytest
-from benchmarks.serving.phantom_starts import (
-    RESULTS,
-    load_rows,
-    settings,
-    table_row,
-    tokens_given_bytes,
-    why_not,
-)
+from benchmarks.serving.phantom_starts import RESULTS, Line, lines_of, load_rows, result_of, why_not
 from benchmarks.serving.starts import ask
 
-from ullage.serve.outcome import Engine
-
-RUN: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
-ROWS = [row for row in load_rows() if row["name"] in RUN]
+OUTSIDE = "Qwen3-14B-AWQ, two L4"
+"""Both leave more than was printed; docs/results/serve-starts.md says what may be missing."""
 
 
-def engine_of(row: dict[str, Any]) -> Engine:
-    fields = RUN[row["name"]]["engine"]
-    return Engine(**{**fields, "ignored": tuple(fields["ignored"])})
+def lines() -> list[list[Line]]:
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    rows = [row for row in load_rows() if not why_not(row)]
+    found = [(row, result_of(row, results)) for row in rows]
+    return [lines_of(row, result, ask(row).width_gib) for row, result in found if result]
 
 
-def test_bytes_are_within_three_percent_in_the_median_and_inside_the_interval() -> None:
-    lines = [table_row(row, RUN[row["name"]], ask(row).width_gib) for row in ROWS]
-    assert statistics.median(line["error"] for line in lines) <= 0.03
-    assert statistics.median(line["share"] for line in lines) <= 0.5
-
-
-def test_tokens_are_those_of_the_bytes_to_the_block() -> None:
-    for row in ROWS:
-        engine = engine_of(row)
-        blocks = engine.kv_cache_bytes // engine.block_bytes
-        assert (engine.num_blocks, engine.kv_cache_tokens) == (blocks, blocks * engine.block_tokens)
-
-
-def test_printed_tokens_are_whole_blocks_of_the_printed_bytes() -> None:
-    answers = {tokens_given_bytes(row, engine_of(row)) for row in ROWS}
-    assert answers <= {"yes", "-"}
-
-
-def test_a_row_is_told_what_its_release_counts() -> None:
-    (row,) = (row for row in load_rows() if row["name"] == "Llama 3.1 8B, RTX A6000")
-    command, gpu, environment = settings(row)
-    assert gpu == "rtx-a6000" and command[3:] == [
-        "--max-model-len", "32768", "--gpu-memory-utilization", "0.9",
-    ]  # fmt: skip
-    assert environment == {
-        "VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS": "0",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("gpt2 --serve --engine-version 0.10.2 --gpu l4", "sorts all logits"),
-        ("gpt2 --serve --engine-version 0.28.0 --gpu l4 --memory 15GiB", "another size"),
-        ("gpt2 --serve --engine-version 0.28.0 --gpu l4 --cached", "no compile cache"),
-        ("gpt2 --serve --engine-version 0.28.0 --gpu l4", ""),
-    ],
-)
-def test_what_this_release_cannot_say_is_not_run(command: str, words: str) -> None:
-    why = why_not({"command": command})
-    assert words in why and bool(words) == bool(why)
+def test_the_engine_on_the_phantom_leaves_what_published_starts_printed() -> None:
+    all_lines = lines()
+    assert len(all_lines) == 12
+    assert median(abs(kinds[0].error) for kinds in all_lines) < 0.03
+    # Where the source does not say which start it saw, it was one of the two.
+    outside = [kinds[0].name for kinds in all_lines if not any(line.is_inside for line in kinds)]
+    assert outside == [OUTSIDE]
+    for kinds in all_lines:
+        assert min(abs(line.error) for line in kinds) < (0.04 if kinds[0].name == OUTSIDE else 0.01)
+        # The estimate of a later start that is known as such is narrow already.
+        assert kinds[0].width_share <= (0.7 if kinds[0].kind == "later" else 0.5)

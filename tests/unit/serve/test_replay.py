@@ -13,6 +13,7 @@ import pytest
 from ullage.serve.host_time import HostTime
 from ullage.serve.step_times import Launches, StepTimes, step_sizes
 from ullage.serve.traffic import Traffic, load_traffic
+from ullage.serve.vllm.engine_core import prompt_tokens
 from ullage.serve.vllm.executor import StepsByTime
 from ullage.serve.vllm.offloading import Transfers
 from ullage.serve.vllm.replay import replay
@@ -276,3 +277,18 @@ def test_the_clock_goes_on_to_the_end_of_a_copy_and_stops_at_arrivals() -> None:
     assert first_s == pytest.approx(traffic.arrival_s[0] + 0.5)
     assert document["loaded_bytes"] == 2 and document["stored_bytes"] == 0
     assert all(end_s is not None for end_s in document["requests"]["end_s"])
+
+
+@pytest.mark.parametrize("budget", [2, 64, 512, 2048, 8192])
+@pytest.mark.parametrize("share", [0.01, 0.4, 0.5, 0.6, 1.0])
+def test_requests_of_a_measured_step_come_together_before_one_ends(
+    budget: int, share: float
+) -> None:
+    size = max(1, int(budget * share))
+    left, running, most_steps = size * prompt_tokens(size, budget), 0, 0
+    while running < size:
+        taken = min(left, budget - running)
+        left -= taken
+        running = size - -(-left // prompt_tokens(size, budget))
+        most_steps += 1
+    assert most_steps < 64 - 4

@@ -18,7 +18,7 @@ from ullage.serve.step_times import Launches, StepTimes, step_sizes
 from ullage.serve.vllm.executor import Theirs, make_executor
 from ullage.serve.vllm.offloading import Transfers, check_connector, copy_times
 
-__all__ = ["Engine", "become_a_rank", "measure_steps"]
+__all__ = ["Engine", "become_a_rank", "measure_steps", "prompt_tokens"]
 
 _PROMPT_TOKENS: Final = 16
 _ENDLESS: Final = 64
@@ -227,10 +227,18 @@ def measure_steps(engine: Engine, clock: Clock) -> StepTimes:
     limits, cache = engine.config.scheduler_config, engine.config.cache_config
     decode, prefill, decode_launches, prefill_launches = {}, {}, {}, {}
     _steady_s(engine, clock, 2)  # kernels are compiled, and tables are made
+<<<<<<< HEAD
     for size in step_sizes(min(limits.max_num_seqs, cache.num_gpu_blocks // 4)):
         decode[size], decode_launches[size] = _steady_s(engine, clock, size)
+=======
+    budget = limits.max_num_batched_tokens
+    for size in step_sizes(min(limits.max_num_seqs, budget, cache.num_gpu_blocks // 4)):
+        context = prompt_tokens(size, budget) + _NUM_STEPS
+        seconds = _steady_s(engine, clock, size)
+        decode[size] = max(0.0, seconds - attention.decode_s(size, context))
+>>>>>>> starts
     longest = engine.config.model_config.max_model_len - 2
-    for size in step_sizes(min(limits.max_num_batched_tokens, longest)):
+    for size in step_sizes(min(budget, longest)):
         if size < 2:
             continue
         # The first step of a size may compile kernels.
@@ -239,15 +247,31 @@ def measure_steps(engine: Engine, clock: Clock) -> StepTimes:
     return StepTimes.of(decode, prefill, decode_launches, prefill_launches)
 
 
+<<<<<<< HEAD
 def _steady_s(engine: Engine, clock: Clock, size: int) -> tuple[float, Launches]:
     """Seconds, and pieces of work, from one step to the next where so many requests get a token in
     each.
     """
+=======
+def prompt_tokens(size: int, budget: int) -> int:
+    """The length of the prompts of so many requests that are to get a token in one step, which has
+    at most `budget` tokens: where they nearly fill it, long prompts would come in one by one, and
+    the first requests end before the last begin.
+    """
+    return _PROMPT_TOKENS if 2 * size <= budget else 1
+
+
+def _steady_s(engine: Engine, clock: Clock, size: int) -> float:
+    """Seconds from one step to the next where so many requests get a token in each."""
+    tokens = prompt_tokens(size, engine.config.scheduler_config.max_num_batched_tokens)
+>>>>>>> starts
     for number in range(size):
-        prompt = engine.prompt_of(size * 1_000_003 + number, _PROMPT_TOKENS)
+        prompt = engine.prompt_of(size * 1_000_003 + number, tokens)
         engine.add(f"decode-{size}-{number}", prompt, _ENDLESS)
     ends: list[Theirs] = []
     while len(ends) <= _NUM_STEPS:
+        if not engine.has_work:
+            raise RuntimeError(f"{size} requests never got a token in the same step")
         if sum(bool(each.new_token_ids) for each in engine.step()) == size:
             ends.append(clock.mark())
     engine.abort()
