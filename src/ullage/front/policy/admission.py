@@ -236,8 +236,8 @@ class Admission:
                 pool = self._pools[request.model]
                 free = [each for each in pool.up if each.spec.name not in blocked]
                 size = free[0].bytes_of(request, expected) if free else 0
-                spared = [(each, pool.spare_bytes(each, tenant, size, now_s)) for each in free]
-                engine = choose_engine(spared, request, expected, now_s)
+                spare = partial(pool.spare_bytes, tenant, size, now_s)
+                engine = choose_engine(free, request, expected, now_s, spare)
                 if engine is not None:
                     del queue[position]
                     return self._start(request, engine, expected, now_s)
