@@ -189,6 +189,21 @@ def test_as_much_room_is_left_as_the_other_wants_at_once_within_its_share() -> N
     assert total == 500  # its share is all that is ever left
 
 
+def test_what_a_heavy_tenant_wants_above_its_share_leaves_no_more_room_idle() -> None:
+    room = Room({"light": 1.0, "heavy": 1.0, "hog": 1.0})
+    room.take("hog", 600)
+    room.take("heavy", 400)
+    for number in range(100):  # one of 20 all the time, and beside it 1000 or 9000
+        room.come("light", 20, 4.0 * number)
+        room.come("heavy", 1000, 4.0 * number)
+        room.come("heavy", 8000, 4.0 * number + 2.0)
+        room.go("heavy", 8000, 4.0 * number + 4.0)
+        room.go("light", 20, 4.0 * number + 4.0)
+        room.go("heavy", 1000, 4.0 * number + 4.0)
+    total, _ = room.left_for_others("hog", 100, 1200, 400.0)
+    assert 20 <= total <= 25  # the heavy one has its share, 400
+
+
 def test_one_engine_keeps_the_room_so_that_the_other_can_be_full() -> None:
     admission = make_admission(1000, 1000)
     admission.submit(request(1, "a", 50, 50), 0.0)
