@@ -32,7 +32,7 @@ def choose_engine(
     request: Request,
     output_tokens: int,
     now_s: float,
-    spare: Callable[[], Mapping[str, int]] = dict,
+    spare: Callable[[], Mapping[str, int] | None] = lambda: None,
 ) -> Engine | None:
     """The engine to which the request goes now; None: it waits.
 
@@ -44,19 +44,20 @@ def choose_engine(
         request: to be sent.
         output_tokens: that are expected of each of its sequences.
         now_s: the time.
-        spare: gives the bytes that the request has to leave free, by engine; where it fits none,
-            this is not asked.
+        spare: gives the bytes that the request has to leave free, by engine, and of others it may
+            go to none; None: to any, and it leaves nothing. Where it fits none this is not asked.
     """
     possible = [
         engine
         for engine in engines
         if _is_prompt(engine, request, now_s) and engine.fits(request, output_tokens)
     ]
-    if possible and (spare_bytes := spare()):
+    if possible and (spare_bytes := spare()) is not None:
         possible = [
             engine
             for engine in possible
-            if engine.fits(request, output_tokens, spare_bytes[engine.spec.name])
+            if (left := spare_bytes.get(engine.spec.name)) is not None
+            and engine.fits(request, output_tokens, left)
         ]
     return min(possible, key=lambda engine: cost(engine, request), default=None)
 
