@@ -5,12 +5,16 @@
 
 Writes docs/results/front-tenants.md. The engines are stubs (stub_engine.py): their caches, their
 preemptions and the times of their steps are a model; HTTP and the front are real. The second form
-does the same with two real engines, each started by
+does the same with two real engines, each on a core of its own, started by
 
-    vllm serve FOLDER --served-model-name stub --port PORT --block-size 32 --max-model-len 1024
+    OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind taskset -c CORE vllm serve FOLDER
+        --served-model-name stub --port PORT --block-size 32 --max-model-len 1024
         --num-gpu-blocks-override 128 --no-enable-prefix-caching --enforce-eager
+        --distributed-executor-backend vllm.v1.executor.uniproc_executor.UniProcExecutor
 
-with the folder that small_model.py makes.
+with the folder that small_model.py makes. By default vLLM binds the threads of both to the same
+core, and each has a process for its scheduler and one for its model, which wait for each other in
+busy loops: on two cores those are what is measured.
 """
 
 from __future__ import annotations
@@ -70,12 +74,17 @@ class Work:
         return self.cache_tokens * TOKEN_BYTES
 
     @property
+    def hog_requests(self) -> int:
+        """Of the hog, that fit a cache whole."""
+        return self.cache_tokens // sum(self.hog)
+
+    @property
     def hog_most(self) -> float:
         """The share of a cache that as many of the hog's requests as fit whole hold on average: a
         prompt all the time, and half of its answer.
         """
         prompt, answer = self.hog
-        return self.cache_tokens // (prompt + answer) * (prompt + answer / 2) / self.cache_tokens
+        return self.hog_requests * (prompt + answer / 2) / self.cache_tokens
 
     def fields(self, tokens: tuple[int, int]) -> dict[str, object]:
         """A request of so many tokens."""
@@ -98,11 +107,12 @@ REAL = Work((60, 20), (600, 100), 1.0, 14, 254, 1, block_tokens=32)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run: the light tenants' seconds, failures, preemptions, the hog's answers, and
-    the hog's part of the byte-seconds that the light ones left.
+    """What came of a run: the light tenants' seconds, those to their first tokens, failures,
+    preemptions, the hog's answers, and the hog's part of the byte-seconds that the light ones left.
     """
 
     light_s: tuple[float, ...]
+    first_s: tuple[float, ...]
     num_failures: int
     num_preemptions: int
     hog_tokens_per_s: float
@@ -156,6 +166,20 @@ async def run(
     return light, [each for row in rows[len(LIGHT) :] for each in row]
 
 
+async def run_apart(
+    engines: Sequence[int], duration_s: float, work: Work, *, with_hog: bool
+) -> list[Timing]:
+    """The light tenants' requests at the first engine, as many of the hog's as fit at the second:
+    they share no step, no cache and no front, only the machine.
+    """
+    until_s = time.monotonic() + duration_s
+    count = work.hog_requests if with_hog else 0
+    hogs = [send_hog(engines[1], until_s, work) for _ in range(count)]
+    lights = [send_light(engines[:1], tenant, duration_s, work) for tenant in LIGHT]
+    rows = await asyncio.gather(*lights, *hogs)
+    return [each for row in rows[: len(LIGHT)] for each in row]
+
+
 @contextlib.contextmanager
 def stubs(work: Work) -> Iterator[list[int]]:
     """Two stub engines; gives their ports."""
@@ -194,6 +218,7 @@ def measure(
     hog_tokens = work.hog[1] * sum(each.status == 200 for each in hog)
     return Outcome(
         tuple(each.last_s - each.sent_s for each in answered),
+        tuple(each.first_token_s for each in answered),
         len(light) - len(answered), preemptions, hog_tokens / took_s, hog_share,
     )  # fmt: skip
 
@@ -224,8 +249,15 @@ STUB_TEXT = (
 )
 REAL_TEXT = (
     "Two servers of {engine}, with a Llama of 2 layers and random weights "
-    "(`benchmarks/front/small_model.py`), share the cores with the front and the clients. The "
-    "preemptions are those that the engines count."
+    "(`benchmarks/front/small_model.py`), each on one core; the front and the clients share both. "
+    "The preemptions are those that the engines count."
+)
+APART_TEXT = (
+    "What the machine does, without the front: sent to the first engine, the light tenants' "
+    "requests take {p50:.2f} s (p50) and {p99:.2f} s (p99) alone, and {hog_p50:.2f} s and "
+    "{hog_p99:.2f} s while {count} requests of the hog run on the second, with which they share "
+    "no step, no cache and no core of an engine, but the clients' and servers' processor time and "
+    "the memory's bandwidth."
 )
 STUB_TITLE = "Two stub engines"
 REAL_TITLE = "Two real engines"
@@ -237,8 +269,8 @@ def write(text: str, work: Work, rows: dict[str, Outcome]) -> str:
     hog = rows["with the hog"]
     direct = rows["with the hog, without the front"]
     heads = (
-        "light tenants", "requests", "p50, s", "p90, s", "p99, s", "p99 to alone", "refused",
-        "preemptions", "hog's tokens a second",
+        "light tenants", "requests", "p50, s", "p90, s", "p99, s", "p99 to alone",
+        "first token p99, s", "refused", "preemptions", "hog's tokens a second",
     )  # fmt: skip
     lines = [
         text,
@@ -272,12 +304,26 @@ def write(text: str, work: Work, rows: dict[str, Outcome]) -> str:
     return "\n".join(lines)
 
 
+def write_apart(engines: Sequence[int], duration_s: float, work: Work) -> str:
+    """Measures what the light tenants feel of a hog with which they share the machine alone."""
+    taken = []
+    for with_hog in (False, True):
+        timings = asyncio.run(run_apart(engines, duration_s, work, with_hog=with_hog))
+        taken.append([each.last_s - each.sent_s for each in timings if each.status == 200])
+    return APART_TEXT.format(
+        p50=quantile(taken[0], 0.5), p99=quantile(taken[0], 0.99),
+        hog_p50=quantile(taken[1], 0.5), hog_p99=quantile(taken[1], 0.99),
+        count=work.hog_requests,
+    )  # fmt: skip
+
+
 def table_row(name: str, row: Outcome, alone_s: float) -> str:
     """A run."""
     p50, p90, p99 = (quantile(row.light_s, share) for share in (0.5, 0.9, 0.99))
     return (
         f"| {name} | {len(row.light_s)} | {p50:.2f} | {p90:.2f} | {p99:.2f} | "
-        f"{p99 / alone_s:.2f} | {row.num_failures} | {row.num_preemptions} | "
+        f"{p99 / alone_s:.2f} | {quantile(row.first_s, 0.99):.2f} | {row.num_failures} | "
+        f"{row.num_preemptions} | "
         f"{row.hog_tokens_per_s:,.0f} |"
     )
 
@@ -307,7 +353,8 @@ def main() -> None:
         asyncio.run(run(ports, 5.0, REAL, with_hog=True))  # the first requests are slow
         rows = compare(ports, options.seconds, REAL)
         text = REAL_TEXT.format(engine=options.engine_name)
-        write_page(REAL_TITLE, write(text, REAL, rows))
+        apart = write_apart(ports, options.seconds, REAL)
+        write_page(REAL_TITLE, write(text, REAL, rows) + f"\n{apart}\n")
         return
     with stubs(STUBS) as engines:
         rows = compare(engines, options.seconds, STUBS)

@@ -10,7 +10,8 @@
 Nothing is started that has to be preempted if predictions hold. Who has had the fewest byte-seconds
 comes first. If that tenant's request does not fit, others may go ahead for `PATIENCE_S`; then the
 engine that has the most room for it takes no others until it fits, so that large requests start.
-A tenant that holds more than its share has no such claim, and leaves room for the others (`Room`).
+A tenant that holds more than its share has no such claim, leaves room for the others (`Room`), and
+has its prompts computed one after another in an engine (`Engine.takes_heavy`).
 """
 
 from __future__ import annotations
@@ -132,9 +133,11 @@ class Admission:
             decisions.append(start)
         return decisions
 
-    def advance(self, number: int, generated: int, now_s: float) -> None:
-        """Takes how many tokens of each sequence a running request has by now."""
-        self._places[number].engine.advance(number, generated, now_s)
+    def advance(self, number: int, generated: int, now_s: float) -> bool:
+        """Takes how many tokens of each sequence a running request has by now; whether others may
+        start that could not before.
+        """
+        return self._places[number].engine.advance(number, generated, now_s)
 
     def finish(self, number: int, now_s: float, *, is_whole: bool = True) -> Running:
         """A request has ended: its bytes are free, and its tenant pays for what was used.
@@ -236,8 +239,8 @@ class Admission:
                 pool = self._pools[request.model]
                 free = [each for each in pool.up if each.spec.name not in blocked]
                 size = free[0].bytes_of(request, expected) if free else 0
-                spared = [(each, pool.spare_bytes(each, tenant, size, now_s)) for each in free]
-                engine = choose_engine(spared, request, expected, now_s)
+                spare = partial(pool.spare_bytes, tenant, size, now_s)
+                engine = choose_engine(free, request, expected, now_s, spare)
                 if engine is not None:
                     del queue[position]
                     return self._start(request, engine, expected, now_s)
@@ -252,10 +255,12 @@ class Admission:
         charged = _byte_seconds(engine, request, expected, took_s)
         self.shares.charge(request.tenant, charged)
         num_bytes = engine.bytes_of(request, expected)
-        self._pools[request.model].room.take(request.tenant, num_bytes)
+        pool = self._pools[request.model]
+        is_heavy = pool.is_above_share(request.tenant, num_bytes, now_s)
+        pool.room.take(request.tenant, num_bytes)
         self._places[request.id] = _Place(engine, num_bytes, charged)
         self._waiting_byte_seconds -= self._waiting.pop(request.id)
-        engine.start(request, expected, now_s)
+        engine.start(request, expected, now_s, is_heavy=is_heavy)
         return Start(request, engine.spec.name, expected)
 
 

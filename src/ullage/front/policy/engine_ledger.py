@@ -139,6 +139,10 @@ class Engine:
         self.reserved_bytes = 0  # were all to reach what is expected at the same moment
         self.pending_tokens = 0  # of prompts without a first token
         self._tokens_now = 0  # that are certainly there, or will be in a moment
+        # Of tenants that held more than their share: the request whose prompt is computed, and
+        # until when others that run have the engine's time.
+        self._heavy_computed: int | None = None
+        self._heavy_rest_s = 0.0
         self._prefixes = Prefixes(
             spec.cache_bytes // max(1, spec.footprint.token_bytes) // PREFIX_TOKENS
         )
@@ -229,8 +233,25 @@ class Engine:
         """What the request holds right before it ends."""
         return _bytes_of(self.spec, request, output_tokens)
 
-    def start(self, request: Request, output_tokens: int, now_s: float) -> None:
-        """Takes a request that is sent."""
+    def takes_heavy(self, tenant: str, now_s: float) -> bool:
+        """Whether a prompt of a tenant that holds more than its share may be sent now.
+
+        A step computes prompts beside a token of each that runs, and takes as long as both. So such
+        prompts are computed one after another, and while requests of other tenants run there they
+        have half of the engine's time at most.
+        """
+        if self._heavy_computed is not None:
+            return False
+        return now_s >= self._heavy_rest_s or all(
+            each.request.tenant == tenant for each in self.running.values()
+        )
+
+    def start(
+        self, request: Request, output_tokens: int, now_s: float, *, is_heavy: bool = False
+    ) -> None:
+        """Takes a request that is sent; `is_heavy` of a tenant that holds more than its share."""
+        if is_heavy and request.is_streamed:  # of others it is not seen when that was computed
+            self._heavy_computed = request.id
         uncached = self.uncached_tokens(request)
         self.running[request.id] = Running(
             request, self.spec.name, output_tokens, now_s, uncached, self.pending_tokens
@@ -242,8 +263,10 @@ class Engine:
             self._adapters[request.model] += 1
         self._prefixes.add(request.prefix)
 
-    def advance(self, number: int, generated: int, now_s: float) -> None:
-        """Takes how many tokens of each sequence there are by now."""
+    def advance(self, number: int, generated: int, now_s: float) -> bool:
+        """Takes how many tokens of each sequence there are by now; whether the prompt of a tenant
+        that holds more than its share was computed with that.
+        """
         running = self.running[number]
         expected = running.output_tokens
         if generated >= expected:
@@ -257,6 +280,10 @@ class Engine:
             first_s = now_s
             self.pending_tokens -= running.uncached_tokens
             self._learn_prefill(running, now_s)
+        was_heavy = number == self._heavy_computed and first_s is not None
+        if was_heavy:
+            self._heavy_computed = None
+            self._heavy_rest_s = now_s + (now_s - running.started_s)
         # Not `replace`, which takes five times as long: this is done for every token.
         self.running[number] = Running(
             running.request,
@@ -268,11 +295,14 @@ class Engine:
             generated,
             first_s,
         )
+        return was_heavy
 
     def finish(self, number: int, now_s: float) -> Running:
         """Gives back what a request held, however it ended."""
         running = self.running.pop(number)
         request = running.request
+        if number == self._heavy_computed:
+            self._heavy_computed = None
         self._tokens_now -= request.prompt_tokens + request.sequences * running.generated
         self.reserved_bytes -= _bytes_of(self.spec, running.request, running.output_tokens)
         if request.model in self.spec.adapters:

@@ -27,18 +27,24 @@ class Pool:
         """Those that take requests now."""
         return [engine for engine in self.engines if engine.is_open]
 
-    def spare_bytes(self, engine: Engine, tenant: str, num_bytes: int, now_s: float) -> int:
-        """What a request of the tenant has to leave free in an engine, so that others find room:
-        all that it has to leave, less what is free in other engines in pieces of use.
+    def spare_bytes(self, tenant: str, num_bytes: int, now_s: float) -> dict[str, int] | None:
+        """What a request of the tenant has to leave free in each engine that takes a long prompt
+        now, so that others find room: all that it has to leave, less what is free in other engines
+        in pieces of use. None for a tenant within its share: it goes anywhere, and leaves nothing.
         """
+        if not self.is_above_share(tenant, num_bytes, now_s):
+            return None
         up = self.up
-        usable_bytes = sum(each.usable_bytes for each in up)
-        needed, piece = self.room.left_for_others(tenant, num_bytes, usable_bytes, now_s)
-        if not needed:
-            return 0
-        free = (each.usable_bytes - each.reserved_bytes for each in up if each is not engine)
-        missing = needed - sum(room for room in free if room >= piece)
-        return max(missing, piece) if missing > 0 else 0
+        usable = [each.usable_bytes for each in up]
+        needed, piece = self.room.left_for_others(tenant, num_bytes, sum(usable), now_s)
+        free = [size - each.reserved_bytes for each, size in zip(up, usable, strict=True)]
+        pieces = [room if room >= piece else 0 for room in free]
+        missing = {
+            each.spec.name: needed - (sum(pieces) - own)
+            for each, own in zip(up, pieces, strict=True)
+            if each.takes_heavy(tenant, now_s)
+        }
+        return {name: max(size, piece) if size > 0 else 0 for name, size in missing.items()}
 
     def is_above_share(self, tenant: str, num_bytes: int, now_s: float) -> bool:
         """Whether the tenant would hold more than its share of the engines."""

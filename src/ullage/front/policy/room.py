@@ -120,17 +120,25 @@ class Room:
     def _usual_bytes(
         self, others: Mapping[str, _Demand], shares: Mapping[str, float], now_s: float
     ) -> float:
-        """What the others usually want at once besides what they hold: the sum of their means and
-        two standard deviations of that sum, as if they came independently of each other.
+        """What the others usually want at once within their shares, besides what they hold: the sum
+        of their means and two standard deviations of that sum, as if they came independently of
+        each other.
+
+        What lies between 0 and a share s, with a mean m, varies by no more than m (s - m) (Bhatia
+        and Davis 2000). So a tenant that wants more than its share all the time adds nothing to the
+        spread, however much that varies: for what is above its share no room is left anyway.
         """
         if self._spare_requests is not None:
             return 0.0
-        for demand in others.values():
+        usual = variance = held_bytes = 0.0
+        for name, demand in others.items():
             demand.change(0, now_s)
-        usual = sum(min(shares[name], demand.mean) for name, demand in others.items())
-        held_bytes = sum(min(shares[name], self._held[name]) for name in others)
-        spread = math.sqrt(sum(demand.variance for demand in others.values()))
-        return min(usual + _DEVIATIONS * spread, sum(shares.values())) - held_bytes
+            share = shares[name]
+            mean = min(share, demand.mean)
+            usual += mean
+            variance += min(demand.variance, mean * (share - mean))
+            held_bytes += min(share, self._held[name])
+        return min(usual + _DEVIATIONS * math.sqrt(variance), sum(shares.values())) - held_bytes
 
     def is_above_share(self, tenant: str, num_bytes: int, usable_bytes: int, now_s: float) -> bool:
         """Whether a tenant would hold more than its share with so many bytes more. One that holds

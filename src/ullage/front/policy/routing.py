@@ -7,7 +7,7 @@ cache that would be full. So a shared prefix attracts until its engine is busy o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from ullage.front.policy.engine_ledger import Engine
@@ -28,7 +28,11 @@ def cost(engine: Engine, request: Request) -> float:
 
 
 def choose_engine(
-    engines: Iterable[tuple[Engine, int]], request: Request, output_tokens: int, now_s: float
+    engines: Iterable[Engine],
+    request: Request,
+    output_tokens: int,
+    now_s: float,
+    spare: Callable[[], Mapping[str, int] | None] = lambda: None,
 ) -> Engine | None:
     """The engine to which the request goes now; None: it waits.
 
@@ -36,16 +40,25 @@ def choose_engine(
     still be put in another order, those that wait there cannot.
 
     Args:
-        engines: with the bytes that the request has to leave free in each.
+        engines: that take requests.
         request: to be sent.
         output_tokens: that are expected of each of its sequences.
         now_s: the time.
+        spare: gives the bytes that the request has to leave free, by engine, and of others it may
+            go to none; None: to any, and it leaves nothing. Where it fits none this is not asked.
     """
     possible = [
         engine
-        for engine, spare_bytes in engines
-        if _is_prompt(engine, request, now_s) and engine.fits(request, output_tokens, spare_bytes)
+        for engine in engines
+        if _is_prompt(engine, request, now_s) and engine.fits(request, output_tokens)
     ]
+    if possible and (spare_bytes := spare()) is not None:
+        possible = [
+            engine
+            for engine in possible
+            if (left := spare_bytes.get(engine.spec.name)) is not None
+            and engine.fits(request, output_tokens, left)
+        ]
     return min(possible, key=lambda engine: cost(engine, request), default=None)
 
 

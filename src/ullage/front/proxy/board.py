@@ -75,7 +75,8 @@ class Board:
 
     def advance(self, number: int, generated: int) -> None:
         """Takes how many tokens of each sequence there are."""
-        self.admission.advance(number, generated, self.clock())
+        if self.admission.advance(number, generated, self.clock()):
+            self.schedule()
 
     def finish(self, number: int, *, is_whole: bool) -> None:
         """Gives back what a request held."""

@@ -153,7 +153,7 @@ def test_who_has_more_than_a_share_leaves_room_for_those_who_came_lately() -> No
     assert started(admission, 0.0) == [1]
     admission.finish(1, 1.0)
     for number in range(2, 12):
-        admission.submit(request(number, "b", 90, 60), 2.0)
+        admission.submit(request(number, "b", 90, 60, is_streamed=False), 2.0)
     # Six would fit; the sixth would leave 100, which holds two of the other's, of 40 each.
     assert len(started(admission, 2.0)) == 6
     admission.submit(request(20, "a", 20, 20), 3.0)
@@ -189,18 +189,62 @@ def test_as_much_room_is_left_as_the_other_wants_at_once_within_its_share() -> N
     assert total == 500  # its share is all that is ever left
 
 
+def test_what_a_heavy_tenant_wants_above_its_share_leaves_no_more_room_idle() -> None:
+    room = Room({"light": 1.0, "heavy": 1.0, "hog": 1.0})
+    room.take("hog", 600)
+    room.take("heavy", 400)
+    for number in range(100):  # one of 20 all the time, and beside it 1000 or 9000
+        room.come("light", 20, 4.0 * number)
+        room.come("heavy", 1000, 4.0 * number)
+        room.come("heavy", 8000, 4.0 * number + 2.0)
+        room.go("heavy", 8000, 4.0 * number + 4.0)
+        room.go("light", 20, 4.0 * number + 4.0)
+        room.go("heavy", 1000, 4.0 * number + 4.0)
+    total, _ = room.left_for_others("hog", 100, 1200, 400.0)
+    assert 20 <= total <= 25  # the heavy one has its share, 400
+
+
+def test_long_prompts_above_a_share_are_computed_one_after_another() -> None:
+    admission = make_admission(1000, spare_requests=1)
+    admission.submit(request(1, "a", 10, 10), 0.0)
+    assert started(admission, 0.0) == [1]
+    for number in range(2, 9):
+        admission.submit(request(number, "b", 100, 20), 0.0)
+    # Four of 120 are within the share of b; the fifth is above it, and the sixth waits for it.
+    assert started(admission, 0.0) == [2, 3, 4, 5, 6]
+    assert admission.advance(6, 1, 0.3)
+    # Another's request runs: it has the engine for as long as the prompt took.
+    assert started(admission, 0.4) == []
+    assert started(admission, 0.6) == [7]
+    admission.finish(1, 0.7)
+    assert admission.advance(7, 1, 0.9)
+    assert not admission.advance(7, 2, 0.9)
+    assert started(admission, 0.9) == [8]  # nobody else runs there
+
+
+def test_a_prompt_that_is_given_up_keeps_no_other_waiting() -> None:
+    admission = make_admission(1000, spare_requests=1)
+    admission.submit(request(1, "a", 10, 10), 0.0)
+    assert started(admission, 0.0) == [1]
+    for number in range(2, 8):
+        admission.submit(request(number, "b", 100, 20), 0.0)
+    assert started(admission, 0.0) == [2, 3, 4, 5, 6]
+    admission.finish(6, 0.1, is_whole=False)
+    assert started(admission, 0.1) == [7]
+
+
 def test_one_engine_keeps_the_room_so_that_the_other_can_be_full() -> None:
     admission = make_admission(1000, 1000)
     admission.submit(request(1, "a", 50, 50), 0.0)
     assert started(admission, 0.0) == [1]
     admission.finish(1, 1.0)
     for number in range(2, 12):
-        admission.submit(request(number, "b", 150, 150), 2.0)
+        admission.submit(request(number, "b", 150, 150, is_streamed=False), 2.0)
     assert len(started(admission, 2.0)) == 6  # three in each, and 100 are left in both
     for number in range(2, 6):
         admission.finish(number, 3.0)
     for number in range(20, 30):
-        admission.submit(request(number, "b", 100, 100), 3.0)
+        admission.submit(request(number, "b", 100, 100, is_streamed=False), 3.0)
     started(admission, 3.0)
     free = [each.usable_bytes - each.reserved_bytes for each in admission.engines.values()]
     assert max(free) >= 100

@@ -61,8 +61,8 @@ def test_the_engine_that_has_the_adapter_is_chosen() -> None:
     first, second = Engine(replace(spec, name="a")), Engine(replace(spec, name="b"))
     second.start(request(1, "x"), 50, 0.0)
     second.advance(1, 1, 0.1)
-    assert choose_engine([(first, 0), (second, 0)], request(2, "x"), 50, 0.2) is second
-    assert choose_engine([(first, 0), (second, 0)], request(2, "m"), 50, 0.2) is first
+    assert choose_engine((first, second), request(2, "x"), 50, 0.2) is second
+    assert choose_engine((first, second), request(2, "m"), 50, 0.2) is first
 
 
 def test_an_engine_that_drains_ends_what_it_has_and_gets_nothing() -> None:
