@@ -51,7 +51,9 @@ def main() -> None:
     gc.freeze()
     for loop in task["loops"]:
         traffic = load_traffic(loop["traffic"])
-        order = Task((), "", task["gpu"], traffic, "", host=HostTime(*loop.get("host", task["host"])))
+        order = Task(
+            (), "", task["gpu"], traffic, "", host=HostTime(*loop.get("host", task["host"]))
+        )
         begin_s = time.process_time()
         (document,) = replay_loads(engine, order, times, attention, print)
         processor_s = time.process_time() - begin_s

@@ -227,16 +227,9 @@ def measure_steps(engine: Engine, clock: Clock) -> StepTimes:
     limits, cache = engine.config.scheduler_config, engine.config.cache_config
     decode, prefill, decode_launches, prefill_launches = {}, {}, {}, {}
     _steady_s(engine, clock, 2)  # kernels are compiled, and tables are made
-<<<<<<< HEAD
-    for size in step_sizes(min(limits.max_num_seqs, cache.num_gpu_blocks // 4)):
-        decode[size], decode_launches[size] = _steady_s(engine, clock, size)
-=======
     budget = limits.max_num_batched_tokens
     for size in step_sizes(min(limits.max_num_seqs, budget, cache.num_gpu_blocks // 4)):
-        context = prompt_tokens(size, budget) + _NUM_STEPS
-        seconds = _steady_s(engine, clock, size)
-        decode[size] = max(0.0, seconds - attention.decode_s(size, context))
->>>>>>> starts
+        decode[size], decode_launches[size] = _steady_s(engine, clock, size)
     longest = engine.config.model_config.max_model_len - 2
     for size in step_sizes(min(budget, longest)):
         if size < 2:
@@ -247,12 +240,6 @@ def measure_steps(engine: Engine, clock: Clock) -> StepTimes:
     return StepTimes.of(decode, prefill, decode_launches, prefill_launches)
 
 
-<<<<<<< HEAD
-def _steady_s(engine: Engine, clock: Clock, size: int) -> tuple[float, Launches]:
-    """Seconds, and pieces of work, from one step to the next where so many requests get a token in
-    each.
-    """
-=======
 def prompt_tokens(size: int, budget: int) -> int:
     """The length of the prompts of so many requests that are to get a token in one step, which has
     at most `budget` tokens: where they nearly fill it, long prompts would come in one by one, and
@@ -261,10 +248,11 @@ def prompt_tokens(size: int, budget: int) -> int:
     return _PROMPT_TOKENS if 2 * size <= budget else 1
 
 
-def _steady_s(engine: Engine, clock: Clock, size: int) -> float:
-    """Seconds from one step to the next where so many requests get a token in each."""
+def _steady_s(engine: Engine, clock: Clock, size: int) -> tuple[float, Launches]:
+    """Seconds, and pieces of work, from one step to the next where so many requests get a token in
+    each.
+    """
     tokens = prompt_tokens(size, engine.config.scheduler_config.max_num_batched_tokens)
->>>>>>> starts
     for number in range(size):
         prompt = engine.prompt_of(size * 1_000_003 + number, tokens)
         engine.add(f"decode-{size}-{number}", prompt, _ENDLESS)
