@@ -145,7 +145,6 @@ class Compared(NamedTuple):
     row: dict[str, str]
     ttft: float
     many_ttft: float
-    evenly_ttft: float
     tpot: float
     cache: float
 
@@ -174,22 +173,15 @@ class Compared(NamedTuple):
 
 def compared(loops: dict[str, Any]) -> Iterator[Compared]:
     """The published rows that were run."""
-    published = list(csv.DictReader(LOOPS.open(encoding="utf-8")))
-    by_key = {
-        (row["stagger"], row["prompt"], row["output"], row["users"]): row for row in loops["rows"]
-    }
-    for row in published:
-        key = (int(row["prompt"]), int(row["output"]), int(row["users"]))
-        once, evenly = by_key.get((0, *key)), by_key.get((1, *key))
-        if once is None:
+    rows = {(row["prompt"], row["output"], row["users"]): row for row in loops["rows"]}
+    for published in csv.DictReader(LOOPS.open(encoding="utf-8")):
+        row = rows.get(tuple(int(published[name]) for name in ("prompt", "output", "users")))
+        if row is None:
             continue
-        rounds = loops["rounds"]
-        first, rest = 1e3 * once["first_ttft_s"], 1e3 * once["ttft_s"]
-        tpot = (1e3 * once["first_tpot_s"] + (rounds - 1) * 1e3 * once["tpot_s"]) / rounds
+        first, later = 1e3 * row["first_ttft_s"], 1e3 * row["later_ttft_s"]
         yield Compared(
-            row, (first + (rounds - 1) * rest) / rounds,
-            (first + (_MANY_ROUNDS - 1) * rest) / _MANY_ROUNDS,
-            1e3 * evenly["ttft_s"] if evenly else float("nan"), tpot, once["usage_peak_frac"],
+            published, 1e3 * row["ttft_s"], (first + (_MANY_ROUNDS - 1) * later) / _MANY_ROUNDS,
+            1e3 * row["tpot_s"], row["usage_peak_frac"],
         )  # fmt: skip
 
 
@@ -199,7 +191,7 @@ def loops_part(loops: dict[str, Any]) -> str:
     for each in rows:
         row = each.row
         cells = [row["prompt"], row["output"], row["users"], f"{float(row['ttft_ms']):,.1f}"]
-        cells += [f"{value:,.1f}" for value in (each.ttft, each.many_ttft, each.evenly_ttft)]
+        cells += [f"{value:,.1f}" for value in (each.ttft, each.many_ttft)]
         cells += [f"{each.ttft_error:+.0%}", f"{float(row['tpot_ms']):,.1f}", f"{each.tpot:,.1f}"]
         cells += [f"{each.tpot_error:+.0%}", f"{each.cache:.0%}"]
         lines.append(f"| {' | '.join(cells)} |".replace("nan", "-"))
@@ -214,18 +206,15 @@ def loops_part(loops: dict[str, Any]) -> str:
         first=_median(each.ttft_error for each in rows),
         many=_median(each.many_error for each in rows),
         by_prompt=", ".join(
-            f"{_median(each.many_error for each in rows if each.row['prompt'] == prompt):.0%} of "
+            f"{_median(each.ttft_error for each in rows if each.row['prompt'] == prompt):.0%} of "
             f"prompts of {prompt}"
             for prompt in dict.fromkeys(each.row["prompt"] for each in rows)
         ),
-        even=_median(each.evenly_ttft / float(each.row["ttft_ms"]) - 1 for each in rows),
         each=_median(each.tpot_error for each in rows),
         e2e=_median(each.e2e_error for each in rows),
     )
     steps = LOOPS_STEPS.format(
         *(1e3 * row["processor_s"] / row["num_steps"] for row in _extremes(loops["rows"])),
-        1e3 * loops["host_s"][0],
-        1e6 * loops["host_s"][1],
     )
     notes = (HERE / "closed_loops.txt").read_text(encoding="utf-8").strip()
     return "\n".join(["## Measured servers", "", text, "", *lines, "", steps, "", notes])
@@ -243,19 +232,16 @@ LOOPS_TEXT: Final = (
     "{model} on {tp} H100 SXM, bf16, closed loops; measured with vLLM {vllm_version} "
     "(aiconfigurator-core 0.12.0, systems/silicon_sample.csv, Apache-2.0), here with {version} and "
     "`{arguments}`. {number} of {total} rows were run. Median errors: time for each token after "
-    "the first {each:.0%}, end to end {e2e:.0%}, time to the first token {first:.0%} by the "
-    "tool's own way of measuring ({rounds} requests of each user, all users begin at once, all "
-    "requests count), {many:.0%} with 50 requests of each user ({by_prompt}), and {even:.0%} where "
-    "requests come evenly. Times are means, in milliseconds."
+    "the first **{each:.0%}**, end to end **{e2e:.0%}**, time to the first token **{first:.0%}** "
+    "by the tool's own way of measuring ({rounds} requests of each user, all users begin at once, "
+    "all requests count; {by_prompt}), {many:.0%} with 50 requests of each user. Times are means, "
+    "in milliseconds."
 )
 LOOPS_HEAD: Final = (
-    "| prompt | output | users | first, measured | at once | 50 each | evenly | error | each, "
-    "measured | at once | error | cache |\n"
-    "|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+    "| prompt | output | users | first, measured | here | 50 each | error | each, measured | here "
+    "| error | cache |\n|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
 )
 LOOPS_STEPS: Final = (
     "vLLM's scheduler, with the replay around it, took {:.1f} ms of this machine's processor "
-    "a step with 8 users, and {:.1f} ms with 128. The times above assume {:.2f} ms for each step "
-    "and {:.0f} us for each request in it, between two steps, as 0.12 does not schedule beside the "
-    "device."
+    "a step with 8 users, and {:.1f} ms with 128; that is not what is counted (see below)."
 )

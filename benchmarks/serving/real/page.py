@@ -102,9 +102,9 @@ STARTS: Final = (
     "likely 80 MiB, 48 to 256. Nothing here was fitted to these starts."
 )
 STARTS_NOTE: Final = (
-    "CUDA graphs took 0.98 GiB of the real GPU; the phantom counts their nodes at an upper bound "
-    "of 69 KiB each, and so more. vLLM takes them after it has sized its cache, and tokens do not "
-    "hang on it."
+    "CUDA graphs took 0.98 GiB of the real GPU; the phantom counts them at the upper bound of "
+    "[what was measured](graph-memory.md), and so somewhat more. vLLM takes them after it has sized "
+    "its cache, and tokens do not hang on it."
 )
 
 
