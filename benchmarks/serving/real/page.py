@@ -103,8 +103,8 @@ STARTS: Final = (
 )
 STARTS_NOTE: Final = (
     "CUDA graphs took 0.98 GiB of the real GPU; the phantom counts them at the upper bound of "
-    "[what was measured](graph-memory.md), and so somewhat more. vLLM takes them after it has sized "
-    "its cache, and tokens do not hang on it."
+    "[what was measured](graph-memory.md), and so somewhat more. vLLM takes them after it has "
+    "sized its cache, and tokens do not hang on it."
 )
 
 
