@@ -12,7 +12,6 @@ another, and then its job is reported as the worker does it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from ullage.clock.costs.transfers import copy_cost
@@ -46,13 +45,12 @@ def check_connector(config: Theirs) -> None:
         )
 
 
-@dataclass(slots=True)
 class _Direction:
     """Copies one way, one after another."""
 
-    free_s: float = 0.0
-    moved_bytes: int = 0
-    ends_s: dict[int, float] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.free_s, self.moved_bytes = 0.0, 0
+        self.ends_s: dict[int, float] = {}
 
     def add(self, job: int, size: int, now_s: float, copy_s: float) -> None:
         self.free_s = max(self.free_s, now_s) + copy_s
