@@ -17,6 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.provenance import made_by
+
 HERE: Final = Path(__file__).resolve().parent
 PAGE: Final = HERE.parent.parent / "docs" / "results" / "graph-memory.md"
 SOURCE: Final = HERE / "graph_memory.cu"
@@ -26,7 +28,9 @@ NODE_KIB: Final = (2.25, 8.5)
 PAGE_KIB: Final = 2048
 TEXT: Final = """# Device memory of CUDA graphs
 
-Measured by `python -m benchmarks.accuracy.graph_memory --run` on {date} on an {gpu} with driver {driver}.
+{made_by}
+
+Measured on {date} on an {gpu} with driver {driver}.
 
 A CUDA graph that can be launched takes device memory outside PyTorch's allocator, and the driver states no size. Here graphs of
 equal nodes are captured, instantiated and launched once; *taken* is by how much free memory fell, in pages of 2 MiB. The phantom's
@@ -84,7 +88,7 @@ def page(text: str) -> str:
         )
     more = max(case["again_kib"] - case["launched_kib"] for case in cases)
     return TEXT.format(
-        **made, branch=BRANCH_KIB, low=NODE_KIB[0], high=NODE_KIB[1], rows="\n".join(rows),
+        **made, made_by=made_by("benchmarks.accuracy.graph_memory"), branch=BRANCH_KIB, low=NODE_KIB[0], high=NODE_KIB[1], rows="\n".join(rows),
         many=len(cases), inside=sum(map(is_inside, cases)),
         left=sum(case["destroyed_kib"] == case["launched_kib"] for case in cases),
         again="no more" if more <= 0 else f"up to {more} KiB more",

@@ -42,6 +42,8 @@ FOREIGN_OPTIONS = {
     "--continuous-batching": "transformers serve",
     "--no-enable-chunked-prefill": "vllm serve",
     "--no-enable-prefix-caching": "vllm serve",
+    "--kv-offloading-size": "vllm serve",
+    "--kv-transfer-config": "vllm serve",
     "--nproc-per-node": "torchrun",
     "--pdb": "pytest",
     "--save-detailed": "vllm bench serve",

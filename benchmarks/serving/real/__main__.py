@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from typing import Any, Final
 
 from benchmarks.serving.phantom_loops import run_on_phantom
 from benchmarks.serving.real.page import PHANTOM, SERVERS, write_page
 from ullage.models.builtin import find_model
 from ullage.serve.host_time import MEASURED, NO_HOST_TIME
+from ullage.serve.run import start_twice
 from ullage.serve.traffic import load_traffic
 
 GPU: Final = "h100-80gb"
@@ -33,6 +35,10 @@ def run_server(python: str, server: dict[str, Any]) -> dict[str, Any]:
     ]
     result = run_on_phantom(python, GPU, config, server["flags"], loops, MEASURED)
     count = len(server["loads"])
+    if server.get("is_later_start"):
+        command = ["vllm", "serve", server["model"], *server["flags"]]
+        _, later = start_twice(command, gpu=GPU, python=python)
+        result["engine"] = asdict(later)
     return {**result, "rows": result["rows"][:count], "without_host": result["rows"][count:]}
 
 
