@@ -88,7 +88,8 @@ def page(text: str) -> str:
         )
     more = max(case["again_kib"] - case["launched_kib"] for case in cases)
     return TEXT.format(
-        **made, made_by=made_by("benchmarks.accuracy.graph_memory"), branch=BRANCH_KIB, low=NODE_KIB[0], high=NODE_KIB[1], rows="\n".join(rows),
+        **made, made_by=made_by("benchmarks.accuracy.graph_memory"),
+        branch=BRANCH_KIB, low=NODE_KIB[0], high=NODE_KIB[1], rows="\n".join(rows),
         many=len(cases), inside=sum(map(is_inside, cases)),
         left=sum(case["destroyed_kib"] == case["launched_kib"] for case in cases),
         again="no more" if more <= 0 else f"up to {more} KiB more",

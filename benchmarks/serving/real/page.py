@@ -99,7 +99,8 @@ INTRODUCTION: Final = (
 )
 STARTS: Final = (
     "What vLLM prints. *on a real GPU* is what `ullage serve` says: less by the code of kernels, "
-    "likely 80 MiB, 48 to 256. Nothing here was fitted to these starts."
+    "likely 80 MiB, 48 to 256. Nothing here was fitted to these starts. The third server found the "
+    "compile cache of the first, and so did the phantom's (`--cached`)."
 )
 STARTS_NOTE: Final = (
     "CUDA graphs took 0.98 GiB of the real GPU; the phantom counts them at the upper bound of "
