@@ -23,6 +23,7 @@ from ullage.models.architecture import read_model
 from ullage.models.config import read_config
 from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.clock import Clock
+from ullage.serve.host_time import MEASURED
 from ullage.serve.measures import measure
 from ullage.serve.outcome import read_outcome
 from ullage.serve.traffic import load_traffic
@@ -43,7 +44,7 @@ def main() -> None:
     for text in task["traffics"]:
         traffic = load_traffic(text)
         engine.core.reset_prefix_cache()
-        steps = StepsByTime(Clock(), times, attention, engine.scheduler)
+        steps = StepsByTime(Clock(), times, attention, engine.scheduler, MEASURED)
         engine.executor.by_time = steps
         others = {"engine": described, "attention_left_out": (), "real_s": {}, "step_times": {}}
         outcome = read_outcome({**replay(engine, traffic, steps, print), **others}, traffic)

@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.provenance import made_by
 from benchmarks.serving.real.host import HostFigures, read_host
+from ullage import forecast_serving
 from ullage.units import GIB
 
 __all__ = ["PHANTOM", "SERVERS", "write_page"]
@@ -82,6 +83,7 @@ def write_page(results: dict[str, Any]) -> None:
         "## Bytes and tokens of the cache", STARTS, starts_table(servers, results),
         STARTS_NOTE,
         "## Latencies", *latencies(servers, results),
+        "## The forecast without the engine", forecast_part(servers),
         "## What the host takes", host_part(results), NOT_COVERED,
     ]  # fmt: skip
     PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
@@ -201,6 +203,32 @@ def latency_row(server: str, load: Load, row: dict[str, Any]) -> str:
         f"{load.num_preemptions} / {row['num_preemptions']}",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def forecast_part(servers: list[dict[str, Any]]) -> str:
+    """Preemptions and first tokens by `--forecast`, of the server with the small cache."""
+    server = next(server for server in servers if "--num-gpu-blocks-override" in server["flags"])
+    load = server["loads"][-1]
+    measured = read_loads(server)[load["name"]]
+    forecast = forecast_serving(
+        server["model"], load["traffic"], gpu="h100-80gb", flags=server["flags"]
+    ).forecast
+    first_s = forecast.simulated.first_token_s - forecast.simulated.arrival_s
+    return FORECAST.format(
+        flags=" ".join(server["flags"]), traffic=load["traffic"], ours=forecast.num_preemptions,
+        measured=measured.num_preemptions,
+        error=forecast.num_preemptions / measured.num_preemptions - 1,
+        p50=1e3 * float(np.nanmedian(first_s)), measured_p50=1e3 * measured.ttft_p50_s,
+        p90=1e3 * float(np.nanpercentile(first_s, 90)), measured_p90=1e3 * measured.ttft_p90_s,
+    )  # fmt: skip
+
+
+FORECAST: Final = (
+    "`ullage serve --forecast` of `{traffic}` with `{flags}`; the forecast is older than the "
+    "recording: **{ours} preemptions** where the real server had {measured} ({error:+.0%}); time "
+    "to the first token p50 {p50:,.0f} ms ({measured_p50:,.0f} measured), p90 {p90:,.0f} ms "
+    "({measured_p90:,.0f})."
+)
 
 
 def host_part(results: dict[str, Any]) -> str:
