@@ -24,11 +24,13 @@ _LAUNCH_TOKENS: Final = 4000
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Requests that were sent at once: of `tokens` each, and when so many of them were there."""
+    """Requests that were sent at once: of `tokens` each, `number` of which came within `seconds`
+    while others of them were still to come, so that the HTTP server was never idle.
+    """
 
     tokens: int
-    low_s: float
-    high_s: float
+    number: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class HostFigures:
         num_steps: of how many steps without prompts.
         launch_s: for each piece of work, the median of `num_launches` steps with prompts, and
             `launch_spread_s`: its first and ninth decile.
-        http_s, prompt_token_s: through the middles of `bursts`.
+        http_s, prompt_token_s: by least squares of the seconds of `bursts`.
         answer_token_s: by least squares of the delay of an answer's last token.
     """
 
@@ -68,10 +70,11 @@ def read_host(path: Path, launches: Callable[[int], int]) -> HostFigures:
     step_s, request_s, num_steps = _loop(columns)
     pieces = np.array([*_launches(columns, launches)])
     bursts = tuple(_bursts(columns))
-    prompt_token_s, http_s = np.polyfit(
-        [burst.tokens for burst in bursts],
-        [(burst.low_s + burst.high_s) / 2 for burst in bursts], 1,
-    )  # fmt: skip
+    numbers = np.array([burst.number for burst in bursts])
+    tokens = numbers * [burst.tokens for burst in bursts]
+    (http_s, prompt_token_s), *_ = np.linalg.lstsq(
+        np.stack([numbers, tokens], 1), np.array([burst.seconds for burst in bursts]), rcond=None
+    )
     low, likely, high = np.percentile(pieces, (10, 50, 90))
     return HostFigures(
         step_s, request_s, num_steps, float(likely), (float(low), float(high)), len(pieces),
@@ -113,16 +116,15 @@ def _bursts(columns: dict[str, Any]) -> Iterator[Burst]:
         is_of = columns["load"] == load
         sent, added = columns["sent_s"][is_of], np.sort(columns["added_s"][is_of])
         users = int((sent < np.nanmin(columns["last_s"][is_of])).sum())
-        begin_s, added = sent.min(), added[:users]
+        added = added[:users]
         if users < 32 or np.ptp(columns["prompt_tokens"][is_of]) > 2:
             continue
-        # The last turn before which some, and not all, had come.
-        turn = np.searchsorted(turns, added[-1]) - 1
-        number = int((added < turns[turn]).sum())
-        yield Burst(
-            int(np.median(columns["prompt_tokens"][is_of])),
-            float(turns[turn - 1] - begin_s) / number, float(turns[turn] - begin_s) / number,
-        )  # fmt: skip
+        # From the first turn of the loop that had some of them to the last that had not all.
+        first = np.searchsorted(turns, added[0])
+        last = np.searchsorted(turns, added[-1]) - 1
+        number = int((added < turns[last]).sum() - (added < turns[first]).sum())
+        tokens = int(np.median(columns["prompt_tokens"][is_of]))
+        yield Burst(tokens, number, float(turns[last] - turns[first]))
 
 
 def _answers(columns: dict[str, Any]) -> float:

@@ -244,7 +244,7 @@ def host_part(results: dict[str, Any]) -> str:
 
 def _texts(host: HostFigures, pieces: int) -> dict[str, str]:
     bursts = "; ".join(
-        f"{burst.tokens:,} tokens {1e3 * burst.low_s:.1f} to {1e3 * burst.high_s:.1f} ms"
+        f"{burst.number} of {burst.tokens:,} tokens in {1e3 * burst.seconds:.0f} ms"
         for burst in host.bursts
     )
     low, high = (f"{1e6 * value:.0f}" for value in host.launch_spread_s)
@@ -267,9 +267,10 @@ HOST: Final = (
     "prompts; deciles {low} and {high}). The phantom counts them: {pieces} in a step with "
     "prompts beyond the sizes of graphs, which is 30 ms in which the loop takes no requests. "
     "It is Python's and vLLM's time, on this processor; a small model's step takes no less.\n"
-    "- **HTTP server**: where many requests are sent at once, one request takes: {bursts} "
-    "(bounds: between the last turn of the loop that had some of them and the one before). The "
-    "line through the middles: {http} ms and {prompt} us for each token.\n"
+    "- **HTTP server**: where many requests are sent at once, it took {bursts} to the engine, "
+    "between the first turn of the loop that had some of them and the last that had not all. By "
+    "least squares: {http} ms and {prompt} us for each token. The very first of a burst comes "
+    "after 10 to 90 ms, as the server reads them all before; that is not counted.\n"
     "- **Streaming**: the last token of an answer comes {answer} us later for each request "
     "whose token is streamed before it. It passes the server and the client, one after the "
     "other; half is taken for the server, which is an assumption.\n"
