@@ -48,7 +48,8 @@ def serve(python: str, gpu: str, traffic: str, *others: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         output = Path(name, "served.json")
         words = [
-            *ULLAGE, "serve", "--gpu", gpu, "--traffic", traffic, "--slo", SLO, *others, "--quiet",
+            *ULLAGE, "serve", "--gpu", gpu, "--traffic", traffic, "--slo", SLO, *others,
+            "--host-time", "none", "--quiet",
             "-o", str(output), "--python", python, "--", *MODEL,
         ]  # fmt: skip
         before, begin_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
