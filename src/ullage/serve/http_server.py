@@ -75,20 +75,17 @@ class HttpServer:
     def next_s(self) -> float | None:
         """When there is something to do next; None: nothing before the engine gives tokens."""
         moments = [queue[0][0] for queue in (self._taken, self._tokens) if queue]
-        if not self.arrivals.is_over and self.arrivals.next_s is not None:
-            moments.append(self.arrivals.next_s)
-        return min(moments, default=None)
+        sent_s = self.arrivals.next_s
+        return min(moments if sent_s is None else [*moments, sent_s], default=None)
 
     def _work(self, until_s: float) -> None:
         """Does what has come by then, in the order in which it came; it may end later."""
         while True:
             step_s = self._tokens[0][0] if self._tokens else math.inf
-            sent_s = math.inf
-            if not self.arrivals.is_over and self.arrivals.next_s is not None:
-                sent_s = self.arrivals.next_s
-            if min(step_s, sent_s) > until_s:
+            sent_s = self.arrivals.next_s
+            if min(step_s, math.inf if sent_s is None else sent_s) > until_s:
                 return
-            if step_s <= sent_s:
+            if sent_s is None or step_s <= sent_s:
                 self._stream(*self._tokens.popleft())
             else:
                 self._receive(sent_s)

@@ -118,8 +118,8 @@ def serve(
     """
     model = check_command(command)
     host = _check_host(command, host)
-    if command[0] == "transformers":
-        _check_goes_with_transformers(is_cached=is_cached)
+    if is_cached:
+        _check_has_compile_cache(command)
     sent = (1.0, *(load for load in loads if load != 1.0))
     first = None
     with _made_ready(command, model, traffic, gpu) as task:
@@ -153,8 +153,7 @@ def start_twice(
         EnvironmentProblem: the engine did not start; its own output says why.
     """
     model = check_command(command)
-    if command[0] == "transformers":
-        _check_goes_with_transformers(is_cached=True)
+    _check_has_compile_cache(command)
     nothing = load_traffic("closed:users=1,requests=1,prompt=16,output=2")
     with _made_ready(command, model, nothing, gpu) as task:
         program = _Program(tuple(command), task.gpu, python, stdout_to_stderr)
@@ -219,9 +218,9 @@ class _Program:
         return report, json.loads(Path(task.result).read_text(encoding="utf-8"))
 
 
-def _check_goes_with_transformers(*, is_cached: bool) -> None:
-    """Raises SpecError for what is there for vLLM alone."""
-    if is_cached:
+def _check_has_compile_cache(command: Sequence[str]) -> None:
+    """Raises SpecError for an engine that keeps none."""
+    if command[0] == "transformers":
         raise SpecError("transformers serve keeps no compile cache; leave --cached out")
 
 
