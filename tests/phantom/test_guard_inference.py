@@ -35,7 +35,7 @@ def run_scenarios(python: Path, *names: str) -> dict[str, Any]:
 def answers(thin_python: Path) -> dict[str, Any]:
     """What each scenario without transformers answered."""
     return run_scenarios(thin_python, "sampled_again", "threads_at_once", "waits_for_another",
-                         "refused", "needs")  # fmt: skip
+                         "wait_for_each_other", "refused", "needs")  # fmt: skip
 
 
 def test_a_request_that_is_run_again_draws_the_same_tokens(answers: dict[str, Any]) -> None:
@@ -54,6 +54,12 @@ def test_a_request_that_does_not_fit_beside_another_waits_for_it(answers: dict[s
     ends, tries = answers["waits_for_another"]
     assert ends == ["RequestTooLarge", "large", "large", "small"]
     assert tries == [None, "lean", "lean"]
+
+
+def test_of_two_that_fail_beside_each_other_none_is_refused(answers: dict[str, Any]) -> None:
+    ends, tries = answers["wait_for_each_other"]
+    assert ends == ["first", "last"]
+    assert tries == {"first": [None, "lean", "lean"], "last": [None, "lean", "lean"]}
 
 
 def test_what_cannot_be_run_again_is_refused_and_the_next_is_answered(
@@ -137,5 +143,5 @@ def test_on_the_phantom_a_request_that_fits_no_cache_says_what_it_needs(
 
 @pytest.mark.phantom
 def test_on_the_phantom_another_thread_goes_on(requests: dict[str, Any]) -> None:
-    assert requests["beside"] == [[8, 4098], [[1, 64, 512]] * 4]
+    assert requests["beside"] == [[8, 4098], [[1, 64, 512]] * 2]
     assert requests["said"][-1].endswith(" recoveries and 1 refusals in 6 requests")

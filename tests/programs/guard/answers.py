@@ -4,6 +4,8 @@ import gc
 import json
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import torch
@@ -136,6 +138,35 @@ def waits_for_another():
     return [sorted(answers), tries]
 
 
+def wait_for_each_other():
+    """Two requests of which each fails beside the other, and the first to fail waits."""
+    service = Service()
+    tries = {"first": [], "last": []}
+    both_run, has_failed = threading.Barrier(2), threading.Event()
+
+    def answer(name):
+        def handler(cache=None):
+            tries[name].append(cache)
+            if len(tries[name]) < 3:
+                both_run.wait(60)
+            if name == "last" and len(tries[name]) == 2:
+                assert has_failed.wait(60)
+                time.sleep(0.3)  # until the first waits
+            if len(tries[name]) < 3:
+                if name == "first" and len(tries[name]) == 2:
+                    has_failed.set()
+                fail()
+            return name
+
+        try:
+            return guard.answer(handler)
+        except ullage.RequestTooLarge as error:
+            return type(error).__name__
+
+    with ullage.guard_inference(service.model, rungs=[RUNG]) as guard, ThreadPoolExecutor() as pool:
+        return [list(pool.map(answer, tries)), tries]
+
+
 def answer_beside(tries, may_end, cache):
     """Fails twice, as long as another request has the memory, which it then may give back."""
     tries.append(cache)
@@ -220,7 +251,8 @@ def generated():
     return [equal, guard.num_recoveries, text]
 
 
-SCENARIOS = (sampled_again, threads_at_once, waits_for_another, refused, needs, generated)
+SCENARIOS = (sampled_again, threads_at_once, waits_for_another, wait_for_each_other, refused, needs,
+             generated)  # fmt: skip
 
 if __name__ == "__main__":
     gc.freeze()

@@ -14,7 +14,6 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -122,7 +121,7 @@ class InferenceGuard:
             for rung in self._rungs
             if not rung or any(keywords.get(name) != value for name, value in rung.items())
         ]
-        for rung in chain(leaner, self._turns.after_others(leaner[-1])):
+        for rung in self._turns.tries(leaner):
             try:
                 result = handler(*request, **{**keywords, **rung})
             except torch.OutOfMemoryError as error:
