@@ -27,7 +27,7 @@ from ullage.gpus.peaks import flops_per_s
 from ullage.trace.record_schema import WORK_MARKS
 from ullage.trace.work_log import EntryKind, WorkLog
 
-__all__ = ["Batch", "CostOf", "graph_costs", "measure_step"]
+__all__ = ["Batch", "CostOf", "graph_cost", "graph_costs", "measure_step"]
 
 CostOf = Callable[[GivenWork], Cost]
 _STEP: Final = WORK_MARKS.index("step")
@@ -128,13 +128,21 @@ def _read(log: WorkLog, cost_of: CostOf, modules: Sequence[str]) -> _Log:
 
 
 def graph_costs(captured: npt.NDArray[Any], costs: Sequence[Cost]) -> dict[int, Cost]:
-    """The cost of each graph: its streams run at once, and the one with most work is the longest.
-    A node of a graph needs no launch by the host.
+    """The cost of each graph."""
+    rows: defaultdict[int, list[tuple[int, ...]]] = defaultdict(list)
+    for row in captured.tolist():
+        rows[row[0]].append(row)
+    return {graph: graph_cost(of, costs) for graph, of in rows.items()}
+
+
+def graph_cost(captured: Iterable[Sequence[int]], costs: Sequence[Cost]) -> Cost:
+    """The cost of a graph with these rows: its streams run at once, and the one with most work is
+    the longest. A node of a graph needs no launch by the host.
     """
-    lanes: defaultdict[int, defaultdict[int, list[Cost]]] = defaultdict(lambda: defaultdict(list))
-    for other, work, _, _, lane, _, _ in captured.tolist():
-        lanes[other][lane].append(costs[work])
-    return {graph: _longest(list(of.values())) for graph, of in lanes.items()}
+    lanes: defaultdict[int, list[Cost]] = defaultdict(list)
+    for _, work, _, _, lane, _, _ in captured:
+        lanes[lane].append(costs[work])
+    return _longest(list(lanes.values()))
 
 
 def _longest(lanes: Sequence[Sequence[Cost]]) -> Cost:

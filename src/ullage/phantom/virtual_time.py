@@ -23,7 +23,8 @@ import math
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -176,9 +177,8 @@ class _Played:
         self._load = load
         self._costs: list[Cost] = []
         self._seconds: list[float] = []
-        self._graph_seconds: dict[int, float] = {}
+        self._graph_seconds = _GraphSeconds(self._costs)
         self._uses: list[Bound | Load | None] = []
-        self._num_captured = 0
         self._serial = 0
         self._calls = array("d"), array("d")  # of each row, see row_times
         times = WorkTimes(self._seconds, self._graph_seconds, self._uses, 1.0)
@@ -239,16 +239,48 @@ class _Played:
 
     def _look_up_costs(self) -> None:
         from ullage.clock.reading import given_work
-        from ullage.clock.step import graph_costs
-        from ullage.trace.work_log import parse_entries, parse_work
+        from ullage.trace.work_log import parse_work
 
         rows = self._log.works(len(self._costs))
         self._costs += [self._cost_of(given_work(parse_work(row))) for row in rows]
         new = self._costs[len(self._seconds) :]
         self._seconds += [cost.duration.s for cost in new]
         self._uses += [cost.use for cost in new]
-        captured = self._log.captured()
-        if len(captured) != self._num_captured:
-            self._num_captured = len(captured)
-            costs = graph_costs(parse_entries(captured, "captured", len(self._costs)), self._costs)
-            self._graph_seconds.update((graph, cost.duration.s) for graph, cost in costs.items())
+        self._graph_seconds.note(self._log.captured_after(self._graph_seconds.num_rows))
+
+
+class _GraphSeconds(Mapping[int, float]):
+    """The seconds of graphs, each counted when it is first played: an engine captures hundreds
+    before it plays one.
+
+    Attributes:
+        num_rows: of what captures have collected, those that were noted.
+    """
+
+    def __init__(self, costs: Sequence[Cost]) -> None:
+        self.num_rows = 0
+        self._costs = costs
+        self._rows: defaultdict[int, list[tuple[int, ...]]] = defaultdict(list)
+        self._seconds: dict[int, float] = {}
+
+    def note(self, captured: Sequence[tuple[int, ...]]) -> None:
+        """Notes what captures have collected since."""
+        self.num_rows += len(captured)
+        for row in captured:
+            self._rows[row[0]].append(row)
+            self._seconds.pop(row[0], None)
+
+    def __getitem__(self, graph: int) -> float:
+        from ullage.clock.step import graph_cost
+
+        if graph not in self._rows:
+            raise KeyError(graph)
+        if graph not in self._seconds:
+            self._seconds[graph] = graph_cost(self._rows[graph], self._costs).duration.s
+        return self._seconds[graph]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)

@@ -83,6 +83,12 @@ class WorkLog:
         """What captures have collected."""
         return self._rows(is_captured=True)
 
+    def captured_after(self, count: int) -> list[tuple[int, ...]]:
+        """What they have collected after so many rows."""
+        if _num_entries(1) == count:
+            return []
+        return [*_ROW.iter_unpack(self.captured()[_ENTRY_BYTES * count :])]
+
     def works(self, first: int) -> list[list[Any]]:
         """The pieces of work from a number on."""
         return [self._row(number) for number in range(first, _num_works())]
