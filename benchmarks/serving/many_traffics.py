@@ -23,6 +23,7 @@ from ullage.models.architecture import read_model
 from ullage.models.config import read_config
 from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.clock import Clock
+from ullage.serve.expert_times import ExpertTimes
 from ullage.serve.host_time import MEASURED
 from ullage.serve.measures import measure
 from ullage.serve.outcome import read_outcome
@@ -37,9 +38,11 @@ def main() -> None:
     task = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     engine = Engine(task["arguments"])
     described = engine.describe()
-    model = read_model(read_config(task["config"]))
-    attention = AttentionTimes(find_gpu(task["gpu"]), model, described["tensor_parallel"])
-    times = measure_steps(engine, Clock())
+    config, gpu = read_config(task["config"]), find_gpu(task["gpu"])
+    ranks = described["tensor_parallel"]
+    attention = AttentionTimes(gpu, read_model(config), ranks)
+    experts = ExpertTimes(gpu, config, ranks, engine.config.model_config.quantization)
+    times = measure_steps(engine, Clock(), experts)
     rows = []
     for text in task["traffics"]:
         traffic = load_traffic(text)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
+from ullage.clock.given_work import GivenWork
+from ullage.clock.reading import given_work
 from ullage.serve.step_times import Launches
-from ullage.trace.work_log import EntryKind
+from ullage.trace.work_log import EntryKind, parse_work
 
-__all__ = ["Clock", "Mark", "launches_between", "seconds_between"]
+__all__ = ["Clock", "Mark", "Works", "launches_between", "seconds_between"]
 
 _Moment: TypeAlias = Any
 """An event of CUDA, which has no type here."""
@@ -65,6 +68,33 @@ def launches_between(first: Mark, second: Mark) -> Launches:
     rows = WorkLog().rows_after(first.row)[: second.row - first.row]
     kinds = [row[5] for row in rows if row[5] in (EntryKind.GIVEN, EntryKind.GRAPH)]
     return Launches(len(kinds), kinds.index(EntryKind.GRAPH) if EntryKind.GRAPH in kinds else 0)
+
+
+class Works:
+    """What the device was given, from the phantom's log: this process has one."""
+
+    def __init__(self) -> None:
+        from ullage.record.timing.work_log import WorkLog
+
+        self._log = WorkLog()
+        self._works: list[GivenWork] = []
+        self._graphs: defaultdict[int, list[int]] = defaultdict(list)
+        self._num_captured = 0
+
+    def between(self, first: Mark, second: Mark) -> Iterator[GivenWork]:
+        """The pieces of work, those of graphs too."""
+        rows = self._log.rows_after(first.row)[: second.row - first.row]
+        new = self._log.works(len(self._works))
+        self._works += [given_work(parse_work(row)) for row in new]
+        captured = self._log.captured_after(self._num_captured)
+        self._num_captured += len(captured)
+        for row in captured:
+            self._graphs[row[0]].append(row[1])
+        for row in rows:
+            if row[5] == EntryKind.GIVEN:
+                yield self._works[row[1]]
+            elif row[5] == EntryKind.GRAPH:
+                yield from (self._works[work] for work in self._graphs[row[0]])
 
 
 def _real_clocks() -> dict[str, Callable[[], Any]]:

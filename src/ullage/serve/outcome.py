@@ -106,6 +106,7 @@ class Outcome:
         stored_bytes, loaded_bytes: of the cache, copied to the host and back.
         step_times: the measured steps: by "decode" and "prefill", the "tokens" and "seconds".
         left_out: layers whose attention has no time.
+        experts_chosen: experts that a token chooses; 0: the model has none.
         real_s: what the phases took on this machine; not a result, and different in each run.
     """
 
@@ -131,6 +132,7 @@ class Outcome:
     host_s: float
     step_times: Mapping[str, Any]
     left_out: tuple[str, ...]
+    experts_chosen: int
     real_s: Mapping[str, float]
     stored_bytes: int = 0
     loaded_bytes: int = 0
@@ -201,6 +203,7 @@ def read_outcome(document: Mapping[str, Any], traffic: Traffic) -> Outcome:
         host_s=document["host_s"],
         step_times=document["step_times"],
         left_out=tuple(document["attention_left_out"]),
+        experts_chosen=document.get("experts_chosen", 0),
         real_s=document["real_s"],
         stored_bytes=document.get("stored_bytes", 0),
         loaded_bytes=document.get("loaded_bytes", 0),

@@ -190,6 +190,24 @@ def test_parameters_stand_in_the_code(driver: Driver, name: str) -> None:
     assert driver.parameters(driver.function(packed, name)) == KERNELS[name]
 
 
+def test_a_library_lists_its_kernels(driver: Driver) -> None:
+    library, count = c_void_p(), ctypes.c_uint()
+    code = ctypes.create_string_buffer(cubin(KERNELS))
+    assert driver.library.cuLibraryLoadData(byref(library), code) == 0
+    assert driver.library.cuLibraryGetKernelCount(byref(count), library) == 0
+    assert count.value == len(KERNELS)
+    kernels = (c_void_p * len(KERNELS))()
+    assert driver.library.cuLibraryEnumerateKernels(kernels, count, library) == 0
+    found = {driver.parameters(c_void_p(kernel)) for kernel in kernels}
+    assert found == set(KERNELS.values())
+
+
+def test_of_code_that_is_no_cubin_the_kernels_are_not_known(driver: Driver) -> None:
+    library, count = c_void_p(), ctypes.c_uint()
+    assert driver.library.cuLibraryLoadData(byref(library), b"// PTX" + bytes(64)) == 0
+    assert driver.library.cuLibraryGetKernelCount(byref(count), library) == NOT_SUPPORTED
+
+
 def test_parameters_with_gaps_or_of_other_kernels_are_not_known(driver: Driver) -> None:
     code = bytearray(cubin(KERNELS))
     assert driver.parameters(driver.function(bytes(code), "other")) is None

@@ -35,6 +35,7 @@ class Rule(Enum):
     PRODUCT = "matrix product"
     GROUPS = "the shapes of grouped products"
     GROUPED = "grouped products"
+    EXPERTS = "products of experts"
     POINTWISE = "Inductor's pointwise"
     REDUCTION = "Inductor's reduction"
     TEMPLATE_ATTENTION = "attention in Triton"
@@ -54,6 +55,8 @@ _RULES: Final = tuple(
         (r"\d+reduce_kernelI", Rule.REDUCED),
         (r"prepare_grouped_gemm_data", Rule.GROUPS),
         (r"GemmUniversal.*GroupProblemShape", Rule.GROUPED),
+        # Of vLLM and of Triton's own, which get the weights of all experts.
+        (r"matmul_ogs|^(fused_moe|batched_triton)_kernel|marlin_moe|moe_wna16_gemm", Rule.EXPERTS),
         (r"triton_(tem|mm)|triton_\w*_mm_template", Rule.PRODUCT),
         (r"^triton_(poi|for)_", Rule.POINTWISE),
         (r"^triton_(red|per|split_scan|spl)_", Rule.REDUCTION),

@@ -57,6 +57,8 @@ _IN_FLIGHT, _LATENCY_S, _PORT_BYTES, _CLOCK_KHZ = 64, 0.6e-6, 64, 1_500_000
 _FAST_MEMORY, _HALF_BEFORE_HOPPER = (9, 0), 1.05
 # Without arguments, blocks may be partly filled; of FlashAttention 3 the mask is not read either.
 _UNREAD: Final = 1.5
+# One token chooses few of all experts; for many, the products take longer than their bytes.
+_FEW_EXPERTS, _MANY_ROWS = 0.02, 5.0
 # A sliding window, whose width is not read, may hide most pairs.
 _WINDOW_LOW: Final = 0.1
 
@@ -83,6 +85,8 @@ def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
         return grouped_cost(gpu, groups, precision_of_groups(launch.name))
     if rule in (Rule.PRODUCT, Rule.GROUPS):
         return template_product_cost(gpu, launch, name)
+    if rule is Rule.EXPERTS:
+        return Cost(_all_experts(gpu, launch), Category.MATRIX_PRODUCTS, name)
     if rule is Rule.PEERS:
         return Cost(_peers(gpu, launch, links), Category.COMMUNICATION, name)
     moves = traffic_of(launch, rule)
@@ -178,6 +182,13 @@ def _by_bytes(gpu: Gpu, launch: KernelLaunch) -> Duration:
     num_bytes = float(sum(launch.operand_bytes) + launch.other_bytes)
     time = moved(gpu, Traffic.of(num_bytes, 0.5, 2.0), "attention by its bytes alone")
     return Duration(time.low_s, BACKWARD_OPS * time.s, 10 * time.high_s, time.basis)
+
+
+def _all_experts(gpu: Gpu, launch: KernelLaunch) -> Duration:
+    """Products of experts, by their bytes: which experts the tokens chose is not in the launch."""
+    num_bytes = float(sum(launch.operand_bytes) + launch.other_bytes)
+    time = moved(gpu, Traffic.of(num_bytes, _FEW_EXPERTS), "the weights of all experts")
+    return replace(time, high_s=_MANY_ROWS * time.high_s)
 
 
 def _in_rounds(gpu: Gpu, launch: KernelLaunch, moves: Moves) -> Duration:

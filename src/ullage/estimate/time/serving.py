@@ -39,7 +39,7 @@ from ullage.models.layers import Attention as Layer
 from ullage.models.layers import Encoder, Latent, Model, Part, Weight
 from ullage.models.layers import Layer as AnyLayer
 
-__all__ = ["ServingTime", "step_interval", "time_serving"]
+__all__ = ["ServingTime", "expert_seconds", "step_interval", "time_serving"]
 
 # The precision in which an engine multiplies weights of a format; else 16 bits.
 _COMPUTED: Final = {"fp8": "float8_e4m3fn", "fp8-block": "float8_e4m3fn", "int8": "int8"}
@@ -143,6 +143,22 @@ def step_interval(
     return kernels.step(tokens, requests, context).interval
 
 
+def expert_seconds(gpu: Gpu, model: Model, form: str, ranks: int, tokens: int) -> float:
+    """The likely time of the experts' products in a step, of all layers on one rank.
+
+    Counts: the weights of the experts that so many tokens choose, each as likely, and the products.
+    Ignores: the router, the tokens' way to their experts and back.
+    Source: as of a server's other products; layers of experts in docs/results/expert-times.md.
+
+    Args:
+        form: of the experts' weights, of FORMATS.
+        ranks: that share the experts, or each of them.
+    """
+    plan = ServingPlan(gpu=gpu, tensor_parallel=ranks)
+    kernels = _Kernels(gpu, model, form, plan, Interconnect())
+    return sum(count * time.s for count, time in kernels.experts(tokens))
+
+
 def _assumptions(plan: ServingPlan, form: str) -> Iterator[str]:
     yield "scheduling and sampling on the CPU, and waiting, are not counted"
     if plan.engine != "vllm":
@@ -175,6 +191,7 @@ class _Kernels:
         """
         rows = [
             *self._products(tokens, requests),
+            *self.experts(tokens),
             *self._attention(tokens, requests, context),
             *self._rest(tokens),
             *self._sums(tokens),
@@ -203,8 +220,8 @@ class _Kernels:
         for weight in self._model.weights:
             is_head = weight.part is Part.HEAD or (weight.part is Part.EMBEDDING and not has_head)
             if weight.part is Part.EXPERTS and weight.is_linear:
-                yield from self._experts(weight, tokens)
-            elif is_head and weight.into > 1:
+                continue
+            if is_head and weight.into > 1:
                 out = math.ceil(weight.out / self._ranks)
                 yield 1, self._product(requests, out, weight.into, is_packed=False)
             elif weight.is_linear and weight.into > 1:
@@ -216,8 +233,13 @@ class _Kernels:
                     self._product(tokens, out * together, into, is_packed=True),
                 )
 
-    def _experts(self, weight: Weight, tokens: int) -> Iterator[tuple[float, Duration]]:
-        """The experts of a layer that are chosen, each as often: balanced, assumed."""
+    def experts(self, tokens: int) -> Iterator[tuple[float, Duration]]:
+        """The products of the experts that are chosen, each as often: balanced, assumed."""
+        for weight in self._model.weights:
+            if weight.part is Part.EXPERTS and weight.is_linear:
+                yield self._experts(weight, tokens)
+
+    def _experts(self, weight: Weight, tokens: int) -> tuple[float, Duration]:
         layers = _num_expert_layers(self._model)
         experts = _num_experts(self._model)
         kinds = weight.count / (layers * experts)
@@ -226,8 +248,8 @@ class _Kernels:
         rows = max(1, round(tokens * chosen / active))
         out, into = self._cut(weight)
         merged = max(1, round(kinds))
-        time = self._product(rows, out * merged, into, is_packed=True, batch=active)
-        yield layers, replace(time, basis=f"{time.basis}; experts chosen equally often")
+        time = self._product(rows, out * merged, into, is_packed=True, experts=active)
+        return layers, replace(time, basis=f"{time.basis}; experts chosen equally often")
 
     def _cut(self, weight: Weight) -> tuple[int, int]:
         """A rank's share of a matrix: of its rows, or where it leads back to the hidden state, of
@@ -239,18 +261,20 @@ class _Kernels:
         return math.ceil(weight.out / ranks), weight.into
 
     def _product(
-        self, rows: int, out: int, into: int, *, is_packed: bool, batch: int = 1
+        self, rows: int, out: int, into: int, *, is_packed: bool, experts: int = 0
     ) -> Duration:
+        batch = max(1, experts)
         shape = MatrixProduct(rows, out, into, batch)
         plain = matrix_product(self._gpu, shape, "bfloat16")
         form = FORMATS[self._form]
-        if not is_packed or form.bits >= 16 or form.is_experts_only:
+        if not is_packed or form.bits >= 16 or (form.is_experts_only and not experts):
             return plain
         if self._form in _COMPUTED:
             return matrix_product(self._gpu, shape, _COMPUTED[self._form])
         packed = memory_bound(self._gpu, batch * form.matrix_size(out, into))
         full = memory_bound(self._gpu, batch * out * into * _HIDDEN_BYTES)
-        likely = max(packed.s, plain.s - (full.s - packed.s))
+        multiplied_s = shape.ops / _large_rate(self._gpu)
+        likely = max(packed.s, plain.s - (full.s - packed.s), multiplied_s)
         return Duration(min(packed.low_s, likely), likely, _UNPACKED * plain.high_s, plain.basis)
 
     def _attention(
@@ -267,10 +291,8 @@ class _Kernels:
             elif isinstance(layer, Latent):
                 num_bytes = 1.0 * requests * context * layer.width * _HIDDEN_BYTES
                 ops = 4.0 * tokens * layer.heads / self._ranks * layer.width * context / 2
-                shape = MatrixProduct(4096, 4096, 4096)
-                rate = shape.ops / matrix_product(self._gpu, shape, "bfloat16").s
                 time = memory_bound(self._gpu, num_bytes)
-                seconds = max(time.s, ops / rate)
+                seconds = max(time.s, ops / _large_rate(self._gpu))
                 basis = "latent attention by its bytes and the rate of a large product"
                 yield count, Duration(time.low_s, seconds, 3 * seconds, basis)
             else:
@@ -319,6 +341,12 @@ class _Kernels:
         kind = Kind.CUSTOM_ALL_REDUCE if is_small else Kind.ALL_REDUCE
         time = collective(self._gpu, Collective(kind, num_bytes, self._ranks), rate)
         yield 2 * len(self._model.layers), time
+
+
+def _large_rate(gpu: Gpu) -> float:
+    """Operations a second of a large product in 16 bits."""
+    shape = MatrixProduct(4096, 4096, 4096)
+    return shape.ops / matrix_product(gpu, shape, "bfloat16").s
 
 
 def _num_experts(model: Model) -> int:

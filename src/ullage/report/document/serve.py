@@ -59,6 +59,7 @@ def serve_document(report: ServeReport) -> dict[str, Any]:
         },
         "step_times": dict(outcome.step_times),
         "attention_left_out": list(outcome.left_out),
+        "experts_chosen": outcome.experts_chosen,
         "real_s": dict(outcome.real_s),
     }
 

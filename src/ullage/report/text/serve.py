@@ -233,10 +233,12 @@ def remark_lines(report: ServeReport) -> Iterator[str]:
 
 def basis_line(report: ServeReport) -> str:
     """What the figures rest on."""
+    chosen = report.served.outcome.experts_chosen
+    experts = f", experts what {chosen} for each token take, all as likely, assumed" * bool(chosen)
     return (
         "the engine's own start, scheduler and blocks; a step takes what steps of its size took on "
-        "the phantom by its clock, and attention what the tables say for its contexts. "
-        f"{_host_sentence(report.served.host)}"
+        "the phantom by its clock, and attention what the tables say for its contexts"
+        f"{experts}. {_host_sentence(report.served.host)}"
     )
 
 

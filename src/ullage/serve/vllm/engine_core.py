@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ullage.gpus import Gpu
-from ullage.serve.clock import Clock, launches_between, seconds_between
+from ullage.serve.clock import Clock, Mark, Works, launches_between, seconds_between
+from ullage.serve.expert_times import ExpertTimes
 from ullage.serve.prompts import make_tokens
 from ullage.serve.step_times import Launches, StepTimes, step_sizes
 from ullage.serve.vllm.executor import Theirs, make_executor
@@ -218,25 +219,27 @@ def become_a_rank(arguments: Theirs) -> None:
     MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
 
 
-def measure_steps(engine: Engine, clock: Clock) -> StepTimes:
+def measure_steps(engine: Engine, clock: Clock, experts: ExpertTimes) -> StepTimes:
     """Runs steps of many sizes on the phantom; what they take but for their attention.
 
     The clock counts no keys in pages, so that of attention only a kernel's start, some 3 us a
-    layer, is in them.
+    layer, is in them. It counts the weights of all experts; those that a step's tokens choose are
+    counted instead.
     """
+    meter = _Meter(clock, Works(), experts)
     limits, cache = engine.config.scheduler_config, engine.config.cache_config
     decode, prefill, decode_launches, prefill_launches = {}, {}, {}, {}
-    _steady_s(engine, clock, 2)  # kernels are compiled, and tables are made
+    _steady_s(engine, meter, 2)  # kernels are compiled, and tables are made
     budget = limits.max_num_batched_tokens
     for size in step_sizes(min(limits.max_num_seqs, budget, cache.num_gpu_blocks // 4)):
-        decode[size], decode_launches[size] = _steady_s(engine, clock, size)
+        decode[size], decode_launches[size] = _steady_s(engine, meter, size)
     longest = engine.config.model_config.max_model_len - 2
     for size in step_sizes(min(budget, longest)):
         if size < 2:
             continue
         # The first step of a size may compile kernels.
-        _prompt_s(engine, clock, size, 0)
-        prefill[size], prefill_launches[size] = _prompt_s(engine, clock, size, 1)
+        _prompt_s(engine, meter, size, 0)
+        prefill[size], prefill_launches[size] = _prompt_s(engine, meter, size, 1)
     return StepTimes.of(decode, prefill, decode_launches, prefill_launches)
 
 
@@ -248,7 +251,20 @@ def prompt_tokens(size: int, budget: int) -> int:
     return _PROMPT_TOKENS if 2 * size <= budget else 1
 
 
-def _steady_s(engine: Engine, clock: Clock, size: int) -> tuple[float, Launches]:
+class _Meter(NamedTuple):
+    """What measures a step."""
+
+    clock: Clock
+    works: Works
+    experts: ExpertTimes
+
+    def seconds(self, first: Mark, second: Mark, tokens: int) -> float:
+        """Between two moments, in which a step had so many tokens."""
+        seconds = seconds_between(first, second)
+        return self.experts.correct(seconds, self.works.between(first, second), tokens)
+
+
+def _steady_s(engine: Engine, meter: _Meter, size: int) -> tuple[float, Launches]:
     """Seconds, and pieces of work, from one step to the next where so many requests get a token in
     each.
     """
@@ -261,21 +277,21 @@ def _steady_s(engine: Engine, clock: Clock, size: int) -> tuple[float, Launches]
         if not engine.has_work:
             raise RuntimeError(f"{size} requests never got a token in the same step")
         if sum(bool(each.new_token_ids) for each in engine.step()) == size:
-            ends.append(clock.mark())
+            ends.append(meter.clock.mark())
     engine.abort()
     pairs = [*itertools.pairwise(ends)]
     return (
-        min(seconds_between(before, after) for before, after in pairs),
+        min(meter.seconds(before, after, size) for before, after in pairs),
         min(launches_between(before, after) for before, after in pairs),
     )
 
 
-def _prompt_s(engine: Engine, clock: Clock, tokens: int, turn: int) -> tuple[float, Launches]:
+def _prompt_s(engine: Engine, meter: _Meter, tokens: int, turn: int) -> tuple[float, Launches]:
     """Seconds, and pieces of work, of a step with one prompt, from an idle device."""
     prompt = engine.prompt_of(tokens * 1_000_003 + turn, tokens)
-    begin = clock.mark()
+    begin = meter.clock.mark()
     engine.add(f"prompt-{tokens}-{turn}", prompt, 1)
     while engine.has_work:
         engine.step()
-    end = clock.mark()
-    return seconds_between(begin, end), launches_between(begin, end)
+    end = meter.clock.mark()
+    return meter.seconds(begin, end, tokens), launches_between(begin, end)

@@ -47,6 +47,7 @@ def main() -> None:
     from ullage.models.config import read_config
     from ullage.serve.attention_times import AttentionTimes
     from ullage.serve.clock import Clock
+    from ullage.serve.expert_times import ExpertTimes
     from ullage.serve.task import read_task
     from ullage.serve.vllm.engine_core import Engine, measure_steps
     from ullage.serve.vllm.replay import replay_loads
@@ -62,9 +63,11 @@ def main() -> None:
     if not task.loads:
         Path(task.result).write_text(json.dumps({"engine": described}), encoding="utf-8")
         return
-    model = read_model(read_config(task.config))
-    attention = AttentionTimes(find_gpu(task.gpu), model, described["tensor_parallel"])
-    times = measure_steps(engine, Clock())
+    config, gpu = read_config(task.config), find_gpu(task.gpu)
+    ranks = described["tensor_parallel"]
+    attention = AttentionTimes(gpu, read_model(config), ranks)
+    experts = ExpertTimes(gpu, config, ranks, engine.config.model_config.quantization)
+    times = measure_steps(engine, Clock(), experts)
     notes["measure_s"] = time.monotonic() - begin_s - notes["start_s"]
 
     def say(text: str) -> None:
@@ -78,6 +81,7 @@ def main() -> None:
         "engine": described,
         "step_times": times.document,
         "attention_left_out": attention.left_out,
+        "experts_chosen": experts.num_chosen,
         "real_s": notes,
         "runs": runs,
     }

@@ -141,6 +141,23 @@ API int cuModuleGetLoadingMode(int *mode) { return *mode = 2, SUCCESS; /* lazy *
 API int cuLibraryLoadData(void **library, const void *image) { return load(library, kernels_of_image(image)); }
 API int cuLibraryLoadFromFile(void **library, const char *file) { return load(library, kernels_of_file(file)); }
 API int cuLibraryGetKernel(void **kernel, void *library, const char *name) { return cuModuleGetFunction(kernel, library, name); }
+
+API int cuLibraryGetKernelCount(unsigned *count, void *library) {
+  const struct kernels *kernels = kernels_of_code(library);
+  if (!kernels || !kernels->count) return NOT_SUPPORTED; /* which are in it is not known */
+  return *count = (unsigned)kernels->count, SUCCESS;
+}
+
+API int cuLibraryEnumerateKernels(void **found, unsigned room, void *library) {
+  const struct kernels *kernels = kernels_of_code(library);
+  if (!kernels || !kernels->count) return NOT_SUPPORTED; /* which are in it is not known */
+  int status = SUCCESS;
+  for (unsigned i = 0; !status && i < room && i < kernels->count; i++) {
+    status = cuModuleGetFunction(found + i, library, kernels->each[i].name);
+  }
+  return status;
+}
+
 API int cuLibraryGetModule(void **module, void *library) { return *module = library, SUCCESS; }
 API int cuKernelGetFunction(void **function, void *kernel) { return *function = kernel, SUCCESS; }
 API int cuFuncGetModule(void **module, void *function) { return (void)function, give_handle(module); }

@@ -44,6 +44,7 @@ int take_last_failure(void); /* and forgets it */
 void launch_graph(const void *executable, const void *stream); /* what it writes is unknown, and every block may be used */
 struct kernels;
 void note_code(const void *handle, const struct kernels *kernels);                 /* what a handle of loaded code stands for */
+const struct kernels *kernels_of_code(const void *handle);                          /* NULL: not known */
 void name_kernel(const void *handle, const void *code, const char *name);          /* of the function that a handle stands for */
 const struct parameters *parameters_of(const void *function);                      /* NULL: not known */
 void log_launch(const void *function, struct dim3 grid, struct dim3 block, void *const *params, const void *stream);

@@ -87,13 +87,18 @@ void note_code(const void *handle, const struct kernels *kernels) {
   pthread_mutex_unlock(&lock);
 }
 
-void name_kernel(const void *handle, const void *code, const char *name) {
-  if (!name) return;
+const struct kernels *kernels_of_code(const void *handle) {
   pthread_mutex_lock(&lock);
   const struct code *of = codes;
   pthread_mutex_unlock(&lock);
-  while (of && of->handle != code) of = of->next;
-  register_function((struct function){handle, NULL, strdup(name), of ? find_kernel(of->kernels, name) : NULL});
+  while (of && of->handle != handle) of = of->next;
+  return of ? of->kernels : NULL;
+}
+
+void name_kernel(const void *handle, const void *code, const char *name) {
+  if (!name) return;
+  const struct kernels *of = kernels_of_code(code);
+  register_function((struct function){handle, NULL, strdup(name), of ? find_kernel(of, name) : NULL});
 }
 
 static struct function function_of(const void *host) {
