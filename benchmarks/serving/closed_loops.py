@@ -11,17 +11,9 @@ the processor's seconds that the replay took here.
 
 import gc
 import json
-import os
 import sys
 import time
 from pathlib import Path
-
-os.environ.update(
-    VLLM_ENABLE_V1_MULTIPROCESSING="0",
-    VLLM_NO_USAGE_STATS="1",
-    VLLM_USE_FLASHINFER_SAMPLER="0",
-    HF_HUB_OFFLINE="1",
-)
 
 import numpy as np
 
@@ -36,11 +28,13 @@ from ullage.serve.outcome import Outcome, read_outcome
 from ullage.serve.task import Task
 from ullage.serve.traffic import load_traffic
 from ullage.serve.vllm.engine_core import Engine, measure_steps
+from ullage.serve.vllm.environment import prepare
 from ullage.serve.vllm.replay import replay_loads
 
 
 def main() -> None:
     """Starts the server once."""
+    prepare()
     task = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     engine = Engine(task["arguments"])
     described = engine.describe()
@@ -48,7 +42,7 @@ def main() -> None:
     ranks = described["tensor_parallel"]
     attention = AttentionTimes(gpu, read_model(config), ranks)
     experts = ExpertTimes(gpu, config, ranks, engine.config.model_config.quantization)
-    times = measure_steps(engine, Clock(), experts)
+    times = measure_steps(engine, Clock(), attention, experts)
     rows = []
     gc.collect()
     gc.freeze()

@@ -7,16 +7,8 @@ texts as of --traffic. RESULT gets the engine's figures, and of each traffic wha
 """
 
 import json
-import os
 import sys
 from pathlib import Path
-
-os.environ.update(
-    VLLM_ENABLE_V1_MULTIPROCESSING="0",
-    VLLM_NO_USAGE_STATS="1",
-    VLLM_USE_FLASHINFER_SAMPLER="0",
-    HF_HUB_OFFLINE="1",
-)
 
 from ullage.gpus import find_gpu
 from ullage.models.architecture import read_model
@@ -29,12 +21,14 @@ from ullage.serve.measures import measure
 from ullage.serve.outcome import read_outcome
 from ullage.serve.traffic import load_traffic
 from ullage.serve.vllm.engine_core import Engine, measure_steps
+from ullage.serve.vllm.environment import prepare
 from ullage.serve.vllm.executor import StepsByTime
 from ullage.serve.vllm.replay import replay
 
 
 def main() -> None:
     """Starts the server once."""
+    prepare()
     task = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     engine = Engine(task["arguments"])
     described = engine.describe()
@@ -42,7 +36,7 @@ def main() -> None:
     ranks = described["tensor_parallel"]
     attention = AttentionTimes(gpu, read_model(config), ranks)
     experts = ExpertTimes(gpu, config, ranks, engine.config.model_config.quantization)
-    times = measure_steps(engine, Clock(), experts)
+    times = measure_steps(engine, Clock(), attention, experts)
     rows = []
     for text in task["traffics"]:
         traffic = load_traffic(text)

@@ -9,7 +9,10 @@ import sys
 os.environ.update(
     VLLM_ENABLE_V1_MULTIPROCESSING="0",
     VLLM_NO_USAGE_STATS="1",
-    VLLM_USE_FLASHINFER_SAMPLER="0",  # it is built with a whole CUDA toolkit
+    # These are built with a whole CUDA toolkit.
+    VLLM_USE_FLASHINFER_SAMPLER="0",
+    VLLM_BLOCKSCALE_FP8_GEMM_FLASHINFER="0",
+    VLLM_USE_DEEP_GEMM="0",
     HF_HUB_OFFLINE="1",
 )
 import vllm

@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Final
 
+from ullage.clock.costs import cost_of
+from ullage.clock.costs.kernel_names import Rule, rule_of
+from ullage.clock.costs.traffic import start_s
+from ullage.clock.given_work import GivenWork, KernelLaunch
 from ullage.clock.kernels import attention_decode, attention_forward
 from ullage.clock.work import Attention
 from ullage.gpus import Gpu
@@ -44,8 +48,22 @@ class AttentionTimes:
             type(layer).__name__ for layer in model.layers if not isinstance(layer, Layer)
         )
         self.left_out = tuple(f"{number} layers: {name}" for name, number in others.items())
+        self._launch_s = cache(lambda launch: cost_of(gpu, launch).duration.s)
         self._decode = cache(self._price_decode)
         self._prefill = cache(self._price_prefill)
+
+    def without(self, seconds: float, works: Iterable[GivenWork]) -> float:
+        """The seconds of a step, from those in which the clock priced its attention by launches: of
+        each of these kernels a start is left. As measured where a layer has no time here.
+
+        Args:
+            works: what the device was given for the step.
+        """
+        if self.left_out:
+            return seconds
+        launches = [work for work in works if _is_attention(work)]
+        taken_s = sum(self._launch_s(launch) for launch in launches)
+        return max(0.0, seconds - max(0.0, taken_s - len(launches) * start_s(self._gpu)))
 
     def decode_s(self, requests: int, context: float) -> float:
         """Seconds where each of the requests gets one token, with so many tokens on average."""
@@ -83,6 +101,10 @@ class AttentionTimes:
         if tokens == 1:
             visible = min(context, layer.window or context, layer.chunk or context)
         return Attention(requests, heads, kv_heads, layer.head_dim, tokens, visible)
+
+
+def _is_attention(work: GivenWork) -> bool:
+    return isinstance(work, KernelLaunch) and rule_of(work.name) is Rule.ATTENTION
 
 
 def _between(

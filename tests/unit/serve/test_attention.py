@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ullage.clock.costs import cost_of
+from ullage.clock.costs.traffic import start_s
+from ullage.clock.given_work import KernelLaunch, Product
 from ullage.clock.kernels import attention_decode, attention_forward
 from ullage.clock.work import Attention
 from ullage.gpus import find_gpu
@@ -43,3 +46,15 @@ def test_ranks_share_the_heads() -> None:
     model = read_model(find_model("llama-3.1-8b").config)
     alone, shared = AttentionTimes(GPU, model), AttentionTimes(GPU, model, ranks=2)
     assert shared.decode_s(64, 8192) < 0.7 * alone.decode_s(64, 8192)
+
+
+def test_launches_of_attention_leave_their_start(llama: AttentionTimes) -> None:
+    launch = KernelLaunch("_ZN5flash16flash_fwd_kernelI", (8, 32, 1), 128, (1 << 26, 1 << 28))
+    other = Product(4096, 8, 4096, 1, "bfloat16", 2)
+    works = [launch, other, launch]
+    taken_s = sum(cost_of(GPU, work).duration.s for work in works)
+    left_s = llama.without(taken_s, works)
+    assert left_s == pytest.approx(cost_of(GPU, other).duration.s + 2 * start_s(GPU))
+    assert llama.without(0.5, [other]) == 0.5
+    latent = AttentionTimes(GPU, read_model(find_model("deepseek-v3").config))
+    assert latent.without(taken_s, works) == taken_s

@@ -14,12 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-os.environ.update(
-    VLLM_ENABLE_V1_MULTIPROCESSING="0",  # the engine runs in this process
-    VLLM_NO_USAGE_STATS="1",
-    VLLM_USE_FLASHINFER_SAMPLER="0",  # it is built with a whole CUDA toolkit
-    HF_HUB_OFFLINE="1",
-)
+from ullage.serve.vllm.environment import prepare
 
 
 def _complete(path: Path) -> None:
@@ -52,6 +47,7 @@ def main() -> None:
     from ullage.serve.vllm.engine_core import Engine, measure_steps
     from ullage.serve.vllm.replay import replay_loads
 
+    prepare()
     begin_s = time.monotonic()
     task = read_task(Path(sys.argv[1]))
     _complete(Path(task.config))
@@ -67,7 +63,7 @@ def main() -> None:
     ranks = described["tensor_parallel"]
     attention = AttentionTimes(gpu, read_model(config), ranks)
     experts = ExpertTimes(gpu, config, ranks, engine.config.model_config.quantization)
-    times = measure_steps(engine, Clock(), experts)
+    times = measure_steps(engine, Clock(), attention, experts)
     notes["measure_s"] = time.monotonic() - begin_s - notes["start_s"]
 
     def say(text: str) -> None:
