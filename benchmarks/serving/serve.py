@@ -6,7 +6,8 @@
     code    an hour of traffic in the shape of Azure's of 2023 (code), with its time on this
     conv    machine, twice: are the documents equal? And of conversations
     curve   traffic at several loads on a GPU with little room for the cache
-    loops   closed loops that were measured on real servers (published_loops.csv)
+    loops, loops-experts, loops-fp8
+            closed loops that were measured on real servers (published_loops.csv)
     page    only writes the page, from serve.json
 
 The interpreter has vLLM 0.32.0. Each part replaces its entry in serve.json.
@@ -23,7 +24,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from benchmarks.serving.phantom_loops import ULLAGE, run_on_phantom
 from benchmarks.serving.serve_page import write_page
@@ -40,7 +41,48 @@ CURVE: Final = ("rtx-4090", "azure-conv:duration=2m", "0.1,0.2,0.3,0.4,0.6,0.8")
 SLO: Final = "ttft=1s,tpot=50ms"
 ROUNDS: Final = 10
 """Requests of each user of a closed loop that is run as the source's own tool runs it."""
-PARTS: Final = ("code", "conv", "curve", "loops", "page")
+
+
+class Server(NamedTuple):
+    """A server of published_loops.csv.
+
+    Attributes:
+        model: of the rows.
+        checkpoint: fields of its config.json beside the model's own.
+        arguments: words after `vllm serve MODEL`.
+    """
+
+    model: str
+    checkpoint: dict[str, Any]
+    arguments: tuple[str, ...]
+
+
+LOOP_ARGUMENTS: Final = (
+    "--max-num-seqs", "512", "--no-enable-prefix-caching", "--gpu-memory-utilization", "0.9",
+)  # fmt: skip
+"""As the source's generator starts vLLM: it sets 512 requests and no prefix cache, and leaves the
+tokens of a step. Where nothing is said, these releases take 0.9 of the GPU."""
+SYNCHRONOUS: Final = ("--max-model-len", "8192", "--no-async-scheduling", *LOOP_ARGUMENTS)
+"""Where nothing is said, 0.12 does not schedule beside the device; later releases do."""
+FP8_BLOCKS: Final = {
+    "quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128],
+    "activation_scheme": "dynamic",
+}  # fmt: skip
+"""The quantization_config of Qwen3-32B-FP8."""
+SERVERS: Final = {
+    "loops": Server("qwen3-32b", {"architectures": ["Qwen3ForCausalLM"]}, SYNCHRONOUS),
+    "loops-fp8": Server(
+        "qwen3-32b-fp8",
+        {"architectures": ["Qwen3ForCausalLM"], "quantization_config": FP8_BLOCKS},
+        SYNCHRONOUS,
+    ),
+    "loops-experts": Server(
+        "gpt-oss-120b",
+        {"architectures": ["GptOssForCausalLM"]},
+        ("--max-model-len", "16384", *LOOP_ARGUMENTS),
+    ),
+}
+PARTS: Final = ("code", "conv", "curve", *SERVERS, "page")
 
 
 def serve(python: str, gpu: str, traffic: str, *others: str) -> dict[str, Any]:
@@ -85,16 +127,14 @@ def run_curve(python: str) -> dict[str, Any]:
     return run
 
 
-def run_loops(python: str) -> dict[str, Any]:
-    """The published closed loops, on one start of the server.
+def run_loops(python: str, server: Server) -> dict[str, Any]:
+    """The published closed loops of a server, on one start of it.
 
     As the source's own tool measures: all users begin at once, each has ROUNDS requests, and all
     count (its requests to warm up come before, and leave nothing behind).
     """
-    rows = list(csv.DictReader(LOOPS.open(encoding="utf-8")))
-    (model, ranks), *others = {(row["model"], row["tp"]) for row in rows}
-    if others:
-        raise SystemExit("published_loops.csv has several servers; one is run here")
+    every = csv.DictReader(LOOPS.open(encoding="utf-8"))
+    rows = [row for row in every if row["model"] == server.model]
     loops = [
         {
             **{name: int(row[name]) for name in ("users", "prompt", "output")},
@@ -105,20 +145,15 @@ def run_loops(python: str) -> dict[str, Any]:
         }
         for row in rows
     ]
-    config = {"architectures": ["Qwen3ForCausalLM"], **find_model(model).config.fields}
+    fields = find_model(server.model.removesuffix("-fp8")).config.fields
     result = run_on_phantom(
-        python, GPU, config, LOOP_ARGUMENTS, loops, MEASURED, ranks=int(ranks)
+        python, GPU, {**fields, **server.checkpoint}, server.arguments, loops, MEASURED,
+        ranks=int(rows[0]["tp"]),
     )  # fmt: skip
-    return {**result, "host": MEASURED._asdict(), "arguments": LOOP_ARGUMENTS, "rounds": ROUNDS}
-
-
-LOOP_ARGUMENTS: Final = (
-    "--max-model-len", "8192", "--max-num-seqs", "512", "--no-enable-prefix-caching",
-    "--no-async-scheduling", "--gpu-memory-utilization", "0.9",
-)  # fmt: skip
-"""As the source's generator starts vLLM 0.12: it sets 512 requests and no prefix cache, and leaves
-the tokens of a step. Where nothing is said, 0.12 does not schedule beside the device, and takes
-0.9 of the GPU."""
+    return {
+        **result, "host": MEASURED._asdict(), "arguments": server.arguments, "rounds": ROUNDS,
+        "model": server.model,
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -132,11 +167,12 @@ def main() -> None:
     for part in args.part or PARTS:
         if part == "page":
             continue
-        run = (
-            run_hour(args.python, HOURS[part])
-            if part in HOURS
-            else {"curve": run_curve, "loops": run_loops}[part](args.python)
-        )
+        if part in HOURS:
+            run = run_hour(args.python, HOURS[part])
+        elif part in SERVERS:
+            run = run_loops(args.python, SERVERS[part])
+        else:
+            run = run_curve(args.python)
         results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
         results[part] = run
         RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

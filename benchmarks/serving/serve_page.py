@@ -40,11 +40,23 @@ def write_page(results: dict[str, Any]) -> None:
     ]
     parts += [hour_part(results[name]) for name in ("code", "conv") if name in results]
     parts.append(curve_part(results["curve"]) if "curve" in results else NO_CURVE)
-    parts.append(loops_part(results["loops"]) if "loops" in results else NO_LOOPS)
+    servers = [name for name in SERVERS if name in results]
+    parts.append(LOOPS_INTRODUCTION if servers else NO_LOOPS)
+    parts += [loops_part(results[name], SERVERS[name]) for name in servers]
     PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 NO_CURVE: Final = "## By load\n\nNot run here yet."
+SERVERS: Final = {
+    "loops": "Qwen3-32B in 16 bits",
+    "loops-fp8": "Qwen3-32B in float8",
+    "loops-experts": "gpt-oss-120b, experts in MXFP4",
+}
+LOOPS_INTRODUCTION: Final = (
+    "## Measured servers\n\nClosed loops of aiconfigurator-core 0.12.0, "
+    "systems/silicon_sample.csv (Apache-2.0): each user asks again when it has its answer.\n\n"
+    + (HERE / "closed_loops.txt").read_text(encoding="utf-8").strip()
+)
 NO_LOOPS: Final = "## Measured servers\n\nNot run here yet."
 
 
@@ -175,7 +187,7 @@ class Compared(NamedTuple):
 def compared(loops: dict[str, Any]) -> Iterator[Compared]:
     """The published rows that were run."""
     rows = {(row["prompt"], row["output"], row["users"]): row for row in loops["rows"]}
-    for published in csv.DictReader(LOOPS.open(encoding="utf-8")):
+    for published in _published(loops["model"]):
         row = rows.get(tuple(int(published[name]) for name in ("prompt", "output", "users")))
         if row is None:
             continue
@@ -186,8 +198,13 @@ def compared(loops: dict[str, Any]) -> Iterator[Compared]:
         )  # fmt: skip
 
 
-def loops_part(loops: dict[str, Any]) -> str:
-    """Measured servers."""
+def _published(model: str) -> list[dict[str, str]]:
+    every = csv.DictReader(LOOPS.open(encoding="utf-8"))
+    return [row for row in every if row["model"] == model]
+
+
+def loops_part(loops: dict[str, Any], title: str) -> str:
+    """A measured server."""
     rows, lines = list(compared(loops)), [LOOPS_HEAD]
     for each in rows:
         row = each.row
@@ -201,7 +218,7 @@ def loops_part(loops: dict[str, Any]) -> str:
         **published,
         version=loops["engine"]["version"],
         number=len(rows),
-        total=sum(1 for _ in LOOPS.open(encoding="utf-8")) - 1,
+        total=len(_published(loops["model"])),
         rounds=loops["rounds"],
         arguments=" ".join(loops["arguments"]),
         first=_median(each.ttft_error for each in rows),
@@ -215,10 +232,20 @@ def loops_part(loops: dict[str, Any]) -> str:
         e2e=_median(each.e2e_error for each in rows),
     )
     steps = LOOPS_STEPS.format(
-        *(1e3 * row["processor_s"] / row["num_steps"] for row in _extremes(loops["rows"])),
+        *(
+            value
+            for row in _extremes(loops["rows"])
+            for value in (1e3 * row["processor_s"] / row["num_steps"], row["users"])
+        ),
     )
-    notes = (HERE / "closed_loops.txt").read_text(encoding="utf-8").strip()
-    return "\n".join(["## Measured servers", "", text, "", *lines, "", steps, "", notes])
+    notes = notes_of(loops["model"])
+    return "\n".join([f"### {title}", "", text, "", *lines, "", steps, *notes])
+
+
+def notes_of(model: str) -> list[str]:
+    """What is written by hand of a server; empty: nothing."""
+    path = HERE / f"closed_loops_{model}.txt"
+    return ["", path.read_text(encoding="utf-8").strip()] if path.exists() else []
 
 
 def _median(errors: Iterator[float]) -> float:
@@ -230,8 +257,7 @@ def _extremes(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any
 
 
 LOOPS_TEXT: Final = (
-    "{model} on {tp} H100 SXM, bf16, closed loops; measured with vLLM {vllm_version} "
-    "(aiconfigurator-core 0.12.0, systems/silicon_sample.csv, Apache-2.0), here with {version} and "
+    "{model} on {tp} H100 SXM; measured with vLLM {vllm_version}, here with {version} and "
     "`{arguments}`. {number} of {total} rows were run. Median errors: time for each token after "
     "the first **{each:.0%}**, end to end **{e2e:.0%}**, time to the first token **{first:.0%}** "
     "by the tool's own way of measuring ({rounds} requests of each user, all users begin at once, "
@@ -244,5 +270,5 @@ LOOPS_HEAD: Final = (
 )
 LOOPS_STEPS: Final = (
     "vLLM's scheduler, with the replay around it, took {:.1f} ms of this machine's processor "
-    "a step with 8 users, and {:.1f} ms with 128; that is not what is counted (see below)."
+    "a step with {} users, and {:.1f} ms with {}; that is not what is counted."
 )

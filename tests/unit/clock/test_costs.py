@@ -306,6 +306,23 @@ def test_grouped_products_are_counted_once() -> None:
     assert cost_of(H100, multiplied).duration.s < 1e-5
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1_swiglu",
+        "fused_moe_kernel",
+        "fused_moe_kernel_gptq_awq",
+        "_ZN16marlin_moe_wna166MarlinILl1125899906909952ELl1125899906909952E",
+    ],
+)
+def test_products_of_experts_may_read_few_of_them(name: str) -> None:
+    weights = launch(name, 512, 1 << 16, 1 << 30, 1 << 26)
+    cost = cost_of(H100, weights)
+    assert cost.category is Category.MATRIX_PRODUCTS and "all experts" in cost.duration.basis
+    assert cost.duration.s > 2e-4
+    assert cost.duration.low_s < cost.duration.s / 20
+
+
 CACHE = (
     "_ZN4vllm30reshape_and_cache_flash_kernelI13__nv_bfloat16S1_LNS_18Fp8KVCacheDataTypeE0EEEvPKT_"
     "S5_PT0_S7_PKlllllliiiPKfSB_i"
@@ -319,6 +336,7 @@ CACHE = (
         "fusedQKNormRopeKernel",
         "_post_update_kernel",
         "_gather_block_tables_kernel",
+        "_ZN4vllm3moe18moe_sum_vec_kernelIN3c108BFloat16EiLi8ELb0EEEvPT_PKS4_li",
         "_ZN4vllm15vocab_embedding31vocab_parallel_embedding_kernelIi5uint4EEvPT0_PKT_PKS3_lllllll",
     ],
 )

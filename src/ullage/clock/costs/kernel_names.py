@@ -61,13 +61,13 @@ _RULES: Final = tuple(
         (r"^triton_(poi|for)_", Rule.POINTWISE),
         (r"^triton_(red|per|split_scan|spl)_", Rule.REDUCTION),
         (r"flash_(fwd|bwd)_|fmha_cutlass|FlashAttn(Fwd|Bwd)", Rule.ATTENTION),
-        # vLLM's, which get the whole cache, or tables of all requests or positions, and touch a
-        # step's rows.
+        # vLLM's, which get the whole cache, a buffer for the most tokens, or tables of all requests
+        # or positions, and touch a step's rows.
         (
             (
                 r"reshape_and_cache|concat_and_cache|gather_cache|k_quant_and_cache"
                 r"|rotary_embedding_kernel|[qQ][kK]_?[nN]orm_?[rR]ope"
-                r"|_ZN4vllm\d+(fused_add_)?rms_norm_kernel|_ZN4vllm\d+act_and_mul_kernel"
+                r"|^_ZN4vllm(?!.*(gemm|[mM]arlin|att(n|ention)|cross_device|all_?[rR]educe))"
                 r"|vocab_parallel_embedding_kernel"
             ),
             Rule.SMALL,
