@@ -323,6 +323,15 @@ def test_products_of_experts_may_read_few_of_them(name: str) -> None:
     assert cost.duration.low_s < cost.duration.s / 20
 
 
+def test_a_pointer_into_a_servers_cache_is_no_factor_of_a_product() -> None:
+    name = "_ZN7cutlass13device_kernelIN4vllm29cutlass_3x_gemm_fp8_blockwiseINS_10"
+    product = launch(name, 512, 16_384, 10 << 20, 81_920, 512)
+    with_cache = launch(name, 512, 16_384, 10 << 20, 81_920, 40 << 30)
+    assert cost_of(H100, with_cache).duration.s == cost_of(H100, product).duration.s
+    head = launch(name, 512, 16_384, 1200 << 20, 2_400_000)
+    assert cost_of(H100, head).duration.s > 3e-4
+
+
 CACHE = (
     "_ZN4vllm30reshape_and_cache_flash_kernelI13__nv_bfloat16S1_LNS_18Fp8KVCacheDataTypeE0EEEvPKT_"
     "S5_PT0_S7_PKlllllliiiPKfSB_i"

@@ -245,6 +245,23 @@ def test_a_launch_reads_no_more_than_its_arguments(driver: Driver) -> None:
     assert driver.read(behind, 7) == b"behind!"
 
 
+def test_a_descriptor_hands_a_kernel_its_tensor(driver: Driver) -> None:
+    """As of the tensor memory accelerator; what the kernel wrote there is not known."""
+    written, other = driver.block(b"written"), driver.block(b"another")
+    descriptor = ctypes.create_string_buffer(128 + 64)
+    aligned = c_void_p(ctypes.addressof(descriptor) + 63 & ~63)
+    sizes = (ctypes.c_uint64 * 1)(4096), (ctypes.c_uint32 * 1)(64)
+    encode = driver.library.cuTensorMapEncodeTiled
+    assert encode(aligned, 0, 1, c_void_p(other), sizes[0], None, sizes[1], sizes[1], 0, 0, 0) == 0
+    assert driver.library.cuTensorMapReplaceAddress(aligned, c_void_p(written)) == 0
+    arguments = (c_void_p * 1)(aligned.value)
+    function = driver.function(cubin({"scale": ((0, 128),)}), "scale")
+    status = driver.library.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, None, arguments, None)
+    assert status == 0
+    assert driver.read(written, 7) == bytes(7)
+    assert driver.read(other, 7) == b"another"
+
+
 def test_of_an_unknown_kernel_all_that_may_be_an_argument_is_read(driver: Driver) -> None:
     written, behind = driver.block(b"written"), driver.block(b"behind!")
     first = (c_size_t * 128)(written, behind)

@@ -31,6 +31,8 @@ _GROUPED_WIDTH: Final = Width(0.6, 4.0)
 _GROUPED: Final = 2.0
 # Kernels whose shape only the sizes of their operands tell.
 _TEMPLATE_WIDTH: Final = Width(0.5, 2.0)
+# A pointer into a server's cache, in bytes of a structure that a product never sets.
+_LEFT_BYTES, _LEFT_TIMES = 1 << 30, 16
 # Two factors, a bias, something to add, and the result.
 _MOST_OPERANDS: Final = 5
 
@@ -80,9 +82,9 @@ def template_product_cost(gpu: Gpu, launch: KernelLaunch, name: str) -> Cost:
     """The cost of a product in Triton or CUTLASS, of which only operands are known.
 
     Assumes: its three largest operands, in numbers of two bytes, are (m, k), (k, n) and (m, n), so
-    that their product is (m n k)^2.
+    that their product is (m n k)^2; one far larger than all others is left by an earlier call.
     """
-    largest = sorted(launch.operand_bytes[:_MOST_OPERANDS], reverse=True)[:3]
+    largest = _largest(launch)
     operands = [num_bytes / 2 for num_bytes in largest]
     if len(operands) < 3 or min(operands) < 1:
         return Cost(
@@ -97,6 +99,13 @@ def template_product_cost(gpu: Gpu, launch: KernelLaunch, name: str) -> Cost:
     width = _TEMPLATE_WIDTH
     time = Duration(time.low_s * width.low, time.s, time.high_s * width.high, basis)
     return Cost(time, Category.MATRIX_PRODUCTS, name, 2.0 * volume)
+
+
+def _largest(launch: KernelLaunch) -> list[int]:
+    """The three largest operands."""
+    first, *others = sorted(launch.operand_bytes[:_MOST_OPERANDS], reverse=True) or [0]
+    is_left = len(others) > 2 and first > _LEFT_BYTES and first > _LEFT_TIMES * sum(others)
+    return others[:3] if is_left else [first, *others[:2]]
 
 
 def convolution_cost(gpu: Gpu, work: Convolution) -> Cost:

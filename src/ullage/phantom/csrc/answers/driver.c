@@ -266,7 +266,14 @@ API int cuLogsRegisterCallback(void *callback, void *data, void **handle) { retu
 API int cuLaunchHostFunc(void *stream, void (*call)(void *), void *data) { return note_work(stream), call(data), SUCCESS; }
 
 /* A tensor map is an opaque 128 bytes that only kernels read. */
-API int cuTensorMapEncodeTiled(void *map) { return memset(map, 0, 128), SUCCESS; }
+
+/* A descriptor is handed to a kernel in place of its tensor's address, which a launch must still find in it. */
+API int cuTensorMapReplaceAddress(void **map, void *address) { return *map = address, SUCCESS; }
+API int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address) {
+  (void)type, (void)rank;
+  memset(map, 0, 128);
+  return cuTensorMapReplaceAddress(map, address);
+}
 ALIAS(cuTensorMapEncodeIm2col, cuTensorMapEncodeTiled);
 
 /* ---- The look-up of entry points ---------------------------------------------------------------------------------- */
