@@ -36,7 +36,8 @@ class KernelLaunch:
             eight. Some may be left by an earlier call, in bytes of a structure that are never set.
         other_bytes: the sum over all other blocks.
         num_operands: how many blocks there are altogether.
-        arguments: the first bytes of the arguments where the name tells of attention; else empty.
+        arguments: the first bytes of the arguments where the name tells of attention, or of a
+            product of CUTLASS; else empty.
     """
 
     name: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from itertools import pairwise
 
@@ -321,6 +322,16 @@ def test_products_of_experts_may_read_few_of_them(name: str) -> None:
     assert cost.category is Category.MATRIX_PRODUCTS and "all experts" in cost.duration.basis
     assert cost.duration.s > 2e-4
     assert cost.duration.low_s < cost.duration.s / 20
+
+
+def test_a_product_of_cutlass_says_its_shape() -> None:
+    name = "_ZN7cutlass13device_kernelIN4vllm29cutlass_3x_gemm_fp8_blockwiseINS_10"
+    plain = launch(name, 512, 40_960, 132_120_576, 1536, 484_442_112, 32_256)
+    known = replace(plain, arguments=struct.pack("<5i", 1, 8, 25_600, 5120, 1).ljust(1024, b"\0"))
+    expected = cost_of(H100, Product(8, 25_600, 5120, 1, "float8_e4m3fn", 2))
+    assert cost_of(H100, known).duration == expected.duration
+    other = replace(plain, arguments=struct.pack("<5i", 1, 0, 25_600, 5120, 1))
+    assert cost_of(H100, other) == cost_of(H100, plain)
 
 
 def test_a_pointer_into_a_servers_cache_is_no_factor_of_a_product() -> None:

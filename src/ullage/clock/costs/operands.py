@@ -54,6 +54,8 @@ _NORM_BACKWARD: Final = re.compile(
 # Inductor's looped reductions: 0.5 to 0.9 of hand-tuned kernels that stream. Source: PyTorch blog,
 # "SOTA normalization performance with torch.compile".
 _LOOP_SLOWER, _PERSISTENT_SLOWER = 1.3, 1.1
+# Bookkeeping: what a thread moves at once, and the sum of eight experts' results.
+_WIDE, _BUFFER_TIMES = 16, 10
 # Numbers of a chunk. Source: pytorch, MultiTensorApply.cuh, kChunkSize.
 _CHUNK: Final = 65536
 _FULL_CHUNKS: Final = 0.9
@@ -299,10 +301,15 @@ def _scattered(launch: KernelLaunch) -> Moves:
 
 
 def _small(launch: KernelLaunch) -> Moves:
-    """Bookkeeping of few numbers: not more than the threads can have read."""
-    most = launch.num_blocks * launch.block_threads * 64
-    num_bytes = min(_sum(launch), most)
-    return Moves(Traffic.of(num_bytes, 0.5, 2.0), "bookkeeping")
+    """Bookkeeping of few numbers: a thread reads or writes 16 bytes of each operand, and of the
+    largest, which may be a buffer for more, not ten times as much as of all others.
+    """
+    most = launch.num_blocks * launch.block_threads * _WIDE
+    *others, largest = sorted(min(each, most) for each in launch.operand_bytes or (0,))
+    rest = sum(others) + min(launch.other_bytes, most)
+    if others:
+        largest = min(largest, _BUFFER_TIMES * rest)
+    return Moves(Traffic.of(rest + largest, 0.5, 2.0), "bookkeeping")
 
 
 def _pointwise(launch: KernelLaunch) -> Moves:

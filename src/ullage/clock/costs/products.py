@@ -6,6 +6,8 @@ product_cost(find_gpu("h100"), Product(4096, 4096, 4096, 1, "bfloat16", 2))
 from __future__ import annotations
 
 import math
+import re
+import struct
 from dataclasses import replace
 from typing import Final
 
@@ -33,6 +35,15 @@ _GROUPED: Final = 2.0
 _TEMPLATE_WIDTH: Final = Width(0.5, 2.0)
 # A pointer into a server's cache, in bytes of a structure that a product never sets.
 _LEFT_BYTES, _LEFT_TIMES = 1 << 30, 16
+# Source: cutlass, include/cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized.hpp, Params.
+_SHAPE: Final = struct.Struct("<5i")
+_UNIVERSAL: Final = re.compile(r"cutlass_3x_gemm|GemmUniversalIN4cute5tupleIJiiiiEEE")
+_MOST: Final = 1 << 24
+_FACTORS: Final = (
+    (re.compile(r"float_e2m1|nv_float4|fp4"), "float4_e2m1fn_x2"),
+    (re.compile(r"float_e4m3|float_e5m2|fp8"), "float8_e4m3fn"),
+    (re.compile(r"cutlass_3x_gemmIa|int8"), "int8"),
+)
 # Two factors, a bias, something to add, and the result.
 _MOST_OPERANDS: Final = 5
 
@@ -79,11 +90,14 @@ def _without_quantisation(gpu: Gpu, shape: MatrixProduct, time: Duration) -> Dur
 
 
 def template_product_cost(gpu: Gpu, launch: KernelLaunch, name: str) -> Cost:
-    """The cost of a product in Triton or CUTLASS, of which only operands are known.
+    """The cost of a product in Triton or CUTLASS, of which mostly operands alone are known.
 
     Assumes: its three largest operands, in numbers of two bytes, are (m, k), (k, n) and (m, n), so
     that their product is (m n k)^2; one far larger than all others is left by an earlier call.
     """
+    known = _read_product(launch)
+    if known is not None:
+        return product_cost(gpu, known)
     largest = _largest(launch)
     operands = [num_bytes / 2 for num_bytes in largest]
     if len(operands) < 3 or min(operands) < 1:
@@ -99,6 +113,20 @@ def template_product_cost(gpu: Gpu, launch: KernelLaunch, name: str) -> Cost:
     width = _TEMPLATE_WIDTH
     time = Duration(time.low_s * width.low, time.s, time.high_s * width.high, basis)
     return Cost(time, Category.MATRIX_PRODUCTS, name, 2.0 * volume)
+
+
+def _read_product(launch: KernelLaunch) -> Product | None:
+    """A product of CUTLASS 3, whose arguments begin with a mode and rows, columns, depth and batch;
+    None: it is another.
+    """
+    if len(launch.arguments) < _SHAPE.size or not _UNIVERSAL.search(launch.name):
+        return None
+    _, *shape = _SHAPE.unpack_from(launch.arguments)
+    m, n, k, batch = shape
+    if not all(0 < size < _MOST for size in shape):
+        return None
+    precision = next((name for word, name in _FACTORS if word.search(launch.name)), "bfloat16")
+    return Product(m, n, k, batch, precision, 2)
 
 
 def _largest(launch: KernelLaunch) -> list[int]:

@@ -215,8 +215,13 @@ void log_library_call(const void *stream, const char *name) {
   log_with(stream, &work, NULL, (struct argument){0});
 }
 
-/* Of attention the arguments tell the shape: the first ones, as many as the kernel's longest struct may have. */
-static bool are_arguments_kept(const char *name) { return name && (strstr(name, "flash") || strstr(name, "fmha") || strstr(name, "Attention")); }
+/* The arguments tell a shape: of attention the first ones, as many as the kernel's longest struct may have; of a product
+ * of CUTLASS 3 a mode and four sizes, with which its struct begins. */
+static size_t kept_bytes(const char *name) {
+  if (!name) return 0;
+  if (strstr(name, "flash") || strstr(name, "fmha") || strstr(name, "Attention")) return ARGUMENT_BYTES;
+  return strstr(name, "cutlass_3x_gemm") || strstr(name, "GemmUniversalIN4cute5tupleIJiiiiEEE") ? 5 * sizeof(int32_t) : 0;
+}
 
 void log_kernel(const void *stream, const struct given_kernel *kernel) {
   if (!is_work_logged) return;
@@ -224,9 +229,9 @@ void log_kernel(const void *stream, const struct given_kernel *kernel) {
   struct work work = {WORK_KERNEL, -1, kernel->name,
                       {grid[0], grid[1], grid[2], (int64_t)block[0] * block[1] * block[2], (int64_t)num_operands}};
   measure_operands(&work.numbers[FIRST_OPERAND], &work.numbers[FIRST_OPERAND + LISTED_OPERANDS]);
-  size_t bytes = kernel->first_bytes < ARGUMENT_BYTES ? kernel->first_bytes : ARGUMENT_BYTES;
-  bool is_kept = kernel->params && are_arguments_kept(kernel->name);
-  log_with(stream, &work, kernel, is_kept ? (struct argument){kernel->params[0], bytes} : (struct argument){0});
+  size_t bytes = kept_bytes(kernel->name);
+  if (kernel->first_bytes < bytes) bytes = kernel->first_bytes;
+  log_with(stream, &work, kernel, bytes && kernel->params ? (struct argument){kernel->params[0], bytes} : (struct argument){0});
 }
 
 /* ---- For the recorder --------------------------------------------------------------------------------------------- */
