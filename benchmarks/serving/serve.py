@@ -82,6 +82,8 @@ SERVERS: Final = {
         ("--max-model-len", "16384", *LOOP_ARGUMENTS),
     ),
 }
+BESIDE_TOKENS: Final = 128
+"""Of a step with one prompt: a token of each user, of whom there are at most so many."""
 PARTS: Final = ("code", "conv", "curve", *SERVERS, "page")
 
 
@@ -131,7 +133,8 @@ def run_loops(python: str, server: Server) -> dict[str, Any]:
     """The published closed loops of a server, on one start of it.
 
     As the source's own tool measures: all users begin at once, each has ROUNDS requests, and all
-    count (its requests to warm up come before, and leave nothing behind).
+    count (its requests to warm up come before, and leave nothing behind). And once more on a start
+    for each length of prompts whose steps have room for one prompt.
     """
     every = csv.DictReader(LOOPS.open(encoding="utf-8"))
     rows = [row for row in every if row["model"] == server.model]
@@ -146,13 +149,20 @@ def run_loops(python: str, server: Server) -> dict[str, Any]:
         for row in rows
     ]
     fields = find_model(server.model.removesuffix("-fp8")).config.fields
-    result = run_on_phantom(
-        python, GPU, {**fields, **server.checkpoint}, server.arguments, loops, MEASURED,
-        ranks=int(rows[0]["tp"]),
-    )  # fmt: skip
+    config, ranks = {**fields, **server.checkpoint}, int(rows[0]["tp"])
+
+    def run(loops: list[dict[str, Any]], *arguments: str) -> dict[str, Any]:
+        words = (*server.arguments, *arguments)
+        return run_on_phantom(python, GPU, config, words, loops, MEASURED, ranks=ranks)
+
+    result, one_prompt = run(loops), []
+    for prompt in sorted({loop["prompt"] for loop in loops}):
+        some = [loop for loop in loops if loop["prompt"] == prompt]
+        one = run(some, "--max-num-batched-tokens", str(prompt + BESIDE_TOKENS))
+        one_prompt += one["rows"]
     return {
         **result, "host": MEASURED._asdict(), "arguments": server.arguments, "rounds": ROUNDS,
-        "model": server.model,
+        "model": server.model, "one_prompt": one_prompt, "beside_tokens": BESIDE_TOKENS,
     }  # fmt: skip
 
 
