@@ -343,6 +343,16 @@ def test_a_pointer_into_a_servers_cache_is_no_factor_of_a_product() -> None:
     assert cost_of(H100, head).duration.s > 3e-4
 
 
+def test_a_rotation_reads_rows_of_its_table() -> None:
+    """Of 8 requests; a table of 40,960 positions."""
+    sizes = (81_920, 512, 16_384, 10_485_760, 512, 65_536, 8192)
+    rotation = launch("triton_red_fused_3", 144 * 512, *sizes)
+    cost = cost_of(H100, rotation)
+    assert cost.duration.s < 3e-6 < 2 * cost.duration.s < cost.duration.high_s
+    named = replace(rotation, name="triton_red_fused_sum_3")
+    assert cost_of(H100, named).duration.s > 2 * cost.duration.s
+
+
 CACHE = (
     "_ZN4vllm30reshape_and_cache_flash_kernelI13__nv_bfloat16S1_LNS_18Fp8KVCacheDataTypeE0EEEvPKT_"
     "S5_PT0_S7_PKlllllliiiPKfSB_i"

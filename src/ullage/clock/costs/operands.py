@@ -71,6 +71,7 @@ _ITEMSIZES: Final = (
     (re.compile(r"Half|BFloat16|Uls"), 2),
 )
 _ROWS_FUSED: Final = re.compile(r"embedding|index|gather|scatter|nll_loss|slice_scatter|select")
+_NAMELESS: Final = re.compile(r"^triton_[a-z]+_fused_\d+$")
 _WHOLE_ROWS: Final = re.compile(r"softmax|logsumexp|exp_|amax")
 
 
@@ -326,7 +327,8 @@ def _fused(launch: KernelLaunch, sizes: Sequence[int]) -> Moves:
     note = "each operand once; one of them may be read and written"
     if len(operands) > 1 and _reads_rows(launch.name) and largest > 4 * operands[1]:
         likely = total - largest + operands[1]
-        return Moves(Traffic(total - largest, likely, likely + operands[1]), f"{note}; rows")
+        most = total if _NAMELESS.search(launch.name) else likely + operands[1]
+        return Moves(Traffic(total - largest, likely, most), f"{note}; rows")
     return Moves(Traffic(0.8 * total, total, total + largest), note)
 
 
@@ -346,6 +348,11 @@ def _reduction(launch: KernelLaunch) -> Moves:
 
 
 def _reads_rows(name: str) -> bool:
+    """Whether a table is read by index: what is fused says so, or nothing says what is fused, as in
+    vLLM, whose rotation is of this kind.
+    """
+    if _NAMELESS.search(name):
+        return True
     return bool(_ROWS_FUSED.search(name)) and not _WHOLE_ROWS.search(name)
 
 
