@@ -74,7 +74,7 @@ SERVERS: Final = {
     "loops-fp8": Server(
         "qwen3-32b-fp8",
         {"architectures": ["Qwen3ForCausalLM"], "quantization_config": FP8_BLOCKS},
-        SYNCHRONOUS,
+        ("--kv-cache-dtype", "fp8", *SYNCHRONOUS),
     ),
     "loops-experts": Server(
         "gpt-oss-120b",

@@ -42,6 +42,13 @@ def test_the_parts_of_a_prompt_are_the_whole(llama: AttentionTimes) -> None:
     assert llama.prefill_s(4096, 8192) > 2 * llama.prefill_s(4096, 4096)
 
 
+def test_a_cache_in_eight_bits_is_read_in_half_the_time() -> None:
+    model = read_model(find_model("llama-3.1-8b").config)
+    plain, packed = AttentionTimes(GPU, model), AttentionTimes(GPU, model, 1, "fp8_e4m3")
+    assert 0.4 < packed.decode_s(64, 8192) / plain.decode_s(64, 8192) < 0.7
+    assert packed.prefill_s(4096, 4096) == plain.prefill_s(4096, 4096)
+
+
 def test_ranks_share_the_heads() -> None:
     model = read_model(find_model("llama-3.1-8b").config)
     alone, shared = AttentionTimes(GPU, model), AttentionTimes(GPU, model, ranks=2)

@@ -61,7 +61,8 @@ def main() -> None:
         return
     config, gpu = read_config(task.config), find_gpu(task.gpu)
     ranks = described["tensor_parallel"]
-    attention = AttentionTimes(gpu, read_model(config), ranks)
+    dtype = str(engine.config.cache_config.cache_dtype)
+    attention = AttentionTimes(gpu, read_model(config), ranks, dtype)
     experts = ExpertTimes(gpu, config, ranks, engine.config.model_config.quantization)
     times = measure_steps(engine, Clock(), attention, experts)
     notes["measure_s"] = time.monotonic() - begin_s - notes["start_s"]
