@@ -17,12 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ullage.gpus import find_gpu
-from ullage.models.architecture import read_model
-from ullage.models.config import read_config
-from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.clock import Clock
-from ullage.serve.expert_times import ExpertTimes
 from ullage.serve.host_time import HostTime
 from ullage.serve.outcome import Outcome, read_outcome
 from ullage.serve.task import Task
@@ -30,6 +25,7 @@ from ullage.serve.traffic import load_traffic
 from ullage.serve.vllm.engine_core import Engine, measure_steps
 from ullage.serve.vllm.environment import prepare
 from ullage.serve.vllm.replay import replay_loads
+from ullage.serve.vllm.step_parts import find_parts
 
 
 def main() -> None:
@@ -38,12 +34,8 @@ def main() -> None:
     task = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     engine = Engine(task["arguments"])
     described = engine.describe()
-    config, gpu = read_config(task["config"]), find_gpu(task["gpu"])
-    ranks = described["tensor_parallel"]
-    dtype = str(engine.config.cache_config.cache_dtype)
-    attention = AttentionTimes(gpu, read_model(config), ranks, dtype)
-    experts = ExpertTimes(gpu, config, ranks, engine.config.model_config.quantization)
-    times = measure_steps(engine, Clock(), attention, experts)
+    parts = find_parts(engine, task["config"], task["gpu"])
+    times = measure_steps(engine, Clock(), parts)
     rows = []
     gc.collect()
     gc.freeze()
@@ -53,7 +45,7 @@ def main() -> None:
             (), "", task["gpu"], traffic, "", host=HostTime(*loop.get("host", task["host"]))
         )
         begin_s = time.process_time()
-        (document,) = replay_loads(engine, order, times, attention, print)
+        (document,) = replay_loads(engine, order, times, parts.attention, print)
         processor_s = time.process_time() - begin_s
         common = {"engine": described, "attention_left_out": (), "real_s": {}}
         outcome = read_outcome(

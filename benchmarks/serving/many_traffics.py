@@ -10,12 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from ullage.gpus import find_gpu
-from ullage.models.architecture import read_model
-from ullage.models.config import read_config
-from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.clock import Clock
-from ullage.serve.expert_times import ExpertTimes
 from ullage.serve.host_time import MEASURED
 from ullage.serve.measures import measure
 from ullage.serve.outcome import read_outcome
@@ -24,6 +19,7 @@ from ullage.serve.vllm.engine_core import Engine, measure_steps
 from ullage.serve.vllm.environment import prepare
 from ullage.serve.vllm.executor import StepsByTime
 from ullage.serve.vllm.replay import replay
+from ullage.serve.vllm.step_parts import find_parts
 
 
 def main() -> None:
@@ -32,17 +28,13 @@ def main() -> None:
     task = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     engine = Engine(task["arguments"])
     described = engine.describe()
-    config, gpu = read_config(task["config"]), find_gpu(task["gpu"])
-    ranks = described["tensor_parallel"]
-    dtype = str(engine.config.cache_config.cache_dtype)
-    attention = AttentionTimes(gpu, read_model(config), ranks, dtype)
-    experts = ExpertTimes(gpu, config, ranks, engine.config.model_config.quantization)
-    times = measure_steps(engine, Clock(), attention, experts)
+    parts = find_parts(engine, task["config"], task["gpu"])
+    times = measure_steps(engine, Clock(), parts)
     rows = []
     for text in task["traffics"]:
         traffic = load_traffic(text)
         engine.core.reset_prefix_cache()
-        steps = StepsByTime(Clock(), times, attention, engine.scheduler, MEASURED)
+        steps = StepsByTime(Clock(), times, parts.attention, engine.scheduler, MEASURED)
         engine.executor.by_time = steps
         others = {"engine": described, "attention_left_out": (), "real_s": {}, "step_times": {}}
         outcome = read_outcome({**replay(engine, traffic, steps, print), **others}, traffic)

@@ -311,7 +311,8 @@ class _Kernels:
             visible = min(context, layer.window or context, layer.chunk or context)
         if length == 1:
             work = Attention(requests, heads, kv_heads, layer.head_dim, 1, visible)
-            return attention_decode(self._gpu, work, "bfloat16")
+            precision = "float8_e4m3fn" if self._plan.kv.startswith("fp8") else "bfloat16"
+            return attention_decode(self._gpu, work, precision)
         work = Attention(requests, heads, kv_heads, layer.head_dim, length, length)
         time = attention_forward(self._gpu, work, "bfloat16")
         return time if visible >= length else time.scaled(visible / length)

@@ -33,7 +33,7 @@ class StepSeconds:
     """
 
     def __init__(self, config: Config, plan: ServingPlan, gpu: Gpu) -> None:
-        self._attention = AttentionTimes(gpu, read_model(config), plan.tensor_parallel)
+        self._attention = AttentionTimes(gpu, read_model(config), plan.tensor_parallel, plan.kv)
         seqs, tokens = plan.max_seqs or 256, plan.max_batched_tokens or 2048
         decode, prefill = {}, {}
         for size in step_sizes(seqs):

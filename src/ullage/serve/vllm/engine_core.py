@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from ullage.gpus import Gpu
-from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.clock import Clock, Mark, Works, launches_between, seconds_between
-from ullage.serve.expert_times import ExpertTimes
 from ullage.serve.prompts import make_tokens
 from ullage.serve.step_times import Launches, StepTimes, step_sizes
 from ullage.serve.vllm.executor import Theirs, make_executor
 from ullage.serve.vllm.offloading import Transfers, check_connector, copy_times
+from ullage.serve.vllm.step_parts import StepParts
 
 __all__ = ["Engine", "become_a_rank", "measure_steps", "prompt_tokens"]
 
@@ -220,16 +219,14 @@ def become_a_rank(arguments: Theirs) -> None:
     MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
 
 
-def measure_steps(
-    engine: Engine, clock: Clock, attention: AttentionTimes, experts: ExpertTimes
-) -> StepTimes:
+def measure_steps(engine: Engine, clock: Clock, parts: StepParts) -> StepTimes:
     """Runs steps of many sizes on the phantom; what they take but for their attention.
 
     The clock knows no lengths of keys in pages: of attention only a kernel's start, some 3 us a
     layer, is left. It counts the weights of all experts; those that a step's tokens choose are
     counted instead.
     """
-    meter = _Meter(clock, Works(), attention, experts)
+    meter = _Meter(clock, Works(), parts)
     limits, cache = engine.config.scheduler_config, engine.config.cache_config
     decode, prefill, decode_launches, prefill_launches = {}, {}, {}, {}
     _steady_s(engine, meter, 2)  # kernels are compiled, and tables are made
@@ -259,14 +256,12 @@ class _Meter(NamedTuple):
 
     clock: Clock
     works: Works
-    attention: AttentionTimes
-    experts: ExpertTimes
+    parts: StepParts
 
     def seconds(self, first: Mark, second: Mark, tokens: int) -> float:
         """Between two moments, in which a step had so many tokens."""
-        works = [*self.works.between(first, second)]
-        seconds = self.attention.without(seconds_between(first, second), works)
-        return self.experts.correct(seconds, works, tokens)
+        works = self.works.between(first, second)
+        return self.parts.correct(seconds_between(first, second), works, tokens)
 
 
 def _steady_s(engine: Engine, meter: _Meter, size: int) -> tuple[float, Launches]:

@@ -37,15 +37,11 @@ def _keep_compiled(directory: str | None) -> None:
 
 def main() -> None:
     """Starts the engine, measures its steps, and sends the traffic at each load."""
-    from ullage.gpus import find_gpu
-    from ullage.models.architecture import read_model
-    from ullage.models.config import read_config
-    from ullage.serve.attention_times import AttentionTimes
     from ullage.serve.clock import Clock
-    from ullage.serve.expert_times import ExpertTimes
     from ullage.serve.task import read_task
     from ullage.serve.vllm.engine_core import Engine, measure_steps
     from ullage.serve.vllm.replay import replay_loads
+    from ullage.serve.vllm.step_parts import find_parts
 
     prepare()
     begin_s = time.monotonic()
@@ -59,12 +55,8 @@ def main() -> None:
     if not task.loads:
         Path(task.result).write_text(json.dumps({"engine": described}), encoding="utf-8")
         return
-    config, gpu = read_config(task.config), find_gpu(task.gpu)
-    ranks = described["tensor_parallel"]
-    dtype = str(engine.config.cache_config.cache_dtype)
-    attention = AttentionTimes(gpu, read_model(config), ranks, dtype)
-    experts = ExpertTimes(gpu, config, ranks, engine.config.model_config.quantization)
-    times = measure_steps(engine, Clock(), attention, experts)
+    parts = find_parts(engine, task.config, task.gpu)
+    times = measure_steps(engine, Clock(), parts)
     notes["measure_s"] = time.monotonic() - begin_s - notes["start_s"]
 
     def say(text: str) -> None:
@@ -72,13 +64,13 @@ def main() -> None:
 
     gc.collect()
     gc.freeze()  # what is there stays, and need not be looked at again
-    runs = replay_loads(engine, task, times, attention, say)
+    runs = replay_loads(engine, task, times, parts.attention, say)
     notes["replay_s"] = time.monotonic() - begin_s - notes["start_s"] - notes["measure_s"]
     document = {
         "engine": described,
         "step_times": times.document,
-        "attention_left_out": attention.left_out,
-        "experts_chosen": experts.num_chosen,
+        "attention_left_out": parts.attention.left_out,
+        "experts_chosen": parts.experts.num_chosen,
         "real_s": notes,
         "runs": runs,
     }
