@@ -6,6 +6,7 @@ write_page(results)      the parts of serve.json that are there; of the others i
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,10 +189,10 @@ def compared(loops: dict[str, Any]) -> Iterator[Compared]:
     rows, ones = (_by_loop(loops[name]) for name in ("rows", "one_prompt"))
     for published in _published(loops["model"]):
         loop = tuple(int(published[name]) for name in ("prompt", "output", "users"))
-        if loop in rows and loop in ones:
-            row = rows[loop]
+        if loop in rows:
+            row, one = rows[loop], ones.get(loop, {"ttft_s": math.nan})
             yield Compared(
-                published, 1e3 * row["ttft_s"], 1e3 * ones[loop]["ttft_s"], 1e3 * row["tpot_s"],
+                published, 1e3 * row["ttft_s"], 1e3 * one["ttft_s"], 1e3 * row["tpot_s"],
                 row["usage_peak_frac"],
             )  # fmt: skip
 
@@ -214,7 +215,7 @@ def loops_part(loops: dict[str, Any], title: str) -> str:
         cells += [f"{each.ttft:,.1f}", f"{each.ttft_error:+.0%}", f"{each.one_ttft:,.1f}"]
         cells += [f"{each.one_error:+.0%}", f"{float(row['tpot_ms']):,.1f}", f"{each.tpot:,.1f}"]
         cells += [f"{each.tpot_error:+.0%}", f"{each.cache:.0%}"]
-        lines.append(f"| {' | '.join(cells)} |".replace("nan", "-"))
+        lines.append(f"| {' | '.join(cells)} |".replace("+nan%", "-").replace("nan", "-"))
     published = rows[0].row
     text = LOOPS_TEXT.format(
         **published,
