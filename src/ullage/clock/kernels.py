@@ -32,11 +32,14 @@ __all__ = [
     "collective",
     "matrix_product",
     "memory_bound",
+    "packed_product",
 ]
 
 # The tables that have the quantisation of an operand in them, and the least share of bfloat16's
 # time that the product takes: its share of the operands' bytes.
 _QUANTISED: Final = {"float8_e4m3fn": 0.5, "float4_e2m1fn_x2": 0.25}
+_LARGE: Final = MatrixProduct(4096, 4096, 4096)
+_UNPACKED: Final = 1.2
 _CALIBRATED: Final = "measured by `ullage calibrate`"
 
 
@@ -65,6 +68,29 @@ def matrix_product(gpu: Gpu, work: MatrixProduct, precision: str) -> Duration:
     low_s = min(time.low_s, half.low_s * _QUANTISED[match.table.precision])
     basis = f"{time.basis}; with the quantisation of the input, without it in the lower bound"
     return replace(time, low_s=low_s, basis=basis)
+
+
+def packed_product(
+    gpu: Gpu, work: MatrixProduct, packed_bytes: float, precision: str = "bfloat16"
+) -> Duration:
+    """The time of a product whose second factor is kept in fewer bits than 16.
+
+    Assumes: that of a product in 16 bits less the time of the bytes that are not read; not less
+    than its bytes take, nor than its operations at the rate of a large product. At most 1.2 times
+    that of a product in 16 bits.
+
+    Args:
+        packed_bytes: of the second factor.
+        precision: in which it is multiplied.
+    """
+    plain = matrix_product(gpu, work, "bfloat16")
+    packed = memory_bound(gpu, packed_bytes)
+    full = memory_bound(gpu, work.batch * work.n * work.k * ITEMSIZES["bfloat16"])
+    rate = _LARGE.ops / matrix_product(gpu, _LARGE, precision).s
+    likely = max(packed.s, plain.s - (full.s - packed.s), work.ops / rate)
+    basis = f"{plain.basis}; unpacked in the kernel"
+    low_s, high_s = min(packed.low_s, likely), max(_UNPACKED * plain.high_s, likely)
+    return Duration(low_s, likely, high_s, basis)
 
 
 def attention_forward(gpu: Gpu, work: Attention, precision: str) -> Duration:

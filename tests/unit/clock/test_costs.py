@@ -334,6 +334,23 @@ def test_a_product_of_cutlass_says_its_shape() -> None:
     assert cost_of(H100, other) == cost_of(H100, plain)
 
 
+@pytest.mark.parametrize(("bits", "kind"), [(4, 1 << 50 | 4 << 8), (8, 1 << 50 | 0x10304)])
+def test_a_product_of_packed_weights_reads_their_bits(bits: int, kind: int) -> None:
+    """8 and 4,096 rows of 3,584 numbers of 16 bits, by 3,584 x 37,888 weights of few."""
+    half = 1 << 50 | 0x10A05
+    name = f"_ZN6marlin6MarlinILl{half}ELl{kind}ELl{half}ELl{half}ELi128ELi1EEEvPK4int4S3_PS1_"
+    weights = 3584 * 37_888 * bits // 8
+    few, many = (
+        cost_of(H100, launch(name, 512, rows * 3584 * 2, weights, rows * 37_888 * 2, 512))
+        for rows in (8, 4096)
+    )
+    assert few.name == f"matrix product 8x37888x3584, weights of {bits} bits"
+    assert 1.0 < few.duration.s / memory_bound(H100, weights).s < 1.8
+    plain = cost_of(H100, Product(37_888, 4096, 3584, 1, "bfloat16", 2))
+    assert 0.8 < many.duration.s / plain.duration.s <= 1.05
+    assert many.flops == plain.flops
+
+
 def test_a_pointer_into_a_servers_cache_is_no_factor_of_a_product() -> None:
     name = "_ZN7cutlass13device_kernelIN4vllm29cutlass_3x_gemm_fp8_blockwiseINS_10"
     product = launch(name, 512, 16_384, 10 << 20, 81_920, 512)

@@ -139,7 +139,7 @@ _RULES: Final = tuple(
         (r"jagged|nested|bfloat16_to_float|float_to_bfloat16|compute_cuda_kernel", Rule.ONCE),
         (
             (
-                r"gemm|Gemm|GEMM|cutlass|grouped_mm|gemv|int4_mm|int8_mm|mslk|f8f8|f4f4|s8s8"
+                r"gemm|Gemm|GEMM|6MarlinI|cutlass|grouped_mm|gemv|int4_mm|int8_mm|mslk|f8f8|f4f4|s8s8"
                 r"|cublas|sgemm|hgemm|splitKreduce|dense_tensor"
             ),
             Rule.PRODUCT,

@@ -15,7 +15,7 @@ from ullage.clock.cost import Category, Cost
 from ullage.clock.costs.traffic import Traffic, at_least, moved, start_s
 from ullage.clock.duration import Duration, Width, around
 from ullage.clock.given_work import Convolution, KernelLaunch, Product
-from ullage.clock.kernels import matrix_product, memory_bound
+from ullage.clock.kernels import matrix_product, memory_bound, packed_product
 from ullage.clock.work import ITEMSIZES, MatrixProduct
 from ullage.gpus import Gpu
 from ullage.gpus.peaks import flops_per_s
@@ -39,6 +39,8 @@ _LEFT_BYTES, _LEFT_TIMES = 1 << 30, 16
 _SHAPE: Final = struct.Struct("<5i")
 _UNIVERSAL: Final = re.compile(r"cutlass_3x_gemm|GemmUniversalIN4cute5tupleIJiiiiEEE")
 _MOST: Final = 1 << 24
+# Its template begins with the types of both factors.
+_MARLIN: Final = re.compile(r"6MarlinILl(\d+)ELl(\d+)E")
 _FACTORS: Final = (
     (re.compile(r"float_e2m1|nv_float4|fp4"), "float4_e2m1fn_x2"),
     (re.compile(r"float_e4m3|float_e5m2|fp8"), "float8_e4m3fn"),
@@ -98,6 +100,9 @@ def template_product_cost(gpu: Gpu, launch: KernelLaunch, name: str) -> Cost:
     known = _read_product(launch)
     if known is not None:
         return product_cost(gpu, known)
+    marlin = _MARLIN.search(launch.name)
+    if marlin is not None and len(launch.operand_bytes) > 2:
+        return _packed_cost(gpu, launch, *(_num_bits(int(each)) for each in marlin.groups()))
     largest = _largest(launch)
     operands = [num_bytes / 2 for num_bytes in largest]
     if len(operands) < 3 or min(operands) < 1:
@@ -127,6 +132,28 @@ def _read_product(launch: KernelLaunch) -> Product | None:
         return None
     precision = next((name for word, name in _FACTORS if word.search(launch.name)), "bfloat16")
     return Product(m, n, k, batch, precision, 2)
+
+
+def _packed_cost(gpu: Gpu, launch: KernelLaunch, left_bits: int, right_bits: int) -> Cost:
+    """A product of vLLM's Marlin: its first operands are (m, k), (k, n) and (m, n)."""
+    left, right, result = launch.operand_bytes[:3]
+    numbers = (8 * left / left_bits, 8 * right / right_bits, result / 2)
+    volume = math.sqrt(math.prod(numbers))
+    n, m, k = (max(1, round(volume / each)) for each in numbers)
+    shape = MatrixProduct(m, n, k)
+    time = packed_product(gpu, shape, right)
+    width = _TEMPLATE_WIDTH
+    time = replace(time, low_s=time.low_s * width.low, high_s=time.high_s * width.high)
+    name = f"matrix product {m}x{n}x{k}, weights of {right_bits} bits"
+    return Cost(time, Category.MATRIX_PRODUCTS, name, shape.ops)
+
+
+def _num_bits(scalar_type: int) -> int:
+    """Of vLLM's number of a type: exponent, mantissa, and sign.
+
+    Source: vllm, csrc/core/scalar_type.hpp, ScalarType::id.
+    """
+    return max(1, (scalar_type & 0xFF) + (scalar_type >> 8 & 0xFF) + (scalar_type >> 16 & 1))
 
 
 def _largest(launch: KernelLaunch) -> list[int]:

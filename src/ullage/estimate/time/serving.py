@@ -25,6 +25,7 @@ from ullage.clock.kernels import (
     collective,
     matrix_product,
     memory_bound,
+    packed_product,
 )
 from ullage.clock.price import Dollars, price_steps
 from ullage.clock.step_time import Interval
@@ -46,10 +47,6 @@ _COMPUTED: Final = {"fp8": "float8_e4m3fn", "fp8-block": "float8_e4m3fn", "int8"
 _HIDDEN_BYTES: Final = 2
 # vLLM's own all-reduce takes small buffers within a machine (custom_all_reduce.py, 8 MiB).
 _CUSTOM_BYTES: Final = 8 << 20
-# Weights of fewer bits are unpacked in the product's kernel. Assumed: between the time of their
-# bytes and 1.2 times that of a product in 16 bits. Experts in float8 are counted so, too: the
-# tables of float8 have the input's quantisation in them, which experts share.
-_UNPACKED: Final = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,18 +263,15 @@ class _Kernels:
     ) -> Duration:
         batch = max(1, experts)
         shape = MatrixProduct(rows, out, into, batch)
-        plain = matrix_product(self._gpu, shape, "bfloat16")
         form = FORMATS[self._form]
         if not is_packed or form.bits >= 16 or (form.is_experts_only and not experts):
-            return plain
+            return matrix_product(self._gpu, shape, "bfloat16")
+        # Experts in float8, too, are packed: its tables have the input's quantisation in them,
+        # which experts share.
         precision = _COMPUTED.get(self._form, "bfloat16")
         if self._form in _COMPUTED and not experts:
             return matrix_product(self._gpu, shape, precision)
-        packed = memory_bound(self._gpu, batch * form.matrix_size(out, into))
-        full = memory_bound(self._gpu, batch * out * into * _HIDDEN_BYTES)
-        multiplied_s = shape.ops / _large_rate(self._gpu, precision)
-        likely = max(packed.s, plain.s - (full.s - packed.s), multiplied_s)
-        return Duration(min(packed.low_s, likely), likely, _UNPACKED * plain.high_s, plain.basis)
+        return packed_product(self._gpu, shape, batch * form.matrix_size(out, into), precision)
 
     def _attention(
         self, tokens: int, requests: int, context: int
@@ -294,7 +288,9 @@ class _Kernels:
                 num_bytes = 1.0 * requests * context * layer.width * _HIDDEN_BYTES
                 ops = 4.0 * tokens * layer.heads / self._ranks * layer.width * context / 2
                 time = memory_bound(self._gpu, num_bytes)
-                seconds = max(time.s, ops / _large_rate(self._gpu, "bfloat16"))
+                shape = MatrixProduct(4096, 4096, 4096)
+                rate = shape.ops / matrix_product(self._gpu, shape, "bfloat16").s
+                seconds = max(time.s, ops / rate)
                 basis = "latent attention by its bytes and the rate of a large product"
                 yield count, Duration(time.low_s, seconds, 3 * seconds, basis)
             else:
@@ -344,12 +340,6 @@ class _Kernels:
         kind = Kind.CUSTOM_ALL_REDUCE if is_small else Kind.ALL_REDUCE
         time = collective(self._gpu, Collective(kind, num_bytes, self._ranks), rate)
         yield 2 * len(self._model.layers), time
-
-
-def _large_rate(gpu: Gpu, precision: str) -> float:
-    """Operations a second of a large product."""
-    shape = MatrixProduct(4096, 4096, 4096)
-    return shape.ops / matrix_product(gpu, shape, precision).s
 
 
 def _num_experts(model: Model) -> int:
