@@ -15,6 +15,7 @@ from ullage.gpus import Gpu
 from ullage.serve.clock import Clock, Mark, Works, launches_between, seconds_between
 from ullage.serve.prompts import make_tokens
 from ullage.serve.step_times import Launches, StepTimes, step_sizes
+from ullage.serve.vllm.cache_scales import leave_to_defaults
 from ullage.serve.vllm.executor import Theirs, make_executor
 from ullage.serve.vllm.offloading import Transfers, check_connector, copy_times
 from ullage.serve.vllm.step_parts import StepParts
@@ -47,6 +48,7 @@ class Engine:
         tqdm.monitor_interval = 0
         # vLLM would inspect the model in a process of its own, which imports everything again.
         registry._run_in_subprocess = lambda look: look()
+        leave_to_defaults()
         parser = FlexibleArgumentParser()
         parser.add_argument("model_tag", nargs="?")
         AsyncEngineArgs.add_cli_args(parser)
