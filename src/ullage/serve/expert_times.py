@@ -17,6 +17,7 @@ from typing import Final
 from ullage.clock.costs import cost_of
 from ullage.clock.costs.kernel_names import Rule, rule_of
 from ullage.clock.given_work import GivenWork, KernelLaunch
+from ullage.errors import SpecError
 from ullage.estimate.serving.model_weights import FORMATS, find_format
 from ullage.estimate.time.serving import expert_seconds
 from ullage.gpus import Gpu
@@ -37,9 +38,6 @@ class ExpertTimes:
 
     Attributes:
         num_chosen: experts that a token chooses; 0: the model has none.
-
-    Raises:
-        SpecError: the format of the weights is not known.
     """
 
     def __init__(
@@ -69,8 +67,13 @@ class ExpertTimes:
 
 
 def _find_format(config: Config, quantization: str | None) -> str:
-    """The format of the experts' weights: the checkpoint's, or what the engine was asked for."""
-    form = find_format(config)
+    """The format of the experts' weights: the checkpoint's, or what the engine calls it; 16 bits
+    where neither is known.
+    """
+    try:
+        form = find_format(config)
+    except SpecError:
+        form = "bf16"
     if FORMATS[form].bits < 16 or quantization is None:
         return form
     return next((name for part, name in _ASKED.items() if part in quantization), form)

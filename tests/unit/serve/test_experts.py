@@ -8,6 +8,7 @@ from ullage.clock.costs import cost_of
 from ullage.clock.given_work import GivenWork, KernelLaunch, Product
 from ullage.gpus import find_gpu
 from ullage.models.builtin import find_model
+from ullage.models.config import Config
 from ullage.serve.expert_times import ExpertTimes
 
 GPU = find_gpu("h100-80gb")
@@ -59,3 +60,7 @@ def test_the_format_is_that_of_the_checkpoint_or_the_command() -> None:
     plain, fp8 = (experts("qwen3-30b-a3b", each).seconds(64) for each in (None, "fp8"))
     assert 0.4 * plain < fp8 < 0.8 * plain
     assert experts(quantization="fp8").seconds(64) == experts().seconds(64)
+    fields = find_model("qwen3-30b-a3b").config.fields
+    unknown = Config("mine", {**fields, "quantization_config": {"quant_method": "other"}})
+    assert ExpertTimes(GPU, unknown, 2, "other").seconds(64) == plain
+    assert ExpertTimes(GPU, unknown, 2, "awq_marlin").seconds(64) < fp8
