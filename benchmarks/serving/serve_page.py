@@ -225,8 +225,7 @@ def loops_part(loops: dict[str, Any], title: str) -> str:
         rounds=loops["rounds"],
         arguments=" ".join(loops["arguments"]),
         first=_median(each.ttft_error for each in rows),
-        one=_median(each.one_error for each in rows),
-        beside=loops["beside_tokens"],
+        one=_one_prompt(rows, loops["beside_tokens"]),
         by_prompt=", ".join(
             f"{_median(each.ttft_error for each in rows if each.row['prompt'] == prompt):.0%} of "
             f"prompts of {prompt}"
@@ -252,6 +251,18 @@ def notes_of(model: str) -> list[str]:
     return ["", path.read_text(encoding="utf-8").strip()] if path.exists() else []
 
 
+def _one_prompt(rows: list[Compared], beside: int) -> str:
+    """The error of a server with one prompt a step, in a sentence's end."""
+    known = [each for each in rows if not math.isnan(each.one_ttft)]
+    if not known:
+        return ""
+    error = _median(each.one_error for each in known)
+    return (
+        f"; of {len(known)} rows **{error:.0%}** where a step has room for one prompt "
+        f"(`--max-num-batched-tokens` of the prompt's length and {beside} more)"
+    )
+
+
 def _median(errors: Iterator[float]) -> float:
     return statistics.median([abs(error) for error in errors if error == error])
 
@@ -264,8 +275,7 @@ LOOPS_TEXT: Final = (
     "{model} on {tp} H100 SXM; measured with vLLM {vllm_version}, here with {version} and "
     "`{arguments}`. {number} of {total} rows were run. Median errors: time for each token after "
     "the first **{each:.0%}**, end to end **{e2e:.0%}**, time to the first token **{first:.0%}** "
-    "({by_prompt}), and **{one:.0%}** of a server whose steps have room for one prompt "
-    "(`--max-num-batched-tokens` of the prompt's length and {beside} more). Each user has {rounds} "
+    "({by_prompt}){one}. Each user has {rounds} "
     "requests, all begin at once, and all requests count. Times are means, in milliseconds."
 )
 LOOPS_HEAD: Final = (
