@@ -74,6 +74,18 @@ def both(
     return fresh, forked
 
 
+def test_the_program_of_a_run_is_forked(run_program: RunProgram, tmp_path: Path) -> None:
+    """Else each run imports torch anew, and nobody sees why the tests take three times as long."""
+    (tmp_path / "parent.py").write_text(
+        "import json, os, torch\n"
+        "with open(f'/proc/{os.getppid()}/cmdline') as file:\n"
+        "    print(json.dumps(file.read().split('\\0')))\n"
+    )
+    for options in ((), ("--alloc-conf", "expandable_segments:True")):
+        told = run_program(str(tmp_path / "parent.py"), options=options).printed
+        assert told[1].endswith("the program to come"), options
+
+
 @pytest.mark.parametrize("way", ["file", "text", "module"])
 def test_a_forked_process_sees_what_a_fresh_one_sees(
     thin_python: Path, tmp_path: Path, way: str

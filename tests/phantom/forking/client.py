@@ -22,10 +22,11 @@ MAX_BYTES = 1 << 20
 # Variables of which each process may have its own: nothing reads them before the program's first
 # line, or the server follows them.
 OWN = (
-    "ULLAGE_", "PYTHONPATH", "PATH", "PWD", "OLDPWD", "HOME", "NO_COLOR", "COLUMNS", "PYTEST_",
-    "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "VLLM_CACHE_ROOT", "CUDA_VISIBLE_DEVICES",
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-    "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_", "NODE_RANK", "FORK_SERVER",
+    "ULLAGE_", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTHONPATH", "PATH", "PWD",
+    "OLDPWD", "HOME", "NO_COLOR", "COLUMNS", "PYTEST_", "LIBRARY_PATH", "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR", "VLLM_CACHE_ROOT", "CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE",
+    "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK",
+    "GROUP_WORLD_SIZE", "ROLE_", "NODE_RANK", "FORK_SERVER",
 )  # fmt: skip
 _plain = subprocess.Popen
 _servers: list[dict[str, Any]] = []
@@ -37,22 +38,30 @@ def settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def start_server(
-    python: str, prepare: str, environment: Mapping[str, str], address: Path, **more: Any
+    python: str,
+    prepare: str,
+    environment: Mapping[str, str],
+    address: Path,
+    ready: int,
+    **more: Any,
 ) -> subprocess.Popen[bytes]:
-    """Starts a server that ends with this process; it may still be importing."""
+    """Starts a server that ends with this process.
+
+    It closes the descriptor `ready` when it has imported all.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(address))
         listener.listen(64)
         order = {
             "listener": listener.fileno(), "paths": [str(HERE)], "prepare": prepare, "hidden": [],
-            **more,
+            "ready": ready, **more,
         }  # fmt: skip
         path = environment.get("PYTHONPATH")
         path = f"{HERE / 'site'}{os.pathsep}{path}" if path else str(HERE / "site")
         return _plain(
             [python, str(HERE / "the program to come")],
             env={**environment, "PYTHONPATH": path, "FORK_SERVER": json.dumps(order)},
-            pass_fds=(listener.fileno(),),
+            pass_fds=(listener.fileno(), ready),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )

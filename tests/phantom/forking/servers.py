@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -42,6 +43,7 @@ def start_servers(
     except (UllageError, OSError):  # which the tests find out, each by itself
         return []
     servers: list[dict[str, Any]] = []
+    imported, ready = os.pipe()
     for name, interpreter, variables in (
         ("phantom", str(python), phantom),
         ("processor", str(python), environment),
@@ -53,6 +55,7 @@ def start_servers(
             "commands" if is_command else "programs",
             variables,
             directory / name,
+            ready,
             package=str(Path(ullage.__file__).parent),
             hidden=[] if is_command else ["torch"],
             servers=list(servers),
@@ -60,4 +63,8 @@ def start_servers(
         at_end(server.wait)
         at_end(server.kill)
         servers.append(client.describe_server(interpreter, variables, directory / name))
+    # Until each has closed its copy: what it imports is no part of the first test.
+    os.close(ready)
+    os.read(imported, 1)
+    os.close(imported)
     return servers

@@ -259,6 +259,7 @@ def become_a_program() -> None:
     importlib.import_module(settings["prepare"]).prepare(settings)
     configuration = Configuration()
     keep_for_ever()
+    os.close(settings["ready"])
     order, files = Server(listener).wait()
     signal.signal(signal.SIGINT, interrupt)
     for name in settings["paths"]:
