@@ -1,8 +1,10 @@
 # Each target does its own set-up; later calls reuse it. Needs git, make, Python 3.11 and its venv module.
 #
 #   make demo      a real training script on a GPU that is not there
-#   make test      every check and test
-#   make check     lint, types, spelling
+#   make test      the checks, and the tests that are run before every change
+#   make test-all  every test that is run by day, in the environments that they need; writes tests/whole.json
+#   make check     lint, types, spelling, the ceiling on the tree
+#   make seconds   writes tests/seconds.csv, what each case takes
 #   make nightly   the slow tests too, on five versions of PyTorch, the popular stacks and published programs;
 #                  writes docs/results/torch-versions.md, and examples.md, distributed-ranks.md, check-results.md,
 #                  stacks.md, serve-starts.md, attribution.md, folklore.md, estimate-accuracy.md, wild.md and
@@ -11,55 +13,63 @@
 #   make wheel     wheels for x86-64 and aarch64 Linux
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# Real GPUs were recorded with these.
+RECORDED_TORCH := 2.11.0 2.9.1 2.6.0
 OLDEST_TORCH := 2.6.0
 
 BIN := .venv/bin
 # A process for each core; the tests of one file share what they make, so they stay together, and the
-# quick ones come last (tests/unit). What the many processes import is compiled once.
+# files that take longest come first (tests/seconds.csv). What the many processes import is compiled once.
 PYTEST := PATH="$$PATH:$(CURDIR)/.tools/usr/bin" PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist loadfile \
   --no-loadscope-reorder
+WHOLE := PATH="$$PATH:$(CURDIR)/.tools/usr/bin" PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.whole
 NEWEST := .envs/torch-newest
 OLDEST := .envs/torch-$(OLDEST_TORCH)
+RECORDED := $(RECORDED_TORCH:%=.envs/torch-%)
 REQUIREMENTS := examples/requirements.txt
-# benchmarks/stacks.py makes them
-STACKS := .envs/stacks .envs/stacks-vllm
+STACKS := .envs/stacks
+# benchmarks/stacks.py makes it
+STACKS_VLLM := .envs/stacks-vllm
 
-.PHONY: demo test check nightly fuzz wheel clean phantom promtool
+.PHONY: demo test test-all test-all-environments seconds check nightly fuzz wheel clean phantom promtool chromium
 .DELETE_ON_ERROR:
 
 demo: $(NEWEST)/ullage-env.json phantom
 	$(BIN)/ullage run --gpu h100-80gb --python $(NEWEST)/bin/python -- examples/gpt2/train.py
 
-test: check $(NEWEST)/ullage-env.json phantom promtool
-	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST)
+test: check $(NEWEST)/ullage-env.json phantom
+	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) --seconds check
+
+test-all: check test-all-environments
+	$(WHOLE) $(foreach env,$(NEWEST) $(STACKS) $(RECORDED),--python $(env)/bin/python)
 	$(BIN)/ullage check --python $(NEWEST)/bin/python
+
+seconds: test-all-environments
+	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) --tier all --seconds write
 
 check: .venv/done
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell
+	$(BIN)/python -m benchmarks.ceiling
+	@$(BIN)/python -m tests.whole --is-current
 
 # The versions of PyTorch are a list in benchmarks/versions.py, which makes an environment for each.
-nightly: check $(NEWEST)/ullage-env.json phantom promtool
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]'
-	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) -m "not phantom"
-	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) -m nightly
+nightly: test-all
+	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) --tier nightly
 	$(BIN)/python -m benchmarks.versions
 	$(BIN)/python -m benchmarks.examples --python $(NEWEST)/bin/python --python $(OLDEST)/bin/python
 	$(BIN)/python -m benchmarks.distributed --python $(NEWEST)/bin/python
 	$(BIN)/python -m benchmarks.asynchronous --python $(NEWEST)/bin/python --python .envs/torch-2.9.1/bin/python
 	$(BIN)/python -m benchmarks.gate --python $(NEWEST)/bin/python --repetitions 500
 	$(BIN)/python -m benchmarks.stacks
-	for stacks in $(STACKS); do \
-	  ULLAGE_TEST_PYTHON=$$stacks/bin/python $(BIN)/python -m pytest -m phantom tests/phantom/test_stacks.py || exit 1; \
-	done
-	ULLAGE_TEST_PYTHON=$(firstword $(STACKS))/bin/python $(BIN)/python -m pytest -m phantom \
+	ULLAGE_TEST_PYTHON=$(STACKS)/bin/python $(BIN)/python -m pytest --tier nightly tests/phantom/test_stacks.py \
 	  tests/phantom/test_compile.py tests/phantom/test_kernels.py tests/phantom/test_distributed.py \
 	  tests/phantom/test_attribution.py
-	ULLAGE_TEST_PYTHON=$(lastword $(STACKS))/bin/python $(BIN)/python -m pytest -m nightly \
-	  tests/phantom/test_serve.py tests/phantom/test_serve_plan.py
-	$(BIN)/python -m benchmarks.serving.phantom_starts --python $(lastword $(STACKS))/bin/python
+	ULLAGE_TEST_PYTHON=$(STACKS_VLLM)/bin/python $(BIN)/python -m pytest --tier nightly \
+	  tests/phantom/test_stacks.py tests/phantom/test_serve.py tests/phantom/test_serve_plan.py
+	$(BIN)/python -m benchmarks.serving.phantom_starts --python $(STACKS_VLLM)/bin/python
 	$(BIN)/python -m benchmarks.guard.sweep --python $(NEWEST)/bin/python
 	$(BIN)/python -m benchmarks.guard.random_errors --python $(NEWEST)/bin/python
 	$(BIN)/python -m benchmarks.guard.ranks --python $(NEWEST)/bin/python
@@ -68,9 +78,9 @@ nightly: check $(NEWEST)/ullage-env.json phantom promtool
 	$(BIN)/python -m benchmarks.front.load
 	$(BIN)/python -m benchmarks.front.endurance
 	$(BIN)/python -m benchmarks.wild
-	$(BIN)/python -m benchmarks.attribution --python $(firstword $(STACKS))/bin/python
-	$(BIN)/python -m benchmarks.folklore --python $(firstword $(STACKS))/bin/python
-	$(BIN)/python -m benchmarks.accuracy.estimate --python $(firstword $(STACKS))/bin/python
+	$(BIN)/python -m benchmarks.attribution --python $(STACKS)/bin/python
+	$(BIN)/python -m benchmarks.folklore --python $(STACKS)/bin/python
+	$(BIN)/python -m benchmarks.accuracy.estimate --python $(STACKS)/bin/python
 
 fuzz: phantom
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
@@ -89,18 +99,38 @@ phantom: .venv/done
 	@$(BIN)/python -m ullage.native.build
 
 # Prometheus's tool for the tests of docs/monitoring, out of Debian's package, which would start a
-# service if it were installed. Where it cannot be had soon, those tests are skipped.
+# service if it were installed.
 promtool:
 	@command -v promtool >/dev/null || test -x .tools/usr/bin/promtool || { \
 	  mkdir -p .tools && cd .tools && \
 	  { timeout 60 apt-get download prometheus || \
 	    { timeout 60 apt-get update && timeout 60 apt-get download prometheus; }; } && \
 	  dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm prometheus_*.deb; \
-	} >/dev/null 2>&1 || echo "promtool is not here: its tests are skipped"
+	} >/dev/null 2>&1 || echo "promtool is needed on PATH (Debian: apt-get install prometheus)"
+
+# For tests/browser; only root can install it.
+chromium:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	  { apt-get update && apt-get install --yes --no-install-recommends chromium; } >/dev/null 2>&1 || \
+	  echo "a Chromium is needed on PATH (Debian: apt-get install chromium)"
 
 .venv/done: pyproject.toml hatch_build.py
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+test-all-environments: $(NEWEST)/ullage-env.json $(STACKS)/ullage-env.json $(RECORDED:%=%/ullage-env.json) .venv/ray promtool chromium
+
+.venv/ray: .venv/done
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]'
+	@touch $@
+
+$(STACKS)/ullage-env.json: benchmarks/stacks.txt $(REQUIREMENTS) | phantom
+	$(BIN)/ullage env $(STACKS) -r benchmarks/stacks.txt --with-triton --force
+	@touch $@
+
+.envs/torch-%/ullage-env.json: $(REQUIREMENTS) | phantom
+	$(BIN)/ullage env .envs/torch-$* --torch $* -r $(REQUIREMENTS) --force
 	@touch $@
 
 $(NEWEST)/ullage-env.json: $(REQUIREMENTS) | phantom

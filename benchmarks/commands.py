@@ -4,15 +4,17 @@
     python -m benchmarks.commands --python .envs/torch-newest/bin/python --write   # records
 
 Each command prints one JSON document. Versions, times and temporary names differ from run to run
-and are replaced; all else must come out byte for byte.
+and are replaced. Every figure, text and row that was recorded must come out again, the figures to
+their last digit. The fields of all documents of a verb are in one file (STRUCTURE), so that a new
+field is one line there and touches no recorded document.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import lzma
+import math
 import os
 import re
 import subprocess
@@ -27,6 +29,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 DIRECTORY = ROOT / "tests" / "golden" / "commands"
 SNAPSHOTS = ROOT / "tests" / "golden" / "snapshots"
+STRUCTURE = ROOT / "tests" / "golden" / "structure.txt"
 MAIN = "from ullage.cli.main import main; main()"
 # Measured by a clock, or of this machine.
 _MEASURED = re.compile(
@@ -35,6 +38,8 @@ _MEASURED = re.compile(
 )
 # By the virtual clock: alike from run to run but for some parts in a million.
 _CLOCKED = frozenset({"step_s", "bound_s", "gap_frac"})
+_CLOCKED_FRAC = 1e-4
+_SHOWN = 60
 _NAMES = (
     (re.compile(r"ullage-[\w.-]+-\d{8}-\d{6}(?:-\d+)?"), "ullage-NAME"),
     (re.compile(r"/tmp/[\w./-]*"), "TEMPORARY"),
@@ -160,7 +165,6 @@ def _without_measured(value: Any) -> Any:
     if isinstance(value, dict):
         return {
             name: "MEASURED" if _MEASURED.search(name) and not isinstance(inner, dict | list)
-            else _rounded(inner) if name in _CLOCKED
             else _without_measured(inner)
             for name, inner in value.items()
         }  # fmt: skip
@@ -171,15 +175,6 @@ def _without_measured(value: Any) -> Any:
             value = pattern.sub(name, value)
         return value.replace(str(ROOT), "ROOT")
     return value
-
-
-def _rounded(value: Any) -> Any:
-    """Seconds or a share with three digits; of an interval each."""
-    if isinstance(value, list):
-        return [_rounded(inner) for inner in value]
-    if not isinstance(value, float):
-        return value
-    return float(f"{value:.3g}") if value > 1e-3 else 0.0
 
 
 def unpack_snapshots(directory: Path) -> dict[str, str]:
@@ -200,10 +195,66 @@ def unpack_snapshots(directory: Path) -> dict[str, str]:
 
 
 def differences(name: str, text: str) -> Iterator[str]:
-    """The lines in which a document differs from the recorded one."""
+    """Where a document does not have what was recorded, and its fields that STRUCTURE lacks."""
     path = DIRECTORY / f"{name}.json"
-    before = path.read_text().splitlines() if path.exists() else []
-    yield from difflib.unified_diff(before, text.splitlines(), name, "now", lineterm="", n=1)
+    before = json.loads(path.read_text()) if path.exists() else {}
+    now = json.loads(text)
+    yield from _differing(before, now, name)
+    known = set(STRUCTURE.read_text().splitlines()) if STRUCTURE.exists() else set()
+    yield from (f"{field}: not in {STRUCTURE.name}" for field in fields(name, now) - known)
+
+
+def _differing(before: Any, now: Any, path: str) -> Iterator[str]:
+    """Each value that is missing or another one; what is new in an object is not looked at."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name, value in before.items():
+            if name in now:
+                yield from _differing(value, now[name], f"{path}.{name}")
+            else:
+                yield f"{path}.{name}: missing, expected {_short(value)}"
+    elif isinstance(before, list) and isinstance(now, list):
+        if len(before) != len(now):
+            yield f"{path}: {len(now)} rows, expected {len(before)}"
+        for row, pair in enumerate(zip(before, now, strict=False)):
+            yield from _differing(*pair, f"{path}[{row}]")
+    elif not _is_same(before, now, path.rpartition(".")[2].partition("[")[0]):
+        yield f"{path}: {_short(now)}, expected {_short(before)}"
+
+
+def _is_same(before: Any, now: Any, name: str) -> bool:
+    if name in _CLOCKED and isinstance(before, float) and isinstance(now, float):
+        return math.isclose(before, now, rel_tol=_CLOCKED_FRAC, abs_tol=_CLOCKED_FRAC)
+    return type(before) is type(now) and before == now
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
+
+
+def fields(name: str, value: Any) -> set[str]:
+    """The fields of a command's document, each by its path behind the verb."""
+    (verb,) = (command.words[0] for command in COMMANDS if command.name == name)
+    return set(_paths(value, verb))
+
+
+def _paths(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _paths(inner, f"{path}.{name}")
+    elif isinstance(value, list) and value:
+        for inner in value:
+            yield from _paths(inner, f"{path}[]")
+    else:
+        yield path
+
+
+def write_structure() -> None:
+    """Writes the fields of all recorded documents."""
+    found: set[str] = set()
+    for command in COMMANDS:
+        found |= fields(command.name, json.loads((DIRECTORY / f"{command.name}.json").read_text()))
+    STRUCTURE.write_text("".join(f"{field}\n" for field in sorted(found)))
 
 
 def main() -> int:
@@ -222,11 +273,13 @@ def main() -> int:
         for command, text in zip(chosen, texts, strict=True):
             lines = list(differences(command.name, text))
             changed += bool(lines)
-            print(f"{command.name}: {len(lines)} lines differ")
+            print(f"{command.name}: {len(lines)} differences")
             if options.write:
                 (DIRECTORY / f"{command.name}.json").write_text(text)
             elif lines:
                 print("\n".join(lines[:40]))
+    if options.write:
+        write_structure()
     return int(changed and not options.write)
 
 

@@ -106,7 +106,9 @@ def run_tests(python: Path, *, is_quick: bool) -> Tests:
                 "pytest",
                 "-q",
                 "-m",
-                "phantom and not nightly",
+                "phantom",
+                "--tier",
+                "all",
                 str(path),
             ]
             try:

@@ -11,6 +11,13 @@ from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.tiers import (  # noqa: F401 - hooks of this conftest
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_runtest_makereport,
+    pytest_runtest_protocol,
+)
 
 from ullage.trace.record_schema import ROWS, RecordFields
 

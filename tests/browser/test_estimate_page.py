@@ -10,6 +10,8 @@ import pytest
 from ullage.api.estimate import estimate_training
 from ullage.api.serving import estimate_serving
 
+pytestmark = pytest.mark.slow
+
 PAGES = {
     "training": lambda: estimate_training(
         "gpt2", gpu="t4", batch=16, length=512, which_gpu=True, largest="batch", knobs=True

@@ -18,6 +18,8 @@ from ullage.explain.moments.levels import find_levels
 from ullage.report.page.html import Answer, SnapshotPage
 from ullage.units import format_bytes
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "snapshots"
 NAMES = sorted(path.name.partition(".")[0] for path in GOLDEN.glob("*.pickle.xz"))
 TRAINING = "wed_med_train256"

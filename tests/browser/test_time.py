@@ -16,6 +16,8 @@ from ullage.explain.moments.step_levels import StepLevels
 from ullage.report.page.html import SnapshotPage, render_snapshot
 from ullage.report.page.time import StepPage
 
+pytestmark = pytest.mark.slow
+
 TRAINING = "wed_med_train256"
 GIB = 2**30
 

@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("starlette", reason="needs the extra ullage[ui]")
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "snapshots"

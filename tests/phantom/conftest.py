@@ -89,6 +89,13 @@ RunProgram = Callable[..., Outcome]
 SERVERS = pytest.StashKey[list[dict[str, Any]]]()
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """A process that runs tests on the phantom starts its servers before the first of them."""
+    is_here = any(Path(__file__).parent in item.path.parents for item in session.items)
+    if is_here and "ULLAGE_TEST_FRESH" not in os.environ and not session.config.option.collectonly:
+        servers_of(session.config)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """What the test starts, its fixtures too, is forked from servers, unless it is marked `fresh`,
