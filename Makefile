@@ -31,7 +31,7 @@ STACKS := .envs/stacks
 # benchmarks/stacks.py makes it
 STACKS_VLLM := .envs/stacks-vllm
 
-.PHONY: demo test test-all test-all-environments seconds check nightly fuzz wheel clean phantom promtool chromium
+.PHONY: demo test test-all test-all-environments seconds check nightly fuzz wheel clean phantom promtool chromium clang
 .DELETE_ON_ERROR:
 
 demo: $(NEWEST)/ullage-env.json phantom
@@ -57,7 +57,7 @@ check: .venv/done
 
 # The versions of PyTorch are a list in benchmarks/versions.py, which makes an environment for each.
 nightly: test-all
-	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) --tier nightly
+	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python ULLAGE_TEST_VLLM_PYTHON=$(STACKS_VLLM)/bin/python $(PYTEST) --tier nightly
 	$(BIN)/python -m benchmarks.versions
 	$(BIN)/python -m benchmarks.examples --python $(NEWEST)/bin/python --python $(OLDEST)/bin/python
 	$(BIN)/python -m benchmarks.distributed --python $(NEWEST)/bin/python
@@ -108,21 +108,26 @@ promtool:
 	  dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm prometheus_*.deb; \
 	} >/dev/null 2>&1 || echo "promtool is needed on PATH (Debian: apt-get install prometheus)"
 
-# For tests/browser; only root can install it.
+# For tests/browser and tests/fuzz; only root can install them.
 chromium:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  { apt-get update && apt-get install --yes --no-install-recommends chromium; } >/dev/null 2>&1 || \
 	  echo "a Chromium is needed on PATH (Debian: apt-get install chromium)"
+
+clang:
+	@command -v clang >/dev/null || \
+	  { apt-get update && apt-get install --yes --no-install-recommends clang; } >/dev/null 2>&1 || \
+	  echo "clang is needed on PATH (Debian: apt-get install clang)"
 
 .venv/done: pyproject.toml hatch_build.py
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-test-all-environments: $(NEWEST)/ullage-env.json $(STACKS)/ullage-env.json $(RECORDED:%=%/ullage-env.json) .venv/ray promtool chromium
+test-all-environments: $(NEWEST)/ullage-env.json $(STACKS)/ullage-env.json $(RECORDED:%=%/ullage-env.json) .venv/extras promtool chromium clang
 
-.venv/ray: .venv/done
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]'
+.venv/extras: .venv/done
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz,ray]'
 	@touch $@
 
 $(STACKS)/ullage-env.json: benchmarks/stacks.txt $(REQUIREMENTS) | phantom

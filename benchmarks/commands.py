@@ -95,7 +95,8 @@ COMMANDS = (
     _run("run-steps", "run --gpu l4 --steps 2 -- examples/residual_net/train.py"),
     _run("fit-as-it-is", "fit --gpu rtx-4090 -- examples/gpt2/train.py --batch-size 4"),
     _run("fit-plan", "fit --memory 5GiB -- examples/gpt2/train.py --batch-size 4"),
-    _run("check", "check --no-cache"),
+    _run("check", "check gpt2 mlp-phases --no-cache"),
+    _run("check-serving", "check serving serving-http --no-cache"),
     _run("what-if", "explain {roy_train256_ring} --what-if --gpu l4"),
     _answer(
         "estimate-llama",

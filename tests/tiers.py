@@ -49,15 +49,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def tier_of(item: pytest.Item) -> str:
     """The first of the tiers that runs a case.
 
-    `@pytest.mark.slow(but=("a", "b"))` leaves the cases of these ids in `make test`.
+    `@pytest.mark.slow(but=("a", "b"))` leaves the cases of these ids in `make test`, and
+    `@pytest.mark.slow(only=("a",))` all others.
     """
     if item.get_closest_marker("nightly"):
         return "nightly"
     marker = item.get_closest_marker("slow")
-    callspec = getattr(item, "callspec", None)
-    if marker is None or (callspec is not None and callspec.id in marker.kwargs.get("but", ())):
+    if marker is None:
         return "test"
-    return "all"
+    callspec = getattr(item, "callspec", None)
+    case = callspec.id if callspec is not None else ""
+    is_slow = case not in marker.kwargs.get("but", ()) and case in marker.kwargs.get(
+        "only", (case,)
+    )
+    return "all" if is_slow else "test"
 
 
 @pytest.hookimpl(trylast=True)
@@ -73,11 +78,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left)
     seconds = read_seconds()
     of_file: dict[str, float] = defaultdict(float)
+    away = set(left)
+    items[:] = [item for item in items if item not in away]
     for item in items:
         of_file[file_of(item.nodeid)] += seconds.get(item.nodeid, CASE_S)
-    away = set(left)
-    kept = (item for item in items if item not in away)
-    items[:] = sorted(kept, key=lambda item: -of_file[file_of(item.nodeid)])
+    items.sort(key=lambda item: -of_file[file_of(item.nodeid)])
 
 
 def file_of(case: str) -> str:

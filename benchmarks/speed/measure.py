@@ -1,10 +1,11 @@
-"""Measuring processes: wall time, host memory of the whole tree, and milliseconds per step.
+"""Measuring processes: wall and processor time, host memory of the whole tree, milliseconds a step.
 
 Commands that are to be compared run in turn (A B C A B C ...), so that whatever else the machine
 does falls on all of them, and medians are compared.
 """
 
 import re
+import resource
 import statistics
 import subprocess
 import time
@@ -26,9 +27,17 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One execution. `steps_ms` are the times that the program printed itself, in order."""
+    """One execution.
+
+    Attributes:
+        wall_s: by the wall's clock.
+        processor_s: of the process and of all its children that were waited for.
+        steps_ms: the times that the program printed itself, in order.
+        stdout: what it printed.
+    """
 
     wall_s: float
+    processor_s: float
     steps_ms: tuple[float, ...]
     stdout: str
 
@@ -38,7 +47,7 @@ def run_once(command: Command, directory: Path) -> Timing:
 
     Raises: SystemExit: it failed; the message holds the end of what it wrote.
     """
-    started = time.perf_counter()
+    started, processor_began_s = time.perf_counter(), _children_s()
     done = subprocess.run(
         command.words,
         env=dict(command.environment),
@@ -47,12 +56,12 @@ def run_once(command: Command, directory: Path) -> Timing:
         text=True,
         check=False,
     )
-    wall_s = time.perf_counter() - started
+    wall_s, processor_s = time.perf_counter() - started, _children_s() - processor_began_s
     if done.returncode != 0:
         end = (done.stderr or done.stdout)[-2000:]
         raise SystemExit(f"{' '.join(command.words)} exited with {done.returncode}:\n{end}")
     steps_ms = tuple(float(found["ms"]) for found in _STEP.finditer(done.stdout))
-    return Timing(wall_s, steps_ms, done.stdout)
+    return Timing(wall_s, processor_s, steps_ms, done.stdout)
 
 
 def interleave(
@@ -98,6 +107,12 @@ def host_peak_bytes(command: Command, directory: Path) -> int:
     if process.returncode != 0:
         raise SystemExit(f"{' '.join(command.words)} exited with {process.returncode}")
     return peak
+
+
+def _children_s() -> float:
+    """Processor seconds of all children that ended and were waited for, theirs included."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _tree(pid: int) -> list[int]:

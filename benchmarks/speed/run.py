@@ -1,4 +1,4 @@
-"""Measure how fast ullage is, as ratios within one run, and write docs/results/speed.md.
+"""Measure what recording costs, steps and host memory; writes docs/results/speed.md.
 
     python -m benchmarks.speed.run --python env/bin/python [--repeats 5]
 
@@ -20,7 +20,6 @@ from typing import Any
 from benchmarks.provenance import made_by
 from benchmarks.speed.measure import (
     Command,
-    Timing,
     host_peak_bytes,
     interleave,
     median_steps_ms,
@@ -37,7 +36,6 @@ PAGE = ROOT / "docs" / "results" / "speed.md"
 GPT2 = str(ROOT / "examples" / "gpt2" / "train.py")
 GIB = 2**30
 STEPS = 3
-SWEPT = (1, 2, 4, 8, 16, 24, 32, 48)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +65,6 @@ class Bench:
         words = (ullage_script, "run", *options, *kept, "--", *program)
         return Command(words, os.environ)
 
-    def sweep_under_ullage(self, variable: str, *program: str) -> Command:
-        """`ullage run --sweep` as a user types it."""
-        ullage_script = str(Path(sys.executable).with_name("ullage"))
-        options = ("--gpu", self.gpu, "--python", self.python, "--quiet", "--sweep", variable)
-        return Command((ullage_script, "run", *options, "--", *program), os.environ)
-
     def on_phantom(self, *program: str, is_recorded: bool, has_real_init: bool = False) -> Command:
         """The program on the phantom without `ullage run` around it."""
         device, options = choose_device(self.gpu), RunOptions(has_real_init=has_real_init)
@@ -81,18 +73,12 @@ class Bench:
             (self.python, *program), environment | {"ULLAGE_RECORD": str(int(is_recorded))}
         )
 
-    def plain(self, *program: str) -> Command:
-        """The program in its environment, without ullage."""
-        return Command((self.python, *program), os.environ)
-
 
 def measure_gpt2(bench: Bench) -> list[Row]:
-    """The whole run against an import of torch, and the cost of recording."""
+    """The cost of recording."""
     program = (GPT2, "--steps", str(STEPS))
     timings = interleave(
         {
-            "import": bench.plain("-c", "import torch"),
-            "run": bench.under_ullage(*program),
             "bare": bench.on_phantom(*program, is_recorded=False),
             "recorded": bench.on_phantom(*program, is_recorded=True),
             "real_init": bench.on_phantom(*program, is_recorded=True, has_real_init=True),
@@ -102,18 +88,12 @@ def measure_gpt2(bench: Bench) -> list[Row]:
     )
     wall = {name: median_wall_s(rows) for name, rows in timings.items()}
     steps = {name: median_steps_ms(timings[name]) for name in ("bare", "recorded")}
-    seconds = f"{wall['run']:.2f} s against {wall['import']:.2f} s"
     costs = f"{wall['recorded']:.2f} s against {wall['bare']:.2f} s"
     real_costs = f"{wall['real_init']:.2f} s against {wall['bare']:.2f} s"
     step_costs = f"{steps['recorded']:.0f} ms against {steps['bare']:.0f} ms"
     return [
         Row(
-            f"`ullage run` of GPT-2 124M, {STEPS} steps, against `python -c 'import torch'`",
-            f"**{wall['run'] / wall['import']:.2f}x** ({seconds}; {spread(timings['run'])})",
-            "at most 2.5x, aim 1.5x",
-        ),
-        Row(
-            "the same program recorded, against the bare phantom: whole process",
+            f"GPT-2 124M, {STEPS} steps, recorded, against the bare phantom: whole process",
             f"**{wall['recorded'] / wall['bare']:.2f}x** ({costs})",
             "at most 1.25x",
         ),
@@ -128,33 +108,6 @@ def measure_gpt2(bench: Bench) -> list[Row]:
             "",
         ),
     ]
-
-
-def measure_sweep(bench: Bench) -> Row:
-    """A sweep of eight batch sizes of GPT-2, against one run of it."""
-    timings = interleave(
-        {
-            "run": bench.under_ullage(GPT2, "--batch-size", "8"),
-            "sweep": bench.sweep_under_ullage(
-                f"batch={','.join(map(str, SWEPT))}", GPT2, "--batch-size", "{batch}"
-            ),
-        },
-        bench.scratch,
-        bench.num_repeats,
-    )
-    wall = {name: median_wall_s(rows) for name, rows in timings.items()}
-    return Row(
-        f"`ullage run --sweep` of {len(SWEPT)} batch sizes of GPT-2, against one run",
-        f"**{wall['sweep'] / wall['run']:.2f}x** ({wall['sweep']:.2f} s against "
-        f"{wall['run']:.2f} s; {spread(timings['sweep'])})",
-        "at most 2.5x",
-    )
-
-
-def spread(timings: Sequence[Timing]) -> str:
-    """The fastest and the slowest execution."""
-    walls = [timing.wall_s for timing in timings]
-    return f"{min(walls):.2f} to {max(walls):.2f} s"
 
 
 def measure_llama(bench: Bench) -> Row:
@@ -219,7 +172,7 @@ def render(rows: Sequence[Row], bench: Bench) -> str:
 
 The runs are on the phantom of `{bench.gpu}`. Compare the ratios, not the seconds: the commands of a
 ratio ran in turn on one machine, and each figure is the median of {bench.num_repeats} executions
-after a warm-up.
+after a warm-up. [ratios.md](ratios.md) has what whole commands take.
 
 | what | measured | goal |
 |---|---|---|
@@ -244,7 +197,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ullage-speed-") as directory:
         bench = Bench(args, Path(directory))
         rows = measure_gpt2(bench)
-        rows.append(measure_sweep(bench))
         rows.append(measure_llama(bench))
         rows += measure_host_memory(bench)
         rows += measure_mem_tracker(bench)

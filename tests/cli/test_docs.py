@@ -7,10 +7,12 @@ import shlex
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from tempfile import mkdtemp
 
 import click
 import pytest
 from benchmarks.documents.blocks import all_pages
+from tests.rows import each
 
 from ullage.cli.main import cli
 from ullage.gate.cache import CACHE_NAME
@@ -49,14 +51,15 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@each("typed", CALLS, name=str)
 def test_every_command_in_the_documents_can_be_typed(
-    call: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    call, folder = CALLS[typed], Path(mkdtemp(dir=tmp_path))  # no command finds another's files
+    monkeypatch.chdir(folder)
     for name in (after for word, after in pairwise(call) if word == "-r"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
     with click.Context(cli) as context:
         command = cli.get_command(context, call[1])
         assert command is not None, f"there is no verb {call[1]!r}"

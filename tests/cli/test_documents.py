@@ -24,6 +24,7 @@ from benchmarks.documents.play import Result, is_never_run, is_played, needs_pha
 from benchmarks.plans import page as plans
 from benchmarks.plans.results import saved
 from benchmarks.provenance import made_by
+from tests.rows import each
 
 import ullage
 from ullage.front.settings import load_front
@@ -72,11 +73,13 @@ def newest_python(thin_python: Path) -> Path:
     return thin_python
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names(phantom=False))
 def test_a_page_shows_what_its_commands_print(name: str) -> None:
     compare(PAGES[name], None, nightly=False)
 
 
+@pytest.mark.slow
 @pytest.mark.phantom
 @pytest.mark.parametrize("name", names(phantom=True))
 def test_a_page_shows_what_its_commands_print_on_the_phantom(
@@ -94,7 +97,7 @@ def test_a_page_shows_what_its_long_commands_print(name: str, newest_python: Pat
     compare(PAGES[name], newest_python, nightly=True)
 
 
-@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+@each("block", BLOCKS.values(), name=lambda block: block.name)
 def test_a_block_is_run_or_says_why_not(block: Block) -> None:
     assert block.kind in KINDS
     if block.is_written or block.kind in ("json", "toml", "yaml", "text") or block.file:
@@ -110,7 +113,7 @@ def test_a_block_is_run_or_says_why_not(block: Block) -> None:
             assert not command.prints, f"{command.typed} is never run, and yet prints something"
 
 
-@pytest.mark.parametrize("name", [*PAGES, "CHANGELOG.md"])
+@each("name", [*PAGES, "CHANGELOG.md"])
 def test_what_a_page_names_is_there(name: str) -> None:
     page = read_page(ROOT / name)
     assert find_problems(page) == []

@@ -55,6 +55,7 @@ def test_lora_slots_are_a_part_of_the_gpu(capsys: pytest.CaptureFixture[str]) ->
     assert (document["plan"]["lora_slots"], document["plan"]["lora_rank"]) == (2, 16)
 
 
+@pytest.mark.slow
 def test_a_server_is_ranked_and_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     code, out, _ = call(

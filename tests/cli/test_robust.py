@@ -114,6 +114,7 @@ def check_many_at_once(place: Place, start: Start, count: int) -> None:
     assert not list(place.temporary.iterdir())
 
 
+@pytest.mark.slow
 def test_runs_at_once_in_one_folder_lose_nothing(place: Place, start: Start) -> None:
     check_many_at_once(place, start, 12)
 

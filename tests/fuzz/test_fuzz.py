@@ -13,6 +13,7 @@ RUN = Path(__file__).with_name("run.py")
 
 
 @pytest.mark.fuzz
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["read_pickle", "replay_trace", "read_snapshots"])
 def test_nothing_is_found_in_some_seconds(target: str, tmp_path: Path) -> None:
     options = ("--only", target, "--seconds", str(SECONDS), "--folder", str(tmp_path))

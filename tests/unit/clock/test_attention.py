@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from tests.rows import each
 
 from ullage.clock.cost import Category
 from ullage.clock.costs import cost_of
@@ -194,7 +195,7 @@ PUBLISHED = [
 ]
 
 
-@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: f"{row[0]}-{row[1].name}-{row[4]}")
+@each("row", PUBLISHED, name=str)
 def test_what_others_published_lies_inside(
     row: tuple[str, Kernel, bool, int, int, int, float, float],
 ) -> None:

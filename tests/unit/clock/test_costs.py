@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
+from tests.rows import each
 
 from ullage.clock import memory_bound
 from ullage.clock.cost import Category
@@ -91,8 +92,9 @@ EXAMPLES: tuple[GivenWork, ...] = (
 )
 
 
-@pytest.mark.parametrize("gpu", ["h100-80gb", "a100-80gb", "b200", "l40s", "rtx-4090", "t4"])
-@pytest.mark.parametrize("work", EXAMPLES, ids=lambda work: str(work)[:40])
+@each(
+    ("work", "gpu"), product(EXAMPLES, ["h100-80gb", "a100-80gb", "b200", "l40s", "rtx-4090", "t4"])
+)
 def test_every_interval_is_in_order_and_has_a_basis(gpu: str, work: GivenWork) -> None:
     cost = cost_of(find_gpu(gpu), work, None)
     assert 0 < cost.duration.low_s <= cost.duration.s <= cost.duration.high_s < 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.rows import each
 
 from ullage.clock.exposure import Busy, measure_exposure
 
@@ -38,7 +39,7 @@ def test_nothing_was_given() -> None:
     assert measure_exposure([], 1.0, 3.0).idle_s == 2.0
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each("seed", range(50))
 def test_the_parts_add_up(seed: int) -> None:
     """Against a count of small pieces of time."""
     draw = random.Random(seed)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.rows import each
 
 from ullage.clock.duration import join_errors
 from ullage.clock.table import Table, load_table, table_names
@@ -41,7 +42,8 @@ def sample() -> dict[str, Rows]:
     return rows
 
 
-@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.slow
+@each("gpu", GPUS)
 def test_errors_are_small_on_shapes_that_were_left_out(gpu: str) -> None:
     rows = sample()[gpu]
     assert len(rows) >= 100
@@ -52,7 +54,7 @@ def test_errors_are_small_on_shapes_that_were_left_out(gpu: str) -> None:
     assert abs(np.median(ratios) - 1) < 0.03
 
 
-@pytest.mark.parametrize("gpu", GPUS)
+@each("gpu", GPUS)
 def test_intervals_hold_what_was_left_out(gpu: str) -> None:
     rows = sample()[gpu]
     inside = []
@@ -62,7 +64,7 @@ def test_intervals_hold_what_was_left_out(gpu: str) -> None:
     assert np.mean(inside) > 0.8
 
 
-@pytest.mark.parametrize("gpu", GPUS)
+@each("gpu", GPUS)
 def test_the_roofline_is_worse(gpu: str) -> None:
     rows = sample()[gpu]
     by_table = [abs(table.seconds(work) / seconds - 1) for table, work, seconds in rows]

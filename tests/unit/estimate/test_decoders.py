@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from benchmarks.accuracy.estimate import cases_decoders as published
 from benchmarks.accuracy.estimate.compare import Row, compare, make_recipe
+from tests.rows import each
 
 from ullage.errors import SpecError
 from ullage.estimate.training.eager import module
@@ -79,7 +80,7 @@ def play(fields: dict[str, Any], **recipe: Any) -> Any:
     return play_training(Config("small", fields), Recipe(**{"length": 64} | recipe), Machine())
 
 
-@pytest.mark.parametrize(("config", "changes", "count"), COUNTS)
+@each(("config", "changes", "count"), COUNTS)
 def test_parameters_are_as_many_as_transformers_counts(
     config: dict[str, Any], changes: dict[str, Any], count: int
 ) -> None:

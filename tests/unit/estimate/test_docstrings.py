@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.rows import each
 
 from ullage.estimate.serving.model_weights import FORMATS
 from ullage.estimate.training.eager.cudnn import convolution_scratch
@@ -60,7 +61,7 @@ def name_of(formula: Callable[..., Any]) -> str:
     return f"{formula.__module__}.{formula.__qualname__}"
 
 
-@pytest.mark.parametrize("formula", [*formulas()], ids=name_of)
+@each("formula", formulas(), name=name_of)
 def test_a_formula_says_what_it_counts_what_it_ignores_its_error_and_its_source(
     formula: Callable[..., Any],
 ) -> None:
@@ -78,7 +79,7 @@ def test_the_formulas_are_found() -> None:
     assert len(names) > 40
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@each("name", OPTIMIZERS)
 def test_an_optimizer_names_the_file_that_it_follows(name: str) -> None:
     assert re.search(r"\w/\w+\.py$", OPTIMIZERS[name].source)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from benchmarks.accuracy.estimate.compare import Row, compare, make_recipe
+from tests.rows import each
 
 from ullage.estimate.training.estimate import estimate_training
 from ullage.gpus.catalog import find_gpu
@@ -25,7 +26,7 @@ VECTORS: dict[str, dict[str, Any]] = {
 # DDP has one bucket of all gradients in its first step, and several in its place from then on; what
 # the first one leaves cached is where the estimate asks for a segment more.
 REBUCKETED = "DDP"
-every_case = pytest.mark.parametrize("name", VECTORS)
+every_case = each("name", VECTORS)
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from benchmarks.accuracy.estimate.compare import compare, make_recipe
+from tests.rows import each
 
 from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
 from ullage.gpus.catalog import find_gpu
@@ -27,7 +28,7 @@ INTERLEAVED = "steps in backward"
 # activations later. Without it they lie elsewhere, and one of the logits finds no room: with a
 # block of its size that comes and goes after the model is built, the replay agrees to the byte.
 TIED = "smollm2-135m, fp32, sgd"
-every_case = pytest.mark.parametrize("name", VECTORS)
+every_case = each("name", VECTORS)
 
 
 def estimate(name: str) -> TrainingEstimate:

@@ -11,6 +11,7 @@ from functools import cache
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import each
 
 from ullage.errors import SpecError
 from ullage.estimate import textbook
@@ -55,8 +56,7 @@ def test_the_examples_of_the_module_are_true() -> None:
     assert doctest.testmod(textbook) == doctest.testmod(checkpointing) == (0, 1)
 
 
-@pytest.mark.parametrize("frees", [True, False])
-@pytest.mark.parametrize("num_layers", SHORT)
+@each(("num_layers", "frees"), itertools.product(SHORT, [True, False]))
 def test_the_peak_of_autograd_is_that_of_a_replay(num_layers: int, *, frees: bool) -> None:
     outputs, gradients, peak = num_layers, 1, 0
     for layer in range(num_layers, 0, -1):
@@ -67,7 +67,7 @@ def test_the_peak_of_autograd_is_that_of_a_replay(num_layers: int, *, frees: boo
     assert checkpointing.autograd_peak(num_layers, frees=frees) == peak
 
 
-@pytest.mark.parametrize("num_layers", SHORT)
+@each("num_layers", SHORT)
 def test_even_segments_are_the_best_where_checkpoints_are_kept(num_layers: int) -> None:
     for num_segments in range(1, num_layers + 1):
         cuts = segmentations(num_layers, num_segments)
@@ -75,7 +75,7 @@ def test_even_segments_are_the_best_where_checkpoints_are_kept(num_layers: int) 
         assert checkpointing.checkpointed_peak(num_layers, num_segments) == least
 
 
-@pytest.mark.parametrize("num_layers", SHORT)
+@each("num_layers", SHORT)
 def test_no_segmentation_is_below_the_least_peak_with_checkpoints_let_go(num_layers: int) -> None:
     least = min(
         replayed_peak(lengths, lets_go=True)
@@ -112,8 +112,7 @@ def test_recomputation_runs_no_layer_more_than_twice(num_layers: int, num_segmen
     assert num_layers - last <= spared < num_layers
 
 
-@pytest.mark.parametrize("num_checkpoints", range(1, 7))
-@pytest.mark.parametrize("num_layers", range(1, 40))
+@each(("num_layers", "num_checkpoints"), itertools.product(range(1, 40), range(1, 7)))
 def test_revolve_is_the_optimum_of_all_schedules(num_layers: int, num_checkpoints: int) -> None:
     runs = checkpointing.revolve_forward_runs(num_layers, num_checkpoints)
     assert runs == fewest_runs(num_layers, num_checkpoints)

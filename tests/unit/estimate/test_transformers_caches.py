@@ -6,9 +6,11 @@ Its answers are stored: benchmarks/serving/library.py asks the library itself.
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
+from tests.rows import each
 
 from ullage.errors import SpecError
 from ullage.estimate.serving.engines.transformers import generated_bytes, is_paged, lay_out
@@ -35,15 +37,13 @@ PAGED = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "static"])
-@pytest.mark.parametrize("name", STORED["models"])
+@each(("name", "kind"), product(STORED["models"], ["dynamic", "static"]))
 def test_the_cache_of_generate(name: str, kind: str) -> None:
     predicted_bytes = generated_bytes(model(name), STORED["batch"], STORED["prompt"] + 1, element=4)
     assert predicted_bytes == STORED["models"][name][kind]
 
 
-@pytest.mark.parametrize("kind", ["flash", "sdpa"])
-@pytest.mark.parametrize("name", PAGED)
+@each(("name", "kind"), product(PAGED, ["flash", "sdpa"]))
 def test_the_sectors_of_continuous_batching(name: str, kind: str) -> None:
     sectors = lay_out(model(name), 4096, batched=STORED["batched"], is_flash=kind == "flash")
     assert {
@@ -52,7 +52,7 @@ def test_the_sectors_of_continuous_batching(name: str, kind: str) -> None:
     } == STORED["models"][name][kind]
 
 
-@pytest.mark.parametrize("name", sorted(set(STORED["models"]) - set(PAGED)))
+@each("name", sorted(set(STORED["models"]) - set(PAGED)))
 def test_what_the_library_does_not_page_is_refused(name: str) -> None:
     assert not is_paged(model(name))
     with pytest.raises(SpecError, match="continuous batching takes full and sliding"):

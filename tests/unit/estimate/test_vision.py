@@ -11,6 +11,7 @@ import pytest
 from benchmarks.accuracy.estimate.case import Case
 from benchmarks.accuracy.estimate.cases_vision import CASES, CONFIGS
 from benchmarks.accuracy.estimate.compare import Row, compare, make_recipe
+from tests.rows import each
 
 from ullage.errors import SpecError
 from ullage.estimate.training.architectures import build_model
@@ -83,7 +84,7 @@ def test_parameters_gradients_and_states_agree_with_the_phantom_to_the_byte(
     assert [row.name for row in rows if row.counted is None or not row.is_exact] == []
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@each("name", VECTORS)
 def test_what_is_asked_for_at_the_peak_agrees_with_the_phantom(name: str) -> None:
     vector = VECTORS[name]
     estimate = estimate_training(
@@ -115,7 +116,7 @@ def test_the_ends_of_the_workspaces_enclose_what_was_recorded(case: Case) -> Non
     assert low < high
 
 
-@pytest.mark.parametrize(("model", "expected"), PARAMETERS.items())
+@each(("model", "expected"), PARAMETERS.items())
 def test_a_published_model_has_its_parameters(model: str, expected: int) -> None:
     built = build_model(Arena(), config_of(model), Recipe(length=64, image=224))
     unique = {id(tensor): tensor.numel * count for tensor, count in built.parameters()}

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from benchmarks.serving.predict import (
     answer_of,
     key_of,
@@ -19,6 +18,7 @@ from benchmarks.serving.predict import (
     plans_of,
     settings_of,
 )
+from tests.rows import each
 
 from ullage.estimate.serving.engines.vllm import Pool, lay_out
 from ullage.estimate.serving.serving import find_longest
@@ -36,19 +36,21 @@ MODELS = {
     if "answers" in model
 }
 ASKED = [
-    pytest.param(name, run, answer, id=f"{name}-{index}")
+    (name, run, answer)
     for name, model in MODELS.items()
-    for index, (run, answer) in enumerate(zip(model["runs"], model["answers"], strict=True))
+    for run, answer in zip(model["runs"], model["answers"], strict=True)
 ]
-STARTS = [param for param in ASKED if "error" not in param.values[2]]
-TOO_LONG = [param for param in ASKED if "estimated maximum" in param.values[2].get("error", "")]
+STARTS = [row for row in ASKED if "error" not in row[2]]
+TOO_LONG = [row for row in ASKED if "estimated maximum" in row[2].get("error", "")]
+AS_ON_A_GPU = [(name, plan) for name in load_models() for plan in plans_of(name)]
 
 
-AS_ON_A_GPU = [
-    pytest.param(name, plan, id=key_of(name, plan))
-    for name in load_models()
-    for plan in plans_of(name)
-]
+def label(name: str, run: dict[str, Any], _: dict[str, Any]) -> str:
+    """What a start is called where a test names it."""
+    return f"{name}, {run['max_model_len']} tokens, prefix cache {run['enable_prefix_caching']}"
+
+
+each_start = each(("name", "run", "answer"), STARTS, name=label)
 
 
 def pool_of(name: str, run: dict[str, Any], context: int | None = None) -> Pool:
@@ -58,21 +60,21 @@ def pool_of(name: str, run: dict[str, Any], context: int | None = None) -> Pool:
     return lay_out(read_layers(config), settings)
 
 
-@pytest.mark.parametrize(("name", "run", "answer"), STARTS)
+@each_start
 def test_the_layout_is_the_engines(name: str, run: dict[str, Any], answer: dict[str, Any]) -> None:
     predicted = answer_of(Config(name, MODELS[name]["config"]), run)
     assert predicted == {figure: answer[figure] for figure in predicted}
 
 
-@pytest.mark.parametrize(("name", "run", "answer"), STARTS)
+@each_start
 def test_the_groups_are_the_engines(name: str, run: dict[str, Any], answer: dict[str, Any]) -> None:
     pool = pool_of(name, run)
-    groups = sorted((each.num_layers, each.block_size, each.page_bytes) for each in pool.groups)
-    real = [(each["layers"], each["block_size"], each["page_bytes"]) for each in answer["groups"]]
+    groups = sorted((one.num_layers, one.block_size, one.page_bytes) for one in pool.groups)
+    real = [(one["layers"], one["block_size"], one["page_bytes"]) for one in answer["groups"]]
     assert groups == sorted(real)
 
 
-@pytest.mark.parametrize(("name", "run", "answer"), STARTS)
+@each_start
 def test_what_starts_has_room_for_a_user(
     name: str, run: dict[str, Any], answer: dict[str, Any]
 ) -> None:
@@ -80,7 +82,7 @@ def test_what_starts_has_room_for_a_user(
     assert 1 <= users <= answer["concurrency"]
 
 
-@pytest.mark.parametrize(("name", "run", "answer"), TOO_LONG)
+@each(("name", "run", "answer"), TOO_LONG, name=label)
 def test_the_longest_context_is_the_one_that_the_engine_advises(
     name: str, run: dict[str, Any], answer: dict[str, Any]
 ) -> None:
@@ -90,7 +92,7 @@ def test_the_longest_context_is_the_one_that_the_engine_advises(
     assert f"maximum model length is {longest}." in answer["error"]
 
 
-@pytest.mark.parametrize(("name", "plan"), AS_ON_A_GPU)
+@each(("name", "plan"), AS_ON_A_GPU, name=key_of)
 def test_a_built_in_model_is_laid_out_as_on_a_gpu(name: str, plan: ServingPlan) -> None:
     predicted = planned_answer_of(find_model(name).config, plan)
     answer = BUILT_IN[key_of(name, plan)]
@@ -98,9 +100,9 @@ def test_a_built_in_model_is_laid_out_as_on_a_gpu(name: str, plan: ServingPlan) 
 
 
 def test_there_are_as_many_architectures_as_claimed() -> None:
-    types = {MODELS[param.values[0]]["config"]["model_type"] for param in STARTS}
+    types = {MODELS[name]["config"]["model_type"] for name, _, _ in STARTS}
     assert len(types) >= 20
-    kinds = {group["kind"] for param in STARTS for group in param.values[2]["groups"]}
+    kinds = {group["kind"] for _, _, answer in STARTS for group in answer["groups"]}
     assert kinds >= {
         "FullAttentionSpec", "SlidingWindowSpec", "ChunkedLocalAttentionSpec", "MLAAttentionSpec",
         "MambaSpec", "CrossAttentionSpec",
@@ -108,7 +110,7 @@ def test_there_are_as_many_architectures_as_claimed() -> None:
     assert TOO_LONG
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", MODELS)
 def test_each_was_asked_for_two_lengths_with_and_without_the_prefix_cache(name: str) -> None:
     runs = MODELS[name]["runs"]
     settings = {(run["max_model_len"], run["enable_prefix_caching"]) for run in runs}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tests.rows import each
 
 from ullage.explain.moments.phases import find_regions
 from ullage.explain.owners.ownership import CATEGORIES, CLAIM_ORDER, attribute, attribute_record
@@ -26,7 +27,7 @@ def owners(record: Record) -> dict[int, str]:
     }
 
 
-@pytest.mark.parametrize(
+@each(
     ("script", "category"),
     [
         # claimed

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.rows import each
 
 from ullage.errors import SpecError
 from ullage.explain.rules.registry import RULES, find_findings, find_rule
@@ -279,7 +280,7 @@ def test_what_is_idle_at_the_end_of_a_run_counts_after_two_steps(report_of: Repo
         assert ("UL116" in found(report_of(script, has_record=True))) is is_found
 
 
-@pytest.mark.parametrize("code", CASES)
+@each("code", CASES)
 def test_a_fault_is_found(report_of: ReportOf, code: str) -> None:
     finding = found(report_of(CASES[code][0], has_record=True)).get(code)
     assert finding is not None
@@ -287,7 +288,7 @@ def test_a_fault_is_found(report_of: ReportOf, code: str) -> None:
     assert not finding.is_guess
 
 
-@pytest.mark.parametrize("code", CASES)
+@each("code", CASES)
 def test_without_the_fault_nothing_is_found(report_of: ReportOf, code: str) -> None:
     assert code not in found(report_of(CASES[code][1], has_record=True))
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.rows import each
 
 from ullage.explain.rules.case import make_case
 from ullage.explain.rules.registry import RULES, find_findings
@@ -405,7 +406,7 @@ OTHER = {"UL134": 3, "UL145": 3, "UL148": 3, "UL165": 6}
 CASES = [(code, name) for code, cases in QUIET.items() for name in cases]
 
 
-@pytest.mark.parametrize(("code", "name"), CASES, ids=[f"{c}: {n}" for c, n in CASES])
+@each(("code", "name"), CASES)
 def test_a_rule_keeps_still(report_of: ReportOf, code: str, name: str) -> None:
     notes = {"external_annotations": ZERO_GRAD} if code == "UL104" else {}
     report = report_of(QUIET[code][name], has_record=True, **notes)

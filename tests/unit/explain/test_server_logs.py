@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import each
 
 import ullage
 from ullage.errors import SpecError
@@ -184,7 +185,7 @@ def test_fp8_is_no_lever_where_it_is_on() -> None:
     assert not any(change.startswith("--kv-cache-dtype") for change in changes)
 
 
-@pytest.mark.parametrize(("before", "after"), list(itertools.permutations(READY, 2)))
+@each(("before", "after"), itertools.permutations(READY, 2))
 def test_of_any_two_real_starts_95_percent_has_a_name(before: str, after: str) -> None:
     change = compare_starts(read_server(LOGS / f"{before}.log"), read_server(LOGS / f"{after}.log"))
     assert sum(cause.tokens for cause in change.causes) == pytest.approx(change.tokens, abs=8)

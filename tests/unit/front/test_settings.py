@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.rows import each
 
 from ullage.cli.main import run_cli
 from ullage.errors import SpecError
@@ -70,7 +71,7 @@ def test_with_max_tokens_reserved_the_whole_cache_is_given_out(folder: Path) -> 
     assert spec.is_bounded and spec.margin_frac == 0.0
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "problem"),
     [
         ("", "there is no table"),

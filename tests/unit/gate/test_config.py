@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from tests.rows import each
 
 from ullage.configuration.toml_lines import find_line
 from ullage.errors import SpecError
@@ -192,7 +193,7 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRONG)
+@each("name", WRONG)
 def test_what_is_wrong_is_told_with_file_line_and_remedy(
     tmp_path: Path, name: str, refuse: Refuse
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.rows import each
 
 from ullage.errors import SpecError
 from ullage.gate.config import Configuration, load_configuration
@@ -124,7 +125,7 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRONG)
+@each("name", WRONG)
 def test_what_is_wrong_is_told_with_file_line_and_remedy(
     project: Path, name: str, refuse: Refuse
 ) -> None:

@@ -8,6 +8,7 @@ from dataclasses import fields
 from importlib import resources
 
 import pytest
+from tests.rows import each
 
 from ullage.errors import SpecError
 from ullage.gpus import (
@@ -65,10 +66,8 @@ PRINTED_RATES = [
     ("jetson-agx-orin-64gb", "int8", 85),
 ]  # fmt: skip
 
-each_gpu = pytest.mark.parametrize("gpu", GPUS, ids=[gpu.slug for gpu in GPUS])
-each_entry = pytest.mark.parametrize(
-    "entry", [*GPUS, *OTHERS], ids=[entry.slug for entry in (*GPUS, *OTHERS)]
-)
+each_gpu = each("gpu", GPUS, name=lambda gpu: gpu.slug)
+each_entry = each("entry", [*GPUS, *OTHERS], name=lambda entry: entry.slug)
 
 
 def nominal_bytes(gpu: Gpu) -> int:
@@ -213,13 +212,13 @@ def test_contexts_follow_the_rule_that_the_file_states(gpu: Gpu) -> None:
     assert gpu.context_high_bytes == bare + 320 * MIB
 
 
-@pytest.mark.parametrize(("slug", "mib"), CONTEXTS_SEEN)
+@each(("slug", "mib"), CONTEXTS_SEEN)
 def test_contexts_that_were_seen_lie_within_the_interval(slug: str, mib: int) -> None:
     gpu = find_gpu(slug)
     assert gpu.context_low_bytes <= mib * MIB <= gpu.context_high_bytes
 
 
-@pytest.mark.parametrize(("slug", "precision", "tera"), PRINTED_RATES)
+@each(("slug", "precision", "tera"), PRINTED_RATES)
 def test_reckoned_rates_are_those_that_are_printed(slug: str, precision: str, tera: float) -> None:
     rate = getattr(find_gpu(slug).tensor_ops_per_s, precision)
     assert rate == pytest.approx(tera * 1000 * GB, rel=0.01)

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
+from tests.rows import each
 
 from ullage.errors import SpecError
 from ullage.estimate.training.architectures import MODELS, build_model
@@ -119,7 +119,7 @@ def _record() -> None:
 ROWS: Final = json.loads(FILE.read_text()) if FILE.exists() else {}
 
 
-@pytest.mark.parametrize("name", ROWS)
+@each("name", ROWS)
 def test_every_field_is_as_it_was_recorded(name: str) -> None:
     for row in ROWS[name]:
         if "config" in row:
@@ -133,7 +133,7 @@ def test_every_field_is_as_it_was_recorded(name: str) -> None:
 _FOREIGN: Final = {"qwen3_moe": "shared_expert_intermediate_size"}
 
 
-@pytest.mark.parametrize("name", sorted(set(STYLES) & set(MODELS)))
+@each("name", sorted(set(STYLES) & set(MODELS)))
 def test_training_builds_the_parameters_that_serving_counts(name: str) -> None:
     for row in ROWS[name]:
         fields = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.rows import each
 
 from ullage.errors import SpecError
 from ullage.estimate.training.architectures import MODELS, build_model
@@ -34,7 +35,7 @@ def test_there_are_at_least_forty() -> None:
     assert len(COUNTED) >= 40
 
 
-@pytest.mark.parametrize("built_in", COUNTED, ids=lambda built_in: built_in.name)
+@each("built_in", COUNTED, name=lambda built_in: built_in.name)
 def test_the_shape_has_the_parameters_that_are_published(built_in: BuiltIn) -> None:
     assert count(built_in) + NOT_BUILT.get(built_in.name, 0) == built_in.parameters
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rows import each
 
 from ullage.errors import SpecError
 from ullage.models.architecture import MODEL_TYPES, read_layers, read_model
@@ -31,13 +32,13 @@ def config(**fields: Any) -> Config:
     return Config("config.json", LLAMA | fields)
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@each("name", VECTORS)
 def test_weights_are_those_that_transformers_makes(name: str) -> None:
     model = VECTORS[name]
     assert read_model(Config(name, model["config"])).parameters == model["parameters"]
 
 
-@pytest.mark.parametrize("name", SERVED)
+@each("name", SERVED)
 def test_weights_are_those_that_publishers_state(name: str) -> None:
     model = load_models()[name]
     assert read_model(model.config).parameters + CORRECTIONS.get(name, 0) == model.parameters

@@ -7,11 +7,13 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import product
 
 import pytest
 from benchmarks.accuracy.address_policy import POLICIES
 from benchmarks.accuracy.address_replay import replay_snapshot
 from benchmarks.accuracy.addresses import Recording, read_golden, read_recordings, score_steps
+from tests.rows import each
 
 from ullage.native.libraries import PHANTOM
 from ullage.protocol import variables
@@ -59,8 +61,7 @@ def steps_of(recording: Recording) -> list[Step]:
     return steps
 
 
-@pytest.mark.parametrize("platform", Platform)
-@pytest.mark.parametrize("seed", range(20))
+@each(("seed", "platform"), product(range(20), Platform))
 def test_random_sequences_get_the_addresses_of_the_policy(seed: int, platform: Platform) -> None:
     steps = random_steps(seed)
     top = 0 if platform is Platform.WINDOWS else (2**63 - 1) // (32 * MIB) * 32 * MIB - TOP
@@ -68,7 +69,7 @@ def test_random_sequences_get_the_addresses_of_the_policy(seed: int, platform: P
     assert play_addresses(steps, platform) == expected
 
 
-@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
+@each("recording", RECORDINGS, name=lambda recording: recording.name)
 def test_recorded_sequences_too(recording: Recording) -> None:
     steps = steps_of(recording)
     here, there = play_addresses(steps, Platform.LINUX), play_in_python(steps, Platform.LINUX)

@@ -54,6 +54,7 @@ def test_a_current_build_is_left_alone(sources: Path, tmp_path: Path) -> None:
     assert library.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_a_changed_source_is_built_again(sources: Path, tmp_path: Path) -> None:
     library = build.build(tmp_path / "lib") / build.LIBRARY
     before = library.read_bytes()
@@ -62,6 +63,7 @@ def test_a_changed_source_is_built_again(sources: Path, tmp_path: Path) -> None:
     assert library.read_bytes() != before
 
 
+@pytest.mark.slow
 def test_a_missing_stub_is_built_again(sources: Path, tmp_path: Path) -> None:
     stub = build.build(tmp_path / "lib") / "libfirst.so.1"
     stub.unlink()
@@ -69,6 +71,7 @@ def test_a_missing_stub_is_built_again(sources: Path, tmp_path: Path) -> None:
     assert stub.exists()
 
 
+@pytest.mark.slow(but=("int broken(\\n",))
 @pytest.mark.parametrize(
     "fault", ["int broken(\n", "int gone(void); int f(void) { return gone(); }\n"]
 )
@@ -117,6 +120,7 @@ def test_the_file_runs_before_ullage_is_installed(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_build_for_aarch64_answers_the_same_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

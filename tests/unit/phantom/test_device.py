@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.rows import each
 
 from ullage.errors import SpecError
 from ullage.gpus.catalog import find_gpu, load_catalog
@@ -23,9 +24,8 @@ def test_without_options_it_is_an_h100_that_never_runs_out() -> None:
     assert fields["multiprocessors"] == "132"
 
 
-@pytest.mark.parametrize("gpu", load_catalog(), ids=lambda gpu: gpu.slug)
-def test_every_catalogued_gpu_becomes_a_whole_device(gpu: object) -> None:
-    slug = gpu.slug  # type: ignore[attr-defined]
+@each("slug", [gpu.slug for gpu in load_catalog()])
+def test_every_catalogued_gpu_becomes_a_whole_device(slug: str) -> None:
     device = choose_device(slug)
     fields = fields_of(device.environment_text())
     assert not device.is_unlimited and fields["unlimited"] == "0"

@@ -81,6 +81,7 @@ def pip(directory: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_a_thin_environment_lacks_nothing_and_brings_nothing_in(
     wheels: Path, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_thin_environment_lacks_nothing_and_brings_nothing_in(
         make(thin, EnvironmentSpec("2.11.0"))
 
 
+@pytest.mark.slow
 def test_a_requirement_cannot_replace_torch(wheels: Path, tmp_path: Path) -> None:
     write_wheel(wheels, "torch", "2.16.0", CUDA_FILES)
     write_wheel(wheels, "greedy", "1.0", needs=("torch>=2.16",))

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+from tests.rows import each
 
 from ullage.plan.findings import Seen
 from ullage.plan.sizes.sizes import Sizes
@@ -62,7 +63,7 @@ def test_a_guess_that_is_a_little_too_much_takes_few_more() -> None:
     assert num <= 8
 
 
-@pytest.mark.parametrize("seed", range(200))
+@each("seed", range(200))
 def test_any_growing_peak_is_climbed_to_its_end(seed: int) -> None:
     """Several moments, each with a line of its own, and an allocator that can do with less where
     memory is short.

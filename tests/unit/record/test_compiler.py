@@ -12,6 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.rows import each
 
 INIT = """
 '''A compiler.'''
@@ -201,7 +202,7 @@ def deferred(source: Path) -> dict[str, str]:
     return outputs(source, DEFER.format(source=str(source)))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each("way", WAYS)
 def test_a_deferred_package_looks_like_any_other(
     way: str, plain: dict[str, str], deferred: dict[str, str]
 ) -> None:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 
 import pytest
+from tests.rows import each
 
 from ullage.record.values.policy import deciding
 from ullage.record.values.uniform import COMPARISONS, RULES, Call
 
+BOUNDS = (-3.0, -0.5, 0.0, 0.2, 0.51, 0.88, 0.999, 1.0, 7.0, 1e6)
 
-@pytest.mark.parametrize("holds", [True, False])
-@pytest.mark.parametrize("bound", [-3.0, -0.5, 0.0, 0.2, 0.51, 0.88, 0.999, 1.0, 7.0, 1e6])
-@pytest.mark.parametrize("name", COMPARISONS)
+
+@each(("name", "bound", "holds"), product(COMPARISONS, BOUNDS, [True, False]))
 def test_a_decided_comparison_is_as_it_was_decided(name: str, bound: float, *, holds: bool) -> None:
     number = deciding(name, bound, 0.51, holds=holds)
     assert COMPARISONS[name](number, bound) is holds
     assert math.isfinite(number)
 
 
-@pytest.mark.parametrize("bound", [-1.0, 0.2, 3.0])
-@pytest.mark.parametrize("name", COMPARISONS)
+@each(("name", "bound"), product(COMPARISONS, [-1.0, 0.2, 3.0]))
 def test_a_number_that_agrees_already_stays(name: str, bound: float) -> None:
     holds = COMPARISONS[name](0.51, bound)
     assert deciding(name, bound, 0.51, holds=holds) == 0.51

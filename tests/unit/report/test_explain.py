@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.rows import each
 
 from ullage.api.explain import Explanation, explain_file
 from ullage.explain.rules.registry import RULES
@@ -156,7 +157,7 @@ def test_on_a_terminal_without_unicode_it_is_ascii(
     assert "####" in (tmp_path / "out.txt").read_text(encoding="ascii")
 
 
-@pytest.mark.parametrize("code", RULES)
+@each("code", RULES)
 def test_a_rule_is_documented_in_80_columns(code: str) -> None:
     text = render_rule(RULES[code])
     assert text.startswith(f"{code} ")

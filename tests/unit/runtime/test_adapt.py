@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+from tests.rows import each
 
 from ullage.errors import SpecError
 from ullage.runtime.adapting.adapt import Adapt, Rules, Situation, read_settings, square_sizes
@@ -83,7 +84,7 @@ def best(length: int, capacity_gib: float = 16) -> int:
     return fits[0]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_no_batch_of_a_long_tail_fails_after_the_first(seed: int) -> None:
     """Of the first nothing is known: it is run as the guard runs it without adapting."""
     lengths = long_tail(seed, 200)

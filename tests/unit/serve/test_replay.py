@@ -5,10 +5,12 @@ that are alike, requests that are refused or can never run.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.rows import each
 
 from ullage.serve.host_time import HostTime
 from ullage.serve.step_times import Launches, StepTimes, step_sizes
@@ -279,8 +281,7 @@ def test_the_clock_goes_on_to_the_end_of_a_copy_and_stops_at_arrivals() -> None:
     assert all(end_s is not None for end_s in document["requests"]["end_s"])
 
 
-@pytest.mark.parametrize("budget", [2, 64, 512, 2048, 8192])
-@pytest.mark.parametrize("share", [0.01, 0.4, 0.5, 0.6, 1.0])
+@each(("budget", "share"), product([2, 64, 512, 2048, 8192], [0.01, 0.4, 0.5, 0.6, 1.0]))
 def test_requests_of_a_measured_step_come_together_before_one_ends(
     budget: int, share: float
 ) -> None:

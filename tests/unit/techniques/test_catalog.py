@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
+from tests.rows import each
 
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Technique
@@ -21,14 +21,14 @@ def test_every_file_is_one_technique_of_the_catalogue() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} - OTHERS == set(TECHNIQUES)
 
 
-@pytest.mark.parametrize("name", TECHNIQUES)
+@each("name", TECHNIQUES)
 def test_a_technique_imports_no_other(name: str) -> None:
     tree = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not modules & {f"ullage.techniques.{other}" for other in TECHNIQUES}
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES.values(), ids=TECHNIQUES)
+@each("technique", TECHNIQUES.values(), name=lambda technique: technique.name)
 def test_the_documentation_describes_a_technique(technique: Technique) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert f"| [{technique.name}]({technique.reference}) | {technique.does}" in page

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rows import each
 
 import ullage
 from ullage.errors import PlanError, SpecError
@@ -99,8 +100,9 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("text,message", WRONG.values(), ids=WRONG)
-def test_what_is_no_plan_is_refused(text: str, message: str) -> None:
+@each("name", WRONG)
+def test_what_is_no_plan_is_refused(name: str) -> None:
+    text, message = WRONG[name]
     with pytest.raises(PlanError, match=message):
         Plan.parse(text)
 
@@ -131,14 +133,14 @@ EXCLUDING = [
 ]
 
 
-@pytest.mark.parametrize("first,other", EXCLUDING)
+@each(("first", "other"), EXCLUDING)
 def test_techniques_that_do_not_go_together_are_refused(first: str, other: str) -> None:
     for names in ((first, other), (other, first)):
         with pytest.raises(PlanError, match="do not go together"):
             Plan(tuple(Action(name) for name in names), MADE_FOR)
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES.values(), ids=TECHNIQUES)
+@each("technique", TECHNIQUES.values(), name=lambda technique: technique.name)
 def test_what_a_technique_says_of_others_and_of_its_settings_is_so(technique: Any) -> None:
     modules = ("h.0",) if technique.place is Place.MODULES else ()
     assert set(technique.excludes) <= set(TECHNIQUES) - {technique.name}

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tests.rows import each
 
 from ullage.errors import SnapshotError
 from ullage.trace.compact_format import compact, container
@@ -229,12 +230,14 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@each("name", CHANGES)
 def test_a_hostile_header_is_one_clear_error(path: Path, name: str) -> None:
     change, message = CHANGES[name]
-    edit_header(path, change)
+    changed = path.with_name("changed.ullage")
+    changed.write_bytes(path.read_bytes())
+    edit_header(changed, change)
     with pytest.raises(SnapshotError, match=rf"^cannot read '.*\.ullage': its? .*({message})"):
-        read_compact(path)
+        read_compact(changed)
 
 
 def with_values(path: Path, values: Any) -> None:

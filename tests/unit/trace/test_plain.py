@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.rows import each
 
 from ullage.errors import SnapshotError
 from ullage.trace import plain
@@ -178,7 +179,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each("name", HOSTILE)
 def test_a_hostile_file_is_one_clear_error(write: Write, name: str) -> None:
     with pytest.raises(SnapshotError, match=r"^cannot read '.*file\.pickle': it "):
         load(write(HOSTILE[name]))

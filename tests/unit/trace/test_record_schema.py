@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
+from tests.rows import each
 
 from ullage.errors import SnapshotError
 from ullage.trace.model import Record
@@ -123,14 +125,14 @@ def test_the_reader_reads_what_the_schema_has(whole: dict[str, Any]) -> None:
     assert list(unread(fields, RecordFields, "record")) == []
 
 
-@pytest.mark.parametrize("key", sorted(RecordFields.__annotations__))
+@each("key", sorted(RecordFields.__annotations__))
 def test_fields_that_came_later_may_be_missing(whole: dict[str, Any], key: str) -> None:
-    del whole[key]
+    fewer = {name: value for name, value in deepcopy(whole).items() if name != key}
     if key in REQUIRED_KEYS:
         with pytest.raises(SnapshotError):
-            parse_record(whole)
+            parse_record(fewer)
     else:
-        assert isinstance(parse_record(whole), Record)
+        assert isinstance(parse_record(fewer), Record)
 
 
 def test_the_schema_needs_the_standard_library_alone() -> None:

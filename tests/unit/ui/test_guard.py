@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
+from tests.rows import each
 
 Ask = Callable[..., Any]
 PORT, TOKEN = 8123, "t" * 32  # as in conftest.py
@@ -18,30 +20,31 @@ def test_the_page_itself_is_answered(ask: Ask) -> None:
     assert ask("POST", "/estimate", QUERY).json["document"]["verdict"] == "fits"
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"cookie": None},
-        {"cookie": f"ullage-{PORT}=wrong"},
-        {"cookie": f"ullage-{PORT}={TOKEN}x"},
-        {"cookie": f"ullage-{PORT}={TOKEN[:-1]}"},
-        {"cookie": f"ullage-{PORT + 1}={TOKEN}"},
-        {"cookie": "\x00=;;"},
-        {"host": f"evil.example:{PORT}"},  # DNS rebinding
-        {"host": "127.0.0.1"},
-        {"host": f"127.0.0.1:{PORT + 1}"},
-        {"host": f"127.0.0.1:{PORT}.evil.example"},
-        {"host": None},
-        {"origin": "http://evil.example"},
-        {"origin": "null"},
-        {"origin": f"http://127.0.0.1:{PORT + 1}"},
-        {"origin": f"https://{HOST}"},
-        {"sec-fetch-site": "cross-site"},
-        {"sec-fetch-site": "same-site"},  # another port of this machine
-    ],
-    ids=str,
+STRANGERS: list[dict[str, str | None]] = [
+    {"cookie": None},
+    {"cookie": f"ullage-{PORT}=wrong"},
+    {"cookie": f"ullage-{PORT}={TOKEN}x"},
+    {"cookie": f"ullage-{PORT}={TOKEN[:-1]}"},
+    {"cookie": f"ullage-{PORT + 1}={TOKEN}"},
+    {"cookie": "\x00=;;"},
+    {"host": f"evil.example:{PORT}"},  # DNS rebinding
+    {"host": "127.0.0.1"},
+    {"host": f"127.0.0.1:{PORT + 1}"},
+    {"host": f"127.0.0.1:{PORT}.evil.example"},
+    {"host": None},
+    {"origin": "http://evil.example"},
+    {"origin": "null"},
+    {"origin": f"http://127.0.0.1:{PORT + 1}"},
+    {"origin": f"https://{HOST}"},
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},  # another port of this machine
+]
+
+
+@each(
+    ("headers", "path"),
+    product(STRANGERS, ["/", "/assets/page.js", "/catalogue", "/estimate", "/check"]),
 )
-@pytest.mark.parametrize("path", ["/", "/assets/page.js", "/catalogue", "/estimate", "/check"])
 def test_others_are_refused(ask: Ask, headers: dict[str, str | None], path: str) -> None:
     method = "POST" if path == "/estimate" else "GET"
     assert ask(method, path, QUERY, headers=headers).status == 403
@@ -110,8 +113,13 @@ def test_what_is_too_large_is_refused(ask: Ask) -> None:
     assert answer.status == 413 and "bytes" in answer.json["problem"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"1", b'"x"', b"\xff", b"[" * 100_000])
-@pytest.mark.parametrize("path", ["/estimate", "/advice", "/check", "/pages"])
+@each(
+    ("path", "body"),
+    product(
+        ["/estimate", "/advice", "/check", "/pages"],
+        [b"", b"{", b"[1]", b"1", b'"x"', b"\xff", b"[" * 100_000],
+    ),
+)
 def test_what_is_not_a_query_is_refused(ask: Ask, path: str, body: bytes) -> None:
     answer = ask("POST", path, body)
     assert answer.status == 400 and answer.json["problem"]

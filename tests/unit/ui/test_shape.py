@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.rows import each
 
 from ullage.errors import SpecError
 from ullage.models.builtin import load_models
@@ -61,7 +62,7 @@ def test_what_has_no_layers_cannot_be_deeper() -> None:
         reshape(Config("resnet50", {"architecture": "resnet50"}), depth=3)
 
 
-@pytest.mark.parametrize("name", load_models())
+@each("name", load_models())
 def test_a_built_in_model_as_it_is_stays_as_it_is(name: str) -> None:
     config = load_models()[name].config
     shape = read_shape(config)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.rows import each
 
 from ullage.watch.machine import MachineSource
 from ullage.watch.sample import MigInstance, Note, ProcessKind, Sample
@@ -73,8 +75,7 @@ QUESTIONS = {
 }
 
 
-@pytest.mark.parametrize("code", [3, 4, 10, 13, 999])
-@pytest.mark.parametrize("name", QUESTIONS)
+@each(("name", "code"), product(QUESTIONS, [3, 4, 10, 13, 999]))
 def test_what_is_refused_is_none_with_its_reason(
     name: str, code: int, make_nvml: Any, make_source: Any
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from benchmarks.accuracy.address_policy import POLICIES
 from benchmarks.accuracy.address_replay import Allocator
 from benchmarks.accuracy.addresses import read_golden
+from tests.rows import each
 
 from ullage.protocol.run import Platform
 from ullage.trace.allocator import Peaks, replay_requests
@@ -88,8 +90,7 @@ def segment_rows(allocator: Allocator, start: int) -> Iterator[tuple[str, Any]]:
     yield from {"total_size": segment_bytes(allocator, start), "blocks": blocks}.items()
 
 
-@pytest.mark.parametrize("platform", Platform)
-@pytest.mark.parametrize("seed", range(25))
+@each(("seed", "platform"), product(range(25), Platform))
 def test_the_rules_in_c_are_those_in_python(seed: int, platform: Platform) -> None:
     sizes, ops = random_requests(seed, empties=True)
     allocator, _ = play(sizes, ops, platform)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.rows import each
 
 from ullage.front.policy.admission import PATIENCE_S, Admission, TenantSpec
 from ullage.front.policy.engine_ledger import Engine, EngineSpec
@@ -32,10 +33,10 @@ def request(
 
 
 def started(admission: Admission, now_s: float) -> list[int]:
-    return [each.request.id for each in admission.decide(now_s) if isinstance(each, Start)]
+    return [one.request.id for one in admission.decide(now_s) if isinstance(one, Start)]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_reservations_never_exceed_a_cache_and_nobody_is_lost(seed: int) -> None:
     """An engine that gives each request all it may take never has to preempt."""
     generator = random.Random(seed)
@@ -48,11 +49,11 @@ def test_reservations_never_exceed_a_cache_and_nobody_is_lost(seed: int) -> None
             submitted += 1
             tenant = generator.choice("ab")
             deadline_s = generator.choice([None, now_s + 5.0])
-            each = request(
+            asked = request(
                 submitted, tenant, generator.randrange(1, 400), generator.randrange(1, 300),
                 arrival_s=now_s, deadline_s=deadline_s,
             )  # fmt: skip
-            rejected += admission.submit(each, now_s) is not None
+            rejected += admission.submit(asked, now_s) is not None
         for number in [*running]:
             running[number] += generator.randrange(1, 60)
             place = admission._places[number].engine.running[number]
@@ -136,13 +137,13 @@ def test_byte_seconds_are_shared_by_weight() -> None:
             while admission.num_waiting[tenant] < 60:
                 number += 1
                 admission.submit(request(number, tenant, prompt, 20, arrival_s=now_s), now_s)
-        for done in [each for each, end_s in ends.items() if end_s <= now_s]:
+        for done in [number for number, end_s in ends.items() if end_s <= now_s]:
             del ends[done]
             admission.advance(done, 20, now_s)
             admission.finish(done, now_s)
-        for each in started(admission, now_s):
-            ends[each] = now_s + 1.0
-            running = admission.engines["e0"].running[each]
+        for begun in started(admission, now_s):
+            ends[begun] = now_s + 1.0
+            running = admission.engines["e0"].running[begun]
             used[running.request.tenant] += running.request.prompt_tokens + 10
     assert used["b"] / used["a"] == pytest.approx(3.0, rel=0.2)  # requests are not divisible
 

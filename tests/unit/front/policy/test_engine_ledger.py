@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.rows import each
 
 from ullage.front.policy.engine_ledger import Engine, EngineSpec
 from ullage.front.policy.request import PREFIX_TOKENS, Footprint, Request
@@ -31,7 +32,7 @@ def hold(rows: list[tuple[int, int, int]]) -> int:
     return most
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each("seed", range(30))
 def test_the_expected_peak_is_that_of_every_step(seed: int) -> None:
     generator = random.Random(seed)
     engine, rows = make_engine(10**9), []

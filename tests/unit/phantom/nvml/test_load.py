@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.rows import each
 
 from ullage.clock.cost import Category, Cost
 from ullage.clock.duration import Duration
@@ -21,7 +22,7 @@ def covered_s(intervals: list[tuple[float, float]], begin_s: float, end_s: float
     return seconds
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_intervals_in_order_are_covered_once(seed: int) -> None:
     """Of one stream, and of another that begins within what the first does."""
     chance = random.Random(seed)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rows import each
 
 from ullage.errors import SpecError
 from ullage.gate.config import load_configuration
@@ -103,7 +104,7 @@ def test_receivers(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "line", "message"),
     [
         ("[watch]\nallert = 1\n", 2, "watch has no key 'allert'; did you mean 'alert'?"),

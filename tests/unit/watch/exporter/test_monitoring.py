@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rows import each
 
 from ullage.watch.alerts.defaults import DEFAULTS
 from ullage.watch.exporter.exposition import METRICS
@@ -32,7 +33,7 @@ def read_panels() -> list[Any]:
     return list(json.loads(text)["panels"])
 
 
-@pytest.mark.parametrize("rule", read_rules(), ids=lambda rule: rule.split()[0])
+@each("rule", read_rules(), name=lambda rule: rule.split()[0])
 def test_rules_name_metrics_that_are_exported(rule: str) -> None:
     expression = re.sub(r"^ *#.*", "", rule, flags=re.MULTILINE).partition("annotations:")[0]
     names = set(NAME.findall(expression))
@@ -68,7 +69,7 @@ def test_thresholds_are_those_of_the_default_rules() -> None:
         assert figure in map(float, figures), name
 
 
-@pytest.mark.parametrize("panel", read_panels(), ids=lambda panel: panel["title"])
+@each("panel", read_panels(), name=lambda panel: panel["title"])
 def test_panels_name_metrics_that_are_exported(panel: Any) -> None:
     for target in panel["targets"]:
         names = set(NAME.findall(target["expr"]))
