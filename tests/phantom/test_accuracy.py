@@ -33,6 +33,7 @@ def compared(a: Path, b: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_changed_event_is_found(tmp_path: Path, thin_python: Path) -> None:
     truth, again = (record(tmp_path / name, thin_python) for name in ("truth", "again"))
     first, second = part(NAME, truth / "parts"), part(NAME, again / "parts")

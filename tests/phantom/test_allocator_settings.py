@@ -128,6 +128,7 @@ def find(run_program: RunProgram, torch_version: str) -> Find:
     return find_case
 
 
+@pytest.mark.slow(only=("rounding-roundup_power2_divisions:4",))
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: f"{option.case}-{option.settings}")
 def test_an_option_changes_what_it_is_for(find: Find, option: Option) -> None:
     assert find(option.case, "") == option.without

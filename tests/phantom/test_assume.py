@@ -30,6 +30,7 @@ def test_what_is_found_is_the_part_that_was_asked_for(
     assert len([what for what in listed if what.endswith(f": {words}")]) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [512, 8192], ids=["followed", "too many to follow"])
 def test_experts_get_the_tokens_that_were_asked_for(run_program: RunProgram, tokens: int) -> None:
     worst = run_program("experts.py", str(tokens))
@@ -42,6 +43,7 @@ def test_experts_get_the_tokens_that_were_asked_for(run_program: RunProgram, tok
         assert any("experts" in what and words in what for what in listed), listed
 
 
+@pytest.mark.slow
 def test_without_values_each_expert_gets_all_tokens_and_twice(run_program: RunProgram) -> None:
     followed, off = run_program("experts.py", "512"), run_program("experts.py", "512", options=OFF)
     assert off.exit_code == 0, off.stderr

@@ -67,6 +67,7 @@ def test_the_basis_says_how_reads_were_answered(run_program: RunProgram) -> None
         assert kinds == {words}
 
 
+@pytest.mark.slow
 def test_the_follower_never_raises_into_the_program(run_program: RunProgram) -> None:
     watched = run_program("exotic_tensors.py")
     assert watched.exit_code == 0, watched.stderr

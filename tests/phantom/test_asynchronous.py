@@ -28,11 +28,13 @@ def trace_of(outcome: Any) -> tuple[Any, ...]:
     return tuple(tuple(getattr(outcome.record.events, name).tolist()) for name in COLUMNS)
 
 
+@pytest.mark.slow
 def test_two_runs_are_alike(run_program: RunProgram) -> None:
     first, second = (run(run_program, CASE, turn=turn) for turn in range(2))
     assert trace_of(first) == trace_of(second)
 
 
+@pytest.mark.slow
 def test_the_interval_has_what_is_allocated_with_all_work_done_at_once(
     run_program: RunProgram,
 ) -> None:

@@ -61,6 +61,14 @@ each_program = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow(
+    only=(
+        "checkpointed",
+        "ddp",
+        "fsdp2",
+        "generation",
+    )
+)
 @each_program
 def test_nearly_all_bytes_of_the_peak_have_their_true_category(
     find_peak: FindPeak, program: Program
@@ -69,6 +77,14 @@ def test_nearly_all_bytes_of_the_peak_have_their_true_category(
     assert found.category_frac >= CATEGORY_FRAC, found.wrong_categories[:5]
 
 
+@pytest.mark.slow(
+    only=(
+        "checkpointed",
+        "ddp",
+        "fsdp2",
+        "generation",
+    )
+)
 @each_program
 def test_nearly_all_bytes_of_the_peak_have_their_true_module(
     find_peak: FindPeak, program: Program
@@ -77,6 +93,14 @@ def test_nearly_all_bytes_of_the_peak_have_their_true_module(
     assert found.module_frac >= MODULE_FRAC, found.wrong_modules[:5]
 
 
+@pytest.mark.slow(
+    only=(
+        "checkpointed",
+        "ddp",
+        "fsdp2",
+        "generation",
+    )
+)
 @each_program
 def test_the_program_knows_the_owners_of_nearly_all_bytes(
     find_peak: FindPeak, program: Program

@@ -17,7 +17,7 @@ import pytest
 
 from ullage.gpus.rates import Sample
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.slow]
 
 PROGRAM = Path(__file__).parents[2] / "src" / "ullage" / "programs" / "measure_rates.py"
 MAIN = "from ullage.cli.main import main; main()"

@@ -32,6 +32,7 @@ def result_of(stdout: str) -> dict[str, object]:
     return document
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_training_is_recorded_and_comes_to_the_same(
     thin_python: Path, tmp_path: Path, framework: str
@@ -51,6 +52,7 @@ def test_a_training_is_recorded_and_comes_to_the_same(
     assert len(record.events) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_training_that_fails_is_recorded_and_fails_as_it_would(
     thin_python: Path, tmp_path: Path, framework: str
@@ -65,6 +67,7 @@ def test_a_training_that_fails_is_recorded_and_fails_as_it_would(
     assert record.exit.exception == "builtins.ValueError"
 
 
+@pytest.mark.slow
 def test_a_recording_that_cannot_be_written_changes_nothing(
     thin_python: Path, tmp_path: Path
 ) -> None:
@@ -75,6 +78,7 @@ def test_a_recording_that_cannot_be_written_changes_nothing(
     assert result_of(stdout)["file"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "framework",
     [

@@ -40,6 +40,7 @@ def capped(thin_python: Path) -> tuple[dict[str, Any], str]:
     return run(thin_python, str(thin_python), str(PROGRAM), SOURCE, str(CAP))
 
 
+@pytest.mark.slow
 def test_the_process_stays_below_its_cap_and_comes_near_it(
     capped: tuple[dict[str, Any], str],
 ) -> None:
@@ -70,6 +71,7 @@ def test_a_cap_that_leaves_nothing_or_means_two_things_is_refused(
     assert "20G" in ambiguous
 
 
+@pytest.mark.slow
 def test_an_unchanged_script_has_the_cap_of_exec(thin_python: Path) -> None:
     document, said = run(
         thin_python, sys.executable, "-c", MAIN, "exec", "--cap", "5GiB", "--python",

@@ -115,6 +115,7 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+@pytest.mark.slow
 def test_a_lock_says_what_a_run_says(locked_project: Path, thin_python: Path) -> None:
     entry = read_lock(locked_project / "ullage.lock").scenarios["train"]
     env = dict(os.environ)
@@ -147,6 +148,7 @@ def test_a_lock_has_nothing_of_the_machine_and_is_the_same_elsewhere(
     assert str(other.parent) not in text
 
 
+@pytest.mark.slow
 def test_from_nothing_to_a_gate_that_fails(locked: Path, thin_python: Path) -> None:
     fine = ullage_in(locked, thin_python, "check")
     assert fine.returncode == 0, fine.stderr
@@ -243,6 +245,7 @@ def test_a_crash_beside_a_broken_budget_is_a_crash(project: Path, thin_python: P
     assert found.exit_code == 3
 
 
+@pytest.mark.slow
 def test_a_matrix_and_budgets_without_a_lock(project: Path, thin_python: Path) -> None:
     (project / "ullage.toml").write_text(
         '[scenario.train]\ncommand = "train.py {width}"\nenv = { SIZE = "{width}" }\n'
@@ -305,6 +308,7 @@ def test_growth_is_of_what_was_asked_for(
     assert comparison.entry.growth_bytes == (MIB if words else 0)
 
 
+@pytest.mark.slow
 def test_ranks_have_entries_of_their_own(project: Path, thin_python: Path) -> None:
     shutil.copy(DDP, project)
     (project / "ullage.toml").write_text(
@@ -343,6 +347,7 @@ def known_project(tmp_path_factory: pytest.TempPathFactory, thin_python: Path) -
     return directory
 
 
+@pytest.mark.slow
 def test_what_is_known_is_not_run(known_project: Path, thin_python: Path) -> None:
     first = check(known_project, thin_python)
     assert first.judged[0].is_kept
@@ -353,6 +358,7 @@ def test_what_is_known_is_not_run(known_project: Path, thin_python: Path) -> Non
     (known_project / "data.bin").unlink(missing_ok=True)
 
 
+@pytest.mark.slow(only=("the environment",))
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_it_depends_on_runs_it_again(
     name: str, known_project: Path, thin_python: Path
@@ -370,6 +376,7 @@ def test_what_it_depends_on_runs_it_again(
             path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_a_variable_of_the_shell_runs_it_again(
     known_project: Path, thin_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,6 +413,7 @@ def program_of(running: subprocess.Popen[str]) -> int:
     raise AssertionError(f"the check started no program: {running.communicate()}")
 
 
+@pytest.mark.slow
 @pytest.mark.fresh  # it looks for the program among the check's own children
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)]
@@ -430,6 +438,7 @@ def test_a_check_that_is_stopped_leaves_lock_and_cache_whole(
     assert check(locked, thin_python).exit_code == 0
 
 
+@pytest.mark.slow
 def test_two_checks_at_once(locked: Path, thin_python: Path) -> None:
     running = [start_check(locked, thin_python, "--json") for _ in range(2)]
     documents = [json.loads(one.communicate(timeout=TIMEOUT_S)[0]) for one in running]
@@ -439,6 +448,7 @@ def test_two_checks_at_once(locked: Path, thin_python: Path) -> None:
     assert check(locked, thin_python).judged[0].is_kept
 
 
+@pytest.mark.slow
 def test_two_locks_at_once_write_both(project: Path, thin_python: Path) -> None:
     (project / "ullage.toml").write_text(
         '[scenario.a]\ncommand = "train.py 256"\n[scenario.b]\ncommand = "train.py 320"\n'

@@ -22,6 +22,7 @@ def collectives(outcome: Any) -> dict[int, CollectiveCall]:
     return {work.num_bytes // 4000: work for work in works if isinstance(work, CollectiveCall)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 5])
 @pytest.mark.parametrize("how", ["", "split"])
 def test_ranks_of_a_group_may_be_on_one_machine_or_on_each(
@@ -36,6 +37,7 @@ def test_ranks_of_a_group_may_be_on_one_machine_or_on_each(
     assert [found[number].most_channels for number in (1, 4)] == [0, 4]
 
 
+@pytest.mark.slow
 def test_the_environment_limits_channels(
     run_program: RunProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:

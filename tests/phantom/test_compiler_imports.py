@@ -14,6 +14,7 @@ pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
 
 
+@pytest.mark.slow
 def test_the_compiler_can_be_touched_first_in_any_way(run_program: RunProgram) -> None:
     outcome = run_program("compiler_imports.py")
     assert outcome.printed and not any(outcome.printed.values()), outcome.printed

@@ -144,6 +144,7 @@ def test_devices_can_be_hidden(run_program: RunProgram, visible: str, count: int
     assert run_program("devices/asks.py", options=TWO, env=env).printed["count"] == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device_map", ["auto", "balanced"])
 def test_accelerate_spreads_a_model_over_the_devices(
     run_program: RunProgram, device_map: str

@@ -32,6 +32,7 @@ def figures(device: dict[str, Any]) -> dict[str, Any]:
     return {name: device[name] for name in FIGURES}
 
 
+@pytest.mark.slow(but=("env",))
 @pytest.mark.parametrize("how", ["env", "tcp", "file", "store", "device"])
 def test_a_rank_meets_the_others_without_a_port(run_program: RunProgram, how: str) -> None:
     found = play(run_program, 0, "exchange.py", how).printed
@@ -44,6 +45,7 @@ def test_a_rank_meets_the_others_without_a_port(run_program: RunProgram, how: st
         assert found["arrived"] == 4
 
 
+@pytest.mark.slow
 def test_objects_of_another_rank_come_from_that_rank(run_program: RunProgram) -> None:
     outcome = play(run_program, 3, "exchange.py", "env")
     found = outcome.printed
@@ -55,6 +57,7 @@ def test_objects_of_another_rank_come_from_that_rank(run_program: RunProgram) ->
     assert [device["rank"] for device in outcome.document["devices"]] == [3], "of four, one is used"
 
 
+@pytest.mark.slow
 def test_what_a_collective_brings_of_known_values_is_as_safe_from_chance_as_they_are(
     run_program: RunProgram,
 ) -> None:
@@ -68,6 +71,7 @@ def test_the_basis_says_what_was_taken_for_the_others(run_program: RunProgram) -
     assert "values from the 3 other ranks: every rank held the same" in named
 
 
+@pytest.mark.slow(but=("ddp.py---zero",))
 @pytest.mark.parametrize(
     ("program", "argument"),
     [
@@ -88,6 +92,7 @@ def test_every_kind_of_parallel_training_runs_on_one_rank_of_many(
     assert len(outcome.device["steps"]) == 3
 
 
+@pytest.mark.slow
 def test_every_rank_leaves_a_snapshot_and_a_page_has_them_all(
     thin_python: Path, tmp_path: Path
 ) -> None:
@@ -114,6 +119,7 @@ def test_every_rank_leaves_a_snapshot_and_a_page_has_them_all(
     assert play_both(force=True).exit_code == 0
 
 
+@pytest.mark.slow
 def test_the_stages_of_a_pipeline_are_distinct_and_its_replicas_are_not(thin_python: Path) -> None:
     run = ullage.run_ranks(
         [str(PROGRAMS / "pipeline.py"), "2"], "distinct", world_size=8, python=thin_python
@@ -130,6 +136,7 @@ LAUNCHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "program", "size"),
     [

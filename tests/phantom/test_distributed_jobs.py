@@ -47,6 +47,7 @@ def cases() -> list[Any]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("run", "world_size", "alike"), cases())
 def test_symmetric_ranks_have_equal_numbers_and_others_have_not(
     run: str, world_size: int, alike: list[list[int]], thin_python: Path
@@ -62,6 +63,7 @@ def test_symmetric_ranks_have_equal_numbers_and_others_have_not(
     assert len(kinds) == len(alike)
 
 
+@pytest.mark.slow
 def test_stages_differ_by_what_can_be_worked_out(thin_python: Path) -> None:
     """Under 1F1B stage s of P keeps P - s microbatches, so that the second keeps one more than the
     third, and both are alike otherwise. The first has the embedding, the last the head.

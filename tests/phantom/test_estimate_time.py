@@ -31,6 +31,7 @@ CONFIGS = {
 BOUNDS = 0.85, 1.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 @pytest.mark.parametrize("model", CONFIGS)
 def test_the_estimate_is_near_the_run(

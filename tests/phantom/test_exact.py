@@ -191,6 +191,12 @@ def canonical(record: Record) -> list[tuple[int, int, int, int]]:
     return found + sorted(run)
 
 
+@pytest.mark.slow(
+    but=(
+        "out of memory",
+        "peaks",
+    )
+)
 @pytest.mark.parametrize("case", CASES)
 def test_blocks_never_overlap_and_the_trace_ends_in_the_state_that_torch_reports(
     run_program: RunProgram, case: str

@@ -83,6 +83,17 @@ def check(outcome: Any, name: str, gpu: str) -> None:
         check_failure(outcome)
 
 
+@pytest.mark.slow(
+    only=(
+        "bert_accelerate",
+        "generate",
+        "llama_trainer",
+        "moe",
+        "resnet50",
+        "unet_diffusers",
+        "vit_lightning",
+    )
+)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs_on_an_h100(run_program: RunProgram, name: str) -> None:
     program = SHORT_LLAMA if name == "llama_trainer" else EXAMPLES[name]
@@ -238,6 +249,7 @@ def test_a_list_of_numbers_does_not_grow(run_program: RunProgram) -> None:
     assert not any("still differ" in warning for warning in outcome.document["warnings"])
 
 
+@pytest.mark.slow
 def test_a_kv_cache_grows_by_its_shape_for_every_token(run_program: RunProgram) -> None:
     outcome = run_program(*EXAMPLES["generate"])
     cache = printed_numbers(outcome, r"tokens read  cache ([\d,]+)")
@@ -267,6 +279,7 @@ NUM_PARAMETERS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow(but=("lstm",))
 @pytest.mark.parametrize("name", NUM_PARAMETERS)
 def test_parameters_and_optimizer_states_have_the_size_of_the_model(
     run_program: RunProgram, name: str
@@ -280,6 +293,7 @@ def test_parameters_and_optimizer_states_have_the_size_of_the_model(
     assert at_peak["optimizer_state"] <= num_states * (1.03 * num_bytes + 2 * MIB)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit_lightning", "bert_accelerate", "unet_diffusers", "moe"])
 def test_a_step_of_a_training_library_has_its_phases(run_program: RunProgram, name: str) -> None:
     device = run_program(*EXAMPLES[name]).device

@@ -28,6 +28,7 @@ def play(run_program: RunProgram, rank: int, *program: str, assumed: str) -> Any
     return outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "words"),
     [
@@ -55,6 +56,7 @@ def test_a_rank_whose_experts_nobody_chooses_gets_no_token(run_program: RunProgr
     assert outcome.printed["arrived"] == [0] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1024, pytest.param(MANY, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("assumed", ["worst", "balanced"])
 def test_an_expert_takes_no_more_than_its_capacity(
@@ -68,6 +70,7 @@ def test_an_expert_takes_no_more_than_its_capacity(
     assert outcome.printed["arrived"] == [WORLD_SIZE * by_hand[assumed]] * 3
 
 
+@pytest.mark.slow
 def test_the_basis_says_what_was_assumed_of_the_router(run_program: RunProgram) -> None:
     words = ("expert_parallel.py", "--tokens", str(MANY))
     outcome = play(run_program, 0, *words, assumed="experts=balanced")

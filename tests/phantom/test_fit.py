@@ -23,7 +23,7 @@ from ullage.runs.trials import Trials
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Semantics
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 GPT2 = [str(ROOT / "examples" / "gpt2" / "train.py"), "--batch-size", "4", "--steps", "2"]

@@ -54,6 +54,7 @@ def test_the_page_has_each_claim_with_its_figures(name: str) -> None:
         assert f"| {row.what} | {row.said or '-'} | " in text
 
 
+@pytest.mark.slow
 def test_checkpointing_a_chain_takes_what_the_textbook_says(shown: Shown) -> None:
     _, figures = shown("square-root")
     assert figures.pop("none") == checkpointing.autograd_peak(64)
@@ -62,6 +63,7 @@ def test_checkpointing_a_chain_takes_what_the_textbook_says(shown: Shown) -> Non
     assert min(figures, key=figures.__getitem__) == str(checkpointing.best_num_segments(64))
 
 
+@pytest.mark.slow
 def test_the_first_layers_of_resnet_18_keep_more_than_their_outputs(shown: Shown) -> None:
     _, figures = shown("resnet18")
     assert figures["conv"] == 128 * 64 * 112 * 112 * 4
@@ -98,6 +100,7 @@ def test_memory_runs_out_while_the_device_shows_some_free(shown: Shown) -> None:
     assert answers == [("4", "out of memory"), ("2", "there they are"), ("4", "out of memory")]
 
 
+@pytest.mark.slow
 def test_max_split_size_helps_one_program_and_harms_another(shown: Shown) -> None:
     runs, _ = shown("split")
 

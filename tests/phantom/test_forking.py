@@ -86,6 +86,7 @@ def test_the_program_of_a_run_is_forked(run_program: RunProgram, tmp_path: Path)
         assert told[1].endswith("the program to come"), options
 
 
+@pytest.mark.slow(only=("file",))
 @pytest.mark.parametrize("way", ["file", "text", "module"])
 def test_a_forked_process_sees_what_a_fresh_one_sees(
     thin_python: Path, tmp_path: Path, way: str
@@ -131,6 +132,7 @@ def without_moments(value: Any) -> Any:
     return [without_moments(one) for one in value] if isinstance(value, list) else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["peaks.py", "fails.py", "sets_variable.py"])
 def test_a_program_has_the_same_document_and_stacks_forked_and_fresh(
     run_program: RunProgram, program: str
@@ -156,7 +158,8 @@ def test_a_program_has_the_same_document_and_stacks_forked_and_fresh(
 
 def test_what_is_read_at_the_start_is_not_forked(thin_python: Path) -> None:
     before = client.num_forked()
-    for changed in ({"OMP_NUM_THREADS": "1"}, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}):
+    kind = "backend:cudaMallocAsync"
+    for changed in ({"OMP_NUM_THREADS": "1"}, {"PYTORCH_ALLOC_CONF": kind}):
         subprocess.run([thin_python, "-c", "1"], env={**os.environ, **changed}, check=True)
     subprocess.run([thin_python, "-I", "-c", "1"], check=True)
     assert client.num_forked() == before

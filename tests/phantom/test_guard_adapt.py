@@ -27,6 +27,7 @@ def ways(run_program: RunProgram) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["on", "sizes"])
 def test_long_batches_go_to_a_leaner_rung_before_they_fail(ways: dict[str, Any], way: str) -> None:
     rungs = ways[way]["rungs"]

@@ -4,45 +4,24 @@ the same result, or refused with what it needs; the process and other requests g
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.phantom.alone import SOURCE, printed_by
 from tests.phantom.conftest import RunProgram
 
-ROOT = Path(__file__).parents[2]
-PROGRAMS = ROOT / "tests" / "programs" / "guard"
-SOURCE = str(ROOT / "src")
+PROGRAM = "guard/answers.py"
 LLAMA_TOKEN_BYTES = 2 * 2 * 16 * 4 * 3  # keys and values, 2 heads of 16, float32, 3 layers
-
-
-def run_scenarios(python: Path, *names: str) -> dict[str, Any]:
-    """What tests/programs/guard/answers.py prints."""
-    done = subprocess.run(
-        [str(python), str(PROGRAMS / "answers.py"), *names],
-        check=False, capture_output=True, text=True, timeout=1800,
-        env={**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return document
 
 
 @pytest.fixture(scope="session")
 def answers(thin_python: Path) -> dict[str, Any]:
     """What each scenario without transformers answered."""
-    return run_scenarios(thin_python, "sampled_again", "threads_at_once", "waits_for_another",
-                         "wait_for_each_other", "refused", "needs")  # fmt: skip
-
-
-def test_a_request_that_is_run_again_draws_the_same_tokens(answers: dict[str, Any]) -> None:
-    is_same, num_errors, num_recoveries, caches = answers["sampled_again"]
-    assert is_same
-    assert num_recoveries == num_errors > 10
-    assert caches == ["full", "lean"]
+    names = ("threads_at_once", "waits_for_another", "wait_for_each_other", "refused", "needs")
+    document: dict[str, Any] = printed_by(thin_python, PROGRAM, *names)
+    return document
 
 
 def test_requests_of_other_threads_are_untouched(answers: dict[str, Any]) -> None:
@@ -101,7 +80,7 @@ def has_transformers(python: Path) -> bool:
 def test_generate_is_run_again_under_another_cache(thin_python: Path) -> None:
     if not has_transformers(thin_python):
         pytest.skip("needs transformers")
-    equal, num_recoveries, text = run_scenarios(thin_python, "generated")["generated"]
+    equal, num_recoveries, text = printed_by(thin_python, PROGRAM, "generated")["generated"]
     assert equal == [True] * 8
     assert num_recoveries == 8
     assert "the cache of 2 x (6 + 5) tokens takes 16.5 KiB" in text
@@ -116,6 +95,7 @@ def requests(thin_python: Path, run_program: RunProgram) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 @pytest.mark.phantom
 def test_on_the_phantom_a_long_request_is_answered_with_an_offloaded_cache(
     requests: dict[str, Any],
@@ -129,6 +109,7 @@ def test_on_the_phantom_a_long_request_is_answered_with_an_offloaded_cache(
     assert requests["reserved"] < 32 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.phantom
 def test_on_the_phantom_a_request_that_fits_no_cache_says_what_it_needs(
     requests: dict[str, Any],

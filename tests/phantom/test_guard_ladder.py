@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from benchmarks.recording.bare import bare_environment
+from tests.phantom.alone import printed_by
 
 from ullage.phantom.device import choose_device
 from ullage.protocol import variables
@@ -38,13 +38,7 @@ def fit(python: Path, path: Path, ladder: str, program: Path, *words: str) -> tu
 def test_the_guard_says_how_many_rungs_there_are_and_up_to_what_each_is_proved(
     thin_python: Path, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [str(thin_python), str(PROGRAMS / "ladder_file.py"), str(tmp_path)],
-        check=False, capture_output=True, text=True, timeout=TIMEOUT_S,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    answers: dict[str, Any] = json.loads(done.stdout)
+    answers = printed_by(thin_python, "guard/ladder_file.py", str(tmp_path))
     start = "ullage: guard: "
     rungs, first, second, third, recovery, end = answers["said"]
     assert rungs.startswith(f"{start}3 rungs: 0. the program as it is; 1. checkpoint (2 modules)")

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.phantom.conftest import RunProgram
+from tests.phantom.alone import printed_by
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = ROOT / "tests" / "programs" / "guard" / "parts.py"
-SOURCE = str(ROOT / "src")
 # Of numbers with 64 bits.
 ROUNDING = 1e-13
 
@@ -21,12 +15,7 @@ ROUNDING = 1e-13
 @pytest.fixture(scope="session")
 def answers(thin_python: Path) -> dict[str, Any]:
     """What each scenario answered."""
-    done = subprocess.run(
-        [str(thin_python), str(PROGRAM)], check=False, capture_output=True, text=True, timeout=1800,
-        env={**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    document: dict[str, Any] = printed_by(thin_python, "guard/parts.py")
     return document
 
 
@@ -81,12 +70,6 @@ def test_what_the_step_draws_is_said_to_differ(answers: dict[str, Any]) -> None:
     assert answers["draws_are_named"].endswith("the same up to rounding and what is drawn")
 
 
-def test_an_error_anywhere_in_a_step_in_parts_is_recovered(answers: dict[str, Any]) -> None:
-    ends = answers["errors_anywhere"]
-    assert len(ends) > 30
-    assert all(recoveries == 2 and distance < ROUNDING for recoveries, distance in ends)
-
-
 def test_gradients_from_before_are_the_same_or_refused(answers: dict[str, Any]) -> None:
     end, distance = answers["gradients_of_a_micro_batch"]["forward"]
     assert end == "nothing" and distance < ROUNDING
@@ -134,34 +117,3 @@ def test_rows_of_nests_are_split_without_copies(answers: dict[str, Any]) -> None
         "kinds": ["UserDict", "tuple"], "rows": [2, 3, 3], "same": [2.0, "a", True],
         "weights": [0.4, 0.6], "few": [1, 1.0], "left": 5,
     }  # fmt: skip
-
-
-@pytest.mark.phantom
-def test_on_the_phantom_a_batch_that_fits_on_no_rung_is_trained_in_parts(
-    run_program: RunProgram,
-) -> None:
-    words = ("guard/parts_on_gpu.py", SOURCE)
-    plain = run_program(*words, "plain", options=("--memory", "8GiB")).printed
-    guarded = run_program(*words, "guarded", options=("--memory", "1.7GiB")).printed
-    assert [row["rung"] for row in guarded["rows"]] == [0, 3, 3, 2, 2, 3, 3, 3, 3]
-    for ours, theirs in zip(guarded["rows"], plain["rows"], strict=True):
-        assert (ours["requested"], ours["tensors"]) == (theirs["requested"], theirs["tensors"])
-        assert abs(ours["allocated"] - theirs["allocated"]) <= 0.01 * theirs["allocated"]
-    assert guarded["peak"] < 1.7 * 2**30 < plain["peak"]
-
-
-@pytest.mark.phantom
-def test_on_the_phantom_adapting_splits_a_batch_before_it_fails_where_allowed(
-    run_program: RunProgram,
-) -> None:
-    words = ("guard/parts_on_gpu.py", SOURCE, "guarded")
-    allowed = run_program(*words, "splits", options=("--memory", "1.7GiB")).printed
-    # The first long batch is far from all before it; the later ones are met before they fail.
-    assert allowed["recoveries"] <= 1
-    splits = [line for line in allowed["log"] if ": split: " in line]
-    assert splits
-    assert any(": whole: " in line for line in allowed["log"])
-    assert max(row["rung"] for row in allowed["rows"]) > 2
-    without = run_program(*words, "adapt", options=("--memory", "1.7GiB")).printed
-    assert not [line for line in without["log"] if ": split: " in line]
-    assert without["recoveries"] >= 2

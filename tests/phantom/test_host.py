@@ -19,6 +19,7 @@ REAL = ("--real-init",)
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 
+@pytest.mark.slow(but=("stack",))
 @pytest.mark.parametrize("model", ["stack", "stack.half", "stack to bfloat16", "encoder", "llama"])
 def test_a_model_that_is_built_on_the_cpu_and_moved_costs_no_host_memory(
     run_program: RunProgram, model: str
@@ -39,6 +40,7 @@ def test_a_model_that_is_built_on_the_cpu_and_moved_costs_no_host_memory(
     assert left_out["count"] > 20
 
 
+@pytest.mark.slow
 def test_with_real_initialisation_it_costs_its_size(run_program: RunProgram) -> None:
     real, left_out = (run_program("host_models.py", "stack", options=o) for o in (REAL, ()))
     said = real.printed
@@ -49,6 +51,7 @@ def test_with_real_initialisation_it_costs_its_size(run_program: RunProgram) -> 
     assert real.document["host_needed_bytes"] == pytest.approx(measured, rel=0.02)
 
 
+@pytest.mark.slow
 def test_weights_that_are_read_on_the_cpu_are_what_they_would_be(run_program: RunProgram) -> None:
     found = run_program("host_reads.py").printed
     expected = run_program("host_reads.py", options=REAL).printed
@@ -57,10 +60,12 @@ def test_weights_that_are_read_on_the_cpu_are_what_they_would_be(run_program: Ru
     assert found["changed"] and found["versions"] == [0, 1]
 
 
+@pytest.mark.slow
 def test_nothing_stays_covered_once_the_weights_are_gone(run_program: RunProgram) -> None:
     assert run_program("host_covers.py").printed == [[], [], True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mapped", [(), ("mapped",)], ids=["", "mapped"])
 def test_weights_that_are_loaded_are_those_of_the_file(
     run_program: RunProgram, tmp_path: Path, mapped: tuple[str, ...]
@@ -72,6 +77,12 @@ def test_weights_that_are_loaded_are_those_of_the_file(
     assert said["sums"] == real["sums"]
 
 
+@pytest.mark.slow(
+    but=(
+        "ways2-12",
+        "ways4-1024",
+    )
+)
 @pytest.mark.parametrize(
     ("ways", "mib"),
     [
@@ -102,6 +113,7 @@ def test_pinned_memory_that_nobody_writes_is_needed_and_not_taken(run_program: R
     assert 0.98 * GIB < difference < 1.02 * GIB
 
 
+@pytest.mark.slow
 def test_a_copy_from_the_device_is_needed_once_and_not_taken(run_program: RunProgram) -> None:
     outcome = run_program("host_copies.py")
     document = outcome.document
@@ -111,6 +123,7 @@ def test_a_copy_from_the_device_is_needed_once_and_not_taken(run_program: RunPro
     assert "True" in outcome.stderr.splitlines(), "torch's own error where memory runs out"
 
 
+@pytest.mark.slow
 def test_what_the_parent_takes_does_not_count(thin_python: Path) -> None:
     program = str(PROGRAMS / "peaks.py")
     code = f"""

@@ -74,6 +74,7 @@ def test_what_is_built_runs_in_an_empty_environment(
     assert run_peaks(tmp_path / "empty" / "bin" / "ullage", thin_python, tmp_path) == own_peak
 
 
+@pytest.mark.slow
 @pytest.mark.phantom
 def test_an_environment_without_pip_that_finds_torch_by_a_path_file_works(
     thin_python: Path, own_peak: int, tmp_path: Path

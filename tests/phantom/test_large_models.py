@@ -22,6 +22,7 @@ def run_large(run_program: RunProgram, *words: str, options: tuple[str, ...] = (
     return run_program(PROGRAM, *words, gpu="h200", options=options)
 
 
+@pytest.mark.slow(but=("zeros-4",))
 @pytest.mark.parametrize(
     ("how", "size"),
     [
@@ -56,6 +57,7 @@ def test_a_model_of_70b_parameters_takes_less_than_8_gib_here(
     assert outcome.document["host_peak_bytes"] < 2 * GIB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "dtype", "size"),
     [
@@ -90,6 +92,7 @@ def test_made_up_weights_of_70b_parameters_take_no_memory_here(run_program: RunP
     assert outcome.document["host_peak_bytes"] < 2 * GIB
 
 
+@pytest.mark.slow
 def test_a_model_that_is_sharded_takes_no_memory_here(run_program: RunProgram) -> None:
     options = ("--world-size", "64", "--rank", "0")
     outcome = run_large(run_program, "shard", "7b", options=options)
@@ -98,12 +101,14 @@ def test_a_model_that_is_sharded_takes_no_memory_here(run_program: RunProgram) -
     assert outcome.document["host_peak_bytes"] < 2 * GIB
 
 
+@pytest.mark.slow
 def test_without_being_told_nothing_is_made_up(run_program: RunProgram) -> None:
     outcome = run_large(run_program, "load", "tiny")
     assert outcome.exit_code == 3
     assert "safetensors" in outcome.stderr, "transformers' own error"
 
 
+@pytest.mark.slow
 def test_weights_that_are_there_are_loaded_as_they_are(run_program: RunProgram) -> None:
     outcome = run_large(run_program, "there", "tiny", options=DUMMY)
     assert outcome.exit_code == 0, outcome.stderr

@@ -98,6 +98,7 @@ def fit(thin_python: Path, directory: Path, *words: str) -> subprocess.Completed
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_another_variable_in_multiples_as_it_is(thin_python: Path, tmp_path: Path) -> None:
     done = fit(
         thin_python, tmp_path, "--gpu", "t4", "--budget", "4GiB", "--largest", "length",
@@ -114,6 +115,7 @@ def test_another_variable_in_multiples_as_it_is(thin_python: Path, tmp_path: Pat
     assert document["plan"] is None
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_is_not_judged(thin_python: Path, tmp_path: Path) -> None:
     program = str(ROOT / "tests" / "programs" / "fails.py")
     done = fit(thin_python, tmp_path, "--gpu", "t4", "--max-batch", "--", program, "{batch}")

@@ -38,6 +38,7 @@ def look(thin_python: Path) -> Look:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.phantom
 def test_a_line_gives_the_largest_batch_and_one_run_confirms_it(look: Look) -> None:
     answer = look("line")
@@ -52,6 +53,7 @@ def test_a_line_gives_the_largest_batch_and_one_run_confirms_it(look: Look) -> N
     assert answer["same"]
 
 
+@pytest.mark.slow
 @pytest.mark.phantom
 def test_where_it_is_no_line_batches_are_climbed_without_an_error(look: Look) -> None:
     answer = look("bent")
@@ -65,6 +67,7 @@ def test_where_it_is_no_line_batches_are_climbed_without_an_error(look: Look) ->
     assert answer["same"]
 
 
+@pytest.mark.slow
 @pytest.mark.phantom
 def test_a_peak_that_does_not_grow_is_refused(look: Look) -> None:
     answer = look("flat")
@@ -72,6 +75,7 @@ def test_a_peak_that_does_not_grow_is_refused(look: Look) -> None:
     assert answer["same"]
 
 
+@pytest.mark.slow
 def test_steps_that_were_tried_leave_the_training_as_it_was(look: Look) -> None:
     answers = look("host")
     gradients, no_gpu = answers.pop("refused")

@@ -99,6 +99,7 @@ def rank_zero(python: str, *words: str) -> Job:
     )
 
 
+@pytest.mark.slow
 def test_a_rank_alone_is_one_that_accelerate_starts(accelerate: str, tmp_path: Path) -> None:
     file = tmp_path / "accelerate.yaml"
     config = accelerate_config({"mixed_precision": "bf16"}, FSDP2.checkpointed, 2, ["Block"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.slow]
 RunProgram = Callable[..., Any]
 OPTIONS = ("--dummy-weights",)
 # So that nothing asks the network.

@@ -52,6 +52,7 @@ def test_the_document_lists_modules_whose_bytes_sum_to_the_peak(run_program: Run
     assert "nested.inner" in paths
 
 
+@pytest.mark.slow
 def test_a_model_whose_compilation_is_switched_off_has_its_modules(
     run_program: RunProgram,
 ) -> None:

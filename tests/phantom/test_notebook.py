@@ -56,10 +56,12 @@ def check(outcome: Outcome) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_the_session_keeps_is_found_in_a_run(run_program: RunProgram) -> None:
     check(run_program(PROGRAM, "held", "-", SOURCE))
 
 
+@pytest.mark.slow
 def test_what_the_session_keeps_is_found_in_a_record(thin_python: Path, tmp_path: Path) -> None:
     command = [
         sys.executable, "-c", MAIN, "record", "--json", "--python", str(thin_python),

@@ -10,6 +10,7 @@ import pytest
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 
 
+@pytest.mark.slow
 def test_nvidia_smi_says_what_nvml_and_cuda_say(run_program: Callable[..., Any]) -> None:
     printed = run_program("asks_nvidia_smi.py", gpu="t4").printed
     for pair in ("drivers", "names", "totals"):

@@ -90,6 +90,7 @@ def uses_of(handle: object) -> dict[int, int]:
     return {process.pid: process.usedGpuMemory for process in listed}
 
 
+@pytest.mark.slow
 def test_a_leak_grows_as_the_program_says(
     tmp_path: Path, thin_python: Path, ask: Callable[[], list[Any]]
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_leak_grows_as_the_program_says(
     assert pynvml.nvmlDeviceGetMemoryInfo(handles[0]).used == 0
 
 
+@pytest.mark.slow
 def test_of_two_jobs_one_is_killed(
     tmp_path: Path, thin_python: Path, ask: Callable[[], list[Any]]
 ) -> None:
@@ -126,6 +128,7 @@ def test_of_two_jobs_one_is_killed(
         assert uses_of(handles[0]) == {second.pid: more}
 
 
+@pytest.mark.slow
 def test_the_clock_tells_the_load(
     tmp_path: Path, thin_python: Path, ask: Callable[[], list[Any]]
 ) -> None:
@@ -141,6 +144,7 @@ def test_the_clock_tells_the_load(
         program.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "options"), [("nvitop", ("-1", "--no-unicode")), ("gpustat", ("--json",))]
 )

@@ -264,6 +264,7 @@ def test_what_ended_a_part_of_the_program_is_no_fit(
     assert str(SOURCE) not in outcome.stderr, "no frame of ullage is shown"
 
 
+@pytest.mark.slow
 def test_thousands_of_failures_that_are_caught_cost_next_to_nothing(
     run_program: RunProgram,
 ) -> None:

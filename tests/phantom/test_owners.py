@@ -22,6 +22,7 @@ PARAMETER_ITEMSIZE = {"gpt2": 4, "llama_trainer": 2, "resnet50": 4}
 STATES = {"gpt2": 2, "llama_trainer": 2, "resnet50": 1}
 
 
+@pytest.mark.slow(but=("gpt2",))
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_at_least_95_percent_of_an_examples_peak_have_an_owner(
     run_program: RunProgram, name: str
@@ -33,6 +34,7 @@ def test_at_least_95_percent_of_an_examples_peak_have_an_owner(
         assert owners["unattributed"] <= 0.05 * sum(owners.values())
 
 
+@pytest.mark.slow(but=("gpt2",))
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_parameters_and_optimizer_states_of_an_example_have_the_size_of_its_model(
     run_program: RunProgram, name: str
@@ -91,6 +93,7 @@ def test_parameters_carry_their_names(run_program: RunProgram) -> None:
     assert named >= {"first.weight", "first.bias", "norm.weight", "second.weight"}
 
 
+@pytest.mark.slow
 def test_the_cache_of_a_generation_is_that_of_its_prompt_at_the_peak(
     run_program: RunProgram,
 ) -> None:

@@ -39,6 +39,7 @@ def test_the_page_holds_the_run_document_and_the_report(
     assert f"Wrote {tmp_path / 'run.html'}" in outcome.stderr
 
 
+@pytest.mark.slow
 def test_every_process_is_in_the_page(run_program: RunProgram, tmp_path: Path) -> None:
     outcome, page = run_with_page(run_program, tmp_path / "run.html", "child_process.py")
     assert len(outcome.document["processes"]) > 1

@@ -66,6 +66,7 @@ def test_half_of_the_states_leaves_the_other_half(taken: dict[int, Taken]) -> No
     assert freed[50] == pytest.approx(STATES_MIB / 2, abs=2 * WEIGHT_MIB)
 
 
+@pytest.mark.slow
 def test_the_host_holds_what_the_device_does_not(taken: dict[int, Taken]) -> None:
     assert taken[1].pinned <= WEIGHT_MIB
     assert STATES_MIB / 2 - WEIGHT_MIB <= taken[50].pinned < taken[100].pinned

@@ -1,17 +1,19 @@
-"""Plans for several ranks: with real arithmetic on two processes, and on the phantom."""
+"""Plans for several ranks: what is refused and what is left of them, and on the phantom. That ranks
+train as they should is in test_same_training.py.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.phantom.alone import run_alone, run_ranks
+from tests.phantom.conftest import find_program
+from tests.phantom.same_training import PARAMETERS, RANK_PLANS, plan_for_a_stack
 
 import ullage
 from ullage.phantom.device import choose_device
@@ -20,119 +22,38 @@ from ullage.plan import menu
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
 from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
-PROGRAMS = ROOT / "tests" / "programs" / "plans"
-MAIN = "from ullage.cli.main import main; main()"
-TIMEOUT_S = 300
-BLOCKS = tuple(f"blocks.{number}" for number in range(4))
-NUM_PARAMETERS = 132_352
 WIDE_BYTES = 4 * 4 * (2 * 2048 * 8192 + 2048 + 8192)
-AVERAGED = Action("data_parallel")
-SHARDED = Action("shard", BLOCKS)
-PLANS = {
-    "DDP": (AVERAGED,),
-    "ZeRO-1": (AVERAGED, Action("zero_optimizer")),
-    "ZeRO-2": (replace(SHARDED, settings={"keeps_gathered": True}),),
-    "ZeRO-3": (SHARDED,),
-    "ZeRO-3 and others": (Action("checkpoint", BLOCKS), Action("free_gradients"), SHARDED),
-}
-# How the script does it, and what the parameters may differ by: a norm over shares of gradients is
-# summed in another order than one over whole ones.
-ARITHMETIC = {
-    ("DDP", "moved"): 0.0,
-    ("DDP", "clips"): 0.0,
-    ("ZeRO-1", "clips"): 0.0,
-    ("ZeRO-2", "late"): 0.0,
-    ("ZeRO-3", "moved"): 0.0,
-    ("ZeRO-3", "still"): 0.0,
-    ("ZeRO-3", "clips"): 1e-7,
-    ("ZeRO-3 and others", "late"): 0.0,
-}
-
-# The first is on top of DDP.
-BY_DAY = {("ZeRO-1", "clips"), ("ZeRO-3 and others", "late")}
+LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 MakePlan = Callable[..., Plan]
 
 
 @pytest.fixture(scope="session")
 def make_plan(torch_version: str) -> MakePlan:
-    """`make_plan("DDP")`: a plan of those above, for a stack of blocks."""
+    """`make_plan("DDP")`: a plan for ranks, for a stack of blocks."""
 
-    def make(name: str, model: str = "Stack", num_parameters: int = NUM_PARAMETERS) -> Plan:
-        named = dict.fromkeys(BLOCKS, "Block")
-        return Plan(PLANS[name], MadeFor(torch_version, model, num_parameters, named, "AdamW"))
+    def make(name: str, model: str = "Stack", num_parameters: int = PARAMETERS) -> Plan:
+        actions = RANK_PLANS[name]
+        return plan_for_a_stack(torch_version, *actions, model=model, num_parameters=num_parameters)
 
     return make
 
 
-@pytest.fixture(scope="session")
-def run_ranks(thin_python: Path) -> Callable[..., Any]:
-    """`run_ranks(words, plan_file)`: two processes of torchrun on the CPU, under a plan or not."""
-
-    def run(words: list[str], plan: Path | None = None) -> subprocess.CompletedProcess[str]:
-        start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
-        command = [str(thin_python), *start]
-        if plan is not None:
-            under = ["exec", "--plan", str(plan), "--python", str(thin_python), "--"]
-            command = [sys.executable, "-c", MAIN, *under, *start]
-        return subprocess.run(
-            command, text=True, capture_output=True, timeout=TIMEOUT_S, check=False,
-            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{PROGRAMS}"},
-        )  # fmt: skip
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("name", "how"),
-    [
-        pytest.param(*case, marks=() if case in BY_DAY else pytest.mark.nightly)
-        for case in ARITHMETIC
-    ],
-)
-def test_ranks_train_as_the_mean_of_their_gradients_would(
-    name: str,
-    how: str,
-    make_plan: MakePlan,
-    run_ranks: Callable[..., Any],
-    thin_python: Path,
-    tmp_path: Path,
-) -> None:
-    make_plan(name).save(tmp_path / "plan.json")
-    done = run_ranks(
-        [str(PROGRAMS / "ranks.py"), str(tmp_path), "cpu", how], tmp_path / "plan.json"
-    )
-    assert done.returncode == 0, done.stderr
-    compared = subprocess.run(
-        [str(thin_python), str(PROGRAMS / "ranks_by_hand.py"), str(tmp_path), "2", how],
-        check=True, capture_output=True, text=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
-    found = json.loads(compared.stdout)
-    assert found["rows"] == found["losses"] == [True, True]
-    assert found["num_rows"] == found["all_rows"], "every row is one rank's"
-    assert None not in found["model"] + found["states"], "keys and kinds are as without a plan"
-    assert max(found["model"] + found["states"]) <= ARITHMETIC[name, how]
-    assert found["drawn"] == 2, "what ranks draw at random is their own"
-
-
 def test_nothing_is_left_of_a_plan_for_ranks(
-    make_plan: MakePlan, run_ranks: Callable[..., Any], tmp_path: Path
+    make_plan: MakePlan, thin_python: Path, tmp_path: Path
 ) -> None:
     files = []
-    for number, name in enumerate(PLANS):
+    for number, name in enumerate(RANK_PLANS):
         files.append(str(tmp_path / f"{number}.json"))
         make_plan(name).save(files[-1])
-    done = run_ranks([str(PROGRAMS / "ranks_undone.py"), *files])
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(found) == len(PLANS)
+    done = run_ranks(thin_python, "plans/ranks_undone.py", *files)
+    assert not any(one.returncode for one in done), [one.stderr for one in done]
+    found = [json.loads(line) for line in done[0].stdout.splitlines() if line.startswith("{")]
+    assert len(found) == len(RANK_PLANS)
     for one in found:
         assert one["has_keys"], one
         assert one["difference"] == 0.0, one
@@ -140,27 +61,23 @@ def test_nothing_is_left_of_a_plan_for_ranks(
 
 
 def test_a_parameter_that_the_script_has_kept_is_refused(
-    make_plan: MakePlan, run_ranks: Callable[..., Any], tmp_path: Path
+    make_plan: MakePlan, thin_python: Path, tmp_path: Path
 ) -> None:
     make_plan("ZeRO-3").save(tmp_path / "plan.json")
-    words = [str(PROGRAMS / "ranks.py"), str(tmp_path), "cpu", "keeps"]
-    done = run_ranks(words, tmp_path / "plan.json")
+    verb = ("exec", "--plan", str(tmp_path / "plan.json"))
+    words = (*LAUNCH, find_program("plans/ranks.py"), str(tmp_path), "cpu", "keeps")
+    done = run_alone(thin_python, *words, verb=verb)
     assert done.returncode != 0
     assert "take it from model.parameters()" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(one, marks=pytest.mark.nightly) for one in ("DDP", "ZeRO-1")), "ZeRO-3"]
-)
+@pytest.mark.parametrize("name", ["DDP", "ZeRO-1", "ZeRO-3"])
 def test_a_process_alone_is_told_to_use_torchrun(
     name: str, make_plan: MakePlan, thin_python: Path, tmp_path: Path
 ) -> None:
     make_plan(name).save(tmp_path / "plan.json")
-    done = subprocess.run(
-        [sys.executable, "-c", MAIN, "exec", "--plan", str(tmp_path / "plan.json"), "--python",
-         str(thin_python), "--", str(PROGRAMS / "ranks.py"), str(tmp_path), "cpu", "moved"],
-        text=True, capture_output=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+    verb = ("exec", "--plan", str(tmp_path / "plan.json"))
+    done = run_alone(thin_python, "plans/ranks.py", str(tmp_path), "cpu", "moved", verb=verb)
     assert done.returncode == 3
     assert "torchrun --nproc-per-node 2" in done.stderr
 
@@ -171,7 +88,7 @@ def play(plan: Plan | None, python: Path, rank: int = 0, size: int = 4) -> Any:
         make_options(plan=plan), rank=choose_ranks((rank,), size, None)[0], has_work=True
     )
     job = make_job(
-        [str(PROGRAMS / "wide.py")], device=choose_device("h100-80gb"), python=python,
+        [find_program("plans/wide.py")], device=choose_device("h100-80gb"), python=python,
         options=options,
     )  # fmt: skip
     return run_job(job, None, stdout_to_stderr=True)
@@ -180,7 +97,7 @@ def play(plan: Plan | None, python: Path, rank: int = 0, size: int = 4) -> Any:
 @pytest.fixture(scope="session")
 def played(make_plan: MakePlan, thin_python: Path) -> dict[str, Any]:
     """Rank 0 of four under each plan that only shares."""
-    names = [name for name in PLANS if "others" not in name]
+    names = [name for name in RANK_PLANS if "others" not in name]
     wide = {name: make_plan(name, "Wide", WIDE_BYTES // 4) for name in names}
     return {name: play(plan, thin_python) for name, plan in wide.items()}
 
@@ -232,7 +149,7 @@ def test_a_rank_alone_has_the_numbers_of_a_real_process(
         "plans/wide.py", options=("--world-size", "2", "--rank", "0", "--plan", str(plan))
     )
     both = run_program(
-        "torchrun", "--standalone", "--nproc-per-node", "2", str(PROGRAMS / "wide.py"),
+        "torchrun", "--standalone", "--nproc-per-node", "2", find_program("plans/wide.py"),
         options=("--gpus", "2", "--plan", str(plan)),
     )  # fmt: skip
     assert both.exit_code == 0, both.stderr
@@ -252,7 +169,11 @@ def test_a_search_for_two_gpus_finds_a_plan_that_every_rank_fits(
     monkeypatch.setattr(menu, "TECHNIQUES", few)
     # More than one block has to be checkpointed: by itself no way to share takes less than 4.5 GiB.
     found = ullage.fit(
-        [str(PROGRAMS / "wide.py")], gpu="h100-80gb", gpus=2, budget="4.25GiB", python=thin_python
+        [find_program("plans/wide.py")],
+        gpu="h100-80gb",
+        gpus=2,
+        budget="4.25GiB",
+        python=thin_python,
     )
     report = found.report
     assert found.exit_code == 0, found.text()

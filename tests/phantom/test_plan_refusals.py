@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
+from tests.phantom.alone import printed_by
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = ROOT / "tests" / "programs" / "plans" / "refusals.py"
 CHANGED = "and would not compute the same when it runs again; take it out of the plan"
 SAID = {
     "nothing_is_wrong": None,
@@ -35,12 +31,7 @@ SAID = {
 @pytest.fixture(scope="session")
 def said(thin_python: Path) -> dict[str, str | None]:
     """The error of each case, None where there was none."""
-    done = subprocess.run(
-        [str(thin_python), str(PROGRAM)], check=False, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, str | None] = printed_by(thin_python, "plans/refusals.py")
     return found
 
 

@@ -1,25 +1,26 @@
-"""Scripts that know nothing of plans run under one: on the phantom, and as they are."""
+"""Scripts that know nothing of plans run under one, on the phantom and as they are, and what is
+refused. That they train as they did is in test_same_training.py.
+"""
 
 from __future__ import annotations
 
-import json
-import os
+import functools
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.phantom import same_training
+from tests.phantom.conftest import find_program
+from tests.phantom.same_training import DEPTH, PARAMETERS, plan_for_a_stack, rows
 
 from ullage.phantom.device import choose_device
 from ullage.report.document.run import run_document
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
 from ullage.runs.parallel import ParallelRuns
-from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 
@@ -27,99 +28,28 @@ pytestmark = pytest.mark.phantom
 
 RunProgram = Callable[..., Any]
 MakePlan = Callable[..., Plan]
-
-ROOT = Path(__file__).parents[2]
-MAIN = "from ullage.cli.main import main; main()"
-TIMEOUT_S = 300
 LOOPS = "plans/loops.py"
-DEPTH, PARAMETERS = 4, 132_352
-# Each trains a stack of blocks with AdamW; with the models that it trains so.
-WAYS = {
-    "plain": 1, "evaluates_first": 1, "compiled": 1, "compiled_in_place": 1, "ddp": 1, "fsdp": 1,
-    "with_accelerate": 1, "with_trainer": 1, "adversaries": 1, "folds": 2, "averaged": 1,
-    "saved_whole": 1, "calls_parts": 1, "catches_all": 3,
-}  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def make_plan(torch_version: str) -> MakePlan:
     """A plan that checkpoints the blocks of the stack, or of a model that holds it."""
-
-    def make(*actions: Action, prefix: str = "", **changes: Any) -> Plan:
-        blocks = tuple(f"{prefix}blocks.{number}" for number in range(DEPTH))
-        made_for = MadeFor(
-            torch_version, "Stack", PARAMETERS, dict.fromkeys(blocks, "Block"), "AdamW"
-        )
-        return Plan(actions or (Action("checkpoint", blocks),), replace(made_for, **changes))
-
-    return make
+    return functools.partial(plan_for_a_stack, torch_version)
 
 
 @pytest.fixture(scope="session")
 def run_script(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """`run_script("plain", plan)`: exit code, stdout, stderr on the CPU, without the phantom."""
 
-    def run(ways: str, plan: Plan | None = None, *words: str) -> tuple[int, str, str]:
+    def run(way: str, plan: Plan | None = None) -> tuple[int, str, str]:
         directory = tmp_path_factory.mktemp("script")
-        program = [str(ROOT / "tests" / "programs" / LOOPS), ways, *words]
-        command = [str(thin_python), *program]
-        if plan is not None:
-            plan.save(directory / "plan.json")
-            command = [
-                sys.executable, "-c", MAIN, "exec", "--plan", str(directory / "plan.json"),
-                "--python", str(thin_python), "--", *program,
-            ]  # fmt: skip
-        done = subprocess.run(
-            command, cwd=directory, env={**os.environ, "NO_COLOR": "1"}, text=True,
-            capture_output=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
+        done = same_training.run_script(thin_python, directory, plan, way)
         return done.returncode, done.stdout, done.stderr
 
     return run
 
 
-def rows(stdout: str) -> dict[str, Any]:
-    """What each way has printed, by its name."""
-    lines = [json.loads(line) for line in stdout.splitlines() if line.startswith('{"way"')]
-    return {line["way"]: line for line in lines}
-
-
-@pytest.fixture(scope="session")
-def trained(make_plan: MakePlan, run_script: Callable[..., Any]) -> list[dict[str, Any]]:
-    """What every way prints without a plan and under one."""
-    found = []
-    for plan in (None, make_plan()):
-        code, stdout, stderr = run_script(",".join(WAYS), plan)
-        assert code == 0, stderr
-        found.append(rows(stdout))
-    return found
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_script_trains_as_it_did_and_its_blocks_run_again(
-    way: str, trained: list[dict[str, Any]]
-) -> None:
-    alone, under = (one[way] for one in trained)
-    assert under["losses"] == alone["losses"]
-    # In `averaged` and `saved_whole` one step is trained, else three; two layers a block.
-    num_steps = len(alone["losses"]) if way != "with_trainer" else 3
-    assert under["calls"] - alone["calls"] == ("compiled" not in way) * num_steps * DEPTH * 2
-
-
-def test_lightning_is_trained_under_a_plan(
-    make_plan: MakePlan, run_script: Callable[..., Any], thin_python: Path
-) -> None:
-    is_there = "import importlib.util as u; raise SystemExit(u.find_spec('lightning') is None)"
-    if subprocess.run([str(thin_python), "-c", is_there], check=False).returncode:
-        pytest.skip("lightning is not installed in the environment of the tests")
-    alone = rows(run_script("with_lightning")[1])["with_lightning"]
-    code, stdout, stderr = run_script("with_lightning", make_plan(prefix="model.", model="Task"))
-    under = rows(stdout)["with_lightning"]
-    assert code == 0, stderr
-    assert under["losses"] == alone["losses"]
-    assert under["calls"] - alone["calls"] == 3 * DEPTH * 2
-
-
+@pytest.mark.slow
 def test_processes_that_a_script_starts_are_under_its_plan(
     make_plan: MakePlan, run_script: Callable[..., Any]
 ) -> None:
@@ -213,6 +143,7 @@ def test_a_program_that_fails_keeps_its_exit_code(
     assert "KeyError" in stderr and "ullage:" not in stderr
 
 
+@pytest.mark.slow
 def test_a_plan_takes_memory_on_the_phantom_and_says_so(
     run_program: RunProgram, make_plan: MakePlan, tmp_path: Path
 ) -> None:
@@ -227,6 +158,7 @@ def test_a_plan_takes_memory_on_the_phantom_and_says_so(
     assert under.record.modules == alone.record.modules, "a wrapped module is called as it was"
 
 
+@pytest.mark.slow
 def test_gradients_become_views_of_the_buckets_of_a_script_that_knows_nothing_of_it(
     run_program: RunProgram, run_script: Callable[..., Any], make_plan: MakePlan, tmp_path: Path
 ) -> None:
@@ -253,6 +185,7 @@ def kept(outcome: Any) -> int:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way", ["compiled", pytest.param("compiled_in_place", marks=pytest.mark.nightly)]
 )
@@ -279,7 +212,7 @@ def test_a_plan_that_is_not_for_the_program_fails_the_run(
 @pytest.fixture(scope="session")
 def jobs(thin_python: Path) -> Callable[..., Any]:
     """`jobs(plan=plan)`: a job that trains the plain way."""
-    program = [str(ROOT / "tests" / "programs" / LOOPS), "plain", "cuda"]
+    program = [find_program(LOOPS), "plain", "cuda"]
 
     def make(**options: Any) -> Any:
         return make_job(
@@ -302,6 +235,7 @@ def test_a_program_is_described_as_a_plan_wants_it(
     assert run_document(run)["plan"] is None
 
 
+@pytest.mark.slow
 def test_runs_forked_from_one_process_have_each_its_plan(
     jobs: Callable[..., Any], make_plan: MakePlan
 ) -> None:

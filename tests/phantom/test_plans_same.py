@@ -13,7 +13,7 @@ from ullage.plan import menu
 from ullage.plan.findings import FitReport
 from ullage.techniques.catalog import TECHNIQUES
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.slow]
 
 # Its blocks have masks of 4 MiB in buffers, whose values the phantom does not keep.
 PROGRAM = "nanogpt-tiny"

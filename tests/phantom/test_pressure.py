@@ -46,6 +46,7 @@ def pressure_of(outcome: Outcome) -> dict[str, Any]:
     return pressure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["counters", "events"])
 def test_retries_are_shown_beside_their_slow_steps(
     record: RecordProgram, tmp_path: Path, mode: str
@@ -73,6 +74,7 @@ def test_retries_are_shown_beside_their_slow_steps(
     assert plot.read_bytes().startswith(b"<?xml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["counters", "events"])
 def test_requests_have_their_times_and_peaks_and_tokens_their_memory(
     record: RecordProgram, mode: str

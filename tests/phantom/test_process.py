@@ -56,6 +56,7 @@ def test_a_program_that_exits_with_a_code_has_failed_and_its_output_passes_throu
     assert device["peak_allocated_bytes"] == 4 * MIB, "what it used until then is there"
 
 
+@pytest.mark.slow
 def test_a_thread_of_autograd_that_outlives_python_does_not_abort_the_program(
     run_program: RunProgram,
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_thread_of_autograd_that_outlives_python_does_not_abort_the_program(
     assert ended.exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_program_that_first_asks_whether_torch_is_there_is_watched(
     run_program: RunProgram,
 ) -> None:
@@ -71,6 +73,7 @@ def test_a_program_that_first_asks_whether_torch_is_there_is_watched(
     assert outcome.device["peak_allocated_bytes"] == 4 * MIB
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_shows_its_own_error(run_program: RunProgram) -> None:
     outcome = run_program("fails.py")
     assert outcome.exit_code == 3
@@ -87,6 +90,7 @@ def test_a_program_that_fails_shows_its_own_error(run_program: RunProgram) -> No
     assert outcome.device["peak_allocated_bytes"] == 4 * MIB
 
 
+@pytest.mark.slow(but=("15-in Python",))
 @pytest.mark.parametrize(
     ("number", "where"),
     [
@@ -127,6 +131,7 @@ def test_a_signal_ends_the_program_and_leaves_a_record(
     assert snapshot["ullage"]["exit"]["kind"] in {"signal", "exception"}
 
 
+@pytest.mark.slow
 def test_a_program_that_is_killed_has_failed_without_a_record(run_program: RunProgram) -> None:
     outcome = run_program("dies.py")
     assert outcome.exit_code == 3
@@ -137,6 +142,7 @@ def test_a_program_that_is_killed_has_failed_without_a_record(run_program: RunPr
     assert "signal 9" in document["reason"]
 
 
+@pytest.mark.slow
 def test_a_program_that_uses_no_gpu_fits_with_a_warning(run_program: RunProgram) -> None:
     outcome = run_program("no_gpu_use.py", "--flag", "a b")
     assert outcome.exit_code == 0, outcome.stderr
@@ -147,6 +153,7 @@ def test_a_program_that_uses_no_gpu_fits_with_a_warning(run_program: RunProgram)
     assert not (outcome.directory / "snapshot.pickle").exists()
 
 
+@pytest.mark.slow
 def test_workers_of_a_data_loader_neither_fail_nor_count(run_program: RunProgram) -> None:
     outcome = run_program("workers.py")
     assert outcome.exit_code == 0, outcome.stderr
@@ -159,6 +166,7 @@ def test_workers_of_a_data_loader_neither_fail_nor_count(run_program: RunProgram
     assert "Traceback" not in outcome.stderr
 
 
+@pytest.mark.slow
 def test_a_child_that_uses_the_gpu_has_a_record_of_its_own(run_program: RunProgram) -> None:
     outcome = run_program("child_process.py")
     assert outcome.exit_code == 0, outcome.stderr
@@ -227,6 +235,7 @@ def test_what_was_on_the_paths_stays_on_them(run_program: RunProgram, tmp_path: 
     assert said["visible"] == [], "torch is not imported before the program asks for it"
 
 
+@pytest.mark.slow
 def test_a_number_of_steps_ends_the_program_after_them(run_program: RunProgram) -> None:
     outcome = run_program("peaks.py", options=STEPS)
     assert outcome.exit_code == 0, outcome.stderr
@@ -245,6 +254,7 @@ def test_the_document_is_all_that_stdout_has(run_program: RunProgram) -> None:
     assert outcome.stderr.splitlines()[-1].startswith("Wrote ")
 
 
+@pytest.mark.slow
 def test_a_run_from_python_has_the_numbers_of_the_command_line(
     run_program: RunProgram, thin_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

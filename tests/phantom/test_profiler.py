@@ -33,6 +33,7 @@ def busy_s(time: dict[str, Any]) -> float:
     return seconds
 
 
+@pytest.mark.slow
 def test_the_profile_has_the_clocks_times(profiled: Callable[..., Any]) -> None:
     told, time = profiled("scheduled")
     assert told["device_s"] == pytest.approx(NUM_STEPS * busy_s(time), rel=0.01)
@@ -41,6 +42,7 @@ def test_the_profile_has_the_clocks_times(profiled: Callable[..., Any]) -> None:
     assert told["step_ends"] == 1
 
 
+@pytest.mark.slow
 def test_steps_of_the_host_last_as_long(profiled: Callable[..., Any]) -> None:
     """The profiler's own mark of each step, which begins and ends on the host."""
     told, time = profiled("scheduled")
@@ -67,11 +69,13 @@ def test_the_trace_has_rows_of_the_gpu(profiled: Callable[..., Any]) -> None:
     assert any("multi_tensor_apply_kernel" in name for name in told["names"])
 
 
+@pytest.mark.slow
 def test_work_that_outlasts_the_process_is_not_lost(profiled: Callable[..., Any]) -> None:
     told, _ = profiled("unwaited")
     assert told["categories"]["kernel"] == 200 and told["early"] == 0
 
 
+@pytest.mark.slow
 def test_the_older_profiler(profiled: Callable[..., Any]) -> None:
     """By records of kernels; and by events around each operator, in whole microseconds."""
     told, time = profiled("legacy")
@@ -80,6 +84,7 @@ def test_the_older_profiler(profiled: Callable[..., Any]) -> None:
     assert sum(told["False"]["operator_s"].values()) == pytest.approx(busy_s(time), rel=0.01)
 
 
+@pytest.mark.slow
 def test_two_profiles_read_after_both(profiled: Callable[..., Any]) -> None:
     told, time = profiled("twice")
     for name in ("one", "other"):
@@ -88,17 +93,20 @@ def test_two_profiles_read_after_both(profiled: Callable[..., Any]) -> None:
         assert told[name]["early"] == 0
 
 
+@pytest.mark.slow
 def test_two_devices(profiled: Callable[..., Any]) -> None:
     told, _ = profiled("two_devices", "--gpus", "2")
     assert told["devices"] == [0, 1] and told["early"] == 0
     assert told["device_s"] == pytest.approx(told["perf_counter_s"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_file_for_tensorboard(profiled: Callable[..., Any]) -> None:
     told, _ = profiled("tensorboard")
     assert told["categories"]["kernel"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--time",)])
 def test_without_the_virtual_clock_nothing_runs(
     run_program: RunProgram, options: tuple[str, ...]

@@ -166,6 +166,7 @@ def test_unmarked():
 """
 
 
+@pytest.mark.slow
 def test_a_model_is_measured_and_explained(run_tests: RunTests) -> None:
     result = run_tests(MODEL, "--gpu-memory")
     assert result.counts == {"passed": 2, "failed": 2}, result.text
@@ -286,6 +287,7 @@ def test_last():
 """
 
 
+@pytest.mark.slow
 def test_outcomes_are_those_that_pytest_would_report(run_tests: RunTests) -> None:
     result = run_tests(OUTCOMES, "-rA", "--junitxml=junit.xml")
     assert result.code == pytest.ExitCode.TESTS_FAILED
@@ -348,6 +350,7 @@ def test_unmarked():
 """
 
 
+@pytest.mark.slow
 def test_the_lock_is_one_however_many_processes_run_the_tests(run_tests: RunTests) -> None:
     pytest.importorskip("xdist")
     result = run_tests(PLAIN, "--gpu-memory-update")
@@ -377,6 +380,7 @@ def test_the_lock_is_one_however_many_processes_run_the_tests(run_tests: RunTest
     assert path.read_text("utf-8") == alone
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_used_at_collection_costs_time_and_nothing_else(run_tests: RunTests) -> None:
     result = run_tests(
         """
@@ -394,6 +398,7 @@ def test_it(size, gpu_memory):
     assert re.search(r"the GPU is used while tests are collected \(\S*test_it.py:\d+", result.text)
 
 
+@pytest.mark.slow
 def test_other_tests_with_a_gpu_than_without_are_not_passed_over(run_tests: RunTests) -> None:
     result = run_tests(
         """
@@ -407,6 +412,7 @@ def test_it(device):
     assert "with a GPU, there is no test of this name" in result.text
 
 
+@pytest.mark.slow
 def test_fixtures_of_both_processes_are_set_up_and_ended(run_tests: RunTests) -> None:
     result = run_tests(
         """
@@ -469,6 +475,7 @@ def test_after_the_class():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_ends_the_process_that_tests_are_forked_from_fails_one_test(
     run_tests: RunTests,
 ) -> None:
@@ -499,6 +506,7 @@ def test_never():
     assert "that is enough" in result.text
 
 
+@pytest.mark.slow
 def test_one_of_the_two_processes_sums_up(run_tests: RunTests) -> None:
     result = run_tests(
         """
@@ -526,6 +534,7 @@ def pytest_sessionfinish(session):
     assert found == ["start junit.xml", "start None", "finish"]
 
 
+@pytest.mark.slow
 def test_under_ullage_run_tests_are_measured_where_they_are(
     run_tests: RunTests, torch_python: Path
 ) -> None:

@@ -104,6 +104,7 @@ def compare(recorded: Outcome, run: Outcome) -> None:
         assert of_record[f"peak_{name}_bytes"] == of_run[f"peak_{name}_bytes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", SMALL, ids=lambda program: program[0])
 def test_a_record_has_the_events_owners_and_modules_of_a_run(
     record: RecordProgram, run_program: RunProgram, program: tuple[str, ...]
@@ -144,6 +145,7 @@ def test_a_record_of_an_example_is_that_of_a_run(
         assert recorded.device[f"peak_{name}_bytes"] == run.device[f"peak_{name}_bytes"]
 
 
+@pytest.mark.slow
 def test_detached_it_leaves_nothing_and_what_it_recorded_is_what_would_have_been(
     thin_python: Path, tmp_path: Path
 ) -> None:
@@ -173,6 +175,7 @@ def test_detached_it_leaves_nothing_and_what_it_recorded_is_what_would_have_been
     assert Path(document["again"]).name == "full-2.pickle", "no other file is overwritten"
 
 
+@pytest.mark.slow
 def test_counters_have_nothing_to_do_with_an_allocation(thin_python: Path, tmp_path: Path) -> None:
     source = str(Path(ullage.__file__).parents[1])
     command = [str(thin_python), find_program("recording/idle_counters.py"), source]
@@ -218,6 +221,7 @@ def check_job(job: dict[str, Any], stats: dict[str, Any], mode: str) -> None:
     assert parsed.devices[0].allocated_bytes > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "program_code", "code"), [("killed", 137, 3), ("full_disk", 7, 3)])
 def test_the_last_whole_state_opens_and_the_exit_code_is_the_programs(
     record: RecordProgram, tmp_path: Path, how: str, program_code: int, code: int
@@ -261,6 +265,7 @@ def test_a_wrong_option_is_refused_before_the_program_runs(
     assert words in outcome.stderr
 
 
+@pytest.mark.slow
 def test_a_full_ring_keeps_the_last_events_and_the_owners_of_what_stayed(
     record: RecordProgram, tmp_path: Path
 ) -> None:
@@ -291,6 +296,7 @@ def test_a_full_ring_keeps_the_last_events_and_the_owners_of_what_stayed(
     assert first + num_events[1] == num_events[0]
 
 
+@pytest.mark.slow
 def test_each_rank_of_torchrun_has_a_file_and_the_larger_is_named(
     thin_python: Path, tmp_path: Path
 ) -> None:
@@ -341,6 +347,7 @@ def measured_pair(
     return pair
 
 
+@pytest.mark.slow
 def test_what_was_measured_of_a_gpu_is_kept_and_shown(
     measured_pair: Callable[..., ullage.Diff], tmp_path: Path
 ) -> None:
@@ -362,6 +369,7 @@ def test_what_was_measured_of_a_gpu_is_kept_and_shown(
         gpus_document([gpu], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("measured", "words"),
     [
@@ -384,6 +392,7 @@ def test_a_context_that_may_be_others_is_not_kept(
     assert not (tmp_path / "configuration").exists()
 
 
+@pytest.mark.slow
 def test_a_measurement_is_held_against_a_prediction_term_by_term(
     record: RecordProgram, run_program: RunProgram, tmp_path: Path
 ) -> None:

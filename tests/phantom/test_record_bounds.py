@@ -26,6 +26,7 @@ BY_DAY = ("forwards", "training")
 BY_NIGHT = ("idle", "models", "failures", "holders")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [*BY_DAY, *(pytest.param(kind, marks=pytest.mark.nightly) for kind in BY_NIGHT)]
 )

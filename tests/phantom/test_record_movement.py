@@ -55,6 +55,7 @@ def findings(outcome: Outcome) -> dict[str, Finding]:
     return {one.rule.code: one for one in explained if one.rule.code in OF_PIPELINE}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "codes"),
     [
@@ -85,6 +86,7 @@ def in_order_of_streams(copies: list[list[int]]) -> list[list[int]]:
     return [[*row[:4], numbers.setdefault(row[4], len(numbers)), row[5]] for row in copies]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [
@@ -108,6 +110,7 @@ def test_a_record_has_the_copies_that_the_gpu_saw(
     assert mine["pinned_peak_bytes"] == theirs["pinned_peak_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_calls_go_where_they_went_and_the_last_copies_are_kept(
     thin_python: Path, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def prove(thin_python: Path, tmp_path: Path) -> Proof:
     return run
 
 
+@pytest.mark.slow(but=("events",))
 @pytest.mark.parametrize("mode", ["events", "counters"])
 def test_steps_that_a_real_scaler_skips_are_counted(prove: Proof, mode: str) -> None:
     document = prove("scaler", mode)
@@ -44,12 +45,14 @@ def test_steps_that_a_real_scaler_skips_are_counted(prove: Proof, mode: str) -> 
     assert scales[1] == scales[0] / 2 and scales[4] == scales[0] / 4, "the scaler did skip"
 
 
+@pytest.mark.slow
 def test_detached_each_slot_holds_the_address_that_it_held(prove: Proof) -> None:
     document = prove("slots", "events")
     assert document["num_hooked"] >= 3, "the allocator's two calls, and some of the libraries'"
     assert document["left"] == [] and document["ours"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["full", "events"])
 def test_a_torch_that_cannot_be_hooked_is_recorded_by_its_own_history(
     prove: Proof, mode: str
@@ -68,6 +71,7 @@ def test_a_torch_that_cannot_be_hooked_is_recorded_by_its_own_history(
     assert read_recording(path).peak_allocated_bytes == document["peak"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["full", "counters"])
 def test_the_random_numbers_of_the_gpu_are_the_programs_own(prove: Proof, mode: str) -> None:
     document = prove("random", mode)
@@ -75,6 +79,7 @@ def test_the_random_numbers_of_the_gpu_are_the_programs_own(prove: Proof, mode: 
     assert document["moves"], "another course would be seen"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["events", "counters"])
 def test_a_defect_at_each_step_is_said_once_and_ends_the_steps(prove: Proof, mode: str) -> None:
     document = prove("failing", mode)
@@ -83,6 +88,7 @@ def test_a_defect_at_each_step_is_said_once_and_ends_the_steps(prove: Proof, mod
     assert "a callback of ullage failed: ValueError: a defect" in warning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["events", "counters"])
 def test_failures_have_positions_in_the_events_that_are_there(prove: Proof, mode: str) -> None:
     record = read_record(Path(prove("out_of_memory", mode)["file"]))

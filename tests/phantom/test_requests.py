@@ -70,6 +70,7 @@ def entry_of(judged: Judged) -> Entry:
     return comparison.entry
 
 
+@pytest.mark.slow
 def test_a_function_with_one_user_and_many(project: Path, thin_python: Path) -> None:
     found = check(
         project, thin_python,
@@ -95,6 +96,7 @@ def test_a_function_with_one_user_and_many(project: Path, thin_python: Path) -> 
     assert "in which order requests" in eight.assumed[-1]
 
 
+@pytest.mark.slow
 def test_streams_and_asyncio(project: Path, thin_python: Path) -> None:
     found = check(
         project, thin_python,
@@ -107,6 +109,7 @@ def test_streams_and_asyncio(project: Path, thin_python: Path) -> None:
     assert "more" not in entry_of(found["later"]).moment
 
 
+@pytest.mark.slow
 def test_audio_chunks_grow_the_cache_with_their_length(project: Path, thin_python: Path) -> None:
     for name, seconds in (("short", 10.0), ("long", 60.0)):
         write(project / f"{name}.jsonl", [{"audio_s": seconds}] * 4)
@@ -121,6 +124,7 @@ def test_audio_chunks_grow_the_cache_with_their_length(project: Path, thin_pytho
     assert 4 <= grown / (50 * 50 * 2 * 512 * 2) <= 6
 
 
+@pytest.mark.slow
 def test_a_request_that_fails_is_named(project: Path, thin_python: Path) -> None:
     found = check(
         project, thin_python,
@@ -162,6 +166,7 @@ def test_a_context_that_is_too_long_does_not_fit(project: Path, thin_python: Pat
     assert "long: the most at chats.jsonl:1, 2, " in found.text()
 
 
+@pytest.mark.slow
 def test_a_server_takes_what_the_function_takes(project: Path, thin_python: Path) -> None:
     found = check(
         project, thin_python,
@@ -191,6 +196,7 @@ def test_audio_is_uploaded(project: Path, thin_python: Path) -> None:
     assert entry.categories["kv_cache"] > 29 * 50 * 4 * 2 * 512 * 2
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_ready_or_ends(project: Path, thin_python: Path) -> None:
     found = check(
         project, thin_python,
@@ -214,6 +220,7 @@ def test_a_port_that_is_taken_is_told(project: Path, thin_python: Path) -> None:
             check(project, thin_python, of_server("server").replace("{port}", port))
 
 
+@pytest.mark.slow
 def test_what_is_killed_leaves_its_peaks(
     project: Path, thin_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +254,7 @@ def is_of(path: Path, project: Path) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_lock_is_kept_and_a_changed_request_runs_it_again(
     project: Path, thin_python: Path
 ) -> None:

@@ -39,6 +39,7 @@ def strays(directory: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow(but=("program1",))
 @pytest.mark.parametrize(
     "program",
     [
@@ -84,6 +85,7 @@ def test_a_hangup_leaves_a_record(run_program: RunProgram) -> None:
     assert peaks(outcome) == [16]
 
 
+@pytest.mark.slow
 def test_a_program_without_host_memory_leaves_a_record(run_program: RunProgram) -> None:
     outcome = run_program("rude/runs_out_of_host_memory.py")
     assert outcome.exit_code == 3
@@ -91,6 +93,7 @@ def test_a_program_without_host_memory_leaves_a_record(run_program: RunProgram) 
     assert peaks(outcome) == [16]
 
 
+@pytest.mark.slow
 def test_a_record_that_cannot_be_written_is_not_taken_for_no_use(run_program: RunProgram) -> None:
     outcome = run_program("rude/may_write_little.py")
     assert outcome.exit_code == 3
@@ -100,6 +103,7 @@ def test_a_record_that_cannot_be_written_is_not_taken_for_no_use(run_program: Ru
     assert not list(outcome.directory.iterdir())
 
 
+@pytest.mark.slow
 def test_forked_processes_have_records_of_their_own_or_none(run_program: RunProgram) -> None:
     outcome = run_program("rude/forks.py")
     assert outcome.exit_code == 0, outcome.stderr
@@ -107,6 +111,7 @@ def test_forked_processes_have_records_of_their_own_or_none(run_program: RunProg
     assert outcome.document["warnings"] == []
 
 
+@pytest.mark.slow
 def test_a_program_in_threads_is_followed_to_the_last(run_program: RunProgram) -> None:
     outcome = run_program("rude/threads.py")
     assert outcome.exit_code == 0, outcome.stderr
@@ -114,6 +119,7 @@ def test_a_program_in_threads_is_followed_to_the_last(run_program: RunProgram) -
     assert peaks(outcome) == [48], "a thread was still at work when the main one had ended"
 
 
+@pytest.mark.slow
 def test_ctrl_c_within_an_event_loop_is_an_interruption(run_program: RunProgram) -> None:
     outcome = run_program("rude/interrupted_in_a_loop.py")
     assert outcome.exit_code == 130
@@ -140,6 +146,7 @@ def test_a_signal_while_torch_is_imported_ends_the_program(
     assert not list(outcome.directory.iterdir())
 
 
+@pytest.mark.slow
 def test_what_a_program_leaves_running_is_ended(run_program: RunProgram) -> None:
     outcome = run_program("rude/leaves_processes.py")
     assert outcome.exit_code == 0, outcome.stderr
@@ -156,6 +163,7 @@ def test_a_program_that_became_a_daemon_is_not_said_to_fit(run_program: RunProgr
     assert strays(outcome.directory) == []
 
 
+@pytest.mark.slow
 def test_every_python_that_a_program_starts_sees_the_device(run_program: RunProgram) -> None:
     outcome = run_program("rude/starts_pythons.py")
     assert outcome.exit_code == 0, outcome.stderr
@@ -170,6 +178,7 @@ def test_every_python_that_a_program_starts_sees_the_device(run_program: RunProg
     )
 
 
+@pytest.mark.slow
 def test_a_locale_without_letters_for_the_program_loses_no_snapshot(
     thin_python: Path, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 import ullage
 from ullage.estimate.training.checkpointing import checkpointed_peak, least_checkpointed_peak
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.slow]
 
 UNIT = 32 * 2**20
 LAYERS = 16

@@ -72,6 +72,12 @@ def busiest(outcome: Any) -> dict[str, Any]:
     return max(devices, key=lambda device: device["peak_allocated_bytes"])
 
 
+@pytest.mark.slow(
+    only=(
+        "in the manner of timm's train script",
+        "transformers Trainer, SFT, checkpointing",
+    )
+)
 @pytest.mark.parametrize("stack", parameters())
 def test_a_stack_runs_and_its_memory_has_owners(
     run_stack: RunProgram, stack: dict[str, Any]
@@ -87,6 +93,12 @@ def test_a_stack_runs_and_its_memory_has_owners(
     assert device["peak_allocated_bytes"] <= device["peak_reserved_bytes"]
 
 
+@pytest.mark.slow(
+    only=(
+        "in the manner of timm's train script",
+        "transformers Trainer, SFT, checkpointing",
+    )
+)
 @pytest.mark.parametrize("stack", parameters(figures=True))
 def test_a_stack_holds_what_it_says_it_holds(run_stack: RunProgram, stack: dict[str, Any]) -> None:
     outcome = run_stack(stack)
@@ -102,6 +114,12 @@ def test_a_stack_holds_what_it_says_it_holds(run_stack: RunProgram, stack: dict[
         assert 0 < bytes_said <= device["at_peak"][owner] <= 1.06 * bytes_said + 16 * MIB, owner
 
 
+@pytest.mark.slow(
+    only=(
+        "in the manner of timm's train script",
+        "transformers Trainer, SFT, checkpointing",
+    )
+)
 @pytest.mark.parametrize("stack", parameters(figures=True))
 def test_the_steps_of_a_stack_are_found(run_stack: RunProgram, stack: dict[str, Any]) -> None:
     outcome = run_stack(stack)

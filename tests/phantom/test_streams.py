@@ -176,6 +176,7 @@ def test_memory_that_is_short_is_waited_for(run_program: RunProgram) -> None:
     assert outcome.device["peak_reserved_bytes"] <= 12 * BLOCK
 
 
+@pytest.mark.slow
 def test_pinned_memory_is_reused_when_its_copy_is_done(run_program: RunProgram) -> None:
     size = 4 * MIB
     assert run(run_program, "pinned").document["pinned_peak_bytes"] == 4 * size
@@ -183,6 +184,7 @@ def test_pinned_memory_is_reused_when_its_copy_is_done(run_program: RunProgram) 
     assert run(run_program, "pinned_synchronize").document["pinned_peak_bytes"] == size
 
 
+@pytest.mark.slow
 def test_fully_sharded_training_has_both_ends(run_program: RunProgram) -> None:
     """FSDP1 gathers parameters on a stream of its own."""
     name, options = FSDP1

@@ -49,6 +49,7 @@ def gpt2_sweep(thin_python: Path) -> ullage.Sweep:
     return ullage.sweep(program, {"batch": [1, 2, 4]}, gpu="rtx-4090", python=thin_python)
 
 
+@pytest.mark.slow
 def test_a_sweep_says_what_separate_runs_say(
     gpt2_sweep: ullage.Sweep, run_program: RunProgram
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_sweep_says_what_separate_runs_say(
         assert document["warnings"] == expected["warnings"]
 
 
+@pytest.mark.slow
 def test_the_line_is_that_of_separate_runs_to_the_byte(
     gpt2_sweep: ullage.Sweep, run_program: RunProgram
 ) -> None:
@@ -85,6 +87,7 @@ def test_the_line_is_that_of_separate_runs_to_the_byte(
     assert line.fixed_bytes == round((sy * sxx - sx * sxy) / below)
 
 
+@pytest.mark.slow
 def test_a_forked_run_sees_what_a_fresh_one_sees(thin_python: Path, tmp_path: Path) -> None:
     def told(batches: list[int], name: str) -> list[dict[str, Any]]:
         program = [LINEAR, "--batch", "{batch}", "--told", str(tmp_path / f"{name}-{{batch}}")]
@@ -100,6 +103,7 @@ def test_a_forked_run_sees_what_a_fresh_one_sees(thin_python: Path, tmp_path: Pa
     assert not any(name.startswith("ULLAGE_WARM") for name in fresh["variables"])
 
 
+@pytest.mark.slow
 def test_several_gpus_are_one_table_with_the_smallest_named(
     thin_python: Path, tmp_path: Path
 ) -> None:
@@ -116,6 +120,7 @@ def test_several_gpus_are_one_table_with_the_smallest_named(
     assert document["smallest_gpu"] == "l4"
 
 
+@pytest.mark.slow
 def test_a_table_a_plot_and_what_fits(thin_python: Path, tmp_path: Path) -> None:
     words = ("--gpu", "t4", "--sweep", "batch=1,2,500,2000", "--plot", "plot.svg")
     done = run_sweep(
@@ -138,6 +143,7 @@ def test_a_table_a_plot_and_what_fits(thin_python: Path, tmp_path: Path) -> None
     assert {path.name for path in tmp_path.iterdir()} == {"plot.svg", "sweep.json"}
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_is_shown_and_does_not_stop_the_others(
     thin_python: Path, tmp_path: Path
 ) -> None:
@@ -151,6 +157,7 @@ def test_a_program_that_fails_is_shown_and_does_not_stop_the_others(
     assert "16.00 MiB per batch (2 runs" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_program_that_sets_variables_before_torch_is_started_afresh(
     thin_python: Path, tmp_path: Path
 ) -> None:
@@ -164,6 +171,7 @@ def test_a_program_that_sets_variables_before_torch_is_started_afresh(
     )
 
 
+@pytest.mark.slow(but=("15",))
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_run_outlives_a_sweep(thin_python: Path, tmp_path: Path, number: int) -> None:
     words = ("--sweep", "s=0,1,2,3", "--", str(PROGRAMS / "sleeps.py"), "{s}", str(tmp_path / "p"))

@@ -78,6 +78,7 @@ def train(
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "how"),
     [
@@ -122,6 +123,7 @@ def test_what_would_come_to_something_else_is_refused(
     assert ran.returncode and said in ran.stderr, ran.stderr[-4000:]
 
 
+@pytest.mark.slow
 def test_a_rank_of_the_phantom_holds_its_part(thin_python: Path, tmp_path: Path) -> None:
     plan = plan_for(thin_python, "normed")
     words = [TRAIN, str(tmp_path), "normed", "plain"]

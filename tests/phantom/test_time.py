@@ -101,6 +101,7 @@ def test_a_run_that_is_not_asked_tells_no_time(run_program: RunProgram) -> None:
     assert outcome.document.get("time") is None and outcome.record.work_log is None
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_the_programs_own_clocks_follow(run_program: RunProgram) -> None:
     """Within 1 % of the clock's: events, perf_counter, time."""
@@ -113,6 +114,7 @@ def test_the_programs_own_clocks_follow(run_program: RunProgram) -> None:
     assert told["thread"] < 60  # another thread's sleep moves the clock as the real one
 
 
+@pytest.mark.slow
 @pytest.mark.fresh
 def test_clocks_are_real_without_being_asked(run_program: RunProgram) -> None:
     outcome = run_program("clocks.py", "measure", options=TIMED)

@@ -39,6 +39,7 @@ def check(document: dict[str, Any]) -> None:
     assert (others["ullage/alloc_retries"], others["ullage/ooms"]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_recorded_program_is_tracked_by_its_active_run(thin_python: Path, tmp_path: Path) -> None:
     command = [
         sys.executable, "-c", MAIN, "record", "--quiet", "--track", "auto",
@@ -48,6 +49,7 @@ def test_a_recorded_program_is_tracked_by_its_active_run(thin_python: Path, tmp_
     check(told_by(thin_python, tmp_path, command))
 
 
+@pytest.mark.slow
 def test_an_object_of_the_programs_is_told(thin_python: Path, tmp_path: Path) -> None:
     source = str(Path(ullage.__file__).parents[1])
     command = [str(thin_python), find_program("trackers/tracked.py"), source]

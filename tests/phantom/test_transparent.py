@@ -29,6 +29,7 @@ FAILURES = (
 MIB = 2**20
 
 
+@pytest.mark.slow
 def test_the_bare_phantom_leaves_no_record(run_program: RunProgram) -> None:
     # What the comparisons of this file rest on.
     outcome = run_program(*OWN_RECORD, env=BARE)
@@ -36,6 +37,7 @@ def test_the_bare_phantom_leaves_no_record(run_program: RunProgram) -> None:
     assert outcome.printed["events"] > 100
 
 
+@pytest.mark.slow
 def test_a_program_that_records_and_resets_gets_what_it_would_get_alone(
     run_program: RunProgram,
 ) -> None:
@@ -43,6 +45,7 @@ def test_a_program_that_records_and_resets_gets_what_it_would_get_alone(
     assert watched.printed == bare.printed
 
 
+@pytest.mark.slow
 def test_the_programs_profiler_sees_memory(run_program: RunProgram) -> None:
     # An oracle of its own for the comparison above: it must not compare nothing with nothing.
     said = run_program(*OWN_RECORD).printed
@@ -75,6 +78,7 @@ def test_the_record_of_ullage_stays_whole(run_program: RunProgram) -> None:
     assert int(events.size_bytes[events.kind == EventKind.BLOCK].sum()) == left
 
 
+@pytest.mark.slow
 def test_every_window_of_a_recording_shows_what_it_would_show_alone(
     run_program: RunProgram,
 ) -> None:
@@ -84,6 +88,7 @@ def test_every_window_of_a_recording_shows_what_it_would_show_alone(
         assert seen[window] == shown, window
 
 
+@pytest.mark.slow
 def test_the_windows_differ_as_their_options_say(run_program: RunProgram) -> None:
     bare = run_program("records_windows.py", env=BARE).printed
     assert len(bare["capped"]["actions"]) == 100
@@ -95,6 +100,7 @@ def test_the_windows_differ_as_their_options_say(run_program: RunProgram) -> Non
     assert len(bare["flags_by_default"]["actions"]) == 1
 
 
+@pytest.mark.slow
 def test_the_record_of_ullage_covers_what_lies_between_the_windows(
     run_program: RunProgram,
 ) -> None:
@@ -112,6 +118,7 @@ def frames(stderr: str) -> list[str]:
     return re.findall(r'^  File "[^"]+", line \d+, in .*$', text, re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", FAILURES)
 def test_an_uncaught_exception_shows_no_frame_of_ullage(
     run_program: RunProgram, place: str
@@ -124,6 +131,7 @@ def test_an_uncaught_exception_shows_no_frame_of_ullage(
     assert not [frame for frame in shown if str(ours) in frame or "bootstrap.py" in frame]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", FAILURES)
 def test_an_uncaught_exception_has_the_users_own_traceback(
     run_program: RunProgram, place: str
@@ -138,6 +146,7 @@ def test_an_uncaught_exception_has_the_users_own_traceback(
     assert errors[0] == errors[1] != []
 
 
+@pytest.mark.slow(but=("backward",))
 @pytest.mark.parametrize("place", FAILURES)
 def test_frames_of_torch_differ_at_most_where_hooks_are_called(
     run_program: RunProgram, place: str

@@ -21,7 +21,7 @@ from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 from ullage.trace.model import Record
 
-pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
+pytestmark = [pytest.mark.slow, pytest.mark.phantom, pytest.mark.fresh]
 
 PROGRAM = str(Path(__file__).parents[1] / "programs" / "plans" / "held.py")
 TOO_SMALL = "2GiB"

@@ -49,6 +49,7 @@ def check(python: Path, model: str, recipe: Recipe, **turned: int) -> tuple[Any,
     return found.document, estimate_training(config, recipe, find_gpu("h100-80gb"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_both_answers_are_of_the_same_loop(thin_python: Path, name: str) -> None:
     document, estimate = check(thin_python, "smollm2-135m", RECIPES[name], depth=4)
@@ -61,6 +62,7 @@ def test_both_answers_are_of_the_same_loop(thin_python: Path, name: str) -> None
     assert estimate.peak.allocated_bytes == pytest.approx(device["peak_allocated_bytes"], rel=0.08)
 
 
+@pytest.mark.slow
 def test_images_are_trained_on_as_well(thin_python: Path) -> None:
     document, estimate = check(thin_python, "vit-base", Recipe(batch=2, image=224), depth=2)
     device = document["devices"][0]

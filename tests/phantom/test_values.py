@@ -131,12 +131,14 @@ def test_a_mask_that_the_host_can_know_is_not_assumed(run_program: RunProgram) -
     assert not any(where.startswith(f"reads_values.py:{number} ") for where in outcome.reads)
 
 
+@pytest.mark.slow
 def test_generation_gives_as_many_tokens_as_were_asked_for(run_program: RunProgram) -> None:
     outcome = run_program("generate_kv.py")
     assert outcome.exit_code == 0, outcome.stderr
     assert "32" in outcome.stderr.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "implementation", ["eager", pytest.param("", marks=pytest.mark.nightly, id="grouped")]
 )
@@ -147,6 +149,7 @@ def test_a_router_of_experts_runs_to_its_end(run_program: RunProgram, implementa
     assert any("mixtral_router.py:" in where for where in outcome.reads), "loss.item() is listed"
 
 
+@pytest.mark.slow
 def test_the_choice_of_experts_is_listed_where_the_host_asks_for_it(
     run_program: RunProgram,
 ) -> None:
@@ -155,6 +158,7 @@ def test_the_choice_of_experts_is_listed_where_the_host_asks_for_it(
     assert shapes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_following_values_changes_nothing_that_the_allocator_sees(
     run_program: RunProgram, name: str

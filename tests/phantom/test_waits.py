@@ -33,6 +33,7 @@ def waits(run_program: RunProgram) -> dict[str, dict[str, Any]]:
     return told
 
 
+@pytest.mark.slow(only=("poll_events",))
 @pytest.mark.parametrize("way", [*POLLS, *REAL, "sleep", "perf_counter"])
 def test_each_wait_ends_as_it_should(waits: dict[str, dict[str, Any]], way: str) -> None:
     assert waits[way]["is_done"]
@@ -57,6 +58,7 @@ def test_a_poll_lasts_as_long_as_the_work(waits: dict[str, dict[str, Any]]) -> N
     assert other == pytest.approx(first, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -16,6 +16,7 @@ PLACES = [str(Path(module.__file__ or "").parent) for module in (pynvml,)]
 PLACES.append(str(Path(ullage.__file__).parent.parent))
 
 
+@pytest.mark.slow
 def test_the_memory_of_eight_gpus_is_that_of_the_program(run_program: Callable[..., Any]) -> None:
     options = ("--gpus", "8")
     printed = run_program("watches_itself.py", *PLACES, gpu="a100-80gb", options=options).printed

@@ -111,6 +111,7 @@ def exporter(node: Path) -> Iterator[Exporter]:
         process.kill()
 
 
+@pytest.mark.slow
 def test_a_thousand_processes(node: Path, exporter: Exporter) -> None:
     with crowd(node) as pids:
         sample = exporter.until(lambda sample: len(users(sample)) == len(pids))

@@ -64,6 +64,7 @@ def look(node: Path, directory: Path) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_a_leak_is_seen_with_its_allocator_its_step_and_its_forecast(
     thin_python: Path, tmp_path: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_leak_is_seen_with_its_allocator_its_step_and_its_forecast(
     assert str(tmp_path) not in json.dumps(seen["jobs"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "phase"),
     [

@@ -33,8 +33,14 @@ _servers: list[dict[str, Any]] = []
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What may be read before a program's first line."""
-    return {name: text for name, text in environment.items() if not name.startswith(OWN)}
+    """What may be read before a program's first line.
+
+    Of the allocator's options torch reads its kind when it is loaded, the rest when it is used.
+    """
+    return {
+        name: text for name, text in environment.items()
+        if not name.startswith(OWN) or (name.endswith("ALLOC_CONF") and "backend" in text)
+    }  # fmt: skip
 
 
 def start_server(

@@ -5,12 +5,10 @@ import gc
 import io
 import json
 import sys
-from collections import Counter
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from training import CASES, ConvNet, Faults, Training, differences
+from training import ConvNet, Faults, differences
 
 import ullage
 from ullage.errors import GuardError, PlanError, SpecError
@@ -338,82 +336,6 @@ def a_fused_sgd():
 
 
 @scenario
-def two_errors_in_a_fused_sgd():
-    """In the first step of two groups: the second group's, and again while it is finished."""
-    ends = Counter()
-    expected = fused_sgd_of_two_groups([])
-    for first in range(1, 9):
-        for second in range(first + 1, first + 6):
-            try:
-                state = fused_sgd_of_two_groups([first, second])
-            except GuardError as error:
-                ends[str(error).partition(" (")[0]] += 1
-                continue
-            ends["equal" if differences(state, expected) == [] else "differs"] += 1
-    return ends
-
-
-def fused_sgd_of_two_groups(numbers):
-    """What a step leaves with errors at some operations of the optimizer."""
-
-    def make(parameters):
-        parameters = list(parameters)
-        groups = [{"params": parameters[:3]}, {"params": parameters[-2:]}]
-        return torch.optim.SGD(groups, lr=0.1, momentum=0.9, fused=True)
-
-    program = Program(make)
-    faults = Faults(numbers)
-
-    def step():
-        with faults:
-            original()
-
-    batch = program.draw()
-    with ullage.guard(program.model, program.optimizer) as guard:
-        original = program.optimizer.step
-        program.optimizer.step = step
-        try:
-            guard.step(program.fn, batch)
-        finally:
-            program.optimizer.step = original
-    return program.state()
-
-
-@scenario
-def an_average_follows_the_optimizer():
-    """An error at every ninth operation of the updates of two averages of the weights."""
-    ends = Counter()
-    for kind in ({}, {"multi_avg_fn": get_ema_multi_avg_fn(0.9), "use_buffers": True}):
-        for num_updates in (0, 1):
-            expected, faults = averaged(kind, num_updates, None)
-            for number in range(1, faults.count + 1, 9):
-                state, faults = averaged(kind, num_updates, [number])
-                assert faults.num_raised == 1
-                ends["equal" if differences(state, expected) == [] else "differs"] += 1
-    return ends
-
-
-def averaged(kind, num_updates, numbers):
-    """What a step leaves whose function ends with the update of an average."""
-    program = Program()
-    average = AveragedModel(program.model, **kind)
-    for _ in range(num_updates):
-        average.update_parameters(program.model)
-    faults = Faults(numbers)
-
-    def fn(batch):
-        program.fn(batch)
-        with faults:
-            average.update_parameters(program.model)
-
-    with ullage.guard(program.model, program.optimizer, averages=[average]) as guard:
-        guard.step(fn, program.draw())
-        assert guard.num_recoveries == bool(numbers)
-    assert "update_parameters" not in vars(average)
-    return {name: value.clone() for name, value in average.state_dict().items()}, faults
-
-
-@scenario
 def no_rung_is_left():
     """The error of the program, the rungs, and the state as before."""
     program = Program()
@@ -532,29 +454,6 @@ def the_guard_goes_back_up():
 
 
 @scenario
-def two_errors_in_a_step():
-    """The second try fails too."""
-    case = CASES["gpt2 accumulated"]
-    training = Training(case)
-    training.step()
-    expected = training.state(training.step())
-    answers = []
-    for first in (40, 330, 640):
-        for second in range(first + 5, first + 260, 85):
-            training = Training(case)
-            training.step()
-            training.faults = Faults([first, second])
-            with ullage.guard(training.model, training.optimizer) as guard:
-                try:
-                    state = training.state(training.step(guard))
-                except GuardError as error:
-                    answers.append(f"refused: {error}")
-                    continue
-            answers.append(differences(state, expected) or "equal")
-    return answers
-
-
-@scenario
 def other_rungs():
     """Each technique that can be a rung."""
     answers = {}
@@ -632,58 +531,6 @@ def other_words():
 
 
 @scenario
-def a_compiled_model():
-    """Compiled as a whole and by blocks: errors in each part of a step, and the graphs compiled."""
-    answers = {}
-    for kind in ("model", "blocks"):
-        ends, graphs = [], []
-        for places in ((), ("forward", "backward", "optimizer")):
-            torch._dynamo.reset()
-            torch._dynamo.utils.counters.clear()
-            program = compiled_program(kind)
-            with ullage.guard(program.model, program.optimizer, plans=[]) as guard:
-                for place in (None, None, *places, *[None] * (3 - len(places))):
-                    program.errors = {place: fail} if place in ("forward", "backward") else {}
-                    program.faults = Faults([3] if place == "optimizer" else [])
-                    guard.step(program.fn, torch.randn(4, 8))
-            graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-            ends.append({name: each.clone() for name, each in program.model.state_dict().items()})
-        answers[kind] = [differences(*ends), guard.num_recoveries, graphs]
-    program.model(torch.ones(4, 8)).sum().backward()
-    program.errors["forward"] = fail
-    with ullage.guard(program.model, program.optimizer, plans=[]) as guard:
-        answers["accumulated"] = raised(lambda: guard.step(program.fn, torch.ones(4, 8)))
-    return answers
-
-
-def compiled_program(kind):
-    """Three blocks of which each, or all, are compiled, and a step."""
-    program = Program()
-    torch.manual_seed(2)
-    program.model = nn.Sequential(
-        *(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.Tanh()) for _ in range(3))
-    )
-    program.optimizer = torch.optim.AdamW(program.model.parameters(), lr=1e-2, foreach=True)
-    if kind == "model":
-        program.model = torch.compile(program.model, backend="aot_eager")
-    else:
-        for block in program.model:
-            block.compile(backend="aot_eager")
-
-    def fn(x):
-        loss = program.model(x).square().mean()
-        program.at("forward")
-        loss.backward()
-        program.at("backward")
-        with program.faults:
-            program.optimizer.step()
-        program.optimizer.zero_grad()
-
-    program.fn, program.faults = fn, Faults([])
-    return program
-
-
-@scenario
 def what_is_no_guard():
     """What is refused before a step is run."""
     program = Program()
@@ -713,6 +560,7 @@ def refused(program):
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     gc.freeze()
     names = sys.argv[1:] or SCENARIOS
     print(json.dumps({name: SCENARIOS[name]() for name in names}))

@@ -41,7 +41,7 @@ def main():
         errors.append(1)
         guard.step(step)
         document["without"] = guard.num_recoveries
-    print(json.dumps(document), file=sys.stderr)
+    print(json.dumps(document))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Trains one guarded step under each of many limits of memory, so that the first allocation that
 fails is another each time: in forward, in backward, in the optimizer.
 
-limits.py SOURCE_OF_ULLAGE COUNT [later]      limits between half of the peak and the peak
+limits.py SOURCE_OF_ULLAGE first|later COUNT NUMBER ...
 
-The step that is guarded makes the optimizer's states and leaves gradients; with "later" it is the
-second step, and its gradients are dropped, so that nothing it makes stays.
+The limits are the given ones of COUNT between half of the peak and the peak. The first step makes
+the optimizer's states and leaves gradients; of the later one the gradients are dropped, so that
+nothing it makes stays.
 
 The last line is a document: what the allocator has after a step without a limit, and for each limit
 how the step ended and what the allocator has.
@@ -19,7 +20,7 @@ from long_batch import LONG, WIDTH, Model
 
 import ullage
 
-IS_LATER = sys.argv[3:] == ["later"]
+IS_LATER = sys.argv[2] == "later"
 
 
 class Program:
@@ -66,7 +67,7 @@ class Program:
 
 def main():
     """Runs all, and prints."""
-    count = int(sys.argv[2])
+    count, *numbers = map(int, sys.argv[3:])
     program = Program()
     if IS_LATER:
         program.step(torch.randn(2, LONG, WIDTH, device="cuda"))
@@ -74,7 +75,7 @@ def main():
     total_bytes = torch.cuda.mem_get_info()[1]
     document = {"plain": program.run(total_bytes), "rows": []}
     peak_bytes = torch.cuda.max_memory_allocated()
-    for number in range(1, count):
+    for number in numbers:
         # Each begins with an empty cache: which block a tensor gets decides how it is rounded up.
         del program
         gc.collect()
@@ -82,7 +83,7 @@ def main():
         program = Program()
         limit = base_bytes + (peak_bytes - base_bytes) * (count + number) // (2 * count)
         document["rows"].append(program.run(limit))
-    print(json.dumps(document), file=sys.stderr)
+    print(json.dumps(document))
 
 
 if __name__ == "__main__":

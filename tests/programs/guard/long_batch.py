@@ -1,14 +1,17 @@
-"""Trains with batches of which every third is long, and fits only when the blocks are checkpointed.
+"""Trains with batches of which every third is long, and with 3.2 GiB fits only when the blocks are
+checkpointed.
 
-long_batch.py SOURCE_OF_ULLAGE guarded|calls|plain STEPS [accumulated]
+long_batch.py SOURCE_OF_ULLAGE STEPS WAY ...      one way after another
 
-"accumulated": a short micro-batch comes before each batch, and its gradients are there.
-"calls": the loop is as without a guard, and the calls of the model are guarded.
-The last line is a document: what the allocator had after each step, and what the guard did.
+WAY is words with "+": "plain"; "guarded"; "calls": the loop is as without a guard, and the calls of
+the model are guarded. "+accumulated": a short micro-batch comes before each batch, and its
+gradients are there. The last line is a document: for each way what the allocator had after each
+step, and what the guard did.
 """
 
 import contextlib
 import functools
+import gc
 import io
 import json
 import sys
@@ -22,6 +25,7 @@ sys.path.insert(0, sys.argv[1])
 import ullage
 
 WIDTH, LAYERS, SHORT, LONG = 512, 6, 256, 2048
+GUARDS = {"guarded": ullage.guard, "calls": ullage.guard_model}
 
 
 class Block(nn.Module):
@@ -59,10 +63,11 @@ class Model(nn.Module):
         return self.head(x).square().mean()
 
 
-def main():
-    """Trains, and prints."""
-    how, steps = sys.argv[2], int(sys.argv[3])
-    is_accumulated = sys.argv[4:] == ["accumulated"]
+def train(ways, steps):
+    """The document of a training."""
+    gc.collect()  # the model of the way before
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(0)
     model = Model().to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -76,33 +81,29 @@ def main():
         return loss.detach()
 
     said = io.StringIO()
-    kinds = {"guarded": ullage.guard, "calls": ullage.guard_model}
-    guard = kinds[how](model, optimizer, calm_steps=1) if how in kinds else None
+    kinds = [make for name, make in GUARDS.items() if name in ways]
+    guard = kinds[0](model, optimizer, calm_steps=1) if kinds else None
     rows = []
     with contextlib.redirect_stderr(said), guard or contextlib.nullcontext():
         for number in range(steps):
-            length = LONG if number % 3 == 2 else SHORT
-            run = functools.partial(guard.step, step) if how == "guarded" else step
-            if is_accumulated:
+            run = functools.partial(guard.step, step) if "guarded" in ways else step
+            if "accumulated" in ways:
                 run(SHORT, is_last=False)
             torch.cuda.synchronize()
             began = time.perf_counter()
-            loss = run(length)
-            del loss
+            run(LONG if number % 3 == 2 else SHORT)
             torch.cuda.synchronize()
             seconds = time.perf_counter() - began
-            stats = torch.cuda.memory_stats()
             rows.append(
                 {
                     "allocated": torch.cuda.memory_allocated(),
                     "reserved": torch.cuda.memory_reserved(),
-                    "tensors": stats["active.all.current"],
-                    "rung": guard.rung if guard else 0,
+                    "tensors": torch.cuda.memory_stats()["active.all.current"],
                     "seconds": seconds,
                 }
             )
     torch.cuda.empty_cache()
-    document = {
+    return {
         "rows": rows,
         "recoveries": guard.num_recoveries if guard else 0,
         "at_end": [torch.cuda.memory_allocated(), torch.cuda.memory_reserved()],
@@ -110,7 +111,13 @@ def main():
         "said": said.getvalue().splitlines(),
         "generator": torch.cuda.get_rng_state().tolist(),
     }
-    print(json.dumps(document), file=sys.stderr)
+
+
+def main():
+    """Trains in each way, and prints."""
+    steps, ways = int(sys.argv[2]), sys.argv[3:]
+    train(["plain"], 1)  # makes workspaces, which stay
+    print(json.dumps({way: train(way.split("+"), steps) for way in ways}))
 
 
 if __name__ == "__main__":

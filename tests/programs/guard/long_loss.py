@@ -59,7 +59,7 @@ def main():
         "limit": limit, "forward": forward, "most": most, "after": after,
         "recoveries": guard.num_recoveries, "said": said.getvalue().splitlines(),
     }  # fmt: skip
-    print(json.dumps(document), file=sys.stderr)
+    print(json.dumps(document))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from collections import UserDict
 import torch
 from torch import nn
 from torch.nn import functional as F
-from training import Faults
 
 import ullage
 
@@ -217,25 +216,6 @@ def draws_are_named():
 
 
 @scenario
-def errors_anywhere():
-    """Errors at each allocation of a step that has its batch in two parts already."""
-    whole, _, _, _ = train([ROWS] * 2)
-    program = Program()
-    program.faults = Faults()
-    program.fn(BY_TOKENS(program.batch(), 2))
-    ends = []
-    for number in program.faults.allocating[::3]:
-        program = Program()
-        with ullage.guard(program.model, program.optimizer) as guard:
-            program.model.limit = 4
-            guard.step_in_parts(program.fn, program.batch(), split=BY_TOKENS)
-            program.faults = Faults([number])
-            guard.step_in_parts(program.fn, program.batch(), split=BY_TOKENS)
-        ends.append([guard.num_recoveries, distance(program, whole)])
-    return ends
-
-
-@scenario
 def gradients_of_a_micro_batch():
     """With gradients from before a step is split while it has added nothing to them."""
     answer = {}
@@ -370,6 +350,7 @@ def rows_are_split():
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     train([4])  # what torch loads with its first steps is not looked at for cycles
     gc.freeze()
     names = sys.argv[1:] or SCENARIOS

@@ -1,12 +1,14 @@
 """Trains with a long batch that fits on no plan, but in parts.
 
-parts_on_gpu.py SOURCE_OF_ULLAGE guarded|plain [adapt|splits]
+parts_on_gpu.py SOURCE_OF_ULLAGE WAY ...      one way after another
 
-With "adapt" the guard forecasts, with "splits" it may also split the batch before a step. The last
-line is a document: what the allocator had after each step, the rungs, and what was said.
+WAY is "plain", "guarded", "adapts": the guard forecasts, or "splits": it may also split the batch
+before a step. The last line is a document: for each way what the allocator had after each step, the
+rungs, and what was said.
 """
 
 import contextlib
+import gc
 import io
 import json
 import sys
@@ -19,8 +21,14 @@ import ullage
 LENGTHS = (SHORT, LONG, SHORT, SHORT, 2 * SHORT, LONG, SHORT, LONG, SHORT)
 
 
-def main():
-    """Trains, and prints."""
+SETTINGS = {"adapts": {"adapt": True}, "splits": {"adapt": ullage.Adapt(splits=True)}}
+
+
+def train(way):
+    """The document of a training."""
+    gc.collect()  # the model of the way before
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(0)
     model = Model().to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -31,11 +39,9 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
 
-    settings = {"calm_steps": 2}
-    if "adapt" in sys.argv or "splits" in sys.argv:
-        settings["adapt"] = ullage.Adapt(splits="splits" in sys.argv)
-    is_guarded = sys.argv[2] == "guarded"
-    guard = ullage.guard(model, optimizer, **settings) if is_guarded else None
+    guard = None
+    if way != "plain":
+        guard = ullage.guard(model, optimizer, calm_steps=2, **SETTINGS.get(way, {}))
     rows = []
     said = io.StringIO()
     with contextlib.redirect_stderr(said), guard or contextlib.nullcontext():
@@ -55,13 +61,12 @@ def main():
                     "rung": guard.rung if guard else 0,
                 }
             )
-    document = {
+    return {
         "rows": rows, "recoveries": guard.num_recoveries if guard else 0,
         "peak": torch.cuda.max_memory_allocated(), "said": said.getvalue().splitlines(),
         "log": [str(change) for change in guard.log] if guard else [],
     }  # fmt: skip
-    print(json.dumps(document), file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps({way: train(way) for way in sys.argv[2:]}))

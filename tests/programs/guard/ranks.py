@@ -5,7 +5,8 @@ ranks.py WRAPPER WORLD_SIZE CASE STEP EVERY [both|backward|optimizer]
 
 WRAPPER is ddp, fsdp2, tp or "tp fsdp2"; "ddp whole" passes all micro-batches to one step of the
 guard, "ddp views" has gradients in DDP's buckets, and "fsdp2 unsynced" reduces after the last. CASE
-is one of training.py; in step 1 its optimizer's states are made.
+is one of training.py; in step 1 its optimizer's states are made. EVERY is "9", every ninth, or
+"5:12", the sixth share of about twelve.
 Each error comes on one rank, in turn; with "both" on the first and the last, with "backward" or
 "optimizer" only there and only on the last; in the optimizer also where nothing is allocated. The
 ranks are processes with gloo. The last line of the output is a document: how many errors there
@@ -23,10 +24,12 @@ import traceback
 from collections import Counter
 from contextlib import nullcontext, redirect_stderr
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from ends import Kind, Run, Unguarded, share_of
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
 from torch.distributed.tensor.parallel import (
@@ -40,7 +43,6 @@ from training import CASES as PLAIN_CASES
 from training import Case, Decoder, Faults, Training, adamw, differences
 
 import ullage
-from ullage.errors import GuardError
 
 CASES = {**PLAIN_CASES, "gpt2 fused": Case(Decoder, adamw(fused=True))}
 DEADLINE_S = 60.0
@@ -151,47 +153,31 @@ class RankTraining(Training):
 
 
 def train(options, numbers=None, *, is_guarded=True):
-    """What is left of a step on this rank, what was counted, and the recoveries."""
+    """What is left on this rank of a step with errors, and of the step after, which shows that what
+    DDP and FSDP2 keep is in order.
+    """
     wrapper, case, step = options
     training = RankTraining(CASES[case], wrapper)
     for _ in range(step - 1):
         training.step()
-    faults = RankFaults(numbers)
-    if not is_guarded:
+    faults, guard = RankFaults(numbers), Unguarded()
+    if is_guarded:
+        guard = ullage.guard(
+            training.model, training.optimizer, scaler=training.scaler, deadline_s=DEADLINE_S
+        )
+    with guard:
         training.faults = faults
-        losses = training.step()
-        training.faults = nullcontext()
-        after = training.step()
-        return training.state(losses + after), faults, 0
-    with ullage.guard(
-        training.model, training.optimizer, scaler=training.scaler, deadline_s=DEADLINE_S
-    ) as guard:
-        training.faults = faults
-        add_hook, note = training.optimizer.register_step_pre_hook, vars(faults).update
-        add_hook(lambda *_: note(is_in_optimizer=True))
-        add_hook = training.optimizer.register_step_post_hook
-        add_hook(lambda *_: note(is_in_optimizer=False))
+        note = vars(faults).update
+        training.optimizer.register_step_pre_hook(lambda *_: note(is_in_optimizer=True))
+        training.optimizer.register_step_post_hook(lambda *_: note(is_in_optimizer=False))
         losses = training.step(guard)
         num_recoveries = guard.num_recoveries
         training.faults = nullcontext()
-        # The step after shows that what DDP and FSDP2 keep is in order.
-        after = training.step(guard)
-    return training.state(losses + after), faults, num_recoveries
+        losses += training.step(guard)
+    return Run(training.state(losses), faults, num_recoveries)
 
 
-def judge(options, numbers, expected, *, is_faulty):
-    """How a step ended on this rank: "equal", "refused: ...", or what differs."""
-    try:
-        state, _, num_recoveries = train(options, numbers)
-    except GuardError as error:
-        return f"refused: {error}"
-    if num_recoveries == 0 and is_faulty:
-        return "no error came"
-    wrong = differences(state, expected)
-    return f"differs: {', '.join(wrong[:3])}" if wrong else "equal"
-
-
-def choose(faults, every, where):
+def choose(faults, share, where):
     """The errors to put in: for each, the ranks and the operation."""
     world_size = dist.get_world_size()
     numbers = faults.allocating
@@ -201,7 +187,7 @@ def choose(faults, every, where):
         numbers = faults.optimizer  # in-place operations, too
     counted = [None] * world_size
     dist.all_gather_object(counted, numbers)
-    numbers = counted[0][::every]
+    numbers = share_of(counted[0], share)
     for index, number in enumerate(numbers):
         ranks = {index % world_size}
         if where == "both":
@@ -211,16 +197,16 @@ def choose(faults, every, where):
         yield ranks, number
 
 
-def sweep(options, every, where):
+def sweep(options, share, where):
     """How the steps ended on this rank."""
-    expected, _, _ = train(options, is_guarded=False)
-    state, faults, _ = train(options)
+    kind = Kind(partial(train, options))
+    expected = kind.train(is_guarded=False).state
+    state, faults, _ = kind.train()
     assert differences(state, expected) == []
     gc.freeze()
     results, examples = Counter(), {}
-    for ranks, number in choose(faults, every, where):
-        is_faulty = dist.get_rank() in ranks
-        result = judge(options, [number] * is_faulty, expected, is_faulty=is_faulty)
+    for ranks, number in choose(faults, share, where):
+        result = kind.end_of([number] * (dist.get_rank() in ranks), expected)
         results[result] += 1
         examples.setdefault(result, [sorted(ranks), number])
         dist.barrier()
@@ -229,7 +215,7 @@ def sweep(options, every, where):
 
 def run_rank(rank, world_size, port, words, path):
     """A process."""
-    wrapper, _, case, step, every, *rest = words
+    wrapper, _, case, step, share, *rest = words
     faulthandler.enable()
     faulthandler.dump_traceback_later(LIMIT_S - 60, exit=True)
     torch.set_num_threads(1)
@@ -239,7 +225,7 @@ def run_rank(rank, world_size, port, words, path):
     )
     where = os.environ.get("RANKS_LOG", os.devnull)
     with Path(where).open("a") as log, redirect_stderr(log):
-        document = sweep((wrapper, case, int(step)), int(every), *(rest or ["one"]))
+        document = sweep((wrapper, case, int(step)), share, *(rest or ["one"]))
     Path(path).write_text(json.dumps(document))
     dist.barrier()
     dist.destroy_process_group()

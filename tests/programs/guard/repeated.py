@@ -222,6 +222,7 @@ def compare_ranks(words):
 def main():
     """Trains twice, and prints."""
     name, *numbers = sys.argv[1:]
+    torch.set_num_threads(1)
     has_ranks = name.endswith("+ddp")
     document = compare_ranks(sys.argv[1:]) if has_ranks else compare(name, *map(int, numbers))
     print(json.dumps(document))

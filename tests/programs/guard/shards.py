@@ -9,6 +9,7 @@ import json
 
 import torch
 import torch.distributed as dist
+from ends import Run
 from torch import nn
 from torch.distributed import _functional_collectives as collectives
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
@@ -32,8 +33,8 @@ class PartFaults(Faults):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
-def step(numbers, **settings):
-    """Parameters after two steps, the second with errors, and how many operations it had."""
+def step(numbers, is_guarded, **settings):
+    """Two steps, of which the second has errors."""
     torch.manual_seed(1)
     mesh = init_device_mesh("cpu", (1,))
     parameters = [
@@ -42,25 +43,15 @@ def step(numbers, **settings):
     groups = [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.01}]
     optimizer = torch.optim.AdamW(groups, lr=0.1, **settings)
     recoveries = []
-    guarded = GuardedOptimizer(optimizer, recoveries.append, lambda: None)
-    guarded.attach()
-    for each in ([0], numbers):
+    if is_guarded:
+        GuardedOptimizer(optimizer, recoveries.append, lambda: None).attach()
+    for faults in (PartFaults([]), PartFaults(numbers)):
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
-        with PartFaults(each) as faults:
+        with faults:
             optimizer.step()
-    return [each.to_local().tolist() for each in parameters], faults.count, len(recoveries)
-
-
-def fail_everywhere(run, **settings):
-    """How many errors came, and how many of them left the same parameters."""
-    expected, count, _ = run([0], **settings)
-    results = [run([number], **settings) for number in range(1, count + 1)]
-    return {
-        "errors": sum(num_recoveries for *_, num_recoveries in results),
-        "equal": sum(parameters == expected for parameters, *_ in results),
-        "operations": count,
-    }
+    state = {str(index): each.to_local().clone() for index, each in enumerate(parameters)}
+    return Run(state, faults, len(recoveries) if is_guarded else None)
 
 
 def average():
@@ -113,10 +104,9 @@ def add_views():
 
 def main():
     """Runs all, and prints."""
+    torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     document = {
-        "lists": fail_everywhere(step, foreach=True),
-        "fused": fail_everywhere(step, fused=True),
         "average": average(),
         "held": refusal(gather),
         "changed": refusal(lambda tensor: gather(tensor).mul_(2)),

@@ -3,9 +3,10 @@
 unmodified.py LOOP EVERY [callbacks]    LOOP: plain, transformers, lightning or accelerate
 
 Run it under `ullage exec --guard`, or with "callbacks", which guard it; it fails at every EVERY-th
-allocation in turn, and compares what is left with the same training unfailed. The last line of the
-output is a document: how the trainings ended, of which the error came within the model's calls,
-their backward, or the optimizer ("guarded"), and of which it came in between ("script").
+allocation in turn ("5:12": at the sixth share of about twelve), and compares what is left with the
+same training unfailed. The last line of the output is a document: how the trainings ended, of which
+the error came within the model's calls, their backward, or the optimizer ("guarded"), and of which
+it came in between ("script").
 """
 
 import contextlib
@@ -20,10 +21,11 @@ import tempfile
 from collections import Counter
 
 import torch
+from ends import Kind, Run, share_of
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
-from training import LENGTH, VOCABULARY, Block, Faults, differences
+from training import LENGTH, VOCABULARY, Block, Faults
 
 STEPS = 2
 HAS_CALLBACKS = "callbacks" in sys.argv
@@ -219,15 +221,12 @@ def place_of(frame):
     return "script"
 
 
-def train(loop, numbers=None):
+def train(loop, faults):
     """What is left of a training, with errors at some of its operations."""
     torch.manual_seed(1)
     random.seed(1)
-    tokens, counts, faults = Tokens(), Counts(), Watched(numbers)
-    try:
-        model, optimizer = LOOPS[loop](tokens, faults, counts)
-    except RuntimeError:  # torch.OutOfMemoryError is one; some loaders make another of it
-        return faults, None
+    tokens, counts = Tokens(), Counts()
+    model, optimizer = LOOPS[loop](tokens, faults, counts)
     values = {f"model {name}": each for name, each in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         values[f"gradient {name}"] = parameter.grad
@@ -239,7 +238,13 @@ def train(loop, numbers=None):
         {name: value for name, value in group.items() if name != "params"}
         for group in optimizer.param_groups
     ]
-    return faults, copy.deepcopy(values)
+    return Run(copy.deepcopy(values), faults)
+
+
+def judge(loop, faults, expected):
+    """How a training ended; where an error was the script's, in words that are short."""
+    end = Kind(lambda _: train(loop, faults)).end_of(faults.numbers.copy(), expected)
+    return "out of memory" if end.startswith("the script's own") else end
 
 
 LOOPS = {each.__name__: each for each in (plain, transformers, lightning, accelerate)}
@@ -247,20 +252,16 @@ LOOPS = {each.__name__: each for each in (plain, transformers, lightning, accele
 
 def main():
     """Runs the sweep."""
-    loop, every = sys.argv[1:3]
-    train(loop)
-    faults, expected = train(loop)
-    numbers = faults.allocating[:: int(every)]
+    loop, share = sys.argv[1:3]
+    torch.set_num_threads(1)
+    train(loop, Watched())
+    expected, faults, _ = train(loop, Watched())
     gc.freeze()
     results = {"guarded": Counter(), "script": Counter()}
-    for number in numbers:
-        faults, state = train(loop, [number])
-        if state is None:
-            results[faults.place]["out of memory"] += 1
-            continue
-        wrong = differences(state, expected)
-        end = f"differs: {', '.join(wrong[:3])}" if wrong else "equal"
-        results[faults.place][end if faults.num_raised else "no error came"] += 1
+    for number in share_of(faults.allocating, share):
+        failing = Watched([number])
+        end = judge(loop, failing, expected)
+        results[failing.place][end] += 1
     print(json.dumps({"loop": loop, "num_operations": faults.count, "results": results}))
 
 

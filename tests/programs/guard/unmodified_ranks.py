@@ -6,11 +6,11 @@ torchrun --nproc-per-node 2 unmodified_ranks.py LOOP EVERY [both]
 LOOP: ddp, transformers, lightning or accelerate, or ddp with options: "ddp unused", "ddp views",
 "ddp hook".
 
-Run it under `ullage exec --guard`: it fails at every EVERY-th allocation within what is guarded, on
-each rank in turn, or with "both" on all ranks at once, and compares what is left on each rank with
-the same training unfailed. The last line of the output is a document: how the trainings ended on
-each rank, how many allocations are within what is guarded and how many outside, and a digest of
-what the training leaves without an error.
+Run it under `ullage exec --guard`: it fails at every EVERY-th allocation within what is guarded
+("5:12": at the sixth share of about twelve), on each rank in turn, or with "both" on all ranks at
+once, and compares what is left on each rank with the same training unfailed. The last line of the
+output is a document: how the trainings ended on each rank, how many allocations are within what is
+guarded and how many outside, and a digest of what the training leaves without an error.
 """
 
 import faulthandler
@@ -27,6 +27,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import unmodified
+from ends import share_of
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
@@ -116,38 +117,26 @@ def digest(state):
     return hashlib.sha256(file.getvalue()).hexdigest()
 
 
-def judge(loop, number, expected, *, is_faulty):
-    """How a training ended on this rank."""
-    faults, state = unmodified.train(loop, [number] if is_faulty else [])
-    if state is None:
-        return "out of memory"
-    wrong = unmodified.differences(state, expected)
-    if wrong:
-        return f"differs: {', '.join(wrong[:3])}"
-    return "equal" if not is_faulty or faults.num_raised else "no error came"
-
-
 def main():
     """Runs the sweep."""
-    loop, every, *rest = sys.argv[1:]
+    loop, share, *rest = sys.argv[1:]
     faulthandler.enable()
     faulthandler.dump_traceback_later(LIMIT_S, exit=True)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=WAIT_S))
-    unmodified.Watched = RankWatched
     if loop.startswith("ddp"):  # its options are words of it
         unmodified.LOOPS[loop] = make_ddp(loop.split()[1:])
-    unmodified.train(loop)
-    faults, expected = unmodified.train(loop)
+    unmodified.train(loop, RankWatched())
+    expected, faults, _ = unmodified.train(loop, RankWatched())
     guarded = [number for number, place in faults.places.items() if place == "guarded"]
-    chosen = [guarded[:: int(every)]]
+    chosen = [share_of(guarded, share)]
     dist.broadcast_object_list(chosen)
     gc.freeze()
     rank, world_size = dist.get_rank(), dist.get_world_size()
     results, examples = Counter(), {}
     for index, number in enumerate(chosen[0]):
         is_faulty = "both" in rest or rank == index % world_size
-        result = judge(loop, number, expected, is_faulty=is_faulty)
+        result = unmodified.judge(loop, RankWatched([number] * is_faulty), expected)
         results[result] += 1
         examples.setdefault(result, [index, number])
     own = {

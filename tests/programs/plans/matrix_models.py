@@ -5,24 +5,11 @@ loss = made.loss(made.model, made.batch())
 """
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
+from made import Made
 from torch import nn
 from torch.nn import functional as F
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A model, what makes a batch, and its loss; the modules that a plan would name."""
-
-    model: nn.Module
-    batch: Callable[[], torch.Tensor]
-    loss: Callable[[nn.Module, torch.Tensor], torch.Tensor]
-    blocks: tuple[str, ...]
-    mlps: tuple[str, ...] = ()
-    chains: tuple[str, ...] = ()
 
 
 class Attention(nn.Module):
@@ -258,7 +245,7 @@ def _language(draw, mixer, *, mlp=None, kind=Block, is_tied=False, calls=1, drop
     mlps = tuple(f"{name}.mlp" for name in names)
     chains = mlps if isinstance(blocks[0].mlp, nn.Sequential) else ()
     return Made(
-        model, lambda: torch.randint(words, (rows, length)), whole_loss, names, mlps, chains
+        model, lambda: torch.randint(words, (rows, length)), whole_loss, names, mlps, chains, 1e-2
     )
 
 
@@ -293,6 +280,7 @@ def batch_norm(draw):
         tuple(f"blocks.{number}" for number in range(depth)),
         tuple(f"blocks.{number}.2" for number in range(depth)),
         ("blocks",),
+        1e-2,
     )
 
 

@@ -1,27 +1,15 @@
 """Eight small models that train on the CPU, with dropout where the kind has it.
 
 made = MODELS["gpt2"]()
-loss = made.loss(made.model)
+loss = made.loss(made.model, made.batch())
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
+from made import Made
 from torch import nn
 from torch.nn import functional as F
 
 VOCABULARY, WIDTH, LENGTH, BATCH, LAYERS = 64, 32, 12, 3, 3
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A model, a loss of a random batch, its blocks and the parts of them that are feed-forward."""
-
-    model: nn.Module
-    loss: Callable[[nn.Module], torch.Tensor]
-    blocks: tuple[str, ...]
-    mlps: tuple[str, ...] = ()
 
 
 def _blocks(pattern):
@@ -32,9 +20,20 @@ def _tokens():
     return torch.randint(VOCABULARY, (BATCH, LENGTH))
 
 
-def _language_loss(model):
-    tokens = _tokens()
+def _language_loss(model, tokens):
     return model(input_ids=tokens, labels=tokens).loss
+
+
+def _language(model, blocks, mlps=()):
+    return Made(model, _tokens, _language_loss, blocks, mlps)
+
+
+def _classify(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def _images(size):
+    return torch.randn(BATCH, 3, size, size), torch.randint(5, (BATCH,))
 
 
 def gpt2():
@@ -45,9 +44,7 @@ def gpt2():
         vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=LAYERS, n_head=4, n_positions=LENGTH
     )
     names = _blocks("transformer.h.{}")
-    return Made(
-        GPT2LMHeadModel(config), _language_loss, names, tuple(f"{name}.mlp" for name in names)
-    )
+    return _language(GPT2LMHeadModel(config), names, tuple(f"{name}.mlp" for name in names))
 
 
 def llama():
@@ -59,9 +56,7 @@ def llama():
         num_attention_heads=4, num_key_value_heads=2, attention_dropout=0.1,
     )  # fmt: skip
     names = _blocks("model.layers.{}")
-    return Made(
-        LlamaForCausalLM(config), _language_loss, names, tuple(f"{name}.mlp" for name in names)
-    )
+    return _language(LlamaForCausalLM(config), names, tuple(f"{name}.mlp" for name in names))
 
 
 def vit():
@@ -74,16 +69,15 @@ def vit():
         attn_implementation="eager",
     )  # fmt: skip
 
-    def loss(model):
-        images, labels = torch.randn(BATCH, 3, 16, 16), torch.randint(5, (BATCH,))
-        return model(pixel_values=images, labels=labels).loss
+    def loss(model, batch):
+        return model(pixel_values=batch[0], labels=batch[1]).loss
 
     model = ViTForImageClassification(config)
     layers = type(
         model.vit.layers[0] if hasattr(model.vit, "layers") else model.vit.encoder.layer[0]
     )
     names = tuple(name for name, part in model.named_modules() if type(part) is layers)
-    return Made(model, loss, names)
+    return Made(model, lambda: _images(16), loss, names)
 
 
 class Residual(nn.Module):
@@ -122,10 +116,7 @@ class ResNet(nn.Module):
 def resnet():
     """Batch statistics."""
 
-    def loss(model):
-        return F.cross_entropy(model(torch.randn(BATCH, 3, 8, 8)), torch.randint(5, (BATCH,)))
-
-    return Made(ResNet(), loss, _blocks("stages.{}"))
+    return Made(ResNet(), lambda: _images(8), _classify, _blocks("stages.{}"))
 
 
 def t5():
@@ -137,7 +128,7 @@ def t5():
         decoder_start_token_id=0,
     )  # fmt: skip
     names = _blocks("encoder.block.{}") + _blocks("decoder.block.{}")
-    return Made(T5ForConditionalGeneration(config), _language_loss, names)
+    return _language(T5ForConditionalGeneration(config), names)
 
 
 def mixture():
@@ -149,7 +140,7 @@ def mixture():
         num_attention_heads=4, num_key_value_heads=2, num_local_experts=4, attention_dropout=0.1,
         output_router_logits=True, router_aux_loss_coef=0.1,
     )  # fmt: skip
-    return Made(MixtralForCausalLM(config), _language_loss, _blocks("model.layers.{}"))
+    return _language(MixtralForCausalLM(config), _blocks("model.layers.{}"))
 
 
 class Dense(nn.Module):
@@ -181,10 +172,10 @@ class Perceptron(nn.Module):
 def mlp():
     """Dropout between linear layers."""
 
-    def loss(model):
-        return F.cross_entropy(model(torch.randn(BATCH, WIDTH)), torch.randint(5, (BATCH,)))
+    def batch():
+        return torch.randn(BATCH, WIDTH), torch.randint(5, (BATCH,))
 
-    return Made(Perceptron(), loss, _blocks("layers.{}"))
+    return Made(Perceptron(), batch, _classify, _blocks("layers.{}"))
 
 
 def mamba():
@@ -194,7 +185,7 @@ def mamba():
     config = MambaConfig(
         vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=LAYERS, state_size=4
     )
-    return Made(MambaForCausalLM(config), _language_loss, _blocks("backbone.layers.{}"))
+    return _language(MambaForCausalLM(config), _blocks("backbone.layers.{}"))
 
 
 MODELS = {one.__name__: one for one in (gpt2, llama, vit, resnet, t5, mixture, mlp, mamba)}

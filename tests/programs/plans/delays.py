@@ -18,7 +18,7 @@ import threading
 import time
 
 import torch
-from alone import BATCH, Text
+from small_models import BATCH, Text
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ullage.techniques import parameter_offload
