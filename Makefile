@@ -43,6 +43,7 @@ test: check $(NEWEST)/ullage-env.json phantom
 test-all: check test-all-environments
 	$(WHOLE) $(foreach env,$(NEWEST) $(STACKS) $(RECORDED),--python $(env)/bin/python)
 	$(BIN)/ullage check --python $(NEWEST)/bin/python
+	$(BIN)/python -m benchmarks.truth
 
 seconds: test-all-environments
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) --tier all --seconds write
@@ -58,6 +59,10 @@ check: .venv/done
 # The versions of PyTorch are a list in benchmarks/versions.py, which makes an environment for each.
 nightly: test-all
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python ULLAGE_TEST_VLLM_PYTHON=$(STACKS_VLLM)/bin/python $(PYTEST) --tier nightly
+	$(BIN)/python -m benchmarks.truth --tier night
+	$(BIN)/python -m benchmarks.ratios
+	$(BIN)/python -m benchmarks.net --count 40
+	$(BIN)/python -m benchmarks.lowest
 	$(BIN)/python -m benchmarks.versions
 	$(BIN)/python -m benchmarks.examples --python $(NEWEST)/bin/python --python $(OLDEST)/bin/python
 	$(BIN)/python -m benchmarks.distributed --python $(NEWEST)/bin/python

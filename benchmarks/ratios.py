@@ -108,7 +108,7 @@ def measure(python: Path) -> Table:
         seconds = {name: [each.processor_s for each in of] for name, of in timings.items()}
         seconds |= measure_front(scratch)
     return Table(
-        made_by("benchmarks.ratios --write", torch=torch_version(python)),
+        made_by("benchmarks.ratios", torch=torch_version(python)),
         NUM_ROUNDS,
         round(load, 1),
         tuple(ratio(what, over, seconds) for what, over in PAIRS),
@@ -175,11 +175,12 @@ def rise_frac(committed: Ratio, measured: Ratio) -> float:
 
 def compare(committed: Table, measured: Table) -> list[str]:
     """The lines of a text that shows two tables of the same rows side by side."""
-    lines = [f"{'ratio of processor seconds':<82} committed  measured  change"]
+    names = [f"{row.what} over {row.over}" for row in committed.ratios]
+    width = max(map(len, names))
+    lines = [f"{'processor seconds of':<{width}}  committed   measured  change"]
     lines += [
-        f"{f'{old.what} over {old.over}':<82} {old.ratio:>8.3f}x {new.ratio:>8.3f}x "
-        f"{rise_frac(old, new):>+7.1%}"
-        for old, new in zip(committed.ratios, measured.ratios, strict=True)
+        f"{name:<{width}} {old.ratio:>9.3f}x {new.ratio:>9.3f}x {rise_frac(old, new):>+7.1%}"
+        for name, old, new in zip(names, committed.ratios, measured.ratios, strict=True)
     ]
     return [*lines, f"Committed: {committed.made_by}", f"Measured:  {measured.made_by}"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 MOST_NAMED = 15
-_MESSAGE = 160  # characters; that of a dict that differs may have thousands
+_MESSAGE = 300  # characters; that of a dict that differs may have thousands
 
 
 def each(

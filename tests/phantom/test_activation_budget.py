@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.phantom.alone import SOURCE, printed_by
-from tests.phantom.bare_gpu import bare_environment
+from tests.phantom.alone import SOURCE
+from tests.phantom.conftest import RunProgram
 
-pytestmark = [pytest.mark.phantom, pytest.mark.slow]
+pytestmark = pytest.mark.phantom
 
 COUNTED = str(Path(__file__).parents[2] / "benchmarks" / "plans" / "programs")
 BLOCKS = 4
@@ -37,16 +37,19 @@ ATTENTION = {"attention": 1, "0,2": 2, "0,1": 1, "matmul": 2, "1": 1}
 DROPPED = (0.1, "0,1")
 
 
-def count(python: Path, kind: str, cases: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], Any]:
-    """What a step of each case computes, on the phantom."""
+def count(
+    run_program: RunProgram, kind: str, cases: list[tuple[Any, ...]]
+) -> dict[tuple[Any, ...], Any]:
+    """What a step of each case computes."""
     texts = json.dumps([[kind, *case] for case in cases])
-    words = ("plans/products.py", SOURCE, COUNTED, texts)
-    found = printed_by(python, *words, env=bare_environment(python))
-    return dict(zip(cases, found, strict=True))
+    outcome = run_program("plans/products.py", SOURCE, COUNTED, texts)
+    assert outcome.exit_code == 0, outcome.stderr
+    return dict(zip(cases, outcome.printed, strict=True))
 
 
-def test_what_is_not_kept_is_computed_again(thin_python: Path) -> None:
-    found = count(thin_python, "chain", [*CHAINS, *NOT_THERE])
+@pytest.mark.slow
+def test_what_is_not_kept_is_computed_again(run_program: RunProgram) -> None:
+    found = count(run_program, "chain", [*CHAINS, *NOT_THERE])
     products = {case: found[case]["products"] - AS_IT_IS for case in CHAINS}
     assert products == CHAINS
     # Equal blocks are one program to the compiler, planned or not.
@@ -56,7 +59,7 @@ def test_what_is_not_kept_is_computed_again(thin_python: Path) -> None:
         assert reason in found[case]["refused"]
 
 
-def test_attention_is_saved_where_it_is_to_be_and_not_with_dropout(thin_python: Path) -> None:
-    found = count(thin_python, "attention", [*((0.0, saves) for saves in ATTENTION), DROPPED])
+def test_attention_is_saved_where_it_is_to_be_and_not_with_dropout(run_program: RunProgram) -> None:
+    found = count(run_program, "attention", [*((0.0, saves) for saves in ATTENTION), DROPPED])
     assert {saves: found[0.0, saves]["attention"] for saves in ATTENTION} == ATTENTION
     assert "product 1 draws random numbers" in found[DROPPED]["refused"]

@@ -108,6 +108,14 @@ def test_the_program_knows_the_owners_of_nearly_all_bytes(
     assert judge(find_peak(program)).unknown_frac < UNKNOWN_FRAC
 
 
+@pytest.mark.slow(
+    only=(
+        "checkpointed",
+        "ddp",
+        "fsdp2",
+        "generation",
+    )
+)
 @each_program
 def test_owners_dealt_out_at_random_are_refused(find_peak: FindPeak, program: Program) -> None:
     found = judge(shuffle(find_peak(program)))

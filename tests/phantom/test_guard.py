@@ -25,7 +25,6 @@ def test_a_tensor_in_the_memory_of_a_lost_value_is_not_lost(thin_python: Path) -
     assert printed_by(thin_python, "guard/lost.py") == expected
 
 
-@pytest.mark.slow
 def test_nothing_is_run_twice_but_forward_and_backward(answers: dict[str, Any]) -> None:
     counters = answers["counters"]
     # The batch is drawn once; the function runs again, and the hooks of the optimizer do not.
@@ -35,7 +34,6 @@ def test_nothing_is_run_twice_but_forward_and_backward(answers: dict[str, Any]) 
     assert (counters["calls"], counters["steps"], counters["recoveries"]) == (2, [2], 2)
 
 
-@pytest.mark.slow
 def test_nothing_is_left_of_a_guard(answers: dict[str, Any]) -> None:
     assert answers["nothing_is_left"] == [1, [], True]
     assert answers["nothing_is_left_after_an_error"] == ["ValueError: no such row", True]

@@ -17,24 +17,42 @@ SOURCE = str(Path(__file__).parents[2] / "src")
 LONG = (4, 7)  # steps with a long batch
 
 
-@pytest.fixture
-def ways(run_program: RunProgram) -> dict[str, Any]:
+def adapt(run_program: RunProgram, *ways: str) -> dict[str, Any]:
     """What each way of guarding printed."""
     options = ("--memory", "3.2GiB", "--clock", "virtual")
-    outcome = run_program("guard/adapts.py", SOURCE, options=options, timeout_s=600)
+    outcome = run_program("guard/adapts.py", SOURCE, *ways, options=options, timeout_s=600)
     assert outcome.exit_code == 0, outcome.stderr
     document: dict[str, Any] = outcome.printed
     return document
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["on", "sizes"])
-def test_long_batches_go_to_a_leaner_rung_before_they_fail(ways: dict[str, Any], way: str) -> None:
-    rungs = ways[way]["rungs"]
-    assert ways[way]["recoveries"] == 0
+@pytest.fixture
+def ways(run_program: RunProgram) -> dict[str, Any]:
+    """With adapting and without."""
+    return adapt(run_program, "off", "on")
+
+
+@pytest.fixture
+def others(run_program: RunProgram) -> dict[str, Any]:
+    """Where sizes are given, and where nothing can be forecast."""
+    return adapt(run_program, "sizes", "blind", "cpu")
+
+
+def check_leaner(document: dict[str, Any]) -> None:
+    """Long batches go to a leaner rung before they fail."""
+    rungs = document["rungs"]
+    assert document["recoveries"] == 0
     assert all(rungs[step] > 0 for step in LONG)
     # Once the rungs are known, short batches have the program as it is.
     assert rungs[-1] == 0
+
+
+def test_long_batches_go_to_a_leaner_rung_before_they_fail(ways: dict[str, Any]) -> None:
+    check_leaner(ways["on"])
+
+
+def test_long_batches_whose_sizes_are_given_do_so_too(others: dict[str, Any]) -> None:
+    check_leaner(others["sizes"])
 
 
 def test_every_change_is_logged_with_its_reason(ways: dict[str, Any]) -> None:
@@ -66,13 +84,13 @@ def test_tensors_and_generators_are_as_without_adapting(ways: dict[str, Any]) ->
 
 
 def test_where_nothing_can_be_forecast_it_says_so_once_and_changes_nothing(
-    ways: dict[str, Any],
+    others: dict[str, Any],
 ) -> None:
     reasons = {
         "blind": "the step's arguments have no tensor; pass Adapt(sizes=...)",
         "cpu": "the parameters are not on one GPU",
     }
     for way, reason in reasons.items():
-        document = ways[way]
+        document = others[way]
         assert document["said"].count(f"ullage: guard: adapt: nothing is forecast: {reason}") == 1
         assert (document["log"], set(document["rungs"])) == ([], {0})

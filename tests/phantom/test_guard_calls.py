@@ -12,13 +12,26 @@ from typing import Any
 import pytest
 from tests.phantom.alone import printed_by, run_alone
 
-pytestmark = pytest.mark.slow
+
+LOSSES = ("a_loss_of_torch", "a_loss_that_is_compiled")
+SCENARIOS = (
+    "higher_orders", "parameters_in_the_loss", "a_generator_and_its_critic", "what_is_refused",
+    "what_is_no_model", "nothing_is_left", "the_guard_goes_back_up", "the_rung_of_all_ranks",
+    "what_is_refused_under_ddp", "a_decorated_step",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def answers(thin_python: Path) -> dict[str, Any]:
     """What each scenario answered."""
-    document: dict[str, Any] = printed_by(thin_python, "guard/calls.py")
+    document: dict[str, Any] = printed_by(thin_python, "guard/calls.py", *SCENARIOS)
+    return document
+
+
+@pytest.fixture(scope="session")
+def losses(thin_python: Path) -> dict[str, Any]:
+    """What those of a loss outside the model answered."""
+    document: dict[str, Any] = printed_by(thin_python, "guard/calls.py", *LOSSES)
     return document
 
 
@@ -36,14 +49,14 @@ def test_a_script_under_exec_is_told_what_was_recovered(thin_python: Path) -> No
     assert lines[-1].startswith(f"ullage: guard: recoveries: {count} in ")
 
 
-def test_a_loss_of_torch_is_run_again_once_without_the_graph(answers: dict[str, Any]) -> None:
-    num_errors, num_equal, num_said = answers["a_loss_of_torch"]
+def test_a_loss_of_torch_is_run_again_once_without_the_graph(losses: dict[str, Any]) -> None:
+    num_errors, num_equal, num_said = losses["a_loss_of_torch"]
     assert num_errors >= 4
     assert num_equal == num_said == num_errors
 
 
-def test_a_guarded_loss_is_compiled_and_scripted_as_it_is(answers: dict[str, Any]) -> None:
-    values, num_graphs, _ = answers["a_loss_that_is_compiled"]
+def test_a_guarded_loss_is_compiled_and_scripted_as_it_is(losses: dict[str, Any]) -> None:
+    values, num_graphs, _ = losses["a_loss_that_is_compiled"]
     assert len(set(values)) == 1
     assert num_graphs == 1
 

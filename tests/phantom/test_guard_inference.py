@@ -122,6 +122,7 @@ def test_on_the_phantom_a_request_that_fits_no_cache_says_what_it_needs(
     assert "is free; ask for fewer tokens, or for fewer rows at once" in row["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.phantom
 def test_on_the_phantom_another_thread_goes_on(requests: dict[str, Any]) -> None:
     assert requests["beside"] == [[8, 4098], [[1, 64, 512]] * 2]

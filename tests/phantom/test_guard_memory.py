@@ -4,41 +4,31 @@ holds after one that did not, whether the step is guarded, the calls of a model,
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.phantom.alone import SOURCE, printed_by
-from tests.phantom.bare_gpu import bare_environment
+from tests.phantom.alone import SOURCE
 from tests.phantom.conftest import RunProgram
 
-from ullage.phantom.device import choose_device
-from ullage.protocol import variables
-
-pytestmark = [pytest.mark.phantom, pytest.mark.slow]
-STEPS, LONG_STEPS = 12, 60
+pytestmark = pytest.mark.phantom
+STEPS, LONG_STEPS = 6, 60
 # The steps of a plain training with long batches take more than LITTLE.
 MUCH, LITTLE = "8GiB", "3.2GiB"
-EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 Document = dict[str, Any]
 OnPhantom = Callable[..., Document]
 
 
 @pytest.fixture(scope="session")
-def on_phantom(thin_python: Path) -> OnPhantom:
-    """`on_phantom("guard/graph.py", memory="8GiB")`: the document that a program prints on a GPU of
-    such a size, where nothing records it.
-    """
-    bare = bare_environment(thin_python)
+def on_phantom(run_program: RunProgram) -> OnPhantom:
+    """`on_phantom("guard/graph.py", memory="8GiB")`: what a program prints on a GPU of a size."""
 
-    @functools.cache
-    def run(name: str, *words: str, memory: str = MUCH, expandable: bool = False) -> Document:
-        device = {variables.DEVICE: choose_device("h100-80gb", memory=memory).environment_text()}
-        env = {**bare, **device, **(EXPANDABLE if expandable else {})}
-        document: Document = printed_by(thin_python, name, SOURCE, *words, env=env)
+    def run(name: str, *words: str, memory: str = MUCH, **more: Any) -> Document:
+        options = ("--memory", memory, *more.pop("options", ()))
+        outcome = run_program(name, SOURCE, *words, options=options, timeout_s=3000, **more)
+        assert outcome.exit_code == 0, outcome.stderr
+        document: Document = outcome.printed
         return document
 
     return run
@@ -54,7 +44,13 @@ def plain(on_phantom: OnPhantom) -> Document:
 @pytest.fixture
 def guarded(on_phantom: OnPhantom) -> Document:
     """Trainings of which every third step runs out of memory, by the way."""
-    ways = ("guarded", "calls", "guarded+accumulated", "calls+accumulated")
+    return on_phantom("guard/long_batch.py", str(STEPS), "guarded", "calls", memory=LITTLE)
+
+
+@pytest.fixture
+def accumulated(on_phantom: OnPhantom) -> Document:
+    """The same, with gradients of a micro-batch that came before."""
+    ways = ("guarded+accumulated", "calls+accumulated")
     return on_phantom("guard/long_batch.py", str(STEPS), *ways, memory=LITTLE)
 
 
@@ -74,11 +70,18 @@ def check_same(guarded: Document, plain: Document, num_steps: int) -> None:
     assert guarded["generator"] == plain["generator"]
 
 
+def test_the_peak_of_calm_steps_is_the_scripts(plain: Document) -> None:
+    calls, script = plain["calls+accumulated"], plain["plain+accumulated"]
+    assert calls["recoveries"] == 0
+    assert calls["peak"] <= 1.001 * script["peak"]
+
+
 @pytest.mark.parametrize("way", ["guarded", "calls"])
 def test_the_allocator_is_as_without_errors(plain: Document, guarded: Document, way: str) -> None:
     check_same(guarded[way], plain["plain"], STEPS)
 
 
+@pytest.mark.slow
 def test_the_allocator_is_as_without_errors_after_many_steps(on_phantom: OnPhantom) -> None:
     name, steps = "guard/long_batch.py", str(LONG_STEPS)
     guarded = on_phantom(name, steps, "guarded", memory=LITTLE)["guarded"]
@@ -95,22 +98,14 @@ def test_500_steps_do_not_grow(on_phantom: OnPhantom) -> None:
 
 @pytest.mark.parametrize("way", ["guarded+accumulated", "calls+accumulated"])
 def test_gradients_of_a_micro_batch_stay_where_they_are(
-    plain: Document, guarded: Document, way: str
+    plain: Document, accumulated: Document, way: str
 ) -> None:
     """Backward runs on a thread of the GPU, and the sums of the second try there too."""
-    assert guarded[way]["recoveries"] == STEPS // 3
-    ours, theirs = (
-        [row["allocated"] for row in each["rows"]]
-        for each in (guarded[way], plain["plain+accumulated"])
-    )
-    assert ours == theirs
-    assert guarded[way]["generator"] == plain["plain+accumulated"]["generator"]
-
-
-def test_the_peak_of_calm_steps_is_the_scripts(plain: Document) -> None:
-    calls, script = plain["calls+accumulated"], plain["plain+accumulated"]
-    assert calls["recoveries"] == 0
-    assert calls["peak"] <= 1.001 * script["peak"]
+    ours, theirs = accumulated[way], plain["plain+accumulated"]
+    assert ours["recoveries"] == STEPS // 3
+    rows = [[row["allocated"] for row in each["rows"]] for each in (ours, theirs)]
+    assert rows[0] == rows[1]
+    assert ours["generator"] == theirs["generator"]
 
 
 def test_the_users_lines_say_what_happened(guarded: Document) -> None:
@@ -125,17 +120,18 @@ def test_the_users_lines_say_what_happened(guarded: Document) -> None:
     )
 
 
-def test_a_recovery_loses_at_most_two_steps(run_program: RunProgram) -> None:
-    words, clock = ("guard/long_batch.py", SOURCE, "6"), ("--clock", "virtual")
-    plain = run_program(*words, "plain", options=("--memory", MUCH, *clock)).printed["plain"]
-    options = ("--memory", LITTLE, *clock)
-    guarded = run_program(*words, "guarded", options=options).printed["guarded"]
+@pytest.mark.slow
+def test_a_recovery_loses_at_most_two_steps(on_phantom: OnPhantom) -> None:
+    name, clock = "guard/long_batch.py", ("--clock", "virtual")
+    plain = on_phantom(name, "6", "plain", options=clock)["plain"]
+    guarded = on_phantom(name, "6", "guarded", memory=LITTLE, options=clock)["guarded"]
     assert guarded["recoveries"] == 2
     for ours, theirs in zip(guarded["rows"][2::3], plain["rows"][2::3], strict=True):
         lost = ours["seconds"] - theirs["seconds"]
         assert 0 < lost < 2 * theirs["seconds"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["first", "later"])
 def test_each_limit_of_memory_ends_in_the_same_state(on_phantom: OnPhantom, when: str) -> None:
     """Limits from half of the peak to the peak: the first failure is another one each time."""
@@ -161,7 +157,8 @@ def test_a_cuda_graph_is_refused(on_phantom: OnPhantom) -> None:
 
 
 def test_a_loss_gets_the_memory_of_the_models_graph(on_phantom: OnPhantom) -> None:
-    done = on_phantom("guard/long_loss.py", expandable=True)
+    expandable = (("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),)
+    done = on_phantom("guard/long_loss.py", env=expandable)
     lines = [line for line in done["said"] if "out of memory in" in line]
     assert "out of memory in cross_entropy" in lines[0]
     assert "out of memory in backward" in lines[1]  # which runs the call again, on the next rung
@@ -178,6 +175,7 @@ def in_parts(on_phantom: OnPhantom) -> Document:
     return on_phantom("guard/parts_on_gpu.py", *ways, memory="1.7GiB")
 
 
+@pytest.mark.slow
 def test_a_batch_that_fits_on_no_rung_is_trained_in_parts(
     on_phantom: OnPhantom, in_parts: Document
 ) -> None:
@@ -189,6 +187,7 @@ def test_a_batch_that_fits_on_no_rung_is_trained_in_parts(
     assert guarded["peak"] < 1.7 * 2**30 < plain["peak"]
 
 
+@pytest.mark.slow
 def test_adapting_splits_a_batch_before_it_fails_where_allowed(in_parts: Document) -> None:
     allowed, without = in_parts["splits"], in_parts["adapts"]
     # The first long batch is far from all before it; the later ones are met before they fail.

@@ -11,8 +11,6 @@ import pytest
 from tests.phantom.alone import SOURCE, printed_by
 from tests.phantom.conftest import RunProgram, find_program
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="session")
 def shards(thin_python: Path) -> dict[str, Any]:
@@ -39,6 +37,7 @@ def test_views_with_one_version_counter_are_refused_once_changed(shards: dict[st
     assert "their common version counter does not say which" in shards["views"]
 
 
+@pytest.mark.slow
 @pytest.mark.phantom
 @pytest.mark.parametrize("wrapper", ["ddp", pytest.param("fsdp2", marks=pytest.mark.nightly)])
 def test_on_the_phantom_a_rank_that_runs_out_of_memory_does_not_stop_the_others(

@@ -146,7 +146,7 @@ def test_an_uncaught_exception_has_the_users_own_traceback(
     assert errors[0] == errors[1] != []
 
 
-@pytest.mark.slow(but=("backward",))
+@pytest.mark.slow
 @pytest.mark.parametrize("place", FAILURES)
 def test_frames_of_torch_differ_at_most_where_hooks_are_called(
     run_program: RunProgram, place: str

@@ -7,7 +7,8 @@
 
 The environments are made in .envs/, and removed with --one-environment, as each has 2.6 GB. What a
 run gave is kept in build/accuracy-logs/, so that a benchmark that was stopped goes on; --again runs
-everything once more. Ends with exit code 1 where a program did not reach its peak.
+everything once more. The last result of each program is in results.json, beside this file. Ends
+with exit code 1 where a program did not reach its peak.
 """
 
 from __future__ import annotations
@@ -26,7 +27,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.logs.page import origin_of, render
-from benchmarks.accuracy.logs.row import HERE, MIB, Result, Row, read_rows
+from benchmarks.accuracy.logs.row import (
+    HERE,
+    MIB,
+    RESULTS,
+    Result,
+    Row,
+    read_results,
+    read_rows,
+    read_stored,
+)
 from benchmarks.accuracy.logs.until_peak import PEAK
 from ullage.phantom.environment import EnvironmentSpec, make_environment
 
@@ -93,14 +103,12 @@ def read_result(document: dict[str, Any], printed: tuple[int, int]) -> Result:
     )
 
 
-def read_results(work: Path) -> dict[str, Result]:
+def read_kept(work: Path) -> dict[str, Result]:
     """What earlier runs gave, by the names of the rows."""
-    results = {}
-    for path in sorted(work.glob("*.json")):
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        fields["assumptions"] = tuple(fields["assumptions"])
-        results[path.stem] = Result(**fields)
-    return results
+    return {
+        path.stem: read_stored(json.loads(path.read_text(encoding="utf-8")))
+        for path in sorted(work.glob("*.json"))
+    }
 
 
 def run_all(rows: Sequence[Row], args: argparse.Namespace) -> list[str]:
@@ -137,11 +145,14 @@ def main() -> None:
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     rows = list(read_rows())
-    results = {} if args.again else read_results(args.work)
+    results = {} if args.again else read_kept(args.work)
     chosen = [row for row in rows if (args.only or "") in row.name and row.name not in results]
     errors = [] if args.page else run_all(chosen, args)
+    stored = read_results() | read_kept(args.work)
+    text = json.dumps({name: asdict(each) for name, each in stored.items()}, indent=1)
+    RESULTS.write_text(f"{text}\n", encoding="utf-8")
     if not args.only:
-        page = render(rows, read_results(args.work), origin_of(args.checkout))
+        page = render(rows, read_kept(args.work), origin_of(args.checkout))
         PAGE.write_text(page, encoding="utf-8")
         print(f"Wrote {PAGE}")
     if errors:

@@ -7,8 +7,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
 MIB = 2**20
 
 
@@ -41,14 +43,14 @@ class Result:
     """What a run on the phantom gave.
 
     Attributes:
-        allocated_mib, reserved_mib: as the program printed them.
+        allocated_mib, reserved_mib: as the program printed them; None: the latter was not kept.
         warm_mib: what is allocated with a warm cache of Inductor's.
         low_bytes, high_bytes: the interval of the reserved peak.
         assumptions: of the allocator's basis that have an interval.
     """
 
     allocated_mib: int
-    reserved_mib: int
+    reserved_mib: int | None
     warm_mib: int
     low_bytes: int
     high_bytes: int
@@ -87,3 +89,14 @@ def read_rows(path: Path = HERE / "rows.csv") -> Iterator[Row]:
                 stand_in=cells["stand_in"],
                 note=cells["note"],
             )
+
+
+def read_results(path: Path = RESULTS) -> dict[str, Result]:
+    """What the last runs gave, by the names of the rows."""
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    return {name: read_stored(fields) for name, fields in stored.items()}
+
+
+def read_stored(fields: dict[str, Any]) -> Result:
+    """A result as it was written to a file."""
+    return Result(**{**fields, "assumptions": tuple(fields["assumptions"])})

@@ -117,21 +117,46 @@ STARTS_HEAD: Final = (
 )
 
 
+class Start(NamedTuple):
+    """A start, in bytes: what vLLM printed, and what it is on a real GPU by the phantom."""
+
+    server: dict[str, Any]
+    printed: float
+    tokens: int
+    engine: dict[str, Any]
+
+    @property
+    def interval(self) -> tuple[int, int, int]:
+        """Bytes for the cache: low, likely, high."""
+        size = self.engine["kv_cache_bytes"]
+        low, high = (size - bound for bound in _BOUNDS_BYTES)
+        return low, size - KERNELS_BYTES, high
+
+    @property
+    def is_inside(self) -> bool:
+        """What was printed is in the interval."""
+        return self.interval[0] <= self.printed <= self.interval[2]
+
+
+def read_starts(servers: list[dict[str, Any]], results: dict[str, Any]) -> Iterator[Start]:
+    """What was printed beside what the phantom's engine says."""
+    for server in servers:
+        log = (RECORDED / f"{server['name']}.log").read_text(encoding="utf-8")
+        printed = float(_found(r"Available KV cache memory: ([\d.]+) GiB", log)) * GIB
+        tokens = int(_found(r"GPU KV cache size: ([\d,]+) tokens", log).replace(",", ""))
+        yield Start(server, printed, tokens, results[server["name"]]["engine"])
+
+
 def starts_table(servers: list[dict[str, Any]], results: dict[str, Any]) -> str:
     """Bytes and tokens."""
     rows = [STARTS_HEAD]
-    for server in servers:
-        log = (RECORDED / f"{server['name']}.log").read_text(encoding="utf-8")
-        printed = float(_found(r"Available KV cache memory: ([\d.]+) GiB", log))
-        tokens = int(_found(r"GPU KV cache size: ([\d,]+) tokens", log).replace(",", ""))
-        engine = results[server["name"]]["engine"]
-        size = engine["kv_cache_bytes"]
-        low, high = ((size - bound) / GIB for bound in _BOUNDS_BYTES)
-        likely = (size - KERNELS_BYTES) / GIB
+    for start in read_starts(servers, results):
+        likely, engine = start.interval[1], start.engine
         rows.append(
-            f"| {' '.join(server['flags'])} | {printed:.2f} | {size / GIB:.2f} | {likely:.2f} "
-            f"| {likely / printed - 1:+.1%} | {'yes' if low <= printed <= high else '**no**'} "
-            f"| {tokens:,} | {engine['kv_cache_tokens']:,} |"
+            f"| {' '.join(start.server['flags'])} | {start.printed / GIB:.2f} "
+            f"| {engine['kv_cache_bytes'] / GIB:.2f} | {likely / GIB:.2f} "
+            f"| {likely / start.printed - 1:+.1%} | {'yes' if start.is_inside else '**no**'} "
+            f"| {start.tokens:,} | {engine['kv_cache_tokens']:,} |"
         )
     return "\n".join(rows)
 
@@ -143,23 +168,35 @@ def _found(pattern: str, text: str) -> str:
     return match[1]
 
 
+class Served(NamedTuple):
+    """A measured load, and what the phantom says of it with the host's time and without."""
+
+    server: str
+    load: Load
+    row: dict[str, Any]
+    bare: dict[str, Any]
+
+
+def read_served(servers: list[dict[str, Any]], results: dict[str, Any]) -> Iterator[Served]:
+    """The loads that count: all but those that warm a server up."""
+    for server in servers:
+        loads, result = read_loads(server), results[server["name"]]
+        for row, bare in zip(result["rows"], result["without_host"], strict=True):
+            if row["name"] != _WARM:
+                yield Served(server["name"], loads[row["name"]], row, bare)
+
+
 def latencies(servers: list[dict[str, Any]], results: dict[str, Any]) -> Iterator[str]:
     """A table, and its errors."""
     errors: dict[str, list[float]] = {name: [] for name in _ASKED}
     without: dict[str, list[float]] = {name: [] for name in _ASKED}
     rows = [LATENCY_HEAD]
-    for server in servers:
-        loads = read_loads(server)
-        result = results[server["name"]]
-        for row, bare in zip(result["rows"], result["without_host"], strict=True):
-            load = loads[row["name"]]
-            if load.name == _WARM:
-                continue
-            rows.append(latency_row(server["name"], load, row))
-            for name in _ASKED:
-                measured = getattr(load, name)
-                errors[name].append(row[name] / measured - 1)
-                without[name].append(bare[name] / measured - 1)
+    for server, load, row, bare in read_served(servers, results):
+        rows.append(latency_row(server, load, row))
+        for name in _ASKED:
+            measured = getattr(load, name)
+            errors[name].append(row[name] / measured - 1)
+            without[name].append(bare[name] / measured - 1)
     medians = {name: _median(values) for name, values in errors.items()}
     yield LATENCIES.format(
         number=len(errors["ttft_s"]), **medians,

@@ -1,8 +1,9 @@
 """Trains with batches of many lengths; the long ones fit only when blocks are checkpointed.
 
-adapts.py SOURCE_OF_ULLAGE
+adapts.py SOURCE_OF_ULLAGE WAY ...      one way after another
 
-The last line is a document: for each way of guarding, the rungs, and what the guard said and did.
+WAY is "off", "on", "sizes": the sizes of batches are given; "blind": the batches have no tensor; or
+"cpu". The last line is a document: for each way the rungs, and what the guard said and did.
 """
 
 import contextlib
@@ -80,12 +81,8 @@ def train(way, device="cuda", lengths=LENGTHS):
 
 def main():
     """Trains, and prints."""
-    document = {}
-    for way in ("off", "on", "sizes"):
-        document[way] = train(way)
-    document["blind"] = train("blind", lengths=[256, 256])
-    document["cpu"] = train("cpu", "cpu", [16])
-    print(json.dumps(document), file=sys.stderr)
+    given = {"blind": {"lengths": [256, 256]}, "cpu": {"device": "cpu", "lengths": [16]}}
+    print(json.dumps({way: train(way, **given.get(way, {})) for way in sys.argv[2:]}))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import sys
 import torch
 import torch._functorch.config as partitioning
 from torch import nn
+from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -111,7 +112,7 @@ def main():
     for name, *words in json.loads(sys.argv[3]):
         try:
             found.append({"chain": chain, "attention": attention}[name](*words))
-        except PlanError as error:
+        except (PlanError, BackendCompilerFailed) as error:  # the compiler makes it of ours
             found.append({"refused": str(error)})
     print(json.dumps(found))
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.rows import each
 
 from ullage.clock.duration import join_errors
 from ullage.clock.table import Table, load_table, table_names
@@ -33,19 +31,19 @@ def work_of(row: dict[str, str]) -> Work:
 
 
 @cache
-def sample() -> dict[str, Rows]:
-    rows = defaultdict(list)
+def sample(gpu: str) -> Rows:
+    """The rows of a GPU: the tables of all of them take seconds to load."""
     with SAMPLE.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            table = load_table(row["gpu"], Kind(row["kind"]), row["precision"])
-            rows[row["gpu"]].append((table, work_of(row), float(row["seconds"])))
-    return rows
+        rows = [row for row in csv.DictReader(file) if row["gpu"] == gpu]
+    return [
+        (load_table(gpu, Kind(row["kind"]), row["precision"]), work_of(row), float(row["seconds"]))
+        for row in rows
+    ]
 
 
-@pytest.mark.slow
-@each("gpu", GPUS)
+@pytest.mark.parametrize("gpu", GPUS)
 def test_errors_are_small_on_shapes_that_were_left_out(gpu: str) -> None:
-    rows = sample()[gpu]
+    rows = sample(gpu)
     assert len(rows) >= 100
     ratios = np.array([table.seconds(work) / seconds for table, work, seconds in rows])
     errors = np.abs(ratios - 1)
@@ -54,9 +52,9 @@ def test_errors_are_small_on_shapes_that_were_left_out(gpu: str) -> None:
     assert abs(np.median(ratios) - 1) < 0.03
 
 
-@each("gpu", GPUS)
+@pytest.mark.parametrize("gpu", GPUS)
 def test_intervals_hold_what_was_left_out(gpu: str) -> None:
-    rows = sample()[gpu]
+    rows = sample(gpu)
     inside = []
     for table, work, seconds in rows:
         width, predicted = table.predict(work).width, table.seconds(work)
@@ -64,9 +62,9 @@ def test_intervals_hold_what_was_left_out(gpu: str) -> None:
     assert np.mean(inside) > 0.8
 
 
-@each("gpu", GPUS)
+@pytest.mark.parametrize("gpu", GPUS)
 def test_the_roofline_is_worse(gpu: str) -> None:
-    rows = sample()[gpu]
+    rows = sample(gpu)
     by_table = [abs(table.seconds(work) / seconds - 1) for table, work, seconds in rows]
     by_rates = [
         abs(roofline(work, table.roof._replace(start_s=0)) / seconds - 1)
@@ -82,7 +80,7 @@ def test_joined_intervals_hold_sums_of_left_out_kernels(gpu: str, num_shapes: in
     none of which the tables have. Errors of products are joined as the clock does (step.py).
     """
     random = np.random.default_rng(3)
-    rows = sample()[gpu]
+    rows = sample(gpu)
     kinds = [
         [row for row in rows if row[0].kind is kind and row[2] > 2e-5]
         for kind in (Kind.MATRIX_PRODUCT, Kind.ATTENTION_FORWARD)
