@@ -200,7 +200,7 @@ def over_budget(seconds: dict[str, float]) -> list[str]:
             f"a {kind} may take {limit:.0f} s of processor time, and {name} took {now:.1f} s "
             f"(entry: {entry:.1f} s)"
             for name, (entry, now) in sums.items()
-            if entry > limit or now > limit * NOISE
+            if max(entry, now) > limit * NOISE
         ]
     return lines
 

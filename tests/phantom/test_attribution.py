@@ -123,6 +123,14 @@ def test_owners_dealt_out_at_random_are_refused(find_peak: FindPeak, program: Pr
     assert found.module_frac < MODULE_FRAC / 2
 
 
+@pytest.mark.slow(
+    only=(
+        "checkpointed",
+        "ddp",
+        "fsdp2",
+        "generation",
+    )
+)
 @each_program
 def test_the_peak_holds_what_the_program_is_there_for(
     find_peak: FindPeak, program: Program

@@ -53,6 +53,7 @@ def test_the_process_stays_below_its_cap_and_comes_near_it(
     assert CAP - (1 << 29) < document["used"] <= CAP
 
 
+@pytest.mark.slow
 def test_a_step_that_exceeds_the_cap_is_recovered_below_it(
     capped: tuple[dict[str, Any], str],
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_step_that_exceeds_the_cap_is_recovered_below_it(
     assert "ullage: guard: the cap of 3.0 GiB leaves" in said
 
 
+@pytest.mark.slow
 def test_a_cap_that_leaves_nothing_or_means_two_things_is_refused(
     capped: tuple[dict[str, Any], str],
 ) -> None:

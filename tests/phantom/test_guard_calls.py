@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from tests.phantom.alone import printed_by, run_alone
 
-
 LOSSES = ("a_loss_of_torch", "a_loss_that_is_compiled")
 SCENARIOS = (
     "higher_orders", "parameters_in_the_loss", "a_generator_and_its_critic", "what_is_refused",

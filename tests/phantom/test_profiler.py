@@ -49,6 +49,7 @@ def test_steps_of_the_host_last_as_long(profiled: Callable[..., Any]) -> None:
     assert told["steps_s"] == pytest.approx([time["step_s"][1]] * NUM_STEPS, rel=0.01)
 
 
+@pytest.mark.slow
 def test_kernels_belong_to_operators(profiled: Callable[..., Any]) -> None:
     told, time = profiled("scheduled")
     assert told["early"] == 0
@@ -60,6 +61,7 @@ def test_kernels_belong_to_operators(profiled: Callable[..., Any]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_trace_has_rows_of_the_gpu(profiled: Callable[..., Any]) -> None:
     told, _ = profiled("scheduled")
     for category in ("kernel", "cuda_runtime", "gpu_memset", "gpu_user_annotation", "cpu_op"):

@@ -238,6 +238,7 @@ def test_the_last_whole_state_opens_and_the_exit_code_is_the_programs(
         assert "could not be written" in outcome.stderr
 
 
+@pytest.mark.slow
 def test_an_out_of_memory_is_recorded_and_explained(record: RecordProgram, tmp_path: Path) -> None:
     outcome = record("recording/ends.py", "out_of_memory", gpu="t4")
     assert outcome.exit_code == 1, outcome.stderr

@@ -171,7 +171,7 @@ def test_a_program_that_sets_variables_before_torch_is_started_afresh(
     )
 
 
-@pytest.mark.slow(but=("15",))
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_run_outlives_a_sweep(thin_python: Path, tmp_path: Path, number: int) -> None:
     words = ("--sweep", "s=0,1,2,3", "--", str(PROGRAMS / "sleeps.py"), "{s}", str(tmp_path / "p"))

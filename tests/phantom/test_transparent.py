@@ -54,6 +54,7 @@ def test_the_programs_profiler_sees_memory(run_program: RunProgram) -> None:
     assert (said["events_capped"], said["events_when_off"], said["events_before"]) == (10, 0, 0)
 
 
+@pytest.mark.slow
 def test_the_peaks_of_ullage_survive_a_reset_by_the_program(run_program: RunProgram) -> None:
     outcome = run_program(*OWN_RECORD)
     before, after = outcome.printed["peaks_before"], outcome.printed["peaks_after_reset"]
@@ -63,6 +64,7 @@ def test_the_peaks_of_ullage_survive_a_reset_by_the_program(run_program: RunProg
         assert device[f"peak_{kind}_bytes"] == before[f"{kind}_bytes.all.peak"]
 
 
+@pytest.mark.slow
 def test_the_record_of_ullage_stays_whole(run_program: RunProgram) -> None:
     outcome = run_program(*OWN_RECORD)
     record, snapshot = outcome.record, outcome.snapshot

@@ -33,12 +33,7 @@ def waits(run_program: RunProgram) -> dict[str, dict[str, Any]]:
     return told
 
 
-@pytest.mark.slow(
-    only=(
-        "poll_and_sleep",
-        "poll_events",
-    )
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [*POLLS, *REAL, "sleep", "perf_counter"])
 def test_each_wait_ends_as_it_should(waits: dict[str, dict[str, Any]], way: str) -> None:
     assert waits[way]["is_done"]

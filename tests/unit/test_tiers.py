@@ -78,7 +78,9 @@ def test_an_entry_above_the_budget_fails(tmp_path: Path) -> None:
     run_pytest(tmp_path, "--tier", "all", "--seconds", "write")
     with (tmp_path / "seconds.csv").open("w", newline="") as file:
         cases = ("test_plain", "test_of_a_list[a]")
-        csv.writer(file).writerows((tiers.CASE_S + 1, f"test_cases.py::{name}") for name in cases)
+        csv.writer(file).writerows(
+            (tiers.CASE_S * tiers.NOISE + 1, f"test_cases.py::{name}") for name in cases
+        )
     done = run_pytest(tmp_path, "--seconds", "check")
     assert done.returncode == 1
     assert "a case may take 5 s of processor time, and test_cases.py::test_plain" in done.stdout

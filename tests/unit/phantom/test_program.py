@@ -50,6 +50,7 @@ def test_python_before_a_file_chooses_the_interpreter(here: Path) -> None:
         ("#!/bin/sh", f"'''exec' {sys.executable} \"$0\" \"$@\"\n' '''"),
         ("#!/bin/sh", f"'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''"),
     ],
+    ids=["plain", "by a shell", "by a shell, in quotes"],  # without the path of this clone
 )
 def test_an_entry_point_runs_under_its_own_interpreter(
     here: Path, monkeypatch: pytest.MonkeyPatch, first: str, rest: str
