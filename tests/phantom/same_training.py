@@ -215,7 +215,10 @@ BIT_FOR_BIT = (
     case("image", "selective_checkpoint", "features"),
 )
 CALM: Mapping[str, Any] = {"dropout": 0.0}
+SELECTIVELY = (("selective_checkpoint", ("*blocks",)),)
 ROUNDED = (
+    # The kernels are compared within the first call of a block, where its products are saved.
+    case("vit", "flash_attention", (), Near(SINGLE, SINGLE), under=SELECTIVELY),
     case("text", "optimizer_kernel", (), Near(LOSS)),
     case("text", "tiled_mlp", ("blocks.0.mlp", "blocks.1.mlp"), Near(LOSS)),
     case("small_llama", "flash_attention", (), Near(LOSS)),
@@ -319,7 +322,7 @@ ALL = (
 # Of techniques that need a package, which an environment may lack.
 NEEDY = tuple(one for one in ALL if any(TECHNIQUES[name].needs for name, _, _ in one.actions))
 CASES = tuple(one for one in ALL if one not in NEEDY)
-NUM_SHARES = 29
+NUM_SHARES = 58
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,11 +386,14 @@ class Scripts:
 
 DEPTH, PARAMETERS = 4, 132_352
 SCRIPTS = (
-    Scripts({"plain": 3, "ddp": 3, "with_accelerate": 3}),
-    Scripts({"compiled": 3, "evaluates_first": 3, "adversaries": 3}),
-    Scripts({"with_trainer": 3, "averaged": 1, "calls_parts": 3}),
-    Scripts({"fsdp": 3, "folds": 6, "saved_whole": 1}),
-    Scripts({"compiled_in_place": 3, "catches_all": 9}),
+    Scripts({"plain": 3, "ddp": 3, "averaged": 1}),
+    Scripts({"evaluates_first": 3, "adversaries": 3, "fsdp": 3}),
+    Scripts({"calls_parts": 3, "folds": 6, "saved_whole": 1, "catches_all": 9}),
+)
+# These take longer: they compile, or import much.
+TRAINERS = (
+    Scripts({"compiled": 3, "with_accelerate": 3}),
+    Scripts({"compiled_in_place": 3, "with_trainer": 3}),
     Scripts({"with_lightning": 3}, "Task", "model."),
 )
 
@@ -410,8 +416,8 @@ class Ranks:
     Attributes:
         plan: of `RANK_PLANS`.
         how: the script goes about it.
-        within: what parameters may differ by: a norm over shares of gradients is summed in another
-            order than one over whole ones.
+        within: what losses and parameters may differ by: a norm over shares of gradients is summed
+            in another order than one over whole ones.
     """
 
     plan: str
@@ -429,13 +435,14 @@ RANKS = (
     Ranks("DDP", "clips"), Ranks("ZeRO-3", "still"),
 )  # fmt: skip
 
-TRAININGS = Table("trainings under a plan", SHARES, 4, 8)
+TRAININGS = Table("trainings under a plan", SHARES, 5, 11)
 OF_MIXED = Table("trainings under drawn plans", MIXED, 1, 2)
 OF_FAULTS = Table("exceptions under drawn plans", FAULTS, 1, 2)
 OF_DRAWN = Table("techniques on drawn models", KINDS_DRAWN, 1)
-OF_SCRIPTS = Table("scripts under a plan", SCRIPTS, 1, 2)
+OF_SCRIPTS = Table("scripts under a plan", SCRIPTS, 1)
+OF_TRAINERS = Table("compiled scripts and trainers under a plan", TRAINERS, 0, 1)
 ON_RANKS = Table("ranks under a plan", RANKS, 1, 2)
-TABLES = (TRAININGS, OF_MIXED, OF_FAULTS, OF_DRAWN, OF_SCRIPTS, ON_RANKS)
+TABLES = (TRAININGS, OF_MIXED, OF_FAULTS, OF_DRAWN, OF_SCRIPTS, OF_TRAINERS, ON_RANKS)
 
 
 def judge(python: Path, cases: Sequence[Case], device: str = "cpu") -> list[dict[str, Any]]:
@@ -487,7 +494,8 @@ def check_drawn(python: Path, drawn: Drawn, first: int, last: int) -> None:
     wrong = [f"{one}" for one in found if not is_fine(one)]
     assert len(found) == last - first
     assert not wrong, f"{len(wrong)} of {len(found)} of {words}:\n" + "\n".join(wrong[:9])
-    check_variety(found)
+    if len(found) >= MANY:
+        check_variety(found)
 
 
 def is_fine(found: Mapping[str, Any]) -> bool:
@@ -510,11 +518,11 @@ def check_variety(found: Sequence[Mapping[str, Any]]) -> None:
     count = len(found)
     if "result" in found[0]:
         assert sum(one["result"] == "applied" for one in found) > count // 2
-    elif reached := {one["fault"] for one in found if "fault" in one}:
-        assert reached >= FAULT_PLACES if count >= MANY else reached & FAULT_PLACES, reached
+    elif any("fault" in one for one in found):
+        assert {one.get("fault") for one in found} >= FAULT_PLACES
     else:
-        assert sum("refused" in one for one in found) <= max(1, count // 10)
-        assert sum(len(one["actions"]) > 1 for one in found) > count // 2 - (count < MANY)
+        assert sum("refused" in one for one in found) <= count // 10
+        assert sum(len(one["actions"]) > 1 for one in found) > count // 2
 
 
 def plan_for_a_stack(
@@ -565,8 +573,8 @@ def check_ranks(python: Path, torch_version: str, directory: Path, ranks: Ranks)
     done = run_ranks(python, "plans/ranks.py", *words, verb=verb)
     assert not any(one.returncode for one in done), [one.stderr for one in done]
     found = printed_by(python, "plans/ranks_by_hand.py", str(directory), "2", ranks.how)
-    assert found["rows"] == found["losses"] == [True, True]
+    assert found["rows"] == [True, True]
     assert found["num_rows"] == found["all_rows"], "every row is one rank's"
     assert None not in found["model"] + found["states"], "keys and kinds are as without a plan"
-    assert max(found["model"] + found["states"]) <= ranks.within
+    assert max(found["losses"] + found["model"] + found["states"]) <= ranks.within
     assert found["drawn"] == 2, "what ranks draw at random is their own"

@@ -72,14 +72,14 @@ def test_plans_that_are_drawn_train_the_same(thin_python: Path, case: Drawn) -> 
     check_drawn(thin_python, case, 0, case.night)
 
 
-@by_day(same_training.OF_SCRIPTS)
+@by_day(same_training.OF_SCRIPTS, same_training.OF_TRAINERS)
 def test_some_scripts_train_as_they_did_and_their_blocks_run_again(
     thin_python: Path, torch_version: str, tmp_path: Path, table: Table[Scripts], place: int
 ) -> None:
     check_scripts(thin_python, torch_version, tmp_path, table.at(place)[0])
 
 
-@by_night(same_training.OF_SCRIPTS)
+@by_night(same_training.OF_SCRIPTS, same_training.OF_TRAINERS)
 def test_every_script_trains_as_it_did_and_its_blocks_run_again(
     thin_python: Path, torch_version: str, tmp_path: Path, case: Scripts
 ) -> None:

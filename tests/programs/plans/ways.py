@@ -6,6 +6,9 @@ Some ways use gradients as a technique that frees them early cannot know.
 import torch
 from torch import nn
 
+# torch changes the class of an optimizer when it makes its first: no plan is to be blamed for it.
+torch.optim.SGD([torch.zeros(1)], lr=1.0)
+
 
 def usual(made, optimizer, batch):
     optimizer.zero_grad()
