@@ -3,8 +3,8 @@
 #   make demo      a real training script on a GPU that is not there
 #   make test      the checks, and the tests that are run before every change
 #   make test-all  every test that is run by day, in the environments that they need; writes tests/whole.json
+#   make seconds   the same, and writes tests/seconds.csv, what each case takes
 #   make check     lint, types, spelling, the ceiling on the tree
-#   make seconds   writes tests/seconds.csv, what each case takes
 #   make nightly   the slow tests too, on five versions of PyTorch, the popular stacks and published programs;
 #                  writes docs/results/torch-versions.md, and examples.md, distributed-ranks.md, check-results.md,
 #                  stacks.md, serve-starts.md, attribution.md, folklore.md, estimate-accuracy.md, wild.md and
@@ -41,12 +41,12 @@ test: check $(NEWEST)/ullage-env.json phantom
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) --seconds check
 
 test-all: check test-all-environments
-	$(WHOLE) $(foreach env,$(NEWEST) $(STACKS) $(RECORDED),--python $(env)/bin/python)
+	$(WHOLE) $(WRITES) $(foreach env,$(NEWEST) $(STACKS) $(RECORDED),--python $(env)/bin/python)
 	$(BIN)/ullage check --python $(NEWEST)/bin/python
 	$(BIN)/python -m benchmarks.truth
 
-seconds: test-all-environments
-	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) --tier all --seconds write
+seconds:
+	$(MAKE) test-all WRITES="--seconds write"
 
 check: .venv/done
 	$(BIN)/ruff check .

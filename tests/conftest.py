@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.rotation import describe_turn
 from tests.tiers import (  # noqa: F401 - hooks of this conftest
     pytest_addoption,
     pytest_collection_modifyitems,
@@ -36,6 +37,11 @@ if threading.current_thread() is threading.main_thread():
             signal.signal(number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
 
 ROOT = Path(__file__).parent.parent
+
+
+def pytest_report_header() -> list[str]:
+    """Which share of the cases of the long tables this turn has."""
+    return describe_turn()
 
 
 @pytest.fixture(scope="session")

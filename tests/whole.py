@@ -89,6 +89,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", type=Path, action="append", default=[])
     parser.add_argument("--is-current", action="store_true")
+    parser.add_argument("--seconds", choices=("write",), help="as pytest's, see tests/tiers.py")
     options, more = parser.parse_known_args()
     if options.is_current:
         last = json.loads(LINE.read_text(encoding="utf-8")) if LINE.exists() else {"digest": None}
@@ -96,7 +97,8 @@ def main() -> int:
             print(f"make test-all has not passed on this tree; the last: {json.dumps(last)}")
         return 0
     before, begun = digest(), time.monotonic()
-    outcomes = run_everywhere([path.absolute() for path in options.python], more)
+    seconds = [] if options.seconds is None else ["--seconds", options.seconds]
+    outcomes = run_everywhere([path.absolute() for path in options.python], more + seconds)
     counts = Counter(outcomes.values())
     skipped = sorted(case for case, outcome in outcomes.items() if outcome == "skipped")
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -7,10 +7,11 @@ import re
 
 import pytest
 from click.testing import CliRunner
+from tests.rows import each
 
 from ullage.cli.gpus import gpus_command
 from ullage.errors import SpecError
-from ullage.gpus import find_gpu, load_catalog, load_estimate_only, sources_of
+from ullage.gpus import Gpu, find_gpu, load_catalog, load_estimate_only, sources_of
 
 
 @pytest.fixture(autouse=True)
@@ -74,12 +75,12 @@ def test_the_memory_of_one_gpu_is_drawn() -> None:
     ]
 
 
-@pytest.mark.parametrize("gpu", load_catalog(), ids=lambda gpu: gpu.slug)
-def test_every_picture_fits_into_80_columns(gpu: object) -> None:
-    shown = run_gpus(gpu.slug)  # type: ignore[attr-defined]
+@each("gpu", load_catalog(), name=lambda gpu: gpu.slug)
+def test_every_picture_fits_into_80_columns(gpu: Gpu) -> None:
+    shown = run_gpus(gpu.slug)
     picture = shown.split("\nfigure")[0].splitlines()
     assert max(map(len, picture)) <= 80
-    assert ("NVLink" in "".join(picture)) == (gpu.nvlink_bytes_per_s is not None)  # type: ignore[attr-defined]
+    assert ("NVLink" in "".join(picture)) == (gpu.nvlink_bytes_per_s is not None)
 
 
 def test_one_gpu_is_shown_with_every_source() -> None:

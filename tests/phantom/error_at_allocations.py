@@ -37,7 +37,8 @@ class Training:
         num_errors: about how many make a share, by day.
         every: by night every so-many-th allocation fails.
         others: how an error may end but equal, by the first words.
-        recovered: which fraction of the errors ends equal: at least, and at most.
+        recovered: which fraction of the errors ends equal: at least (of a share half of it, as
+            there are few), and at most.
         verb: of ullage that the program runs under.
         num_ranks: so many processes are started, as a launcher starts them; 0: one of its own.
     """
@@ -98,10 +99,18 @@ OPTIMIZERS = (
     "RAdam loop", "Adamax lists", "ASGD loop", "RMSprop lists", "Adam loop", "Adagrad lists",
     "Adadelta loop",
 )  # fmt: skip
+# The fraction of errors that is recovered where others are refused: most operations of Adafactor
+# need a value that was computed before.
+RECOVERED = {"Adafactor": 0.05}
 IN_OPTIMIZERS = tuple(
     of_kind(f"optimizer {name}", num_errors=40)
     if name.startswith("SGD")
-    else of_kind(f"optimizer {name}", "refused: a value", recovered=(0.3, 1), num_errors=40)
+    else of_kind(
+        f"optimizer {name}",
+        "refused: a value",
+        recovered=(RECOVERED.get(name.split()[0], 0.2), 1),
+        num_errors=40,
+    )
     for name in OPTIMIZERS
 )
 KINDS = (
@@ -237,48 +246,50 @@ REPEATED = (
     *(Repeated(model, 500, 3) for model in ("cnn", "gpt2", "vit", "llama accumulated")),
 )
 
-IN_STEPS = Table("errors in a guarded step", STEPS, 3, 4)
+IN_STEPS = Table("errors in a guarded step", STEPS, 2, 5)
 AT_OPERATIONS = Table("errors at any operation of a guarded step", OPERATIONS, 1, 1)
 IN_CALLS = Table("errors in guarded calls of a model", CALLS, 1, 2)
-OF_OPTIMIZERS = Table("errors in the step of an optimizer", IN_OPTIMIZERS, 2, 2)
-OF_KINDS = Table("errors in trainings of other kinds", KINDS, 3, 6)
-IN_SCRIPTS = Table("errors in unchanged scripts", SCRIPTS, 1, 1)
+OF_OPTIMIZERS = Table("errors in the step of an optimizer", IN_OPTIMIZERS, 1, 3)
+OF_KINDS = Table("errors in trainings of other kinds", KINDS, 2, 7)
+IN_SCRIPTS = Table("errors in unchanged scripts", SCRIPTS, 0, 2)
 ON_RANKS = Table("errors on one of several ranks", DDP, 1, 3)
 ON_SHARDS = Table("errors on one of several ranks with shards", SHARDED, 0, 4)
-IN_LOOPS = Table("errors on ranks of unchanged loops", LOOPS, 1, 1)
+IN_LOOPS = Table("errors on ranks of unchanged loops", LOOPS, 0, 2)
 IN_TRAINERS = Table("errors on ranks of unchanged trainers", TRAINERS, 0, 1)
 SWEPT = (
     IN_STEPS, AT_OPERATIONS, IN_CALLS, OF_OPTIMIZERS, OF_KINDS, IN_SCRIPTS, ON_RANKS, ON_SHARDS,
     IN_LOOPS, IN_TRAINERS,
 )  # fmt: skip
-IN_EVERY_OTHER_STEP = Table("errors in every other step", REPEATED, 1, 3)
+IN_EVERY_OTHER_STEP = Table("errors in every other step", REPEATED, 0, 4)
 TABLES = (*SWEPT, IN_EVERY_OTHER_STEP)
 
 
 def check_share(python: Path, training: Training, visit: int) -> None:
     """Fails a training at a share of its allocations: by day."""
-    check(python, training, f"{visit}:{training.num_errors}")
+    least = training.recovered[0]
+    check(python, training, f"{visit}:{training.num_errors}", least / 2 if least < 1 else least)
 
 
 def check_all(python: Path, training: Training) -> None:
     """Fails a training at all its allocations, or at as many as a night has time for."""
-    check(python, training, str(training.every))
+    check(python, training, str(training.every), training.recovered[0])
 
 
-def check(python: Path, training: Training, share: str) -> None:
-    """Each error ended equal, or as it may end, on every rank."""
+def check(python: Path, training: Training, share: str, least: float) -> None:
+    """Each error ended equal, or as it may end, on every rank; and of all a fraction equal."""
     for ends in run(python, training, share):
         count = sum(ends.values())
         assert count, f"no allocation failed in {training} {share}: is it counted as guarded?"
         wrong = [end for end in ends if not end.startswith(("equal", *training.others))]
-        least, most = training.recovered
+        most = training.recovered[1]
         if wrong or not least <= ends["equal"] / count <= most:
             found = "; ".join(f"{number} x {end}" for end, number in ends.most_common())
             words = shlex.join(training.words(share))
+            under = "under ullage exec --guard " * bool(training.verb)
             raise AssertionError(
-                f"of {count} errors {ends['equal']} ended equal ({least:.0%} to {most:.0%} may), "
-                f"and others otherwise than {training.others}: {found}. Run tests/programs/{words} "
-                f"{'under ullage exec --guard ' * bool(training.verb)}to see where"
+                f"of {count} errors {ends['equal']} ended equal, where {least:.0%} to {most:.0%} "
+                f"are expected, and the others as {training.others or 'none'}: {found}. Run "
+                f"tests/programs/{words} {under}to see where they came"
             )
 
 

@@ -11,6 +11,7 @@ import pytest
 from tests.phantom import same_training
 from tests.phantom.same_training import (
     NEEDY,
+    OF_MODELS,
     TRAININGS,
     Drawn,
     Ranks,
@@ -28,14 +29,14 @@ from tests.rotation import Table, by_day, by_night
 DRAWN = (same_training.OF_MIXED, same_training.OF_FAULTS, same_training.OF_DRAWN)
 
 
-@by_day(TRAININGS)
+@by_day(TRAININGS, OF_MODELS)
 def test_some_programs_train_the_same_under_a_plan_or_it_is_refused(
     thin_python: Path, table: Table[Share], place: int
 ) -> None:
     check_cases(thin_python, table.at(place)[0].cases)
 
 
-@by_night(TRAININGS)
+@by_night(TRAININGS, OF_MODELS)
 def test_every_program_trains_the_same_under_a_plan_or_it_is_refused(
     thin_python: Path, case: Share
 ) -> None:
@@ -48,6 +49,7 @@ def needy(thin_python: Path) -> list[dict[str, Any]]:
     return judge(thin_python, NEEDY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(NEEDY)), ids=map(str, NEEDY))
 def test_a_technique_of_another_package_trains_as_it_says(
     needy: list[dict[str, Any]], number: int

@@ -141,8 +141,11 @@ PLAN = {
     "foreseen": None,
 }
 PLANS = {
-    "nested": ("[" * NESTED, "nests values more than 100 deep"),
-    "nested in a field": (json.dumps(PLAN)[:-1] + ', "x": ' + "[" * NESTED, "more than 100 deep"),
+    "nested": ("[" * NESTED + "]" * NESTED, "nests values more than 100 deep"),
+    "nested in a field": (
+        json.dumps(PLAN)[:-1] + ', "x": ' + "[" * NESTED + "]" * NESTED + "}",
+        "more than 100 deep",
+    ),
     "a long number": (json.dumps(PLAN).replace("1}", "9" * 5000 + "}"), "no 64 bits hold"),
     "not a number": (json.dumps(PLAN).replace("1}", "NaN}"), "NaN, which is no number of JSON"),
     "not UTF-8": ("\udcff", "cannot be read"),
