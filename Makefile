@@ -119,10 +119,11 @@ chromium:
 	  { apt-get update && apt-get install --yes --no-install-recommends chromium; } >/dev/null 2>&1 || \
 	  echo "a Chromium is needed on PATH (Debian: apt-get install chromium)"
 
+# With its runtime, which Debian has in a package of its own.
 clang:
-	@command -v clang >/dev/null || \
-	  { apt-get update && apt-get install --yes --no-install-recommends clang; } >/dev/null 2>&1 || \
-	  echo "clang is needed on PATH (Debian: apt-get install clang)"
+	@ls "$$(clang -print-resource-dir)"/lib/linux/libclang_rt.fuzzer-*.a >/dev/null 2>&1 || \
+	  { apt-get update && apt-get install --yes --no-install-recommends clang libclang-rt-dev; } >/dev/null 2>&1 || \
+	  echo "clang and its runtime are needed (Debian: apt-get install clang libclang-rt-dev)"
 
 .venv/done: pyproject.toml hatch_build.py
 	$(PYTHON) -m venv .venv

@@ -487,7 +487,7 @@ def why_wrong(one: Case, found: Mapping[str, Any]) -> str:
         return "" if is_right else f"expected {expected}, but was refused: {found['refused']}"
     if "raised" in found or isinstance(expected, str):
         return f"expected {expected!r}, but: {found}"
-    if not found["same keys"]:
+    if not found["same keys"] and not isinstance(expected, Other):
         return "other keys in the state_dict"
     if expected is None:
         return "" if found["equal"] else f"not equal bit for bit, off by {found['off']}"

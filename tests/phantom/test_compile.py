@@ -29,7 +29,6 @@ WAYS = [
     "dynamic",
     "graphs",
 ]
-UNRECORDED = (("ULLAGE_RECORD", "0"),)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,16 +58,27 @@ def test_each_way_of_compiling_has_all_steps_with_their_phases(
 
 
 @pytest.mark.parametrize("way", ["module", "method", "optimizer"])
-def test_the_compiler_does_the_same_without_ullage(run_program: RunProgram, way: str) -> None:
-    recorded = run_program(TRAIN, way)
-    plain = run_program(TRAIN, way, env=UNRECORDED)
+def test_the_compiler_does_the_same_without_ullage(
+    run_program: RunProgram, tmp_path: Path, way: str
+) -> None:
+    # Each compiles: neither finds the other's graphs.
+    caches = [(("XDG_CACHE_HOME", str(tmp_path / name)),) for name in ("recorded", "plain")]
+    recorded = run_program(TRAIN, way, env=caches[0])
+    plain = run_program(TRAIN, way, env=(*caches[1], ("ULLAGE_RECORD", "0")))
     assert recorded.printed == plain.printed
 
 
-def test_two_runs_have_the_same_events(run_program: RunProgram) -> None:
-    one, other = (run_program(TRAIN, "module", turn=turn).record.events for turn in (0, 1))
+def test_runs_that_find_the_graphs_of_the_first_differ_from_it_by_what_compiling_took(
+    run_program: RunProgram, tmp_path: Path
+) -> None:
+    cache = (("XDG_CACHE_HOME", str(tmp_path)),)
+    first, *later = (run_program(TRAIN, "module", env=cache, turn=turn) for turn in range(3))
+    one, other = (outcome.record.events for outcome in later)
     for column in ("kind", "device", "size_bytes", "reserved_bytes"):
         assert np.array_equal(getattr(one, column), getattr(other, column)), column
+    peaks = [outcome.printed["peaks"] for outcome in (first, *later)]
+    assert peaks[0] == peaks[1] == peaks[2]
+    assert len(one) < len(first.record.events)
 
 
 def test_the_users_cache_of_choices_is_left_alone(run_program: RunProgram, tmp_path: Path) -> None:

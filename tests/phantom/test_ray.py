@@ -40,6 +40,8 @@ def found(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 def test_a_search_on_a_cluster_finds_what_one_without_finds(found: dict[str, Any]) -> None:
     here, there = found["here"], found["there"]
     assert here["verdict"] == "fits_under_plan"
+    for one in (here, there):
+        assert one["replayed"].pop("seconds") > 0
     assert {key for key in here if here[key] != there[key]} <= NOT_COMPARED
     assert there["num_runs"] > 4
 

@@ -69,7 +69,7 @@ SAVINGS = (
     # Of parameters and gradients of four blocks, the parameters.
     Saving(
         case("text", "parameter_offload", (*BLOCKS, "blocks.3"), options=SMALL, part_mib=4),
-        0.75,
+        0.85,
         GRADIENTS * 9 // 10,
     ),
     Saving(case("text", "tiled_mlp", MLPS, options=LARGE), 0.8),
@@ -87,17 +87,17 @@ SAVINGS = (
         GRADIENTS,
     ),
     # What is left at the peak: the temporaries of one parameter's step in place of all.
-    Saving(case("text", "optimizer_in_backward", options=SMALL), 0.8, GRADIENTS * 9 // 10),
+    Saving(case("text", "optimizer_in_backward", options=SMALL), 0.91, GRADIENTS * 9 // 10),
     # Counts of steps are on the GPU now.
-    Saving(case("text", "optimizer_kernel", options=SMALL), 0.9, -4 * 49),
-    Saving(case("text", "optimizer_kernel", options=SMALL, kernel="for_loop"), 0.9),
+    Saving(case("text", "optimizer_kernel", options=SMALL), 0.96, -4 * 49),
+    Saving(case("text", "optimizer_kernel", options=SMALL, kernel="for_loop"), 0.96),
     Saving(case("text", "optimizer_offload", options=SMALL, part_mib=4), 0.65, STATES),
     Saving(case("text", "bf16_states", options=SMALL, part_mib=4), 0.8, STATES * 45 // 100),
     Saving(case("text", "eight_bit_states", options=SMALL), 0.8, STATES * 70 // 100),
     Saving(case("text", "four_bit_states", options=SMALL, part_mib=4), 0.8, STATES * 80 // 100),
     # Half of the parameters, and of the gradients.
     Saving(case("text", "bf16_parameters", options=SMALL, part_mib=4), 0.8, GRADIENTS * 95 // 100),
-    Saving(case("text", "bf16_parameters", options=SMALL, part_mib=4, keeps="masters"), 0.9),
+    Saving(case("text", "bf16_parameters", options=SMALL, part_mib=4, keeps="masters"), 0.95),
     # Gradients and states of all that adapters are beside.
     Saving(case("text", "lora", options=SMALL), 0.6, (GRADIENTS + STATES) * 80 // 100),
     Saving(

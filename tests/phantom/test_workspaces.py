@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from ullage.native.libraries import LIBRARY_DIR
+from ullage.phantom.device import choose_device
+from ullage.phantom.torch_build import check_torch, find_torch
+from ullage.programs.allocator_replay import ATTEMPT
+from ullage.trace.replay import replay
+from ullage.trace.snapshot_reader import read_snapshot
+from ullage.whatif import variants
+from ullage.whatif.child import Where
+from ullage.whatif.requests import find_requests
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
@@ -48,3 +61,26 @@ def test_without_convolutions_there_is_one_end(run_program: RunProgram) -> None:
     assert (low, high) == (peak, peak)
     assert (reserved_low, reserved_high) == (reserved, reserved)
     assert not replayed(outcome)
+
+
+@pytest.mark.parametrize("program", ["residual_net.py", "asks_in_many_ways.py"])
+def test_the_rules_in_c_give_what_torch_s_own_allocator_gives(
+    run_program: RunProgram, thin_python: Path, program: str
+) -> None:
+    outcome = run_program(program, *["float32"] * (program == "residual_net.py"), gpu="rtx-4090")
+    snapshot = read_snapshot(outcome.directory / "snapshot.pickle")
+    requests = find_requests(snapshot, replay(snapshot), 0)
+    places = np.arange(0, len(requests.ops), 7)
+    some = np.insert(requests.ops, places, -(ATTEMPT + 8 * (1 << 20) * (1 + places % 50)))
+    more = {"some": requests.sizes * 2, "others": np.maximum(requests.sizes // 3, 1)}
+    requests = replace(
+        requests, variants={"some": some, "others": requests.ops}, variant_sizes=more
+    )
+    build = check_torch(find_torch(str(thin_python)), LIBRARY_DIR)
+    where = Where(str(thin_python), build, choose_device(None))
+    by_rules, in_torch = (
+        by(snapshot, 0, requests, where)
+        for by in (variants._replay_by_rules, variants._replay_in_torch)
+    )
+    assert by_rules == in_torch
+    assert len(set(by_rules)) == 3

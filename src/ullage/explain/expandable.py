@@ -16,7 +16,7 @@ import numpy as np
 from ullage.programs.allocator_replay import RETRY
 from ullage.trace.before_trace import max_split_bytes
 from ullage.trace.caching_allocator import Block, CachingAllocator
-from ullage.trace.emptied import find_emptied, reserved_before
+from ullage.trace.emptied import find_emptied, held_before
 from ullage.trace.replay import Replay, round_sizes
 from ullage.trace.snapshot import Int64Array, Snapshot
 
@@ -43,7 +43,7 @@ def measure_expandable(snapshot: Snapshot, replay: Replay, device: int) -> int |
         addresses=segments.address[np.argsort(segments.birth, kind="stable")].tolist(),
     )
     _play(recorded, operations, round_sizes(asked, settings), streams)
-    reserved = reserved_before(replay)
+    reserved = held_before(replay.segments, replay.num_events)
     if (recorded.peak_reserved_bytes, recorded.reserved_bytes) != (reserved.max(), reserved[-1]):
         return None
     expandable = CachingAllocator(is_expandable=True)

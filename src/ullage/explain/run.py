@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ullage.clock.price import Expense, find_expense
 from ullage.explain.basis import Basis, allocator_basis, device_basis
 from ullage.explain.device import DeviceReport, explain_devices
 from ullage.explain.host import HostMemory, host_memory
@@ -38,6 +37,7 @@ from ullage.units import format_bytes
 from ullage.version import __version__
 
 if TYPE_CHECKING:
+    from ullage.clock.price import Expense
     from ullage.clock.step_time import StepTime
     from ullage.explain.rules.rule import Finding
     from ullage.gpus.catalog import Gpu
@@ -90,8 +90,13 @@ class RunReport:
     @property
     def is_measured(self) -> bool:
         """Whether all of it was recorded on a real GPU."""
-        measured = [process.record.measured for process in self.processes]
-        return bool(measured) and None not in measured
+        measured = [process.record.measured is not None for process in self.processes]
+        return bool(measured) and all(measured)
+
+    @property
+    def is_any_measured(self) -> bool:
+        """Whether one of the processes was recorded on a real GPU."""
+        return any(process.record.measured is not None for process in self.processes)
 
     @property
     def slowest(self) -> Process | None:
@@ -117,6 +122,8 @@ class RunReport:
         """What a step costs; None without its time or a price."""
         if self.time is None or self.price is None:
             return None
+        from ullage.clock.price import find_expense
+
         return find_expense(self.time, self.price, self.num_gpus)
 
 

@@ -10,6 +10,8 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import gc
+import io
 import os
 import signal
 import sys
@@ -27,6 +29,7 @@ from ullage.protocol.variables import (
     RUN_DIR,
     VIRTUAL_TIME,
 )
+from ullage.record.owners.module_trees import of_kinds
 from ullage.record.program_end import watch_end
 from ullage.record.session.frameworks import note_framework
 from ullage.record.session.import_hooks import Load, around_import
@@ -105,6 +108,7 @@ def start(wait: Callable[[Any], PlanRequest] | None = None) -> None:
     virtual_time = _replace_clocks(environment)
 
     def load_and_watch(torch: ModuleType, load: Load) -> None:
+        atexit.register(_spare_collections)  # it runs after what is registered from here on
         changed = _changed_variables(environment)
         with stubs_for_libraries():
             load(torch)
@@ -117,6 +121,17 @@ def start(wait: Callable[[Any], PlanRequest] | None = None) -> None:
         install_plan(torch, environment, wait_for_order, session)
 
     around_import("torch", load_and_watch)
+
+
+def _spare_collections() -> None:
+    """Has Python's end not look for cycles among the half a million objects of torch, which takes a
+    tenth of what its import does. Files that only such a cycle would close are flushed.
+    """
+    kinds = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
+    for file in of_kinds(gc.get_objects(), kinds):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
+            file.flush()
+    gc.freeze()
 
 
 def _replace_clocks(environment: Mapping[str, str]) -> VirtualTime | None:

@@ -6,7 +6,8 @@ directory of its own for it, and times kernels as on a machine that has not run 
 What takes long and hangs on no choice is kept for the next run: the graphs that Inductor made code
 of, for each device apart, and Triton's compiled kernels, which depend on nothing but their source
 and the GPU's architecture. A graph for which kernels were timed while it was compiled is not kept
-(record/values/autotune.py), so that each run allocates what the first did.
+(record/values/autotune.py): but for the small tensors that compiling makes, each run allocates what
+the first did.
 """
 
 from __future__ import annotations

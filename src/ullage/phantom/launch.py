@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import signal
 import subprocess
@@ -30,7 +31,6 @@ from typing import TYPE_CHECKING
 
 from ullage.errors import EnvironmentProblem, SpecError
 from ullage.native.libraries import LIBRARY_DIR, PHANTOM
-from ullage.phantom import nvidia_smi
 from ullage.phantom.caches import compiler_variables
 from ullage.phantom.device import PhantomDevice
 from ullage.phantom.insistence import insist
@@ -148,7 +148,7 @@ def make_environment(
     put_before(environment, "LD_PRELOAD", ":".join(map(str, preloaded)))
     put_before(environment, "LD_LIBRARY_PATH", str(LIBRARY_DIR))
     put_before(environment, "PYTHONPATH", str(SITE_DIR))
-    put_before(environment, "PATH", str(nvidia_smi.install(run_dir, sys.executable)))
+    put_before(environment, "PATH", str(install_nvidia_smi(run_dir, sys.executable)))
     environment |= compiler_variables(run_dir, environment, device.environment_text())
     variables = _run_variables(run_dir, device, build, options).to_environment() | plan_variables(
         run_dir, options.plan, describes=options.describes, replays=options.replays
@@ -377,6 +377,22 @@ def start(
             yield child
         finally:
             child.stop()
+
+
+def install_nvidia_smi(run_dir: Path, python: str) -> Path:
+    """Writes the command into a run's directory; returns the directory to put on PATH."""
+    directory = run_dir / "bin"
+    directory.mkdir(parents=True, exist_ok=True)
+    code = (
+        f"import sys; sys.path.insert(0, {str(LIBRARY_DIR.parents[2])!r}); "
+        "from ullage.phantom.nvidia_smi import main; main()"
+    )
+    # -I: the program's environment, such as its PYTHONPATH, must not affect this command.
+    text = f'#!/bin/sh\nexec {shlex.quote(python)} -I -c {shlex.quote(code)} "$@"\n'
+    command = directory / "nvidia-smi"
+    command.write_text(text, encoding="utf-8")
+    command.chmod(0o755)
+    return directory
 
 
 @contextmanager

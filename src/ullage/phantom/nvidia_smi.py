@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -33,24 +32,7 @@ NAME = "nvidia-smi"
 WRONG_USE = 2
 _UNKNOWN = "[N/A]"
 _MIB = 2**20
-_PACKAGES = Path(__file__).resolve().parent.parent.parent
 _TEXT_BYTES = 96
-
-
-def install(run_dir: Path, python: str) -> Path:
-    """Writes the command into a run's directory; returns the directory to put on PATH."""
-    directory = run_dir / "bin"
-    directory.mkdir(parents=True, exist_ok=True)
-    code = (
-        f"import sys; sys.path.insert(0, {str(_PACKAGES)!r}); "
-        "from ullage.phantom.nvidia_smi import main; main()"
-    )
-    # -I: the program's environment, such as its PYTHONPATH, must not affect this command.
-    text = f'#!/bin/sh\nexec {shlex.quote(python)} -I -c {shlex.quote(code)} "$@"\n'
-    command = directory / NAME
-    command.write_text(text, encoding="utf-8")
-    command.chmod(0o755)
-    return directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,7 @@ def check_torch(build: TorchBuild, library_dir: Path) -> TorchBuild:
 def _package_directory(python: str) -> Path:
     # Paths are compared as written: the interpreters of two environments are links to one file.
     is_own = Path(python).absolute() == Path(sys.executable).absolute()
-    origin = _own_torch() if is_own else _ask_for_torch(python)
+    origin = _own_torch() if is_own else _installed_torch(python) or _ask_for_torch(python)
     if origin is None:
         active = _active_environment() if is_own else None
         remedy = f"to run in the one that is active, add `--python {active}`; or " if active else ""
@@ -227,6 +227,25 @@ def _own_torch() -> str | None:
     # Already imported (a notebook, a test) or not: the same file, and nothing is loaded for it.
     spec = importlib.util.find_spec("torch")
     return None if spec is None else spec.origin
+
+
+def _installed_torch(python: str) -> str | None:
+    """The torch of a virtual environment, read from its files; None: they do not say what another
+    interpreter would import, as packages of the system or a folder on its path may come first.
+    """
+    prefix = Path(python).parent.parent
+    try:
+        text = (prefix / "pyvenv.cfg").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    version = re.search(r"^version(?:_info)? = 3\.(\d+)", text, re.MULTILINE)
+    if version is None or (3, int(version[1])) < _OLDEST_PYTHON or "packages = true" in text:
+        return None
+    before = ["", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    if any(Path(folder, name).exists() for folder in before for name in ("torch", "torch.py")):
+        return None
+    torch = prefix / "lib" / f"python3.{version[1]}" / "site-packages" / "torch" / "__init__.py"
+    return str(torch) if torch.exists() else None
 
 
 def _ask_for_torch(python: str) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from ullage.errors import SpecError
 from ullage.native.libraries import LIBRARY_DIR
@@ -27,7 +27,9 @@ from ullage.phantom.program import UserProgram, resolve_program
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
 from ullage.protocol.run import Platform
 from ullage.record.values.assume import Assumed
-from ullage.techniques.plan import Plan
+
+if TYPE_CHECKING:
+    from ullage.techniques.plan import Plan
 
 _ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
 
@@ -65,7 +67,7 @@ def make_options(
     """The options as a run without a snapshot has them; SpecError where one is not possible, and
     PlanError where a plan cannot be read.
     """
-    loaded_plan = plan if plan is None or isinstance(plan, Plan) else Plan.load(os.fspath(plan))
+    loaded_plan = None if plan is None else _load_plan(plan)
     if (
         loaded_plan is not None
         and alloc_conf is not None
@@ -89,6 +91,12 @@ def make_options(
         interconnect=interconnect,
         has_virtual_time=_is_virtual(clock),
     )
+
+
+def _load_plan(plan: str | os.PathLike[str] | Plan) -> Plan:
+    from ullage.techniques.plan import Plan
+
+    return plan if isinstance(plan, Plan) else Plan.load(os.fspath(plan))
 
 
 def _names_links(interconnect: str | None) -> bool:

@@ -6,6 +6,7 @@ only the adapters. When the plan is undone, the adapters are merged into their l
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 from ullage.techniques.means.model_head import find_head
@@ -56,8 +57,11 @@ def _linears(model: Any) -> list[str]:
 
 def _inject(model: Any, names: list[str], rank: int, *, is_quantised: bool) -> None:
     import torch
-    from peft import LoraConfig, inject_adapter_in_model
 
+    state = random.getstate()
+    from peft import LoraConfig, inject_adapter_in_model  # something that it imports draws some
+
+    random.setstate(state)
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names, lora_dropout=0.0)
     had = vars(model).get("is_loaded_in_4bit")
     model.is_loaded_in_4bit = is_quantised  # what peft asks of a model of transformers

@@ -18,7 +18,7 @@ __all__ = ["Peaks", "Step", "load_replay", "pack", "play_addresses", "replay_req
 
 # From 32 MiB up to the highest address that a signed number has.
 _BOTTOM, _TOP = 32 << 20, 2**63 - 1
-_ORDERS = {Platform.LINUX: 0, Platform.WINDOWS: 1}
+_ORDERS = {Platform.LINUX: 0, Platform.WINDOWS: 1, None: 2}
 
 
 class Peaks(NamedTuple):
@@ -86,7 +86,7 @@ def play_addresses(steps: Sequence[Step], platform: Platform) -> list[int]:
 
 
 def replay_requests(
-    sizes: Sequence[int], streams: Sequence[int], ops: Sequence[int], platform: Platform
+    sizes: Sequence[int], streams: Sequence[int], ops: Sequence[int], platform: Platform | None
 ) -> Peaks | None:
     """What PyTorch's allocator comes to with its default settings on a device that never runs out.
 
@@ -94,7 +94,8 @@ def replay_requests(
         sizes: of the blocks, as the allocator rounds them, in bytes.
         streams: the number of each block's.
         ops: as programs/allocator_replay.py has them.
-        platform: the system whose driver gives the segments their addresses.
+        platform: the system whose driver gives the segments their addresses, by which the allocator
+            chooses among free blocks of one size; None: by the age of their segments.
 
     Returns: None where there are operations that are not known here, such as private pools, or
         too many streams.

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from ullage.programs.allocator_replay import DROP_POOL, EMPTY_CACHE, RETRY
-from ullage.trace.replay import Replay
+from ullage.trace.replay import Lives, Replay
+from ullage.trace.segment_lives import SegmentLives
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
 
 _ENDS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
@@ -28,7 +29,7 @@ def find_emptied(snapshot: Snapshot, replay: Replay, events: EventTable) -> Mapp
         else is_free[:0]
     )
     ends = np.append(np.flatnonzero(~is_free), len(events))
-    reserved = reserved_before(replay)
+    reserved = held_before(replay.segments, replay.num_events)
     kinds = {}
     for first in firsts.tolist():
         after = int(ends[np.searchsorted(ends, first)])
@@ -53,10 +54,9 @@ def _is_one_call(snapshot: Snapshot, events: EventTable, first: int, after: int)
     return stacks <= {(), tuple(snapshot.stacks.of(int(events.stack[after])))}
 
 
-def reserved_before(replay: Replay) -> Int64Array:
-    """Reserved bytes before each event, and after the last."""
-    segments = replay.segments
-    changes = np.zeros(replay.num_events + 2, dtype=np.int64)
-    np.add.at(changes, segments.birth + 1, segments.size_bytes)
-    np.subtract.at(changes, segments.death + 1, segments.size_bytes)
+def held_before(lives: Lives | SegmentLives, num_events: int) -> Int64Array:
+    """Bytes of the blocks, or of the segments, before each event, and after the last."""
+    changes = np.zeros(num_events + 2, dtype=np.int64)
+    np.add.at(changes, lives.birth + 1, lives.size_bytes)
+    np.subtract.at(changes, lives.death + 1, lives.size_bytes)
     return np.cumsum(changes)[:-1]

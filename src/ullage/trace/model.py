@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ullage.trace.batch_waits import BatchWaits
 from ullage.trace.bounds import AtOnce as AtOnce
-from ullage.trace.bounds import WarmCache, WorkspaceEnds
 from ullage.trace.category import Category as Category
-from ullage.trace.measured import Measured
-from ullage.trace.work import Work
-from ullage.trace.work_log import WorkLog
 from ullage.trace.workspaces import Scratch as Scratch
 from ullage.trace.workspaces import Workspaces as Workspaces
+
+if TYPE_CHECKING:
+    from ullage.trace.batch_waits import BatchWaits
+    from ullage.trace.bounds import WarmCache, WorkspaceEnds
+    from ullage.trace.measured import Measured
+    from ullage.trace.work import Work
+    from ullage.trace.work_log import WorkLog
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,9 +19,7 @@ import numpy as np
 
 from ullage.errors import SnapshotError
 from ullage.trace import field_checks
-from ullage.trace.batch_waits import parse_batch_waits
 from ullage.trace.marks import parse_mark, parse_stop
-from ullage.trace.measured import parse_measured
 from ullage.trace.model import (
     AssumedBytes,
     AssumedShape,
@@ -42,8 +41,6 @@ from ullage.trace.model import (
     UInt32Array,
 )
 from ullage.trace.record_schema import ROWS, SCHEMA
-from ullage.trace.work import parse_work
-from ullage.trace.work_log import parse_work_log
 from ullage.trace.workspaces import parse_scratch, parse_workspaces
 
 MAX_FILE_BYTES = 8 << 30
@@ -142,13 +139,14 @@ def _parse_optional(fields: Mapping[str, Any]) -> dict[str, Any]:
         "num_lost_copies",
     )
     numbers = {name: field_checks.size(fields, name, 0) for name in sizes}
-    return {
-        **numbers,
-        "work": parse_work(fields),
-        "work_log": parse_work_log(fields),
-        "measured": parse_measured(fields),
-        "batch_waits": parse_batch_waits(fields),
+    # A module for each field that few records have, which is imported for those alone.
+    rare = ("work", "work_log", "measured", "batch_waits")
+    parts = {
+        name: getattr(import_module(f"ullage.trace.{name}"), f"parse_{name}")(fields)
+        for name in rare
+        if name in fields
     }
+    return numbers | parts
 
 
 def _parse_not_initialised(fields: Mapping[str, Any]) -> dict[str, Any]:

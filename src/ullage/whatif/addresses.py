@@ -12,11 +12,10 @@ torch 2.13 on the segment that came first decides (pytorch/pytorch#183591), and 
 from __future__ import annotations
 
 from ullage.protocol.run import Platform
-from ullage.trace.allocator import replay_requests
-from ullage.trace.emptied import reserved_before
-from ullage.trace.replay import replay, round_sizes
+from ullage.trace.emptied import held_before
+from ullage.trace.replay import replay
 from ullage.trace.snapshot import Snapshot
-from ullage.whatif.requests import Requests, find_requests
+from ullage.whatif.requests import find_requests, peaks_by_rules
 from ullage.whatif.settings import recorded_settings
 
 # Reading more events than these takes longer than a user would wait for it: some seconds.
@@ -45,18 +44,7 @@ def _measure(snapshot: Snapshot, device: int, platform: Platform) -> int | None:
     requests = find_requests(snapshot, lives, device)
     if requests.num_retries or requests.num_failed or len(requests.packed):
         return None
-    recorded = int(reserved_before(lives).max())
-    if _reserved(requests, platform) != recorded:
-        return None
-    return _reserved(requests, platform.other)
-
-
-def _reserved(requests: Requests, platform: Platform) -> int | None:
-    """The peak under one order; None where it cannot be replayed."""
-    peaks = replay_requests(
-        round_sizes(requests.sizes, {}).tolist(),
-        requests.streams.tolist(),
-        requests.ops.tolist(),
-        platform,
-    )
-    return None if peaks is None else peaks.reserved_bytes
+    recorded = int(held_before(lives.segments, lives.num_events).max())
+    peaks, others = (peaks_by_rules(requests, order) for order in (platform, platform.other))
+    is_exact = peaks is not None and peaks.reserved_bytes == recorded
+    return others.reserved_bytes if is_exact and others is not None else None

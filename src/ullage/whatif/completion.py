@@ -16,7 +16,7 @@ import numpy as np
 from ullage.explain.completion import find_kept
 from ullage.explain.owners.dead_weight import find_last_uses
 from ullage.explain.owners.matching import match_record
-from ullage.trace.emptied import reserved_before
+from ullage.trace.emptied import held_before
 from ullage.trace.model import AtOnce, Record
 from ullage.trace.replay import Lives, Replay, replay
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
@@ -50,7 +50,7 @@ def _measure(snapshot: Snapshot, record: Record | None, device: int, where: Wher
         given_back = np.minimum(given_back, _last_uses_of_kept(record, late, device))
     before = np.append(0, np.cumsum(events.action == Action.ALLOC))
     is_held = before[late.blocks.death] > before[given_back]
-    reserved = reserved_before(late)
+    reserved = held_before(late.segments, late.num_events)
     peak = int(reserved.argmax())
     at_peak = is_held & (given_back < peak) & (late.blocks.death >= peak)
     at_once = AtOnce(
@@ -100,5 +100,5 @@ def _replay_both(
     """
     late, once = (find_requests(snapshot, end, device) for end in ends)
     requests = replace(late, variants={"at_once": once.ops})
-    answers = replay_variants(snapshot, device, ends[0], requests, where)
-    return answers[0]["peak_reserved_bytes"] if answers else None
+    peaks = replay_variants(snapshot, device, ends[0], requests, where)
+    return peaks[0].reserved_bytes if peaks else None

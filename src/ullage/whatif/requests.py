@@ -22,8 +22,9 @@ import numpy as np
 
 from ullage.programs.allocator_replay import ATTEMPT, POOL, RETRY
 from ullage.protocol.run import Platform
+from ullage.trace.allocator import Peaks, replay_requests
 from ullage.trace.emptied import find_emptied
-from ullage.trace.replay import Replay
+from ullage.trace.replay import Replay, round_sizes
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
 from ullage.whatif.before import lay_out
 
@@ -79,6 +80,18 @@ class Requests:
 def sizes_column(name: str) -> str:
     """The column with the sizes of a variant."""
     return f"{name}_sizes"
+
+
+def peaks_by_rules(requests: Requests, order: Platform | None, name: str = "ops") -> Peaks | None:
+    """The peaks of the recorded requests, or of a variant, by the rules of PyTorch's allocator with
+    its default settings; see `replay_requests`.
+    """
+    return replay_requests(
+        round_sizes(requests.variant_sizes.get(name, requests.sizes), {}).tolist(),
+        requests.streams.tolist(),
+        requests.variants.get(name, requests.ops).tolist(),
+        order,
+    )
 
 
 def find_requests(

@@ -80,11 +80,10 @@ def _measure(
     requests = find_requests(snapshot, recorded, device)
     if requests.num_retries or requests.num_failed or not len(resized.blocks) + len(resized.at):
         return unknown
-    answers = replay_variants(snapshot, device, recorded, with_bounds(requests, resized), where)
-    if not answers:
+    peaks = replay_variants(snapshot, device, recorded, with_bounds(requests, resized), where)
+    if not peaks:
         return unknown
-    allocated = [answer["peak_allocated_bytes"] for answer in answers]
-    reserved = [answer["peak_reserved_bytes"] for answer in answers]
+    reserved, allocated = zip(*peaks, strict=True)
     ends = (min(allocated), max(allocated), min(reserved), max(reserved))
     return WorkspaceEnds(device, what, len(rows), *ends)
 

@@ -19,6 +19,7 @@ import sys
 
 import numpy as np
 import torch
+import torch._dynamo
 from catalogue import make_program
 from torch import nn
 from ways import OPTIMIZERS, WAYS
@@ -28,6 +29,8 @@ from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 
+# It changes torch.optim when it is first used, whichever technique uses it.
+torch._dynamo.eval_frame.TorchPatcher.patch()
 STEPS, AFTER = 3, 2
 WATCHED = (
     "torch.nn", "torch.optim", "torch.utils.checkpoint", "torch.autograd", "torch.amp",

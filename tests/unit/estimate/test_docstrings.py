@@ -25,7 +25,7 @@ MODULES = (
     "serving.adapters", "serving.engines.transformers",
     "serving.engines.vllm", "serving.kv_cache", "serving.model_weights",
     "serving.serving", "serving.vllm_memory",
-    "serving.drafts", "surroundings", "textbook", "training.checkpointing", "training.estimate",
+    "serving.drafts", "surroundings", "training.checkpointing", "training.estimate",
     "training.history", "workloads.diffusion", "workloads.index", "workloads.passes",
     "workloads.speech",
 )  # fmt: skip
@@ -75,7 +75,7 @@ def test_a_formula_says_what_it_counts_what_it_ignores_its_error_and_its_source(
 
 def test_the_formulas_are_found() -> None:
     names = {formula.__name__ for formula in formulas()}
-    assert {"token_bytes", "weight_bytes", "adam_bytes", "sqrt_peak", "replay"} <= names
+    assert {"token_bytes", "weight_bytes", "sqrt_peak", "replay"} <= names
     assert len(names) > 40
 
 

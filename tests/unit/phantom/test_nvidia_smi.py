@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ullage.phantom.device import choose_device
-from ullage.phantom.nvidia_smi import install
+from ullage.phantom.launch import install_nvidia_smi
 
 MIB = 2**20
 CONTEXT_MIB = choose_device("rtx-4090").gpu.context_high_bytes // MIB
@@ -21,7 +21,7 @@ QUERY = "--query-gpu=index,name,memory.total,memory.used,utilization.gpu,driver_
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    directory = install(tmp_path / "run", sys.executable)
+    directory = install_nvidia_smi(tmp_path / "run", sys.executable)
     return {
         "PATH": f"{directory}:{os.environ['PATH']}",
         "PYTHONPATH": "/no/such/place",

@@ -11,7 +11,13 @@ import pytest
 from ullage.errors import EnvironmentProblem
 from ullage.phantom import torch_build
 from ullage.phantom.elf import read_exports, read_imports, read_needed
-from ullage.phantom.torch_build import SYMBOL_PREFIXES, TorchBuild, check_torch, find_torch
+from ullage.phantom.torch_build import (
+    SYMBOL_PREFIXES,
+    TorchBuild,
+    check_torch,
+    find_torch,
+    find_version,
+)
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
@@ -198,6 +204,31 @@ def test_no_torch_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_interpreter_says_so() -> None:
     with pytest.raises(EnvironmentProblem, match="does not run as a Python interpreter"):
         find_torch("/bin/false")
+
+
+def test_the_torch_of_a_virtual_environment_is_read_without_its_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    torch = tmp_path / "env" / "lib" / "python3.12" / "site-packages" / "torch"
+    torch.mkdir(parents=True)
+    (torch / "__init__.py").touch()
+    (torch / "version.py").write_text("__version__ = '2.15.0+cu132'\n")
+    python = str(tmp_path / "env" / "bin" / "python")  # which is not there
+    config = tmp_path / "env" / "pyvenv.cfg"
+    config.write_text("include-system-site-packages = false\nversion = 3.12.1\n")
+    assert find_version(python) == "2.15.0+cu132"
+    # What may come before it is asked of the interpreter.
+    for before in (tmp_path / "torch.py", tmp_path / "elsewhere" / "torch"):
+        before.mkdir(parents=True)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))
+        with pytest.raises(EnvironmentProblem, match="does not run as a Python interpreter"):
+            find_version(python)
+        before.rmdir()
+    config.write_text("include-system-site-packages = true\nversion = 3.12.1\n")
+    with pytest.raises(EnvironmentProblem, match="does not run as a Python interpreter"):
+        find_version(python)
 
 
 @pytest.mark.parametrize(

@@ -5,22 +5,31 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from benchmarks.accuracy.address_policy import POLICIES
 from benchmarks.accuracy.address_replay import Allocator
 from benchmarks.accuracy.addresses import read_golden
 from tests.rows import each
 
+from ullage.phantom.device import choose_device
+from ullage.phantom.torch_build import TorchBuild
+from ullage.programs.allocator_replay import ATTEMPT
 from ullage.protocol.run import Platform
 from ullage.trace.allocator import Peaks, replay_requests
+from ullage.trace.replay import replay
 from ullage.trace.snapshot import Snapshot
 from ullage.trace.snapshot_reader import read_snapshot
-from ullage.units import MIB
+from ullage.units import GIB, MIB
 from ullage.whatif.addresses import measure_other_order
+from ullage.whatif.child import Where
+from ullage.whatif.requests import find_requests
+from ullage.whatif.variants import replay_variants
 
 EMPTY_CACHE = -1
 SIZES = [512, 64 * 512, MIB, 3 * MIB, 5 * MIB, 9 * MIB, 11 * MIB, 17 * MIB, 30 * MIB]
@@ -122,6 +131,19 @@ def test_on_real_gpus_it_is_the_same_where_nothing_hangs_on_it(
     name: str, platform: Platform, reserved_bytes: int
 ) -> None:
     assert measure_other_order(read_golden(name), platform) == ((0, reserved_bytes),)
+
+
+def test_variants_of_a_recording_come_by_the_rules_without_an_interpreter() -> None:
+    snapshot = read_golden("silmont_probe")
+    recorded = replay(snapshot)
+    requests = find_requests(snapshot, recorded, 0)
+    with_more = np.append(requests.ops, -(ATTEMPT + 8 * 8 * GIB))  # more than any free block has
+    requests = replace(requests, variants={"same": requests.ops, "with_more": with_more})
+    build = TorchBuild("2.6.0", "12.4", Path(), {}, frozenset(), frozenset())
+    where = Where("no such python", build, choose_device(None))
+    same, more = replay_variants(snapshot, 0, recorded, requests, where)
+    assert same.reserved_bytes == 3781165056
+    assert more.reserved_bytes == same.reserved_bytes + 8 * GIB
 
 
 def test_what_began_before_the_trace_has_no_figure() -> None:

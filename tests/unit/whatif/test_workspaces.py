@@ -16,6 +16,7 @@ import pytest
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import TorchBuild
 from ullage.programs.allocator_replay import ATTEMPT
+from ullage.trace.allocator import Peaks
 from ullage.trace.bounds import WorkspaceEnds
 from ullage.trace.model import Record, Scratch
 from ullage.trace.snapshot import Snapshot
@@ -47,7 +48,7 @@ def with_scratch(record: Record, *rows: tuple[int, int, int, int, int]) -> Recor
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the child is sent; its answers are those under "peaks", in MiB."""
+    """What the child is sent, where the rules do not do; its answers: "peaks", in MiB."""
     child: dict[str, Any] = {"peaks": (6, 4, 9)}
 
     @contextmanager
@@ -59,8 +60,20 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         }
         yield lambda: answers
 
+    monkeypatch.setattr(variants, "_replay_by_rules", lambda *_arguments: [])
     monkeypatch.setattr(variants, "replaying", answering)
     return child
+
+
+def test_where_the_rules_do_not_come_to_the_recording_torch_is_asked(
+    make_snapshot: MakeSnapshot, make_record: MakeRecord, sent: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(variants, "_replay_by_rules", lambda *_arguments: [Peaks(5, 5)] * 3)
+    record = with_scratch(make_record(SCRIPT), (1, 2, MIB // 4, MIB, 3 * MIB))
+    (ends,) = measure_workspaces(make_snapshot(TRACE), record, NOWHERE)
+    assert (ends.reserved_low_bytes, ends.reserved_high_bytes) == (4 * MIB, 9 * MIB)
+    assert sent["orders"]
 
 
 def sizes_of(requests: Requests, name: str) -> list[int]:

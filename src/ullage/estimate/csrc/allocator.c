@@ -3,7 +3,7 @@
  * They are those of c10/cuda/CUDACachingAllocator.cpp with its default settings: best fit in one of two pools of a
  * stream, a new segment where nothing fits, the rest of a block split off where it is large enough, free neighbours
  * merged. Of free blocks of one size it takes the one with the lowest address, as torch did up to 2.12; from 2.13 on it
- * takes that of the oldest segment, which is the same where addresses go upwards and nothing is given back.
+ * takes that of the oldest segment, which is the same where addresses go upwards and none is given out twice.
  */
 #include "allocator.h"
 
@@ -169,7 +169,7 @@ void empty_cache(struct allocator *a) {
       const struct block *block = &a->blocks[number];
       if (block->before != NONE || block->after != NONE) continue;
       a->reserved -= block->size;
-      return_addresses(a->addresses, (uintptr_t)block->address, (size_t)block->size);
+      if (!a->is_by_age) return_addresses(a->addresses, (uintptr_t)block->address, (size_t)block->size);
       take_out(pool, place);
       drop_block(a, number);
     }

@@ -33,6 +33,7 @@ struct allocator {
   int32_t num_blocks, unused; /* a list, by `after` */
   struct pool pools[2 * NUM_STREAMS];
   int64_t allocated, reserved, allocated_peak, reserved_peak;
+  bool is_by_age;  /* addresses are given out once, so that the lowest is the oldest segment's */
   bool has_failed; /* no host memory, or more is asked for than there are numbers */
 };
 

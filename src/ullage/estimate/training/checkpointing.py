@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 
 from ullage.errors import SpecError
-from ullage.estimate.textbook import require_positive
 
 
 def autograd_peak(num_layers: int, *, frees: bool = True) -> int:
@@ -27,7 +26,7 @@ def autograd_peak(num_layers: int, *, frees: bool = True) -> int:
     Error: none for such a chain: benchmarks/folklore/chain.py.
     Source: Griewank and Walther 2008, Evaluating Derivatives, 2nd ed., chapter 3.
     """
-    require_positive(num_layers=num_layers)
+    _require_positive(num_layers=num_layers)
     return min(num_layers + 2, 2 * num_layers) if frees else 2 * num_layers
 
 
@@ -54,7 +53,7 @@ def best_num_segments(num_layers: int) -> int:
     Error: none for a chain of alike layers.
     Source: Chen et al. 2016, arXiv:1604.06174, section 4.1: O(sqrt n) for one more forward pass.
     """
-    require_positive(num_layers=num_layers)
+    _require_positive(num_layers=num_layers)
     least = sqrt_peak(num_layers)
     return next(k for k in range(1, num_layers + 1) if checkpointed_peak(num_layers, k) == least)
 
@@ -65,7 +64,7 @@ def sqrt_peak(num_layers: int) -> int:
     Counts: as checkpointed_peak. Ignores: the same. Error: none.
     Source: k + L/k is least at k = sqrt(L); Chen et al. 2016, arXiv:1604.06174, section 4.1.
     """
-    require_positive(num_layers=num_layers)
+    _require_positive(num_layers=num_layers)
     return 1 + math.isqrt(4 * num_layers - 1)
 
 
@@ -79,57 +78,19 @@ def least_checkpointed_peak(num_layers: int) -> int:
     Ignores: gradients. Error: none.
     Source: derived here; checked against all segmentations of short chains.
     """
-    require_positive(num_layers=num_layers)
+    _require_positive(num_layers=num_layers)
     return (3 + math.isqrt(8 * num_layers - 7)) // 2
 
 
-def recomputed_layers(num_layers: int, num_segments: int, *, spares_last: bool = False) -> int:
-    """The layers that checkpointing runs twice: all, or all but those of the last segment.
-
-    Counts: torch.utils.checkpoint recomputes every checkpointed segment. With backward at twice the
-    cost of forward, all of them are a third more compute.
-    Ignores: that it stops within a segment when it has all that backward asks for (`early_stop`).
-    Error: at most the last layer of each segment.
-    Source: Chen et al. 2016, arXiv:1604.06174; torch 2.15, torch/utils/checkpoint.py.
-    """
-    _require_segments(num_layers, num_segments)
-    spared = num_layers // num_segments if spares_last else 0
-    return num_layers - spared
-
-
-def revolve_reach(num_checkpoints: int, num_sweeps: int) -> int:
-    """The longest chain that can be reversed with num_checkpoints, none of its layers being run
-    forward more than num_sweeps times: binomial(num_checkpoints + num_sweeps, num_checkpoints).
-
-    Counts: the chain's input as a checkpoint. Ignores: each layer's last run. Error: none.
-    Source: Griewank and Walther 2000, ACM TOMS 26(1), Algorithm 799: revolve.
-    """
-    require_positive(num_checkpoints=num_checkpoints, num_sweeps=num_sweeps)
-    return math.comb(num_checkpoints + num_sweeps, num_checkpoints)
-
-
-def revolve_forward_runs(num_layers: int, num_checkpoints: int) -> int:
-    """The fewest runs of layers forward that reverse a chain with num_checkpoints, the chain's
-    input being one of them: r L - binomial(c + r, r - 1), with r the least number of sweeps whose
-    reach is L or more.
-
-    Counts: runs that only lead to a checkpoint or to a layer.
-    Ignores: each layer's last run, which makes what its own backward step needs (num_layers more).
-    Error: none; optimal among all schedules that keep inputs of layers only.
-    Source: Griewank and Walther 2000, ACM TOMS 26(1), Algorithm 799: revolve.
-    """
-    require_positive(num_layers=num_layers, num_checkpoints=num_checkpoints)
-    sweeps = 0
-    while math.comb(num_checkpoints + sweeps, num_checkpoints) < num_layers:
-        sweeps += 1
-    if not sweeps:
-        return 0
-    return sweeps * num_layers - math.comb(num_checkpoints + sweeps, sweeps - 1)
-
-
 def _require_segments(num_layers: int, num_segments: int) -> None:
-    require_positive(num_layers=num_layers, num_segments=num_segments)
+    _require_positive(num_layers=num_layers, num_segments=num_segments)
     if num_segments > num_layers:
         raise SpecError(
             f"num_segments={num_segments} is more than num_layers={num_layers}; use at most as many"
         )
+
+
+def _require_positive(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise SpecError(f"{name}={size!r} is not possible; use 1 or more")

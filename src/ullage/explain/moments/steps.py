@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from ullage.explain.moments.evaluations import (
 )
 from ullage.explain.moments.phases import Phase, Regions
 from ullage.trace.lifetime import NEVER
-from ullage.trace.measured import Measured
 from ullage.trace.model import Int64Array, Mark, MarkKind
 from ullage.trace.timeline import Timeline, max_between
+
+if TYPE_CHECKING:
+    from ullage.trace.measured import Measured
 
 
 class Peak(NamedTuple):

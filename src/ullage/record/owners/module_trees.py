@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import compress
 from types import ModuleType
 from typing import Any
 
@@ -15,22 +16,34 @@ _OF_WRAPPERS = "module"
 _SHARDED = "FSDPModule"
 
 
-def live_owners(torch: ModuleType) -> tuple[list[Any], list[Any]]:
-    """All modules and all optimizers that there are; among half a million objects, each type is
-    judged once.
+def live_owners(
+    torch: ModuleType, objects: Sequence[Any] | None = None
+) -> tuple[list[Any], list[Any]]:
+    """All modules and all optimizers that there are.
+
+    objects: all that the garbage collector knows, where the caller has them already.
     """
-    modules, optimizers = list[Any](), list[Any]()
-    into: dict[type, list[Any] | None] = {}
-    for candidate in gc.get_objects():
-        kind = type(candidate)
-        if kind not in into:
-            is_module = issubclass(kind, torch.nn.Module)
-            is_optimizer = issubclass(kind, torch.optim.Optimizer)
-            into[kind] = modules if is_module else optimizers if is_optimizer else None
-        owners = into[kind]
-        if owners is not None:
-            owners.append(candidate)
-    return modules, optimizers
+    optimizer_kinds = _subclasses(torch.optim.Optimizer)
+    kinds = _subclasses(torch.nn.Module) | optimizer_kinds
+    owners = of_kinds(gc.get_objects() if objects is None else objects, kinds)
+    is_optimizer = [type(owner) in optimizer_kinds for owner in owners]
+    modules = [owner for owner, is_other in zip(owners, is_optimizer, strict=True) if not is_other]
+    return modules, list(compress(owners, is_optimizer))
+
+
+def _subclasses(kind: type) -> set[type]:
+    """A class and all that are made of it."""
+    found, waiting = {kind}, [kind]
+    while waiting:
+        new: set[type] = set(type.__subclasses__(waiting.pop())) - found
+        found |= new
+        waiting += new
+    return found
+
+
+def of_kinds(objects: Iterable[Any], kinds: Container[type]) -> list[Any]:
+    """Those of some classes, among half a million objects: without a line of Python for each."""
+    return list(compress(objects, map(kinds.__contains__, map(type, objects))))
 
 
 def find_roots(modules: Sequence[Any]) -> list[Any]:

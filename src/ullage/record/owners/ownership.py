@@ -33,6 +33,7 @@ class Claims:
         self.patches = patches or Patches()
         self._claims = ClaimRows()
         self._torch = torch
+        self._plain = {torch.Tensor, torch.nn.Parameter}
         self._modules = modules
         self._num_calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._parameters: dict[int, tuple[weakref.ref[Any], Name]] = {}
@@ -182,10 +183,13 @@ class Claims:
             self._claim(tensor, category, name)
 
     def _claim(self, tensor: Any, category: str, name: Name) -> None:
-        tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor's part on this rank
+        is_plain = type(tensor) in self._plain
+        if not is_plain:
+            tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor's part on this rank
         if not tensor.is_cuda:
             return
-        if hasattr(tensor, "__tensor_flatten__"):  # a subclass made of others: codes and scales
+        # A subclass made of others: codes and scales.
+        if not is_plain and hasattr(tensor, "__tensor_flatten__"):
             for part in tensor.__tensor_flatten__()[0]:
                 self._claim(getattr(tensor, part), category, name)
             return

@@ -12,10 +12,11 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Container, Iterator, Sequence
+from itertools import compress
 from types import ModuleType
 from typing import Any
 
-from ullage.record.owners.module_trees import find_roots, live_owners
+from ullage.record.owners.module_trees import find_roots, live_owners, of_kinds
 from ullage.record.owners.ownership import Claims
 
 _MIN_TENSORS = 2
@@ -59,12 +60,11 @@ class WeightCopies:
 
     def _containers(self, counts: Container[int]) -> Iterator[Sequence[Any]]:
         """The tensors of each list, tuple and dict that has so many and nothing else."""
-        for candidate in gc.get_objects():
-            kind = type(candidate)
-            if (kind is list or kind is tuple or kind is dict) and len(candidate) in counts:
-                values = list(candidate.values()) if kind is dict else candidate
-                if all(isinstance(value, self._torch.Tensor) for value in values):
-                    yield values
+        containers = of_kinds(gc.get_objects(), {list, tuple, dict})
+        for container in compress(containers, map(counts.__contains__, map(len, containers))):
+            values = list(container.values()) if type(container) is dict else container
+            if all(isinstance(value, self._torch.Tensor) for value in values):
+                yield values
 
 
 def _owned(models: Sequence[Sequence[Any]], optimizers: Sequence[Any]) -> set[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,6 +51,7 @@ def install(note: Note) -> Timed:
     on_import("triton.runtime.autotuner", functools.partial(_watch_triton, note))
     on_import("torch._inductor.select_algorithm", functools.partial(_watch_inductor, note, timed))
     on_import("torch._inductor.codecache", functools.partial(_watch_graphs, timed))
+    on_import("torch._inductor.runtime.autotune_cache", _forget_choices)
     on_import(
         "torch._functorch._aot_autograd.autograd_cache",
         lambda module: _clear_own(getattr(module, "AOTAutogradCache", None)),
@@ -133,6 +135,29 @@ def _watch_graphs(timed: Timed, codecache: ModuleType) -> None:
             save(key, graph, *args, **kwargs)
 
     kind._save_graph = staticmethod(save_without_choices)  # type: ignore[union-attr]
+
+
+def _forget_choices(autotune_cache: ModuleType) -> None:
+    """A graph of an earlier run names the directory of that run: the choices among its kernels are
+    read from, and written to, that of this run.
+    """
+    kind = getattr(autotune_cache, "AutotuneCache", None)
+    for name in ("_read", "save"):
+        use = getattr(kind, name, None)
+        if use is not None:
+            setattr(kind, name, _using_own_directory(use))
+
+
+def _using_own_directory(use: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(use)
+    def use_own_directory(cache: Any, *args: Any, **kwargs: Any) -> Any:
+        if cache.local_cache is not None:
+            backend, key = cache.local_cache
+            own = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", "/"), *Path(key).parts[-2:])
+            cache.local_cache = backend, str(own)
+        return use(cache, *args, **kwargs)
+
+    return use_own_directory
 
 
 def _clear_own(kind: Any) -> None:

@@ -33,8 +33,6 @@ from ullage.report.palette import (
 )
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.report.text.modules import module_table
-from ullage.report.text.pressure import brief_pressure, full_pressure
-from ullage.report.text.remedies import remedy_parts
 from ullage.report.text.run_parts import (
     assumed_bytes,
     basis_parts,
@@ -43,7 +41,6 @@ from ullage.report.text.run_parts import (
     peak_table,
     step_table,
 )
-from ullage.report.text.time.section import brief_time, full_time
 from ullage.trace.model import StepKind
 from ullage.units import format_bytes
 
@@ -95,8 +92,14 @@ def _parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
         yield from _device_parts(fullest, report.devices, bar)
     if len(report.devices) > 1 or report.covers:
         yield from _all_devices(report.devices, dict(report.covers))
-    yield from full_time(report, bar, width)
-    yield from full_pressure([process.record for process in report.processes], width)
+    if report.time is not None:
+        from ullage.report.text.time.section import full_time
+
+        yield from full_time(report, bar, width)
+    if report.is_any_measured:
+        from ullage.report.text.pressure import full_pressure
+
+        yield from full_pressure([process.record for process in report.processes], width)
     if report.devices:
         yield Text("\nHost memory", style="bold")
         yield host_table(report.host)
@@ -115,8 +118,14 @@ def _brief_parts(report: RunReport, bar: str, width: int) -> Iterator[Renderable
     yield _ledger_table(fullest, bar, is_brief=True)
     owners = textwrap.wrap(_owners_line(fullest), width, subsequent_indent="  ")
     yield from map(Text, owners)
-    yield from brief_time(report, bar)
-    yield from brief_pressure([process.record for process in report.processes], width)
+    if report.time is not None:
+        from ullage.report.text.time.section import brief_time
+
+        yield from brief_time(report, bar)
+    if report.is_any_measured:
+        from ullage.report.text.pressure import brief_pressure
+
+        yield from brief_pressure([process.record for process in report.processes], width)
     yield Text(_assumptions_line(report, width), overflow="ellipsis", no_wrap=True)
     if len(report.devices) > 1 or report.covers:
         yield from _all_devices(report.devices, dict(report.covers))
@@ -146,7 +155,10 @@ def _problems(report: RunReport, width: int) -> Iterator[Text]:
         # A long URL is not broken, so that it stays a link.
         lines = textwrap.wrap(message, width, break_long_words=False, break_on_hyphens=False)
         yield Text("\n" + "\n".join(lines), no_wrap=True, overflow="ignore")
-    yield from remedy_parts(report, width)
+    if any(process.findings for process in report.processes):
+        from ullage.report.text.remedies import remedy_parts
+
+        yield from remedy_parts(report, width)
     for warning in report.warnings:
         yield Text(f"\nwarning: {warning}", style="yellow")
 
