@@ -183,7 +183,7 @@ class Ledger:
             say(line)
 
     def _passed(self) -> dict[str, float]:
-        """The seconds of the cases that passed: one that is skipped here may take long elsewhere."""
+        """The seconds of the cases that passed: what is skipped here may take long elsewhere."""
         return {
             case: seconds
             for case, seconds in self.seconds.items()

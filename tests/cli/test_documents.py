@@ -215,8 +215,8 @@ def test_the_page_of_plans_is_that_of_the_kept_results() -> None:
 )
 def test_a_file_in_a_page_can_be_read(block: Block, tmp_path: Path) -> None:
     if block.kind == "toml":
-        for path in (ROOT / "examples" / "serving").iterdir():  # which the page speaks of
-            shutil.copy(path, tmp_path)
+        # Which the page speaks of.
+        shutil.copytree(ROOT / "examples" / "serving", tmp_path, dirs_exist_ok=True)
         (tmp_path / "ullage.toml").write_text(block.text, encoding="utf-8")
         if block.text.startswith("[watch."):
             assert load_settings(tmp_path).path is not None

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from ullage.techniques.plan import Plan
 
 SITE_DIR = Path(__file__).parent / "site"
+_NVIDIA_SMI = "ullage.phantom.nvidia_smi"
 PROGRESS_FILE = "progress"
 PLAN_FILE = "plan.json"
 _POLL_S = 0.1
@@ -385,7 +386,7 @@ def install_nvidia_smi(run_dir: Path, python: str) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     code = (
         f"import sys; sys.path.insert(0, {str(LIBRARY_DIR.parents[2])!r}); "
-        "from ullage.phantom.nvidia_smi import main; main()"
+        f"from {_NVIDIA_SMI} import main; main()"
     )
     # -I: the program's environment, such as its PYTHONPATH, must not affect this command.
     text = f'#!/bin/sh\nexec {shlex.quote(python)} -I -c {shlex.quote(code)} "$@"\n'

@@ -50,9 +50,10 @@ def _replay_by_rules(
     order = platform_of(snapshot, device) if where.build.chooses_by_address else None
     gpu = where.device.usable
     room = PIB if where.device.is_unlimited else gpu.total_bytes - gpu.context_high_bytes
-    found = [peaks_by_rules(requests, order, name) for name in ("ops", *requests.variants)]
-    peaks = [one for one in found if one is not None and one.reserved_bytes <= room]
-    return peaks if len(peaks) == len(found) else []
+    names = ("ops", *requests.variants)
+    answers = (peaks_by_rules(requests, order, name) for name in names)
+    peaks = [peak for peak in answers if peak is not None and peak.reserved_bytes <= room]
+    return peaks if len(peaks) == len(names) else []
 
 
 def _replay_in_torch(

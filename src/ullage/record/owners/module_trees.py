@@ -33,12 +33,12 @@ def live_owners(
 
 def _subclasses(kind: type) -> set[type]:
     """A class and all that are made of it."""
-    found, waiting = {kind}, [kind]
+    kinds, waiting = {kind}, [kind]
     while waiting:
-        new: set[type] = set(type.__subclasses__(waiting.pop())) - found
-        found |= new
+        new: set[type] = set(type.__subclasses__(waiting.pop())) - kinds
+        kinds |= new
         waiting += new
-    return found
+    return kinds
 
 
 def of_kinds(objects: Iterable[Any], kinds: Container[type]) -> list[Any]:

@@ -141,11 +141,9 @@ def _forget_choices(autotune_cache: ModuleType) -> None:
     """A graph of an earlier run names the directory of that run: the choices among its kernels are
     read from, and written to, that of this run.
     """
-    kind = getattr(autotune_cache, "AutotuneCache", None)
-    for name in ("_read", "save"):
-        use = getattr(kind, name, None)
-        if use is not None:
-            setattr(kind, name, _using_own_directory(use))
+    kind = autotune_cache.AutotuneCache
+    for name in {"_read", "save"} & vars(kind).keys():
+        setattr(kind, name, _using_own_directory(vars(kind)[name]))
 
 
 def _using_own_directory(use: Callable[..., Any]) -> Callable[..., Any]:
