@@ -107,7 +107,7 @@ def main() -> int:
     ).stdout.strip()
     rows = read_rows()
     with tempfile.TemporaryDirectory(prefix="suite-") as scratch:
-        clone = Path(scratch) / "clone"
+        clone = Path(scratch) / "a clone" / "ullage"  # a space and this name are to be no trouble
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         subprocess.run(["git", "checkout", "--quiet", commit], cwd=clone, check=True)
         rows.append(timed("set-up", clone, commit, *SET_UP))

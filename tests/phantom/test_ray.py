@@ -13,6 +13,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.phantom,
+    pytest.mark.slow,
     pytest.mark.skipif(
         importlib.util.find_spec("ray") is None,
         reason="ray is not installed: pip install 'ullage[ray]'",

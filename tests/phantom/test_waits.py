@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
+pytestmark = [pytest.mark.phantom, pytest.mark.fresh, pytest.mark.slow]
 RunProgram = Callable[..., Any]
 
 VIRTUAL = ("--clock", "virtual")
@@ -33,7 +33,6 @@ def waits(run_program: RunProgram) -> dict[str, dict[str, Any]]:
     return told
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", [*POLLS, *REAL, "sleep", "perf_counter"])
 def test_each_wait_ends_as_it_should(waits: dict[str, dict[str, Any]], way: str) -> None:
     assert waits[way]["is_done"]
