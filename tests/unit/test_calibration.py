@@ -10,13 +10,19 @@ from ullage.api.calibrate import read_measurements
 from ullage.errors import DeviceError, SpecError
 from ullage.gpus.catalog import find_by_device, find_gpu
 from ullage.gpus.peaks import flops_per_s, link_bytes_per_s, peer_bytes_per_s
-from ullage.report.text.calibrate import render_rates
+from ullage.gpus.rates import Rates
+from ullage.report.terminal import render
+from ullage.report.text.calibrate import print_rates
 
 H100 = find_gpu("h100-80gb")
 SHARES = {
     "matmul": 0.7, "attention": 0.5, "memory": 0.9, "to_device": 0.8, "to_host": 0.75,
     "peers": 0.6,
 }  # fmt: skip
+
+
+def shown(rates: Rates) -> str:
+    return render(lambda console: print_rates(rates, console), 80)
 
 
 def measurements(num_gpus: int = 2) -> dict[str, Any]:
@@ -60,11 +66,11 @@ def test_each_kind_of_work_comes_to_its_share_of_the_catalogues_rate() -> None:
 def test_one_gpu_tells_nothing_of_collectives() -> None:
     rates = read_measurements(measurements(1))
     assert rates.peers is None
-    assert "not measured: peers: there is one GPU only" in render_rates(rates)
+    assert "not measured: peers: there is one GPU only" in shown(rates)
 
 
 def test_what_was_measured_is_shown() -> None:
-    text = render_rates(read_measurements(measurements(), "2026-11-22"))
+    text = shown(read_measurements(measurements(), "2026-11-22"))
     assert "NVIDIA H100 80GB HBM3 (h100-80gb)" in text
     assert "matrix products, bfloat16" in text and "70.0 %" in text
     assert "to other GPUs" in text and "60.0 %" in text

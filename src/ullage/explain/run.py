@@ -94,11 +94,6 @@ class RunReport:
         return bool(measured) and all(measured)
 
     @property
-    def is_any_measured(self) -> bool:
-        """Whether one of the processes was recorded on a real GPU."""
-        return any(process.record.measured is not None for process in self.processes)
-
-    @property
     def slowest(self) -> Process | None:
         """The process with the longest step, which the others wait for; None: none was timed."""
         timed = [process for process in self.processes if process.time is not None]

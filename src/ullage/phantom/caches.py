@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,6 +48,17 @@ def compiler_variables(
     variables["LIBRARY_PATH"] = ":".join(filter(None, (environment.get("LIBRARY_PATH"), names)))
     kernels = environment.get("TRITON_CACHE_DIR") or _kept(environment, "triton")
     return variables | ({"TRITON_CACHE_DIR": str(kernels)} if kernels else {})
+
+
+def without_spaces(libraries: Path, run_dir: Path) -> Path:
+    """A directory of libraries by a name without spaces, at which the loader splits LD_PRELOAD."""
+    if " " not in str(libraries):
+        return libraries
+    name = hashlib.sha256(os.fsencode(libraries)).hexdigest()[:12]
+    link = (_kept(os.environ, "libraries") or run_dir) / name
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(libraries, target_is_directory=True)
+    return link
 
 
 def unused_cache(environment: Mapping[str, str]) -> str | None:

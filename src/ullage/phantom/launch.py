@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from ullage.errors import EnvironmentProblem, SpecError
 from ullage.native.libraries import LIBRARY_DIR, PHANTOM
-from ullage.phantom.caches import compiler_variables
+from ullage.phantom.caches import compiler_variables, without_spaces
 from ullage.phantom.device import PhantomDevice
 from ullage.phantom.insistence import insist
 from ullage.phantom.orphan_processes import end_orphans
@@ -145,9 +145,10 @@ def make_environment(
     rank = options.rank
     environment = dict(os.environ if base is None else base) | dict(options.variables)
     environment |= rank.variables() if rank else {}
-    preloaded = [PHANTOM, *build.preloaded(LIBRARY_DIR)]
+    libraries = without_spaces(LIBRARY_DIR, run_dir)
+    preloaded = [libraries / PHANTOM.name, *build.preloaded(libraries)]
     put_before(environment, "LD_PRELOAD", ":".join(map(str, preloaded)))
-    put_before(environment, "LD_LIBRARY_PATH", str(LIBRARY_DIR))
+    put_before(environment, "LD_LIBRARY_PATH", str(libraries))
     put_before(environment, "PYTHONPATH", str(SITE_DIR))
     put_before(environment, "PATH", str(install_nvidia_smi(run_dir, sys.executable)))
     environment |= compiler_variables(run_dir, environment, device.environment_text())

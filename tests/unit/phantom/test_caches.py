@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ullage.phantom.caches import compiler_variables, unused_cache
+import pytest
+
+from ullage.phantom.caches import compiler_variables, unused_cache, without_spaces
 
 DEVICE = "name=some;total_bytes=1"
 
@@ -78,3 +80,15 @@ def test_a_cache_that_was_named_and_not_used_is_told(tmp_path: Path) -> None:
     told = unused_cache({"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)})
     assert told is not None
     assert str(tmp_path) in told
+
+
+def test_libraries_in_a_directory_with_a_space_have_a_name_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    libraries = tmp_path / "a clone" / "lib"
+    libraries.mkdir(parents=True)
+    names = {without_spaces(libraries, tmp_path / "run") for _ in range(2)}
+    assert len(names) == 1 and " " not in str(*names)
+    assert next(iter(names)).samefile(libraries)
+    assert without_spaces(tmp_path, tmp_path / "run") == tmp_path

@@ -46,21 +46,25 @@ def test_python_before_a_file_chooses_the_interpreter(here: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "rest"),
     [
-        (f"#!{sys.executable}", ""),
-        ("#!/bin/sh", f"'''exec' {sys.executable} \"$0\" \"$@\"\n' '''"),
-        ("#!/bin/sh", f"'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''"),
+        ("#!PYTHON", ""),
+        ("#!/bin/sh", "'''exec' PYTHON \"$0\" \"$@\"\n' '''"),
+        ("#!/bin/sh", "'''exec' \"PYTHON\" \"$0\" \"$@\"\n' '''"),
     ],
     ids=["plain", "by a shell", "by a shell, in quotes"],  # without the path of this clone
 )
 def test_an_entry_point_runs_under_its_own_interpreter(
     here: Path, monkeypatch: pytest.MonkeyPatch, first: str, rest: str
 ) -> None:
+    # By a name without spaces, at which a first line ends.
+    python = str(here / "python")
+    Path(python).symlink_to(sys.executable)
+    first, rest = (text.replace("PYTHON", python) for text in (first, rest))
     script = make_command(here / "", "launcher-of-mine", first, rest)
     (here / "bin").mkdir()
     script.rename(here / "bin" / "launcher-of-mine")
     monkeypatch.setenv("PATH", str(here / "bin"))
     program = resolve_program(["launcher-of-mine", "train.py"])
-    assert program.python == sys.executable
+    assert program.python == python
     assert program.arguments == (str(here / "bin" / "launcher-of-mine"), "train.py")
 
 
@@ -104,7 +108,8 @@ def test_an_unknown_interpreter_is_refused(here: Path) -> None:
 def clone(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A clone of a project whose command, directory and package have one name."""
     (here / "bin").mkdir()
-    make_command(here / "bin", "yolo", f"#!{sys.executable}")
+    (here / "python").symlink_to(sys.executable)  # a first line ends its interpreter at a space
+    make_command(here / "bin", "yolo", f"#!{here / 'python'}")
     monkeypatch.setenv("PATH", str(here / "bin"))
     (here / "yolo").mkdir()
     return here

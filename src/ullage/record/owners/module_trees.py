@@ -16,19 +16,11 @@ _OF_WRAPPERS = "module"
 _SHARDED = "FSDPModule"
 
 
-def live_owners(
-    torch: ModuleType, objects: Sequence[Any] | None = None
-) -> tuple[list[Any], list[Any]]:
-    """All modules and all optimizers that there are.
-
-    objects: all that the garbage collector knows, where the caller has them already.
-    """
-    optimizer_kinds = _subclasses(torch.optim.Optimizer)
-    kinds = _subclasses(torch.nn.Module) | optimizer_kinds
-    owners = of_kinds(gc.get_objects() if objects is None else objects, kinds)
-    is_optimizer = [type(owner) in optimizer_kinds for owner in owners]
-    modules = [owner for owner, is_other in zip(owners, is_optimizer, strict=True) if not is_other]
-    return modules, list(compress(owners, is_optimizer))
+def live_owners(torch: ModuleType) -> tuple[list[Any], list[Any]]:
+    """All modules and all optimizers that there are."""
+    modules, optimizers = map(_subclasses, (torch.nn.Module, torch.optim.Optimizer))
+    owners = of_kinds(gc.get_objects(), modules | optimizers)
+    return of_kinds(owners, modules), of_kinds(owners, optimizers)
 
 
 def _subclasses(kind: type) -> set[type]:

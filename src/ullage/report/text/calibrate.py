@@ -8,12 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ullage.gpus.rates import Rates, Speed
-from ullage.report.terminal import make_grid, print_parts, render
-
-
-def render_rates(rates: Rates, width: int = 80) -> str:
-    """The table as a text without colour, `width` columns wide."""
-    return render(lambda console: print_rates(rates, console), width)
+from ullage.report.terminal import make_grid, print_parts
 
 
 def print_rates(rates: Rates, console: Console) -> None:

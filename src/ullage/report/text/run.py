@@ -96,7 +96,7 @@ def _parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
         from ullage.report.text.time.section import full_time
 
         yield from full_time(report, bar, width)
-    if report.is_any_measured:
+    if any(process.record.measured for process in report.processes):
         from ullage.report.text.pressure import full_pressure
 
         yield from full_pressure([process.record for process in report.processes], width)
@@ -122,7 +122,7 @@ def _brief_parts(report: RunReport, bar: str, width: int) -> Iterator[Renderable
         from ullage.report.text.time.section import brief_time
 
         yield from brief_time(report, bar)
-    if report.is_any_measured:
+    if any(process.record.measured for process in report.processes):
         from ullage.report.text.pressure import brief_pressure
 
         yield from brief_pressure([process.record for process in report.processes], width)
