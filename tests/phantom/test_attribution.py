@@ -59,16 +59,10 @@ each_program = pytest.mark.parametrize(
     ],
     ids=lambda program: program.label,
 )
+slow_programs = pytest.mark.slow(only=("checkpointed", "ddp", "fsdp2", "generation"))
 
 
-@pytest.mark.slow(
-    only=(
-        "checkpointed",
-        "ddp",
-        "fsdp2",
-        "generation",
-    )
-)
+@slow_programs
 @each_program
 def test_nearly_all_bytes_of_the_peak_have_their_true_category(
     find_peak: FindPeak, program: Program
@@ -77,14 +71,7 @@ def test_nearly_all_bytes_of_the_peak_have_their_true_category(
     assert found.category_frac >= CATEGORY_FRAC, found.wrong_categories[:5]
 
 
-@pytest.mark.slow(
-    only=(
-        "checkpointed",
-        "ddp",
-        "fsdp2",
-        "generation",
-    )
-)
+@slow_programs
 @each_program
 def test_nearly_all_bytes_of_the_peak_have_their_true_module(
     find_peak: FindPeak, program: Program
@@ -93,14 +80,7 @@ def test_nearly_all_bytes_of_the_peak_have_their_true_module(
     assert found.module_frac >= MODULE_FRAC, found.wrong_modules[:5]
 
 
-@pytest.mark.slow(
-    only=(
-        "checkpointed",
-        "ddp",
-        "fsdp2",
-        "generation",
-    )
-)
+@slow_programs
 @each_program
 def test_the_program_knows_the_owners_of_nearly_all_bytes(
     find_peak: FindPeak, program: Program
@@ -108,14 +88,7 @@ def test_the_program_knows_the_owners_of_nearly_all_bytes(
     assert judge(find_peak(program)).unknown_frac < UNKNOWN_FRAC
 
 
-@pytest.mark.slow(
-    only=(
-        "checkpointed",
-        "ddp",
-        "fsdp2",
-        "generation",
-    )
-)
+@slow_programs
 @each_program
 def test_owners_dealt_out_at_random_are_refused(find_peak: FindPeak, program: Program) -> None:
     found = judge(shuffle(find_peak(program)))
@@ -123,14 +96,7 @@ def test_owners_dealt_out_at_random_are_refused(find_peak: FindPeak, program: Pr
     assert found.module_frac < MODULE_FRAC / 2
 
 
-@pytest.mark.slow(
-    only=(
-        "checkpointed",
-        "ddp",
-        "fsdp2",
-        "generation",
-    )
-)
+@slow_programs
 @each_program
 def test_the_peak_holds_what_the_program_is_there_for(
     find_peak: FindPeak, program: Program
