@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ullage.errors import EnvironmentProblem, SpecError
@@ -74,13 +73,8 @@ class Exporter:
         self._server.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._server.__exit__()
 
 
 def open_exporter(options: ListenOptions) -> Exporter:

@@ -12,7 +12,6 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ullage.errors import EnvironmentProblem
@@ -64,13 +63,8 @@ class PushedMetrics:
         self._push.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._push.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._push.__exit__()
 
 
 def open_push(options: PushOptions, say: Callable[[str], None]) -> PushedMetrics:

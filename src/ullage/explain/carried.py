@@ -39,7 +39,7 @@ def find_carried(record: Record, lifetimes: Lifetimes, regions: Regions) -> Bool
     used_in = _scopes_before(record, last_use[may_be])
     carried[may_be] = _are_related(record.modules, made_in, used_in)
 
-    keepers = np.unique(scopes[event[carried]])
+    keepers = scopes[event[carried]]
     outlives = lifetimes.death > regions.end[born]
     left: BoolArray = carried | (is_of_pass & outlives & np.isin(scopes[event], keepers))
     return left

@@ -18,7 +18,7 @@ import difflib
 import re
 import tomllib
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -217,7 +217,7 @@ def _read_catalog() -> _Catalog:
 
 
 def _read_toml(file: str) -> dict[str, Any]:
-    return tomllib.loads(resources.files("ullage.gpus").joinpath(file).read_text(encoding="utf-8"))
+    return tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
 
 
 def _source_ids(row: Mapping[str, Any], catalog: _Catalog) -> dict[str, list[str]]:

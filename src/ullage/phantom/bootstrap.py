@@ -15,7 +15,8 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -40,12 +41,8 @@ if TYPE_CHECKING:
     from ullage.techniques.applying.script import PlanRequest
 
 _PR_SET_PDEATHSIG = 1
+_OLDEST = 2  # the collector's generation of what has been there for long
 _COMPILE_WORKER = f"torch{os.sep}_inductor{os.sep}compile_worker{os.sep}"
-
-
-def _changed_variables(before: dict[str, str]) -> list[str]:
-    """The environment variables that the program has changed, which torch may read."""
-    return sorted({name for name, _value in os.environ.items() ^ before.items()})
 
 
 @contextlib.contextmanager
@@ -71,6 +68,54 @@ def stubs_for_libraries() -> Iterator[None]:
         ctypes.CDLL = original  # type: ignore[misc]
 
 
+class QuietCollector:
+    """Python's collector while torch is imported, and at Python's end: it looks for cycles among
+    half a million objects that stay, which takes a fifth of the processor time of an import.
+    """
+
+    def __init__(self) -> None:
+        self._is_quiet = self._has_set_aside = False
+        self._files = [weakref.ref(file) for file in _files()]  # they may be set aside
+        atexit.register(self._end)  # it runs after what is registered from here on
+
+    def __enter__(self) -> QuietCollector:
+        # Where somebody has set objects aside, as a process that others are forked from does, they
+        # are not to be brought back.
+        self._is_quiet = gc.isenabled() and not gc.get_freeze_count()
+        if self._is_quiet:
+            gc.disable()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_quiet:
+            return
+        # Some hundred searches during the import are one at its end. All is old after it and
+        # nothing young, as after the last search of a plain import.
+        gc.collect()
+        # What is there by now is set aside until the next search among all objects, which visits it
+        # as always, and so comes when it would have come. Until then `gc.get_objects()` lists the
+        # program's own objects, among which modules are looked for several times. Python 3.14
+        # collects in parts: there nothing is set aside.
+        if sys.version_info < (3, 14):
+            self._has_set_aside = True
+            gc.callbacks.append(self._bring_back)
+            gc.freeze()
+        gc.enable()
+
+    def _bring_back(self, phase: str, info: Mapping[str, int]) -> None:
+        if self._has_set_aside and phase == "start" and info["generation"] == _OLDEST:
+            self._has_set_aside = False
+            gc.unfreeze()
+
+    def _end(self) -> None:
+        # Files that only a cycle would close are flushed; then no cycle is looked for.
+        for file in filter(None, (*_files(), *(reference() for reference in self._files))):
+            with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
+                file.flush()
+        self._has_set_aside = False
+        gc.freeze()
+
+
 def end_with_parent() -> None:
     """Has the kernel end this process when the one named by the variable PARENT ends, even if
     killed.
@@ -94,11 +139,15 @@ def end_with(parent: int) -> None:
         return
 
 
-def start(wait: Callable[[Any], PlanRequest] | None = None) -> None:
+def start(
+    wait: Callable[[Any], PlanRequest] | None = None,
+    arrive: Callable[[list[str]], None] = lambda _changed: None,
+) -> None:
     """Arranges for torch to be watched in this process, when and if it is imported.
 
     wait: called with what watches it at the first call of what the program trains; what it gives
         back is done from there on. None: it is known from the start.
+    arrive: called before torch is, with the variables that the program has changed by then.
     """
     if any(_COMPILE_WORKER in word for word in sys.orig_argv):
         return  # it asks what the device is, and takes nothing of it
@@ -108,11 +157,10 @@ def start(wait: Callable[[Any], PlanRequest] | None = None) -> None:
     virtual_time = _replace_clocks(environment)
 
     def load_and_watch(torch: ModuleType, load: Load) -> None:
-        atexit.register(_spare_collections)  # it runs after what is registered from here on
-        changed = _changed_variables(environment)
-        with stubs_for_libraries():
+        arrive(sorted({name for name, _text in os.environ.items() ^ environment.items()}))
+        with stubs_for_libraries(), QuietCollector():
             load(torch)
-        session = watch(torch, changed, environment)
+        session = watch(torch, environment)
         if virtual_time is not None and session is not None:
             virtual_time.begin()
         wait_for_order = (
@@ -123,15 +171,9 @@ def start(wait: Callable[[Any], PlanRequest] | None = None) -> None:
     around_import("torch", load_and_watch)
 
 
-def _spare_collections() -> None:
-    """Has Python's end not look for cycles among the half a million objects of torch, which takes a
-    tenth of what its import does. Files that only such a cycle would close are flushed.
-    """
-    kinds = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
-    for file in of_kinds(gc.get_objects(), kinds):
-        with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
-            file.flush()
-    gc.freeze()
+def _files() -> list[Any]:
+    """The files that Python has open and that keep what is written to them for a while."""
+    return of_kinds(gc.get_objects(), {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom})
 
 
 def _replace_clocks(environment: Mapping[str, str]) -> VirtualTime | None:
@@ -163,7 +205,6 @@ def install_plan(
 
 def watch(
     torch: ModuleType,
-    changed_variables: Sequence[str] = (),
     environment: Mapping[str, str] = os.environ,
 ) -> Session | None:
     """Switches the recording on; the record is written however the process ends. None: there is
@@ -171,7 +212,6 @@ def watch(
 
     Args:
         torch: the module, imported.
-        changed_variables: those that the program had changed before that.
         environment: what the process was started with; the program may have emptied its own.
     """
     from ullage.record.session import library
@@ -180,7 +220,7 @@ def watch(
 
     if not library.is_present or not hasattr(torch._C, "_cuda_record_memory_history"):
         return None
-    session = Session(torch, Settings.from_environment(environment), changed_variables)
+    session = Session(torch, Settings.from_environment(environment))
     session.install()
     atexit.register(session.finish)
     watch_end(session)

@@ -3,7 +3,7 @@
 site/sitecustomize.py loads it before the interpreter reads the program. The warm process itself
 never runs the program. It waits for orders, one JSON object per line, on the socket in the variable
 WARM, and forks for each. `become_a_run` returns only in the forked process. There the interpreter
-continues with the program as if it had just started, but torch is imported already.
+continues with the program as if it had just started; when that imports torch, it arrives at once.
 
     order   {"number": 3, "arguments": ["--batch-size", "8"], "environment": {...}, "output": path}
     answer  {"number": 3, "pid": 4711}, and when the run has ended {"number": 3, "status": 0}
@@ -11,7 +11,7 @@ continues with the program as if it had just started, but torch is imported alre
 
 from __future__ import annotations
 
-import gc
+import importlib.machinery
 import json
 import os
 import select
@@ -19,12 +19,16 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from ullage.phantom.bootstrap import end_with, install_plan, stubs_for_libraries, watch
-from ullage.protocol.variables import WARM
+from ullage.phantom.bootstrap import QuietCollector, end_with, start, stubs_for_libraries
+from ullage.protocol.variables import RUN_DIR, WARM
 
 _POLL_S = 0.02
+# In the directory of a run: why it was not forked after all.
+REFUSAL = "refusal"
 
 
 def become_a_run() -> None:
@@ -34,22 +38,56 @@ def become_a_run() -> None:
     orders = socket.socket(fileno=int(os.environ.pop(WARM)))
     orders.set_inheritable(False)
     try:
-        with stubs_for_libraries():
+        with stubs_for_libraries(), QuietCollector():
             import torch
-        # Imports what each run needs before the program's first line, once for all runs.
-        import ullage.record.session.session  # noqa: F401
+
+            # Imports what each run needs before the program's first line, once for all runs.
+            import ullage.record.session.session  # noqa: F401
     except BaseException:
         # The interpreter must not start the program; the parent sees that the socket closes.
         os._exit(1)
-    # Otherwise the garbage collector would visit torch's objects in every run and copy their pages.
-    gc.freeze()
     warm = os.getpid()
     order = Orders(orders).wait()
     signal.signal(signal.SIGINT, interrupt)
     end_with(warm)
     take_on(order)
-    session = watch(torch)
-    install_plan(torch, session=session)
+    _Hidden(torch)
+    note = Path(os.environ[RUN_DIR], REFUSAL)
+
+    def arrive(changed: list[str]) -> None:
+        if changed:  # torch was imported without them
+            note.write_text(f"the program sets {', '.join(changed)} before it imports torch")
+            os._exit(1)
+
+    start(arrive=arrive)
+
+
+class _Hidden:
+    """torch, out of sight until the program imports it: what waits for that sees it arrive."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self._torch, self._spec, self._loader = torch, torch.__spec__, torch.__loader__
+        self._modules = {
+            name: module for name, module in sys.modules.items() if f"{name}.".startswith("torch.")
+        }
+        for name in self._modules:
+            del sys.modules[name]
+        sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, name: str, _path: object = None, _target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "torch":
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, _spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return self._torch
+
+    def exec_module(self, _module: ModuleType) -> None:
+        sys.meta_path.remove(self)
+        self._torch.__spec__, self._torch.__loader__ = self._spec, self._loader
+        sys.modules.update(self._modules)
 
 
 class Orders:

@@ -110,6 +110,7 @@ VARIABLES: Final = (
         (
             "phantom/csrc/machine/memory.c",
             "phantom/bootstrap.py",
+            "phantom/fork.py",
             "phantom/launch.py",
             "phantom/nvidia_smi.py",
             "phantom/orphan_processes.py",

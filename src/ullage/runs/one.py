@@ -175,7 +175,7 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
     from ullage.whatif.addresses import measure_other_order
 
     try:
-        trace = read_snapshot(Path(snapshot))
+        trace = read_snapshot(Path(snapshot), has_record=False)
         if job.build.chooses_by_address:
             other = measure_other_order(trace, job.options.platform)
             record = replace(record, other_order=other)
@@ -188,16 +188,19 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
 def _with_replays(record: Record, snapshot: Snapshot, job: Job) -> Record:
     """The record with what PyTorch's own allocator comes to when it replays the trace."""
     from ullage.whatif.child import Where
-    from ullage.whatif.completion import measure_at_once
-    from ullage.whatif.tuning import measure_warm
-    from ullage.whatif.workspaces import measure_workspaces
 
     where = Where(job.program.python, job.build, job.device)
     if record.num_not_yet or record.operands:
+        from ullage.whatif.completion import measure_at_once
+
         record = replace(record, at_once=measure_at_once(snapshot, record, where))
     if record.num_timed:
+        from ullage.whatif.tuning import measure_warm
+
         record = replace(record, warm=measure_warm(snapshot, where))
     if record.scratch:
+        from ullage.whatif.workspaces import measure_workspaces
+
         ends = measure_workspaces(snapshot, record, where)
         record = replace(record, workspace_ends=ends)
     return record

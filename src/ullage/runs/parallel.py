@@ -1,9 +1,8 @@
-"""Runs several jobs in parallel, as many as memory and processors allow, most of them forked from a
-warm process.
+"""Runs several jobs in parallel, as memory and processors allow, forked from a warm process.
 
-The first is an ordinary run. Meanwhile the warm process imports torch, and the other runs are
-forked from it. A program that sets environment variables before it imports torch could change how
-torch behaves: all its runs are started afresh.
+The first runs alone: what it takes of the host says how many others may run at once. A program that
+sets environment variables before it imports torch could change how torch behaves: the run that did
+is started afresh, as are all that come later.
 
     runs = ParallelRuns(jobs, on_progress=print, on_failure=print)
     runs.run_all()
@@ -25,6 +24,7 @@ from types import FrameType
 
 from ullage.errors import EnvironmentProblem
 from ullage.explain.run import RunReport
+from ullage.phantom.fork import REFUSAL
 from ullage.phantom.launch import Child, Ended, make_environment, run_directory, start
 from ullage.phantom.orphan_processes import end_orphans
 from ullage.phantom.peer_ranks import PeerRanks
@@ -83,11 +83,9 @@ class ParallelRuns:
             mail = self._jobs[0].options.mail or directory
             self._peer_ranks = stack.enter_context(job_peer_ranks(self._jobs[0], mail))
             try:
-                # Two runs are over before a warm process is of use.
-                if len(self._jobs) > 2 and not self.fresh_because:
+                if len(self._jobs) > 1 and not self.fresh_because:
                     self._start_warm(stack, directory)
                 self._run_in_threads(range(1), 1, directory)
-                self._learn_from_first()
                 self._run_in_threads(range(1, len(self._jobs)), self._num_workers(), directory)
             except KeyboardInterrupt:
                 self._running.stop()
@@ -101,14 +99,6 @@ class ParallelRuns:
         job = self._jobs[0]
         self._warm_environment = make_environment(directory, job.device, job.build, job.options)
         self._warm = stack.enter_context(start_warm(job.program, self._warm_environment))
-
-    def _learn_from_first(self) -> None:
-        """Notes whether the program changes variables before it imports torch."""
-        first = self.results[0]
-        processes = first.processes if first is not None else ()
-        changed = sorted({name for p in processes for name in p.record.changed_variables})
-        if changed:
-            self.fresh_because = f"the program sets {', '.join(changed)} before it imports torch"
 
     def _num_workers(self) -> int:
         """As many runs at once as there are processors, and host memory for."""
@@ -142,7 +132,7 @@ class ParallelRuns:
         output = run_dir / OUTPUT
         self._note_rank(job, PeerRanks.note_start)
         ended = None
-        if number > 0 and self._warm is not None and not self.fresh_because:
+        if self._warm is not None and not self.fresh_because:
             ended = self._fork(self._warm, job, run_dir)
         if ended is None:
             environment = make_environment(run_dir, job.device, job.build, job.options)
@@ -164,13 +154,13 @@ class ParallelRuns:
             note(self._peer_ranks, job.options.rank.number)
 
     def _fork(self, warm: WarmProcess, job: Job, run_dir: Path) -> tuple[int, Ended] | None:
-        """A run forked from the warm process; None where that process has ended."""
+        """A run forked from the warm process; None: it has to be started afresh."""
         environment = make_environment(run_dir, job.device, job.build, job.options)
         changes = dict(environment.items() - self._warm_environment.items())
         try:
             return self._running.fork(warm, job, run_dir, changes)
-        except EnvironmentProblem:
-            self.fresh_because = "torch could not be imported ahead of the program"
+        except EnvironmentProblem as error:
+            self.fresh_because = str(error)
             return None
 
 
@@ -215,11 +205,16 @@ class Running:
         """Forks a run from a warm process, with other variables than that has, and waits for it.
 
         Raises:
-            EnvironmentProblem: that process is gone.
+            EnvironmentProblem: that process is gone, or is not what the program would have imported
+                torch in.
         """
         child = warm.fork(_arguments(job), changes, run_dir / OUTPUT)
         pid, ended = self.wait(child, job.options.timeout_s)
-        return pid, replace(ended, left_running=end_orphans(run_dir))
+        left_running, refusal = end_orphans(run_dir), run_dir / REFUSAL
+        if refusal.exists():
+            (run_dir / OUTPUT).unlink(missing_ok=True)
+            raise EnvironmentProblem(refusal.read_text(encoding="utf-8"))
+        return pid, replace(ended, left_running=left_running)
 
 
 def _are_alike(jobs: Sequence[Job]) -> bool:

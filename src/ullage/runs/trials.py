@@ -226,8 +226,8 @@ def _is_believed(result: RunReport, job: Job, source: _Source) -> bool:
     if job.options.replays:
         outcome = report.program.plan
         return outcome is not None and outcome.replayed is not None
-    if not source.is_preforked:  # torch is another where variables were set before it was imported
-        return not any(process.record.changed_variables for process in report.processes)
+    if not source.is_preforked:
+        return True
     gpu = job.device.gpu
     is_over = any(device.peak_used_bytes > gpu.total_bytes for device in report.devices)
     if is_over and not job.device.is_unlimited:  # by what came before the copy

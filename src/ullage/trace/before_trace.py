@@ -130,8 +130,8 @@ def _is_expandable(snapshot: Snapshot, device: int, address: Int64Array) -> NDAr
 def _is_small_at_end(snapshot: Snapshot, device: int, address: Int64Array) -> NDArray[np.bool_]:
     """Whether the segments that begin there are of the small pool, as the file says at its end."""
     table = snapshot.segments
-    is_small = (table.device == device) & (table.is_large == 0)
-    return np.isin(address, table.address[is_small])
+    small = set(table.address[(table.device == device) & (table.is_large == 0)].tolist())
+    return np.array([begin in small for begin in address.tolist()], dtype=bool)
 
 
 def _real_sizes(

@@ -370,7 +370,6 @@ class Record:
     host_needed_bytes: int = 0
     pinned_peak_bytes: int = 0
     warnings: tuple[str, ...] = ()
-    changed_variables: tuple[str, ...] = ()
     groups: tuple[tuple[int, ...], ...] = ()
     num_not_yet: int = 0
     operands: tuple[tuple[int, int, int], ...] = ()

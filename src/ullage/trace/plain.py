@@ -13,7 +13,6 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -142,12 +141,7 @@ class PlainFile:
     def __enter__(self) -> PlainFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -122,7 +122,6 @@ def parse_record(value: object) -> Record:
         ooms=field_checks.parse_rows(fields, "ooms", _parse_oom),
         **_parse_optional(fields),
         warnings=field_checks.parse_texts(fields, "warnings"),
-        changed_variables=field_checks.parse_texts(fields, "changed_variables"),
         groups=field_checks.parse_rows(fields, "groups", _parse_group),
         operands=field_checks.parse_rows(fields, "operands", _parse_operand),
         requests=field_checks.parse_rows(fields, "requests", _parse_request),

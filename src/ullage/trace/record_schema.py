@@ -298,5 +298,4 @@ class RecordFields(UsageFields, HolderFields, BasisFields, OptionalFields):
     host_needed_bytes: int
     pinned_peak_bytes: int
     warnings: list[str]
-    changed_variables: list[str]
     groups: list[list[int]]

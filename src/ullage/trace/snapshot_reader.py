@@ -79,8 +79,8 @@ MAX_ADDRESS = 2**60 - 1
 _NO_CONTEXT = frozenset({"", "N/A"})
 
 
-def read_snapshot(path: Path) -> Snapshot:
-    """Reads a file, a pickle of PyTorch's or a compact file of ours.
+def read_snapshot(path: Path, *, has_record: bool = True) -> Snapshot:
+    """Reads a file, a pickle of PyTorch's or a compact file of ours, with its record or without.
 
     Raises:
         SnapshotError: it cannot be read (see `read_plain`, `read_compact`), or is not a memory
@@ -90,14 +90,14 @@ def read_snapshot(path: Path) -> Snapshot:
         return read_compact(path)
     with read_plain(path) as file:
         try:
-            return parse_snapshot(file)
+            return parse_snapshot(file, has_record=has_record)
         except SnapshotError as error:
             raise SnapshotError(f"cannot read {str(path)!r}: {error}") from None
 
 
-def parse_snapshot(file: PlainFile) -> Snapshot:
+def parse_snapshot(file: PlainFile, *, has_record: bool = True) -> Snapshot:
     """The snapshot that these values are; raises as `read_snapshot` does, without a path."""
-    return _Reading(file).snapshot()
+    return _Reading(file).snapshot(has_record=has_record)
 
 
 class _Reading:
@@ -112,7 +112,7 @@ class _Reading:
         self._pools: dict[tuple[int, int], int] = {(0, 0): 0}
         self._texts: dict[str, int] = {"": 0}
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, *, has_record: bool) -> Snapshot:
         """The whole file."""
         file, root = self.file, self.file.root
         if root & 7 == LIST and file.length(root):  # the segments alone, as before version 2.0
@@ -132,7 +132,7 @@ class _Reading:
         tables = self._segment_tables(segments)
         host_tables = self._segment_tables(file.get(root, "host_segments"))
         settings = file.python(file.get(root, "allocator_settings"))
-        record = file.python(file.get(root, "ullage"))
+        record = file.python(file.get(root, "ullage")) if has_record else None
         return Snapshot(
             events=events,
             segments=tables[0],

@@ -51,7 +51,6 @@ REST: dict[str, Any] = {
     "assumed": [INTERVAL | {"answered_bytes": 2}],
     "refused": {"cublasFoo": 1},
     "host_needed_bytes": 1,
-    "changed_variables": ["RANK"],
     "groups": [[0, 1]],
     "num_not_yet": 0,
     "operands": [[0, 0, 1 << 30]],

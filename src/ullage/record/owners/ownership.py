@@ -118,9 +118,9 @@ class Claims:
             if holder is not None:
                 self._claim_all(holder, "kv_cache", [])
 
-    def claim_everything(self) -> None:
+    def claim_everything(self) -> tuple[list[Any], list[Any]]:
         """Every module and optimizer there is: after the first step (at the end, what the
-        program's functions held may be gone), when memory ran out, and at the end.
+        program's functions held may be gone), when memory ran out, and at the end. Returns both.
         """
         modules, optimizers = live_owners(self._torch)
         for module in find_roots(modules):
@@ -129,6 +129,7 @@ class Claims:
         for optimizer in optimizers:
             self._num_calls.pop(optimizer, None)
             self.claim_optimizer(optimizer)
+        return modules, optimizers
 
     def _is_seldom(self, owner: Any) -> bool:
         calls = self._num_calls.get(owner, 0)

@@ -4,7 +4,7 @@ A copy.deepcopy, an AveragedModel or timm's ModelEmaV3 is a module, whose parame
 those of any other. diffusers' EMAModel and torch_ema keep plain tensors. They are known by their
 shapes, which are those of the model's parameters in their order, and by living on: what was there
 after the first step and still is after the second was kept for later. (Gradients have these shapes
-too, and are others in each step.)
+too, and are others in each step.) A list or dict from before the import of torch is not looked at.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import compress
 from types import ModuleType
 from typing import Any
 
-from ullage.record.owners.module_trees import find_roots, live_owners, of_kinds
+from ullage.record.owners.module_trees import find_roots, of_kinds
 from ullage.record.owners.ownership import Claims
 
 _MIN_TENSORS = 2
@@ -26,13 +26,12 @@ class WeightCopies:
     """Looks for copies. One for the process."""
 
     def __init__(self, torch: ModuleType, claims: Claims) -> None:
-        self._torch = torch
+        self._tensor: type = torch.Tensor
         self._claims = claims
         self._candidates: list[list[tuple[Any, weakref.ref[Any]]]] = []
 
-    def look(self) -> None:
-        """After a step: notes what has the shapes of the weights."""
-        modules, optimizers = live_owners(self._torch)
+    def look(self, modules: Sequence[Any], optimizers: Sequence[Any]) -> None:
+        """After a step: notes what has the shapes of the weights, of all modules that there are."""
         models = [list(root.parameters()) for root in find_roots(modules)]
         by_count: dict[int, list[list[Any]]] = {}
         for parameters in models:
@@ -63,7 +62,7 @@ class WeightCopies:
         containers = of_kinds(gc.get_objects(), {list, tuple, dict})
         for container in compress(containers, map(counts.__contains__, map(len, containers))):
             values = list(container.values()) if type(container) is dict else container
-            if all(isinstance(value, self._torch.Tensor) for value in values):
+            if all(isinstance(value, self._tensor) for value in values):
                 yield values
 
 

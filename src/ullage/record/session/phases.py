@@ -316,9 +316,9 @@ class Phases:
     def _after_step(self, count: int) -> None:
         is_training = self.steps.kind is StepKind.TRAINING
         if count == _CLAIMED_STEP:
-            self._claims.claim_everything()
+            owners = self._claims.claim_everything()
             if is_training:
-                self._copies.look()
+                self._copies.look(*owners)
         elif is_training and count == _CLAIMED_STEP + 1:
             self._copies.claim()
         self._on_step(count)

@@ -9,7 +9,6 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -62,15 +61,12 @@ _LOOKED_AT = frozenset(4**power for power in range(1, 16))  # steps after which 
 class Session:
     """Lives from torch's import to the end of the process."""
 
-    def __init__(
-        self, torch: ModuleType, settings: Settings, changed_variables: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, torch: ModuleType, settings: Settings) -> None:
         self.exit: ExitFields = {
             "kind": "returned", "exception": None, "message": None, "where": None, "code": 0,
         }  # fmt: skip
         self._torch = torch
         self._settings = settings
-        self._changed_variables = tuple(changed_variables)
         self._pid = os.getpid()
         self._started_s = time.time()
         self._is_forked = self._is_written = False
@@ -357,7 +353,6 @@ class Session:
             "host_needed_bytes": host.needed_bytes(),
             "pinned_peak_bytes": library.pinned_peak_bytes(),
             "warnings": self._warnings,
-            "changed_variables": list(self._changed_variables),
             "groups": self._groups,
             **self._optional(),
         }

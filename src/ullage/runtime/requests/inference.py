@@ -14,7 +14,6 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeVar
 
 from ullage.errors import GuardError, RequestTooLarge, SpecError
@@ -66,12 +65,7 @@ class InferenceGuard:
             say("a quantized cache gives other numbers than the request as it is called")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_open = False
         say(
             f"{self.num_recoveries} recoveries and {self.num_refusals} refusals in "

@@ -16,7 +16,6 @@ import stat
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeGuard, TypeVar
 
@@ -126,6 +125,8 @@ def _map(function: Callable[[T], U], parts: Sequence[T]) -> list[U]:
     """What a function makes of each part, on all processors where there are many."""
     if len(parts) < _MANY_CHUNKS:
         return list(map(function, parts))
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         return list(pool.map(function, parts))
 

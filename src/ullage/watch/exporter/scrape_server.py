@@ -19,7 +19,6 @@ import threading
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from types import TracebackType
 from typing import Final, Self
 
 from ullage.errors import SpecError
@@ -162,12 +161,7 @@ class ScrapeServer(socketserver.ThreadingTCPServer):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
         self._thread.join()
         self.server_close()

@@ -19,7 +19,6 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -80,12 +79,7 @@ class Push:
         self._create_instruments(self._provider.get_meter("ullage", __version__))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._provider.shutdown(timeout_millis=_END_MS)
         self._outcome.end()
 

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from queue import Empty, Full, Queue
-from types import TracebackType
 from typing import Final
 
 from ullage.watch.alerts.event import Event
@@ -66,12 +65,7 @@ class Delivery:
     def __enter__(self) -> Delivery:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         due_s = time.monotonic() + self._end_s
         for queue in self._queues.values():
             while queue.full() and time.monotonic() < due_s:
