@@ -39,6 +39,8 @@ _MEASURED = re.compile(
 # By the virtual clock: alike from run to run but for some parts in a million.
 _CLOCKED = frozenset({"step_s", "bound_s", "gap_frac"})
 _CLOCKED_FRAC = 1e-4
+# What real arithmetic rounds off, which differs among processors: the figure's size is compared.
+_ROUNDED = frozenset({"loss_diff", "gradient_diff", "parameter_diff"})
 _SHOWN = 60
 _NAMES = (
     (re.compile(r"ullage-[\w.-]+-\d{8}-\d{6}(?:-\d+)?"), "ullage-NAME"),
@@ -225,6 +227,8 @@ def _differing(before: Any, now: Any, path: str) -> Iterator[str]:
 def _is_same(before: Any, now: Any, name: str) -> bool:
     if name in _CLOCKED and isinstance(before, float) and isinstance(now, float):
         return math.isclose(before, now, rel_tol=_CLOCKED_FRAC, abs_tol=_CLOCKED_FRAC)
+    if name in _ROUNDED and before and isinstance(now, float):
+        return 0.1 < now / before < 10
     return type(before) is type(now) and before == now
 
 

@@ -45,13 +45,16 @@ def test_a_command_answers_as_it_was_recorded(
         ('{"bytes": 5.0, "rows": [1, 2]}', ["gpus.bytes: 5.0, expected 5"]),
         ('{"bytes": 5, "rows": [1]}', ["gpus.rows: 1 rows, expected 2"]),
         ('{"rows": [1, 2]}', ["gpus.bytes: missing, expected 5"]),
+        ('{"bytes": 5, "rows": [1, 2], "loss_diff": 3e-13}', []),
+        ('{"bytes": 5, "rows": [1, 2], "loss_diff": 0}', ["gpus.loss_diff: 0, expected 1e-13"]),
     ],
 )
 def test_what_differs_is_told(
     now: str, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "gpus.json").write_text('{"bytes": 5, "rows": [1, 2]}')
-    (tmp_path / "structure.txt").write_text("gpus.bytes\ngpus.rows[]\n")
+    rounded = ', "loss_diff": 1e-13' if "loss_diff" in now else ""
+    (tmp_path / "gpus.json").write_text(f'{{"bytes": 5, "rows": [1, 2]{rounded}}}')
+    (tmp_path / "structure.txt").write_text("gpus.bytes\ngpus.rows[]\ngpus.loss_diff\n")
     monkeypatch.setattr(commands, "DIRECTORY", tmp_path)
     monkeypatch.setattr(commands, "STRUCTURE", tmp_path / "structure.txt")
     assert list(differences("gpus", now)) == lines
