@@ -2,6 +2,7 @@
 
     python -m benchmarks.net --lines all      # the lines that tests execute, of which it draws
     python -m benchmarks.net --count 20       # goes on where it was stopped
+    python -m benchmarks.net --last test      # what passes `make test` waits for a call without it
     python -m benchmarks.net --only "edit 3"  # tries one again, and writes nothing
     python -m benchmarks.net --page           # writes the page from the table
 
@@ -97,11 +98,11 @@ def _executed(clone: Clone) -> dict[str, set[int]]:
     return executed
 
 
-def try_first(num_mutants: int, mutants: list[Mutant], clone: Clone) -> None:
+def try_first(num_mutants: int, mutants: list[Mutant], clone: Clone, last: str) -> None:
     """Tries the first that were not tried yet; the table and the page have each at once."""
     for place, mutant in enumerate(mutants[:num_mutants]):
-        if not mutant.tier:
-            mutants[place] = try_mutant(clone, mutant)
+        if not mutant.tier or (mutant.tier == "later" and last == TIERS[-1]):
+            mutants[place] = try_mutant(clone, mutant, last)
             print(describe(mutants[place]), flush=True)
             write_mutants(TABLE, mutants)
             PAGE.write_text(render(mutants), encoding="utf-8")
@@ -118,6 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=20, help="how many mutants; half are edits")
     parser.add_argument("--lines", choices=TIERS, help="finds the lines that a tier executes")
+    parser.add_argument("--last", choices=TIERS, default=TIERS[-1], help="the last tier to try")
     parser.add_argument("--only", metavar="NAME", help="a mutant of the table; nothing is written")
     parser.add_argument("--page", action="store_true", help="writes the page and tries nothing")
     args = parser.parse_args()
@@ -137,7 +139,7 @@ def main() -> None:
     else:
         mutants = fill(mutants, args.count, clone)
         write_mutants(TABLE, mutants)
-        try_first(args.count, mutants, clone)
+        try_first(args.count, mutants, clone, args.last)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ class Mutant:
         line: of an edit, when it was drawn; 0: a mend.
         before: of an edit, the line without indentation; of a mend, the fault that it mended.
         after: of an edit, what takes the line's place.
-        tier: the tier whose tests caught it, "none", or "": it was not tried yet.
+        tier: the tier whose tests caught it, "none", "" before it was tried, or "later": it passed
+            `make test`, and waits for `make test-all`.
         case: the first test that failed.
         seconds: from the start of that tier to the failure.
         tree: what src and tests it was tried on.

@@ -8,7 +8,12 @@ from collections.abc import Iterator, Sequence
 from benchmarks.net.choice import SEED, Mutant
 from benchmarks.provenance import made_by
 
-_TIERS = {"test": "`make test`", "all": "`make test-all` alone", "none": "neither"}
+_TIERS = {
+    "test": "`make test`",
+    "all": "`make test-all` alone",
+    "none": "neither",
+    "later": "not `make test`; `make test-all` was not run",
+}
 
 
 def render(mutants: Sequence[Mutant]) -> str:
@@ -44,9 +49,11 @@ a failure. [net.csv](net.csv) has every mutant, and the test that caught it.
 
 
 def share_caught(mutants: Sequence[Mutant]) -> tuple[int, int]:
-    """How many `make test` catches, of how many `make test-all` does, which runs its cases too."""
+    """How many `make test` catches, of how many `make test-all` does, which runs its cases too.
+    Those that wait for test-all count as caught by it: the share is at least this.
+    """
     by_test = sum(mutant.tier == "test" for mutant in mutants)
-    return by_test, by_test + sum(mutant.tier == "all" for mutant in mutants)
+    return by_test, by_test + sum(mutant.tier in ("all", "later") for mutant in mutants)
 
 
 def _row(name: str, mutants: Sequence[Mutant]) -> str:
@@ -73,6 +80,8 @@ def _uncaught(tried: Sequence[Mutant]) -> Iterator[str]:
         if not mutant.is_mend:
             fault = f"{mutant.file}:{mutant.line}, `{mutant.before}` became `{mutant.after}`"
         case = f"`{mutant.case}`" if mutant.tier == "all" else "nothing"
+        if mutant.tier == "later":
+            case = "nothing yet"
         yield (
             f"- **{mutant.name}**: {fault}. Caught by {case}. "
             f"Added: {mutant.added or 'nothing yet'}."

@@ -186,11 +186,19 @@ def _closeness(file: str, test: str, text: str) -> int:
     )
 
 
-def try_mutant(clone: Clone, mutant: Mutant) -> Mutant:
-    """The mutant with the first tier that catches it, and the first test that failed there."""
+def try_mutant(clone: Clone, mutant: Mutant, last: str = TIERS[-1]) -> Mutant:
+    """The mutant with the first tier that catches it, and the first test that failed there.
+
+    Args:
+        clone: where it is tried.
+        mutant: one that was not tried yet, or that passed `make test` and is tried by the next tier.
+        last: the tier after which no other is tried.
+    """
     nearest = nearest_tests(clone.changed_files(mutant), clone.tests())
-    caught, outcome, seconds = "none", Outcome("", 0.0), 0.0
-    for tier in TIERS:
+    caught = "none" if last == TIERS[-1] else "later"
+    tiers = TIERS[mutant.tier == "later" : TIERS.index(last) + 1]
+    outcome, seconds = Outcome("", 0.0), float(mutant.seconds if mutant.tier == "later" else 0)
+    for tier in tiers:
         limit_s = _LIMIT * usual_s(clone, tier)
         clone.apply(mutant)
         outcome = try_tier(clone, tier, nearest, limit_s)
