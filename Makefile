@@ -128,6 +128,7 @@ clang:
 .venv/done: pyproject.toml hatch_build.py
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m compileall -q src
 	@touch $@
 
 test-all-environments: $(NEWEST)/ullage-env.json $(STACKS)/ullage-env.json $(RECORDED:%=%/ullage-env.json) .venv/extras promtool chromium clang

@@ -191,7 +191,7 @@ def try_mutant(clone: Clone, mutant: Mutant, last: str = TIERS[-1]) -> Mutant:
 
     Args:
         clone: where it is tried.
-        mutant: one that was not tried yet, or that passed `make test` and is tried by the next tier.
+        mutant: not tried yet, or one that passed `make test` and is tried by the next tier.
         last: the tier after which no other is tried.
     """
     nearest = nearest_tests(clone.changed_files(mutant), clone.tests())
