@@ -43,7 +43,7 @@ GPT2: Final = str(ROOT / "examples" / "gpt2" / "train.py")
 SWEPT: Final = (1, 2, 4, 8, 16, 24, 32, 48)
 NUM_EVENTS: Final = 1_000_000  # 240 MB
 NUM_REQUESTS: Final = 1000
-NUM_ROUNDS: Final = 5
+NUM_ROUNDS: Final = 10
 MAX_RISE_FRAC: Final = 0.10
 
 IMPORT: Final = "`import torch`"
@@ -100,7 +100,7 @@ def read_table(path: Path = TABLE) -> Table:
 
 
 def measure(python: Path) -> Table:
-    """Measures all pairs; takes about two minutes on a quiet machine."""
+    """Measures all pairs; takes about four minutes on a quiet machine."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="ullage-ratios-") as directory:
         scratch = Path(directory)
