@@ -14,7 +14,6 @@ can mean either, and the two differ by 7 %, so it is refused with both readings 
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 from typing import Final
 
 from ullage.errors import SpecError
@@ -62,6 +61,8 @@ def parse_bytes(size: str | int) -> int:
         raise SpecError(_unknown_unit(str(size).strip(), number, spelling))
     if unit == "B" and "." in number:
         raise SpecError(f"{size!r} is not a whole number of bytes; write a unit, as in {number}GiB")
+    from decimal import Decimal  # a megabyte that a program under `ullage run` does not need
+
     num_bytes = int(Decimal(number) * _BYTES_PER_UNIT[unit])
     if num_bytes > _MAX_BYTES:
         raise SpecError(f"{str(size)[:_SHOWN_CHARS]!r} is more than the 8 EiB that 64 bits hold")

@@ -89,17 +89,16 @@ class QuietCollector:
     def __exit__(self, *_: object) -> None:
         if not self._is_quiet:
             return
-        # Some hundred searches during the import are one at its end. All is old after it and
-        # nothing young, as after the last search of a plain import.
-        gc.collect()
-        # What is there by now is set aside until the next search among all objects, which visits it
-        # as always, and so comes when it would have come. Until then `gc.get_objects()` lists the
-        # program's own objects, among which modules are looked for several times. Python 3.14
-        # collects in parts: there nothing is set aside.
+        # What is there by now is set aside until the next search among all objects, which visits
+        # it. That comes when it would have come after a search at the import's end. Until then
+        # `gc.get_objects()` lists the program's own objects, among which modules are looked for
+        # several times. Python 3.14 collects in parts: there nothing is set aside.
         if sys.version_info < (3, 14):
             self._has_set_aside = True
             gc.callbacks.append(self._bring_back)
             gc.freeze()
+        else:
+            gc.collect()
         gc.enable()
 
     def _bring_back(self, phase: str, info: Mapping[str, int]) -> None:

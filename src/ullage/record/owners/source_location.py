@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 import threading
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from ullage.trace.record_schema import ReadFields, ShapeFields
 
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
-_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_STDLIB = str(Path(os.__file__).parent) + os.sep
 _LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _BENEATH = tuple(f"{os.sep}{name}{os.sep}" for name in ("torch", "triton"))
 
