@@ -27,7 +27,6 @@ from ullage.cli.main import VERBS, cli
 from ullage.cli.options.estimate import EstimateOptions
 from ullage.cli.options.fit import FitOptions
 from ullage.cli.options.run import RunOptions
-from ullage.cli.segments import SegmentsOptions
 from ullage.cli.serve import ServeOptions
 from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.estimate.training.recipe import Recipe
@@ -109,10 +108,6 @@ FLAGS = {
         "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
     "calibrate": {"--python", "-o", "--output", "--json", "--force"},
-    "segments": {
-        "program", "--chain", "--gpu", "--plot", "--steps", "--python", "-o", "--output", "--json",
-        "--force", "--quiet",
-    },
     "check": {
         "scenarios", "--config", "--python", "--no-cache", "--format", "--json", "-o", "--output",
         "--html", "--force", "--quiet",
@@ -668,7 +663,6 @@ def test_what_a_function_takes_is_typed(path: Path) -> None:
         ("estimate", EstimateOptions),
         ("fit", FitOptions),
         ("run", RunOptions),
-        ("segments", SegmentsOptions),
         ("serve", ServeOptions),
     ],
 )

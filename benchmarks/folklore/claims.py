@@ -22,7 +22,7 @@ from benchmarks.folklore.section import (
     times,
     units,
 )
-from ullage.estimate.training import checkpointing
+from benchmarks.plans import closed_forms
 
 TRAIN_1B = "train.py 1b --recipe bf16 --batch-size 4 --length 2048"
 
@@ -218,11 +218,11 @@ MEANS = {
             },
         },
         (
-            Row("none", "64 equal layers, all kept", f"{checkpointing.autograd_peak(64)} units",
+            Row("none", "64 equal layers, all kept", f"{closed_forms.autograd_peak(64)} units",
                 printed("none", "peak_units"), units),
             *(
                 Row(f"{count}", f"in {count} segments",
-                    f"{checkpointing.checkpointed_peak(64, count) + 2} units",
+                    f"{closed_forms.checkpointed_peak(64, count) + 2} units",
                     printed(f"{count}", "peak_units"), units)
                 for count in (4, 8, 16)
             ),

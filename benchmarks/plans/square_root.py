@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import ullage
-from benchmarks.provenance import made_by
-from ullage.estimate.training.checkpointing import (
+from benchmarks.plans.chain_report import plot_segments, render_segments
+from benchmarks.plans.chains import compare_segments
+from benchmarks.plans.closed_forms import (
     best_num_segments,
     checkpointed_peak,
     least_checkpointed_peak,
 )
+from benchmarks.provenance import made_by
 from ullage.phantom.torch_build import find_torch
-from ullage.report.page.plot import plot_segments
 from ullage.techniques.means.tiling import even_lengths
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +97,7 @@ def render(tables: dict[int, list[Row]], torch: str) -> str:
         "",
         "A chain of equal layers, each of which saves its output, is checkpointed in segments. The",
         "table shows the peak in units of a layer's output, including two gradients, by the",
-        "formulas of `ullage.estimate.training.checkpointing` and on the phantom, and the number",
+        "formulas of `benchmarks/plans/closed_forms.py` and on the phantom, and the number",
         "of layers that run again. *uniform* and *square root* are even segments (Chen et al.",
         "2016); *optimal* ones shrink towards the end, because fewer checkpoints are live during",
         "their recomputation.",
@@ -124,27 +124,21 @@ def render(tables: dict[int, list[Row]], torch: str) -> str:
 
 
 def of_a_model(python: str) -> str:
-    """A real model's chain, as `ullage segments` shows it; draws the plot."""
-    found = ullage.compare_segments([str(IMAGES), *MODEL], gpu="h100-80gb", python=python)
-    plot_segments(replace(found.report, program=(IMAGES.name, *MODEL)), PLOT)
-    words = f"benchmarks/plans/programs/{IMAGES.name} {' '.join(MODEL)}"
-    text = found.text(80).replace(str(IMAGES), f"benchmarks/plans/programs/{IMAGES.name}")
+    """A real model's chain; draws the plot."""
+    program = [str(IMAGES), *MODEL]
+    found = compare_segments(program, gpu="h100-80gb", python=python)
+    plot_segments(replace(found, program=(IMAGES.name, *MODEL)), PLOT)
+    text = render_segments(found).replace(str(IMAGES), f"benchmarks/plans/programs/{IMAGES.name}")
     return "\n".join(
         [
             "## A model",
             "",
-            "`ullage segments` does the same with the `torch.nn.Sequential` of a program that",
-            "saves the most. Different modules need segments of different lengths, and all",
-            "checkpoints are live outside of the chain: *optimal* counts both, by the saved memory",
-            "of each module.",
+            "The same with the `torch.nn.Sequential` of a program that saves the most. Different",
+            "modules need segments of different lengths, and all checkpoints are live outside of",
+            "the chain: *optimal* counts both, by the saved memory of each module.",
             "",
-            "<!-- nightly: 16 runs of a ResNet-152 -->",
-            "",
-            "```console",
-            f"$ ullage segments --gpu h100-80gb --plot segments.svg -o plan.json -- {words}",
+            "```text",
             text.rstrip(),
-            "Wrote plan.json",
-            "Wrote segments.svg",
             "```",
             "",
             "![Memory against operations done again](segments.svg)",

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ullage.api.ranks import run_ranks
     from ullage.api.record import Recorded, read_recording, record_program
     from ullage.api.run import Run, run
-    from ullage.api.segments import Segmentations, compare_segments
     from ullage.api.servers.forecast import ForecastServing, forecast_serving
     from ullage.api.servers.search import SearchedServer, search_server
     from ullage.api.servers.server_log import (
@@ -102,7 +101,6 @@ __all__ = [
     "Run",
     "Sample",
     "SearchedServer",
-    "Segmentations",
     "ServedTraffic",
     "ServerDiff",
     "ServingAnswer",
@@ -118,7 +116,6 @@ __all__ = [
     "cap",
     "check",
     "check_split",
-    "compare_segments",
     "diff",
     "diff_servers",
     "estimate_diffusion",
@@ -177,7 +174,6 @@ _MODULES = {
     "Run": "ullage.api.run",
     "Sample": "ullage.watch.sample",
     "SearchedServer": "ullage.api.servers.search",
-    "Segmentations": "ullage.api.segments",
     "ServedTraffic": "ullage.api.serving",
     "ServerDiff": "ullage.api.servers.server_log",
     "ServingAnswer": "ullage.api.serving",
@@ -192,7 +188,6 @@ _MODULES = {
     "cap": "ullage.techniques.applying.cap",
     "check": "ullage.api.check",
     "check_split": "ullage.runtime.batches.split_check",
-    "compare_segments": "ullage.api.segments",
     "diff": "ullage.api.diff",
     "diff_servers": "ullage.api.servers.server_log",
     "estimate_diffusion": "ullage.api.estimate",

@@ -268,3 +268,18 @@ def test_the_drivers_own_allocator_runs_and_is_assumed(run_program: RunProgram) 
     assert any("cudaMallocAsync" in made["what"] for made in basis["assumptions"])
     for kind in ("allocated", "reserved"):
         assert outcome.device[f"peak_{kind}_bytes"] == said[f"peak_{kind}_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict"), [((), "fits"), (("--more",), "out_of_memory")], ids=["fits", "does not"]
+)
+def test_tensors_without_the_cache_are_memory_of_the_program(
+    run_program: RunProgram, words: tuple[str, ...], verdict: str
+) -> None:
+    uncached = (("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),)
+    document = run_program("uncached.py", *words, gpu="a100-40gb", env=uncached).document
+    (device,) = document["devices"]
+    assert document["verdict"] == verdict
+    assert device["peak_used_bytes"] - device["context_high_bytes"] == 32 << 30
+    assert device["headroom_bytes"] == device["total_bytes"] - device["peak_used_bytes"]
+    assert any("PYTORCH_NO_CUDA_MEMORY_CACHING" in text for text in document["warnings"])

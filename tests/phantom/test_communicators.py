@@ -9,6 +9,7 @@ import pytest
 
 from ullage.clock.given_work import CollectiveCall
 from ullage.clock.reading import given_work
+from ullage.units import MIB
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
@@ -47,3 +48,19 @@ def test_the_environment_limits_channels(
     assert {(work.least_channels, work.most_channels) for work in found.values()} == {
         (2, 12), (2, 4),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "num_peers", "num_neighbours"), [("all_to_all", 7, 0), ("all_gather", 0, 2)]
+)
+def test_a_collective_connects_those_that_it_talks_to(
+    run_program: RunProgram, what: str, num_peers: int, num_neighbours: int
+) -> None:
+    """NCCL sends the parts of an all-to-all as messages, a connection for each pair of ranks."""
+    options = ("--world-size", "8", "--local-world-size", "8")
+    outcome = run_program("distributed/root_messages.py", what, options=options)
+    (totals,) = [each for each in outcome.record.devices if each.index == 0]
+    held = {each.what: each.high_bytes for each in totals.outside}
+    per_peer = 32 * (10 + 2) * MIB  # channels, and the buffers of each that receive and send
+    assert held.get("NCCL's buffers for messages", 0) == num_peers * per_peer
+    assert held.get("NCCL's buffers for collectives", 0) == num_neighbours * per_peer

@@ -12,8 +12,7 @@ from benchmarks.folklore.__main__ import PAGE, mark
 from benchmarks.folklore.claims import SECTIONS
 from benchmarks.folklore.measure import run
 from benchmarks.folklore.section import Play, Played
-
-from ullage.estimate.training import checkpointing
+from benchmarks.plans import closed_forms
 
 pytestmark = pytest.mark.phantom
 SHAPE_7B = {"parameters": 6_738_415_616, "linear": 6_476_005_376}
@@ -56,10 +55,10 @@ def test_the_page_has_each_claim_with_its_figures(name: str) -> None:
 @pytest.mark.slow
 def test_checkpointing_a_chain_takes_what_the_textbook_says(shown: Shown) -> None:
     _, figures = shown("square-root")
-    assert figures.pop("none") == checkpointing.autograd_peak(64)
+    assert figures.pop("none") == closed_forms.autograd_peak(64)
     for count, peak in figures.items():  # two gradients beside what is kept
-        assert peak == checkpointing.checkpointed_peak(64, int(count)) + 2
-    assert min(figures, key=figures.__getitem__) == str(checkpointing.best_num_segments(64))
+        assert peak == closed_forms.checkpointed_peak(64, int(count)) + 2
+    assert min(figures, key=figures.__getitem__) == str(closed_forms.best_num_segments(64))
 
 
 @pytest.mark.slow

@@ -1,15 +1,16 @@
-"""`ullage segments`: a real program's chain, cut in several ways, each run and seen."""
+"""A real program's chain, cut in several ways, each run and seen (benchmarks/plans/chains.py)."""
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 
 import pytest
+from benchmarks.plans.chain_report import render_segments
+from benchmarks.plans.chains import ChainReport, compare_segments
+from benchmarks.plans.closed_forms import checkpointed_peak, least_checkpointed_peak
 
 import ullage
-from ullage.estimate.training.checkpointing import checkpointed_peak, least_checkpointed_peak
 
 pytestmark = [pytest.mark.phantom, pytest.mark.slow]
 
@@ -66,14 +67,14 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def found(program: list[str], thin_python: Path) -> ullage.Segmentations:
-    return ullage.compare_segments(program, python=str(thin_python), steps=2)
+def found(program: list[str], thin_python: Path) -> ChainReport:
+    return compare_segments(program, python=str(thin_python), steps=2)
 
 
 def test_a_chain_of_alike_layers_takes_what_the_closed_forms_say(
-    found: ullage.Segmentations,
+    found: ChainReport,
 ) -> None:
-    cuts = {one.name: one for one in found.report.cuts}
+    cuts = {one.name: one for one in found.cuts}
     base = cuts["none"].allocated_bytes
     # The tensors that the formulas leave out are the same in all of them.
     units = {name: (one.allocated_bytes - base) / UNIT + LAYERS for name, one in cuts.items()}
@@ -86,20 +87,18 @@ def test_a_chain_of_alike_layers_takes_what_the_closed_forms_say(
 
 
 def test_the_plan_that_is_given_takes_what_was_seen(
-    found: ullage.Segmentations, program: list[str], thin_python: Path
+    found: ChainReport, program: list[str], thin_python: Path
 ) -> None:
-    best = found.report.best
-    assert best is not None and found.plan is not None and found.exit_code == 0
-    again = ullage.run(program, plan=found.plan, python=str(thin_python), steps=2)
+    best = found.best
+    assert best is not None and best.plan is not None and not found.failure
+    again = ullage.run(program, plan=best.plan, python=str(thin_python), steps=2)
     assert again.devices[0].totals.peak_allocated_bytes == best.allocated_bytes
 
 
-def test_the_document_and_the_text_say_the_same(found: ullage.Segmentations) -> None:
-    document = json.loads(json.dumps(found.document))
-    assert document["chain"] == "chain" and len(document["modules"]) == LAYERS
-    for one in document["segmentations"]:
-        assert one["name"] in found.text(120)
-    assert document["plan"]["actions"][0]["technique"] == "checkpoint_segments"
+def test_the_text_has_every_segmentation(found: ChainReport) -> None:
+    assert found.path == "chain" and len(found.modules) == LAYERS
+    for one in found.cuts:
+        assert one.name in render_segments(found, 120)
 
 
 @pytest.mark.parametrize(
@@ -113,4 +112,4 @@ def test_a_program_without_a_chain_is_told_so(
     tmp_path: Path, thin_python: Path, chain: str | None, says: str
 ) -> None:
     with pytest.raises(ullage.SpecError, match=says):
-        ullage.compare_segments(write(tmp_path, NO_CHAIN), chain, python=str(thin_python))
+        compare_segments(write(tmp_path, NO_CHAIN), chain, python=str(thin_python))

@@ -4,6 +4,7 @@ after what it ended a run.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -80,3 +81,10 @@ def test_validations_between_steps_are_evaluations(run_program: RunProgram) -> N
     assert [step["is_complete"] for step in device["steps"]] == [True] * 4
     evaluations = [(one["before_step"], one["num_forwards"]) for one in device["evaluations"]]
     assert evaluations == [(2, 3), (4, 3)]
+
+
+def test_a_step_that_raises_is_over(run_program: RunProgram) -> None:
+    outcome = run_program("steps/raising.py")
+    assert json.loads(outcome.stderr.splitlines()[0]) == [4.0, 4.0]
+    assert len(outcome.device["steps"]) == 3
+    assert outcome.device["at_peak"]["unattributed"] >= 1 << 30

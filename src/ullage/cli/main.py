@@ -46,10 +46,6 @@ VERBS = {
         "ullage.cli.fit:fit_command",
         "Search for the fastest plan under which a program fits.",
     ),
-    "segments": (
-        "ullage.cli.segments:segments_command",
-        "Compare ways to checkpoint a chain of modules in segments.",
-    ),
     "exec": (
         "ullage.cli.exec:exec_command",
         "Run a program under a plan, a cap or a guard, on the GPU of this machine.",

@@ -76,10 +76,11 @@ class DeviceReport:
 
     @property
     def peak_used_bytes(self) -> int:
-        """The most of the device that was in use: reserved + context + non-torch, at upper ends."""
-        return (
-            self.reserved.answered_bytes + self.gpu.context_high_bytes + self.totals.non_torch_bytes
-        )
+        """The most of the device that was in use: reserved + context + non-torch + other processes,
+        at upper ends.
+        """
+        beside = self.totals.non_torch_bytes + self.totals.others_bytes
+        return self.reserved.answered_bytes + self.gpu.context_high_bytes + beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,7 @@ def _find_ledger(
         # What ran out had the phantom's own context; what might run out has the largest.
         context_bytes=totals.context_bytes if is_out_of_memory else gpu.context_high_bytes,
         non_torch_bytes=totals.non_torch_bytes,
+        others_bytes=totals.others_bytes,
         total_bytes=gpu.total_bytes,
     )
 

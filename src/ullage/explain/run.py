@@ -8,7 +8,7 @@ report.verdict, report.devices[0].headroom_bytes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ullage.explain.basis import Basis, allocator_basis, device_basis
@@ -146,7 +146,7 @@ def explain_run(
         catalogued: the GPUs to look among for those that the peak fits on.
     """
     settled = [(settle_exit(record, program), snapshot) for record, snapshot in records]
-    processes = _order_processes(settled, program)
+    processes = _order_processes(_with_highest(settled), program)
     devices = tuple(
         device
         for process in processes
@@ -187,6 +187,32 @@ def explain_run(
     )
 
 
+def _with_highest(
+    records: Sequence[tuple[Record, str | None]],
+) -> list[tuple[Record, str | None]]:
+    """The records, each with what all processes used of a device as the one saw it that saw most:
+    each looks when it takes memory itself.
+    """
+    highest: dict[int, int] = {}
+    for record, _ in records:
+        for totals in record.devices:
+            seen_bytes = max(highest.get(totals.place, 0), totals.peak_of_all_bytes)
+            highest[totals.place] = seen_bytes
+    return [
+        (
+            replace(
+                record,
+                devices=tuple(
+                    replace(totals, peak_of_all_bytes=highest[totals.place])
+                    for totals in record.devices
+                ),
+            ),
+            snapshot,
+        )
+        for record, snapshot in records
+    ]
+
+
 def _order_processes(
     records: Sequence[tuple[Record, str | None]], program: Program
 ) -> tuple[Process, ...]:
@@ -202,9 +228,8 @@ def _find_fitting(devices: Sequence[DeviceReport], catalogued: Sequence[Gpu]) ->
     if not devices or any(device.oom is not None for device in devices):
         return ()
     fullest = max(devices, key=lambda device: device.peak_used_bytes)
-    return gpus_that_fit(
-        catalogued, fullest.reserved.answered_bytes, fullest.totals.non_torch_bytes
-    )
+    beside = fullest.totals.non_torch_bytes + fullest.totals.others_bytes
+    return gpus_that_fit(catalogued, fullest.reserved.answered_bytes, beside)
 
 
 def _fatal_oom(record: Record, program: Program) -> OutOfMemory | None:
@@ -284,7 +309,9 @@ def _no_room(oom: OutOfMemory, devices: Sequence[DeviceReport]) -> str:
     which = _on_device(oom.device, devices)
     where = f" at {oom.where}" if oom.where else ""
     ended = f"; it ended {oom.ended}, and the program went on without it" if oom.ended else ""
-    return f"no room{request}{which}{where}{ended}"
+    others = next((d.ledger.others_bytes for d in devices if d.oom is oom), 0)
+    beside = f"; other processes held {format_bytes(others)} of it" if others else ""
+    return f"no room{request}{which}{where}{beside}{ended}"
 
 
 def _judge_unanswered(failed: Noted, request: str) -> tuple[Verdict, str, ExitCode]:

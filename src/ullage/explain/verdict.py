@@ -81,10 +81,12 @@ class Headroom:
 
 
 def find_headroom(gpu: Gpu, reserved: Reserved, totals: DeviceTotals) -> Headroom:
-    """What a peak leaves of a GPU: total - (reserved + context + non-torch), at upper ends, but for
-    the workspaces of closed libraries: these widen the interval, and do not decide the verdict.
+    """What a peak leaves of a GPU: total - (reserved + context + non-torch + other processes), at
+    upper ends, but for the workspaces of closed libraries: these widen the interval, and do not
+    decide the verdict.
     """
-    left = gpu.total_bytes - reserved.answered_bytes - totals.non_torch_bytes
+    beside = totals.non_torch_bytes + totals.others_bytes
+    left = gpu.total_bytes - reserved.answered_bytes - beside
     high = gpu.context_high_bytes
     low = gpu.context_low_bytes - totals.outside_spread_bytes
     return Headroom(

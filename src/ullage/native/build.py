@@ -45,6 +45,7 @@ EXTENSIONS = {
         SOURCES / "answers" / "nvml.c",
         SOURCES / "answers" / "nvml_card.c",
         SOURCES / "machine" / "device_text.c",
+        SOURCES / "machine" / "processes.c",
         SOURCES / "machine" / "published.c",
     ),
     "libullage_event_hook.so": (

@@ -6,17 +6,15 @@
     nvidia-smi --query-compute-apps=pid,used_memory --format=csv
     nvidia-smi -q -d MEMORY
 
-The properties of a GPU come from the phantom's NVML, so the two agree. The memory in use is that of
-all processes of the run, read from the files of levels in the run's directory
-(record/session/levels.py). Unknown values are [N/A]. An option that it does not support is an error
-with a message and exit code 2, as in NVIDIA's program.
+What is known of a GPU, and of the processes of the run that use it, comes from the phantom's NVML,
+so that the two agree. Unknown values are [N/A]. An option that it does not support is an error with
+a message and exit code 2, as in NVIDIA's program.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,14 +23,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from ullage.native.libraries import PHANTOM
-from ullage.protocol.variables import RUN_DIR, device_property
-from ullage.record.session.levels import find_marks, read_levels
 
 NAME = "nvidia-smi"
 WRONG_USE = 2
 _UNKNOWN = "[N/A]"
 _MIB = 2**20
 _TEXT_BYTES = 96
+_MAX_PROCESSES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +62,12 @@ class Card:
 
 class _Memory(ctypes.Structure):
     _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+
+
+class _Process(ctypes.Structure):
+    _fields_ = [
+        ("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong), ("instances", ctypes.c_uint * 2),
+    ]  # fmt: skip
 
 
 class _Pci(ctypes.Structure):
@@ -110,27 +113,16 @@ def _read_card(nvml: ctypes.CDLL, index: int) -> Card:
         capability=f"{major.value}.{minor.value}" if has_capability else _UNKNOWN,
         driver=ask("nvmlSystemGetDriverVersion"),
         cuda=f"{cuda.value // 1000}.{cuda.value % 1000 // 10}",
-        uses=_uses(index),
+        uses=_uses(nvml, handle),
     )
 
 
-def _uses(index: int) -> tuple[Use, ...]:
+def _uses(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> tuple[Use, ...]:
     """The memory that each running process of the run uses on a device."""
-    directory = os.environ.get(RUN_DIR)
-    if directory is None:
+    count, processes = ctypes.c_uint(_MAX_PROCESSES), (_Process * _MAX_PROCESSES)()
+    if nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), processes):
         return ()
-    uses = []
-    for pid, mark in find_marks(Path(directory)).items():
-        level = read_levels(mark).devices.get(index)
-        if level is not None and Path(f"/proc/{pid}").exists():
-            held_bytes = level.reserved_bytes + level.peak_non_torch_bytes
-            uses.append(Use(pid, _context_bytes() + held_bytes))
-    return tuple(uses)
-
-
-def _context_bytes() -> int:
-    """The driver context's memory for each process that uses a device."""
-    return int(device_property(os.environ, "context_bytes") or 0)
+    return tuple(Use(process.pid, process.used) for process in processes[: count.value])
 
 
 # ---- Fields -------------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ def _become_a_run(session: Session, orders: socket.socket) -> PlanRequest:
     signal.signal(signal.SIGINT, interrupt)
     end_with(parent)
     take_on(order)
+    library.begin_anew()
     library.never_runs_out(device_property(os.environ, "unlimited") == "1")
     set_copied(is_copied=False)
     session.go_on_as(Settings.from_environment(os.environ))

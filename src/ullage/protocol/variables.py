@@ -109,11 +109,12 @@ VARIABLES: Final = (
         _LAUNCH,
         (
             "phantom/csrc/machine/memory.c",
+            "phantom/csrc/machine/publish.c",
             "phantom/bootstrap.py",
             "phantom/fork.py",
             "phantom/launch.py",
-            "phantom/nvidia_smi.py",
             "phantom/orphan_processes.py",
+            "programs/allocator_replay.py",
             "record/requests/calls.py",
             "record/session/input_files.py",
             "record/measured/entrance.py",
@@ -134,7 +135,6 @@ VARIABLES: Final = (
         (*_LAUNCH, "programs/allocator_replay.py"),
         (
             _DEVICE_C,
-            "phantom/nvidia_smi.py",
             "phantom/prefork.py",
             "record/session/peaks.py",
         ),

@@ -37,6 +37,7 @@ CATEGORY_LOOKS = MappingProxyType(
 CACHE_LOOK = Look("cache", "#6b7a90")
 CONTEXT_LOOK = Look("context", "#8a6d4b")
 NON_TORCH_LOOK = Look("other libraries", "#b39a7a")
+OTHERS_LOOK = Look("other processes", "#7a5c99")
 FREE_LOOK = Look("free", "#b8b8b8")
 USED_LOOK = Look("used", "#0072b2")
 

@@ -211,7 +211,8 @@ class OutsideBytes:
 class DeviceTotals:
     """What one device's counters said at the end of the process, in bytes and counts.
 
-    `non_torch_bytes` has what is `outside` at its upper end.
+    `non_torch_bytes` has what is `outside` at its upper end. `place` is the device's in the run,
+    `peak_of_all_bytes` what all processes used of it at its highest; 0: no other used it.
     """
 
     index: int
@@ -227,6 +228,14 @@ class DeviceTotals:
     num_ooms: int
     num_alloc_retries: int
     outside: tuple[OutsideBytes, ...] = ()
+    peak_of_all_bytes: int = 0
+    place: int = 0
+
+    @property
+    def others_bytes(self) -> int:
+        """How much more all processes used, at the highest, than this one did at its own."""
+        own_bytes = self.peak_reserved_bytes + self.context_bytes + self.non_torch_bytes
+        return max(0, self.peak_of_all_bytes - own_bytes)
 
     @property
     def outside_spread_bytes(self) -> int:

@@ -269,6 +269,8 @@ def _parse_device(value: object) -> DeviceTotals:
         num_ooms=field_checks.size(fields, "num_ooms"),
         num_alloc_retries=field_checks.size(fields, "num_alloc_retries"),
         outside=field_checks.parse_rows(fields, "outside", _parse_outside),
+        peak_of_all_bytes=field_checks.size(fields, "peak_of_all_bytes", 0),
+        place=field_checks.number(fields, "place", 0),
     )
 
 

@@ -122,6 +122,8 @@ class DeviceFields(PeakFields):
     context_bytes: int
     non_torch_bytes: int
     outside: list[IntervalFields]
+    peak_of_all_bytes: int
+    place: int
 
 
 class OomFields(TypedDict):

@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from benchmarks.plans import closed_forms
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.rows import each
 
 from ullage.errors import SpecError
-from ullage.estimate.training import checkpointing
 
 SHORT = range(1, 13)
 sizes = st.integers(1, 10**6)
@@ -35,7 +35,7 @@ def replayed_peak(lengths: tuple[int, ...], *, lets_go: bool) -> int:
 
 
 def test_the_examples_of_the_module_are_true() -> None:
-    assert doctest.testmod(checkpointing) == (0, 1)
+    assert doctest.testmod(closed_forms) == (0, 1)
 
 
 @each(("num_layers", "frees"), itertools.product(SHORT, [True, False]))
@@ -46,7 +46,7 @@ def test_the_peak_of_autograd_is_that_of_a_replay(num_layers: int, *, frees: boo
         peak = max(peak, outputs + gradients)
         if frees:
             outputs, gradients = outputs - 1, gradients - 1
-    assert checkpointing.autograd_peak(num_layers, frees=frees) == peak
+    assert closed_forms.autograd_peak(num_layers, frees=frees) == peak
 
 
 @each("num_layers", SHORT)
@@ -54,7 +54,7 @@ def test_even_segments_are_the_best_where_checkpoints_are_kept(num_layers: int) 
     for num_segments in range(1, num_layers + 1):
         cuts = segmentations(num_layers, num_segments)
         least = min(replayed_peak(lengths, lets_go=False) for lengths in cuts)
-        assert checkpointing.checkpointed_peak(num_layers, num_segments) == least
+        assert closed_forms.checkpointed_peak(num_layers, num_segments) == least
 
 
 @each("num_layers", SHORT)
@@ -64,22 +64,22 @@ def test_no_segmentation_is_below_the_least_peak_with_checkpoints_let_go(num_lay
         for num_segments in range(1, num_layers + 1)
         for lengths in segmentations(num_layers, num_segments)
     )
-    assert checkpointing.least_checkpointed_peak(num_layers) == least
+    assert closed_forms.least_checkpointed_peak(num_layers) == least
 
 
 @given(sizes)
 def test_the_square_root_is_the_least_of_all_counts(num_layers: int) -> None:
-    num_segments = checkpointing.best_num_segments(min(num_layers, 5000))
+    num_segments = closed_forms.best_num_segments(min(num_layers, 5000))
     num_layers = min(num_layers, 5000)
-    peaks = [checkpointing.checkpointed_peak(num_layers, k) for k in range(1, num_layers + 1)]
-    assert checkpointing.sqrt_peak(num_layers) == min(peaks) == peaks[num_segments - 1]
+    peaks = [closed_forms.checkpointed_peak(num_layers, k) for k in range(1, num_layers + 1)]
+    assert closed_forms.sqrt_peak(num_layers) == min(peaks) == peaks[num_segments - 1]
     assert peaks.index(min(peaks)) == num_segments - 1
 
 
 @given(sizes)
 def test_the_square_root_bounds_hold(num_layers: int) -> None:
-    even = checkpointing.sqrt_peak(num_layers)
-    best = checkpointing.least_checkpointed_peak(num_layers)
+    even = closed_forms.sqrt_peak(num_layers)
+    best = closed_forms.least_checkpointed_peak(num_layers)
     assert (even - 1) ** 2 < 4 * num_layers <= even**2
     assert best * (best - 1) // 2 >= num_layers > (best - 1) * (best - 2) // 2
     assert best <= even
@@ -88,8 +88,8 @@ def test_the_square_root_bounds_hold(num_layers: int) -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda: checkpointing.autograd_peak(0), "num_layers=0 .* 1 or more"),
-        (lambda: checkpointing.checkpointed_peak(3, 4), "num_segments=4 .* num_layers=3"),
+        (lambda: closed_forms.autograd_peak(0), "num_layers=0 .* 1 or more"),
+        (lambda: closed_forms.checkpointed_peak(3, 4), "num_segments=4 .* num_layers=3"),
     ],
 )
 def test_what_is_not_possible_is_said(wrong: object, says: str) -> None:

@@ -25,7 +25,7 @@ MODULES = (
     "serving.adapters", "serving.engines.transformers",
     "serving.engines.vllm", "serving.kv_cache", "serving.model_weights",
     "serving.serving", "serving.vllm_memory",
-    "serving.drafts", "surroundings", "training.checkpointing", "training.estimate",
+    "serving.drafts", "surroundings", "training.estimate",
     "training.history", "workloads.diffusion", "workloads.index", "workloads.passes",
     "workloads.speech",
 )  # fmt: skip
@@ -46,8 +46,8 @@ SOURCE = re.compile(
 
 def formulas() -> Iterator[Callable[..., Any]]:
     """All of them."""
-    for name in MODULES:
-        module = importlib.import_module(f"ullage.estimate.{name}")
+    for name in (*(f"ullage.estimate.{name}" for name in MODULES), "benchmarks.plans.closed_forms"):
+        module = importlib.import_module(name)
         for _, function in inspect.getmembers(module, inspect.isfunction):
             is_own = function.__module__ == module.__name__ and function.__name__[0] != "_"
             if is_own and function.__name__ != SEARCH:

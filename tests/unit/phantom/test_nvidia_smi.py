@@ -15,7 +15,6 @@ from ullage.phantom.device import choose_device
 from ullage.phantom.launch import install_nvidia_smi
 
 MIB = 2**20
-CONTEXT_MIB = choose_device("rtx-4090").gpu.context_high_bytes // MIB
 QUERY = "--query-gpu=index,name,memory.total,memory.used,utilization.gpu,driver_version"
 
 
@@ -46,12 +45,12 @@ def ask(environment: dict[str, str], *options: str, code: int = 0) -> str:
     return done.stderr if code else done.stdout
 
 
-def use(environment: dict[str, str], pid: int, reserved: int, other: int) -> None:
-    """The mark of a process that holds memory of the second GPU."""
-    rows = [0] * 6 * 64
-    rows[6:12] = [reserved, reserved, reserved, reserved, other, 0]
-    body = b" " * 512 + struct.pack("=Q384Q", 1, *rows)
-    (Path(environment["ULLAGE_RUN_DIR"]) / f"{pid}.begun").write_bytes(body)
+def use(environment: dict[str, str], pid: int, ticks: int, num_bytes: int) -> None:
+    """The file of a process that uses memory of the second GPU (csrc/machine/published.h)."""
+    unused = struct.pack("=Qiiii", 0, 0, -1, -1, 0)
+    used = struct.pack("=Qiiii", num_bytes, 1, -1, -1, 0)
+    body = struct.pack("=IIQ", 1, pid, ticks) + unused + used + 62 * unused
+    (Path(environment["ULLAGE_RUN_DIR"]) / f"{pid}.use").write_bytes(body)
 
 
 def test_a_table_names_the_gpu_and_the_driver(environment: dict[str, str]) -> None:
@@ -78,17 +77,18 @@ def test_a_query_gives_a_header_and_units(environment: dict[str, str]) -> None:
 
 
 def test_memory_in_use_is_that_of_the_processes_that_live(environment: dict[str, str]) -> None:
-    use(environment, os.getpid(), 300 * MIB, 200 * MIB)
-    use(environment, 2**22 + 1, 900 * MIB, 0)  # no process has this number
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    use(environment, os.getpid(), ticks, 500 * MIB)
+    use(environment, os.getppid(), 1, 900 * MIB)  # another process had this number
     fields = "--query-gpu=memory.used,memory.free,memory.total"
     rows = ask(environment, fields, "--format=csv,noheader,nounits").splitlines()
     used, free, total = map(int, rows[1].split(", "))
-    assert (rows[0].split(", ")[0], used, free + used) == ("0", CONTEXT_MIB + 500, total)
+    assert (rows[0].split(", ")[0], used, free + used) == ("0", 500, total)
     apps = ask(environment, "--query-compute-apps=pid,used_memory", "--format=csv,noheader")
-    assert apps.splitlines() == [f"{os.getpid()}, {CONTEXT_MIB + 500} MiB"]
+    assert apps.splitlines() == [f"{os.getpid()}, 500 MiB"]
     assert f"{os.getpid()}" in ask(environment, "-i", "1")
     details = ask(environment, "-q", "-d", "MEMORY")
-    assert re.search(rf"Used +: {CONTEXT_MIB + 500} MiB", details)
+    assert re.search(r"Used +: 500 MiB", details)
 
 
 def test_what_a_gpu_that_is_not_there_has_not_is_not_made_up(environment: dict[str, str]) -> None:

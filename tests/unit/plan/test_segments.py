@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from benchmarks.plans.closed_forms import checkpointed_peak, least_checkpointed_peak
+from benchmarks.plans.least_peak import Chain, least_peak, peak_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.estimate.training.checkpointing import checkpointed_peak, least_checkpointed_peak
-from ullage.plan.sizes.segments import Chain, least_peak, peak_of
 from ullage.techniques.checkpoint_segments import read_lengths
 from ullage.techniques.means.tiling import even_lengths
 

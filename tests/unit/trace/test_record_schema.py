@@ -104,7 +104,7 @@ def unread(value: Any, kind: Any, path: str) -> Iterator[str]:
 def whole(make_fields: Fields) -> dict[str, Any]:
     """A record with every field of the schema."""
     fields = make_fields("+4 =parameter w F f:4 !9 S u4", **REST)
-    fields["devices"][0]["outside"] = [INTERVAL]
+    fields["devices"][0] |= {"outside": [INTERVAL], "peak_of_all_bytes": 8, "place": 0}
     fields["ooms"][0]["ended"] = "thread 'loader'"
     return fields
 

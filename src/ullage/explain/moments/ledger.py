@@ -13,13 +13,15 @@ from ullage.explain.moments.peak import Ownership
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The bytes of a device at one moment: owners + cache + context + non-torch + free == total.
+    """The bytes of a device at one moment: owners + cache + context + non-torch + others
+    + free == total.
 
     Attributes:
         owners: the owners of the allocated bytes.
         cache_bytes: the bytes reserved by the allocator and not allocated.
         context_bytes: the driver's context: its upper bound, or its size when memory ran out.
         non_torch_bytes: the bytes that libraries allocate outside the allocator.
+        others_bytes: the bytes of the run's other processes, as `DeviceTotals` has them.
         total_bytes: the memory of the device.
         free_bytes: the remaining bytes; negative where the device is too small.
     """
@@ -28,6 +30,7 @@ class Ledger:
     cache_bytes: int
     context_bytes: int
     non_torch_bytes: int
+    others_bytes: int
     total_bytes: int
     free_bytes: int
 
@@ -38,6 +41,7 @@ def balance(
     reserved_bytes: int,
     context_bytes: int,
     non_torch_bytes: int,
+    others_bytes: int,
     total_bytes: int,
 ) -> Ledger:
     """Returns the ledger of a device on which the allocator reserved `reserved_bytes`."""
@@ -46,6 +50,7 @@ def balance(
         cache_bytes=reserved_bytes - owners.allocated_bytes,
         context_bytes=context_bytes,
         non_torch_bytes=non_torch_bytes,
+        others_bytes=others_bytes,
         total_bytes=total_bytes,
-        free_bytes=total_bytes - reserved_bytes - context_bytes - non_torch_bytes,
+        free_bytes=total_bytes - reserved_bytes - context_bytes - non_torch_bytes - others_bytes,
     )

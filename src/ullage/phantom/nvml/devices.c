@@ -1,7 +1,7 @@
 /* The machine whose directory this library lies in: its GPUs, all alike. */
 #define _GNU_SOURCE
 #include "device_text.h"
-#include "outside.h"
+#include "published.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

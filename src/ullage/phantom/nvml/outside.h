@@ -8,12 +8,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* devices.c: where the file of that name is; false: nowhere. */
-bool find_in_directory(const char *name, char *path, size_t room);
-
-/* processes.c: the load of a device, in percent, by those that know it; false: nobody does. */
-bool load_of(int index, int *percent, int *memory_percent);
-
 /* script.c: the value that the script gives a device; false: none. */
 bool find_scripted(const char *name, int index, double *value);
 

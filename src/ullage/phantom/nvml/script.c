@@ -103,3 +103,17 @@ int card_fault(const char *function, int index) {
   pthread_mutex_unlock(&lock);
   return fault;
 }
+
+/* ---- nvml.h ------------------------------------------------------------------------------------------------------- */
+
+uint64_t card_used_bytes(int index) { return used_by_processes(index, 0); }
+
+uint64_t card_free_bytes(int index) {
+  uint64_t used = card_used_bytes(index), total = device(index)->total_bytes;
+  return used < total ? total - used : 0;
+}
+
+size_t list_uses(int index, struct process_use *uses, size_t room) {
+  double is_hidden;
+  return find_scripted("hide_processes", index, &is_hidden) && is_hidden ? 0 : list_processes_on(index, uses, room);
+}

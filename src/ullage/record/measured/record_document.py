@@ -94,6 +94,8 @@ def device_fields(torch: ModuleType, peaks: Peaks, outside: dict[int, int]) -> l
                 "context_bytes": outside.get(index, 0),
                 "non_torch_bytes": 0,
                 "outside": [],
+                "peak_of_all_bytes": 0,
+                "place": index,
                 **peaks.of_device(index),
             }
         )

@@ -122,6 +122,11 @@ host_is_untouched = bind("ullage_host_is_untouched", c_int, c_void_p, c_uint64, 
 host_needed_bytes = bind("ullage_host_needed_bytes", c_uint64)
 pinned_peak_bytes = bind("ullage_pinned_peak_bytes", c_uint64)
 non_torch_peak_bytes = bind("ullage_non_torch_peak", c_uint64, c_int)
+peak_of_all_bytes = bind("ullage_peak_of_all", c_uint64, c_int)
+"""What all processes of the run used of a device, at its highest; 0: no other used it."""
+place_of = bind("ullage_place", c_int, c_int)
+begin_anew = bind("ullage_begin_anew", None)
+"""This process is a copy of another, and uses devices in a run of its own from now on."""
 num_not_yet = bind("ullage_num_not_yet", c_uint64)
 """How often the allocator asked whether another stream was done with a block, and it was not."""
 _num_operands = bind("ullage_num_operands", c_uint64)
@@ -311,6 +316,7 @@ __all__ = [
     "TRUE_VALUE",
     "Uniformity",
     "assumed",
+    "begin_anew",
     "bind",
     "current_scope",
     "enter_scope",
@@ -339,7 +345,9 @@ __all__ = [
     "on_host_read",
     "operands",
     "outside",
+    "peak_of_all_bytes",
     "pinned_peak_bytes",
+    "place_of",
     "position",
     "read_bytes",
     "refused",

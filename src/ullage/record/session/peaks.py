@@ -63,6 +63,8 @@ class Peaks:
             "context_bytes": int(device_property(os.environ, "context_bytes") or 0),
             "non_torch_bytes": library.non_torch_peak_bytes(device),
             "outside": library.outside(device),
+            "peak_of_all_bytes": library.peak_of_all_bytes(device),
+            "place": library.place_of(device),
             **self.of_device(device),
         }
 

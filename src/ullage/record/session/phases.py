@@ -254,7 +254,11 @@ class Phases:
             def step(optimizer: Any, *arguments: Any, **kwargs: Any) -> Any:
                 own = (optimizer, *arguments), kwargs
                 changed = self._before_optimizer(optimizer, *own) or own
-                result = hooked(*changed[0], **changed[1])
+                try:
+                    result = hooked(*changed[0], **changed[1])
+                except BaseException:  # the program may catch it, and go on
+                    self._leave_optimizer()
+                    raise
                 self._after_optimizer(optimizer)
                 return result
 
@@ -297,21 +301,26 @@ class Phases:
             self._num_optimizer -= 1
             if self._is_updating:
                 self._end_update()
-            # Not undone after an exception: that ends the optimizer's step too.
-            loss = closure()
-            self._num_optimizer += 1
+            try:
+                loss = closure()
+            finally:
+                self._num_optimizer += 1
             self._begin_update()
             return loss
 
         return run_closure
 
-    def _after_optimizer(self, optimizer: Any) -> None:
+    def _leave_optimizer(self) -> bool:
+        """A step is over, well or not; whether it was in no other."""
         self._num_optimizer -= 1
-        if self._num_optimizer:
-            return
-        self._end_update()
-        self._claims.claim_optimizer(optimizer)
-        self.steps.end_optimizer(optimizer)
+        if self._num_optimizer == 0 and self._is_updating:
+            self._end_update()
+        return self._num_optimizer == 0
+
+    def _after_optimizer(self, optimizer: Any) -> None:
+        if self._leave_optimizer():
+            self._claims.claim_optimizer(optimizer)
+            self.steps.end_optimizer(optimizer)
 
     def _after_step(self, count: int) -> None:
         is_training = self.steps.kind is StepKind.TRAINING

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         StopFields,
     )
 
+_UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _RESERVE_BYTES = 64 << 20  # of address space, given back for the record where memory ran out
 _NO_HISTORY: dict[str, Any] = {"segments": [], "device_traces": []}  # not wanted, or another's
 _LOOKED_AT = frozenset(4**power for power in range(1, 16))  # steps after which holders are noted
@@ -155,6 +156,11 @@ class Session:
             return
         self._has_device = True
         self._warnings += torch_internals.list_losses(self._torch)
+        if _UNCACHED in os.environ:
+            self._warnings.append(
+                f"{_UNCACHED} is set: tensors are taken from the driver, so that they have no "
+                "owners and are in the line of other libraries"
+            )
         if self._is_forked:
             self._values.resume()  # it was let alone until it turned to a device
         self._begin_run()

@@ -115,6 +115,7 @@ def _device(device: DeviceReport) -> Document:
         "context_low_bytes": device.gpu.context_low_bytes,
         "context_high_bytes": device.gpu.context_high_bytes,
         "non_torch_bytes": totals.non_torch_bytes,
+        "other_processes_bytes": totals.others_bytes,
         "peak_requested_bytes": totals.peak_requested_bytes,
         "peak_allocated_bytes": totals.peak_allocated_bytes,
         "peak_reserved_bytes": totals.peak_reserved_bytes,
@@ -164,6 +165,7 @@ def _ledger(ledger: Ledger) -> Document:
         "cache_bytes": ledger.cache_bytes,
         "context_bytes": ledger.context_bytes,
         "non_torch_bytes": ledger.non_torch_bytes,
+        "other_processes_bytes": ledger.others_bytes,
         "free_bytes": ledger.free_bytes,
         "total_bytes": ledger.total_bytes,
     }

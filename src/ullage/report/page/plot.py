@@ -1,7 +1,6 @@
 """Draws reports into a file with matplotlib, an optional dependency: pip install 'ullage[plot]'.
 
 plot_sweep(report, Path("sweep.svg"))
-plot_segments(report, Path("segments.svg"))
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
 from ullage.explain.compare.sweep import Point, SweepReport, parse_number
-from ullage.plan.sizes.chains import ChainReport
 from ullage.units import GIB
 
 if TYPE_CHECKING:
@@ -23,8 +21,6 @@ SUFFIXES = (".svg", ".png", ".pdf")
 # Okabe and Ito's palette, as in palette.py: distinct under the common kinds of colour blindness.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _SIZE_INCHES = (7.5, 4.5)
-# The kinds of segmentations, by the beginnings of their names.
-_CUTS = ("none", "uniform", "square root", "optimal", "one each")
 
 
 def check_plot(path: Path) -> None:
@@ -48,33 +44,17 @@ def plot_sweep(report: SweepReport, path: Path) -> None:
     """Draws the peaks of every run: over the first variable with several values if that is numeric,
     else as bars.
     """
-    figure, axes = _empty(" ".join(report.template))
+    figure, axes = empty_plot(" ".join(report.template))
     axis = _numeric_variable(report)
     if axis is None:
         _draw_bars(axes, report)
     else:
         _draw_curves(axes, report, axis)
-    _save(figure, axes, path)
+    save_plot(figure, axes, path)
 
 
-def plot_segments(report: ChainReport, path: Path) -> None:
-    """Draws the peak of allocated memory over the number of recomputed operations."""
-    figure, axes = _empty(" ".join(report.program))
-    ran = [cut for cut in report.cuts if not cut.why_not]
-    for kind, (name, color) in enumerate(zip(_CUTS, COLORS, strict=False)):
-        of_kind = [cut for cut in ran if cut.name.startswith(name)]
-        xs = [100 * cut.recomputed for cut in of_kind]
-        ys = [cut.allocated_bytes / GIB for cut in of_kind]
-        axes.plot(xs, ys, "osD^v"[kind], color=color, markersize=8, label=name)
-    for point in ran:
-        place = (100 * point.recomputed, point.allocated_bytes / GIB)
-        count = f" {len(point.lengths)}" if point.lengths else ""
-        axes.annotate(count, place, fontsize="small", ha="left", va="bottom")
-    axes.set_xlabel("operations of a step more, %; at each point the number of segments")
-    _save(figure, axes, path)
-
-
-def _empty(title: str) -> tuple[Figure, Axes]:
+def empty_plot(title: str) -> tuple[Figure, Axes]:
+    """A figure with a title, and its axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
@@ -83,7 +63,8 @@ def _empty(title: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _save(figure: Figure, axes: Axes, path: Path) -> None:
+def save_plot(figure: Figure, axes: Axes, path: Path) -> None:
+    """Writes a figure whose vertical axis is memory."""
     axes.set_ylabel("GiB")
     axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)

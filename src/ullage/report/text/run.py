@@ -30,6 +30,7 @@ from ullage.report.palette import (
     CONTEXT_LOOK,
     FREE_LOOK,
     NON_TORCH_LOOK,
+    OTHERS_LOOK,
 )
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.report.text.modules import module_table
@@ -317,7 +318,7 @@ def _ledger_table(device: DeviceReport, bar: str, *, is_brief: bool = False) -> 
     by_category = ledger.owners.by_category
     rows = [(look, by_category[category]) for category, look in CATEGORY_LOOKS.items()]
     rows += [(CACHE_LOOK, ledger.cache_bytes), (CONTEXT_LOOK, ledger.context_bytes)]
-    rows += [(NON_TORCH_LOOK, ledger.non_torch_bytes)]
+    rows += [(NON_TORCH_LOOK, ledger.non_torch_bytes), (OTHERS_LOOK, ledger.others_bytes)]
     scale = max(size for _, size in rows)
     if has_limit:
         rows += [(FREE_LOOK, ledger.free_bytes)]

@@ -1,15 +1,19 @@
 /* The CUDA runtime's memory calls: device, pinned and managed memory, pools, copies, what an address is. */
 #include "capture.h"
 #include "cuda.h"
+#include "levels.h"
 #include "memory.h"
 #include "transfers.h"
 #include "work_log.h"
 
 #include <string.h>
 
+/* What is there is noted before it changes: of memory that PyTorch's allocator does not report, such as tensors without
+ * its cache, nobody else says when it was most. */
 static int allocate_into(void **p, size_t bytes) {
   if (!p) return fail(INVALID_VALUE);
   if (!num_devices()) return fail(NO_DEVICE);
+  note_outside(current_device());
   log_host_wait_for_device(CALL_ALLOCATE); /* as the driver does */
   *p = bytes ? allocate(current_device(), bytes) : NULL;
   return *p || !bytes ? SUCCESS : fail(OUT_OF_MEMORY);
@@ -24,6 +28,7 @@ API int cudaMallocManaged(void **p, size_t bytes, unsigned flags) { return (void
 
 static int free_at(void *p) {
   if (!num_devices()) return fail(NO_DEVICE);
+  if (is_device_address(p)) note_outside(device_of_address(p));
   if (p) log_host_wait_for_device(CALL_FREE);
   return !p || deallocate(p) ? SUCCESS : fail(INVALID_VALUE);
 }

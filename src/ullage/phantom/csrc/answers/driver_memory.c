@@ -1,16 +1,24 @@
 /* The CUDA driver's memory calls: plain allocations, and virtual memory (addresses and physical handles apart), on which
  * PyTorch's expandable segments stand. */
 #include "cuda.h"
+#include "levels.h"
 #include "memory.h"
 #include "transfers.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-API int cuMemAlloc_v2(void **p, size_t bytes) { return (*p = allocate(current_device(), bytes)) ? SUCCESS : OUT_OF_MEMORY; }
+API int cuMemAlloc_v2(void **p, size_t bytes) {
+  note_outside(current_device());
+  return (*p = allocate(current_device(), bytes)) ? SUCCESS : OUT_OF_MEMORY;
+}
 ALIAS(cuMemAlloc, cuMemAlloc_v2);
 API int cuMemAllocManaged(void **p, size_t bytes, unsigned flags) { return (void)flags, cuMemAlloc_v2(p, bytes); }
-API int cuMemFree_v2(void *p) { return deallocate(p) ? SUCCESS : INVALID_VALUE; }
+
+API int cuMemFree_v2(void *p) {
+  if (is_device_address(p)) note_outside(device_of_address(p));
+  return deallocate(p) ? SUCCESS : INVALID_VALUE;
+}
 ALIAS(cuMemFree, cuMemFree_v2);
 API int cuMemHostAlloc(void **p, size_t bytes, unsigned flags) { return (void)flags, (*p = allocate_pinned(bytes)) ? SUCCESS : OUT_OF_MEMORY; }
 API int cuMemAllocHost_v2(void **p, size_t bytes) { return cuMemHostAlloc(p, bytes, 0); }

@@ -233,24 +233,36 @@ static void repeat(const struct communicator *c, char *recv, const void *send, s
     if (i != c->rank) hand_on_values(recv + (size_t)i * bytes, own, bytes);
 }
 
-static int gather(enum collective which, const void *send, void *recv, size_t bytes, struct communicator *c, void *stream) {
-  if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
+static void gather(enum collective which, const void *send, void *recv, size_t bytes, struct communicator *c, void *stream) {
   note_exchange(which, bytes * (size_t)c->size, c, stream);
   repeat(c, recv, send, bytes);
-  return SUCCESS;
 }
 
 API int ncclAllGather(const void *send, void *recv, size_t count, int type, struct communicator *c, void *stream) {
   size_t bytes = bytes_of(c, count, type);
-  return bytes == SIZE_MAX ? INVALID_ARGUMENT : gather(ALL_GATHER, send, recv, bytes, c, stream);
+  if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
+  if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
+  gather(ALL_GATHER, send, recv, bytes, c, stream);
+  return SUCCESS;
+}
+
+enum { EVERYBODY = -1 };
+
+/* These collectives are messages between each rank and the root, or everybody (NCCL, src/enqueue.cc, p2pTaskAppend). */
+static bool connect_root(struct communicator *c, int root) {
+  bool is_with_all = root == EVERYBODY || root == c->rank;
+  for (int peer = 0; peer < c->size; peer++)
+    if (peer != c->rank && (is_with_all || peer == root) && !connect_peer(&c->connections, c->size, peer)) return false;
+  return true;
 }
 
 API int ncclGather(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
   size_t bytes = bytes_of(c, count, type);
   note_use(send);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
-  if (root == c->rank) return gather(GATHER, send, recv, bytes, c, stream);
-  note_exchange(GATHER, bytes * (size_t)c->size, c, stream);
+  if (!connect_root(c, root)) return UNHANDLED_CUDA_ERROR;
+  if (root == c->rank) gather(GATHER, send, recv, bytes, c, stream);
+  else note_exchange(GATHER, bytes * (size_t)c->size, c, stream);
   return SUCCESS;
 }
 
@@ -258,13 +270,15 @@ API int ncclGather(const void *send, void *recv, size_t count, int type, int roo
 API int ncclAlltoAll(const void *send, void *recv, size_t count, int type, struct communicator *c, void *stream) {
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
-  return gather(ALL_TO_ALL, (const char *)send + (size_t)c->rank * bytes, recv, bytes, c, stream);
+  if (!connect_root(c, EVERYBODY)) return UNHANDLED_CUDA_ERROR;
+  gather(ALL_TO_ALL, (const char *)send + (size_t)c->rank * bytes, recv, bytes, c, stream);
+  return SUCCESS;
 }
 
 API int ncclScatter(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
-  if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
+  if (!connect_root(c, root)) return UNHANDLED_CUDA_ERROR;
   note_exchange(SCATTER, bytes * (size_t)c->size, c, stream);
   if (root == c->rank) hand_on_values(recv, (const char *)send + (size_t)root * bytes, bytes);
   else forget(recv); /* the root's input is not here */

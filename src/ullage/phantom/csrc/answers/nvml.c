@@ -205,7 +205,7 @@ static int list_processes(const char *function, void *handle, unsigned *count, v
   int index, status = find_card(function, handle, count, &index);
   if (status) return status;
   size_t room = list ? *count : 0;
-  struct card_use *uses = calloc(room + 1, sizeof *uses);
+  struct process_use *uses = calloc(room + 1, sizeof *uses);
   if (!uses) return OUT_OF_MEMORY;
   size_t length = list_uses(index, uses, room);
   *count = (unsigned)length;

@@ -6,6 +6,7 @@
 #define ULLAGE_NVML_H
 
 #include "phantom.h"
+#include "published.h"
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
        DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, OUT_OF_MEMORY = 20, ARGUMENT_VERSION_MISMATCH = 25 };
@@ -27,13 +28,8 @@ int write_number(const char *function, void *handle, unsigned *out, int (*value)
 
 /* ---- What the two libraries know, each in its own way ------------------------------------------------------------- */
 
-struct card_use {
-  unsigned pid;
-  uint64_t bytes;
-};
-
-/* The processes on a card: as many as there is room for are written; returns how many there are. */
-size_t list_uses(int index, struct card_use *uses, size_t room);
+/* The processes on a card, as list_processes_on has them. */
+size_t list_uses(int index, struct process_use *uses, size_t room);
 uint64_t card_used_bytes(int index);
 uint64_t card_free_bytes(int index);
 int card_fault(const char *function, int index); /* SUCCESS, or what the function is to return instead of an answer */

@@ -57,6 +57,8 @@ int num_devices_there(void) {
 
 int place_of(int index) { return index >= 0 && index < num_devices() ? places[index] : index; }
 
+API int ullage_place(int index) { return place_of(index); }
+
 int device_at(int place) {
   for (int i = 0; i < num_devices(); i++)
     if (places[i] == place) return i;

@@ -56,7 +56,10 @@ uint64_t event_position(void) { return __atomic_load_n(&levels->position, __ATOM
 
 /* ---- For the recorder -------------------------------------------------------------------------------------------- */
 
-API uint64_t ullage_non_torch_peak(int index) { return levels->devices[index % MAX_DEVICES].peak_non_torch; }
+API uint64_t ullage_non_torch_peak(int index) {
+  note_outside(index);
+  return levels->devices[index % MAX_DEVICES].peak_non_torch;
+}
 
 /* A forked process has levels of its own. */
 static void keep_to_itself(void) {

@@ -12,7 +12,7 @@ uint64_t next_position(void); /* the number of a new event */
 /* After an event, by the allocator's own account. */
 void note_levels(int device, uint64_t allocated, uint64_t reserved, bool is_out_of_memory);
 
-/* outside.c has taken memory of a device. */
+/* Memory of a device was taken, or is about to change, that is not of PyTorch's cache. */
 void note_outside(int device);
 
 #endif

@@ -9,6 +9,7 @@
 #include "memory.h"
 #include "phantom.h"
 #include "publish.h"
+#include "published.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,6 +42,7 @@ struct shared_page {
 
 struct books {
   uint64_t used;
+  uint64_t peak_of_all; /* what all processes of the run used, at its highest; 0: this one was alone */
   struct address_space *addresses;
   struct shared_page *open_page;
 };
@@ -107,14 +109,36 @@ int device_of_address(const void *p) {
   return is_device_address(p) ? (int)(((uintptr_t)p - range_start) / bytes_per_device) : -1;
 }
 
+/* One process of the run at a time: what one sees is free, no other takes. */
+static void enter(void) {
+  ready();
+  pthread_mutex_lock(&lock);
+  lock_devices_of_run(true);
+}
+
+static void leave(void) {
+  lock_devices_of_run(false);
+  pthread_mutex_unlock(&lock);
+}
+
+static uint64_t used_by_others(int index) { return used_by_processes(place_of(index), (unsigned)getpid()); }
+
 static void change_used(int index, int64_t bytes) {
   books[index].used += (uint64_t)bytes;
   publish_used_bytes(index, books[index].used);
+  uint64_t others = bytes < 0 ? 0 : used_by_others(index), all = books[index].used + others;
+  if (others && all > books[index].peak_of_all) books[index].peak_of_all = all;
+}
+
+static bool is_free(int index, size_t bytes) {
+  uint64_t usable = device(index)->usable_bytes, used = books[index].used + used_by_others(index);
+  return bytes <= usable && used <= usable - bytes;
 }
 
 static bool has_room(int index, size_t bytes) {
-  uint64_t usable = device(index)->usable_bytes;
-  return device(index)->unlimited || (bytes <= usable && books[index].used <= usable - bytes);
+  if (device(index)->unlimited || is_free(index, bytes)) return true;
+  look_at_processes_again(); /* one may have ended just now */
+  return is_free(index, bytes);
 }
 
 static struct allocation *remember(uintptr_t start, size_t bytes, size_t charged, int index) {
@@ -157,12 +181,11 @@ static void *allocate_small(int index, size_t bytes) {
 }
 
 void *allocate(int index, size_t bytes) {
-  ready();
   pthread_once(&marked, mark_use);
   if (!bytes) bytes = 1;
-  pthread_mutex_lock(&lock);
+  enter();
   void *p = bytes < SMALL ? allocate_small(index, bytes) : allocate_pages(index, bytes);
-  pthread_mutex_unlock(&lock);
+  leave();
   return p;
 }
 
@@ -181,8 +204,7 @@ static void release(struct allocation *a) {
 }
 
 bool deallocate(void *p) {
-  ready();
-  pthread_mutex_lock(&lock);
+  enter();
   struct allocation *a = holder((uintptr_t)p);
   bool ours = a && a->start == (uintptr_t)p;
   if (ours) {
@@ -190,7 +212,7 @@ bool deallocate(void *p) {
     release(a);
     free(a);
   }
-  pthread_mutex_unlock(&lock);
+  leave();
   return ours;
 }
 
@@ -218,19 +240,18 @@ void *reserve_address_range(int index, size_t bytes) {
 }
 
 bool charge(int index, size_t bytes) {
-  ready();
   pthread_once(&marked, mark_use);
-  pthread_mutex_lock(&lock);
+  enter();
   bool room = has_room(index, bytes);
   if (room) change_used(index, (int64_t)bytes);
-  pthread_mutex_unlock(&lock);
+  leave();
   return room;
 }
 
 void discharge(int index, size_t bytes) {
-  pthread_mutex_lock(&lock);
+  enter();
   change_used(index, -(int64_t)bytes);
-  pthread_mutex_unlock(&lock);
+  leave();
 }
 
 uint64_t total_bytes(int index) { return device(index)->total_bytes; }
@@ -247,13 +268,15 @@ uint64_t used_bytes(int index) {
 }
 
 void open_context(int index) {
-  ready();
-  pthread_mutex_lock(&lock);
+  enter();
   change_used(index, 0);
-  pthread_mutex_unlock(&lock);
+  leave();
 }
 
 uint64_t free_bytes(int index) {
-  uint64_t used = used_bytes(index), usable = device(index)->usable_bytes;
+  uint64_t used = used_bytes(index) + used_by_others(index), usable = device(index)->usable_bytes;
   return used < usable ? usable - used : 0;
 }
+
+/* For the recorder: what all processes of the run used of a device, at its highest; 0: no other used it. */
+API uint64_t ullage_peak_of_all(int index) { return books[index % MAX_DEVICES].peak_of_all; }

@@ -1,29 +1,30 @@
 """Uniform, square-root and optimal segments of a program's chain of modules, each run and seen.
 
-It starts no process itself, as the search (plan/search.py).
-
-    report = compare_cuts(run, gpu, path=None)
-    report.cuts[0].lengths, report.cuts[0].allocated_bytes, report.cuts[0].recomputed
+report = compare_segments(["train.py"], python=python)
+report.cuts[0].lengths, report.cuts[0].allocated_bytes, report.cuts[0].recomputed
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from benchmarks.plans import least_peak
+from benchmarks.plans.closed_forms import best_num_segments
 from ullage.errors import SpecError
-from ullage.estimate.training.checkpointing import best_num_segments
 from ullage.explain.run import RunReport
-from ullage.explain.verdict import ExitCode, Verdict
+from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
+from ullage.phantom.device import choose_device
 from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.measure import Runner, RunRequest
 from ullage.plan.costs.profile import Profile, Stretch, kept_by_module, read_profile
 from ullage.plan.costs.roofline import step_seconds
-from ullage.plan.sizes import segments
-from ullage.plan.sizes.segments import least_peak
+from ullage.plan.runner import make_runner, make_search_job
+from ullage.runs.trials import Trials
 from ullage.techniques.checkpoint_segments import CHECKPOINT_SEGMENTS
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.means.tiling import even_lengths
@@ -121,14 +122,37 @@ class ChainReport:
         as_little = [cut for cut in ran if cut.allocated_bytes <= least * _AS_LITTLE]
         return min(as_little, key=lambda cut: cut.step_s, default=None)
 
-    @property
-    def exit_code(self) -> ExitCode:
-        """3 where the program failed by itself."""
-        return ExitCode.PROGRAM_FAILED if self.failure else ExitCode.FINE
+
+def compare_segments(
+    program: Sequence[str],
+    path: str | None = None,
+    *,
+    python: str,
+    gpu: str | None = None,
+    steps: int | None = None,
+) -> ChainReport:
+    """Runs a program with its chain in several segmentations, on a device without end.
+
+    Args:
+        program: its words, as for `ullage.run`.
+        path: of a torch.nn.Sequential; None: that which keeps the most for backward.
+        python, gpu, steps: as for `ullage.run`.
+
+    Raises:
+        SpecError: there is no such chain.
+    """
+    device = choose_device(gpu)
+    job = make_search_job(program, device, python, steps=steps)
+    started_s = time.monotonic()
+    with Trials(job) as trials:
+        report = compare_cuts(make_runner(trials, job), device.gpu, path)
+        wall_s = time.monotonic() - started_s
+        words = job.program.argv
+        return replace(report, program=words, num_runs=trials.num_runs, wall_s=wall_s)
 
 
 def compare_cuts(run: Runner, gpu: Gpu, path: str | None) -> ChainReport:
-    """Runs a program with its chain in several segmentations, on a device without end.
+    """The same by what makes runs.
 
     Args:
         run: makes runs.
@@ -213,7 +237,7 @@ class _Comparison:
         (each_clean, each_worked) = self._runs([each])
         optimal = even_lengths(count, best_num_segments(count))
         if each_clean.verdict is Verdict.FITS:
-            optimal = least_peak(self._costs(clean, each_clean))
+            optimal = least_peak.least_peak(self._costs(clean, each_clean))
         cuts = [
             replace(cut, lengths=self._chain.lengths(cut.lengths)) for cut in _cuts(count, optimal)
         ]
@@ -222,7 +246,7 @@ class _Comparison:
             yield self._seen(cut, of_cut, with_work, worked)
         yield self._seen(each, each_clean, each_worked, worked)
 
-    def _costs(self, clean: RunReport, each: RunReport) -> segments.Chain:
+    def _costs(self, clean: RunReport, each: RunReport) -> least_peak.Chain:
         """What the units take, by a run in which nothing is checkpointed and one in which each unit
         is a segment.
 
@@ -245,7 +269,7 @@ class _Comparison:
             for stretch, rest in checkpointed.rest_bytes.items()
             if checkpointed.live_blocks[stretch].all()
         ]
-        return segments.Chain(
+        return least_peak.Chain(
             np.concatenate([[0], outputs[:-1]]),
             self._by_unit(kept_bytes),
             np.maximum.reduceat(before + np.array(own), starts),

@@ -1,10 +1,8 @@
-/* The processes that use the machine's devices, from the files that they keep (published.h).
+/* The processes that use the devices of a run, or of a machine, from the files that they keep (published.h).
  *
  * A file is mapped once, so that what it says is always of this moment. Whether there are other files is looked at when the
  * directory has changed, and whether a process still runs at most every LIVENESS_NS.
  */
-#include "nvml.h"
-#include "outside.h"
 #include "published.h"
 
 #include <dirent.h>
@@ -119,59 +117,56 @@ static bool is_running(struct process *process) {
 }
 
 /* What the i-th process has of a device; NULL: it does not use it, or is gone. */
-static const struct published_device *use_of(size_t i, int index) {
-  const struct published_device *use = &processes[i].file->devices[index];
+static const struct published_device *use_of(size_t i, int place) {
+  const struct published_device *use = &processes[i].file->devices[place];
   return __atomic_load_n(&use->is_used, __ATOMIC_ACQUIRE) && is_running(&processes[i]) ? use : NULL;
 }
 
 static uint64_t bytes_of(const struct published_device *use) { return __atomic_load_n(&use->used_bytes, __ATOMIC_RELAXED); }
 
-/* ---- nvml.h ------------------------------------------------------------------------------------------------------- */
+/* ---- published.h -------------------------------------------------------------------------------------------------- */
 
-uint64_t card_used_bytes(int index) {
+uint64_t used_by_processes(int place, unsigned but) {
   uint64_t used = 0;
   pthread_mutex_lock(&lock);
   refresh();
   for (size_t i = 0; i < num_processes; i++) {
-    const struct published_device *use = use_of(i, index);
+    const struct published_device *use = processes[i].file->pid != but ? use_of(i, place) : NULL;
     if (use) used += bytes_of(use);
   }
   pthread_mutex_unlock(&lock);
   return used;
 }
 
-uint64_t card_free_bytes(int index) {
-  uint64_t used = card_used_bytes(index), total = device(index)->total_bytes;
-  return used < total ? total - used : 0;
-}
-
-size_t list_uses(int index, struct card_use *uses, size_t room) {
+size_t list_processes_on(int place, struct process_use *uses, size_t room) {
   size_t length = 0;
-  double is_hidden;
-  if (find_scripted("hide_processes", index, &is_hidden) && is_hidden) return 0;
   pthread_mutex_lock(&lock);
   refresh();
   for (size_t i = 0; i < num_processes; i++) {
-    const struct published_device *use = use_of(i, index);
-    if (use && length < room) uses[length] = (struct card_use){processes[i].file->pid, bytes_of(use)};
+    const struct published_device *use = use_of(i, place);
+    if (use && length < room) uses[length] = (struct process_use){processes[i].file->pid, bytes_of(use)};
     length += use != NULL;
   }
   pthread_mutex_unlock(&lock);
   return length;
 }
 
-/* ---- outside.h ---------------------------------------------------------------------------------------------------- */
+void look_at_processes_again(void) {
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < num_processes; i++) processes[i].checked_ns = 0;
+  pthread_mutex_unlock(&lock);
+}
 
 static int at_most_100(int percent) { return percent < 100 ? percent : 100; }
 
 /* A device that nobody uses is known to rest. Of processes that take turns each adds its share. */
-bool load_of(int index, int *percent, int *memory_percent) {
+bool load_of(int place, int *percent, int *memory_percent) {
   bool is_known = true;
   *percent = *memory_percent = 0;
   pthread_mutex_lock(&lock);
   refresh();
   for (size_t i = 0; i < num_processes && is_known; i++) {
-    const struct published_device *use = use_of(i, index);
+    const struct published_device *use = use_of(i, place);
     int load = use ? __atomic_load_n(&use->load_percent, __ATOMIC_ACQUIRE) : 0;
     int memory = use ? __atomic_load_n(&use->memory_load_percent, __ATOMIC_RELAXED) : 0;
     is_known = load >= 0 && memory >= 0;
