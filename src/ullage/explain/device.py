@@ -76,11 +76,9 @@ class DeviceReport:
 
     @property
     def peak_used_bytes(self) -> int:
-        """The most of the device that was in use: reserved + context + non-torch + other processes,
-        at upper ends.
-        """
-        beside = self.totals.non_torch_bytes + self.totals.others_bytes
-        return self.reserved.answered_bytes + self.gpu.context_high_bytes + beside
+        """The most of the device that was in use: reserved + context + beside, at upper ends."""
+        beside = self.gpu.context_high_bytes + self.totals.beside_bytes
+        return self.reserved.answered_bytes + beside
 
 
 @dataclass(frozen=True, slots=True)

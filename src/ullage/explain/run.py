@@ -145,8 +145,9 @@ def explain_run(
         is_unlimited: whether that device could not run out.
         catalogued: the GPUs to look among for those that the peak fits on.
     """
-    settled = [(settle_exit(record, program), snapshot) for record, snapshot in records]
-    processes = _order_processes(_with_highest(settled), program)
+    settled = _with_highest([settle_exit(record, program) for record, _ in records])
+    snapshots = [snapshot for _, snapshot in records]
+    processes = _order_processes([*zip(settled, snapshots, strict=True)], program)
     devices = tuple(
         device
         for process in processes
@@ -187,30 +188,21 @@ def explain_run(
     )
 
 
-def _with_highest(
-    records: Sequence[tuple[Record, str | None]],
-) -> list[tuple[Record, str | None]]:
+def _with_highest(records: Sequence[Record]) -> list[Record]:
     """The records, each with what all processes used of a device as the one saw it that saw most:
     each looks when it takes memory itself.
     """
     highest: dict[int, int] = {}
-    for record, _ in records:
-        for totals in record.devices:
-            seen_bytes = max(highest.get(totals.place, 0), totals.peak_of_all_bytes)
-            highest[totals.place] = seen_bytes
-    return [
-        (
-            replace(
-                record,
-                devices=tuple(
-                    replace(totals, peak_of_all_bytes=highest[totals.place])
-                    for totals in record.devices
-                ),
-            ),
-            snapshot,
-        )
-        for record, snapshot in records
-    ]
+    for totals in (totals for record in records for totals in record.devices):
+        highest[totals.place] = max(highest.get(totals.place, 0), totals.peak_of_all_bytes)
+    if not any(highest.values()):  # no device had several processes
+        return list(records)
+
+    def with_highest(record: Record) -> Record:
+        devices = (replace(t, peak_of_all_bytes=highest[t.place]) for t in record.devices)
+        return replace(record, devices=tuple(devices))
+
+    return list(map(with_highest, records))
 
 
 def _order_processes(
@@ -228,8 +220,7 @@ def _find_fitting(devices: Sequence[DeviceReport], catalogued: Sequence[Gpu]) ->
     if not devices or any(device.oom is not None for device in devices):
         return ()
     fullest = max(devices, key=lambda device: device.peak_used_bytes)
-    beside = fullest.totals.non_torch_bytes + fullest.totals.others_bytes
-    return gpus_that_fit(catalogued, fullest.reserved.answered_bytes, beside)
+    return gpus_that_fit(catalogued, fullest.reserved.answered_bytes, fullest.totals.beside_bytes)
 
 
 def _fatal_oom(record: Record, program: Program) -> OutOfMemory | None:

@@ -85,8 +85,7 @@ def find_headroom(gpu: Gpu, reserved: Reserved, totals: DeviceTotals) -> Headroo
     upper ends, but for the workspaces of closed libraries: these widen the interval, and do not
     decide the verdict.
     """
-    beside = totals.non_torch_bytes + totals.others_bytes
-    left = gpu.total_bytes - reserved.answered_bytes - beside
+    left = gpu.total_bytes - reserved.answered_bytes - totals.beside_bytes
     high = gpu.context_high_bytes
     low = gpu.context_low_bytes - totals.outside_spread_bytes
     return Headroom(

@@ -238,6 +238,11 @@ class DeviceTotals:
         return max(0, self.peak_of_all_bytes - own_bytes)
 
     @property
+    def beside_bytes(self) -> int:
+        """What others than PyTorch and the driver's context took."""
+        return self.non_torch_bytes + self.others_bytes
+
+    @property
     def outside_spread_bytes(self) -> int:
         """How much less than its upper end what is outside may be."""
         return sum(size.high_bytes - size.low_bytes for size in self.outside)
