@@ -25,7 +25,7 @@ from ullage.models.find import Found, find_config
 if TYPE_CHECKING:
     from ullage.estimate.training.layout import Layout
     from ullage.estimate.workloads.answer import WorkloadEstimate
-    from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
+    from ullage.gpus.gpu import Entry
 
 
 # A model that reads tokens or sees images is asked for both in its own file; what it lacks is here.
@@ -96,7 +96,7 @@ class Estimate:
 def estimate_training(
     model: str | Config,
     *,
-    gpu: str | Gpu | EstimateOnlyGpu | None = None,
+    gpu: str | Entry | None = None,
     which_gpu: bool = False,
     largest: str | None = None,
     knobs: bool = False,
@@ -175,13 +175,9 @@ class WorkloadAnswer:
 
     @property
     def fits(self) -> bool | None:
-        """True: even where all takes the most; False: not even at the least; None: between, or no
-        size is known.
-        """
+        """Of its verdict; None: it may fit, or there is none."""
         verdict = self.estimate.verdict
-        return (
-            None if verdict is None else {"fits": True, "may fit": None}.get(verdict.value, False)
-        )
+        return None if verdict is None else verdict.fits
 
     @property
     def document(self) -> dict[str, Any]:
@@ -278,11 +274,10 @@ def estimate_index(
     width = None if model is None else read_model(_config(model)).hidden
     device, machine = device_and_machine(gpu)
     parsed, tiers, shards = parse_index(
-        index, width, None if device is None else device.capacity_bytes
+        index, width, None if device is None else device.total_bytes
     )
     context = None if device is None else context_term(device, machine)
-    name = None if device is None else device.name
-    return WorkloadAnswer(estimate(parsed, tiers, shards, gpu=name, context=context))
+    return WorkloadAnswer(estimate(parsed, tiers, shards, gpu=device, context=context))
 
 
 def _config(model: str | Config) -> Config:

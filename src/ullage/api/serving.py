@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ullage.estimate.serving.knobs import ServingKnob
     from ullage.estimate.serving.serving_plan import ServingEstimate
     from ullage.estimate.time.serving import ServingTime
-    from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
+    from ullage.gpus.gpu import Entry
     from ullage.serve.measures import Measures
     from ullage.serve.outcome import Outcome
     from ullage.serve.report import ServeReport
@@ -80,13 +80,9 @@ class ServingAnswer:
 
     @property
     def fits(self) -> bool | None:
-        """True: even where all takes the most; False: not even at the least; None: between, or no
-        GPU.
-        """
+        """Of its verdict; None: it may fit, or there is none."""
         verdict = self.estimate.verdict
-        return (
-            None if verdict is None else {"fits": True, "may fit": None}.get(verdict.value, False)
-        )
+        return None if verdict is None else verdict.fits
 
     @property
     def document(self) -> dict[str, Any]:
@@ -124,7 +120,7 @@ class ServingAnswer:
 def estimate_serving(
     model: str | Config,
     *,
-    gpu: str | Gpu | EstimateOnlyGpu | None = None,
+    gpu: str | Entry | None = None,
     which_gpu: bool = False,
     knobs: bool = False,
     time: bool = False,
@@ -149,7 +145,6 @@ def estimate_serving(
     Raises:
         SpecError: the model or GPU is not known, or the plan is not possible.
     """
-    from ullage.estimate.serving.devices import as_device
     from ullage.estimate.serving.gpu_ranking import rank_for_serving
     from ullage.estimate.serving.knobs import find_serving_knobs
     from ullage.estimate.serving.serving import ServingPlan
@@ -158,11 +153,10 @@ def estimate_serving(
 
     source = Found(model, "") if isinstance(model, Config) else find_config(model)
     entry = find_entry(gpu) if isinstance(gpu, str) else gpu
-    device = None if entry is None else as_device(entry)
     values: dict[str, Any] = {name: value for name, value in plan.items() if value is not None}
     if isinstance(plan.get("draft"), str):
         values |= _read_draft(values["draft"], values.get("speculated"))
-    serving_plan = ServingPlan(gpu=device, **values)
+    serving_plan = ServingPlan(gpu=entry, **values)
     ranked = rank_for_serving(source.config, serving_plan, load_catalog()) if which_gpu else ()
     turned = find_serving_knobs(source.config, serving_plan) if knobs else ()
     times = None

@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from ullage.trace.category import Category
 
-__all__ = ["OwnedTerm", "Term"]
+__all__ = ["OwnedTerm", "Parts", "Term", "Verdict", "exact"]
+
+
+class Verdict(Enum):
+    """Whether the plan works."""
+
+    FITS = "fits"
+    MAY_FIT = "may fit"
+    DOES_NOT_FIT = "does not fit"
+
+    @property
+    def fits(self) -> bool | None:
+        """True: even where all takes the most; False: not even at the least; None: between."""
+        return None if self is Verdict.MAY_FIT else self is Verdict.FITS
+
+    @property
+    def field(self) -> str:
+        """Its name in documents."""
+        return self.value.replace(" ", "_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +48,11 @@ class Term:
     source: str
 
 
+def exact(name: str, size: int, what: str, source: str = "counted") -> Term:
+    """A part of which the size is known."""
+    return Term(name, size, size, size, what, source)
+
+
 @dataclass(frozen=True, slots=True)
 class OwnedTerm(Term):
     """The same of a program's peak.
@@ -38,3 +62,44 @@ class OwnedTerm(Term):
     """
 
     category: Category = Category.UNATTRIBUTED
+
+
+class Parts:
+    """What lies in a memory.
+
+    Attributes:
+        capacity_bytes: its size; None: not given.
+        terms: the parts.
+        is_floor: something is missing.
+    """
+
+    __slots__ = ()
+    capacity_bytes: int | None
+    is_floor: bool = False
+    terms: tuple[Term, ...]
+
+    @property
+    def bytes(self) -> int:
+        """What is likely."""
+        return sum(term.bytes for term in self.terms)
+
+    @property
+    def low_bytes(self) -> int:
+        """At least."""
+        return sum(term.low_bytes for term in self.terms)
+
+    @property
+    def high_bytes(self) -> int:
+        """At most."""
+        return sum(term.high_bytes for term in self.terms)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether it all fits; None: the size is not given, or a mere floor fits."""
+        if self.capacity_bytes is None:
+            return None
+        if self.low_bytes > self.capacity_bytes:
+            return Verdict.DOES_NOT_FIT
+        if self.is_floor:
+            return None
+        return Verdict.FITS if self.high_bytes <= self.capacity_bytes else Verdict.MAY_FIT

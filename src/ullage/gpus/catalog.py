@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from ullage.errors import SpecError
-from ullage.gpus.gpu import EstimateOnlyGpu, Gpu, Segment, Source, TensorRates
+from ullage.gpus.gpu import Entry, EstimateOnlyGpu, Gpu, Segment, Source, TensorRates
 from ullage.gpus.rows import GROUPS, make_estimate_only_gpu, make_gpu
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ __all__ = [
     "find_entry",
     "find_gpu",
     "find_group",
+    "label",
     "load_catalog",
     "load_estimate_only",
     "sources_of",
@@ -80,7 +81,7 @@ def load_estimate_only() -> tuple[EstimateOnlyGpu, ...]:
     return _read_catalog().estimate_only
 
 
-def sources_of(gpu: Gpu | EstimateOnlyGpu) -> Mapping[str, tuple[Source, ...]]:
+def sources_of(gpu: Entry) -> Mapping[str, tuple[Source, ...]]:
     """Returns the sources of each figure of a GPU, by the figure's name.
 
     Raises:
@@ -117,6 +118,12 @@ def find_gpu(name: str) -> Gpu:
     return entry
 
 
+def label(slug: str) -> str:
+    """A GPU as a headline names it: one without CUDA is counted as if it had it."""
+    is_other = any(other.slug == slug for other in load_estimate_only())
+    return f"{slug}, counted as CUDA" if is_other else slug
+
+
 def find_by_device(name: str, total_bytes: int) -> Gpu:
     """The GPU of the catalogue that CUDA calls so; of several, that whose memory is nearest.
 
@@ -132,7 +139,7 @@ def find_by_device(name: str, total_bytes: int) -> Gpu:
     return min(alike, key=lambda gpu: abs(gpu.total_bytes - total_bytes))
 
 
-def find_entry(name: str) -> Gpu | EstimateOnlyGpu:
+def find_entry(name: str) -> Entry:
     """Finds a GPU by any of its names, including the GPUs for estimates only.
 
     Raises:
@@ -168,16 +175,14 @@ def find_group(
     return gpus, others
 
 
-def _groups_of(entry: Gpu | EstimateOnlyGpu) -> set[str]:
+def _groups_of(entry: Entry) -> set[str]:
     if isinstance(entry, Gpu):
         capability = ".".join(map(str, entry.compute_capability))
         return {_key(entry.architecture), _key(entry.segment.value), capability, "nvidia"}
     return {_key(entry.architecture), _key(entry.segment.value), _key(entry.vendor)}
 
 
-def _nearest_slugs(
-    key: str, entries_by_key: Mapping[str, tuple[Gpu | EstimateOnlyGpu, ...]]
-) -> list[str]:
+def _nearest_slugs(key: str, entries_by_key: Mapping[str, tuple[Entry, ...]]) -> list[str]:
     """Slugs of GPUs with a name that begins with the key; if there is none, with a similar name."""
     begins = [known for known in entries_by_key if key and known.startswith(f"{key}-")]
     like = begins or difflib.get_close_matches(key, entries_by_key, n=6, cutoff=0.6)
@@ -189,9 +194,9 @@ def _key(name: str) -> str:
 
 
 @cache
-def _entries_by_key() -> dict[str, tuple[Gpu | EstimateOnlyGpu, ...]]:
-    entries: dict[str, tuple[Gpu | EstimateOnlyGpu, ...]] = {}
-    every: list[Gpu | EstimateOnlyGpu] = [*load_catalog(), *load_estimate_only()]
+def _entries_by_key() -> dict[str, tuple[Entry, ...]]:
+    entries: dict[str, tuple[Entry, ...]] = {}
+    every: list[Entry] = [*load_catalog(), *load_estimate_only()]
     for entry in every:
         for key in dict.fromkeys(map(_key, (entry.slug, entry.name, *entry.aliases))):
             entries[key] = (*entries.get(key, ()), entry)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from ullage.gpus.rates import Rates
-from ullage.units import GIB, MIB
+from ullage.units import MIB, format_bytes
 
-__all__ = ["EstimateOnlyGpu", "Gpu", "Segment", "Source", "TensorRates"]
+__all__ = ["Entry", "EstimateOnlyGpu", "Gpu", "Segment", "Source", "TensorRates"]
 
 # Bytes per second of one PCIe lane in one direction, by generation: 8, 16, 32 GT/s with 128 of 130
 # bits for data; from 6.0 on 64 GT/s with 242 of 256 bytes.
@@ -22,11 +22,6 @@ _PCIE_LANE: Final = {
     **{generation: 10**9 * 2**generation * 16 // 130 for generation in (3, 4, 5)},
     6: 8 * 10**9 * 242 // 256,
 }
-
-
-# Of a GPU without CUDA nobody states a context: that of an MI300X was seen at 0.3 to 1.5 GiB.
-_OTHER_CONTEXT_MIB: Final = (300, 700, 1536)
-_UNIFIED_PARTS: Final = (3, 4)  # Metal's recommendedMaxWorkingSetSize of larger machines
 
 
 class Segment(Enum):
@@ -147,6 +142,11 @@ class Gpu:
     measured: Rates | None = None
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What an estimate on it assumes of it: nothing."""
+        return ()
+
+    @property
     def register_bytes(self) -> int:
         """The registers of all SMs, four bytes each."""
         return 4 * self.registers_per_multiprocessor * self.num_multiprocessors
@@ -184,7 +184,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class EstimateOnlyGpu:
-    """A GPU without CUDA: ullage lists it and uses it in estimates, but cannot simulate it.
+    """A GPU without CUDA: ullage lists it and uses it in estimates, but cannot simulate it. It is
+    counted as one of CUDA's that was compared with nothing.
 
     Attributes:
         slug: the stable name, such as "mi300x".
@@ -199,7 +200,16 @@ class EstimateOnlyGpu:
         bandwidth_bytes_per_s: the memory's bandwidth, as the maker states it.
         num_cores: compute units (AMD) or GPU cores (Apple) of the largest variant.
         tensor_ops_per_s: the peak rates of the matrix units.
+        total_bytes: the memory that a process can have; of several sizes on sale, of the largest.
     """
+
+    compute_capability: ClassVar[tuple[int, int]] = (8, 0)
+    threads_per_multiprocessor: ClassVar[int] = 2048
+    nvlink_bytes_per_s: ClassVar[int | None] = None
+    # Nobody states a context: that of an MI300X was seen at 0.3 to 1.5 GiB.
+    context_low_bytes: ClassVar[int] = 300 * MIB
+    context_bytes: ClassVar[int] = 700 * MIB
+    context_high_bytes: ClassVar[int] = 1536 * MIB
 
     slug: str
     name: str
@@ -213,28 +223,23 @@ class EstimateOnlyGpu:
     bandwidth_bytes_per_s: int
     num_cores: int | None
     tensor_ops_per_s: TensorRates
+    total_bytes: int
 
     @property
-    def total_bytes(self) -> int:
-        """The memory that a process can have; of several sizes on sale, of the largest."""
-        size = max(self.memory_sizes_gb) * GIB
-        part, whole = _UNIFIED_PARTS
-        return size * part // whole if self.is_memory_unified else size
-
-    @property
-    def context_bounds(self) -> tuple[int, int, int]:
-        """The least, the likely and the most bytes of its driver's context: assumed, as no source
-        states one for a GPU without CUDA.
-        """
-        low, likely, high = (mib * MIB for mib in _OTHER_CONTEXT_MIB)
-        return low, likely, high
+    def num_multiprocessors(self) -> int:
+        """Its cores; where no source states them, an H100's."""
+        return self.num_cores or 132
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What an estimate on it assumes, each a sentence."""
         lines = [f"{self.name} is counted with a CUDA GPU's kernels; it was compared with nothing"]
         if self.is_memory_unified:
-            part, whole = _UNIFIED_PARTS
-            size = max(self.memory_sizes_gb)
-            lines.append(f"a process has {part}/{whole} of {size} GB of unified memory")
+            lines.append(
+                f"a process has {format_bytes(self.total_bytes)} of {max(self.memory_sizes_gb)} GB "
+                f"of unified memory"
+            )
         return tuple(lines)
+
+
+Entry: TypeAlias = Gpu | EstimateOnlyGpu

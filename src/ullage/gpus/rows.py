@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GROUPS", "make_estimate_only_gpu", "make_gpu"]
 
+_UNIFIED_PARTS: Final = (3, 4)  # Metal's recommendedMaxWorkingSetSize of larger machines
+
 # The groups of a row: the name of each figure in the file -> its field and the factor to its unit.
 GROUPS: Final = {
     "memory": {
@@ -177,6 +179,8 @@ def _stated_rates(tensor: Mapping[str, Any]) -> TensorRates:
 def make_estimate_only_gpu(row: Mapping[str, Any]) -> EstimateOnlyGpu:
     """Makes the GPU of a row of estimate_only.toml."""
     identity, memory = row["made"], row["memory"]
+    is_unified = memory["type"].startswith("LPDDR")
+    part, whole = _UNIFIED_PARTS if is_unified else (1, 1)
     return EstimateOnlyGpu(
         slug=row["slug"],
         name=row["name"],
@@ -186,8 +190,9 @@ def make_estimate_only_gpu(row: Mapping[str, Any]) -> EstimateOnlyGpu:
         architecture=identity["architecture"],
         memory_type=memory["type"],
         memory_sizes_gb=tuple(memory["sizes_gb"]),
-        is_memory_unified=memory["type"].startswith("LPDDR"),
+        is_memory_unified=is_unified,
         bandwidth_bytes_per_s=round(memory["bandwidth_gb"] * GB),
         num_cores=identity.get("cores"),
         tensor_ops_per_s=_stated_rates(row.get("tensor", {})),
+        total_bytes=max(memory["sizes_gb"]) * GIB * part // whole,
     )

@@ -19,7 +19,7 @@ from ullage.models.hybrids import HYBRIDS
 from ullage.models.latents import LATENT_TYPES, read_latent
 from ullage.models.layers import Layer, Model
 from ullage.models.older_decoders import OLDER_DECODERS
-from ullage.models.vision import VISION_FIELD, read_vision
+from ullage.models.vision import VISION_FIELD, bound_part, read_vision
 
 __all__ = ["MODEL_TYPES", "read_layers", "read_model"]
 
@@ -34,6 +34,8 @@ _WRAPPED: Final = {
     "kimi_k25": "kimi_k2",
 }
 
+_NO_PARTS: Final = ("quant", "compression", "generation")  # what such fields say is no module
+
 MODEL_TYPES: Final = tuple(sorted({*STYLES, *OLDER_DECODERS, *ENCODERS, *HYBRIDS, *LATENT_TYPES}))
 """Every model_type that can be read, without those of models of several parts."""
 
@@ -42,7 +44,7 @@ def read_model(config: Config) -> Model:
     """What a model keeps and weighs.
 
     Of a model of several parts, the text part is read, and CLIP's part for images; `uncounted`
-    names the others.
+    has the others.
 
     Raises:
         SpecError: the model_type is not known, a field is missing, or fields contradict each other.
@@ -56,7 +58,7 @@ def read_model(config: Config) -> Model:
         others = sorted(
             name for name in config.fields if name.endswith("_config") and name != "text_config"
         )
-        others = [name for name in others if "quant" not in name and "generation" not in name]
+        others = [name for name in others if not any(word in name for word in _NO_PARTS)]
         fields = {"tie_word_embeddings": config.fields.get("tie_word_embeddings"), **text.fields}
         fields = {
             name: value
@@ -67,7 +69,8 @@ def read_model(config: Config) -> Model:
         images = read_vision(config, model.hidden)
         if images:
             others.remove(VISION_FIELD)
-        return replace(model, uncounted=tuple(others), weights=(*model.weights, *images))
+        uncounted = tuple(bound_part(config, name, model.hidden) for name in others)
+        return replace(model, uncounted=uncounted, weights=(*model.weights, *images))
     return _read(config, model_type)
 
 

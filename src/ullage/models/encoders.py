@@ -30,15 +30,13 @@ def _attend(shape: Shape, *, has_key_bias: bool) -> Iterator[Weight]:
     yield norm(shape.hidden, has_bias=True)
 
 
-def _decoded(hidden: int, shape: Shape, positions: int | None, count: int) -> tuple[Layer, ...]:
-    own = Attention(shape.heads, shape.heads, hidden // shape.heads)
-    return (own, Cross(shape.heads, hidden // shape.heads, positions)) * count
+def _decoded(shape: Shape, positions: int | None, count: int) -> tuple[Layer, ...]:
+    own = Attention(shape.heads, shape.heads, shape.head_dim)
+    return (own, Cross(shape.heads, shape.head_dim, positions)) * count
 
 
 def _whisper(config: Config) -> Model:
     hidden = config.number("d_model", least=1)
-    encoder = _shape(config, hidden, "encoder_attention_heads")
-    decoder = _shape(config, hidden, "decoder_attention_heads")
     frames = config.number("max_source_positions", default=1500)
     context = config.number("max_target_positions", default=448)
     weights = [*vocabulary(config, hidden, is_tied=True)]
@@ -46,48 +44,39 @@ def _whisper(config: Config) -> Model:
     weights += [Weight(Part.MLP, hidden, 3 * bins), Weight(Part.MLP, hidden, 3 * hidden)]
     weights += [Weight(Part.MLP, hidden, count=2), norm(hidden, has_bias=True, count=2)]
     weights.append(Weight(Part.EMBEDDING, frames + context, hidden, most_shards=1))
-    weights += _stacks(config, encoder, decoder, has_key_bias=False)
-    heads = (encoder.heads, encoder.head_dim)
-    layers = (Encoder(*heads),) * config.number("encoder_layers")
-    layers_behind = _decoded(hidden, decoder, frames, config.number("decoder_layers"))
-    widest = max(3 * hidden, config.number("encoder_ffn_dim"), config.number("decoder_ffn_dim"))
-    return Model(
-        "whisper", hidden, config.number("vocab_size"), widest, layers + layers_behind,
-        merge(weights), context=context,
-    )  # fmt: skip
+    return _with_stacks(config, weights, frames, context, has_key_bias=False)
 
 
-def _stacks(
-    config: Config, encoder: Shape, decoder: Shape, *, has_key_bias: bool
-) -> Iterator[Weight]:
-    hidden = encoder.hidden
-    for _ in range(config.number("encoder_layers", least=1)):
-        yield from _attend(encoder, has_key_bias=has_key_bias)
-        yield from dense(hidden, config.number("encoder_ffn_dim"), is_gated=False, has_bias=True)
-        yield norm(hidden, has_bias=True)
-    for _ in range(config.number("decoder_layers", least=1)):
-        yield from _attend(decoder, has_key_bias=has_key_bias)
-        yield from _attend(decoder, has_key_bias=has_key_bias)
-        yield from dense(hidden, config.number("decoder_ffn_dim"), is_gated=False, has_bias=True)
-        yield norm(hidden, has_bias=True)
+def _with_stacks(
+    config: Config, weights: list[Weight], positions: int | None, context: int,
+    *, has_key_bias: bool,
+) -> Model:  # fmt: skip
+    """The model of these weights and its two stacks; positions: of the encoder's output."""
+    hidden, widest = config.number("d_model"), 0
+    layers: tuple[Layer, ...] = ()
+    for side, attentions in (("encoder", 1), ("decoder", 2)):
+        shape = _shape(config, hidden, f"{side}_attention_heads")
+        count = config.number(f"{side}_layers", least=1)
+        inner = config.number(f"{side}_ffn_dim")
+        widest = max(widest, 3 * hidden, inner)
+        for _ in range(count):
+            for _ in range(attentions):
+                weights += _attend(shape, has_key_bias=has_key_bias)
+            weights += dense(hidden, inner, is_gated=False, has_bias=True)
+            weights.append(norm(hidden, has_bias=True))
+        encoder = (Encoder(shape.heads, shape.head_dim),) * count
+        layers += encoder if side == "encoder" else _decoded(shape, positions, count)
+    vocab = config.number("vocab_size")
+    return Model(config.model_type, hidden, vocab, widest, layers, merge(weights), context=context)
 
 
 def _bart(config: Config) -> Model:
     hidden = config.number("d_model", least=1)
-    encoder = _shape(config, hidden, "encoder_attention_heads")
-    decoder = _shape(config, hidden, "decoder_attention_heads")
     context = config.number("max_position_embeddings", default=1024)
     weights = [*vocabulary(config, hidden, is_tied=True), norm(hidden, has_bias=True, count=2)]
     # The first two positions stand for padding.
     weights.append(Weight(Part.EMBEDDING, context + 2, hidden, count=2, most_shards=1))
-    weights += _stacks(config, encoder, decoder, has_key_bias=True)
-    layers = (Encoder(encoder.heads, encoder.head_dim),) * config.number("encoder_layers")
-    layers_behind = _decoded(hidden, decoder, None, config.number("decoder_layers"))
-    widest = max(3 * hidden, config.number("encoder_ffn_dim"), config.number("decoder_ffn_dim"))
-    return Model(
-        "bart", hidden, config.number("vocab_size"), widest, layers + layers_behind,
-        merge(weights), context=context,
-    )  # fmt: skip
+    return _with_stacks(config, weights, None, context, has_key_bias=True)
 
 
 def _t5(config: Config) -> Model:
@@ -100,17 +89,12 @@ def _t5(config: Config) -> Model:
     buckets = config.number("relative_attention_num_buckets", default=32)
     weights = [*vocabulary(config, hidden, is_tied=True), norm(hidden, count=2)]
     weights.append(Weight(Part.ATTENTION, buckets, heads, count=2, most_shards=heads))
-    for _ in range(before):
-        weights += [*attention(shape), norm(hidden, count=2)]
-        weights += dense(hidden, width, is_gated=gated, has_bias=False)
-    for _ in range(behind):
-        weights += [*attention(shape), *attention(shape), norm(hidden, count=3)]
+    for attentions in (*before * [1], *behind * [2]):
+        weights += attentions * [*attention(shape)]
+        weights.append(norm(hidden, count=1 + attentions))
         weights += dense(hidden, width, is_gated=gated, has_bias=False)
     layers: tuple[Layer, ...] = (Encoder(heads, shape.head_dim),) * before
-    layers += (
-        Attention(heads, heads, shape.head_dim),
-        Cross(heads, shape.head_dim, None),
-    ) * behind
+    layers += _decoded(shape, None, behind)
     widest = max(3 * heads * shape.head_dim, 2 * width)
     return Model(
         "t5", hidden, config.number("vocab_size"), widest, layers, merge(weights),

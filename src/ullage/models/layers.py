@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from ullage.errors import SpecError
 
@@ -23,6 +23,7 @@ __all__ = [
     "Model",
     "Part",
     "Recurrent",
+    "Uncounted",
     "Weight",
     "merge",
 ]
@@ -153,6 +154,19 @@ class Weight:
         return self.out * self.into * self.count
 
 
+class Uncounted(NamedTuple):
+    """A part of a configuration whose weights are not counted.
+
+    Attributes:
+        name: its field.
+        likely, most: parameters by its sizes; None: it states none.
+    """
+
+    name: str
+    likely: int | None = None
+    most: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """What serving needs to know.
@@ -164,7 +178,7 @@ class Model:
         widest: the most elements that a layer computes for a token: in its MLP, or as q, k and v.
         layers: what each layer keeps, in order.
         weights: each shape once.
-        uncounted: parts of the configuration whose weights are not counted.
+        uncounted: other parts of the configuration.
         top_experts: experts that multiply a token's vector; 0: there are no experts.
         context: tokens that it was trained for; None: unknown.
     """
@@ -175,7 +189,7 @@ class Model:
     widest: int
     layers: tuple[Layer, ...]
     weights: tuple[Weight, ...]
-    uncounted: tuple[str, ...] = ()
+    uncounted: tuple[Uncounted, ...] = ()
     top_experts: int = 0
     context: int | None = None
 

@@ -5,7 +5,7 @@ Source: the modeling files of transformers 5.19. A default is one of its configu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from ullage.models.blocks import Shape, attention, dense, norm, vocabulary
@@ -31,6 +31,15 @@ def _model(
     )
 
 
+def _stack(
+    shape: Shape, width: int, layers: int, *, has_bias: bool, mlp_bias: bool, norms: int = 2
+) -> Iterator[Weight]:
+    for _ in range(layers):
+        yield from attention(shape, qkv_bias=has_bias, out_bias=has_bias)
+        yield from dense(shape.hidden, width, is_gated=False, has_bias=mlp_bias)
+        yield norm(shape.hidden, has_bias=True, count=norms)
+
+
 def _shape(config: Config, hidden: int, heads: int, kv_heads: int) -> Shape:
     if hidden % heads:
         raise config.wrong("hidden_size", f"found {hidden}, expected a multiple of {heads} heads")
@@ -45,10 +54,7 @@ def _gpt2(config: Config) -> Model:
     shape = _shape(config, hidden, heads, heads)
     weights = [*vocabulary(config, hidden, is_tied=True)]
     weights += [Weight(Part.EMBEDDING, context, hidden, most_shards=1), norm(hidden, has_bias=True)]
-    for _ in range(layers):
-        weights += attention(shape, qkv_bias=True, out_bias=True)
-        weights += dense(hidden, width, is_gated=False, has_bias=True)
-        weights.append(norm(hidden, has_bias=True, count=2))
+    weights += _stack(shape, width, layers, has_bias=True, mlp_bias=True)
     return _model("gpt2", shape, config, weights, layers=layers, widest=width, context=context)
 
 
@@ -58,10 +64,7 @@ def _gpt_neox(config: Config) -> Model:
     shape = _shape(config, hidden, heads, heads)
     has_bias = config.flag("attention_bias", default=True)
     weights = [*vocabulary(config, hidden, is_tied=False), norm(hidden, has_bias=True)]
-    for _ in range(layers):
-        weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
-        weights += dense(hidden, width, is_gated=False, has_bias=True)
-        weights.append(norm(hidden, has_bias=True, count=2))
+    weights += _stack(shape, width, layers, has_bias=has_bias, mlp_bias=True)
     context = config.number("max_position_embeddings", default=None)
     return _model("gpt_neox", shape, config, weights, layers=layers, widest=width, context=context)
 
@@ -81,10 +84,7 @@ def _opt(config: Config) -> Model:
     is_before = config.flag("do_layer_norm_before", default=True)
     if is_before and not config.flag("_remove_final_layer_norm", default=False):
         weights.append(norm(hidden, has_bias=True))
-    for _ in range(layers):
-        weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
-        weights += dense(hidden, width, is_gated=False, has_bias=has_bias)
-        weights.append(norm(hidden, has_bias=True, count=2))
+    weights += _stack(shape, width, layers, has_bias=has_bias, mlp_bias=has_bias)
     return _model("opt", shape, config, weights, layers=layers, widest=width, context=context)
 
 
@@ -104,10 +104,8 @@ def _falcon(config: Config) -> Model:
     is_parallel = config.flag("parallel_attn", default=True)
     norms = config.number("num_ln_in_parallel_attn", default=2 if is_new else 1)
     weights = [*vocabulary(config, hidden, is_tied=True), norm(hidden, has_bias=True)]
-    for _ in range(layers):
-        weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
-        weights += dense(hidden, width, is_gated=False, has_bias=has_bias)
-        weights.append(norm(hidden, has_bias=True, count=norms if is_new or is_parallel else 2))
+    norms = norms if is_new or is_parallel else 2
+    weights += _stack(shape, width, layers, has_bias=has_bias, mlp_bias=has_bias, norms=norms)
     context = config.number("max_position_embeddings", default=2048)
     return _model("falcon", shape, config, weights, layers=layers, widest=width, context=context)
 

@@ -7,12 +7,13 @@ Source: transformers 5.23, models/clip and models/llava; CLIPVisionConfig's defa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from ullage.models.config import Config
-from ullage.models.layers import Part, Weight
+from ullage.models.layers import Part, Uncounted, Weight
 
-__all__ = ["VISION_FIELD", "read_vision"]
+__all__ = ["VISION_FIELD", "bound_part", "read_vision"]
 
 VISION_FIELD: Final = "vision_config"
 _CLIP: Final = "clip_vision_model"
@@ -48,3 +49,25 @@ def read_vision(config: Config, hidden: int) -> tuple[Weight, ...]:
         Weight(Part.VISION, layer, count=layers, most_shards=1),
         Weight(Part.VISION, fixed + projector, most_shards=1),
     )
+
+
+def bound_part(config: Config, name: str, hidden: int) -> Uncounted:
+    """Bounds of the parameters of a tower of transformer layers, by its sizes: assumed.
+
+    Counts: likely: four matrices of attention and two of an MLP in each layer. Most: three of an
+    MLP, and four mergers of 2 x 2 tokens, as Qwen3-VL has.
+    Error: of seven towers transformers' number is between the two (tests/unit/models).
+    Source: transformers 5.23, models/internvl, models/qwen3_vl.
+    """
+    if not isinstance(config.fields[name], Mapping):
+        return Uncounted(name)
+    part = config.part(name)
+    wide = part.number("embed_dim", "hidden_size", "d_model", default=None)
+    layers = part.number("num_hidden_layers", "depth", "encoder_layers", default=None)
+    if wide is None or layers is None:
+        return Uncounted(name)
+    inner = part.number("intermediate_size", "encoder_ffn_dim", default=None)
+    inner = int(wide * part.real("mlp_ratio", default=4)) if inner is None else inner
+    layer = 4 * wide * wide + 2 * wide * inner
+    merger = 4 * wide * (4 * wide + hidden) + hidden * hidden
+    return Uncounted(name, layers * layer, layers * (layer + wide * inner) + 4 * merger)

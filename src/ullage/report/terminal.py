@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from rich.console import (
     Console,
@@ -18,10 +19,13 @@ from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
+from ullage.estimate.term import Term
 from ullage.printable import printable, printable_lines
 from ullage.report.palette import Look
+from ullage.units import format_bytes
 
 BAR_WIDTH = 32
+_TERM_WIDTH = 20
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _PADDING = re.compile(r" +$", re.MULTILINE)
 
@@ -87,6 +91,22 @@ def make_grid(*justify: JustifyMethod) -> Table:
     table = _Grid.grid(padding=(0, 2, 0, 0))
     for side in justify:
         table.add_column(justify=side)
+    return table
+
+
+def terms_table(
+    terms: Sequence[Term], look_of: Callable[[Any], Look], scale: int, bar: str
+) -> Table:
+    """The parts of a memory, each with a bar; the longest has `scale` bytes."""
+    table = make_grid("left", "right", "left", "left")
+    for term in terms:
+        margin = ""
+        if (term.low_bytes, term.high_bytes) != (term.bytes, term.bytes):
+            margin = f"{format_bytes(term.low_bytes)} to {format_bytes(term.high_bytes)}"
+        picture = draw_bar(look_of(term), term.bytes, scale, bar, _TERM_WIDTH)
+        table.add_row(
+            f"  {term.name}", format_bytes(term.bytes), picture, Text(margin, style="dim")
+        )
     return table
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import ullage
 from ullage.errors import SpecError
-from ullage.estimate.training.answer import find_knobs, rank_gpus
-from ullage.estimate.training.devices import describe, find_nccl
+from ullage.estimate.training.answer import Answer, find_knobs, find_largest, rank_gpus
+from ullage.estimate.training.devices import find_context, find_nccl
 from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
 from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.recipe import Lora, Recipe
@@ -18,6 +18,7 @@ from ullage.estimate.training.torch_version import choose_torch, has_code, parse
 from ullage.gpus.catalog import find_entry, find_gpu, load_catalog
 from ullage.models.builtin import find_model
 from ullage.models.config import Config
+from ullage.report.text.estimate import estimate_line, render_estimate
 from ullage.trace.category import Category
 
 H100 = find_gpu("h100-80gb")
@@ -237,8 +238,7 @@ def test_what_is_no_version_is_refused(text: str) -> None:
 
 
 def test_before_lazy_loading_a_context_had_all_kernels() -> None:
-    device = describe(find_gpu("a100-40gb"))
-    old, new = device.context((1, 12)), device.context((2, 0))
+    old, new = (find_context(find_gpu("a100-40gb"), torch) for torch in ((1, 12), (2, 0)))
     assert old.likely - new.likely > 1200 * MIB
     assert old.low < old.likely < old.high
 
@@ -261,13 +261,17 @@ def test_ranks_pay_for_nccl() -> None:
     nccl = next(term for term in found.terms if term.name == "NCCL")
     assert nccl.bytes == 900 * MIB
     assert not any(term.name == "NCCL" for term in estimate().terms)
-    assert find_nccl(describe(H100), (2, 6), 8).high > find_nccl(describe(H100), (2, 7), 8).high
+    assert find_nccl(H100, (2, 6), 8).high > find_nccl(H100, (2, 7), 8).high
 
 
 @pytest.mark.parametrize("name", ["mi300x", "apple-m3-max"])
 def test_gpus_without_cuda_are_estimated_too(name: str) -> None:
     found = estimate_training(LLAMA, PLAIN, find_entry(name))
     assert found.fits and found.gpu == name
+    line = f"fits on {name}, counted as CUDA, "
+    assert estimate_line(Answer(found)).startswith(line)
+    largest = Answer(found, largest=find_largest(LLAMA, PLAIN, find_entry(name), "batch"))
+    assert f"Largest batch that fits on {name}, counted as CUDA: " in render_estimate(largest)
     assert any("compared with nothing" in line for line in found.assumptions)
 
 

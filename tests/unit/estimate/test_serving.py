@@ -14,7 +14,8 @@ from ullage.estimate.serving.engines.vllm import Settings, find_rules, lay_out
 from ullage.estimate.serving.kv_cache import PRECISIONS, request_bytes, token_bytes
 from ullage.estimate.serving.model_weights import FORMATS, find_format, weight_bytes
 from ullage.estimate.serving.serving import estimate_serving
-from ullage.estimate.serving.serving_plan import ServingPlan, Verdict
+from ullage.estimate.serving.serving_plan import ServingPlan
+from ullage.estimate.term import Verdict
 from ullage.gpus.catalog import find_gpu
 from ullage.models.architecture import MODEL_TYPES, read_model
 from ullage.models.builtin import find_model, load_models

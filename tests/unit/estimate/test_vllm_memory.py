@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from ullage.errors import SpecError
-from ullage.estimate.serving.devices import as_device, remarks_of
 from ullage.estimate.serving.engines.vllm_releases import (
     NEWEST,
     RELEASES,
@@ -26,13 +25,15 @@ from ullage.estimate.serving.model_weights import (
     zero_point_bytes,
 )
 from ullage.estimate.serving.serving import estimate_serving
-from ullage.estimate.serving.serving_plan import ServingPlan, Verdict
+from ullage.estimate.serving.serving_plan import ServingEstimate, ServingPlan
 from ullage.estimate.serving.vllm_memory import Step, activations, batch_defaults, graphs
+from ullage.estimate.term import Verdict
 from ullage.gpus.catalog import find_gpu, load_estimate_only
 from ullage.models.architecture import read_model
 from ullage.models.builtin import find_model
 from ullage.models.config import Config, read_config
 from ullage.models.layers import Attention, Part
+from ullage.report.text.serving import serving_line
 from ullage.units import GIB
 
 ROOT = Path(__file__).parents[3]
@@ -215,6 +216,39 @@ def test_the_images_part_of_llava_is_counted() -> None:
     assert model.uncounted == ()
 
 
+INTERNVL = {
+    "model_type": "internvl",
+    "text_config": {**LLAMA.fields},
+    "vision_config": {"hidden_size": 3200, "intermediate_size": 12800, "num_hidden_layers": 45},
+}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_a_tower_that_is_not_counted_widens_the_interval(engine: str) -> None:
+    """InternViT-6B has 5.5 x 10^9 parameters beside those of the text part."""
+
+    def estimate(fields: dict[str, Any], gpu: str) -> ServingEstimate:
+        plan = ServingPlan(gpu=find_gpu(gpu), context=1024, engine=engine)
+        return estimate_serving(Config("vl", fields), plan)
+
+    text, whole = (estimate(fields, "l40s") for fields in (dict(LLAMA.fields), INTERNVL))
+    tower = next(term for term in whole.terms if term.name == "vision_config")
+    assert tower.low_bytes == 0 and tower.bytes < 2 * 5_708_504_448 < tower.high_bytes
+    assert sum(term.bytes for term in whole.terms) == whole.capacity_bytes
+    assert whole.kv_bytes[0] < text.kv_bytes[0] and whole.kv_bytes[2] == text.kv_bytes[2]
+    assert (text.verdict, whole.verdict) == (Verdict.FITS, Verdict.FITS)
+    # 24 GB hold the text's 15 GiB, and not the tower's 11 as well.
+    assert estimate(dict(LLAMA.fields), "l4").verdict is Verdict.FITS
+    assert estimate(INTERNVL, "l4").verdict is Verdict.MAY_FIT
+
+
+def test_a_part_that_states_no_sizes_never_fits() -> None:
+    fields = INTERNVL | {"vision_config": {"image_size": 448}}
+    estimate = estimate_serving(Config("vl", fields), ServingPlan(gpu=find_gpu("h100-80gb")))
+    assert estimate.verdict is Verdict.MAY_FIT
+    assert estimate.reason.endswith("without vision_config, whose sizes it does not state")
+
+
 @pytest.mark.parametrize("window", [None, 4096])
 def test_a_window_in_llamas_configuration_holds_for_every_layer(window: int | None) -> None:
     """vLLM gives the model's window to each layer that has none of its own (attention.py).
@@ -244,9 +278,8 @@ def test_the_configurations_of_starts_are_json_of_models_that_are_known() -> Non
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
 def test_gpus_without_cuda_are_estimated_and_said_to_be_compared_with_nothing(engine: str) -> None:
     for entry in load_estimate_only():
-        device = as_device(entry)
-        estimate = estimate_serving(LLAMA, ServingPlan(gpu=device, context=1024, engine=engine))
+        estimate = estimate_serving(LLAMA, ServingPlan(gpu=entry, context=1024, engine=engine))
         assert sum(term.bytes for term in estimate.terms) == estimate.capacity_bytes
         assert any("compared with nothing" in remark for remark in estimate.remarks)
-    gpu = find_gpu("l4")
-    assert as_device(gpu) is gpu and remarks_of(gpu) == ()
+        assert f"{entry.slug}, counted as CUDA: " in serving_line(estimate)
+    assert find_gpu("l4").assumptions == ()

@@ -13,7 +13,8 @@ from ullage.errors import SpecError
 from ullage.models.architecture import MODEL_TYPES, read_layers, read_model
 from ullage.models.builtin import load_models
 from ullage.models.config import Config
-from ullage.models.layers import Attention, Cross, Encoder, Latent, Recurrent
+from ullage.models.layers import Attention, Cross, Encoder, Latent, Recurrent, Uncounted
+from ullage.models.vision import bound_part
 
 VECTORS = json.loads(
     (Path(__file__).parents[3] / "benchmarks" / "serving" / "vectors.json").read_text()
@@ -82,7 +83,54 @@ def test_the_text_part_of_a_larger_model_is_read() -> None:
     whole = Config("c", {"model_type": "gemma3", "text_config": text, "vision_config": {}})
     model = read_model(whole)
     assert model.layers == read_layers(Config("c", text))
-    assert model.uncounted == ("vision_config",)
+    assert model.uncounted == (Uncounted("vision_config"),)
+
+
+# (sizes, elements of the text's vectors, parameters of tower and projector that transformers 5.23
+# makes on the meta device)
+TOWERS: dict[str, tuple[dict[str, Any], int, int]] = {
+    "internvl": (
+        {"hidden_size": 3200, "intermediate_size": 12800, "num_hidden_layers": 45},
+        8192, 5_708_504_448,
+    ),
+    "gemma3": (
+        {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27},
+        2560, 419_816_304,
+    ),
+    "mistral3": (
+        {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24},
+        5120, 438_958_080,
+    ),
+    "qwen2_vl": (
+        {"embed_dim": 1280, "depth": 32, "mlp_ratio": 4, "hidden_size": 3584}, 3584, 675_759_104,
+    ),
+    "qwen3_vl": (
+        {"hidden_size": 1152, "intermediate_size": 4304, "depth": 27}, 4096, 576_388_336,
+    ),
+    "qwen2_audio": (
+        {"d_model": 1280, "encoder_layers": 32, "encoder_ffn_dim": 5120}, 4096, 642_215_936,
+    ),
+    "llama4": (
+        {"hidden_size": 1408, "intermediate_size": 5632, "num_hidden_layers": 34},
+        5120, 890_913_280,
+    ),
+}  # fmt: skip
+
+
+@each(("sizes", "hidden", "parameters"), TOWERS.values())
+def test_a_tower_of_which_the_sizes_are_read_is_bounded(
+    sizes: dict[str, Any], hidden: int, parameters: int
+) -> None:
+    part = bound_part(Config("c", {"vision_config": sizes}), "vision_config", hidden)
+    assert part.likely is not None and part.most is not None
+    assert 0.68 < part.likely / parameters < 1
+    assert 1.2 < part.most / parameters < 1.75
+
+
+def test_a_field_about_the_checkpoint_is_no_part() -> None:
+    text = VECTORS["gemma3"]["config"]
+    whole = {"model_type": "gemma3", "text_config": text, "compression_config": {"bits": 4}}
+    assert read_model(Config("c", whole)).uncounted == ()
 
 
 def test_what_published_configurations_leave_out_is_the_librarys_default() -> None:

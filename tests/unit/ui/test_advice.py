@@ -11,7 +11,7 @@ import pytest
 from ullage.errors import SpecError
 from ullage.estimate.serving.gpu_ranking import rank_for_serving
 from ullage.estimate.serving.serving import ServingPlan, estimate_serving
-from ullage.estimate.serving.serving_plan import Verdict
+from ullage.estimate.term import Verdict
 from ullage.estimate.training.answer import find_knobs, rank_gpus
 from ullage.estimate.training.estimate import estimate_training
 from ullage.estimate.training.recipe import Recipe

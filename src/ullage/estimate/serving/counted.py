@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from ullage.estimate.serving.model_weights import FORMATS
-from ullage.estimate.serving.serving_plan import ServingEstimate, ServingPlan, Verdict
-from ullage.estimate.term import Term
+from ullage.estimate.serving.serving_plan import ServingEstimate, ServingPlan
+from ullage.estimate.term import Verdict, exact
 from ullage.models.config import Config
 from ullage.units import format_bytes
 
@@ -39,19 +39,16 @@ def estimate_counted(config: Config, plan: ServingPlan) -> ServingEstimate:
     count: int = config.number("num_parameters", least=1)
     plan = replace(plan, weights="bf16" if plan.weights == "auto" else plan.weights)
     size = FORMATS[plan.weights].matrix_size(-(-count // plan.tensor_parallel), 1)
-    terms = [Term("weights", size, size, size, f"{count:,} parameters", "the number given")]
+    terms = [exact("weights", size, f"{count:,} parameters", "the number given")]
     verdict, reason, capacity = None, "no GPU was named", None
     if plan.gpu is not None:
         capacity = plan.gpu.total_bytes
         left = capacity - size
-        terms.append(Term("not counted", left, left, left, "what the weights leave", "the GPU"))
+        terms.append(exact("not counted", left, "what the weights leave", "the GPU"))
         verdict = Verdict.MAY_FIT if left > 0 else Verdict.DOES_NOT_FIT
         room = format_bytes(max(left, 0))
         reason = f"the weights leave {room} for the KV cache and all else, which is not counted"
         if left <= 0:
             reason = "the weights alone take more than the GPU has"
-    empty: tuple[int, ...] = ()
-    return ServingEstimate(
-        config.name, count, plan, capacity, tuple(terms), (), empty, empty, 0, 0, empty, (), empty,
-        empty, verdict, reason, (UNCOUNTED,),
-    )  # fmt: skip
+    head = config.name, count, plan, capacity, tuple(terms), reason, (UNCOUNTED,)
+    return ServingEstimate(*head, verdict=verdict)

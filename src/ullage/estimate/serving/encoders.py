@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ullage.estimate.serving.serving_plan import ServingPlan, Verdict
-from ullage.estimate.term import Term
+from ullage.estimate.serving.serving_plan import ServingPlan
+from ullage.estimate.term import Term, Verdict
 from ullage.models.layers import Cross, Encoder, Model
 
 __all__ = ["bound_context", "is_encoder_only", "judge_encoder"]

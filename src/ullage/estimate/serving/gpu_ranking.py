@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from ullage.errors import SpecError
 from ullage.estimate.serving.serving import estimate_serving
-from ullage.estimate.serving.serving_plan import ServingEstimate, ServingPlan, Verdict
+from ullage.estimate.serving.serving_plan import ServingPlan
+from ullage.estimate.term import Verdict
 from ullage.models.config import COUNTED, Config
 
 if TYPE_CHECKING:
@@ -60,22 +61,15 @@ def rank_for_serving(
 
 
 def _row(config: Config, plan: ServingPlan, gpu: Gpu) -> ServingRow:
-    estimate = estimate_serving(config, replace(plan, gpu=gpu, tensor_parallel=1))
+    users = 0
     for count in _COUNTS:
-        if estimate.verdict is Verdict.FITS:
-            return ServingRow(
-                gpu.slug, estimate.plan.tensor_parallel, gpu.total_bytes, estimate.users[0]
-            )
-        larger = _divided(config, replace(plan, gpu=gpu, tensor_parallel=2 * count))
-        if larger is None or count == _COUNTS[-1]:
+        try:
+            estimate = estimate_serving(config, replace(plan, gpu=gpu, tensor_parallel=count))
+        except SpecError:  # their number does not divide the layers
+            if count == 1:
+                raise
             break
-        estimate = larger
-    return ServingRow(gpu.slug, None, gpu.total_bytes, estimate.users[0])
-
-
-def _divided(config: Config, plan: ServingPlan) -> ServingEstimate | None:
-    """The estimate on several GPUs; None where their number does not divide the layers."""
-    try:
-        return estimate_serving(config, plan)
-    except SpecError:
-        return None
+        users = estimate.users[0]
+        if estimate.verdict is Verdict.FITS:
+            return ServingRow(gpu.slug, count, gpu.total_bytes, users)
+    return ServingRow(gpu.slug, None, gpu.total_bytes, users)

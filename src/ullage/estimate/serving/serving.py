@@ -20,25 +20,23 @@ from typing import TYPE_CHECKING
 from ullage.errors import SpecError
 from ullage.estimate.serving.adapters import DEFAULT_RANK, embedding_slot_bytes, slot_bytes
 from ullage.estimate.serving.counted import estimate_counted
-from ullage.estimate.serving.devices import remarks_of
 from ullage.estimate.serving.drafts import describe_draft, with_draft
 from ullage.estimate.serving.encoders import bound_context, is_encoder_only, judge_encoder
 from ullage.estimate.serving.engines import transformers, vllm
 from ullage.estimate.serving.engines.vllm_releases import find_release
 from ullage.estimate.serving.kv_cache import PRECISIONS, request_bytes, token_bytes
-from ullage.estimate.serving.model_weights import find_format, weight_bytes
-from ullage.estimate.serving.serving_plan import KvGroup, ServingEstimate, ServingPlan, Verdict
+from ullage.estimate.serving.model_weights import FORMATS, find_format, weight_bytes
+from ullage.estimate.serving.serving_plan import KvGroup, ServingEstimate, ServingPlan
 from ullage.estimate.serving.vllm_memory import Step, outside, prompt_bytes
 from ullage.estimate.serving.vllm_terms import Budget, divide, first_start, make_step, spread_term
-from ullage.estimate.term import Term
+from ullage.estimate.term import Term, Verdict, exact
 from ullage.models.architecture import read_model
 from ullage.models.config import COUNTED, Config
 from ullage.models.layers import Attention, Cross, Latent, Layer, Model, Recurrent
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
-    from ullage.estimate.serving.devices import OtherGpu
-    from ullage.gpus.gpu import Gpu
+    from ullage.gpus.gpu import Entry
 
 __all__ = [
     "KvGroup",
@@ -127,40 +125,44 @@ def _weight_terms(model: Model, plan: ServingPlan) -> list[Term]:
     parts = weight_bytes(model, plan.weights, plan.tensor_parallel)
     total = sum(parts.values())
     what = ", ".join(f"{part.value} {format_bytes(size)}" for part, size in parts.items() if size)
-    terms = [Term("weights", total, total, total, what, "counted from the configuration")]
+    terms = [exact("weights", total, what, "counted from the configuration")]
+    for part in model.uncounted:
+        if part.likely is not None and part.most is not None:
+            sizes = (part.likely, 0, part.most)
+            likely, low, high = (FORMATS[plan.weights].plain_bytes * size for size in sizes)
+            source = "assumed: layers of a transformer"
+            terms.append(Term(part.name, likely, low, high, "by its sizes", source))
     extra = plan.draft_bytes + plan.lora_bytes
     if extra:
         slots = f"{plan.lora_slots} LoRA slots of rank {plan.lora_rank}"
         what = slots if plan.lora_slots else "as the plan says"
         what = describe_draft(plan.draft, plan.speculated) if plan.draft is not None else what
-        terms.append(Term("adapters and drafts", extra, extra, extra, what, "the plan"))
+        terms.append(exact("adapters and drafts", extra, what, "the plan"))
     return terms
 
 
 def _without_gpu(config: Config, model: Model, plan: ServingPlan) -> ServingEstimate:
-    groups = _groups(model, plan)
-    empty: tuple[int, ...] = ()
-    return ServingEstimate(
-        config.name, model.parameters, plan, None, tuple(_weight_terms(model, plan)), groups,
-        empty, empty, plan.block_size or vllm.RULES[0].block_size, 0, empty, (), empty, empty, None,
-        "no GPU was named", _remarks(model, plan),
-    )  # fmt: skip
+    terms, remarks = tuple(_weight_terms(model, plan)), _remarks(model, plan)
+    head = config.name, model.parameters, plan, None, terms, "no GPU was named", remarks
+    size = plan.block_size or vllm.RULES[0].block_size
+    return ServingEstimate(*head, kv_groups=_groups(model, plan), block_size=size)
 
 
 def _remarks(model: Model, plan: ServingPlan) -> tuple[str, ...]:
-    remarks = [f"the weights of {part} are not counted" for part in model.uncounted]
+    ways = {True: "are not counted", False: "are bounded by its sizes, as layers of a transformer"}
+    remarks = [f"the weights of {part.name} {ways[part.most is None]}" for part in model.uncounted]
     if model.context is not None and plan.context > model.context:
         remarks.append(
             f"the model was made for {model.context:,} tokens; the plan asks for {plan.context:,}"
         )
-    remarks += remarks_of(plan.gpu)
+    remarks += () if plan.gpu is None else plan.gpu.assumptions
     if plan.engine == "vllm":
         sentences = (vllm.find_rules(plan.engine_version)[1], first_start(model, plan))
         remarks += [sentence for sentence in sentences if sentence]
     return tuple(remarks)
 
 
-def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu) -> ServingEstimate:
+def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> ServingEstimate:
     if model.model_type in vllm.REFUSED:
         raise SpecError(
             f"vLLM {vllm.RULES[0].name} does not serve {model.model_type}; "
@@ -206,13 +208,13 @@ def _with_given_cache(
     budget = divide(model, plan, plan.gpu, terms, step)
     size = plan.kv_bytes
     terms = [*budget.inside, *budget.after]
-    terms.append(Term("KV cache", size, size, size, "as the plan says", "--kv-cache-memory-bytes"))
+    terms.append(exact("KV cache", size, "as the plan says", "--kv-cache-memory-bytes"))
     likely, low, high = _rest(plan.gpu, terms)
     terms.append(Term("left free", likely, low, high, "the rest", "what the others leave"))
     return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=(size,) * 3)
 
 
-def _rest(gpu: Gpu | OtherGpu, terms: list[Term]) -> tuple[int, int, int]:
+def _rest(gpu: Entry, terms: list[Term]) -> tuple[int, int, int]:
     """What the terms leave of the GPU: likely, at least, at most."""
     return (
         gpu.total_bytes - sum(term.bytes for term in terms),
@@ -251,9 +253,7 @@ def _sectors(sectors: transformers.Sectors, context: int) -> transformers.Sector
     return replace(sectors, context=context)
 
 
-def _generate(
-    config: Config, model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu
-) -> ServingEstimate:
+def _generate(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> ServingEstimate:
     """transformers' generate, with as large a batch as fits: what it cannot batch continuously."""
     if plan.tensor_parallel > 1:
         raise SpecError(
@@ -269,9 +269,7 @@ def _generate(
     return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=kv_bytes)
 
 
-def _transformers(
-    config: Config, model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu
-) -> ServingEstimate:
+def _transformers(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> ServingEstimate:
     if PRECISIONS[plan.precision].bits != 16:
         raise SpecError(f"kv={plan.kv!r}: transformers' caches are planned in 16 bits; take auto")
     if not transformers.is_paged(model):
@@ -310,6 +308,10 @@ def _finish(
     if refusal and verdict is not Verdict.DOES_NOT_FIT:
         verdict = Verdict.DOES_NOT_FIT if " cannot " in refusal else Verdict.MAY_FIT
         reason = refusal
+    unknown = [part.name for part in model.uncounted if part.most is None]
+    if unknown and verdict is Verdict.FITS:
+        verdict = Verdict.MAY_FIT
+        reason += f", without {', '.join(unknown)}, whose sizes it does not state"
     most = model.context or plan.context
     return ServingEstimate(
         model=config.name,

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from ullage.errors import SpecError
 from ullage.estimate.serving.kv_cache import PRECISIONS
-from ullage.estimate.term import Term
+from ullage.estimate.term import Term, Verdict
 
 if TYPE_CHECKING:
-    from ullage.estimate.serving.devices import OtherGpu
-    from ullage.gpus.gpu import Gpu
+    from ullage.gpus.gpu import Entry
     from ullage.models.config import Config
 
-__all__ = ["ENGINES", "KvGroup", "ServingEstimate", "ServingPlan", "Verdict"]
+__all__ = ["ENGINES", "KvGroup", "ServingEstimate", "ServingPlan"]
 
 ENGINES: Final = ("vllm", "transformers")
 
@@ -55,7 +53,7 @@ class ServingPlan:
         encoded: positions of an encoder-decoder's input; None: the most it accepts.
     """
 
-    gpu: Gpu | OtherGpu | None = None
+    gpu: Entry | None = None
     context: int = 8192
     users: int | None = None
     tensor_parallel: int = 1
@@ -127,14 +125,6 @@ class KvGroup:
     request_bytes: int
 
 
-class Verdict(Enum):
-    """Whether the plan works."""
-
-    FITS = "fits"
-    MAY_FIT = "may fit"
-    DOES_NOT_FIT = "does not fit"
-
-
 @dataclass(frozen=True, slots=True)
 class ServingEstimate:
     """What serving a model needs on one GPU.
@@ -146,6 +136,8 @@ class ServingEstimate:
         capacity_bytes: memory of the GPU; None where none was given.
         terms: the parts of the GPU's memory; their `bytes` add up to it. Without a GPU: the
             weights alone.
+        reason: why the verdict is what it is, in a sentence.
+        remarks: assumptions and omissions, each a sentence.
         kv_groups: what the layers keep.
         kv_bytes: bytes for the cache, (low, likely, high); empty without a GPU.
         num_blocks: number of blocks (vLLM) or sectors (transformers), (low, likely, high).
@@ -157,8 +149,6 @@ class ServingEstimate:
         longest: the longest context for one user, (low, likely, high); never beyond what the model
             was trained for.
         verdict: whether the plan fits; None without a GPU.
-        reason: why the verdict is what it is, in a sentence.
-        remarks: assumptions and omissions, each a sentence.
     """
 
     model: str
@@ -166,18 +156,18 @@ class ServingEstimate:
     plan: ServingPlan
     capacity_bytes: int | None
     terms: tuple[Term, ...]
-    kv_groups: tuple[KvGroup, ...]
-    kv_bytes: tuple[int, ...]
-    num_blocks: tuple[int, ...]
-    block_size: int
-    block_bytes: int
-    tokens: tuple[int, ...]
-    concurrency: tuple[float, ...]
-    users: tuple[int, ...]
-    longest: tuple[int, ...]
-    verdict: Verdict | None
     reason: str
     remarks: tuple[str, ...]
+    kv_groups: tuple[KvGroup, ...] = ()
+    kv_bytes: tuple[int, ...] = ()
+    num_blocks: tuple[int, ...] = ()
+    block_size: int = 0
+    block_bytes: int = 0
+    tokens: tuple[int, ...] = ()
+    concurrency: tuple[float, ...] = ()
+    users: tuple[int, ...] = ()
+    longest: tuple[int, ...] = ()
+    verdict: Verdict | None = None
 
     @property
     def request_bytes(self) -> int:

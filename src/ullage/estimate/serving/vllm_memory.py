@@ -25,8 +25,7 @@ from ullage.models.layers import Attention, Encoder, Latent, Model, Part, Recurr
 from ullage.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
-    from ullage.estimate.serving.devices import OtherGpu
-    from ullage.gpus.gpu import Gpu
+    from ullage.gpus.gpu import Entry
 
 __all__ = [
     "Spread",
@@ -84,7 +83,7 @@ _WHOLE_PROMPT: Final = 32768  # V0 reads longer prompts in pieces
 
 
 def batch_defaults(
-    gpu: Gpu | OtherGpu, release: Release = RELEASES[-1], context: int | None = None
+    gpu: Entry, release: Release = RELEASES[-1], context: int | None = None
 ) -> tuple[int, int]:
     """max_num_batched_tokens and max_num_seqs of `vllm serve` where the user says nothing.
 
@@ -156,7 +155,7 @@ def _fused_bytes(model: Model, step: Step) -> int:
     return _ELEMENT * model.hidden * (rows + 2 * step.tokens)
 
 
-def _buffer_bytes(model: Model, step: Step, runner: Runner, gpu: Gpu | OtherGpu) -> tuple[int, str]:
+def _buffer_bytes(model: Model, step: Step, runner: Runner, gpu: Entry) -> tuple[int, str]:
     """Buffers that stay: counts of each request's tokens (V2), or the filter's workspace (V1)."""
     release = step.release
     if runner is Runner.SECOND and release.is_all_counted:
@@ -166,7 +165,7 @@ def _buffer_bytes(model: Model, step: Step, runner: Runner, gpu: Gpu | OtherGpu)
     return 0, ""
 
 
-def activations(model: Model, step: Step, gpu: Gpu | OtherGpu) -> Spread:
+def activations(model: Model, step: Step, gpu: Entry) -> Spread:
     """The peak of profile_run: a step of max_num_batched_tokens, and then the sampler.
 
     Counts: the widest moment of a layer (residual, input, the widest product and what is made of
@@ -260,7 +259,7 @@ BETWEEN_GPUS: Final = (0, 64 * MIB, 256 * MIB)
 """Buffers of vLLM's own reductions."""
 
 
-def libraries(gpu: Gpu | OtherGpu, step: Step) -> Spread:
+def libraries(gpu: Entry, step: Step) -> Spread:
     """What grows outside PyTorch's allocator between vLLM's two readings.
 
     Counts: kernels that are loaded; NCCL, and the driver's context, in the releases that count
@@ -283,7 +282,7 @@ def libraries(gpu: Gpu | OtherGpu, step: Step) -> Spread:
     return Spread(low, likely, high, ", ".join(what), f"vLLM {step.release.name}")
 
 
-def _context(gpu: Gpu | OtherGpu) -> tuple[int, int, int]:
+def _context(gpu: Entry) -> tuple[int, int, int]:
     return gpu.context_low_bytes, gpu.context_bytes, gpu.context_high_bytes
 
 
@@ -292,7 +291,7 @@ _NCCL_LOW, _NCCL_PAIR, _NCCL_RANK = GIB // 2, 564 * MIB, 56 * MIB
 _NCCL_HIGH, _NCCL_LINKED = GIB, round(2.1 * GIB)
 
 
-def outside(gpu: Gpu | OtherGpu, tensor_parallel: int) -> Spread:
+def outside(gpu: Entry, tensor_parallel: int) -> Spread:
     """What is held outside PyTorch's allocator: the driver's context, and between GPUs NCCL.
 
     Counts: both. Ignores: custom all-reduce's buffers; other processes.

@@ -25,13 +25,12 @@ from ullage.estimate.serving.vllm_memory import (
     libraries,
     outside,
 )
-from ullage.estimate.term import Term
+from ullage.estimate.term import Term, exact
 from ullage.models.layers import Encoder, Model
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
-    from ullage.estimate.serving.devices import OtherGpu
-    from ullage.gpus.gpu import Gpu
+    from ullage.gpus.gpu import Entry
 
 __all__ = ["Budget", "divide", "first_start", "make_step", "spread_term"]
 
@@ -41,7 +40,7 @@ def spread_term(name: str, spread: Spread) -> Term:
     return Term(name, spread.bytes, spread.low_bytes, spread.high_bytes, spread.what, spread.source)
 
 
-def make_step(plan: ServingPlan, gpu: Gpu | OtherGpu, release: Release) -> Step:
+def make_step(plan: ServingPlan, gpu: Entry, release: Release) -> Step:
     """vLLM's trial step for a plan."""
     batched, seqs = batch_defaults(gpu, release, plan.context)
     return Step(
@@ -112,9 +111,7 @@ class Budget:
         )
 
 
-def divide(
-    model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu, weights: list[Term], step: Step
-) -> Budget:
+def divide(model: Model, plan: ServingPlan, gpu: Entry, weights: list[Term], step: Step) -> Budget:
     """What vLLM takes of a GPU before and after it makes the cache."""
     release = step.release
     runner = release.runner_of(model)
@@ -133,7 +130,7 @@ def divide(
     return Budget(gpu.total_bytes, asked, tuple(inside), tuple(after))
 
 
-def _held_terms(model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu) -> list[Term]:
+def _held_terms(model: Model, plan: ServingPlan, gpu: Entry) -> list[Term]:
     """What weights take beyond the checkpoint once vLLM's kernels have them."""
     terms = []
     likely, most = padding_bytes(model, plan.weights, plan.tensor_parallel, gpu.compute_capability)
@@ -142,8 +139,8 @@ def _held_terms(model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu) -> list[Te
                           "vLLM 0.10 to 0.33, quantization/mxfp4.py"))  # fmt: skip
     extra = zero_point_bytes(model, plan.weights, plan.tensor_parallel)
     if extra:
-        terms.append(Term("zero points", extra, extra, extra, "as vLLM's kernels hold them",
-                          "vLLM 0.28, on a GPU and on the phantom"))  # fmt: skip
+        what = "as vLLM's kernels hold them"
+        terms.append(exact("zero points", extra, what, "vLLM 0.28, on a GPU and on the phantom"))
     return terms
 
 

@@ -18,8 +18,9 @@ from ullage.estimate.training.layout import ALONE
 from ullage.gpus import Gpu, load_catalog
 
 if TYPE_CHECKING:
-    from ullage.estimate.training.answer import Answer, Entry, GpuRow
+    from ullage.estimate.training.answer import Answer, GpuRow
     from ullage.estimate.training.recipe import Recipe
+    from ullage.gpus.gpu import Entry
     from ullage.models.config import Config
 
 __all__ = ["add_time"]

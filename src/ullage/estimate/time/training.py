@@ -20,7 +20,7 @@ from ullage.errors import SpecError
 from ullage.estimate.time.costs import kernel_cost
 from ullage.estimate.time.optimizers import clip_kernels, optimizer_kernels
 from ullage.estimate.time.step_log import Program, lay_out, read_stretches
-from ullage.estimate.training.devices import describe
+from ullage.estimate.training.devices import machine_of
 from ullage.estimate.training.eager.kernels import Kernel, Kind
 from ullage.estimate.training.loop import play_training
 from ullage.estimate.training.torch_version import choose_torch
@@ -62,8 +62,7 @@ def lay_out_step(config: Config, recipe: Recipe, gpu: Gpu) -> Program:
         SpecError: the recipe cannot be, or nothing is known of its time.
     """
     check_recipe(config, recipe)
-    device = describe(gpu)
-    machine = device.machine(choose_torch(recipe.torch, gpu.compute_capability))
+    machine = machine_of(gpu, choose_torch(recipe.torch, gpu.compute_capability))
     played = play_training(config, recipe, machine, is_timed=True)
     blocks = read_stretches(played.timeline, played.kernels, played.num_passes, recipe.accumulation)
     optimizer: list[Kernel] = []

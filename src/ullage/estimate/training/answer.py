@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ullage.errors import SpecError
-from ullage.estimate.training.devices import describe
+from ullage.estimate.training.devices import find_context
 from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
 from ullage.estimate.training.layout import ALONE
 from ullage.estimate.training.recipe import Lora, Recipe
@@ -22,9 +22,8 @@ from ullage.models.config import Config
 if TYPE_CHECKING:
     from ullage.clock.price import Expense
     from ullage.clock.step_time import Interval, StepTime
-    from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
+    from ullage.gpus.gpu import Entry, Gpu
 
-    Entry = Gpu | EstimateOnlyGpu
 
 __all__ = [
     "Answer",
@@ -163,7 +162,8 @@ class _Played:
                 sum(term.high_bytes for term in inside),
             )
         likely, most = self.known[key]
-        context = describe(gpu).context(choose_torch(self.recipe.torch, gpu.compute_capability))
+        torch = choose_torch(self.recipe.torch, gpu.compute_capability)
+        context = find_context(gpu, torch)
         return likely + context.likely, most + context.high
 
 
@@ -196,11 +196,9 @@ def find_largest(config: Config, recipe: Recipe, gpu: Entry, knob: str) -> Large
         changed: Any = {knob: value}
         return estimate_training(config, replace(recipe, **changed), gpu).high_bytes
 
-    capacity_bytes = describe(gpu).capacity_bytes
-
     def fits(value: int) -> bool:
         try:
-            return needs(value) <= capacity_bytes
+            return needs(value) <= gpu.total_bytes
         except SpecError:
             if value <= getattr(recipe, knob):
                 raise

@@ -1,20 +1,19 @@
 """The device that a job is estimated on: its memory, and what lies in it beside PyTorch's own.
 
-device = describe(find_entry("h100-80gb"))
-device.context((2, 4)), find_nccl(device, (2, 4), 8)
+gpu = find_entry("h100-80gb")
+find_context(gpu, (2, 4)), find_nccl(gpu, (2, 4), 8)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from ullage.estimate.surroundings import Interval
 from ullage.estimate.training.eager.machine import Machine
 from ullage.gpus import nccl
-from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
+from ullage.gpus.gpu import Entry, Gpu
 
-__all__ = ["Device", "describe", "find_nccl"]
+__all__ = ["find_context", "find_nccl", "machine_of"]
 
 _MIB: Final = 2**20
 
@@ -34,76 +33,28 @@ _NCCL_MIB: Final = (560, 900, 1024)
 _NVLS_HIGH_MIB: Final = {(2, 4): 5220, (2, 5): 2880, (2, 6): 2880}
 _HOPPER: Final = (9, 0)
 
-_PLAYED_AS: Final = (8, 0)
+
+def machine_of(gpu: Entry, torch: tuple[int, int]) -> Machine:
+    """What PyTorch takes from a GPU's kind."""
+    sizes = gpu.num_multiprocessors, gpu.threads_per_multiprocessor
+    return Machine(gpu.compute_capability, torch, *sizes)
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A GPU as the estimate sees it.
+def find_context(gpu: Entry, torch: tuple[int, int]) -> Interval:
+    """Memory of the driver's context with PyTorch's kernels loaded: assumed.
 
-    Attributes:
-        name: in the catalogue.
-        capacity_bytes: memory that a process can have.
-        capability: compute capability; None: it does not run CUDA.
-        multiprocessors, threads_per_multiprocessor: of the GPU.
-        contexts: the context of a process with lazily loaded kernels.
-        gpu: the row of the catalogue; None: it does not run CUDA.
-        assumptions: what is assumed of it, each a sentence.
+    Counts: the catalogue's figure; before kernels were loaded lazily, all of PyTorch's.
+    Ignores: other processes. Error: between its two ends. Source: gpus/catalog.toml, and the
+    issues named above.
     """
-
-    name: str
-    capacity_bytes: int
-    capability: tuple[int, int] | None
-    multiprocessors: int
-    threads_per_multiprocessor: int
-    contexts: Interval
-    gpu: Gpu | None = None
-    assumptions: tuple[str, ...] = ()
-
-    def machine(self, torch: tuple[int, int]) -> Machine:
-        """What PyTorch takes from its kind."""
-        capability = _PLAYED_AS if self.capability is None else self.capability
-        return Machine(capability, torch, self.multiprocessors, self.threads_per_multiprocessor)
-
-    def context(self, torch: tuple[int, int]) -> Interval:
-        """Memory of the driver's context with PyTorch's kernels loaded: assumed.
-
-        Counts: the catalogue's figure; before kernels were loaded lazily, all of PyTorch's.
-        Ignores: other processes. Error: between its two ends. Source: gpus/catalog.toml, and the
-        issues named above.
-        """
-        if self.capability is None or torch >= _LAZY_FROM:
-            return self.contexts
-        bare = _THREAD_BYTES * self.multiprocessors * self.threads_per_multiprocessor
-        low, likely, high = _ALL_KERNELS_MIB[self.capability >= _AMPERE]
-        return Interval(bare + low * _MIB, bare + likely * _MIB, bare + high * _MIB)
+    if not isinstance(gpu, Gpu) or torch >= _LAZY_FROM:
+        return Interval(gpu.context_low_bytes, gpu.context_bytes, gpu.context_high_bytes)
+    bare = _THREAD_BYTES * gpu.num_multiprocessors * gpu.threads_per_multiprocessor
+    low, likely, high = _ALL_KERNELS_MIB[gpu.compute_capability >= _AMPERE]
+    return Interval(bare + low * _MIB, bare + likely * _MIB, bare + high * _MIB)
 
 
-def describe(gpu: Gpu | EstimateOnlyGpu) -> Device:
-    """A row of the catalogue; of several sizes of memory the largest."""
-    if isinstance(gpu, Gpu):
-        return Device(
-            gpu.slug,
-            gpu.total_bytes,
-            gpu.compute_capability,
-            gpu.num_multiprocessors,
-            gpu.threads_per_multiprocessor,
-            Interval(gpu.context_low_bytes, gpu.context_bytes, gpu.context_high_bytes),
-            gpu,
-        )
-    reference = Machine()
-    return Device(
-        gpu.slug,
-        gpu.total_bytes,
-        None,
-        gpu.num_cores or reference.multiprocessors,
-        reference.threads_per_multiprocessor,
-        Interval(*gpu.context_bounds),
-        assumptions=gpu.assumptions,
-    )
-
-
-def find_nccl(device: Device, torch: tuple[int, int], num_gpus: int) -> Interval:
+def find_nccl(gpu: Entry, torch: tuple[int, int], num_gpus: int) -> Interval:
     """What NCCL holds on a rank of a job: assumed.
 
     Counts: its kernels, channels and buffers for one communicator over all GPUs.
@@ -111,9 +62,9 @@ def find_nccl(device: Device, torch: tuple[int, int], num_gpus: int) -> Interval
     Error: on Hopper between its two ends in 99 % of 5,313 readings of the logs named above, from
     which it is; elsewhere not compared. Source: these logs, and gpus/nccl.py.
     """
-    if device.gpu is not None and device.capability != _HOPPER:
-        return Interval(*nccl.find_nccl(device.gpu, num_gpus))
+    if isinstance(gpu, Gpu) and gpu.compute_capability != _HOPPER:
+        return Interval(*nccl.find_nccl(gpu, num_gpus))
     low, likely, high = _NCCL_MIB
-    if device.gpu is not None and nccl.has_multicast(device.gpu) and num_gpus > 2:
+    if isinstance(gpu, Gpu) and nccl.has_multicast(gpu) and num_gpus > 2:
         high = _NVLS_HIGH_MIB.get(torch, high)
     return Interval(low * _MIB, likely * _MIB, high * _MIB)

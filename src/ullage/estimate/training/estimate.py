@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ullage.estimate.surroundings import find_slack
-from ullage.estimate.term import OwnedTerm
-from ullage.estimate.training.devices import Device, describe, find_nccl
+from ullage.estimate.term import OwnedTerm, Parts
+from ullage.estimate.training.devices import find_context, find_nccl, machine_of
 from ullage.estimate.training.eager.machine import Machine
 from ullage.estimate.training.infinity import (
     NOTHING,
@@ -36,13 +36,13 @@ from ullage.models.config import COUNTED, Config
 from ullage.trace.category import Category
 
 if TYPE_CHECKING:
-    from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
+    from ullage.gpus.gpu import Entry
 
 __all__ = ["OUTSIDE", "TrainingEstimate", "estimate_training"]
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingEstimate:
+class TrainingEstimate(Parts):
     """What a training loop needs on one GPU.
 
     Attributes:
@@ -80,21 +80,6 @@ class TrainingEstimate:
     is_floor: bool = False
 
     @property
-    def bytes(self) -> int:
-        """The most that the process takes on the GPU: the sum of the terms."""
-        return sum(term.bytes for term in self.terms)
-
-    @property
-    def low_bytes(self) -> int:
-        """The least that it may be."""
-        return sum(term.low_bytes for term in self.terms)
-
-    @property
-    def high_bytes(self) -> int:
-        """The most that it may be."""
-        return sum(term.high_bytes for term in self.terms)
-
-    @property
     def reserved_bytes(self) -> int:
         """What torch.cuda.max_memory_reserved() would say: all but the context and NCCL's."""
         return sum(term.bytes for term in self.terms if term.name not in OUTSIDE)
@@ -106,16 +91,8 @@ class TrainingEstimate:
 
     @property
     def fits(self) -> bool | None:
-        """True: even the upper bound fits; False: not even the lower bound does; None: otherwise,
-        without a GPU, or where the estimate is only a floor.
-        """
-        if self.capacity_bytes is None:
-            return None
-        if self.low_bytes > self.capacity_bytes:
-            return False
-        if self.is_floor or self.high_bytes > self.capacity_bytes:
-            return None
-        return True
+        """True: even the upper bound fits; False: not even the lower bound does."""
+        return None if self.verdict is None else self.verdict.fits
 
 
 OUTSIDE: Final = ("context", "NCCL")  # terms outside of PyTorch's allocator
@@ -144,7 +121,7 @@ _TENSORS: Final = {
 def estimate_training(
     config: Config,
     recipe: Recipe,
-    gpu: Gpu | EstimateOnlyGpu | None = None,
+    gpu: Entry | None = None,
 ) -> TrainingEstimate:
     """What a training loop needs on a GPU; no torch, a few milliseconds.
 
@@ -164,7 +141,7 @@ def estimate_training(
             be.
     """
     with _uncollected():
-        return _estimate(config, recipe, None if gpu is None else describe(gpu))
+        return _estimate(config, recipe, gpu)
 
 
 @contextmanager
@@ -181,9 +158,9 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _estimate(config: Config, recipe: Recipe, device: Device | None) -> TrainingEstimate:
-    torch = choose_torch(recipe.torch, None if device is None else device.capability)
-    machine = Machine(torch=torch) if device is None else device.machine(torch)
+def _estimate(config: Config, recipe: Recipe, gpu: Entry | None) -> TrainingEstimate:
+    torch = choose_torch(recipe.torch, None if gpu is None else gpu.compute_capability)
+    machine = Machine(torch=torch) if gpu is None else machine_of(gpu, torch)
     played, recipe = _worst_stage(config, recipe, machine)
     timeline = played.timeline
     peak = timeline.peak()
@@ -193,12 +170,12 @@ def _estimate(config: Config, recipe: Recipe, device: Device | None) -> Training
         num_trainable=played.num_trainable,
         num_rank_parameters=played.num_rank_parameters,
         recipe=recipe,
-        gpu=device.name if device else None,
-        capacity_bytes=device.capacity_bytes if device else None,
+        gpu=gpu.slug if gpu else None,
+        capacity_bytes=gpu.total_bytes if gpu else None,
         terms=(
             *_tensor_terms(timeline, peak, _error_frac(recipe, torch)),
             *_buffers(played, recipe),
-            *_surroundings(timeline, device, torch, recipe.layout),
+            *_surroundings(timeline, gpu, torch, recipe.layout),
         ),
         peak=peak,
         peaks={
@@ -210,7 +187,7 @@ def _estimate(config: Config, recipe: Recipe, device: Device | None) -> Training
         host=_host(played, recipe),
         is_floor=config.model_type == COUNTED,
         work=timeline.work * recipe.accumulation // played.num_passes,
-        assumptions=(*_assumptions(config, recipe, torch), *(device.assumptions if device else ())),
+        assumptions=(*_assumptions(config, recipe, torch), *(gpu.assumptions if gpu else ())),
     )
 
 
@@ -272,7 +249,7 @@ def _host(played: Played, recipe: Recipe) -> HostMemory:
 
 
 def _surroundings(
-    timeline: Timeline, device: Device | None, torch: tuple[int, int], layout: Layout
+    timeline: Timeline, gpu: Entry | None, torch: tuple[int, int], layout: Layout
 ) -> list[OwnedTerm]:
     """What the process holds beside tensors."""
     rounding, cached = find_slack(timeline)
@@ -288,15 +265,15 @@ def _surroundings(
         OwnedTerm(name, interval.likely, interval.low, interval.high, what, _REPLAYED)
         for name, interval, what in rows
     ]
-    if device is not None:
+    if gpu is not None:
         what = "what the driver holds for a process with PyTorch's kernels loaded"
-        context = device.context(torch)
+        context = find_context(gpu, torch)
         terms.append(
             OwnedTerm("context", context.likely, context.low, context.high, what, _ASSUMED)
         )
         if layout.num_gpus > 1:
             what = "what NCCL holds for its kernels and channels, outside of PyTorch's memory"
-            nccl = find_nccl(device, torch, layout.num_gpus)
+            nccl = find_nccl(gpu, torch, layout.num_gpus)
             terms.append(OwnedTerm("NCCL", nccl.likely, nccl.low, nccl.high, what, _NCCL))
     return terms
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ullage.estimate.serving.serving_plan import Verdict
-from ullage.estimate.term import Term
+from ullage.estimate.term import Parts, Term, Verdict
 
 __all__ = ["Place", "WorkloadEstimate", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(Parts):
     """Memory of one kind, and what lies in it.
 
     Attributes:
@@ -24,32 +23,6 @@ class Place:
     name: str
     capacity_bytes: int | None
     terms: tuple[Term, ...]
-
-    @property
-    def bytes(self) -> int:
-        """What is likely."""
-        return sum(term.bytes for term in self.terms)
-
-    @property
-    def low_bytes(self) -> int:
-        """At least."""
-        return sum(term.low_bytes for term in self.terms)
-
-    @property
-    def high_bytes(self) -> int:
-        """At most."""
-        return sum(term.high_bytes for term in self.terms)
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """Whether it all fits; None: the size is not given."""
-        if self.capacity_bytes is None:
-            return None
-        if self.high_bytes <= self.capacity_bytes:
-            return Verdict.FITS
-        if self.low_bytes > self.capacity_bytes:
-            return Verdict.DOES_NOT_FIT
-        return Verdict.MAY_FIT
 
 
 @dataclass(frozen=True, slots=True)

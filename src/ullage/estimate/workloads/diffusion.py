@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ullage.errors import SpecError
 from ullage.estimate.surroundings import Interval
-from ullage.estimate.term import Term
+from ullage.estimate.term import Term, exact
 from ullage.estimate.training.architectures import build_model
 from ullage.estimate.training.architectures.images.clip import Text, text_part
 from ullage.estimate.training.architectures.images.diffusion import FACTOR
@@ -24,10 +24,9 @@ from ullage.estimate.training.recipe import Recipe
 from ullage.estimate.workloads.answer import Place, WorkloadEstimate
 from ullage.estimate.workloads.passes import (
     Pass,
-    context_term,
     device_and_machine,
+    make_place,
     play_pass,
-    rounding_term,
 )
 from ullage.trace.category import Category
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     from ullage.estimate.training.eager.arena import Arena
     from ullage.estimate.training.eager.machine import Machine
-    from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
+    from ullage.gpus.gpu import Entry
     from ullage.models.config import Config
 
 __all__ = [
@@ -216,9 +215,7 @@ def _outputs(sampler: Sampler) -> int:
     return latents + 2 * tiles
 
 
-def estimate_diffusion(
-    sampler: Sampler, gpu: str | Gpu | EstimateOnlyGpu | None = None
-) -> WorkloadEstimate:
+def estimate_diffusion(sampler: Sampler, gpu: str | Entry | None = None) -> WorkloadEstimate:
     """What a pipeline of diffusers needs on a GPU: the most of its stages.
 
     Counts: with no offload all weights, and the largest pass; with offload by model the largest
@@ -235,25 +232,21 @@ def estimate_diffusion(
     stages = play_stages(sampler, machine)
     peak = max(stages, key=lambda stage: _peak(stages, stage, sampler.offload).likely)
     terms = _terms(sampler, stages, peak)
-    terms.append(rounding_term(_rounding(stages, peak, sampler.offload), terms))
-    if device is not None:
-        terms.append(context_term(device, machine))
-    capacity = None if device is None else device.capacity_bytes
-    places = [Place("GPU", capacity, tuple(terms))]
+    places = [make_place(device, machine, _rounding(stages, peak, sampler.offload), terms)]
     if sampler.offload is not Offload.NONE:
         size = sum(stage.passed.weight_bytes for stage in stages)
-        waiting = Term("weights", size, size, size, "where they wait for their stage", "counted")
+        waiting = exact("weights", size, "where they wait for their stage")
         places.append(Place("host", None, (waiting,)))
     return WorkloadEstimate(
         "diffusion",
         f"{sampler.denoiser.name}: {sampler.images:,} images of {sampler.side:,} pixels a side",
-        None if device is None else device.name,
+        None if device is None else device.slug,
         tuple(places),
         tuple(
             (f"{stage.name} at its peak", _peak(stages, stage, sampler.offload).likely, "bytes")
             for stage in stages
         ),
-        _assumptions(sampler, peak),
+        (*_assumptions(sampler, peak), *(() if device is None else device.assumptions)),
     )
 
 

@@ -12,9 +12,10 @@ from math import ceil
 from typing import Final
 
 from ullage.errors import SpecError
-from ullage.estimate.term import Term
+from ullage.estimate.term import Term, exact
 from ullage.estimate.workloads.answer import Place, WorkloadEstimate
 from ullage.estimate.workloads.option_values import Settings
+from ullage.gpus.gpu import Entry
 
 __all__ = [
     "KINDS", "Index", "Tiers", "estimate_index", "flat_bytes", "hnsw_bytes", "ivf_bytes",
@@ -127,14 +128,14 @@ class Index:
         """The parts of one shard, those that a query reads most first."""
         vectors = ceil(self.vectors / shards)
         if self.kind == "flat":
-            yield _term(
+            yield exact(
                 "vectors", flat_bytes(vectors, self.width, self.element), "faiss, IndexFlat"
             )
         elif self.kind == "hnsw":
             graph, source = hnsw_bytes(vectors, self.links), "arXiv:1603.09320"
             yield Term("graph", graph, round(0.99 * graph), round(1.01 * graph),
                        f"{self.links} neighbours on a level", source)  # fmt: skip
-            yield _term(
+            yield exact(
                 "vectors", flat_bytes(vectors, self.width, self.element), "faiss, IndexFlat"
             )
         else:
@@ -144,17 +145,17 @@ class Index:
         lists = self.lists or max(1, round(4 * vectors**0.5))
         if self.kind == "ivf":
             lists_bytes, centroids = ivf_bytes(vectors, self.width, lists, self.element)
-            yield _term("centroids", centroids, f"{lists:,} lists")
-            yield _term("lists", lists_bytes, "faiss, IndexIVFFlat")
+            yield exact("centroids", centroids, f"{lists:,} lists")
+            yield exact("lists", lists_bytes, "faiss, IndexIVFFlat")
             return
         lists_bytes, centroids = ivf_pq_bytes(
             vectors, self.width, lists=lists, codes=self.codes, bits=self.bits
         )
-        yield _term("centroids and codebooks", centroids, f"{lists:,} lists")
-        yield _term("codes", lists_bytes, "faiss, IndexIVFPQ")
+        yield exact("centroids and codebooks", centroids, f"{lists:,} lists")
+        yield exact("codes", lists_bytes, "faiss, IndexIVFPQ")
         if self.is_reranked:
             whole = flat_bytes(vectors, self.width, self.element)
-            yield _term("whole vectors, for ranking again", whole, "vectors x width x element")
+            yield exact("whole vectors, for ranking again", whole, "vectors x width x element")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ def estimate_index(
     tiers: Tiers,
     shards: int = 1,
     *,
-    gpu: str | None = None,
+    gpu: Entry | None = None,
     context: Term | None = None,
 ) -> WorkloadEstimate:
     """What an index needs on each machine that has a shard, and on which tier each part lies.
@@ -225,7 +226,7 @@ def estimate_index(
         index: the index.
         tiers: memory of a machine; none: no verdict.
         shards: machines that share the vectors evenly.
-        gpu: the catalogue's name of the GPU, for the answer.
+        gpu: the GPU, for the answer.
         context: the driver's, which the first tier holds besides.
     """
     if shards < 1:
@@ -245,7 +246,7 @@ def estimate_index(
     return WorkloadEstimate(
         "index",
         f"{index.kind} index of {index.vectors:,} vectors of {index.width:,}",
-        gpu,
+        None if gpu is None else gpu.slug,
         places,
         (
             ("a shard", total, "bytes"),
@@ -256,6 +257,7 @@ def estimate_index(
             f"{shards} machine{'s' if shards > 1 else ''} with equal shards",
             f"{index.headroom:.0%} of each part is left for growth",
             "lists are trimmed; while they are filled they may take twice as much",
+            *(() if gpu is None else gpu.assumptions),
         ),
     )
 
@@ -273,7 +275,3 @@ def _with_headroom(term: Term, share: float) -> Term:
         round(size * (1 + share)) for size in (term.low_bytes, term.bytes, term.high_bytes)
     )
     return Term(term.name, likely, low, high, term.what, term.source)
-
-
-def _term(name: str, size: int, what: str) -> Term:
-    return Term(name, size, size, size, what, "counted")

@@ -9,25 +9,26 @@ pass records nothing for a backward pass, and no layer is in training mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ullage.estimate.surroundings import Interval
 from ullage.estimate.term import Term
-from ullage.estimate.training.devices import Device, describe
+from ullage.estimate.training.devices import find_context, machine_of
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.machine import Machine
 from ullage.estimate.training.history import replay
 from ullage.estimate.training.timeline import Timeline
 from ullage.estimate.training.torch_version import choose_torch
+from ullage.estimate.workloads.answer import Place
 from ullage.gpus.catalog import find_entry
 
 if TYPE_CHECKING:
     from ullage.estimate.training.eager.module import Module
-    from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
+    from ullage.gpus.gpu import Entry
 
-__all__ = ["Pass", "context_term", "device_and_machine", "play_pass", "rounding_term"]
+__all__ = ["Pass", "context_term", "device_and_machine", "make_place", "play_pass"]
 
 
 M = TypeVar("M", bound="Module")
@@ -59,36 +60,41 @@ class Pass:
 
 
 def device_and_machine(
-    gpu: str | Gpu | EstimateOnlyGpu | None,
-) -> tuple[Device | None, Machine]:
+    gpu: str | Entry | None,
+) -> tuple[Entry | None, Machine]:
     """A GPU of the catalogue, and what PyTorch takes from its kind; None: an H100's rules."""
     if gpu is None:
         return None, Machine()
-    device = describe(find_entry(gpu) if isinstance(gpu, str) else gpu)
-    return device, device.machine(choose_torch(None, device.capability))
+    device = find_entry(gpu) if isinstance(gpu, str) else gpu
+    return device, machine_of(device, choose_torch(None, device.compute_capability))
 
 
-def context_term(device: Device, machine: Machine) -> Term:
+def context_term(device: Entry, machine: Machine) -> Term:
     """The driver's context, which is outside of PyTorch's allocator: assumed.
 
     Counts: the catalogue's figure. Ignores: other processes. Error: between its two ends.
     Source: gpus/catalog.toml.
     """
-    context = device.context(machine.torch)
+    context = find_context(device, machine.torch)
     what = "the driver's, with PyTorch's kernels"
     return Term("context", context.likely, context.low, context.high, what, "catalogue of GPUs")
 
 
-def rounding_term(likely: int, terms: Sequence[Term]) -> Term:
-    """Blocks that the allocator gives whole, up to 1 MiB above the request each.
+def make_place(device: Entry | None, machine: Machine, rounding: int, terms: list[Term]) -> Place:
+    """The GPU with its parts, its driver's context, and blocks that the allocator gives whole, up
+    to 1 MiB above the request each.
 
-    Counts: what a replay of the allocator comes to, and at most 2 % more.
+    Counts: what a replay of the allocator comes to as `rounding`, and at most 2 % more.
     Ignores: segments that are kept empty.
     Error: that share is of the runs in docs/results/estimate-workloads.md.
     Source: c10/cuda/CUDACachingAllocator.cpp.
     """
-    most = likely + int(_ROUNDING_FRAC * sum(term.high_bytes for term in terms))
-    return Term("block rounding", likely, 0, most, "blocks that are given whole", "replayed")
+    most = rounding + int(_ROUNDING_FRAC * sum(term.high_bytes for term in terms))
+    what = "blocks that are given whole"
+    terms.append(Term("block rounding", rounding, 0, most, what, "replayed"))
+    if device is not None:
+        terms.append(context_term(device, machine))
+    return Place("GPU", None if device is None else device.total_bytes, tuple(terms))
 
 
 def play_pass(

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Final
 from ullage.errors import SpecError
 from ullage.estimate.serving.kv_cache import token_bytes
 from ullage.estimate.surroundings import Interval
-from ullage.estimate.term import Term
+from ullage.estimate.term import Term, exact
 from ullage.estimate.training.architectures.whisper import Whisper
 from ullage.estimate.training.recipe import Recipe
 from ullage.estimate.workloads.answer import Place, WorkloadEstimate
 from ullage.estimate.workloads.passes import (
     Pass,
-    context_term,
     device_and_machine,
+    make_place,
     play_pass,
-    rounding_term,
 )
 from ullage.models.architecture import read_model
 from ullage.models.layers import Attention, Cross, Model
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from ullage.estimate.training.eager.arena import Arena
     from ullage.estimate.training.eager.tensor import Tensor
-    from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
+    from ullage.gpus.gpu import Entry
     from ullage.models.config import Config
 
 __all__ = ["WINDOW_S", "estimate_speech", "feature_bytes", "stream_bytes"]
@@ -83,7 +82,7 @@ def estimate_speech(
     config: Config,
     streams: int,
     at_once: int | None = None,
-    gpu: str | Gpu | EstimateOnlyGpu | None = None,
+    gpu: str | Entry | None = None,
 ) -> WorkloadEstimate:
     """What streams of speech need on a GPU, with transformers in 16 bits.
 
@@ -113,21 +112,17 @@ def estimate_speech(
     )
     features = feature_bytes(config, burst)
     terms = [
-        _exact("weights", passed.weight_bytes, "encoder and decoder"),
-        _exact("cross-attention", streams * cross, f"the windows of {streams:,} streams"),
-        _exact("text", streams * own, f"{model.context:,} tokens of each stream"),
-        _exact("spectra", features, f"{burst:,} windows, 32 bits"),
+        exact("weights", passed.weight_bytes, "encoder and decoder"),
+        exact("cross-attention", streams * cross, f"the windows of {streams:,} streams"),
+        exact("text", streams * own, f"{model.context:,} tokens of each stream"),
+        exact("spectra", features, f"{burst:,} windows, 32 bits"),
         _burst_term(config, passed, burst, (cross, own), machine.blas_workspace_bytes),
     ]
-    terms.append(rounding_term(passed.weight_rounding_bytes, terms))
-    if device is not None:
-        terms.append(context_term(device, machine))
-    capacity = None if device is None else device.capacity_bytes
-    place = Place("GPU", capacity, tuple(terms))
+    place = make_place(device, machine, passed.weight_rounding_bytes, terms)
     return WorkloadEstimate(
         "speech",
         f"{config.name}: {streams:,} streams, {burst:,} windows at once",
-        None if device is None else device.name,
+        None if device is None else device.slug,
         (place,),
         _figures(place, streams, cross + own),
         (
@@ -135,6 +130,7 @@ def estimate_speech(
             "every stream has a whole window and the longest text",
             "the caches of a window go when those of the next are there",
             "segments that the allocator keeps empty are not counted: it gives them back",
+            *(() if device is None else device.assumptions),
         ),
     )
 
@@ -174,10 +170,6 @@ def _step_bytes(config: Config, burst: int, blas: int) -> Interval:
     logits = burst * int(config.number("vocab_size")) * 2
     row = burst * int(config.number("max_target_positions")) * int(config.number("d_model")) * 2
     return Interval(0, logits + max(blas, 2 * logits), 3 * logits + blas + 2 * row)
-
-
-def _exact(name: str, size: int, what: str) -> Term:
-    return Term(name, size, size, size, what, "counted from the configuration")
 
 
 def _figures(place: Place, streams: int, each: int) -> tuple[tuple[str, int, str], ...]:

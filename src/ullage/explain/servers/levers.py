@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from ullage.errors import SpecError
-from ullage.estimate.serving.devices import as_device
 from ullage.estimate.serving.serving import estimate_serving
 from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.estimate.serving.vllm_memory import batch_defaults
@@ -170,7 +169,7 @@ def _plan(start: ServerStart) -> ServingPlan | None:
     }  # fmt: skip
     try:
         return ServingPlan(
-            gpu=as_device(gpu), context=start.max_model_len or 8192, utilization=start.share,
+            gpu=gpu, context=start.max_model_len or 8192, utilization=start.share,
             capacity_bytes=start.total_bytes, engine_version=start.version, **sizes,
             has_graphs=options.get("enforce_eager", "False") != "True",
         )  # fmt: skip

@@ -78,6 +78,4 @@ def _moment(moment: Moment) -> dict[str, Any]:
 
 def name_verdict(estimate: TrainingEstimate) -> str | None:
     """The verdict's name in documents; None: no GPU was chosen, or too little is known."""
-    if estimate.capacity_bytes is None or (estimate.is_floor and estimate.fits is None):
-        return None
-    return {True: "fits", False: "does_not_fit", None: "may_fit"}[estimate.fits]
+    return None if estimate.verdict is None else estimate.verdict.field

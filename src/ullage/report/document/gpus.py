@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from ullage.gpus import EstimateOnlyGpu, Gpu, sources_of
+from ullage.gpus.gpu import Entry
 from ullage.gpus.levels import memory_levels
 from ullage.gpus.measured_memory import stored_memory
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from ullage.gpus import Source
 
-    Entry = Gpu | EstimateOnlyGpu
 
 SCHEMA: Final = "ullage.gpus/1"
 

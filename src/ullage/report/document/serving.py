@@ -34,9 +34,7 @@ def serving_document(
     return {
         "schema": ESTIMATE_SCHEMA,
         "kind": "serving",
-        "verdict": None
-        if serving_estimate.verdict is None
-        else serving_estimate.verdict.value.replace(" ", "_"),
+        "verdict": serving_estimate.verdict and serving_estimate.verdict.field,
         "reason": serving_estimate.reason,
         "model": {
             "name": serving_estimate.model,

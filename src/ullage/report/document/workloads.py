@@ -18,7 +18,7 @@ def workload_document(estimate: WorkloadEstimate) -> dict[str, Any]:
         "schema": ESTIMATE_SCHEMA,
         "kind": estimate.kind,
         "subject": estimate.subject,
-        "verdict": None if verdict is None else verdict.value.replace(" ", "_"),
+        "verdict": verdict and verdict.field,
         "gpu": estimate.gpu,
         "places": [
             {

@@ -18,9 +18,10 @@ from ullage.estimate.training.estimate import TrainingEstimate
 from ullage.estimate.training.infinity import HostMemory
 from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.recipe import Recipe
+from ullage.gpus.catalog import label
 from ullage.report.document.estimate import name_verdict
 from ullage.report.palette import CACHE_LOOK, CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
-from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.report.terminal import bar_mark, make_grid, print_parts, render, terms_table
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
@@ -37,11 +38,11 @@ _LOOK_OF_TERM: Final = {
     "context": CONTEXT_LOOK,
     "block rounding": CACHE_LOOK,
     "cached blocks": CACHE_LOOK,
+    "free": FREE_LOOK,
 }
 _RIGHT: Final[JustifyMethod] = "right"
 _MOST_GPUS: Final = 24
 _MOST_ALIKE: Final = 8
-_BAR_WIDTH: Final = 20
 
 
 def estimate_line(answer: Answer) -> str:
@@ -70,20 +71,17 @@ def _headline(estimate: TrainingEstimate) -> Text:
         )
     if estimate.capacity_bytes is None or verdict is None:
         return Text.assemble((f"needs {between}", "bold"), " of a GPU")
+    gpu = label(estimate.gpu or "")
     if verdict == "fits":
         left = format_bytes(estimate.capacity_bytes - estimate.high_bytes)
-        return Text.assemble(
-            ("fits", "bold green"), f" on {estimate.gpu}, {left} left; needs {between}"
-        )
+        return Text.assemble(("fits", "bold green"), f" on {gpu}, {left} left; needs {between}")
     if verdict == "may_fit":
         return Text.assemble(
             ("may fit", "bold yellow"),
-            f" on {estimate.gpu}: needs {between} of {format_bytes(estimate.capacity_bytes)}",
+            f" on {gpu}: needs {between} of {format_bytes(estimate.capacity_bytes)}",
         )
     short = format_bytes(estimate.low_bytes - estimate.capacity_bytes)
-    return Text.assemble(
-        ("does not fit", "bold red"), f" on {estimate.gpu}: {short} short; needs {between}"
-    )
+    return Text.assemble(("does not fit", "bold red"), f" on {gpu}: {short} short; needs {between}")
 
 
 def _parts(answer: Answer, bar: str) -> Iterator[RenderableType]:
@@ -194,23 +192,13 @@ def _layout_words(layout: Layout) -> list[str]:
 
 
 def _terms_table(estimate: TrainingEstimate, bar: str) -> RenderableType:
-    table = make_grid("left", "right", "left", "left")
     scale = max([term.bytes for term in estimate.terms] + [max(estimate.headroom_bytes or 0, 0)])
-    for term in estimate.terms:
-        if not term.high_bytes:
-            continue
-        margin = ""
-        if (term.low_bytes, term.high_bytes) != (term.bytes, term.bytes):
-            margin = f"{format_bytes(term.low_bytes)} to {format_bytes(term.high_bytes)}"
-        picture = draw_bar(look_of_term(term), term.bytes, scale, bar, _BAR_WIDTH)
-        table.add_row(
-            f"  {term.name}", format_bytes(term.bytes), picture, Text(margin, style="dim")
-        )
+    terms = [term for term in estimate.terms if term.high_bytes]
+    free = (estimate.capacity_bytes or 0) - estimate.bytes
+    if free > 0:
+        terms.append(OwnedTerm("free", free, free, free, "", ""))
+    table = terms_table(terms, look_of_term, scale, bar)
     if estimate.capacity_bytes is not None:
-        free = estimate.capacity_bytes - estimate.bytes
-        if free > 0:
-            picture = draw_bar(FREE_LOOK, free, scale, bar, _BAR_WIDTH)
-            table.add_row("  free", format_bytes(free), picture, "")
         table.add_row("  total", format_bytes(estimate.capacity_bytes), "", "")
     return table
 
@@ -274,16 +262,13 @@ def _some(rows: tuple[GpuRow, ...], asked: str | None) -> tuple[GpuRow, ...]:
 
 
 def _largest_line(largest: Largest) -> str:
+    gpu = label(largest.gpu)
     if largest.value is None:
-        return f"No {largest.knob} fits on {largest.gpu}: even 1 needs {_size(largest.high_bytes)}"
+        return f"No {largest.knob} fits on {gpu}: even 1 needs {format_bytes(largest.high_bytes)}"
     return (
-        f"Largest {largest.knob} that fits on {largest.gpu}: {largest.value:,}, "
-        f"which needs {_size(largest.high_bytes)}"
+        f"Largest {largest.knob} that fits on {gpu}: {largest.value:,}, "
+        f"which needs {format_bytes(largest.high_bytes)}"
     )
-
-
-def _size(size: int | None) -> str:
-    return "nothing" if size is None else format_bytes(size)
 
 
 def _knobs_table(knobs: tuple[Knob, ...]) -> RenderableType:

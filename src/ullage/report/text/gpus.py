@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    Entry = Gpu | EstimateOnlyGpu
+    from ullage.gpus.gpu import Entry
+
 
 __all__ = ["print_gpu", "print_gpus"]
 

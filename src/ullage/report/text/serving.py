@@ -13,10 +13,11 @@ from rich.text import Text
 
 from ullage.estimate.serving.gpu_ranking import ServingRow
 from ullage.estimate.serving.knobs import ServingKnob
-from ullage.estimate.serving.serving_plan import ServingEstimate, Verdict
-from ullage.estimate.term import Term
+from ullage.estimate.serving.serving_plan import ServingEstimate
+from ullage.estimate.term import Verdict
+from ullage.gpus.catalog import label
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
-from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.report.terminal import bar_mark, make_grid, print_parts, render, terms_table
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
@@ -29,7 +30,6 @@ __all__ = [
     "serving_line",
 ]
 
-_BAR_WIDTH: Final = 20
 _MOST_GPUS: Final = 16
 _LOOKS: Final = {
     "weights": CATEGORY_LOOKS[Category.PARAMETER],
@@ -93,7 +93,7 @@ def _headline(serving_estimate: ServingEstimate) -> Text:
     style = VERDICT_STYLES[serving_estimate.verdict]
     return Text.assemble(
         (serving_estimate.verdict.value, style),
-        f" on {serving_estimate.plan.gpu.slug}: {serving_estimate.reason}",
+        f" on {label(serving_estimate.plan.gpu.slug)}: {serving_estimate.reason}",
     )
 
 
@@ -110,7 +110,8 @@ def _parts(serving_estimate: ServingEstimate, source: str, bar: str) -> Iterator
     yield Text(
         "\nMemory of a GPU" if serving_estimate.capacity_bytes else "\nWeights", style="bold"
     )
-    yield _terms_table(serving_estimate.terms, bar)
+    scale = max(term.bytes for term in serving_estimate.terms)
+    yield terms_table(serving_estimate.terms, lambda part: look_of_part(part.name), scale, bar)
     if serving_estimate.kv_groups:
         yield Text("\nWhat the layers keep", style="bold")
         yield _groups_table(serving_estimate)
@@ -119,20 +120,6 @@ def _parts(serving_estimate: ServingEstimate, source: str, bar: str) -> Iterator
         yield _room_table(serving_estimate)
     for remark in serving_estimate.remarks:
         yield Text(f"\n{remark}", style="dim")
-
-
-def _terms_table(terms: Sequence[Term], bar: str) -> RenderableType:
-    table = make_grid("left", "right", "left", "left")
-    scale = max(term.bytes for term in terms)
-    for term in terms:
-        margin = ""
-        if (term.low_bytes, term.high_bytes) != (term.bytes, term.bytes):
-            margin = f"{format_bytes(term.low_bytes)} to {format_bytes(term.high_bytes)}"
-        picture = draw_bar(look_of_part(term.name), term.bytes, scale, bar, _BAR_WIDTH)
-        table.add_row(
-            f"  {term.name}", format_bytes(term.bytes), picture, Text(margin, style="dim")
-        )
-    return table
 
 
 def look_of_part(name: str) -> Look:

@@ -8,16 +8,17 @@ from typing import Final
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from ullage.estimate.workloads.answer import Place, WorkloadEstimate
+from ullage.estimate.term import Term
+from ullage.estimate.workloads.answer import WorkloadEstimate
+from ullage.gpus.catalog import label
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, Look
-from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.report.terminal import bar_mark, make_grid, print_parts, render, terms_table
 from ullage.report.text.serving import VERDICT_STYLES
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
 __all__ = ["print_workload", "render_workload", "workload_line"]
 
-_BAR_WIDTH: Final = 20
 _LOOKS: Final = {
     "weights": CATEGORY_LOOKS[Category.PARAMETER],
     "cross-attention": CATEGORY_LOOKS[Category.KV_CACHE],
@@ -50,7 +51,7 @@ def _headline(estimate: WorkloadEstimate) -> Text:
     )
     if verdict is None:
         return Text(f"needs {sizes}", style="bold")
-    where = f" on {estimate.gpu}" if estimate.gpu else ""
+    where = f" on {label(estimate.gpu)}" if estimate.gpu else ""
     return Text.assemble((verdict.value, VERDICT_STYLES[verdict]), f"{where}: needs {sizes}")
 
 
@@ -59,7 +60,8 @@ def _parts(estimate: WorkloadEstimate, bar: str) -> Iterator[RenderableType]:
     yield Text(f"  {estimate.subject}", style="dim")
     for place in estimate.places:
         yield Text(f"\n{place.name}", style="bold")
-        yield _table(place, bar)
+        scale = max(term.bytes for term in place.terms)
+        yield terms_table(place.terms, _look, scale, bar)
     yield Text("\nFigures", style="bold")
     grid = make_grid("left", "right")
     for name, value, unit in estimate.figures:
@@ -70,16 +72,5 @@ def _parts(estimate: WorkloadEstimate, bar: str) -> Iterator[RenderableType]:
         yield Text(f"  {line}", style="dim")
 
 
-def _table(place: Place, bar: str) -> RenderableType:
-    table = make_grid("left", "right", "left", "left")
-    scale = max(1, *(term.bytes for term in place.terms))
-    for term in place.terms:
-        margin = ""
-        if (term.low_bytes, term.high_bytes) != (term.bytes, term.bytes):
-            margin = f"{format_bytes(term.low_bytes)} to {format_bytes(term.high_bytes)}"
-        look = _LOOKS.get(term.name, Look(term.name, "#999999"))
-        picture = draw_bar(look, term.bytes, scale, bar, _BAR_WIDTH)
-        table.add_row(
-            f"  {term.name}", format_bytes(term.bytes), picture, Text(margin, style="dim")
-        )
-    return table
+def _look(term: Term) -> Look:
+    return _LOOKS.get(term.name, Look(term.name, "#999999"))

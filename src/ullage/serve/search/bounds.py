@@ -12,7 +12,7 @@ from typing import Final
 
 from ullage.errors import SpecError
 from ullage.estimate.serving.serving import estimate_serving
-from ullage.estimate.serving.serving_plan import Verdict
+from ullage.estimate.term import Verdict
 from ullage.models.config import Config
 from ullage.serve.forecast.forecast import forecast_traffic
 from ullage.serve.forecast.step_seconds import StepSeconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ullage.errors import SpecError
-from ullage.estimate.serving.serving_plan import Verdict
+from ullage.estimate.term import Verdict
 from ullage.estimate.workloads.index import Index, Tiers, estimate_index, parse_index
 from ullage.estimate.workloads.option_values import Settings, split_count
 from ullage.units import GIB

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+import ullage
 from ullage.errors import SpecError
 from ullage.estimate.workloads.speech import estimate_speech, stream_bytes
 from ullage.models.architecture import read_model
 from ullage.models.builtin import find_model
+from ullage.report.text.workloads import workload_line
 from ullage.units import MIB
 
 
@@ -61,3 +63,14 @@ def test_freeing_the_old_caches_first_takes_less() -> None:
     (place,) = estimate_speech(find_model("whisper-small").config, 8, 8).places
     burst = next(term for term in place.terms if term.name == "burst")
     assert burst.low_bytes < burst.bytes - 8 * 40 * MIB
+
+
+def test_a_gpu_without_cuda_is_said_to_be_counted_as_if_it_had_it() -> None:
+    answers = (
+        ullage.estimate_speech("whisper-tiny", streams=2, gpu="mi300x"),
+        ullage.estimate_diffusion("sd15-unet", "vae=sd-vae", gpu="mi300x"),
+        ullage.estimate_index("flat:vectors=1M,width=768", gpu="mi300x"),
+    )
+    for answer in answers:
+        assert workload_line(answer.estimate).startswith("fits on mi300x, counted as CUDA: ")
+        assert any("compared with nothing" in line for line in answer.estimate.assumptions)
