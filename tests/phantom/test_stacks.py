@@ -16,12 +16,15 @@ from typing import Any
 
 import pytest
 
+from ullage.models.builtin import load_models
+
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
 
 MIB = 2**20
 TIMEOUT_S = 1200  # of those that compile, and try many kernels
 STACKS = Path(__file__).parents[1] / "programs" / "stacks"
+COUNTS = Path(__file__).parents[1] / "unit" / "estimate" / "peft_counts.json"
 ALL = tomllib.loads((STACKS / "stacks.toml").read_text(encoding="utf-8"))["stack"]
 KEYS = {"name", "packages", "run", "options", "figures", "says", "refused", "nightly"}
 
@@ -153,6 +156,27 @@ def test_vllm_finds_room_for_its_cache(run_stack: RunProgram) -> None:
     cache = int(tokens.replace(",", "")) * 2 * 16 * 8 * 64 * 2
     at_peak = max(outcome.document["devices"], key=lambda device: device["num_allocs"])["at_peak"]
     assert cache <= at_peak["kv_cache"] <= cache + 16 * 2 * MIB
+
+
+@pytest.mark.nightly
+def test_the_counts_that_are_kept_of_peft_are_its_own(
+    thin_python: Path, installed: set[str]
+) -> None:
+    if not {"peft", "transformers"} <= installed:
+        pytest.skip("not in the environment: peft, transformers")
+    kept = json.loads(COUNTS.read_text(encoding="utf-8"))
+    models = {name: dict(model.config.fields) for name, model in load_models().items()}
+    rows = [
+        (row["model"] if isinstance(row["model"], dict) else models[row["model"]], row["targets"])
+        for row in kept.values()
+    ]
+    program = str(STACKS.parent / "peft_counts.py")
+    done = subprocess.run(
+        [str(thin_python), program], input=json.dumps(rows), text=True, capture_output=True,
+        check=True,
+    )  # fmt: skip
+    counted = dict(zip(kept, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    assert counted == {name: row["trained"] for name, row in kept.items()}
 
 
 def test_every_stack_has_a_program_and_known_keys() -> None:

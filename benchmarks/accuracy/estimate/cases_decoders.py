@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.accuracy.estimate.case import Case
-from ullage.estimate.training.recipe import Recipe
+from ullage.estimate.training.recipe import Lora, Recipe
 
 LARGE = ("--memory", "4TiB")  # more than one GPU has: the case is about the sum, not about fitting
 
@@ -203,6 +203,9 @@ CASES = (
     Case("Mixtral, 6 layers", _layers(MIXTRAL, 6), _train(2, 2048), options=LARGE),
     Case("Qwen3-30B-A3B, checkpoints", QWEN3_30B,
          _train(2, 4096, checkpointing="full"), options=LARGE),
+    Case("Qwen3-30B-A3B, 2 layers, LoRA 16", _layers(QWEN3_30B, 2),
+         _train(2, 512, lora=Lora(rank=16, targets=("all-linear",))),
+         program="train_recipes.py", options=LARGE),
     Case("DeepSeek-V3, 6 layers", _layers(DEEPSEEK_V3, 6), _train(1, 2048), options=LARGE),
     Case("gpt-oss-20b", GPT_OSS_20B, _train(1, 2048), options=LARGE),
     Case("Llama-4-Scout, 6 layers", _layers(LLAMA4_SCOUT, 6), _train(1, 2048), options=LARGE),

@@ -94,7 +94,9 @@ def play_training(
         add_adapters(arena, model, recipe)
     parameters = _unique(model)
     spread.begin(model, parameters)
-    trained = [(tensor, count) for tensor, count in spread.own(parameters) if tensor.needs_grad]
+    unused = {id(tensor) for tensor, _ in (model.pooler.parameters() if model.pooler else ())}
+    stepped = [row for row in parameters if id(row[0]) not in unused]
+    trained = [(tensor, count) for tensor, count in spread.own(stepped) if tensor.needs_grad]
     if recipe.has_masters and spread.sharding is None:
         trained = make_masters(arena, trained)
     steps = list(_assign(recipe, model, trained))

@@ -1,7 +1,8 @@
 """Low-rank adapters beside frozen linear layers, as peft and others have them; and their frozen
 weights in NF4.
 
-Source: peft/tuners/lora/layer.py (Linear.forward) and bnb.py (Linear4bit.forward); bitsandbytes'
+Source: peft/tuners/lora/layer.py (Linear.forward, ParamWrapper), bnb.py (Linear4bit.forward) and
+utils/transformers_weight_conversion.py (_convert_peft_config_moe); bitsandbytes'
 functional.py (quantize_4bit, dequantize_4bit) and autograd/_functions.py (MatMul4Bit);
 litgpt/lora.py and lightning's plugins/precision/bitsandbytes.py; torchtune/modules/peft/lora.py.
 """
@@ -9,23 +10,31 @@ litgpt/lora.py and lightning's plugins/precision/bitsandbytes.py; torchtune/modu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import ceil
+from math import ceil, prod
 from typing import Any, Final, TypeAlias
 
 from ullage.errors import SpecError
 from ullage.estimate.training.architectures.model import Model
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena, Storage
-from ullage.estimate.training.eager.autograd import Gradients, connect, record
+from ullage.estimate.training.eager.autograd import Gradients, Product, connect, record
 from ullage.estimate.training.eager.dtype import BFLOAT16, FLOAT32, DType, find_dtype
-from ullage.estimate.training.eager.module import Embedding, Linear, Module, Stack, parameter
+from ullage.estimate.training.eager.module import (
+    Embedding,
+    Linear,
+    LMHead,
+    Module,
+    Stack,
+    parameter,
+)
+from ullage.estimate.training.eager.shapes import permuted
 from ullage.estimate.training.eager.tensor import Tensor, empty
 from ullage.estimate.training.recipe import PRECISIONS, Lora, Recipe
 from ullage.trace.category import Category
 
 __all__ = [
-    "AdaptedLinear", "MergedLinear", "QuantizedLinear", "add_adapters", "describe_adapters",
-    "retains_inputs",
+    "AdaptedLinear", "AdaptedStack", "MergedLinear", "QuantizedLinear", "add_adapters",
+    "describe_adapters", "retains_inputs",
 ]  # fmt: skip
 
 ALL_LINEAR: Final = ("all-linear",)
@@ -95,6 +104,11 @@ class _WithAdapter(Module):
         self.dropout = lora.dropout
         self.first = Linear(arena, frozen.weight.shape[1], rank, dtype)
 
+    @property
+    def weight(self) -> Tensor:
+        """The frozen layer's."""
+        return self.base.weight
+
 
 class AdaptedLinear(_WithAdapter):
     """A frozen layer and its adapter: base(x) + B(A(dropout(x))) * scaling."""
@@ -109,22 +123,64 @@ class AdaptedLinear(_WithAdapter):
     def __call__(self, x: Tensor) -> Tensor:
         out = self.base(x)
         before = out.dtype
-        if isinstance(self.base, QuantizedLinear) and self.is_peft:
-            return self._beside_quantized(x, out)
-        x = F.to(x, self.first.weight.dtype)
-        out = F.add(out, F.scale(self.second(self.first(F.dropout(x, self.dropout)))))
+        is_copied = isinstance(self.base, QuantizedLinear) and self.is_peft
+        if is_copied:  # before anything is added to it
+            out = connect(out.like(), record((out,), lambda gradient, _: [gradient]))
+        is_cast = not is_copied or x.arena.autocast is None
+        x = F.to(x, self.first.weight.dtype) if is_cast else x
+        more = F.scale(self.second(self.first(F.dropout(x, self.dropout))))
+        more = F.to(more, before) if is_cast and is_copied else more
+        out = F.add(out, more)
+        del more
         return F.to(out, before)
 
-    def _beside_quantized(self, x: Tensor, out: Tensor) -> Tensor:
-        """peft copies the quantized layer's output before it adds to it."""
-        out = connect(out.like(), record((out,), lambda gradient, _: [gradient]))
-        is_cast_here = x.arena.autocast is None
-        if is_cast_here:
-            x = F.to(x, self.first.weight.dtype)
-        more = F.scale(self.second(self.first(F.dropout(x, self.dropout))))
-        if is_cast_here:
-            more = F.to(more, out.dtype)
-        return F.add(out, more)
+
+class AdaptedStack(Module):
+    """ParamWrapper of peft: a frozen tensor, to which its adapter's product is added in each pass;
+    torch's register_parametrization makes the sum once more, to check it.
+    """
+
+    def __init__(self, arena: Arena, base: Tensor, rank: int, dtype: DType) -> None:
+        self.base = base
+        self.count = prod(base.shape[:-2])
+        outputs, inputs = base.shape[-2:]
+        self.first = Linear(arena, inputs, rank * self.count, dtype)
+        self.second = Linear(arena, rank * self.count, outputs, dtype)
+
+    def __call__(self) -> Tensor:
+        base, first, second = self.base, self.first.weight, self.second.weight
+        if len(base.shape) == 2:
+            more = F.to(F.scale(F.matmul(second, first)), base.dtype)
+            F.add(base, more)
+            return F.add(base, more)
+        (groups, outputs, inputs), rank = base.shape, first.shape[0] // self.count
+        second = permuted(F.view(second, (outputs, rank, groups)), (groups, outputs, rank))
+        second = F.to(second, base.dtype)
+        first = F.to(F.view(first, (groups, rank, inputs)), base.dtype)
+        _fold(base, second, first)
+        return _fold(base, second, first)
+
+
+def _fold(base: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """torch.baddbmm: cuBLAS gets a copy of what lies in another order; gradients are scaled."""
+    shapes, numel = (left.shape, right.shape), base.numel
+    work = 2 * numel * right.shape[-2]
+
+    def multiply(like: Tensor, other: Tensor | None, shape: Sequence[int]) -> Tensor:
+        copy = None if other is None or other.is_dense else other.like(other.shape)
+        out = F.multiply(like, shape, work=work, product=Product.BADDBMM, batch=base.shape[0])
+        del copy
+        return out
+
+    def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
+        others = (None, saved[0])
+        return [
+            multiply(gradient, other, shape).like()
+            for other, shape in zip(others, shapes, strict=True)
+        ]
+
+    node = record((left, right), rule, left, right)
+    return connect(multiply(base, left, base.shape), node)
 
 
 class MergedLinear(_WithAdapter):
@@ -180,7 +236,7 @@ def describe_adapters(recipe: Recipe) -> list[str]:
     is_peft = recipe.library == "transformers"
     name = lora.dtype or ("fp32" if is_peft else "the model's dtype")
     name = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(name, name)
-    lines = [f"adapters are {'peft' if is_peft else recipe.library}'s, in {name}"]
+    lines = [f"adapters are {'peft 0.21' if is_peft else recipe.library}'s, in {name}"]
     if lora.is_quantized and is_peft:
         lines.append("what is not quantized is float32: prepare_model_for_kbit_training")
     elif lora.is_quantized:
@@ -239,17 +295,12 @@ def _places(arena: Arena, module: Module) -> Iterator[tuple[Module, str, Any]]:
             yield from _places(arena, child)
 
 
-def _is_head(module: Module) -> bool:
-    """Whether it is the model itself, whose own linear layers compute the logits."""
-    return isinstance(module, Model)
-
-
 def _quantize(arena: Arena, model: Model, recipe: Recipe) -> None:
     """Quantizes linear layers."""
     has_table = False
     has_double_scales = recipe.lora is not None and recipe.lora.has_double_scales
     for module, name, value in _places(arena, model):
-        is_wanted = not _is_head(module) or recipe.library == "litgpt"
+        is_wanted = not isinstance(value, LMHead) or recipe.library == "litgpt"
         if isinstance(value, Linear) and is_wanted:
             quantized_linear = QuantizedLinear(arena, value, has_double_scales=has_double_scales)
             if not has_table and has_double_scales:
@@ -276,23 +327,49 @@ def _adapt(arena: Arena, model: Model, recipe: Recipe, names: set[str]) -> int:
     count = 0
     lora = recipe.lora or Lora()
     is_peft = recipe.library == "transformers"
+    stacked = {
+        part
+        for module, name, value in _places(arena, model)
+        for part in module.adapted.get(name, ())
+        if isinstance(value, Tensor) and is_peft
+    }
     for module, name, value in _places(arena, model):
-        if isinstance(value, Tensor) or isinstance(module, AdaptedLinear | MergedLinear):
+        is_stack = isinstance(value, Tensor)
+        parts = module.adapted.get(name, () if is_stack else (name,))
+        # Of a model with stacked experts, peft takes the names of linear layers for theirs alone.
+        is_other = is_stack != (not stacked.isdisjoint(parts))
+        if is_other or isinstance(module, AdaptedLinear | MergedLinear | AdaptedStack):
             continue
-        parts = getattr(module, "adapted", {}).get(name, (name,))
         names.update(parts)
-        is_all = lora.targets == ALL_LINEAR and not _is_head(module)
+        is_all = lora.targets == ALL_LINEAR and not isinstance(value, LMHead)
         adapted = [part for part in parts if part in lora.targets or is_all]
         if not adapted:
             continue
         dtype = _adapter_dtype(recipe)
-        if len(parts) > 1:
+        if is_stack:
+            _check_stack(lora, parts, adapted)
+            setattr(module, name, AdaptedStack(arena, value, lora.rank * len(parts), dtype))
+        elif len(parts) > 1:
             rows = [module.adapted_rows(part) for part in adapted]  # type: ignore[attr-defined]
             setattr(module, name, MergedLinear(arena, value, lora, dtype, rows))
         else:
             setattr(module, name, AdaptedLinear(arena, value, lora, dtype, is_peft=is_peft))
         count += 1
     return count
+
+
+def _check_stack(lora: Lora, parts: Sequence[str], adapted: Sequence[str]) -> None:
+    """Raises what peft refuses of stacked experts."""
+    if len(adapted) < len(parts):
+        raise SpecError(
+            f"lora targets: found {', '.join(adapted)}, expected {' and '.join(parts)}, which "
+            f"transformers 5 keeps in one tensor"
+        )
+    if lora.dropout:
+        raise SpecError(
+            f"lora dropout: found {lora.dropout}, expected 0: peft has none for adapters of stacked"
+            f" experts; leave it out, or take targets without experts, such as q_proj,v_proj"
+        )
 
 
 def _adapter_dtype(recipe: Recipe) -> DType:

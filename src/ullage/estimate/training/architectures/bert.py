@@ -13,7 +13,14 @@ from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend_fully
 from ullage.estimate.training.eager.indexing import select
-from ullage.estimate.training.eager.module import Embedding, LayerNorm, Linear, Module, Stack
+from ullage.estimate.training.eager.module import (
+    Embedding,
+    LayerNorm,
+    Linear,
+    LMHead,
+    Module,
+    Stack,
+)
 from ullage.estimate.training.eager.reductions import mean
 from ullage.estimate.training.eager.tensor import INT64, DType, Tensor, empty
 from ullage.estimate.training.recipe import Recipe
@@ -84,6 +91,7 @@ class Layer(Module):
 
     def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
         hidden, inner = config.number("hidden_size"), config.number("intermediate_size")
+        self.adapted = {"intermediate": ("dense",), "output": ("dense",)}
         self.dropout = config.real("hidden_dropout_prob", default=0.1)
         self.attention = Attention(arena, config, dtype)
         self.intermediate = Linear(arena, hidden, inner, dtype, has_bias=True)
@@ -107,7 +115,7 @@ class Head(Module):
         self.norm = LayerNorm(arena, hidden, dtype)
         self.activation = find_activation(config, "hidden_act", default="gelu")
         is_tied = config.flag("tie_word_embeddings", default=True)
-        self.decoder = Linear(
+        self.decoder = LMHead(
             arena, hidden, vocab, dtype, has_bias=True, weight=words if is_tied else None
         )
 
@@ -128,14 +136,10 @@ class Bert(Model):
         self.embeddings = Embeddings(arena, config, dtype)
         count, hidden = config.number("num_hidden_layers"), config.number("hidden_size")
         self.layers = Stack(arena, "encoder", count, lambda: Layer(arena, config, dtype))
-        self.pooler = self.head = None
+        self.head = None
         if embeds_sentences:
+            self.adapted = {"pooler": ("dense",)}
             self.pooler = Linear(arena, hidden, hidden, dtype, has_bias=True)
-            for (
-                tensor,
-                _,
-            ) in self.pooler.parameters():  # the loss does not see it: it gets no gradient
-                tensor.needs_grad = False
         else:
             self.head = Head(arena, config, dtype, self.embeddings.words.weight)
         self.stacks = (self.layers,)

@@ -25,10 +25,12 @@ class Model(Module):
     Attributes:
         stacks: the layers that activation checkpointing can be turned on for.
         is_decoder: a language model whose loss and masks a recipe can choose.
+        pooler: what the loss does not see, so that its parameters get no gradient; None: no such.
     """
 
     stacks: tuple[Stack, ...] = ()
     is_decoder: ClassVar[bool] = False
+    pooler: Module | None = None
 
     def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
         """What a training step moves to the device."""

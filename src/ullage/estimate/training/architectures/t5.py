@@ -12,7 +12,14 @@ from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend, attend_eagerly
 from ullage.estimate.training.eager.indexing import choose
-from ullage.estimate.training.eager.module import Embedding, Linear, Module, Stack, parameter
+from ullage.estimate.training.eager.module import (
+    Embedding,
+    Linear,
+    LMHead,
+    Module,
+    Stack,
+    parameter,
+)
 from ullage.estimate.training.eager.reductions import mean
 from ullage.estimate.training.eager.shapes import view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT64, DType, Tensor, empty
@@ -87,7 +94,10 @@ class FeedForward(Module):
         self.activation = find_activation(activation, "feed_forward_proj", default="relu")
         self.dropout = config.real("dropout_rate", default=0.1)
         self.wi = Linear(arena, hidden, inner, dtype)
-        self.gate = Linear(arena, hidden, inner, dtype) if kind.startswith("gated-") else None
+        self.gate = None
+        if kind.startswith("gated-"):
+            self.adapted = {"wi": ("wi_0",), "gate": ("wi_1",)}
+            self.gate = Linear(arena, hidden, inner, dtype)
         self.wo = Linear(arena, inner, hidden, dtype)
         self.norm = Norm(arena, hidden, dtype)
 
@@ -172,7 +182,7 @@ class T5(LanguageModel):
         self.decoder = Half(arena, config, dtype, self.shared, is_decoder=True)
         # transformers ties the head whatever the field says, and takes "no" for: do not scale.
         self.is_scaled = config.flag("tie_word_embeddings", default=True)
-        self.lm_head = Linear(arena, hidden, vocab, dtype, weight=self.shared.weight)
+        self.lm_head = LMHead(arena, hidden, vocab, dtype, weight=self.shared.weight)
         self.stacks = (self.encoder.blocks, self.decoder.blocks)
 
     def __call__(self, *inputs: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from ullage.estimate.training.eager.module import (
     Embedding,
     LayerNorm,
     Linear,
+    LMHead,
     Module,
     Stack,
     parameter,
@@ -162,7 +163,7 @@ class Whisper(Model):
         self.longest = config.number("max_target_positions")
         self.encoder = Encoder(arena, config, dtype)
         self.decoder = Decoder(arena, config, dtype)
-        self.proj_out = Linear(
+        self.proj_out = LMHead(
             arena,
             config.number("d_model"),
             config.number("vocab_size"),

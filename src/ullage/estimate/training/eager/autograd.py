@@ -181,6 +181,7 @@ class Product(Enum):
     MM = "aten.mm"
     ADDMM = "aten.addmm"
     BMM = "aten.bmm"
+    BADDBMM = "aten.baddbmm"  # which the list of create_selective_checkpoint_contexts has not
 
 
 def remember(make: Callable[[], Tensor], arena: Arena, product: Product | None = None) -> Tensor:
@@ -194,7 +195,8 @@ def remember(make: Callable[[], Tensor], arena: Arena, product: Product | None =
     product: what the operator is; None: none that multiplies matrices.
     """
     state: _State | None = arena.__dict__.get("autograd")
-    if not arena.is_selective or state is None or not state.frames:
+    is_listed = arena.is_selective and product is not Product.BADDBMM
+    if not is_listed or state is None or not state.frames:
         return make()
     frame = state.frames[-1]
     if product is not None and arena.keeps_alternate:

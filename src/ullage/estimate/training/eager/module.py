@@ -4,7 +4,7 @@ times and counted as often as the model has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from ullage.estimate.training.eager.functional import embedding, layer_norm, lin
 from ullage.estimate.training.eager.tensor import DType, Tensor, empty
 from ullage.trace.category import Category
 
-__all__ = ["Embedding", "LayerNorm", "Linear", "Module", "Stack", "parameter"]
+__all__ = ["Embedding", "LMHead", "LayerNorm", "Linear", "Module", "Stack", "parameter"]
 
 _PLAYED: Final = 3  # a stack of at most this many layers is played as it is
 
@@ -31,9 +31,19 @@ def parameter(arena: Arena, *shape: int, dtype: DType, needs_grad: bool = True) 
 
 
 class Module:
-    """What has parameters: as attributes, and in the modules, or lists of them, that it holds."""
+    """What has parameters: as attributes, and in the modules, or lists of them, that it holds.
+
+    Attributes:
+        adapted: what peft calls the parts of an attribute that its name does not say.
+    """
 
     __call__: Callable[..., Any]
+    adapted: Mapping[str, tuple[str, ...]] = {}
+
+    def tensor(self, name: str) -> Tensor:
+        """The parameter of a name, with what an adapter adds to it."""
+        value = getattr(self, name)
+        return value if isinstance(value, Tensor) else value()
 
     def children(self) -> Iterator[tuple[str, Module, int]]:
         """Each module in it, its name, and how many like it the real model has."""
@@ -73,6 +83,10 @@ class Linear(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+
+class LMHead(Linear):
+    """get_output_embeddings() of transformers: the layer that scores the words."""
 
 
 class Embedding(Module):

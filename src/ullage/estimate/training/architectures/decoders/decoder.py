@@ -25,7 +25,7 @@ from ullage.estimate.training.architectures.rotary import (
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend, attend_eagerly
-from ullage.estimate.training.eager.module import Embedding, Linear, Module, Stack
+from ullage.estimate.training.eager.module import Embedding, Linear, LMHead, Module, Stack
 from ullage.estimate.training.eager.parallel.ring import attend_in_ring
 from ullage.estimate.training.eager.tensor import INT64, DType, Tensor
 from ullage.estimate.training.layout import Ring
@@ -229,7 +229,7 @@ class Decoder(LanguageModel):
             for frequency in frequencies(arena, self.rotated)
         ]
         is_tied = config.flag("tie_word_embeddings", default=parts.style.is_tied)
-        self.lm_head = Linear(
+        self.lm_head = LMHead(
             arena, hidden, vocab, parts.dtype, weight=self.embed_tokens.weight if is_tied else None
         )
         self.stacks = (self.layers,)

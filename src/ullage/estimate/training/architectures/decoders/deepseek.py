@@ -15,7 +15,7 @@ from ullage.estimate.training.architectures.decoders.decoder import (
     Layer,
     Parts,
 )
-from ullage.estimate.training.architectures.decoders.experts import Experts, Mixture
+from ullage.estimate.training.architectures.decoders.experts import GATED, Experts, Mixture
 from ullage.estimate.training.architectures.norms import RMSNorm
 from ullage.estimate.training.architectures.rotary import Table, join_heads, rotate, split_heads
 from ullage.estimate.training.eager import functional as F
@@ -118,7 +118,7 @@ class GroupRouter(Module):
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and numbers of the experts of each token, (tokens, chosen) each."""
-        logits = F.linear(F.to(F.view(x, x.shape), FLOAT32), F.to(self.weight, FLOAT32))
+        logits = F.linear(F.to(F.view(x, x.shape), FLOAT32), F.to(self.tensor("weight"), FLOAT32))
         scores = F.elementwise(logits, saves_input=False, saves_output=True)
         with x.arena.recording(is_on=False):
             allowed = [scores.like() for _ in range(3)]
@@ -135,7 +135,7 @@ class SharedMixture(Mixture):
         count = config.number("n_routed_experts", "num_local_experts")
         inner = config.number("moe_intermediate_size")
         chosen = config.number("num_experts_per_tok")
-        super().__init__(GroupRouter(parts, count, chosen), Experts(parts, count, inner))
+        super().__init__(GroupRouter(parts, count, chosen), Experts(parts, count, inner), GATED)
         shared = config.number("n_shared_experts", default=1)
         self.shared_experts = GatedMLP(parts, inner * shared)
 

@@ -7,13 +7,17 @@ chooses an expert.
 
 from __future__ import annotations
 
+from typing import Final
+
 from ullage.estimate.training.architectures.decoders.decoder import Parts
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.module import Module, parameter
 from ullage.estimate.training.eager.routing import grouped_product, highest, sum_groups, take_rows
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
 
-__all__ = ["Experts", "Mixture", "Router"]
+__all__ = ["GATED", "Experts", "Mixture", "Router"]
+
+GATED: Final = ("gate_proj", "up_proj", "down_proj")
 
 
 class Router(Module):
@@ -23,7 +27,7 @@ class Router(Module):
         casts: weights are cast back to the scores' dtype.
     """
 
-    def __init__(self, parts: Parts, count: int, chosen: int, *, casts: bool) -> None:
+    def __init__(self, parts: Parts, count: int, chosen: int, *, casts: bool = False) -> None:
         hidden = parts.config.number("hidden_size")
         if not 1 <= chosen <= count:
             raise parts.config.wrong(
@@ -35,7 +39,7 @@ class Router(Module):
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and numbers of the experts of each token, (tokens, chosen) each."""
-        scores = F.linear(F.view(x, x.shape), self.weight)
+        scores = F.linear(F.view(x, x.shape), self.tensor("weight"))
         weights, numbers = highest(F.softmax(scores, FLOAT32), self.chosen)
         return F.to(weights, scores.dtype) if self.casts else weights, numbers
 
@@ -52,7 +56,7 @@ class Experts(Module):
     def into(self, x: Tensor, numbers: Tensor) -> Tensor:
         """Rows by expert, to (rows, 2 * inner)."""
         del numbers
-        return grouped_product(x, self.gate_up_proj)
+        return grouped_product(x, self.tensor("gate_up_proj"))
 
     def gate(self, x: Tensor) -> Tensor:
         """(rows, 2 * inner) to (rows, inner)."""
@@ -62,7 +66,7 @@ class Experts(Module):
     def back(self, x: Tensor, numbers: Tensor) -> Tensor:
         """(rows, inner) to (rows, hidden)."""
         del numbers
-        return grouped_product(x, self.down_proj)
+        return grouped_product(x, self.tensor("down_proj"))
 
     def __call__(self, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
         count = numbers.shape[-1]
@@ -80,7 +84,11 @@ class Experts(Module):
 class Mixture(Module):
     """MixtralSparseMoeBlock."""
 
-    def __init__(self, gate: Module, experts: Experts) -> None:
+    def __init__(self, gate: Module, experts: Experts, names: tuple[str, ...] = ()) -> None:
+        """names: peft 0.21's of gate, up and down (_MOE_TARGET_MODULE_MAPPING), if it has any."""
+        if names:
+            gate.adapted = {"weight": ("gate",)}
+            experts.adapted = {"gate_up_proj": names[:2], "down_proj": names[2:]}
         self.gate = gate
         self.experts = experts
 

@@ -23,7 +23,14 @@ from ullage.estimate.training.architectures.rotary import (
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend, attend_eagerly
-from ullage.estimate.training.eager.module import Embedding, LayerNorm, Linear, Module, Stack
+from ullage.estimate.training.eager.module import (
+    Embedding,
+    LayerNorm,
+    Linear,
+    LMHead,
+    Module,
+    Stack,
+)
 from ullage.estimate.training.eager.tensor import DType, Tensor
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
@@ -302,7 +309,7 @@ def _head(arena: Arena, config: Config, words: Embedding, dtype: DType, *, is_ti
     """The last matrix: the embedding's where the configuration, or else the family, ties them."""
     vocab, width = words.weight.shape
     is_tied = config.flag("tie_word_embeddings", default=is_tied)
-    return Linear(arena, width, vocab, dtype, weight=words.weight if is_tied else None)
+    return LMHead(arena, width, vocab, dtype, weight=words.weight if is_tied else None)
 
 
 def check_length(config: Config, recipe: Recipe, positions: int, field: str) -> None:

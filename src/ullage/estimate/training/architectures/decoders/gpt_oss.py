@@ -15,7 +15,7 @@ from ullage.estimate.training.architectures.decoders.decoder import (
     Layer,
     Parts,
 )
-from ullage.estimate.training.architectures.decoders.experts import Experts, Mixture
+from ullage.estimate.training.architectures.decoders.experts import Experts, Mixture, Router
 from ullage.estimate.training.architectures.norms import Norm, WideNorm
 from ullage.estimate.training.architectures.rotary import Table, rotary_table
 from ullage.estimate.training.eager import functional as F
@@ -69,21 +69,14 @@ def rotate_halves(x: Tensor, table: Table) -> Tensor:
     return F.cat((turned, other), -1)
 
 
-class BiasedRouter(Module):
+class BiasedRouter(Router):
     """GptOssTopKRouter: the softmax of the highest scores alone."""
 
     def __init__(self, parts: Parts, count: int, chosen: int) -> None:
-        hidden = parts.config.number("hidden_size")
-        if not 1 <= chosen <= count:
-            raise parts.config.wrong(
-                "num_experts_per_tok", f"found {chosen}, expected 1 to {count}, the experts"
-            )
-        self.chosen = chosen
-        self.weight = parameter(parts.arena, count, hidden, dtype=parts.dtype)
+        super().__init__(parts, count, chosen)
         self.bias = parameter(parts.arena, count, dtype=parts.dtype)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and numbers of the experts of each token, (tokens, chosen) each."""
         weights, numbers = highest(F.linear(x, self.weight, self.bias), self.chosen)
         return F.softmax(weights), numbers
 

@@ -18,12 +18,12 @@ from ullage.estimate.training.architectures.decoders.decoder import (
     Parts,
 )
 from ullage.estimate.training.architectures.decoders.dispatched import make_experts
-from ullage.estimate.training.architectures.decoders.experts import Mixture
+from ullage.estimate.training.architectures.decoders.experts import Mixture, Router
 from ullage.estimate.training.architectures.decoders.mamba2 import Mixer, MixerSizes
 from ullage.estimate.training.architectures.norms import Norm
 from ullage.estimate.training.architectures.rotary import Table, rotate_part
 from ullage.estimate.training.eager import functional as F
-from ullage.estimate.training.eager.module import Module, parameter
+from ullage.estimate.training.eager.module import Module
 from ullage.estimate.training.eager.routing import highest
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
 
@@ -77,20 +77,10 @@ class GraniteHybridAttention(Attention):
         return super().turn(query, key, context) if context.tables else (query, key)
 
 
-class GraniteRouter(Module):
+class GraniteRouter(Router):
     """GraniteMoeHybridTopKRouter: the softmax of the highest scores alone."""
 
-    def __init__(self, parts: Parts, count: int, chosen: int) -> None:
-        if not 1 <= chosen <= count:
-            raise parts.config.wrong(
-                "num_experts_per_tok", f"found {chosen}, expected 1 to {count}, the experts"
-            )
-        self.chosen = chosen
-        hidden = parts.config.number("hidden_size")
-        self.weight = parameter(parts.arena, count, hidden, dtype=parts.dtype)
-
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and numbers of the experts of each token, (tokens, chosen) each."""
         scores = F.to(F.linear(x, self.weight), FLOAT32)
         weights, numbers = highest(scores, self.chosen)
         return F.to(F.softmax(weights), x.dtype), numbers

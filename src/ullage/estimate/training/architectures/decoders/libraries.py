@@ -6,6 +6,7 @@ written again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from ullage.estimate.training.architectures.decoders.decoder import (
@@ -150,7 +151,7 @@ class LitAttention(Attention):
     """CausalSelfAttention of litgpt: queries, keys and values from one matrix, group by group."""
 
     # target -> which part of the matrix that is
-    adapted: ClassVar[dict[str, tuple[str, ...]]] = {
+    adapted: Mapping[str, tuple[str, ...]] = {
         "attn": ("q_proj", "k_proj", "v_proj"),
         "o_proj": ("o_proj",),
     }

@@ -14,7 +14,14 @@ from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.autograd import connect, record
 from ullage.estimate.training.eager.convolution import convolve
 from ullage.estimate.training.eager.indexing import choose, repeat
-from ullage.estimate.training.eager.module import Embedding, Linear, Module, Stack, parameter
+from ullage.estimate.training.eager.module import (
+    Embedding,
+    Linear,
+    LMHead,
+    Module,
+    Stack,
+    parameter,
+)
 from ullage.estimate.training.eager.shapes import permuted, view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, DType, Tensor, empty
 from ullage.estimate.training.recipe import Recipe
@@ -255,7 +262,7 @@ class Mamba2(LanguageModel):
         self.norm = RMSNorm(arena, sizes.hidden, dtype)
         is_tied = config.flag("tie_word_embeddings", default=False)
         weight = self.embeddings.weight if is_tied else None
-        self.lm_head = Linear(arena, sizes.hidden, vocab, dtype, weight=weight)
+        self.lm_head = LMHead(arena, sizes.hidden, vocab, dtype, weight=weight)
         self.stacks = (self.layers,)
 
     def __call__(self, *inputs: Tensor) -> Tensor:

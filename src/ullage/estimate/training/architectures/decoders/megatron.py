@@ -17,7 +17,14 @@ from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend
 from ullage.estimate.training.eager.autograd import Gradients, connect, keep, record
-from ullage.estimate.training.eager.module import Embedding, LayerNorm, Linear, Module, Stack
+from ullage.estimate.training.eager.module import (
+    Embedding,
+    LayerNorm,
+    Linear,
+    LMHead,
+    Module,
+    Stack,
+)
 from ullage.estimate.training.eager.parallel.stages import Incoming
 from ullage.estimate.training.eager.shapes import view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT64, DType, Tensor
@@ -129,7 +136,7 @@ class Megatron(LanguageModel):
         self.layers = Stack(arena, "layers", count, lambda: Layer(arena, config, recipe, dtype))
         self.final_layernorm = LayerNorm(arena, hidden, dtype) if self.is_last else None
         tied = None if self.words is None else self.words.weight
-        self.head = Linear(arena, hidden, rows, dtype, weight=tied) if self.is_last else None
+        self.head = LMHead(arena, hidden, rows, dtype, weight=tied) if self.is_last else None
         self.stacks = (self.layers,)
 
     def hidden(self, tokens: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from ullage.estimate.training.architectures.decoders.decoder import (
     Parts,
 )
 from ullage.estimate.training.architectures.decoders.dispatched import make_experts
-from ullage.estimate.training.architectures.decoders.experts import Mixture, Router
+from ullage.estimate.training.architectures.decoders.experts import GATED, Mixture, Router
 from ullage.estimate.training.architectures.decoders.llama import Mistral, Qwen3, Qwen3Attention
 from ullage.estimate.training.eager.module import Module
 
@@ -30,8 +30,9 @@ class MixtralLayer(Layer):
         count = config.number("num_local_experts", default=8)
         chosen = config.number("num_experts_per_tok", default=2)
         return Mixture(
-            Router(parts, count, chosen, casts=False),
+            Router(parts, count, chosen),
             make_experts(parts, count, config.number("intermediate_size")),
+            ("w1", "w3", "w2"),
         )
 
 
@@ -59,6 +60,7 @@ class Qwen3MoELayer(Layer):
         return Mixture(
             Router(parts, count, chosen, casts=True),
             make_experts(parts, count, config.number("moe_intermediate_size", default=768)),
+            GATED,
         )
 
 
