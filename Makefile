@@ -139,6 +139,9 @@ test-all-environments: $(NEWEST)/ullage-env.json $(STACKS)/ullage-env.json $(REC
 
 $(STACKS)/ullage-env.json: benchmarks/stacks.txt $(REQUIREMENTS) | phantom
 	$(BIN)/ullage env $(STACKS) -r benchmarks/stacks.txt --with-triton --force
+	@# `ullage env` puts its name only, and numba-cuda loads it.
+	$(STACKS)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
+	  cuda-bindings==13.5.0
 	@touch $@
 
 .envs/torch-%/ullage-env.json: $(REQUIREMENTS) | phantom

@@ -1,4 +1,4 @@
-"""An optimizer that calls forward and backward itself: what they hold is not the optimizer's."""
+"""Optimizers that call forward and backward themselves, or read values: owners, and states."""
 
 from __future__ import annotations
 
@@ -28,6 +28,21 @@ def test_each_call_of_a_closure_is_a_forward_a_backward_and_an_update(
     first = kinds[: kinds.index(MarkKind.STEP)]
     num_calls = first.count(MarkKind.FORWARD_BEGIN)
     assert num_calls > 1 and first == num_calls * evaluation
+
+
+def test_every_optimizer_goes_on_from_a_checkpoint_on_the_gpu_as_on_the_cpu(
+    run_program: RunProgram,
+) -> None:
+    outcome = run_program("optimizers.py")
+    assert outcome.exit_code == 0, outcome.stderr
+
+
+def test_a_search_that_reads_vectors_keeps_as_many_as_it_may(run_program: RunProgram) -> None:
+    outcome = run_program("optimizers.py", "search")
+    assert outcome.exit_code == 0, outcome.stderr
+    # Without and with a line search, after 2 and 4 steps of 6 iterations: the pairs that are kept,
+    # of 16, and the iterations. None is kept of the first iteration of a step.
+    assert outcome.printed == [[10, 12], [16, 24]] * 2
 
 
 def test_a_step_with_a_closure_has_its_phases_and_owners(run_program: RunProgram) -> None:

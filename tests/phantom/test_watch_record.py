@@ -88,7 +88,7 @@ def test_a_leak_is_seen_with_its_allocator_its_step_and_its_forecast(
     # NVML has the same process, with what its allocator reserved and the context.
     (process_seen,) = device["processes"]
     assert process_seen["pid"] == job["pid"] == outlook["pid"]
-    # The job may have made some steps more between two readings, of the device and the process, too.
+    # The job may have made some steps more between two of the readings.
     growth = (peaks[-1] - peaks[0]) / (len(peaks) - 1)
     assert device["used_bytes"] + 2 * growth >= process_seen["used_bytes"]
     assert process_seen["used_bytes"] > part["reserved_bytes"] / 2

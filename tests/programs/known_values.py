@@ -80,6 +80,50 @@ def shapes() -> None:
     lengths = torch.tensor([2, 0, 3], device=CUDA)
     check(tuple(torch.arange(3, device=CUDA).repeat_interleave(lengths).shape), (5,))
     check(flags.nonzero().flatten().tolist(), [0, 2, 3])
+    check(bool(flags[:0].all()), True)
+    check(bool(flags[:0].any()), False)
+
+
+SIZES = {
+    "coalesce": lambda rows: entries(rows).coalesce(),
+    "to_sparse_csr": lambda rows: entries(rows).to_sparse_csr(),
+    "bincount": lambda rows: rows[:, 0].bincount(),
+    "bincount of bytes": lambda rows: rows.byte().flatten().bincount(),
+    "bincount of weights": lambda rows: rows[0].bincount(torch.ones_like(rows[0]).double()),
+    "bincount of nothing": lambda rows: rows[0, :0].bincount(),
+    "unique": lambda rows: rows.unique(),
+    "unique with places": lambda rows: torch._unique(rows, return_inverse=True)[0],
+    "unique rows": lambda rows: rows.unique(dim=0),
+    "unique columns": lambda rows: rows.unique(dim=1, return_counts=True)[1],
+    "runs": lambda rows: rows.unique_consecutive(),
+    "runs of rows": lambda rows: rows.unique_consecutive(dim=0),
+    "mask of bytes": lambda rows: rows[(rows > 1).byte()],
+    "a sparse gradient": lambda rows: gradient_of_table(rows).coalesce(),
+}
+"""What reads a number within itself, to size its result."""
+
+
+def entries(rows: torch.Tensor) -> torch.Tensor:
+    """A sparse matrix with a one at each of the places: (number of places, 2)."""
+    ones = torch.ones(len(rows), device=rows.device)
+    return torch.sparse_coo_tensor(rows.T, ones, (10, 10), check_invariants=False)
+
+
+def gradient_of_table(rows: torch.Tensor) -> torch.Tensor:
+    """Of an embedding, for the numbers in the first column."""
+    table = nn.Embedding(10, 8, sparse=True, device=rows.device)
+    table(rows[:, 0].contiguous()).sum().backward()
+    return table.weight.grad
+
+
+def sizes_by_numbers_read_within() -> None:
+    """As on the CPU, by values that the host has given."""
+    rows = torch.tensor([[1, 2], [1, 2], [3, 4], [1, 2], [1, 4]])
+    for name, operation in SIZES.items():
+        found, expected = operation(rows.cuda()), operation(rows)
+        if expected.layout is not torch.strided:
+            found, expected = found.values(), expected.values()
+        check((name, *found.size()), (name, *expected.size()))
 
 
 def in_place() -> None:
@@ -135,6 +179,7 @@ if __name__ == "__main__":
     round_trips()
     made_on_the_device()
     shapes()
+    sizes_by_numbers_read_within()
     in_place()
     apart()
     across_training()

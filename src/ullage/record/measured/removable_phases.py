@@ -21,37 +21,11 @@ from ullage.record.patches import Patches
 from ullage.record.session import library
 from ullage.record.session.compiled import Compiled
 from ullage.record.session.import_hooks import on_import
-from ullage.record.session.phases import Phases
+from ullage.record.session.phases import Following, Phases
 from ullage.record.session.steps import StepKind, StepsReached
 
 _DYNAMO = "torch._dynamo"
 _MAX_PAYLOADS = 256
-
-
-class NothingFollowed:
-    """On a real GPU values are what they are, and weights are initialised: nothing is followed or
-    put off.
-    """
-
-    is_tracing = False
-
-    def pause(self) -> None:
-        """Nothing to do."""
-
-    def resume(self) -> None:
-        """Nothing to do."""
-
-    def begin_backward(self) -> None:
-        """Nothing to do."""
-
-    def end_backward(self) -> None:
-        """Nothing to do."""
-
-    def forget_optimizer(self, optimizer: Any) -> None:
-        """Nothing to do."""
-
-    def settle(self, *, is_reading: bool) -> None:
-        """Nothing to do."""
 
 
 class RemovablePhases(Phases):
@@ -74,7 +48,7 @@ class RemovablePhases(Phases):
         on_step: Callable[[int], None],
         on_error: Callable[[Exception], None],
     ) -> None:
-        nothing = NothingFollowed()
+        nothing = Following()
         super().__init__(
             torch,
             claims,

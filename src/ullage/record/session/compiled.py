@@ -18,13 +18,7 @@ from typing import Any, Protocol
 from ullage.record import torch_internals
 from ullage.record.patches import Patches
 from ullage.record.session.import_hooks import on_import
-from ullage.record.session.phases import Phases
-
-
-class Following(Protocol):
-    """What follows small values, and does not while the compiler traces."""
-
-    is_tracing: bool
+from ullage.record.session.phases import Following, Phases
 
 
 class Settling(Protocol):

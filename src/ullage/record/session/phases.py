@@ -10,7 +10,7 @@ import functools
 import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from ullage.record import torch_internals
 from ullage.record.owners.modules import Modules, is_replica
@@ -25,14 +25,12 @@ _CLAIMED_STEP = 1
 """The step after which every module and optimizer is looked for, which takes about 0.1 s."""
 
 
-class Following(Protocol):
-    """What follows small values, and has to know the phases."""
+class Following:
+    """What follows small values or puts weights off, and has to know the phases. As it stands, for
+    a real GPU, nothing is followed: values are what they are.
+    """
 
-    def pause(self) -> None:
-        """Follows nothing for now."""
-
-    def resume(self) -> None:
-        """Goes on."""
+    is_tracing = False
 
     def begin_backward(self) -> None:
         """A backward begins."""
@@ -42,6 +40,15 @@ class Following(Protocol):
 
     def forget_optimizer(self, optimizer: Any) -> None:
         """What an optimizer holds is about to change."""
+
+    def begin_update(self, *losses: Any) -> None:
+        """An optimizer's own operations begin, after its closure has returned a loss, if any."""
+
+    def end_update(self) -> None:
+        """They have ended."""
+
+    def settle(self, *, is_reading: bool) -> None:
+        """The compiler begins to trace, or has ended."""
 
 
 class _Depth(threading.local):
@@ -283,15 +290,15 @@ class Phases:
         self._begin_update()
         return None
 
-    def _begin_update(self) -> None:
+    def _begin_update(self, *losses: Any) -> None:
         self._is_updating = True
-        self._values.pause()
+        self._values.begin_update(*losses)
         self._mark("optimizer_begin")
 
     def _end_update(self) -> None:
         self._is_updating = False
         self._mark("optimizer_end")
-        self._values.resume()
+        self._values.end_update()
 
     def _around_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Forward and backward that the optimizer calls in its step: the update comes after."""
@@ -305,7 +312,7 @@ class Phases:
                 loss = closure()
             finally:
                 self._num_optimizer += 1
-            self._begin_update()
+            self._begin_update(loss)
             return loss
 
         return run_closure

@@ -35,6 +35,7 @@ class Beside:
     """Runs small operations on the CPU and updates the phantom's bytes."""
 
     def __init__(self, torch: ModuleType, policy: Policy) -> None:
+        self.policy = policy
         self.uniform = UniformTensors(torch, policy)
         self._calls = UniformCalls(torch, policy)
         self._torch = torch
@@ -108,12 +109,12 @@ class Beside:
             return False  # gradients and parameters
         if any(map(self.is_small, tensors)):
             return True
-        if func not in self._ruled or not library.has_numbers():
-            return False
+        if func not in self._ruled or self.policy.is_search:
+            return func in self._ruled
         first = tensors[0]
         if first.dtype is not self._torch.bool and first.numel() > _MAX_TRACKED:
             return False
-        on_device = filter(self.has_address, tensors[:2])
+        on_device = filter(self.has_address, tensors[:2]) if library.has_numbers() else ()
         return any(library.number_at(tensor.data_ptr()) for tensor in on_device)
 
     def read_inputs(self, func: Any, args: Any) -> Known | None:
@@ -156,7 +157,7 @@ class Beside:
         stored = [self.uniform.stored(tensor) for tensor in known.missing]
         tells = func in self._telling or self._tells_as_flags(func, known)
         are_small = all(map(self.is_small, known.missing))
-        if not (tells or are_small or any(stored) or known.inputs):
+        if not (tells or are_small or any(stored) or known.inputs or self.policy.is_search):
             return
         for tensor, number in zip(known.missing, stored, strict=True):
             known.numbers[id(tensor)] = number or self.uniform.of(tensor)
@@ -202,6 +203,8 @@ class Beside:
         if not schema.written:
             for address, raw, mark in known.raw:
                 self._write(address, raw, mark)
+        if result is None and schema.written:  # as of operations on lists in place
+            result = args[schema.written[0][0]]
         outputs = [item for item in self.tensors((result,)) if item.is_cuda]
         if not outputs:
             return
@@ -222,7 +225,10 @@ class Beside:
     def _compute(self, func: Any, args: Any, kwargs: Any, known: Known, outputs: list[Any]) -> None:
         try:
             with self._torch.no_grad(), self._torch._C.DisableTorchFunction():
-                computed = func(*self._on_cpu(args, known), **self._kwargs_on_cpu(kwargs))
+                on_cpu = self._on_cpu(args, known)
+                computed = func(*on_cpu, **self._kwargs_on_cpu(kwargs))
+                if computed is None:
+                    computed = on_cpu[self._schema(func).written[0][0]]
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
             return  # the CPU has no such kernel, so the result stays unknown
         mark = ASSUMED if known.is_assumed else TRUE_VALUE

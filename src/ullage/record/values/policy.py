@@ -16,6 +16,11 @@ from ullage.record.values.assume import Assumed, Plausibility
 from ullage.record.values.uniform import COMPARISONS
 
 _MIDDLE, _SLOWNESS = 0.5, 100
+_FALL, _MAX_FALLS = 0.85, 32
+"""Of the loss and the gradient between two evaluations by an optimizer that searches: less than the
+0.9 at which LBFGS's line search takes a step, and not so much that it has converged at 1e-7."""
+_SHORTEST = 1e-5
+"""The least element of a step, well above the 1e-9 at which a search ends."""
 _MAX_ANSWERED_BYTES = 4 << 20
 """Larger copies of floating-point numbers to the host are zeros, because untouched pages take no
 host memory (docs/results/large-models.md)."""
@@ -26,11 +31,14 @@ class Policy:
 
     Attributes:
         num_steps: the number of completed training steps.
+        num_evaluations: how often the optimizer has called its closure in this step.
+        is_search: whether an optimizer chooses its next step, between calls of its closure.
         words: the text for a host read of an assumed value in the report.
     """
 
     def __init__(self, torch: ModuleType, assumed: Assumed) -> None:
-        self.num_steps = 0
+        self.num_steps = self.num_evaluations = 0
+        self.is_search = False
         self.is_plausible = assumed.values is Plausibility.PLAUSIBLE
         self.words = "answered plausibly" if self.is_plausible else "answered as zeros"
         self._torch = torch
@@ -38,8 +46,15 @@ class Policy:
     def number(self, dtype: Any) -> float:
         """The assumed number of an element of this type."""
         if self.is_plausible and (dtype.is_floating_point or dtype.is_complex):
-            return _MIDDLE + 1 / (_SLOWNESS + self.num_steps)
+            falls = self.num_evaluations % _MAX_FALLS
+            return (_MIDDLE + 1 / (_SLOWNESS + self.num_steps)) * _FALL**falls
         return 0.0
+
+    def bounded(self, number: float) -> float:
+        """A number of a vector in a search, with its sign: its gradients do not depend on its
+        steps, which would shrink or grow without end.
+        """
+        return math.copysign(min(max(abs(number), _SHORTEST), 1.0), number)
 
     def cast(self, number: float, dtype: Any) -> float | None:
         """The number in another type; None: the type cannot represent it, so it is unknown."""

@@ -109,8 +109,10 @@ PREDICATES: dict[str, Rule] = {name: _compare(compare) for name, compare in COMP
 """Rules with flags as results."""
 TELLING: dict[str, Rule] = PREDICATES | {
     **dict.fromkeys(("max", "min", "amax", "amin", "mean"), _same),
-    **dict.fromkeys(("all", "any"), lambda call: float(call.first != 0)),
+    "all": lambda call: float(call.first != 0 or not call.num_folded),
+    "any": lambda call: float(call.first != 0 and call.num_folded > 0),
     "sum": lambda call: call.first * call.num_folded,
+    **dict.fromkeys(("dot", "vdot"), lambda call: call.first * call.second * call.num_folded),
     "prod": lambda call: call.first**call.num_folded,
     "count_nonzero": lambda call: float(call.first != 0) * call.num_folded,
     "_softmax": lambda call: 1 / call.size(call.args[1]),

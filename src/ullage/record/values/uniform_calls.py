@@ -58,9 +58,14 @@ class UniformCalls:
         rule, numbers = RULES.get(name), self._numbers(args, known)
         if rule is None or numbers is None:
             return None
-        num_folded = known.missing[0].numel() / max(1, output.numel())
+        # In a search a sum is of one element: it compares slopes with a loss, which has no size.
+        is_search = self._policy.is_search
+        num_folded = 1.0 if is_search else known.missing[0].numel() / max(1, output.numel())
         try:
-            value = self._policy.cast(rule(Call(numbers, args, kwargs, num_folded)), output.dtype)
+            number = rule(Call(numbers, args, kwargs, num_folded))
+            if is_search and output.numel() > 1:
+                number = self._policy.bounded(number)
+            value = self._policy.cast(number, output.dtype)
         except (ArithmeticError, ValueError, TypeError, IndexError, AttributeError):
             return None
         return None if value is None else Number(value, self._why(name, args, numbers, known))

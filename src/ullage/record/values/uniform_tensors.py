@@ -57,8 +57,8 @@ class UniformTensors:
 
     def of(self, tensor: Any) -> Number:
         """The number of a tensor; the policy's if the phantom keeps none."""
-        stored = self.stored(tensor)
-        return stored or Number(self._policy.number(tensor.dtype), Uniformity.ASSUMED)
+        assumed = Uniformity.ASSUMED if tensor.numel() else Uniformity.TRUE  # of no elements
+        return self.stored(tensor) or Number(self._policy.number(tensor.dtype), assumed)
 
     def write(self, tensor: Any, number: float, uniformity: Uniformity) -> bool:
         """Stores the number of a tensor that fills its storage; False: it does not fill it, or the

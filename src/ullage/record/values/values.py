@@ -14,7 +14,7 @@ None of this raises an exception in the program: a value that cannot be followed
 Operations are intercepted at a dispatch key that torch reserves for tests and puts before all
 others. A TorchDispatchMode is not possible, because autograd and composite operations check whether
 one is active and then allocate differently. Backward is not followed, except for recomputed
-forwards and the element counts of boolean indices. The optimizer is not followed.
+forwards and the element counts of boolean indices.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from ullage.record import torch_internals
 from ullage.record.owners.source_location import ShapeReads
 from ullage.record.session import library
 from ullage.record.session.import_hooks import on_import
+from ullage.record.session.library import Uniformity
+from ullage.record.session.phases import Following
 from ullage.record.values import choices, draws
 from ullage.record.values.assume import Assumed
 from ullage.record.values.choices import Choices
@@ -59,8 +61,8 @@ logical_or logical_xor logical_not logical_and_ logical_or_ logical_not_ bitwise
 bitwise_xor bitwise_not bitwise_and_ bitwise_or_ isin isnan isinf add sub mul div floor_divide
 remainder rsub pow neg abs add_ sub_ mul_ div_ floor_divide_ neg_ maximum minimum clamp clamp_
 clamp_min clamp_max sign ceil floor round sum any all max min amax amin argmax argmin cumsum cumprod
-prod count_nonzero mean equal cat stack where index index_put_ index_put gather scatter scatter_
-index_select masked_fill masked_fill_ masked_select masked_scatter masked_scatter_
+prod dot vdot count_nonzero mean equal cat stack where index index_put_ index_put gather scatter
+scatter_ index_select masked_fill masked_fill_ masked_select masked_scatter masked_scatter_
 masked_scatter_backward _index_put_impl_ tril triu repeat repeat_interleave flip roll clone sort
 topk bincount histc nonzero _unique2 unique_dim unique_consecutive constant_pad_nd searchsorted
 bucketize embedding copy_ _to_copy fill_ zero_ normal_ uniform_ _amp_update_scale_ _foreach_norm
@@ -83,7 +85,7 @@ class _Prepared:
 _NOTHING, _LOST = _Prepared(None), _Prepared(None)
 
 
-class Values:
+class Values(Following):
     """Intercepts every operation of the main thread while it is not paused."""
 
     def __init__(self, torch: ModuleType, weights: SkippedWeights, assumed: Assumed) -> None:
@@ -101,7 +103,7 @@ class Values:
         self._counted = Counted(torch, self._beside, assumed, self._routers, self.shapes.note)
         self._include = torch_internals.find(torch, _SET_KEY)
         self._is_installed = self._is_active = self._is_following = False
-        self._is_backward = False
+        self._is_backward = self._is_updating = False
         self._num_sparing = 0
         self._awaited: Any = None
         aten = torch.ops.aten
@@ -130,7 +132,7 @@ class Values:
         self._rest = library_type("_", "IMPL")
         fallback(self._rest, self._torch.library.fallthrough_kernel, _KEY)
         self._seen = library_type("aten", "IMPL")
-        followed = self._followed() if is_following else self._finds.keys()
+        followed = {*self._finds, *(self._followed() if is_following else ())}
         self._chooses = {op for op in followed if base_name(op) in choices.NAMES}
         self._drawn = {op for op in followed if base_name(op) in draws.NAMES}
         for op in self._weights.ops | followed:
@@ -185,11 +187,30 @@ class Values:
         self._is_backward = False
         self.resume()
 
+    def begin_update(self, *losses: Any) -> None:
+        """Follows the numbers of an optimizer, such as step counts. Its kernels are assumed to read
+        them; what else they write was forgotten.
+
+        losses: of a closure that it has called. It searches, like LBFGS, and branches on the loss
+            and on vectors as large as the model: the loss falls, so that the search goes on.
+        """
+        self._is_updating, self.policy.is_search = True, bool(losses)
+        self.policy.num_evaluations += len(losses)
+        for loss in self._beside.tensors(losses):
+            if self._beside.has_address(loss):
+                self._beside.forget(loss)
+        library.follow_thread(self._thread_state())
+
+    def end_update(self) -> None:
+        """Has kernels write to known tensors again."""
+        self._is_updating = self.policy.is_search = False
+        library.follow_thread(self._thread_state())
+
     def _switch(self, *, is_active: bool) -> None:
         if not self._is_installed:
             return
         self._is_active = is_active
-        library.follow_thread(int(not is_active))
+        library.follow_thread(self._thread_state())
         self._include(_KEY, is_active)
 
     def is_following_here(self) -> bool:
@@ -216,11 +237,16 @@ class Values:
             library.follow_thread(self._thread_state())
 
     def forget_optimizer(self, optimizer: Any) -> None:
-        """Forgets the small values that an optimizer will write, such as step counts."""
+        """Forgets the parameters and states that an optimizer will write, perhaps by kernels
+        that are not followed. Its numbers, such as step counts, are followed.
+        """
         groups = [*optimizer.param_groups, *optimizer.state.values()]
         for tensor in self._beside.tensors(value for owner in groups for value in owner.values()):
-            if self._beside.is_small(tensor):
-                library.forget(tensor.data_ptr())
+            if tensor.dim() and self._beside.has_address(tensor):
+                number = library.number_at(tensor.data_ptr())
+                if number is None or number[1] is Uniformity.TRUE:
+                    library.forget(tensor.data_ptr())
+        self.policy.num_evaluations = 0
 
     def _follow(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         if self.is_tracing or (self._is_backward and not self._steers_backward(op)):
@@ -269,7 +295,9 @@ class Values:
         known = beside.read_inputs(op, args) if self._is_following else None
         beside.forget_written(op, args, kwargs)
         if finds:
-            is_found = self._counted.expect(op, args, known, is_following=self._is_following)
+            is_found = self._counted.expect(
+                op, args, kwargs, known, is_following=self._is_following
+            )
             if is_found and self._is_following and (known is None or not known.is_complete):
                 known = beside.read_inputs(op, args)  # includes the new assumptions
         if self._is_following and op in self.reads.ops:
@@ -304,7 +332,9 @@ class Values:
 
     def _thread_state(self) -> int:
         """How the phantom treats the main thread's launches (ullage_follow_thread)."""
-        return 2 if self._num_sparing else int(self._is_backward or not self._is_active)
+        if self._num_sparing:
+            return 2
+        return int(self._is_backward or self._is_updating or not self._is_active)
 
     def _steers_backward(self, op: Any) -> bool:
         """Whether an operation in backward counts elements, or belongs to a recomputed forward."""
