@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.phantom.conftest import find_program
 
+import ullage
 from ullage.units import GIB, MIB
 
 pytestmark = [pytest.mark.phantom, pytest.mark.slow]
@@ -56,6 +57,27 @@ def test_ranks_that_each_see_a_gpu_of_their_own_share_none(run_program: RunProgr
     assert outcome.document["verdict"] == "fits"
     assert [line["used"] for line in printed(outcome)] == [50 * GIB + CONTEXT_BYTES] * 2
     assert [device["other_processes_bytes"] for device in outcome.document["devices"]] == [0, 0]
+
+
+def test_ranks_that_load_before_they_set_their_device_hold_contexts_on_the_first(
+    run_program: RunProgram,
+) -> None:
+    launch = ("torchrun", "--nproc-per-node", "4", find_program("processes/loads_first.py"))
+    outcome = run_program(*launch, gpu="a100-80gb", options=("--gpus", "4"))
+    document = outcome.document
+    assert document["verdict"] == "fits"
+    first = [device for device in document["devices"] if device["index"] == 0]
+    # Each other rank has a context there, and its segments: of the checkpoint it loaded twice.
+    others = [device for device in first if device["rank"] > 0]
+    assert len(others) == 3
+    assert first[0]["other_processes_bytes"] == sum(
+        CONTEXT_BYTES + device["peak_reserved_bytes"] for device in others
+    )
+    for rank in (1, 2, 3):
+        report = ullage.explain_file(outcome.directory / f"snapshot-rank{rank}.pickle")
+        (finding,) = [one for one in report.findings if one.rule.code == "UL134"]
+        assert finding.device == 0 and "loads_first.py" in finding.evidence[0]
+        assert "set_device" in finding.change and "map_location" in finding.change
 
 
 def test_a_process_that_is_killed_gives_its_memory_back(run_program: RunProgram) -> None:

@@ -90,12 +90,18 @@ def _find_data(case: Case) -> Iterator[Found]:
 
 
 def _find_second_device(case: Case) -> Iterator[Found]:
-    """A device that this process uses for next to nothing, beside the one it works on."""
-    peaks = [device.peak_reserved_bytes for device in case.report.devices]
-    mine = case.device.peak_reserved_bytes
-    if not 0 < mine < _SECOND_FRAC * max(peaks):
+    """A device that this process uses for next to nothing, or does not work on, beside the one
+    that it works on.
+    """
+    mine, course = case.device.peak_reserved_bytes, case.device.course
+    others = [device for device in case.report.devices if device is not case.device]
+    if not mine or not others:
         return
-    main = case.report.devices[int(np.argmax(peaks))]
+    main = max(others, key=lambda device: device.peak_reserved_bytes)
+    works = case.born_in(Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER).any()
+    is_idle = course.has_phases and not works
+    if not is_idle and mine >= _SECOND_FRAC * main.peak_reserved_bytes:
+        return
     blocks = np.flatnonzero(case.is_live)
     yield Found(
         what=f"{format_bytes(mine)} and a driver context are on device {case.device.index}, while "
@@ -154,7 +160,7 @@ RULES = (
         meaning="A buffer that was made on 'cuda' (which is device 0), or a checkpoint that was "
         "loaded to where it was saved from: each rank then also takes a context on that GPU.",
         evidence="The process reserves less than a tenth on one device of what it reserves on "
-        "another.",
+        "another, or allocates nothing there in its passes.",
         cost="nothing",
         change="call torch.cuda.set_device(local_rank) before anything else, and load with "
         "map_location",
