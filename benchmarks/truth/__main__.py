@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.provenance import made_by
-from benchmarks.truth import memory, served
+from benchmarks.truth import drawn, memory, served
 from benchmarks.truth.case import (
     Case,
     as_recorded,
@@ -42,6 +42,7 @@ SOURCES: Final[tuple[Source, ...]] = (
     memory.recordings, memory.snapshots, memory.workloads, memory.examples, memory.logs,
     memory.readings, memory.estimates, served.estimated_starts, served.simulated_starts,
     served.recorded_server, served.closed_loops, served.steps, served.kernel_times,
+    drawn.drawn_programs,
 )  # fmt: skip
 
 
