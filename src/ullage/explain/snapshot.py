@@ -24,7 +24,7 @@ from ullage.explain.owners.modules import ModuleShare, share_by_module
 from ullage.explain.owners.owners import Owners, find_owners, sum_by_category
 from ullage.explain.owners.recorded import Lives, Recorded, find_recorded
 from ullage.explain.owners.sites import Sites, find_sites
-from ullage.trace.model import Category, DeviceTotals, Record
+from ullage.trace.model import Category, DeviceTotals, EventKind, Record
 from ullage.trace.reader import parse_record
 from ullage.trace.replay import Replay, replay
 from ullage.trace.snapshot import Action, Snapshot
@@ -137,7 +137,7 @@ def _explain_device(
     levels = find_levels(replayed)
     owners = find_owners(snapshot.stacks, replayed, match)
     peak = levels.peak_event
-    oom = _find_out_of_memory(snapshot, index)
+    oom = _find_out_of_memory(snapshot, index, record if match else None)
     moment = levels.peak_reserved_event if oom is None else oom[0]
     course = find_course(snapshot, replayed, index, match)
     step_levels = find_step_levels(replayed, sites, course)
@@ -200,10 +200,17 @@ def _share_modules(replayed: Replay, owners: Owners, event: int) -> tuple[Module
     return share_by_module(owners.modules, blocks.is_live(event), blocks.size_bytes)
 
 
-def _find_out_of_memory(snapshot: Snapshot, device: int) -> tuple[int, int, int] | None:
-    """The last request that failed: its event, what it asked for, what the device had free."""
+def _find_out_of_memory(
+    snapshot: Snapshot, device: int, record: Record | None
+) -> tuple[int, int, int] | None:
+    """The last request that the program missed: its event, what it asked for, what was free."""
     events = snapshot.events_of(device)
     numbers = np.flatnonzero(events.action == Action.OOM)
+    if record is not None and len(numbers):
+        kinds = record.events.kind[record.events.device == device]
+        last_kinds = kinds[kinds != EventKind.BLOCK][-len(numbers) :]
+        done_without = np.flatnonzero(last_kinds == EventKind.DONE_WITHOUT) - len(last_kinds)
+        numbers = np.delete(numbers, done_without)
     if not len(numbers):
         return None
     last = int(numbers[-1])

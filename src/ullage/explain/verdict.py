@@ -88,18 +88,20 @@ def find_headroom(gpu: Gpu, reserved: Reserved, totals: DeviceTotals) -> Headroo
     left = gpu.total_bytes - reserved.answered_bytes - totals.beside_bytes
     high = gpu.context_high_bytes
     low = gpu.context_low_bytes - totals.outside_spread_bytes
+    margin = max(gpu.total_high_bytes - gpu.total_bytes, gpu.total_bytes - gpu.total_low_bytes, 0)
+    optional = reserved.workspaces.optional_bytes
+    if left >= high:
+        optional = min(optional, max(left - high - margin, 0))
     return Headroom(
         headroom_bytes=left - high,
         middle_bytes=left - (low + high) // 2,
         context_margin_bytes=(high - low + 1) // 2,
-        workspace_more_bytes=reserved.workspaces.more_bytes,
+        workspace_more_bytes=max(reserved.workspaces.more_bytes, optional),
         workspace_less_bytes=reserved.workspaces.less_bytes,
         completion_less_bytes=reserved.completion_less_bytes,
         tuning_less_bytes=reserved.tuning_less_bytes,
         address_less_bytes=reserved.addresses.width_bytes,
-        total_margin_bytes=max(
-            gpu.total_high_bytes - gpu.total_bytes, gpu.total_bytes - gpu.total_low_bytes, 0
-        ),
+        total_margin_bytes=margin,
     )
 
 

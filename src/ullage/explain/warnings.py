@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ullage.explain.moments.steps import StepPeak
-from ullage.trace.model import MarkKind, Record
+from ullage.trace.model import MarkKind, OutOfMemory, Record
 from ullage.units import format_bytes
 
 _SETTLED_FRAC = 0.005
@@ -47,12 +47,24 @@ def find_warnings(
 
 def _survived_ooms(records: Sequence[Record], *, fits: bool) -> list[str]:
     num_ooms = sum(totals.num_ooms for record in records for totals in record.devices)
-    if not num_ooms or not fits:
-        return []
-    times = "once" if num_ooms == 1 else f"{num_ooms} times"
-    places = dict.fromkeys(oom.where for record in records for oom in record.ooms if oom.where)
-    where = f" (first at {next(iter(places))})" if places else ""
-    return [f"the program ran out of memory {times}{where}, caught it and went on"]
+    done_without = [oom for record in records for oom in record.done_without]
+    num_ooms -= len(done_without)
+    warnings = []
+    if num_ooms and fits:
+        where = _first_place([oom for record in records for oom in record.ooms])
+        times = "once" if num_ooms == 1 else f"{num_ooms} times"
+        warnings.append(f"the program ran out of memory {times}{where}, caught it and went on")
+    if done_without and fits:
+        size = format_bytes(max(oom.requested_bytes for oom in done_without))
+        warnings.append(
+            f"there was no room for workspaces of convolutions of up to {size}"
+            f"{_first_place(done_without)}: cuDNN takes algorithms that need less, and more time"
+        )
+    return warnings
+
+
+def _first_place(ooms: Sequence[OutOfMemory]) -> str:
+    return next((f" (first at {oom.where})" for oom in ooms if oom.where), "")
 
 
 def _unsettled_steps(steps: Sequence[StepPeak], which: str) -> list[str]:

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 from ullage.trace.model import DeviceTotals, Record
 
+# Another algorithm needs less, so one whose workspace cannot be had is not taken
+# (phantom/csrc/answers/cudnn_workspace.c).
+_CONVOLUTION = "cuDNN convolution"
+
 
 @dataclass(frozen=True, slots=True)
 class Workspaces:
@@ -20,8 +24,8 @@ class Workspaces:
         num_blocks: how many workspaces were replayed; 0: the ends below are those of the run.
         allocated_low_bytes, allocated_high_bytes: the peak of what was allocated.
         reserved_low_bytes, reserved_high_bytes: that of what was reserved.
-        less_bytes, more_bytes: how much less or more can be needed in all, with what was not
-            replayed.
+        less_bytes, more_bytes: how much less or more is needed, with what was not replayed.
+        optional_bytes: how much more a convolution that was not replayed takes if there is room.
     """
 
     num_blocks: int
@@ -31,6 +35,7 @@ class Workspaces:
     reserved_high_bytes: int
     less_bytes: int
     more_bytes: int
+    optional_bytes: int
 
 
 def find_workspaces(record: Record, totals: DeviceTotals) -> Workspaces:
@@ -47,7 +52,10 @@ def find_workspaces(record: Record, totals: DeviceTotals) -> Workspaces:
         num_blocks, names = other.num_blocks, other.what
     rest = [sizes for sizes in record.assumed if sizes.what not in names]
     less = max((sizes.answered_bytes - sizes.low_bytes for sizes in rest), default=0)
-    more = max((sizes.high_bytes - sizes.answered_bytes for sizes in rest), default=0)
+    more = {"": 0, _CONVOLUTION: 0}
+    for sizes in rest:
+        kind = _CONVOLUTION if sizes.what.startswith(_CONVOLUTION) else ""
+        more[kind] = max(more[kind], sizes.high_bytes - sizes.answered_bytes)
     return Workspaces(
         num_blocks=num_blocks,
         allocated_low_bytes=min(of_allocated),
@@ -55,5 +63,6 @@ def find_workspaces(record: Record, totals: DeviceTotals) -> Workspaces:
         reserved_low_bytes=min(of_reserved),
         reserved_high_bytes=max(of_reserved),
         less_bytes=max(less, reserved - min(of_reserved)),
-        more_bytes=max(more, max(of_reserved) - reserved),
+        more_bytes=max(more[""], max(of_reserved) - reserved),
+        optional_bytes=more[_CONVOLUTION],
     )

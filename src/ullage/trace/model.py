@@ -37,6 +37,8 @@ class EventKind(enum.IntEnum):
 
     BLOCK = 0
     OUT_OF_MEMORY = 1
+    DONE_WITHOUT = 8
+    """An out-of-memory, after which a library took an algorithm that needs less."""
 
 
 class MarkKind(enum.Enum):
@@ -380,6 +382,7 @@ class Record:
     num_not_initialised: int = 0
     not_initialised_bytes: int = 0
     ooms: tuple[OutOfMemory, ...] = ()
+    done_without: tuple[OutOfMemory, ...] = ()
     host_peak_bytes: int = 0
     host_needed_bytes: int = 0
     pinned_peak_bytes: int = 0

@@ -27,6 +27,7 @@ from ullage.trace.model import (
     Claims,
     Copies,
     DeviceTotals,
+    EventKind,
     Events,
     ExitKind,
     GraphHolder,
@@ -119,7 +120,7 @@ def parse_record(value: object) -> Record:
         assumed=field_checks.parse_rows(fields, "assumed", _parse_assumed),
         refused=_parse_refused(field_checks.typed(fields.get("refused", {}), dict, "refused")),
         **_parse_not_initialised(fields),
-        ooms=field_checks.parse_rows(fields, "ooms", _parse_oom),
+        **_parse_ooms(fields, events),
         **_parse_optional(fields),
         warnings=field_checks.parse_texts(fields, "warnings"),
         groups=field_checks.parse_rows(fields, "groups", _parse_group),
@@ -383,6 +384,17 @@ def _parse_refused(fields: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:
         (field_checks.shown(name, "refused"), field_checks.whole(count, "refused"))
         for name, count in fields.items()
     )
+
+
+def _parse_ooms(fields: Mapping[str, Any], events: Events) -> dict[str, Any]:
+    # Those that the program met, and those after which a library took another algorithm.
+    first = field_checks.position(fields.get("first_position"), "first_position")
+    after = set((np.flatnonzero(events.kind == EventKind.DONE_WITHOUT) + first + 1).tolist())
+    ooms = field_checks.parse_rows(fields, "ooms", _parse_oom)
+    return {
+        "ooms": tuple(oom for oom in ooms if oom.position not in after),
+        "done_without": tuple(oom for oom in ooms if oom.position in after),
+    }
 
 
 def _parse_oom(value: object) -> OutOfMemory:

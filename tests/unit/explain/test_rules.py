@@ -494,6 +494,21 @@ def test_a_cache_for_each_stream_is_found(
         assert [one.gain_bytes // MIB for one in findings] == [400] * count
 
 
+@pytest.mark.parametrize("num_plans", [250, 4096])
+def test_plans_of_ffts_are_found_past_some_hundreds(
+    report_of: ReportOf, file_of: Callable[..., dict[str, Any]], num_plans: int
+) -> None:
+    file = file_of("[20 a+1", has_record=True)
+    sizes = {"low_bytes": num_plans * 437_500, "high_bytes": num_plans * 720_896}
+    (device,) = file["ullage"]["devices"]
+    device["outside"] = [{"what": "cuFFT plans", "count": 4200, **sizes}]
+    finding = found(report_of("", **file)).get("UL149")
+    assert (finding is not None) == (num_plans > 300)
+    if finding is not None:
+        assert finding.gain_bytes == sizes["high_bytes"]
+        assert "max_size" in finding.rule.change and "4,200" in finding.evidence[0]
+
+
 def test_a_few_tensors_on_another_device_are_found(
     report_of: ReportOf, file_of: Callable[..., dict[str, Any]]
 ) -> None:
@@ -519,7 +534,7 @@ def test_every_rule_says_what_it_means() -> None:
 
 def test_every_rule_is_tried_here_or_where_memory_runs_out() -> None:
     others = {"UL104", "UL134", "UL141", "UL142", "UL143", "UL145", "UL146", "UL148",
-              "UL165"}  # fmt: skip
+              "UL149", "UL165"}  # fmt: skip
     oom = {f"UL15{number}" for number in range(1, 6)}
     assert set(RULES) == set(CASES) | set(TIMES) | others | oom
 

@@ -402,7 +402,7 @@ QUIET: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 # Those that take more than a script: written as tests below, under these names.
-OTHER = {"UL134": 3, "UL145": 3, "UL148": 3, "UL165": 6}
+OTHER = {"UL134": 3, "UL145": 3, "UL148": 3, "UL149": 3, "UL165": 6}
 CASES = [(code, name) for code, cases in QUIET.items() for name in cases]
 
 
@@ -412,6 +412,23 @@ def test_a_rule_keeps_still(report_of: ReportOf, code: str, name: str) -> None:
     report = report_of(QUIET[code][name], has_record=True, **notes)
     assert not report.record_remark
     assert code not in {one.rule.code for one in find_findings(report)}
+
+
+@pytest.mark.parametrize(
+    ("what", "count", "num_plans"),
+    [
+        ("cuFFT plans", 64, 64),
+        ("cuFFT plans", 9000, 32),  # the program has set max_size
+        ("NCCL's buffers of collectives", 1, 4096),
+    ],
+)
+def test_a_few_plans_of_ffts_and_other_libraries_are_no_finding(
+    report_of: ReportOf, file_of: FileOf, what: str, count: int, num_plans: int
+) -> None:
+    file = file_of("[20 a+1", has_record=True)
+    sizes = {"low_bytes": num_plans * 437_500, "high_bytes": num_plans * 720_896}
+    file["ullage"]["devices"][0]["outside"] = [{"what": what, "count": count, **sizes}]
+    assert "UL149" not in {one.rule.code for one in find_findings(report_of("", **file))}
 
 
 def test_gradients_of_a_recording_without_phases_are_no_spike(

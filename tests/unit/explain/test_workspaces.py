@@ -77,6 +77,16 @@ def test_without_a_replay_the_most_uncertain_workspace_widens_the_headroom_alone
         assert len(report.allocator_basis.assumptions) == 1
 
 
+def test_a_convolution_takes_no_more_than_there_is_and_others_do(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    for name, lowest in ((NAME, 0), (OTHER, 1000 - 120 - 70 - 5000)):
+        record = make_record(SCRIPT, assumed=[sizes(name, 0, 20, 5020)])
+        report = explain(record, program, small_gpu)
+        assert report.devices[0].headroom.low_bytes == lowest
+        assert any("would be missing" in text for text in report.warnings) == (lowest < 0)
+
+
 @pytest.mark.parametrize(("answered", "less", "more"), [(50, 50, 25), (5, 10, 95)])
 def test_what_was_not_replayed_counts_beside_it(
     make_record: Make, answered: int, less: int, more: int

@@ -325,12 +325,14 @@ def int64_of(cudnn: Cudnn, descriptor: c_void_p, name: int) -> int:
     return value[0]
 
 
-@pytest.mark.parametrize(("data_type", "notes"), [(FLOAT, [1, 0]), (HALF, [1])])
+@pytest.mark.parametrize(("data_type", "notes"), [(FLOAT, [1, 0, 0]), (HALF, [1, 0])])
 def test_whoever_forbids_tf32_is_left_with_an_engine(
     cudnn: Cudnn, data_type: int, notes: list[int]
 ) -> None:
     configs = find_configs(cudnn, forward_graph(cudnn, data_type))
     assert [count_notes(cudnn, config) for config in configs] == notes
+    workspaces = [int64_of(cudnn, config, 303) for config in configs]
+    assert workspaces[0] > workspaces[-1] == 0, "one needs none"
 
 
 def test_a_plan_loaded_from_its_text_needs_the_same_workspace(cudnn: Cudnn) -> None:

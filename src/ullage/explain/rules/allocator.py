@@ -1,4 +1,4 @@
-"""Rules about what is reserved and not used."""
+"""Rules about what is reserved and not used, and what libraries keep beside the allocator."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _UNCUT = (
     "PYTORCH_ALLOC_CONF=expandable_segments:True (torch 2.9 and earlier: PYTORCH_CUDA_ALLOC_CONF): "
     "without it, up to 1 MiB of a segment that is left over is not cut off a block"
 )
+_PLANS = "cuFFT plans"  # phantom/csrc/answers/cufft.c
 # Segments of 20 MiB leave so much free in any program.
 _MIN_FREE_BYTES = 192 * MIB
 
@@ -186,6 +187,20 @@ def _find_private(case: Case) -> Iterator[Found]:
     )
 
 
+def _find_plans(case: Case) -> Iterator[Found]:
+    totals = case.device.totals
+    for size in () if totals is None else totals.outside:
+        if size.what == _PLANS and size.high_bytes >= _MIN_FREE_BYTES:
+            low, high = format_bytes(size.low_bytes), format_bytes(size.high_bytes)
+            yield Found(
+                what=f"{_PLANS} hold up to {high} beside PyTorch's allocator",
+                evidence=(
+                    f"{size.count:,} plans were made; those kept at once hold {low} to {high}",
+                ),
+                gain_bytes=size.high_bytes,
+            )
+
+
 def _find_rounding(case: Case) -> Iterator[Found]:
     live, blocks = case.is_live, case.device.replay.blocks
     lost = case.sum(live) - int(blocks.requested_bytes[live].sum())
@@ -274,5 +289,18 @@ RULES = (
         change="use fewer side streams, or allocate outside of `with torch.cuda.stream(...)` and "
         "call record_stream()",
         find=_find_streams,
+    ),
+    Rule(
+        code="UL149",
+        title="many plans of cuFFT are kept",
+        kind=Kind.CHOICE,
+        meaning="PyTorch keeps a plan of cuFFT for each shape of a transform, 4,096 on a device; "
+        "a plan holds memory of the device that no counter of PyTorch's has.",
+        evidence="The plans that are kept at once may hold 192 MiB or more, as some 300 of them "
+        "do. Runs on the simulated GPU only.",
+        cost="a plan that is not kept is made again, which takes milliseconds",
+        change="torch.backends.cuda.cufft_plan_cache.max_size = 64, or another number of shapes "
+        "that come again; pad signals to a few lengths",
+        find=_find_plans,
     ),
 )

@@ -3,7 +3,7 @@
  * cublasCreate takes no device memory here. The real one does (context and module memory, which the device's
  * context_bytes stand for); the workspace is PyTorch's own, handed over by cublasSetWorkspace.
  */
-#include "phantom.h"
+#include "handle.h"
 #include "work_log.h"
 
 #include <stdlib.h>
@@ -46,42 +46,13 @@ API int cublasDestroy_v2(void *h) { return destroy(h); }
 API int cublasXtCreate(void **h) { return create(h); }
 API int cublasXtDestroy(void *h) { return destroy(h); }
 
-/* A pair that sets and gets one field of the handle. */
-#define FIELD(setter, getter, type, field)                       \
-  API int setter(void *h, type value) {                          \
-    struct handle *handle = open_handle(h);                      \
-    if (!handle) return NOT_INITIALIZED;                         \
-    handle->field = value;                                       \
-    return SUCCESS;                                              \
-  }                                                              \
-  API int getter(void *h, type *value) {                         \
-    struct handle *handle = open_handle(h);                      \
-    if (!handle) return NOT_INITIALIZED;                         \
-    if (!value) return INVALID_VALUE;                            \
-    *value = handle->field;                                      \
-    return SUCCESS;                                              \
-  }
 FIELD(cublasSetMathMode, cublasGetMathMode, int, math_mode)
 FIELD(cublasSetPointerMode_v2, cublasGetPointerMode_v2, int, pointer_mode)
 FIELD(cublasSetAtomicsMode, cublasGetAtomicsMode, int, atomics_mode)
 FIELD(cublasSetSmCountTarget, cublasGetSmCountTarget, int, sm_count_target)
 FIELD(cublasXtSetBlockDim, cublasXtGetBlockDim, int, block_dim)
 FIELD(cublasXtSetPinningMemMode, cublasXtGetPinningMemMode, int, pinning_mode)
-
-API int cublasSetStream_v2(void *h, void *stream) {
-  struct handle *handle = open_handle(h);
-  if (!handle) return NOT_INITIALIZED;
-  follow_stream(handle->stream = stream);
-  return SUCCESS;
-}
-
-API int cublasGetStream_v2(void *h, void **stream) {
-  struct handle *handle = open_handle(h);
-  if (!handle) return NOT_INITIALIZED;
-  if (!stream) return INVALID_VALUE;
-  *stream = handle->stream;
-  return SUCCESS;
-}
+STREAM(cublasSetStream_v2, cublasGetStream_v2)
 
 API int cublasSetWorkspace_v2(void *h, void *workspace, size_t bytes) {
   if (!open_handle(h)) return NOT_INITIALIZED;
@@ -94,19 +65,12 @@ API int cublasSetWorkspace_v2(void *h, void *workspace, size_t bytes) {
 static int version(void) { return library_version("cublas", 130300); } /* 13.3.0 */
 
 API int cublasGetVersion_v2(void *h, int *value) {
-  (void)h; /* the real one accepts NULL */
-  if (!value) return INVALID_VALUE;
-  *value = version();
-  return SUCCESS;
+  return (void)h /* the real one accepts NULL */, ANSWER(value, version(), INVALID_VALUE);
 }
 
 API int cublasGetVersion(int *value) { return cublasGetVersion_v2(NULL, value); }
 
-API int cublasGetProperty(int type, int *value) {
-  if (!value || type < 0 || type > 2) return INVALID_VALUE;
-  *value = type == 0 ? version() / 10000 : type == 1 ? version() / 100 % 100 : version() % 100;
-  return SUCCESS;
-}
+API int cublasGetProperty(int type, int *value) { return version_part(version(), 10000, type, value) ? SUCCESS : INVALID_VALUE; }
 
 API size_t cublasGetCudartVersion(void) { return (size_t)library_version("cudart", 13020); }
 
@@ -331,11 +295,7 @@ TYPED_PRODUCTS(_64, int64_t)
 
 /* ---- Several devices --------------------------------------------------------------------------------------------- */
 
-API int cublasXtMaxBoards(int *count) {
-  if (!count) return INVALID_VALUE;
-  *count = num_devices();
-  return SUCCESS;
-}
+API int cublasXtMaxBoards(int *count) { return ANSWER(count, num_devices(), INVALID_VALUE); }
 
 API int cublasXtGetNumBoards(int num, const int *devices, int *count) {
   (void)devices;
@@ -344,11 +304,7 @@ API int cublasXtGetNumBoards(int num, const int *devices, int *count) {
   return SUCCESS;
 }
 
-API int cublasGetLoggerCallback(void **callback) {
-  if (!callback) return INVALID_VALUE;
-  *callback = NULL;
-  return SUCCESS;
-}
+API int cublasGetLoggerCallback(void **callback) { return ANSWER(callback, NULL, INVALID_VALUE); }
 
 #define DO(name) DO_RETURNING(int, name, SUCCESS)
 #define DO_VOID(name)                             \

@@ -37,11 +37,7 @@ struct heuristic_result {
 _Static_assert(sizeof(struct algorithm) == 64 && sizeof(struct heuristic_result) == 96, "cuBLASLt's layout");
 enum { ALGORITHM = 0x6c74616c, CONFIG_ID = 0 };
 
-API int cublasLtCreate(void **h) {
-  if (!h) return INVALID_VALUE;
-  *h = new_handle();
-  return SUCCESS;
-}
+API int cublasLtCreate(void **h) { return ANSWER(h, new_handle(), INVALID_VALUE); }
 API int cublasLtDestroy(void *h) { return h ? SUCCESS : NOT_INITIALIZED; }
 
 API size_t cublasLtGetVersion(void) { return (size_t)library_version("cublas", 130300); }

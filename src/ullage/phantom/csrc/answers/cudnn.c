@@ -26,12 +26,7 @@ API size_t cudnnGetMaxDeviceVersion(void) {
 
 API int cudnnGetProperty(int property, int *value) {
   if (!value) return CUDNN_NULL_POINTER;
-  switch (property) {
-    case 0: *value = version() / 10000; return CUDNN_SUCCESS;
-    case 1: *value = version() / 100 % 100; return CUDNN_SUCCESS;
-    case 2: *value = version() % 100; return CUDNN_SUCCESS;
-    default: return CUDNN_BAD_PARAM;
-  }
+  return version_part(version(), 10000, property, value) ? CUDNN_SUCCESS : CUDNN_BAD_PARAM;
 }
 
 API const char *cudnnGetErrorString(int status) {
@@ -116,9 +111,7 @@ API int cudnnSetStream(void *handle, void *stream) {
 
 API int cudnnGetStream(void *handle, void **stream) {
   struct handle *from = object_of(handle, KIND_HANDLE);
-  if (!from || !stream) return CUDNN_BAD_PARAM;
-  *stream = from->stream;
-  return CUDNN_SUCCESS;
+  return from ? ANSWER(stream, from->stream, CUDNN_BAD_PARAM) : CUDNN_BAD_PARAM;
 }
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
@@ -215,9 +208,7 @@ API int cudnnGetTensor4dDescriptor(const void *descriptor, int *data_type, int *
 
 API int cudnnGetTensorSizeInBytes(const void *descriptor, size_t *bytes) {
   const struct tensor *tensor = object_of(descriptor, KIND_TENSOR);
-  if (!tensor || !bytes) return CUDNN_BAD_PARAM;
-  *bytes = tensor_bytes(tensor);
-  return CUDNN_SUCCESS;
+  return tensor ? ANSWER(bytes, tensor_bytes(tensor), CUDNN_BAD_PARAM) : CUDNN_BAD_PARAM;
 }
 
 /* ---- Filters ----------------------------------------------------------------------------------------------------- */
@@ -251,7 +242,5 @@ API int cudnnGetFilter4dDescriptor(const void *descriptor, int *data_type, int *
 
 API int cudnnGetFilterSizeInBytes(const void *descriptor, size_t *bytes) {
   const struct tensor *filter = object_of(descriptor, KIND_FILTER);
-  if (!filter || !bytes) return CUDNN_BAD_PARAM;
-  *bytes = tensor_bytes(filter);
-  return CUDNN_SUCCESS;
+  return filter ? ANSWER(bytes, tensor_bytes(filter), CUDNN_BAD_PARAM) : CUDNN_BAD_PARAM;
 }

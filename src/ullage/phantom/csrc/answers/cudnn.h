@@ -74,6 +74,8 @@ struct scratch reduction_scratch(const char *what); /* anything that sums over b
 /* The device has tensor cores for this type: 16 bits from 7.0, bfloat16 and float (as TF32) from 8.0. */
 bool has_tensor_cores(int data_type);
 void report_scratch(const struct scratch *scratch);
+/* A convolution's: no more than there is room for, as others need less; `given` bytes of it are there already. */
+struct scratch scratch_in_room(struct scratch scratch, size_t given);
 
 /* ---- Graphs (cudnn_graph.c) -------------------------------------------------------------------------------------- */
 struct backend;

@@ -2,9 +2,10 @@
  *
  * A descriptor remembers the attributes it was given; the descriptors among them are held by a count of references, so
  * that destroying one that a graph or plan still needs is harmless. What the library itself would work out is answered
- * here: heuristics find one engine (0), and for float data on tensor cores a second without them (1), so that a caller who
- * forbids TF32 is left with one. Engines have no knobs and no preferred layouts. A plan knows its workspace size (see
- * cudnn_workspace.c) from the moment it is finalized, also one made from its own JSON.
+ * here: heuristics find one engine (0), for float data on tensor cores another without them (1), so that a caller who
+ * forbids TF32 is left with one, and for a convolution one that needs the least workspace (2). Engines have no knobs and no
+ * preferred layouts. A plan knows its workspace size (see cudnn_workspace.c) from the moment it is finalized, also one made
+ * from its own JSON; the report has it once it runs.
  */
 #include "cudnn.h"
 #include "cudnn_descriptor.h"
@@ -29,15 +30,20 @@ enum attribute_name {
 };
 /* cudnn-frontend builds engines by number where it knows better than the heuristics; the highest it names is 17, and old
  * versions try all up to 60 as a fallback. */
-enum { NUM_ENGINES = 64, ENGINE_WITHOUT_TENSOR_CORES = 1, NOTE_TENSOR_CORE = 0, SHARED_MEMORY_BYTES = 48 << 10 };
+enum { NUM_ENGINES = 64, NOTE_TENSOR_CORE = 0, SHARED_MEMORY_BYTES = 48 << 10 };
+enum { ENGINE_WITHOUT_TENSOR_CORES = 1, ENGINE_OF_LEAST_WORKSPACE = 2 };
 
 static const struct backend *graph_of_config(const struct backend *config) {
   return backend_of(backend_of(config, CONFIG_ENGINE, 0), ENGINE_GRAPH, 0);
 }
 
+static bool is_convolution(const struct backend *graph) { return read_graph_convolution(graph, &(struct convolution){0}); }
+
 static struct scratch scratch_of_config(const struct backend *config) {
   int64_t engine = int64_of(backend_of(config, CONFIG_ENGINE, 0), ENGINE_INDEX, 0);
-  return graph_scratch(graph_of_config(config), engine != ENGINE_WITHOUT_TENSOR_CORES);
+  struct scratch scratch = graph_scratch(graph_of_config(config), engine != ENGINE_WITHOUT_TENSOR_CORES);
+  if (engine == ENGINE_OF_LEAST_WORKSPACE && is_convolution(graph_of_config(config))) scratch.answered = scratch.low;
+  return scratch;
 }
 
 /* ---- Answers the library works out ------------------------------------------------------------------------------- */
@@ -49,7 +55,7 @@ static int answer(const void *values, int64_t available, size_t bytes, int64_t r
 
 static bool uses_tensor_cores(const struct backend *engine) {
   int data_type = graph_data_type(backend_of(engine, ENGINE_GRAPH, 0));
-  if (int64_of(engine, ENGINE_INDEX, 0) == ENGINE_WITHOUT_TENSOR_CORES || data_type < 0) return false;
+  if (int64_of(engine, ENGINE_INDEX, 0) || data_type < 0) return false;
   return data_type_bytes(data_type) > 1 && has_tensor_cores(data_type);
 }
 
@@ -69,13 +75,15 @@ static int make_config(struct backend *config, struct backend *graph, int64_t in
 
 static int answer_heuristics(const struct backend *heuristics, int64_t requested, int64_t *count, void *array) {
   struct backend *graph = backend_of(heuristics, HEURISTICS_GRAPH, 0);
-  int64_t available = graph_data_type(graph) == DATA_FLOAT && has_tensor_cores(DATA_FLOAT) ? 2 : 1;
+  int64_t engines[3] = {0}, available = 1;
+  if (graph_data_type(graph) == DATA_FLOAT && has_tensor_cores(DATA_FLOAT)) engines[available++] = ENGINE_WITHOUT_TENSOR_CORES;
+  if (is_convolution(graph)) engines[available++] = ENGINE_OF_LEAST_WORKSPACE;
   int64_t given = array && requested < available ? requested : available;
   struct backend **configs = array;
   for (int64_t i = 0; configs && i < given; i++) {
     struct backend *config = object_of(configs[i], KIND_BACKEND);
     if (!config || config->type != DESCRIPTOR_ENGINE_CONFIG) return CUDNN_BAD_PARAM;
-    int status = make_config(config, graph, i);
+    int status = make_config(config, graph, engines[i]);
     if (status != CUDNN_SUCCESS) return status;
   }
   if (count) *count = given;
@@ -188,9 +196,7 @@ static int finalize_plan(struct backend *plan) {
   const struct attribute *json = find_backend_attribute(plan, PLAN_JSON);
   if (config) plan->scratch = scratch_of_config(config);
   else if (!json) return CUDNN_BAD_PARAM;
-  int status = config ? CUDNN_SUCCESS : load_plan(plan, json);
-  if (status == CUDNN_SUCCESS) report_scratch(&plan->scratch);
-  return status;
+  return config ? CUDNN_SUCCESS : load_plan(plan, json);
 }
 
 API int cudnnBackendFinalize(void *descriptor) {
@@ -219,17 +225,29 @@ static void see_frontend_scratch(const struct backend *graph, const struct attri
 }
 
 API int cudnnBackendExecute(void *handle, const void *plan_descriptor, const void *pack_descriptor) {
-  const struct backend *plan = object_of(plan_descriptor, KIND_BACKEND), *pack = object_of(pack_descriptor, KIND_BACKEND);
+  struct backend *plan = object_of(plan_descriptor, KIND_BACKEND);
+  const struct backend *pack = object_of(pack_descriptor, KIND_BACKEND);
   if (!object_of(handle, KIND_HANDLE) || backend_type(plan) != DESCRIPTOR_PLAN || !pack) return CUDNN_BAD_PARAM;
   if (!plan->is_finalized || !pack->is_finalized) return CUDNN_NOT_FINALIZED;
   const struct attribute *pointers = find_backend_attribute(pack, PACK_POINTERS), *workspace = find_backend_attribute(pack, PACK_WORKSPACE);
   /* With nothing needed the pointer may be one past the frontend's share, so in another block. */
-  void *scratch = workspace && workspace->count && plan->scratch.answered ? *(void *const *)workspace->values : NULL;
-  saw_scratch(LIBRARY_CUDNN, scratch, &plan->scratch);
-  see_frontend_scratch(graph_of_config(backend_of(plan, PLAN_CONFIG, 0)), find_backend_attribute(pack, PACK_UIDS), pointers);
+  void *given = workspace && workspace->count ? *(void *const *)workspace->values : NULL;
+  void *scratch = plan->scratch.answered ? given : NULL;
+  const struct backend *graph = graph_of_config(backend_of(plan, PLAN_CONFIG, 0));
+  struct scratch sizes = plan->scratch;
+  if (is_convolution(graph)) {
+    saw_choice(scratch);
+    sizes = scratch_in_room(sizes, scratch ? sizes.answered : 0);
+    /* A caller who times all engines gives each the workspace that the largest needs. */
+    if (!scratch && given) sizes.high = sizes.low;
+  }
+  if (!plan->is_reported) report_scratch(&sizes);
+  plan->is_reported = true;
+  saw_scratch(LIBRARY_CUDNN, scratch, &sizes);
+  see_frontend_scratch(graph, find_backend_attribute(pack, PACK_UIDS), pointers);
   begin_operands();
   if (pointers) forget_words(pointers->values, (size_t)pointers->count);
-  log_graph_work(graph_of_config(backend_of(plan, PLAN_CONFIG, 0)));
+  log_graph_work(graph);
   if (scratch) forget(scratch);
   return CUDNN_SUCCESS;
 }

@@ -1,10 +1,10 @@
 /* cuDNN: convolutions of the legacy API, which PyTorch uses when told to (TORCH_CUDNN_V8_API_DISABLED) and others always.
  *
- * Each search finds one algorithm, the implicit GEMM that works for every problem, with the workspace that the model of
- * cudnn_workspace.c gives it; whichever algorithm a caller then asks about gets that same size. */
+ * Each search finds two algorithms: implicit GEMM with offsets computed before, with the workspace that the model of
+ * cudnn_workspace.c gives it, as has whichever other a caller asks about; and implicit GEMM, which needs the least. */
 #include "cudnn.h"
 
-enum { ALGORITHM = 1, DETERMINISTIC = 1, DEFAULT_MATH = 0, FMA_MATH = 3, MAX_SPATIAL = MAX_DIMS - 2 };
+enum { ALGORITHM_OF_LEAST_WORKSPACE = 0, ALGORITHM = 1, DETERMINISTIC = 1, DEFAULT_MATH = 0, FMA_MATH = 3, MAX_SPATIAL = MAX_DIMS - 2 };
 
 struct convolution_descriptor {
   enum kind kind;
@@ -112,28 +112,35 @@ API int cudnnGetConvolution2dForwardOutputDim(const void *descriptor, const void
 
 /* ---- Workspaces and algorithms ----------------------------------------------------------------------------------- */
 static int workspace(enum direction direction, const void *image_desc, const void *filter_desc, const void *response_desc,
-                     const void *descriptor, size_t *bytes) {
+                     const void *descriptor, int algorithm, size_t *bytes) {
   const struct tensor *image = object_of(image_desc, KIND_TENSOR), *filter = object_of(filter_desc, KIND_FILTER);
   const struct tensor *response = object_of(response_desc, KIND_TENSOR);
   const struct convolution_descriptor *how = object_of(descriptor, KIND_CONVOLUTION);
   if (!image || !filter || !response || !how || !bytes) return CUDNN_BAD_PARAM;
   struct convolution convolution = {direction, *image, *filter, *response, true, how->math_type != FMA_MATH};
   for (int i = 0; i < how->num_spatial; i++) convolution.unit_strides &= how->stride[i] == 1 && how->dilation[i] == 1;
-  struct scratch scratch = convolution_scratch(&convolution);
+  struct scratch scratch = scratch_in_room(convolution_scratch(&convolution), 0);
+  if (algorithm == ALGORITHM_OF_LEAST_WORKSPACE) scratch.answered = scratch.high = scratch.low;
   report_scratch(&scratch);
   *bytes = scratch.answered;
   return CUDNN_SUCCESS;
 }
 
 static int find_algorithm(enum direction direction, const void *image, const void *filter, const void *response,
-                          const void *descriptor, int requested, int *returned, struct performance *results) {
+                          const void *descriptor, size_t max_bytes, int requested, int *returned,
+                          struct performance *results) {
   size_t bytes = 0;
   if (requested < 1 || !returned || !results) return CUDNN_BAD_PARAM;
-  int status = workspace(direction, image, filter, response, descriptor, &bytes);
-  if (status != CUDNN_SUCCESS) return status;
-  const struct convolution_descriptor *how = object_of(descriptor, KIND_CONVOLUTION);
-  results[0] = (struct performance){ALGORITHM, CUDNN_SUCCESS, 1.0f, bytes, DETERMINISTIC, how->math_type, {0}};
-  *returned = 1;
+  *returned = 0;
+  for (int algorithm = ALGORITHM; algorithm >= ALGORITHM_OF_LEAST_WORKSPACE && *returned < requested; algorithm--) {
+    int status = workspace(direction, image, filter, response, descriptor, algorithm, &bytes);
+    if (status != CUDNN_SUCCESS) return status;
+    const struct convolution_descriptor *how = object_of(descriptor, KIND_CONVOLUTION);
+    /* Backward, the first algorithm adds up in any order. */
+    int determinism = algorithm == ALGORITHM || direction == FORWARD ? DETERMINISTIC : 0;
+    if (bytes <= max_bytes)
+      results[(*returned)++] = (struct performance){algorithm, CUDNN_SUCCESS, 2.0f - (float)algorithm, bytes, determinism, how->math_type, {0}};
+  }
   return CUDNN_SUCCESS;
 }
 
@@ -155,20 +162,20 @@ static void log_call(enum direction direction, const void *image, const void *fi
   }                                                                                                                       \
   API int cudnnGetConvolution##stem##WorkspaceSize(void *handle, const void *A, const void *B, const void *descriptor,    \
                                                    const void *C, int algorithm, size_t *bytes) {                         \
-    (void)handle, (void)algorithm;                                                                                        \
-    return workspace(direction, image, filter, response, descriptor, bytes);                                              \
+    (void)handle;                                                                                                         \
+    return workspace(direction, image, filter, response, descriptor, algorithm, bytes);                                   \
   }                                                                                                                       \
   API int cudnnGetConvolution##stem##Algorithm_v7(void *handle, const void *A, const void *B, const void *descriptor,     \
                                                   const void *C, int requested, int *returned,                            \
                                                   struct performance *results) {                                          \
     (void)handle;                                                                                                         \
-    return find_algorithm(direction, image, filter, response, descriptor, requested, returned, results);                  \
+    return find_algorithm(direction, image, filter, response, descriptor, SIZE_MAX, requested, returned, results);        \
   }                                                                                                                       \
   API int cudnnFindConvolution##stem##Algorithm(void *handle, const void *A, const void *B, const void *descriptor,       \
                                                 const void *C, int requested, int *returned,                              \
                                                 struct performance *results) {                                            \
     (void)handle;                                                                                                         \
-    return find_algorithm(direction, image, filter, response, descriptor, requested, returned, results);                  \
+    return find_algorithm(direction, image, filter, response, descriptor, SIZE_MAX, requested, returned, results);        \
   }                                                                                                                       \
   API int cudnnFindConvolution##stem##AlgorithmEx(void *handle, const void *A, const void *a, const void *B,              \
                                                   const void *b, const void *descriptor, const void *C, void *c,          \
@@ -177,7 +184,7 @@ static void log_call(enum direction direction, const void *image, const void *fi
     (void)handle, (void)a, (void)b;                                                                                       \
     if (work && work_bytes) saw_workspace(LIBRARY_CUDNN, work, work_bytes);                                               \
     WROTE(WORD(c), WORD(work)); /* it tries the algorithms */                                                             \
-    return find_algorithm(direction, image, filter, response, descriptor, requested, returned, results);                  \
+    return find_algorithm(direction, image, filter, response, descriptor, work_bytes, requested, returned, results);      \
   }                                                                                                                       \
   API int cudnnConvolution##stem(void *handle, const void *alpha, const void *A, const void *a, const void *B,            \
                                  const void *b, const void *descriptor, int algorithm, void *work, size_t work_bytes,     \
@@ -185,6 +192,7 @@ static void log_call(enum direction direction, const void *image, const void *fi
     (void)handle, (void)alpha, (void)algorithm, (void)beta;                                                               \
     note_work(stream_of_library());                                                                                       \
     log_call(direction, image, filter, response, descriptor);                                                             \
+    saw_choice(work);                                                                                                     \
     if (work && work_bytes) saw_workspace(LIBRARY_CUDNN, work, work_bytes);                                               \
     const uintptr_t words[] = {WORD(c), WORD(work)};                                                                     \
     forget_words(words, sizeof words / sizeof *words);                                                                   \

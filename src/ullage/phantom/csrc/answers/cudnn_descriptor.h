@@ -14,6 +14,7 @@ struct backend {
   int num_attributes;
   struct attribute *attributes;
   struct scratch scratch; /* plans */
+  bool is_reported;
 };
 
 size_t type_bytes(int type); /* of one value of an attribute */

@@ -167,9 +167,7 @@ static int64_t weight_elements(const struct rnn *rnn) {
 API int cudnnGetRNNWeightSpaceSize(void *handle, void *descriptor, size_t *bytes) {
   (void)handle;
   const struct rnn *rnn = object_of(descriptor, KIND_RNN);
-  if (!rnn || !bytes) return CUDNN_BAD_PARAM;
-  *bytes = (size_t)weight_elements(rnn) * data_type_bytes(rnn->data_type);
-  return CUDNN_SUCCESS;
+  return rnn ? ANSWER(bytes, (size_t)weight_elements(rnn) * data_type_bytes(rnn->data_type), CUDNN_BAD_PARAM) : CUDNN_BAD_PARAM;
 }
 
 /* Writes a 1 x rows x columns tensor at `offset` elements; rows 0: there is none, address NULL and sizes 0. */

@@ -35,6 +35,8 @@
  *     pull request 437: 256 KiB for ResNet-50's 64-to-64 layer, which is this to the byte). High: the non-fused variant
  *     F(4x4, 3x3) keeps all three transforms, 36 floats a tile.
  *  5. Else implicit precomputed GEMM: one 32-bit offset for each of C x R x S. High: im2col of the whole sum for one image.
+ * Where that cannot be had: implicit GEMM, which makes no matrix of its input and needs the low end. Every convolution has
+ * it (cudnnConvolutionFwdAlgo_t, and CUDNN_HEUR_MODE_FALLBACK, in cuDNN's API reference).
  *
  * Attention, forward: a fused kernel keeps its state on chip. On compute capability 9.0 the plan asks for 256 bytes at every
  * shape, backward too (recorded on an H200 with cuDNN 9.19, benchmarks/accuracy/truth; the grid is one wave there whose
@@ -48,6 +50,8 @@
  * accumulator once more, its rows padded to tiles of 128.
  */
 #include "cudnn.h"
+#include "levels.h"
+#include "memory.h"
 
 enum { TILE = 128, TILE_FLOAT_BYTES = TILE * TILE * 4, COUNTER_BYTES = 256, MIN_SLICE = 4 * 64 /* of the sum: below, a split costs more than it brings */ };
 
@@ -57,6 +61,13 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 void report_scratch(const struct scratch *scratch) {
   if (scratch->high > scratch->low) assume_bytes(scratch->what, scratch->low, scratch->answered, scratch->high);
+}
+
+struct scratch scratch_in_room(struct scratch scratch, size_t given) {
+  int here = current_device();
+  size_t room = given + free_bytes(here) / PAGE_BYTES * PAGE_BYTES + cached_bytes(here);
+  if (scratch.high > room && !device(here)->unlimited) scratch.high = larger(scratch.answered, room);
+  return scratch;
 }
 
 bool has_tensor_cores(int data_type) {

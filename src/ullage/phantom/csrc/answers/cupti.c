@@ -33,28 +33,20 @@ static const char *status_name(int status) {
 }
 
 API int cuptiGetResultString(int status, const char **text) {
-  if (!text) return INVALID_PARAMETER;
-  *text = status_name(status);
-  return SUCCESS;
+  return ANSWER(text, status_name(status), INVALID_PARAMETER);
 }
 API int cuptiGetErrorMessage(int status, const char **text) { return cuptiGetResultString(status, text); }
 API int cuptiGetLastError(void) { return SUCCESS; }
 
 API int cuptiSubscribe(void **subscriber, void *callback, void *data) {
-  (void)callback, (void)data;
-  if (!subscriber) return INVALID_PARAMETER;
-  *subscriber = new_handle();
-  return SUCCESS;
+  return (void)callback, (void)data, ANSWER(subscriber, new_handle(), INVALID_PARAMETER);
 }
 API int cuptiSubscribe_v2(void **subscriber, void *callback, void *data, void *parameters) {
   return (void)parameters, cuptiSubscribe(subscriber, callback, data);
 }
 
 API int cuptiGetDeviceId(void *context, uint32_t *device_index) {
-  (void)context;
-  if (!device_index) return INVALID_PARAMETER;
-  *device_index = (uint32_t)current_device();
-  return SUCCESS;
+  return (void)context, ANSWER(device_index, (uint32_t)current_device(), INVALID_PARAMETER);
 }
 
 API int cuptiGetTimestamp(uint64_t *ns) {
@@ -69,10 +61,7 @@ API int cuptiGetTimestamp_v2(void *subscriber, uint64_t *ns) { return (void)subs
 /* ---- Activity ---------------------------------------------------------------------------------------------------- */
 
 API int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *dropped) {
-  (void)context, (void)stream;
-  if (!dropped) return INVALID_PARAMETER;
-  *dropped = 0;
-  return SUCCESS;
+  return (void)context, (void)stream, ANSWER(dropped, 0, INVALID_PARAMETER);
 }
 API int cuptiActivityGetNumDroppedRecords_v2(void *subscriber, void *context, uint32_t stream, size_t *dropped) {
   return (void)subscriber, cuptiActivityGetNumDroppedRecords(context, stream, dropped);

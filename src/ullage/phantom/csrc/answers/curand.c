@@ -5,23 +5,12 @@ enum { SUCCESS = 0, OUT_OF_RANGE = 104, NOT_SUPPORTED = 103 }; /* cuRAND has no 
 
 static int version(void) { return library_version("curand", 10405); } /* 10.4.5 */
 
-API int curandGetVersion(int *value) {
-  if (!value) return OUT_OF_RANGE;
-  *value = version();
-  return SUCCESS;
-}
+API int curandGetVersion(int *value) { return ANSWER(value, version(), OUT_OF_RANGE); }
 
-API int curandGetProperty(int type, int *value) {
-  if (!value || type < 0 || type > 2) return OUT_OF_RANGE;
-  *value = type == 0 ? version() / 1000 : type == 1 ? version() / 100 % 10 : version() % 100;
-  return SUCCESS;
-}
+API int curandGetProperty(int type, int *value) { return version_part(version(), 1000, type, value) ? SUCCESS : OUT_OF_RANGE; }
 
 API int curandCreateGenerator(void **generator, int kind) {
-  (void)kind;
-  if (!generator) return OUT_OF_RANGE;
-  *generator = new_handle();
-  return SUCCESS;
+  return (void)kind, ANSWER(generator, new_handle(), OUT_OF_RANGE);
 }
 
 API int curandSetStream(void *generator, void *stream) { return (void)generator, follow_stream(stream), SUCCESS; }

@@ -5,7 +5,7 @@
  * conquer (xSYEVD: 2 n^2 + 6 n + 1). Low end: 32 columns, the smallest panel in use. High end: four times the answer.
  * Work areas on the host are answered as 0 bytes: nothing is computed there.
  */
-#include "phantom.h"
+#include "handle.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -43,51 +43,14 @@ API int cusolverDnDestroy(void *h) {
   return SUCCESS;
 }
 
-#define FIELD(noun, type, field)                    \
-  API int cusolverDnSet##noun(void *h, type value) { \
-    struct handle *handle = open_handle(h);         \
-    if (!handle) return NOT_INITIALIZED;            \
-    handle->field = value;                          \
-    return SUCCESS;                                 \
-  }                                                 \
-  API int cusolverDnGet##noun(void *h, type *value) { \
-    struct handle *handle = open_handle(h);         \
-    if (!handle) return NOT_INITIALIZED;            \
-    if (!value) return INVALID_VALUE;               \
-    *value = handle->field;                         \
-    return SUCCESS;                                 \
-  }
-FIELD(MathMode, int, math_mode)
-FIELD(DeterministicMode, int, deterministic_mode)
-
-API int cusolverDnSetStream(void *h, void *stream) {
-  struct handle *handle = open_handle(h);
-  if (!handle) return NOT_INITIALIZED;
-  follow_stream(handle->stream = stream);
-  return SUCCESS;
-}
-
-API int cusolverDnGetStream(void *h, void **stream) {
-  struct handle *handle = open_handle(h);
-  if (!handle) return NOT_INITIALIZED;
-  if (!stream) return INVALID_VALUE;
-  *stream = handle->stream;
-  return SUCCESS;
-}
+FIELD(cusolverDnSetMathMode, cusolverDnGetMathMode, int, math_mode)
+FIELD(cusolverDnSetDeterministicMode, cusolverDnGetDeterministicMode, int, deterministic_mode)
+STREAM(cusolverDnSetStream, cusolverDnGetStream)
 
 /* cuSOLVER 12.4.1 came with CUDA 13; 11.x with CUDA 12. */
-API int cusolverGetProperty(int type, int *value) {
-  int version = library_version("cusolver", 12401);
-  if (!value || type < 0 || type > 2) return INVALID_VALUE;
-  *value = type == 0 ? version / 1000 : type == 1 ? version / 100 % 10 : version % 100;
-  return SUCCESS;
-}
-
-API int cusolverGetVersion(int *value) {
-  if (!value) return INVALID_VALUE;
-  *value = library_version("cusolver", 12401);
-  return SUCCESS;
-}
+static int version(void) { return library_version("cusolver", 12401); }
+API int cusolverGetProperty(int type, int *value) { return version_part(version(), 1000, type, value) ? SUCCESS : INVALID_VALUE; }
+API int cusolverGetVersion(int *value) { return ANSWER(value, version(), INVALID_VALUE); }
 
 /* ---- Work areas -------------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* cuSPARSE: handles and descriptors, which remember what they were made with. The work is in cusparse_work.c. */
 #include "cusparse.h"
-#include "phantom.h"
+#include "handle.h"
 
 #include <pthread.h>
 #include <search.h>
@@ -37,51 +37,17 @@ API int cusparseDestroy(void *h) {
   return SUCCESS;
 }
 
-#define FIELD(noun, type, field)                     \
-  API int cusparseSet##noun(void *h, type value) {   \
-    struct handle *handle = open_handle(h);          \
-    if (!handle) return NOT_INITIALIZED;             \
-    handle->field = value;                           \
-    return SUCCESS;                                  \
-  }                                                  \
-  API int cusparseGet##noun(void *h, type *value) {  \
-    struct handle *handle = open_handle(h);          \
-    if (!handle) return NOT_INITIALIZED;             \
-    if (!value) return INVALID_VALUE;                \
-    *value = handle->field;                          \
-    return SUCCESS;                                  \
-  }
-FIELD(PointerMode, int, pointer_mode)
-
-API int cusparseSetStream(void *h, void *stream) {
-  struct handle *handle = open_handle(h);
-  if (!handle) return NOT_INITIALIZED;
-  follow_stream(handle->stream = stream);
-  return SUCCESS;
-}
-
-API int cusparseGetStream(void *h, void **stream) {
-  struct handle *handle = open_handle(h);
-  if (!handle) return NOT_INITIALIZED;
-  if (!stream) return INVALID_VALUE;
-  *stream = handle->stream;
-  return SUCCESS;
-}
+FIELD(cusparseSetPointerMode, cusparseGetPointerMode, int, pointer_mode)
+STREAM(cusparseSetStream, cusparseGetStream)
 
 static int version(void) { return library_version("cusparse", 12904); } /* 12.9.4 */
 
 API int cusparseGetVersion(void *h, int *value) {
   if (!open_handle(h)) return NOT_INITIALIZED;
-  if (!value) return INVALID_VALUE;
-  *value = version();
-  return SUCCESS;
+  return ANSWER(value, version(), INVALID_VALUE);
 }
 
-API int cusparseGetProperty(int type, int *value) {
-  if (!value || type < 0 || type > 2) return INVALID_VALUE;
-  *value = type == 0 ? version() / 1000 : type == 1 ? version() / 100 % 10 : version() % 100;
-  return SUCCESS;
-}
+API int cusparseGetProperty(int type, int *value) { return version_part(version(), 1000, type, value) ? SUCCESS : INVALID_VALUE; }
 
 static const char *const STATUS_NAMES[] = {"CUSPARSE_STATUS_SUCCESS", "CUSPARSE_STATUS_NOT_INITIALIZED",
     "CUSPARSE_STATUS_ALLOC_FAILED", "CUSPARSE_STATUS_INVALID_VALUE", "CUSPARSE_STATUS_ARCH_MISMATCH",

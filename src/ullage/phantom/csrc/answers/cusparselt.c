@@ -21,17 +21,10 @@ API int cusparseLtDestroy(const void *handle) { return is_attributes(handle, HAN
 static int version(void) { return library_version("cusparselt", 1000); } /* 0.10.0 */
 
 API int cusparseLtGetVersion(const void *handle, int *value) {
-  (void)handle;
-  if (!value) return INVALID_VALUE;
-  *value = version();
-  return SUCCESS;
+  return (void)handle, ANSWER(value, version(), INVALID_VALUE);
 }
 
-API int cusparseLtGetProperty(int type, int *value) {
-  if (!value || type < 0 || type > 2) return INVALID_VALUE;
-  *value = type == 0 ? version() / 1000 : type == 1 ? version() / 100 % 10 : version() % 100;
-  return SUCCESS;
-}
+API int cusparseLtGetProperty(int type, int *value) { return version_part(version(), 1000, type, value) ? SUCCESS : INVALID_VALUE; }
 
 API const char *cusparseGetErrorName(int status);
 API const char *cusparseGetErrorString(int status);

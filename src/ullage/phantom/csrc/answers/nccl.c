@@ -139,9 +139,7 @@ NUMBER(ncclCommUserRank, rank)
 NUMBER(ncclCommCuDevice, device)
 
 API int ncclCommGetAsyncError(const struct communicator *c, int *status) {
-  if (!c || !status) return INVALID_ARGUMENT;
-  *status = SUCCESS;
-  return SUCCESS;
+  return c ? ANSWER(status, SUCCESS, INVALID_ARGUMENT) : INVALID_ARGUMENT;
 }
 
 /* ---- Collectives ------------------------------------------------------------------------------------------------- */
@@ -393,9 +391,7 @@ API int ncclMemFree(void *p) { return !p || deallocate(p) ? SUCCESS : INVALID_AR
 
 API int ncclCommRegister(const struct communicator *c, void *buffer, size_t bytes, void **handle) {
   (void)buffer, (void)bytes;
-  if (!c || !handle) return INVALID_ARGUMENT;
-  *handle = new_handle();
-  return SUCCESS;
+  return c ? ANSWER(handle, new_handle(), INVALID_ARGUMENT) : INVALID_ARGUMENT;
 }
 
 /* "Not supported" is ncclInvalidUsage: what NCCL answers on a machine that lacks what a call needs. */

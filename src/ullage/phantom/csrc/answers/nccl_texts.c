@@ -3,11 +3,7 @@
 
 enum { SUCCESS = 0, INVALID_ARGUMENT = 4 };
 
-API int ncclGetVersion(int *version) {
-  if (!version) return INVALID_ARGUMENT;
-  *version = library_version("nccl", 23007);
-  return SUCCESS;
-}
+API int ncclGetVersion(int *version) { return ANSWER(version, library_version("nccl", 23007), INVALID_ARGUMENT); }
 
 API const char *ncclGetErrorString(int status) {
   static const char *const TEXTS[] = {"no error", "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",

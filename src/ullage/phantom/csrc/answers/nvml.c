@@ -34,9 +34,7 @@ API int nvmlSystemGetNVMLVersion(char *text, unsigned room) {
 }
 
 API int nvmlSystemGetCudaDriverVersion_v2(int *version) {
-  if (!version) return INVALID_ARGUMENT;
-  *version = library_version("cudart", 13020);
-  return SUCCESS;
+  return ANSWER(version, library_version("cudart", 13020), INVALID_ARGUMENT);
 }
 API int nvmlSystemGetCudaDriverVersion(int *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
 
@@ -294,11 +292,7 @@ API int nvmlDeviceOnSameBoard(void *handle, void *other, int *is_same) {
   return status;
 }
 
-API int nvmlUnitGetCount(unsigned *count) {
-  if (!count) return INVALID_ARGUMENT;
-  *count = 0;
-  return SUCCESS;
-}
+API int nvmlUnitGetCount(unsigned *count) { return ANSWER(count, 0, INVALID_ARGUMENT); }
 
 #define REFUSE(name) API int name(void *handle) { return refuse_card(#name, handle); }
 #include "tables/nvml.inc"

@@ -38,9 +38,7 @@ int refuse_card(const char *function, const void *handle) {
 
 API int nvmlDeviceGetCount_v2(unsigned *count) {
   if (num_inits <= 0) return UNINITIALIZED;
-  if (!count) return INVALID_ARGUMENT;
-  *count = (unsigned)num_devices_there();
-  return SUCCESS;
+  return ANSWER(count, (unsigned)num_devices_there(), INVALID_ARGUMENT);
 }
 
 API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {

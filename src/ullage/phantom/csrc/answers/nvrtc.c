@@ -46,11 +46,7 @@ static int first_architecture(void) {
 }
 static int num_architectures(void) { return (int)(sizeof ARCHITECTURES / sizeof *ARCHITECTURES) - first_architecture(); }
 
-API int nvrtcGetNumSupportedArchs(int *count) {
-  if (!count) return INVALID_INPUT;
-  *count = num_architectures();
-  return SUCCESS;
-}
+API int nvrtcGetNumSupportedArchs(int *count) { return ANSWER(count, num_architectures(), INVALID_INPUT); }
 
 API int nvrtcGetSupportedArchs(int *list) {
   if (!list) return INVALID_INPUT;
@@ -131,9 +127,7 @@ API int nvrtcCompileProgram(void *p, int num_options, const char *const *options
 static int write_size(void *p, size_t *bytes) {
   struct program *program = open_program(p);
   if (!program) return INVALID_PROGRAM;
-  if (!bytes) return INVALID_INPUT;
-  *bytes = strlen(program->ptx) + 1;
-  return SUCCESS;
+  return ANSWER(bytes, strlen(program->ptx) + 1, INVALID_INPUT);
 }
 static int write_text(void *p, char *text) {
   struct program *program = open_program(p);
@@ -153,15 +147,11 @@ RESULT(TileIR)
 
 API int nvrtcGetProgramLogSize(void *p, size_t *bytes) {
   if (!open_program(p)) return INVALID_PROGRAM;
-  if (!bytes) return INVALID_INPUT;
-  *bytes = 1;
-  return SUCCESS;
+  return ANSWER(bytes, 1, INVALID_INPUT);
 }
 API int nvrtcGetProgramLog(void *p, char *text) {
   if (!open_program(p)) return INVALID_PROGRAM;
-  if (!text) return INVALID_INPUT;
-  *text = 0;
-  return SUCCESS;
+  return ANSWER(text, 0, INVALID_INPUT);
 }
 
 #define DO(name) API int name(void) { return SUCCESS; }

@@ -23,7 +23,7 @@
 enum { MAX_EVENTS = 1 << 25, MAX_REFUSED = 512, MAX_ASSUMED = 128, CUDA = 1 };
 
 /* Kinds of events, and what may be added to them. */
-enum { BLOCK = 0, OUT_OF_MEMORY = 1, WITH_GRAPH = 2, WAS_KEPT = 4 };
+enum { BLOCK = 0, OUT_OF_MEMORY = 1, WITH_GRAPH = 2, WAS_KEPT = 4, DONE_WITHOUT = 8 };
 
 struct event {
   int64_t address, bytes, reserved;
@@ -176,6 +176,13 @@ void saw_scratch(enum library library, const void *p, const struct scratch *scra
     sized[num_sized++] = (struct sized){event_position(), scratch->what, (int64_t)(uintptr_t)p, (int64_t)scratch->low,
                                         (int64_t)scratch->answered, (int64_t)scratch->high,
                                         p ? device_of_address(p) : current_device()};
+  pthread_mutex_unlock(&lock);
+}
+
+void saw_choice(const void *p) {
+  pthread_mutex_lock(&lock);
+  uint64_t end = num_events - (p && num_events);
+  while (end && events[end - 1].kind == OUT_OF_MEMORY) events[--end].kind = DONE_WITHOUT;
   pthread_mutex_unlock(&lock);
 }
 

@@ -93,3 +93,9 @@ bool set_current_device(int index) {
 int library_version(const char *library, int fallback) {
   return (int)read_number(getenv("ULLAGE_LIBRARIES"), library, fallback);
 }
+
+bool version_part(int version, int unit, int part, int *value) {
+  if (!value || part < 0 || part > 2) return false;
+  *value = part == 0 ? version / unit : part == 1 ? version / 100 % (unit / 100) : version % 100;
+  return true;
+}

@@ -50,6 +50,10 @@ void note_outside(int index) {
   pthread_mutex_unlock(&lock);
 }
 
+uint64_t cached_bytes(int index) {
+  return levels->devices[index % MAX_DEVICES].reserved - levels->devices[index % MAX_DEVICES].allocated;
+}
+
 uint64_t next_position(void) { return __atomic_fetch_add(&levels->position, 1, __ATOMIC_RELAXED); }
 
 uint64_t event_position(void) { return __atomic_load_n(&levels->position, __ATOMIC_RELAXED); }

@@ -15,4 +15,7 @@ void note_levels(int device, uint64_t allocated, uint64_t reserved, bool is_out_
 /* Memory of a device was taken, or is about to change, that is not of PyTorch's cache. */
 void note_outside(int device);
 
+/* What PyTorch's cache holds and nobody uses. */
+uint64_t cached_bytes(int device);
+
 #endif

@@ -45,6 +45,10 @@
     return (value);                                 \
   }
 
+/* What a function returns whose answer is one value: 0 with the value in its place, or `otherwise` where there is none. */
+#define ANSWER(place, value, otherwise) ((place) ? (*(place) = (value), 0) : (otherwise))
+
+
 /* Counts a call that was answered with "not supported"; returns status. */
 int refuse(const char *name, int status);
 
@@ -88,6 +92,8 @@ void device_uuid(int place, unsigned char uuid[16]);
 
 /* Versions of the libraries that this torch was built for, such as 13020 or 92600; `fallback` where not told. */
 int library_version(const char *library, int fallback);
+/* Major (0), minor (1) or patch (2) of a version that has a major one for each `unit`; false: no such part, or place for it. */
+bool version_part(int version, int unit, int part, int *value);
 
 /* ---- Device memory (memory.c) ------------------------------------------------------------------------------------ */
 bool is_device_address(const void *p);
@@ -142,6 +148,10 @@ struct scratch {
 /* The library was handed `answered` bytes of scratch memory at p; NULL where it is said to need none. The bounds are kept
  * for each call, so that the allocator's requests can be made again with them. */
 void saw_scratch(enum library library, const void *p, const struct scratch *scratch);
+
+/* An algorithm runs that was chosen by its scratch memory at p; NULL: it needs none. The requests that failed right before
+ * were for those of others. */
+void saw_choice(const void *p);
 
 /* A collective sends from, or receives into, the block that holds p. */
 void saw_communication(const void *p);
