@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from ullage.explain.rules.registry import find_findings
+from ullage.explain.snapshot import explain_snapshot
+from ullage.trace.snapshot_reader import read_snapshot
+
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RunProgram = Callable[..., Any]
 
@@ -98,6 +102,44 @@ def test_pinned_memory_is_counted_in_powers_of_two_and_once(
 ) -> None:
     document = run_program("host_pinned.py", *ways).document
     assert document["pinned_peak_bytes"] == mib * MIB
+
+
+def findings_of(outcome: Any) -> set[str]:
+    """The codes of what is found in the run's snapshot."""
+    snapshot = read_snapshot(outcome.directory / "snapshot.pickle")
+    return {finding.rule.code for finding in find_findings(explain_snapshot(snapshot))}
+
+
+def test_pinned_memory_has_both_ends(run_program: RunProgram) -> None:
+    one, eight = (run_program("host_saved.py", steps) for steps in ("1", "8"))
+    first, document = one.document, eight.document
+    rounded = [1 << (size - 1).bit_length() for size in eight.printed["saved"]]
+    assert first["pinned_low_bytes"] == first["pinned_peak_bytes"] == sum(rounded)
+    # Copies that are done at once leave a step the blocks of the one before.
+    assert document["pinned_low_bytes"] == sum(rounded)
+    # Others leave it none in torch 2.15, whose copies to the host do not wait, either.
+    assert sum(rounded) < document["pinned_peak_bytes"] <= 8 * sum(rounded)
+    assert document["pinned_asked_bytes"] == sum(eight.printed["saved"])
+    more = document["host_needed_high_bytes"] - document["host_needed_bytes"]
+    assert more == document["pinned_peak_bytes"] - document["pinned_low_bytes"]
+    assert "UL163" not in findings_of(eight)
+
+
+def test_pinned_memory_that_is_kept_grows_whenever_copies_are_done(run_program: RunProgram) -> None:
+    outcome = run_program("host_saved.py", "8", "keeps")
+    rest = run_program("host_saved.py", "8").document["pinned_low_bytes"]
+    assert outcome.document["pinned_low_bytes"] == rest + 8 * 64 * MIB
+    assert "UL163" in findings_of(outcome)
+
+
+def test_what_rounding_pins_is_said(run_program: RunProgram) -> None:
+    document = run_program("host_pinned.py", "uneven").document
+    assert document["pinned_peak_bytes"] == 16 * GIB
+    assert document["pinned_asked_bytes"] == int(8.1 * GIB)
+    (warning,) = document["warnings"]
+    assert warning.startswith("16.0 GiB of host memory are pinned for 8.1 GiB")
+    assert "powers of two" in warning
+    assert not run_program("host_pinned.py", "large").document["warnings"]
 
 
 def test_batches_of_a_data_loader_are_pinned(run_program: RunProgram) -> None:

@@ -18,5 +18,7 @@ if "loader" in sys.argv:
     data = TensorDataset(torch.zeros(8, MIB, dtype=torch.uint8))
     for (batch,) in DataLoader(data, batch_size=2, pin_memory=True):
         batch.to("cuda", non_blocking=True)
+if "uneven" in sys.argv:
+    uneven = torch.empty(int(8.1 * 2**30), dtype=torch.uint8, pin_memory=True)
 if "large" in sys.argv:
     large = torch.empty(2**30, dtype=torch.uint8, pin_memory=True)

@@ -13,14 +13,17 @@ from ullage.trace.model import Record
 
 
 class HostMemory(NamedTuple):
-    """Bytes of host memory. `peak` was resident here; `needed` is what the same program takes at
-    least on a machine with the GPU, where weights are really filled and pinned memory is resident,
-    without what the GPU's driver takes; `pinned_peak` is a part of `needed`.
+    """Bytes of host memory. `peak` was resident here; `needed` is what the program takes at least
+    on a machine with the GPU, where weights are filled and pinned memory is resident, without what
+    the driver takes, `needed_high` if copies are done late; `pinned_asked` is before rounding.
     """
 
     peak_bytes: int
     needed_bytes: int
+    needed_high_bytes: int
+    pinned_low_bytes: int
     pinned_peak_bytes: int
+    pinned_asked_bytes: int
 
 
 def host_memory(records: Sequence[Record]) -> HostMemory:
@@ -32,12 +35,15 @@ def host_memory(records: Sequence[Record]) -> HostMemory:
         [record for record in records if record.started_s <= last.started_s <= record.ended_s]
         for last in records
     ]
-    return HostMemory(
-        max((sum(process.host_peak_bytes for process in crowd) for crowd in crowds), default=0),
-        max((sum(_needed(process) for process in crowd) for crowd in crowds), default=0),
-        max((sum(process.pinned_peak_bytes for process in crowd) for crowd in crowds), default=0),
-    )
+    of_crowds = [
+        [sum(sizes) for sizes in zip(*map(_host_memory, crowd), strict=True)] for crowd in crowds
+    ]
+    return HostMemory(*map(max, zip(*of_crowds, strict=True))) if crowds else HostMemory(*[0] * 6)
 
 
-def _needed(record: Record) -> int:
-    return max(record.host_needed_bytes, record.host_peak_bytes, record.pinned_peak_bytes)
+def _host_memory(record: Record) -> HostMemory:
+    pinned = record.pinned_peak_bytes
+    # A record that does not say was of work that is measured, or of before.
+    low, asked = record.pinned_low_peak_bytes or pinned, record.pinned_asked_peak_bytes or pinned
+    high = max(record.host_needed_bytes, record.host_peak_bytes, pinned)
+    return HostMemory(record.host_peak_bytes, high - (pinned - low), high, low, pinned, asked)

@@ -39,10 +39,7 @@ class Reserved:
 
     @property
     def answered_bytes(self) -> int:
-        """The upper end with the workspaces that were answered, which the verdict uses: where
-        memory is short, the allocator gives back its cache and torch takes an algorithm that needs
-        less.
-        """
+        """The upper end with the workspaces that were answered, which the verdict uses."""
         above = self.addresses.high_bytes - self.peak_bytes
         return max(self.completion.high_bytes, self.tuning.high_bytes) + above
 

@@ -48,9 +48,10 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """Pinned memory of the host when steps ended: (num_steps,) bytes."""
+    """Pinned memory when steps ended: (num_steps,) bytes; low: if all work is done at once."""
 
     size_bytes: Int64Array
+    low_bytes: Int64Array
 
 
 def find_transfers(
@@ -94,12 +95,14 @@ def find_transfers(
 
 def find_pinned(match: Match, replay: Replay, course: Course) -> Pinned | None:
     """How much was pinned when each step ended; None where that was not recorded."""
-    levels = match.record.pinned
-    if levels is None:
+    pinned, ends = match.record.pinned, []
+    if pinned is None:
         return None
-    events = match.event_after(levels.position, replay.num_events)
-    place = np.searchsorted(events, course.step_ends, side="right")
-    return Pinned(np.append(0, levels.size_bytes)[place])
+    for levels in (pinned, match.record.pinned_low or pinned):
+        events = match.event_after(levels.position, replay.num_events)
+        place = np.searchsorted(events, course.step_ends, side="right")
+        ends.append(np.append(0, levels.size_bytes)[place])
+    return Pinned(*ends)
 
 
 def _computing_stream(replay: Replay) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ullage.explain.host import HostMemory, host_memory
 from ullage.explain.moments.steps import StepPeak
 from ullage.trace.model import MarkKind, OutOfMemory, Record
-from ullage.units import format_bytes
+from ullage.units import MIB, format_bytes
 
 _SETTLED_FRAC = 0.005
 """Peaks of two steps that differ by no more than this fraction are called the same."""
+# What is told of pinned memory that was not asked for.
+_MIN_ROUNDING_BYTES, _ROUNDING_FRAC = 64 * MIB, 0.25
 
 
 def find_warnings(
@@ -28,6 +31,7 @@ def find_warnings(
     if not records and fits:  # else how it failed says more
         warnings.append("the program did not use a GPU: there is no device memory to report")
     warnings += _survived_ooms(records, fits=fits)
+    warnings += _rounded_pinned(host_memory(records))
     # One request is not like the next, so their peaks need not settle.
     has_requests = any(record.requests for record in records)
     for which, steps in steps_per_device if fits and not has_requests else ():
@@ -65,6 +69,17 @@ def _survived_ooms(records: Sequence[Record], *, fits: bool) -> list[str]:
 
 def _first_place(ooms: Sequence[OutOfMemory]) -> str:
     return next((f" (first at {oom.where})" for oom in ooms if oom.where), "")
+
+
+def _rounded_pinned(host: HostMemory) -> list[str]:
+    pinned, asked = host.pinned_low_bytes, host.pinned_asked_bytes
+    if pinned - asked < max(_MIN_ROUNDING_BYTES, _ROUNDING_FRAC * pinned):
+        return []
+    text = (
+        f"{format_bytes(pinned)} of host memory are pinned for {format_bytes(asked)} asked for: "
+        "PyTorch rounds blocks up to powers of two, and gives none back"
+    )
+    return [text]
 
 
 def _unsettled_steps(steps: Sequence[StepPeak], which: str) -> list[str]:

@@ -47,6 +47,7 @@ EXTENSIONS = {
         SOURCES / "machine" / "device_text.c",
         SOURCES / "machine" / "processes.c",
         SOURCES / "machine" / "published.c",
+        SOURCES / "machine" / "room.c",
     ),
     "libullage_event_hook.so": (
         _PACKAGE / "record" / "csrc",

@@ -373,6 +373,7 @@ class Record:
     last_use: UInt32Array | None = None
     copies: Copies | None = None
     pinned: PinnedLevels | None = None
+    pinned_low: PinnedLevels | None = None
     holders: tuple[Holder, ...] = ()
     graphs: tuple[GraphHolder, ...] = ()
     reads: tuple[HostRead, ...] = ()
@@ -386,6 +387,8 @@ class Record:
     host_peak_bytes: int = 0
     host_needed_bytes: int = 0
     pinned_peak_bytes: int = 0
+    pinned_low_peak_bytes: int = 0
+    pinned_asked_peak_bytes: int = 0
     warnings: tuple[str, ...] = ()
     groups: tuple[tuple[int, ...], ...] = ()
     num_not_yet: int = 0

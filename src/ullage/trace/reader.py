@@ -134,6 +134,8 @@ def _parse_optional(fields: Mapping[str, Any]) -> dict[str, Any]:
         "host_peak_bytes",
         "host_needed_bytes",
         "pinned_peak_bytes",
+        "pinned_low_peak_bytes",
+        "pinned_asked_peak_bytes",
         "num_not_yet",
         "num_timed",
         "num_lost_copies",
@@ -297,7 +299,8 @@ def _parse_claims(rows: Sequence[object]) -> Claims:
 
 
 def _parse_usage(fields: Mapping[str, Any]) -> dict[str, Any]:
-    parsers = {"scratch": parse_scratch, "copies": _parse_copies, "pinned": _parse_pinned}
+    parsers = {"scratch": parse_scratch, "copies": _parse_copies}
+    parsers |= dict.fromkeys(("pinned", "pinned_low"), _parse_pinned)
     names = [name for name in parsers if name in fields]
     return {name: parsers[name](field_checks.rows(fields, name)) for name in names}
 

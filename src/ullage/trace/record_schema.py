@@ -191,6 +191,7 @@ class UsageFields(TypedDict):
     scratch: Rows
     copies: Rows
     pinned: Rows
+    pinned_low: NotRequired[Rows]
 
 
 class HolderFields(TypedDict):
@@ -299,5 +300,7 @@ class RecordFields(UsageFields, HolderFields, BasisFields, OptionalFields):
     host_peak_bytes: int
     host_needed_bytes: int
     pinned_peak_bytes: int
+    pinned_low_peak_bytes: NotRequired[int]
+    pinned_asked_peak_bytes: NotRequired[int]
     warnings: list[str]
     groups: list[list[int]]

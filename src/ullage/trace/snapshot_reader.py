@@ -128,7 +128,7 @@ class _Reading:
             )
         self._check_lists(root)
         events = self._event_tables(file.get(root, "device_traces"))
-        host_events = self._event_tables(file.get(root, "host_traces"))
+        host_events = self._event_tables(file.get(root, "host_traces"), is_host=True)
         tables = self._segment_tables(segments)
         host_tables = self._segment_tables(file.get(root, "host_segments"))
         settings = file.python(file.get(root, "allocator_settings"))
@@ -171,9 +171,13 @@ class _Reading:
         except SnapshotError:  # a list in itself, as deep as one likes
             return "a list of lists"
 
-    def _event_tables(self, traces: Value) -> tuple[EventTable, ...]:
+    def _event_tables(self, traces: Value, *, is_host: bool = False) -> tuple[EventTable, ...]:
         """The events of all devices are read as one table, which is then cut."""
         lists = self.file.items(traces)
+        # In torch 2.15 the host has one trace.
+        if is_host and len(lists) and lists[0] & np.uint64(7) == DICT:
+            self._check_rows(lists, "an event")
+            return (self._event_table(lists),)
         if len(lists) > _MAX_DEVICES:
             raise SnapshotError(f"it has traces of {len(lists)} devices; up to {_MAX_DEVICES} are")
         for value in lists[(lists & np.uint64(7)) != LIST][:1].tolist():

@@ -29,6 +29,7 @@ REST: dict[str, Any] = {
     "scratch": [[0, 0, 1 << 30, 0, 4, 8, "cuFFT work area"]],
     "copies": [[0, 0, 1 << 30, 4, 0, 1]],
     "pinned": [[0, 4]],
+    "pinned_low": [[0, 4]],
     "num_lost_copies": 0,
     "batch_waits": {"num_workers": 2, "waits": [[0, 3, 0.5, 0.25, 0.0, 0.125]]},
     "measured": {
@@ -51,6 +52,8 @@ REST: dict[str, Any] = {
     "assumed": [INTERVAL | {"answered_bytes": 2}],
     "refused": {"cublasFoo": 1},
     "host_needed_bytes": 1,
+    "pinned_low_peak_bytes": 1,
+    "pinned_asked_peak_bytes": 1,
     "groups": [[0, 1]],
     "num_not_yet": 0,
     "operands": [[0, 0, 1 << 30]],

@@ -134,10 +134,11 @@ def test_pools_contexts_and_metadata_are_kept(write: Write) -> None:
     assert (events.address[-1], events.action[-1]) == (77, Action.OOM)
 
 
-def test_pinned_host_memory_is_kept_apart(write: Write) -> None:
+@pytest.mark.parametrize("traces", [[[event("alloc")]], [event("alloc")]], ids=["lists", "flat"])
+def test_pinned_host_memory_is_kept_apart(write: Write, traces: list[Any]) -> None:
+    """torch 2.15 has one trace of the host."""
     segment = {"address": 4096, "total_size": 512, "blocks": []}
-    raw = {"segments": [], "device_traces": [], "host_segments": [segment],
-           "host_traces": [[event("alloc")]]}  # fmt: skip
+    raw = {"segments": [], "device_traces": [], "host_segments": [segment], "host_traces": traces}
     snapshot = read_snapshot(write(raw))
     assert (len(snapshot.segments), len(snapshot.host_segments)) == (0, 1)
     assert len(snapshot.host_events[0]) == 1 and snapshot.events == ()

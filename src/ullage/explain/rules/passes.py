@@ -40,22 +40,8 @@ def _find_second_graph(case: Case) -> Iterator[Found]:
     late &= _is_separate(case)[_pass_of(case, case.region)]
     peak = case.device.peak_event
     old = np.flatnonzero(late & case.is_live & (death <= peak))
-    size, gain = int(case.size_bytes[old].sum()), case.gain(late, death)
-    if not case.is_worth(size, _PASS_FRAC) or not case.is_worth(gain):
-        return
-    yield Found(
-        what=f"activations of an earlier pass are live at the peak: {case.share(size)}",
-        evidence=(
-            (
-                f"{len(old)} blocks are of passes before the one under way "
-                f"({case.device.course.describe(peak)})"
-            ),
-            *case.list_sites(old),
-        ),
-        gain_bytes=gain,
-        blocks=old,
-        relief=case.relief(late, death),
-    )
+    which = f"before the one under way ({case.device.course.describe(peak)})"
+    yield from _found_earlier(case, old, late, death, which)
 
 
 def _guess_second_graph(case: Case) -> Iterator[Found]:
@@ -69,23 +55,30 @@ def _guess_second_graph(case: Case) -> Iterator[Found]:
     twins = _find_twins(case, saved, of_pass)
     death = np.append(starts, case.device.replay.num_events)[np.minimum(of_pass, len(starts))]
     late = saved & (of_pass > 0) & (blocks.death > death)
-    size, gain = int(case.size_bytes[twins].sum()), case.gain(late, death)
-    if not case.is_worth(size, _PASS_FRAC) or not case.is_worth(gain):
-        return
-    yield Found(
-        what=f"activations of an earlier pass are live at the peak: {case.share(size)}",
-        evidence=(
-            (
-                f"{len(twins)} blocks are of passes before that under way: their lines run again "
-                "in the next, with the same sizes"
-            ),
-            *case.list_sites(twins),
-        ),
-        gain_bytes=gain,
-        blocks=twins,
-        relief=case.relief(late, death),
-        is_guess=True,
-    )
+    which = "before that under way: their lines run again in the next, with the same sizes"
+    yield from _found_earlier(case, twins, late, death, which, is_guess=True)
+
+
+def _found_earlier(
+    case: Case,
+    old: Int64Array,
+    late: BoolArray,
+    death: Int64Array,
+    which: str,
+    *,
+    is_guess: bool = False,
+) -> Iterator[Found]:
+    """The live blocks of earlier passes, and what the peak is without those that are `late`."""
+    size, gain = int(case.size_bytes[old].sum()), case.gain(late, death)
+    if case.is_worth(size, _PASS_FRAC) and case.is_worth(gain):
+        yield Found(
+            what=f"activations of an earlier pass are live at the peak: {case.share(size)}",
+            evidence=(f"{len(old)} blocks are of passes {which}", *case.list_sites(old)),
+            gain_bytes=gain,
+            blocks=old,
+            relief=case.relief(late, death),
+            is_guess=is_guess,
+        )
 
 
 def _guess_passes(case: Case) -> Int64Array:

@@ -173,7 +173,7 @@ def _find_pinned_growth(case: Case) -> Iterator[Found]:
     recorded = case.device.recorded
     if recorded is None or recorded.pinned is None:
         return
-    sizes = recorded.pinned.size_bytes
+    sizes = recorded.pinned.low_bytes
     if len(sizes) < _MIN_STEPS:
         return
     later = sizes[len(sizes) // 2 :]
@@ -231,7 +231,8 @@ RULES = (
         "two: batches of other lengths each time, or pinned tensors that are kept, take more and "
         "more of what the host has and cannot swap out.",
         evidence="Over the later half of six steps or more pinned memory grew by 64 MiB or more, "
-        "in three of ten steps or more. Runs that ullage recorded only.",
+        "in three of ten steps or more, also if every copy is done at once. Runs that ullage "
+        "recorded only.",
         cost="nothing, or padding to equal lengths",
         change="pin buffers once and fill them again; pad batches to a few lengths; drop pinned "
         "tensors that are done with (torch.accelerator.empty_host_cache() in torch 2.9 and later)",

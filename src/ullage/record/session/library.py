@@ -120,7 +120,11 @@ host_filled = bind("ullage_host_filled", None, c_void_p, c_uint64)
 host_zero = bind("ullage_host_zero", None, c_void_p, c_uint64)
 host_is_untouched = bind("ullage_host_is_untouched", c_int, c_void_p, c_uint64, c_int)
 host_needed_bytes = bind("ullage_host_needed_bytes", c_uint64)
+# From now on it is known what torch's allocator of pinned memory is asked for, and given back.
+watch_pinned = bind("ullage_watch_pinned", c_int)
 pinned_peak_bytes = bind("ullage_pinned_peak_bytes", c_uint64)
+pinned_low_peak_bytes = bind("ullage_pinned_low_peak_bytes", c_uint64)
+pinned_asked_peak_bytes = bind("ullage_pinned_asked_peak_bytes", c_uint64)
 non_torch_peak_bytes = bind("ullage_non_torch_peak", c_uint64, c_int)
 peak_of_all_bytes = bind("ullage_peak_of_all", c_uint64, c_int)
 """What all processes of the run used of a device, at its highest; 0: no other used it."""
@@ -243,15 +247,17 @@ def usage(num_events: int) -> UsageFields:
     scratch: whose size a model gave; see `_scratch_rows`.
     copies: between host and device, of 64 KiB and more: [position, device, address on the device,
         bytes, stream, flags]; 1 to the device, 2 pinned memory, 4 the host waited for it.
-    pinned: pinned memory whenever it grew or shrank: [position, bytes].
+    pinned: whenever it grew or shrank: [position, bytes]; pinned_low: if work is done at once.
     """
+    pinned = _rows(_num_pinned(), _pinned, 3)
     last_uses = array.array("I", bytes(4 * num_events))
     _last_uses(num_events, last_uses.buffer_info()[0])
     return {
         "last_uses": last_uses.tobytes(),
         "scratch": _scratch_rows(),
         "copies": _rows(_num_copies(), _copy, len(ROWS["copies"])),
-        "pinned": _rows(_num_pinned(), _pinned, len(ROWS["pinned"])),
+        "pinned": [[position, size] for position, size, _ in pinned],
+        "pinned_low": [[position, low] for position, _, low in pinned],
     }
 
 
@@ -346,6 +352,8 @@ __all__ = [
     "operands",
     "outside",
     "peak_of_all_bytes",
+    "pinned_asked_peak_bytes",
+    "pinned_low_peak_bytes",
     "pinned_peak_bytes",
     "place_of",
     "position",
@@ -356,6 +364,7 @@ __all__ = [
     "skip_random",
     "stand_on",
     "usage",
+    "watch_pinned",
     "workspaces",
     "write_bytes",
 ]

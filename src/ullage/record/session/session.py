@@ -107,6 +107,7 @@ class Session:
         """
         if self._settings.has_snapshot:
             self._history.install()
+        library.watch_pinned()
         self._phases.on_mark = self._work_log.mark
         self._work_log.begin(is_wanted=self._settings.has_clock)
         self._peaks.install()
@@ -358,6 +359,8 @@ class Session:
             "host_peak_bytes": host.peak_bytes(),
             "host_needed_bytes": host.needed_bytes(),
             "pinned_peak_bytes": library.pinned_peak_bytes(),
+            "pinned_low_peak_bytes": library.pinned_low_peak_bytes(),
+            "pinned_asked_peak_bytes": library.pinned_asked_peak_bytes(),
             "warnings": self._warnings,
             "groups": self._groups,
             **self._optional(),

@@ -78,12 +78,20 @@ def _shown_of_step(step: StepPeak) -> tuple[object, ...]:
 
 def host_table(host: HostMemory) -> Table:
     """The host memory in one line; figures for a machine with the GPU only if they differ."""
+
+    def between(low_bytes: int, high_bytes: int) -> str:
+        low, high = format_bytes(low_bytes, 2), format_bytes(high_bytes, 2)
+        return high if low == high else f"{low} to {high}"
+
     columns = [("peak here", format_bytes(host.peak_bytes, 2))]
-    if host.needed_bytes > host.peak_bytes:
-        columns.append(("with a GPU at least", format_bytes(host.needed_bytes, 2)))
+    if host.needed_high_bytes > host.peak_bytes:
+        ends = (host.needed_bytes, host.needed_high_bytes)
+        columns.append(("with a GPU" + " at least" * (len({*ends}) == 1), between(*ends)))
     if host.pinned_peak_bytes:
-        columns.append(("pinned", format_bytes(host.pinned_peak_bytes, 2)))
-    table = make_grid("right", "right", "right")
+        columns.append(("pinned", between(host.pinned_low_bytes, host.pinned_peak_bytes)))
+    if host.pinned_asked_bytes < host.pinned_low_bytes:
+        columns.append(("asked for", format_bytes(host.pinned_asked_bytes, 2)))
+    table = make_grid("right", "right", "right", "right")
     names, sizes = zip(*columns, strict=True)
     table.add_row(f"  {names[0]}", *names[1:], style="dim")
     table.add_row(f"  {sizes[0]}", *sizes[1:])

@@ -12,40 +12,8 @@
 enum { SUCCESS = 0, NOT_INITIALIZED = 1, ALLOC_FAILED = 3, INVALID_VALUE = 7, MAPPING_ERROR = 11, NOT_SUPPORTED = 15 };
 enum { MAGIC = 0x63626c73 };
 
-struct handle {
-  uint32_t magic;
-  void *stream;
-  int math_mode, pointer_mode, atomics_mode, sm_count_target, block_dim, pinning_mode;
-};
-
-static struct handle *open_handle(void *h) {
-  struct handle *handle = h;
-  return handle && handle->magic == MAGIC ? handle : NULL;
-}
-
-static int create(void **h) {
-  if (!h) return INVALID_VALUE;
-  struct handle *handle = calloc(1, sizeof *handle);
-  if (!handle) return ALLOC_FAILED;
-  handle->magic = MAGIC;
-  handle->block_dim = 2048; /* cublasXt's default tile */
-  *h = handle;
-  return SUCCESS;
-}
-
-static int destroy(void *h) {
-  struct handle *handle = open_handle(h);
-  if (!handle) return NOT_INITIALIZED;
-  handle->magic = 0;
-  free(handle);
-  return SUCCESS;
-}
-
-API int cublasCreate_v2(void **h) { return create(h); }
-API int cublasDestroy_v2(void *h) { return destroy(h); }
-API int cublasXtCreate(void **h) { return create(h); }
-API int cublasXtDestroy(void *h) { return destroy(h); }
-
+HANDLE(cublasCreate_v2, cublasDestroy_v2)
+HANDLE(cublasXtCreate, cublasXtDestroy, .block_dim = 2048) /* its default tile */
 FIELD(cublasSetMathMode, cublasGetMathMode, int, math_mode)
 FIELD(cublasSetPointerMode_v2, cublasGetPointerMode_v2, int, pointer_mode)
 FIELD(cublasSetAtomicsMode, cublasGetAtomicsMode, int, atomics_mode)
@@ -55,7 +23,7 @@ FIELD(cublasXtSetPinningMemMode, cublasXtGetPinningMemMode, int, pinning_mode)
 STREAM(cublasSetStream_v2, cublasGetStream_v2)
 
 API int cublasSetWorkspace_v2(void *h, void *workspace, size_t bytes) {
-  if (!open_handle(h)) return NOT_INITIALIZED;
+  if (!handle_of(h, MAGIC)) return NOT_INITIALIZED;
   if (workspace && bytes) saw_workspace(LIBRARY_CUBLAS, workspace, bytes);
   return SUCCESS;
 }
@@ -149,7 +117,7 @@ COPIES(int64_t, _64)
 /* A result on the device is unknown from now on. A result on the host is a read of a value that a kernel made: x's bytes
  * are made unknown and read, so that the read is counted and answered as every such read is. */
 static int answer_scalar(void *h, const void *x, void *result, size_t bytes) {
-  if (!open_handle(h)) return NOT_INITIALIZED;
+  if (!handle_of(h, MAGIC)) return NOT_INITIALIZED;
   if (!result) return INVALID_VALUE;
   if (is_device_address(result)) {
     forget(result);
@@ -224,7 +192,7 @@ struct product {
 };
 
 static int multiply(void *h, struct product p, const void *alpha, const void *a, const void *b, const void *beta, void *c) {
-  struct handle *handle = open_handle(h);
+  struct handle *handle = handle_of(h, MAGIC);
   if (!handle) return NOT_INITIALIZED;
   const uintptr_t words[] = {(uintptr_t)alpha, (uintptr_t)a, (uintptr_t)b, (uintptr_t)beta, (uintptr_t)c};
   forget_words(words, sizeof words / sizeof *words);

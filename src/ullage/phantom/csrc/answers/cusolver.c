@@ -14,35 +14,7 @@
 enum { SUCCESS = 0, NOT_INITIALIZED = 1, ALLOC_FAILED = 2, INVALID_VALUE = 3, NOT_SUPPORTED = 9 };
 enum { MAGIC = 0x63736c76, PANEL_COLUMNS = 32, HIGH_FACTOR = 4 };
 
-struct handle {
-  uint32_t magic;
-  void *stream;
-  int math_mode, deterministic_mode;
-};
-
-static struct handle *open_handle(void *h) {
-  struct handle *handle = h;
-  return handle && handle->magic == MAGIC ? handle : NULL;
-}
-
-API int cusolverDnCreate(void **h) {
-  if (!h) return INVALID_VALUE;
-  struct handle *handle = calloc(1, sizeof *handle);
-  if (!handle) return ALLOC_FAILED;
-  handle->magic = MAGIC;
-  handle->deterministic_mode = 1; /* CUSOLVER_DETERMINISTIC_RESULTS */
-  *h = handle;
-  return SUCCESS;
-}
-
-API int cusolverDnDestroy(void *h) {
-  struct handle *handle = open_handle(h);
-  if (!handle) return NOT_INITIALIZED;
-  handle->magic = 0;
-  free(handle);
-  return SUCCESS;
-}
-
+HANDLE(cusolverDnCreate, cusolverDnDestroy, .deterministic_mode = 1) /* CUSOLVER_DETERMINISTIC_RESULTS */
 FIELD(cusolverDnSetMathMode, cusolverDnGetMathMode, int, math_mode)
 FIELD(cusolverDnSetDeterministicMode, cusolverDnGetDeterministicMode, int, deterministic_mode)
 STREAM(cusolverDnSetStream, cusolverDnGetStream)
@@ -113,14 +85,14 @@ static void answer_norms(double *norms, const void *a, int batch) {
 #define ELEMENTS(name, what, item, rows, cols, batch, result, spectral)                                             \
   API int name(MORE_WORDS) {                                                                                        \
     const uintptr_t words[] = MORE_WORD_LIST;                                                                       \
-    if (!open_handle((void *)words[0])) return NOT_INITIALIZED;                                                     \
+    if (!handle_of((void *)words[0], MAGIC)) return NOT_INITIALIZED;                                                \
     return answer_elements((int *)words[result], "cuSOLVER " what " workspace", (int)words[rows], (int)words[cols], \
                            batch < 0 ? 1 : (int)words[batch < 0 ? 0 : batch], item, spectral);                      \
   }
 #define BYTES(name, what, rows, cols, batch, type, result, spectral)                                                \
   API int name(MORE_WORDS) {                                                                                        \
     const uintptr_t words[] = MORE_WORD_LIST;                                                                       \
-    if (!open_handle((void *)words[0])) return NOT_INITIALIZED;                                                     \
+    if (!handle_of((void *)words[0], MAGIC)) return NOT_INITIALIZED;                                                \
     return answer_bytes(words + result, "cuSOLVER " what " workspace", (int64_t)words[rows], (int64_t)words[cols],  \
                         batch < 0 ? 1 : (int64_t)words[batch < 0 ? 0 : batch], (int)words[type], spectral);         \
   }

@@ -6,44 +6,17 @@
 #include <search.h>
 #include <stdlib.h>
 
-enum { HANDLE = 0x63737061, LEGACY = 0x63736d64 };
+enum { MAGIC = 0x63737061, LEGACY = 0x63736d64 };
 enum { CSR = 1, CSC = 2, COO = 3, BLOCKED_ELL = 5, BSR = 6, SLICED_ELL = 7, DENSE = 0, ORDER_COLUMN = 1 };
 
-struct handle {
-  uint32_t magic;
-  void *stream;
-  int pointer_mode;
-};
-
-static struct handle *open_handle(void *h) {
-  struct handle *handle = h;
-  return handle && handle->magic == HANDLE ? handle : NULL;
-}
-
-API int cusparseCreate(void **h) {
-  if (!h) return INVALID_VALUE;
-  struct handle *handle = calloc(1, sizeof *handle);
-  if (!handle) return ALLOC_FAILED;
-  handle->magic = HANDLE;
-  *h = handle;
-  return SUCCESS;
-}
-
-API int cusparseDestroy(void *h) {
-  struct handle *handle = open_handle(h);
-  if (!handle) return NOT_INITIALIZED;
-  handle->magic = 0;
-  free(handle);
-  return SUCCESS;
-}
-
+HANDLE(cusparseCreate, cusparseDestroy)
 FIELD(cusparseSetPointerMode, cusparseGetPointerMode, int, pointer_mode)
 STREAM(cusparseSetStream, cusparseGetStream)
 
 static int version(void) { return library_version("cusparse", 12904); } /* 12.9.4 */
 
 API int cusparseGetVersion(void *h, int *value) {
-  if (!open_handle(h)) return NOT_INITIALIZED;
+  if (!handle_of(h, MAGIC)) return NOT_INITIALIZED;
   return ANSWER(value, version(), INVALID_VALUE);
 }
 

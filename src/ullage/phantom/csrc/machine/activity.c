@@ -5,6 +5,7 @@
  */
 #include "activity.h"
 #include "phantom.h"
+#include "room.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -75,15 +76,9 @@ static uint64_t ticks_now(void) {
 }
 
 static bool append(const struct activity *activity) {
-  if (num_activities == room) {
-    size_t larger = room ? room * 2 : 4096;
-    struct activity *moved = larger <= MAX_ACTIVITIES ? realloc(activities, larger * sizeof *moved) : NULL;
-    if (!moved) return false;
-    activities = moved;
-    room = larger;
-  }
-  activities[num_activities++] = *activity;
-  return true;
+  bool has_room = has_room_for_row(&activities, &room, num_activities, sizeof *activities, MAX_ACTIVITIES);
+  if (has_room) activities[num_activities++] = *activity;
+  return has_room;
 }
 
 void note_activity(const struct activity *call) {

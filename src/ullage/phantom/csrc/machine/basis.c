@@ -12,6 +12,7 @@
 #include "levels.h"
 #include "libc10.h"
 #include "phantom.h"
+#include "room.h"
 #include "scope.h"
 #include "uses.h"
 
@@ -65,21 +66,11 @@ static struct refused refusals[MAX_REFUSED];
 static struct assumed assumptions[MAX_ASSUMED];
 static size_t num_refusals, num_assumptions;
 
-static bool grow(void **array, uint64_t *room, size_t item) {
-  uint64_t wanted = *room ? *room * 2 : 4096;
-  void *larger = realloc(*array, wanted * item);
-  if (!larger) return false;
-  *array = larger;
-  *room = wanted;
-  return true;
-}
-
 /* Answers with the number of the event. */
 static uint64_t note_event(struct event e, uint64_t allocated) {
   pthread_mutex_lock(&lock);
   uint64_t number = next_position();
-  bool room = num_events < event_room || (num_events < MAX_EVENTS && grow((void **)&events, &event_room, sizeof *events));
-  if (room) events[num_events++] = e;
+  if (has_room_for_row(&events, &event_room, num_events, sizeof *events, MAX_EVENTS)) events[num_events++] = e;
   note_levels(e.device, allocated, (uint64_t)e.reserved, e.kind == OUT_OF_MEMORY);
   pthread_mutex_unlock(&lock);
   return number;
@@ -156,7 +147,7 @@ void assume_bytes(const char *what, size_t low, size_t answered, size_t high) {
 static void note_handed(enum library library, const void *p, size_t bytes) {
   if (!mark_workspace((uintptr_t)p)) return;
   pthread_mutex_lock(&lock);
-  if (num_workspaces < workspace_room || grow((void **)&workspaces, &workspace_room, sizeof *workspaces))
+  if (has_room_for_row(&workspaces, &workspace_room, num_workspaces, sizeof *workspaces, SIZE_MAX))
     workspaces[num_workspaces++] = (struct workspace){event_position(), (int64_t)(uintptr_t)p, (int64_t)bytes,
                                                       device_of_address(p), (int32_t)library};
   pthread_mutex_unlock(&lock);
@@ -172,7 +163,7 @@ void saw_scratch(enum library library, const void *p, const struct scratch *scra
   if (p) saw_workspace(library, p, scratch->answered);
   if (scratch->high <= scratch->low || (p && !is_device_address(p))) return;
   pthread_mutex_lock(&lock);
-  if (num_sized < sized_room || grow((void **)&sized, &sized_room, sizeof *sized))
+  if (has_room_for_row(&sized, &sized_room, num_sized, sizeof *sized, SIZE_MAX))
     sized[num_sized++] = (struct sized){event_position(), scratch->what, (int64_t)(uintptr_t)p, (int64_t)scratch->low,
                                         (int64_t)scratch->answered, (int64_t)scratch->high,
                                         p ? device_of_address(p) : current_device()};

@@ -29,6 +29,7 @@
 #include "kept.h"
 #include "levels.h"
 #include "phantom.h"
+#include "room.h"
 #include "watchdog.h"
 
 #include <dlfcn.h>
@@ -162,13 +163,7 @@ static void add_dependency(struct lane *lane, struct mark mark) {
     memcpy(lane->dependencies, lane->dependencies + lane->first, lane->count * sizeof *lane->dependencies);
     lane->first = 0;
   }
-  if (lane->first + lane->count == lane->room) {
-    size_t room = lane->room ? 2 * lane->room : 64;
-    struct dependency *larger = realloc(lane->dependencies, room * sizeof *larger);
-    if (!larger) return;
-    lane->dependencies = larger;
-    lane->room = room;
-  }
+  if (!has_room_for_row(&lane->dependencies, &lane->room, lane->first + lane->count, sizeof *lane->dependencies, SIZE_MAX)) return;
   lane->dependencies[lane->first + lane->count++] = (struct dependency){next, mark};
 }
 

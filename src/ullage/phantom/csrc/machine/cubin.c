@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE
 #include "cubin.h"
+#include "room.h"
 
 #include <elf.h>
 #include <stdlib.h>
@@ -84,13 +85,7 @@ static struct parameters *read_parameters(const unsigned char *at, size_t bytes)
 }
 
 static bool add_kernel(struct kernels *kernels, const char *name, struct parameters *parameters) {
-  if (kernels->count == kernels->room) {
-    size_t room = kernels->room ? 2 * kernels->room : 64;
-    struct kernel *larger = realloc(kernels->each, room * sizeof *larger);
-    if (!larger) return false;
-    kernels->each = larger;
-    kernels->room = room;
-  }
+  if (!has_room_for_row(&kernels->each, &kernels->room, kernels->count, sizeof *kernels->each, SIZE_MAX)) return false;
   char *copy = strdup(name);
   if (copy) kernels->each[kernels->count++] = (struct kernel){copy, parameters};
   return copy;

@@ -13,6 +13,7 @@
 #include "memory.h"
 #include "outside.h"
 #include "phantom.h"
+#include "room.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -49,14 +50,8 @@ void drop_graph(struct graph *graph) {
 
 void note_write(struct graph *graph, uintptr_t address) {
   if (graph->num_written && graph->written[graph->num_written - 1] == address) return;
-  if (graph->num_written == graph->room) {
-    size_t room = graph->room ? 2 * graph->room : 256;
-    uintptr_t *larger = realloc(graph->written, room * sizeof *larger);
-    if (!larger) return;
-    graph->written = larger;
-    graph->room = room;
-  }
-  graph->written[graph->num_written++] = address;
+  if (has_room_for_row(&graph->written, &graph->room, graph->num_written, sizeof *graph->written, SIZE_MAX))
+    graph->written[graph->num_written++] = address;
 }
 
 static int by_address(const void *a, const void *b) {

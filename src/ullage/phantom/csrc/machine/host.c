@@ -13,6 +13,7 @@
 #include "host.h"
 #include "libc10.h"
 #include "phantom.h"
+#include "ranges.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -35,22 +36,12 @@ struct host_block {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static void *host_blocks; /* tsearch tree; overlapping ranges compare as equal */
+static void *host_blocks; /* tsearch tree of ranges */
 static uint64_t absent;   /* bytes of all ranges, less what was resident at the last look: never too low */
 static uint64_t needed_peak;
 static size_t page;
 
-static int by_address(const void *a, const void *b) {
-  const struct host_block *x = a, *y = b;
-  if (x->start + x->bytes <= y->start) return -1;
-  return x->start >= y->start + y->bytes;
-}
-
-static struct host_block *block_at(uintptr_t address) {
-  struct host_block key = {.start = address, .bytes = 1};
-  struct host_block **found = tfind(&key, &host_blocks, by_address);
-  return found ? *found : NULL;
-}
+static struct host_block *block_at(uintptr_t address) { return range_at(&host_blocks, address); }
 
 static uint64_t resident_bytes(void) {
   char text[128] = "";
@@ -112,7 +103,7 @@ static bool add_block(uintptr_t start, size_t bytes, bool is_pinned) {
   pthread_once(&once, get_ready);
   *b = (struct host_block){start, bytes, start, start, is_pinned};
   pthread_mutex_lock(&lock);
-  struct host_block **kept = tsearch(b, &host_blocks, by_address);
+  struct host_block **kept = tsearch(b, &host_blocks, by_range);
   bool is_new = kept && *kept == b;
   pthread_mutex_unlock(&lock);
   if (!is_new) free(b);
@@ -128,7 +119,7 @@ static void remove_block(uintptr_t start, bool is_pinned) {
       uint64_t gone = absent_bytes(b->low, b->high);
       absent -= gone < absent ? gone : absent;
     }
-    tdelete(b, &host_blocks, by_address);
+    tdelete(b, &host_blocks, by_range);
     free(b);
   }
   pthread_mutex_unlock(&lock);

@@ -4,6 +4,7 @@
 #include "kept.h"
 #include "levels.h"
 #include "phantom.h"
+#include "room.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -21,15 +22,8 @@ static size_t count, room;
 void keep_for_collective(struct mark collective, const void *p) {
   if (!collective.position || !is_device_address(p)) return;
   pthread_mutex_lock(&lock);
-  if (count == room) {
-    size_t wanted = room ? 2 * room : 256;
-    struct operand *larger = realloc(operands, wanted * sizeof *larger);
-    if (larger) {
-      operands = larger;
-      room = wanted;
-    }
-  }
-  if (count < room) operands[count++] = (struct operand){collective, event_position(), p};
+  if (has_room_for_row(&operands, &room, count, sizeof *operands, SIZE_MAX))
+    operands[count++] = (struct operand){collective, event_position(), p};
   pthread_mutex_unlock(&lock);
 }
 

@@ -22,10 +22,6 @@ struct levels {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct levels own_levels, *levels = &own_levels;
 
-static void raise_to(uint64_t *peak, uint64_t level) {
-  if (level > *peak) *peak = level;
-}
-
 static void note_non_torch(int index) {
   uint64_t used = used_bytes(index);
   uint64_t torch = device(index)->context_bytes + levels->devices[index % MAX_DEVICES].reserved;

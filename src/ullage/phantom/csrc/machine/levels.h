@@ -5,6 +5,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+static inline void raise_to(uint64_t *peak, uint64_t level) {
+  if (level > *peak) *peak = level;
+}
+
 /* Number of block events and out-of-memory events so far, all devices together. */
 uint64_t event_position(void);
 uint64_t next_position(void); /* the number of a new event */

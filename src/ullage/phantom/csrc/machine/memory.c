@@ -10,6 +10,7 @@
 #include "phantom.h"
 #include "publish.h"
 #include "published.h"
+#include "ranges.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -52,22 +53,11 @@ static pthread_once_t once = PTHREAD_ONCE_INIT, marked = PTHREAD_ONCE_INIT;
 static struct books books[64];
 static uintptr_t range_start, range_end;
 static size_t bytes_per_device;
-static void *allocations; /* tsearch tree, ordered by address */
+static void *allocations; /* tsearch tree of ranges */
 
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; }
 
-/* Overlapping ranges compare as equal, so one tree serves exact look-ups and "which allocation holds this address". */
-static int by_address(const void *a, const void *b) {
-  const struct allocation *x = a, *y = b;
-  if (x->start + x->bytes <= y->start) return -1;
-  return x->start >= y->start + y->bytes;
-}
-
-static struct allocation *holder(uintptr_t address) {
-  struct allocation key = {.start = address, .bytes = 1};
-  struct allocation **found = tfind(&key, &allocations, by_address);
-  return found ? *found : NULL;
-}
+static struct allocation *holder(uintptr_t address) { return range_at(&allocations, address); }
 
 /* 64 TiB where the machine allows it, less where it does not (39-bit address spaces). Under a limit on address space
  * (ulimit -v), numbers that no process can have as addresses, which fault just the same. */
@@ -145,7 +135,7 @@ static struct allocation *remember(uintptr_t start, size_t bytes, size_t charged
   struct allocation *a = calloc(1, sizeof *a);
   if (!a) return NULL;
   *a = (struct allocation){.start = start, .bytes = bytes, .charged = charged, .device = index};
-  tsearch(a, &allocations, by_address);
+  tsearch(a, &allocations, by_range);
   return a;
 }
 
@@ -208,7 +198,7 @@ bool deallocate(void *p) {
   struct allocation *a = holder((uintptr_t)p);
   bool ours = a && a->start == (uintptr_t)p;
   if (ours) {
-    tdelete(a, &allocations, by_address);
+    tdelete(a, &allocations, by_range);
     release(a);
     free(a);
   }

@@ -4,6 +4,7 @@
  * directory has changed, and whether a process still runs at most every LIVENESS_NS.
  */
 #include "published.h"
+#include "room.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -62,13 +63,7 @@ static void list_file(int directory, const struct dirent *entry) {
       processes[i].is_listed = true;
       return;
     }
-  if (num_processes == room_for) {
-    size_t room = room_for ? 2 * room_for : 64;
-    struct process *larger = realloc(processes, room * sizeof *larger);
-    if (!larger) return;
-    processes = larger;
-    room_for = room;
-  }
+  if (!has_room_for_row(&processes, &room_for, num_processes, sizeof *processes, SIZE_MAX)) return;
   struct process added = {.is_listed = true};
   added.file = map_file(directory, entry->d_name, &added.inode);
   strcpy(added.name, entry->d_name);

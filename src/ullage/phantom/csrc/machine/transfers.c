@@ -7,6 +7,7 @@
 #include "transfers.h"
 #include "levels.h"
 #include "phantom.h"
+#include "room.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -26,17 +27,6 @@ static struct copy *copies;
 static uint64_t num_copies, copy_room;
 static _Thread_local uint64_t last_copy; /* 1 + the row of this thread's last copy, until it does something else */
 
-static bool has_room(void) {
-  if (num_copies < copy_room) return true;
-  if (num_copies >= MAX_ROWS) return false;
-  uint64_t wanted = copy_room ? copy_room * 2 : 256;
-  struct copy *larger = realloc(copies, wanted * sizeof *larger);
-  if (!larger) return false;
-  copies = larger;
-  copy_room = wanted;
-  return true;
-}
-
 void note_copy(const void *dst, const void *src, size_t bytes, const void *stream, bool is_waited_for) {
   bool to_device = is_device_address(dst);
   const void *on_device = to_device ? dst : src, *on_host = to_device ? src : dst;
@@ -45,7 +35,7 @@ void note_copy(const void *dst, const void *src, size_t bytes, const void *strea
   int flags = to_device * TO_DEVICE | is_pinned_address(on_host) * PINNED | is_waited_for * WAITED_FOR;
   int on = device_of_address(on_device);
   pthread_mutex_lock(&lock);
-  if (has_room()) {
+  if (has_room_for_row(&copies, &copy_room, num_copies, sizeof *copies, MAX_ROWS)) {
     copies[num_copies++] = (struct copy){event_position(), (int64_t)(uintptr_t)on_device, (int64_t)bytes,
                                          (int64_t)(uintptr_t)stream, on, flags};
     last_copy = num_copies;

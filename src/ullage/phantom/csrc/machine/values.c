@@ -17,6 +17,7 @@
 #include "host.h"
 #include "levels.h"
 #include "phantom.h"
+#include "ranges.h"
 #include "uses.h"
 #include "work_log.h"
 
@@ -44,7 +45,7 @@ struct block {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static void *blocks; /* tsearch tree; overlapping ranges compare as equal */
+static void *blocks; /* tsearch tree of ranges */
 static size_t kept;
 static void (*host_read)(uint64_t bytes);
 static _Thread_local bool is_thread_unseen, is_thread_spared;
@@ -52,17 +53,7 @@ static _Thread_local bool is_thread_unseen, is_thread_spared;
 API int ullage_num_uniform;
 int ullage_num_uniform;
 
-static int by_address(const void *a, const void *b) {
-  const struct block *x = a, *y = b;
-  if (x->start + x->bytes <= y->start) return -1;
-  return x->start >= y->start + y->bytes;
-}
-
-static struct block *block_at(uintptr_t address) {
-  struct block key = {.start = address, .bytes = 1};
-  struct block **found = tfind(&key, &blocks, by_address);
-  return found ? *found : NULL;
-}
+static struct block *block_at(uintptr_t address) { return range_at(&blocks, address); }
 
 static void drop_values(struct block *b);
 static void use_listed(const struct block *list);
@@ -143,7 +134,7 @@ bool forget_words(const uintptr_t *words, size_t count) {
 
 static void remove_block(struct block *b) {
   if (b->birth != NO_BIRTH) note_last_use(b->birth, b->used);
-  tdelete(b, &blocks, by_address);
+  tdelete(b, &blocks, by_range);
   if (b->data) kept -= b->bytes;
   set_number(b, 0, 0);
   free(b->data);
@@ -153,13 +144,13 @@ static void remove_block(struct block *b) {
 
 static struct block *insert_block(uintptr_t start, size_t bytes) {
   struct block key = {.start = start, .bytes = bytes}, **stale;
-  while ((stale = tfind(&key, &blocks, by_address))) remove_block(*stale);
+  while ((stale = tfind(&key, &blocks, by_range))) remove_block(*stale);
   struct block *b = calloc(1, sizeof *b);
   if (!b) return NULL;
   b->start = start;
   b->bytes = bytes;
   b->birth = NO_BIRTH;
-  tsearch(b, &blocks, by_address);
+  tsearch(b, &blocks, by_range);
   return b;
 }
 

@@ -13,6 +13,7 @@
 #include "graph.h"
 #include "levels.h"
 #include "phantom.h"
+#include "room.h"
 #include "scope.h"
 
 #include <pthread.h>
@@ -98,13 +99,7 @@ static uint32_t number_of(const struct work *work, struct argument argument) {
 /* ---- Entries ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t append(struct entries *to, struct entry entry) {
-  if (to->count == to->room) {
-    uint64_t room = to->room ? to->room * 2 : 1 << 14;
-    struct entry *larger = room <= MAX_ENTRIES ? realloc(to->rows, room * sizeof *larger) : NULL;
-    if (!larger) return is_work_logged = false, 0;
-    to->rows = larger;
-    to->room = room;
-  }
+  if (!has_room_for_row(&to->rows, &to->room, to->count, sizeof *to->rows, MAX_ENTRIES)) return is_work_logged = false, 0;
   to->rows[to->count++] = entry;
   return to->first + to->count;
 }
