@@ -111,10 +111,9 @@ def findings_of(outcome: Any) -> set[str]:
 
 
 def test_pinned_memory_has_both_ends(run_program: RunProgram) -> None:
-    one, eight = (run_program("host_saved.py", steps) for steps in ("1", "8"))
-    first, document = one.document, eight.document
+    eight = run_program("host_saved.py", "8")
+    document = eight.document
     rounded = [1 << (size - 1).bit_length() for size in eight.printed["saved"]]
-    assert first["pinned_low_bytes"] == first["pinned_peak_bytes"] == sum(rounded)
     # Copies that are done at once leave a step the blocks of the one before.
     assert document["pinned_low_bytes"] == sum(rounded)
     # Others leave it none in torch 2.15, whose copies to the host do not wait, either.
