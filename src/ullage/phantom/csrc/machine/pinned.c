@@ -134,7 +134,7 @@ static struct pinned_range *forget_pinned(void *p) {
 /* Anonymous pages, untouched: pinned memory that nobody fills costs no host memory here. */
 void *allocate_pinned(size_t bytes) {
   void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) return NULL;
+  if (p == MAP_FAILED) return is_for_loan = false, NULL; /* PyTorch throws */
   remember_pinned(p, bytes ? bytes : 1, true);
   return p;
 }
@@ -201,7 +201,7 @@ API int ullage_watch_pinned(void) {
   if (mprotect((void *)start, page, PROT_READ | PROT_WRITE)) return false;
   allocate_next = (struct data_ptr (*)(void *, size_t))table[ALLOCATE];
   table[ALLOCATE] = (void *)allocate_for_loan;
-  return !mprotect((void *)start, page, PROT_READ);
+  return true;
 }
 
 API uint64_t ullage_pinned_peak_bytes(void) { return peak_bytes; }
