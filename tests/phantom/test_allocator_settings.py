@@ -265,6 +265,8 @@ def test_the_drivers_own_allocator_runs_and_is_assumed(run_program: RunProgram) 
     assert said["peak_allocated_bytes"] == pytest.approx(native, rel=0.02)
     basis = outcome.document["basis"]["allocator"]
     assert basis["kind"] == "assumed"
+    # The driver's pool is what PyTorch reserves, and nobody else's.
+    assert outcome.device["ledger"]["non_torch_bytes"] == 0
     assert any("cudaMallocAsync" in made["what"] for made in basis["assumptions"])
     for kind in ("allocated", "reserved"):
         assert outcome.device[f"peak_{kind}_bytes"] == said[f"peak_{kind}_bytes"]

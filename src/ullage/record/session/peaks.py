@@ -56,16 +56,20 @@ class Peaks:
     def describe(self, device: int) -> DeviceFields:
         """The totals of a device (bytes)."""
         properties = self._torch.cuda.get_device_properties(device)
+        peaks, non_torch_bytes = self.of_device(device), library.non_torch_peak_bytes(device)
+        if self._torch.cuda.get_allocator_backend() != "native":
+            # The driver's pool is what PyTorch reserves.
+            non_torch_bytes = max(0, non_torch_bytes - peaks["peak_reserved_bytes"])
         return {
             "index": device,
             "name": properties.name,
             "total_bytes": properties.total_memory,
             "context_bytes": int(device_property(os.environ, "context_bytes") or 0),
-            "non_torch_bytes": library.non_torch_peak_bytes(device),
+            "non_torch_bytes": non_torch_bytes,
             "outside": library.outside(device),
             "peak_of_all_bytes": library.peak_of_all_bytes(device),
             "place": library.place_of(device),
-            **self.of_device(device),
+            **peaks,
         }
 
     def of_device(self, device: int) -> PeakFields:

@@ -55,7 +55,7 @@ API int cudaMemGetInfo(size_t *free_out, size_t *total_out) {
 
 /* The real pool keeps freed memory until a synchronisation and cuts it up by rules of its own: here each allocation is
  * taken and given back by itself, which the report calls assumed. */
-static uint64_t pool_used, pool_peak;
+static uint64_t pool_used, pool_peak, pool_freed;
 
 enum { POOL_RESERVED_NOW = 5, POOL_RESERVED_PEAK = 6, POOL_USED_NOW = 7, POOL_USED_PEAK = 8 };
 
@@ -67,7 +67,6 @@ API int cudaMallocAsync(void **p, size_t bytes, void *stream) {
   if (status || !*p || !allocation_of(*p, &start, &taken)) return status;
   uint64_t now = __atomic_add_fetch(&pool_used, taken, __ATOMIC_RELAXED);
   if (now > pool_peak) pool_peak = now;
-  assume_bytes("cudaMallocAsync pool: memory kept after a free", 0, 0, now);
   return SUCCESS;
 }
 ALIAS(cudaMallocAsync_ptsz, cudaMallocAsync);
@@ -81,7 +80,11 @@ API int cudaFreeAsync(void *p, void *stream) {
   (void)stream;
   uintptr_t start;
   size_t taken;
-  if (p && allocation_of(p, &start, &taken)) __atomic_sub_fetch(&pool_used, taken, __ATOMIC_RELAXED);
+  if (p && allocation_of(p, &start, &taken)) {
+    __atomic_sub_fetch(&pool_used, taken, __ATOMIC_RELAXED);
+    uint64_t freed = __atomic_add_fetch(&pool_freed, taken, __ATOMIC_RELAXED);
+    assume_bytes("cudaMallocAsync pool: memory kept after a free", 0, 0, freed < pool_peak ? freed : pool_peak);
+  }
   return free_at(p);
 }
 ALIAS(cudaFreeAsync_ptsz, cudaFreeAsync);
