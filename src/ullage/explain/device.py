@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ullage.explain.moments.growth import has_no_end, live_after, num_done, step_growth
 from ullage.explain.moments.ledger import Ledger, balance
 from ullage.explain.moments.peak import Ownership, own_at, peak_position
 from ullage.explain.moments.phases import Regions, find_regions
@@ -23,9 +27,11 @@ from ullage.explain.owners.modules import (
 from ullage.explain.owners.ownership import attribute_record
 from ullage.explain.reserved import Reserved, find_reserved
 from ullage.explain.verdict import Headroom, find_headroom
+from ullage.trace.growth import LEAST_BYTES
 from ullage.trace.lifetime import Lifetimes, find_lifetimes, live_at
 from ullage.trace.model import DeviceTotals, OutOfMemory, Record, UInt8Array
 from ullage.trace.timeline import Level, Timeline, level_at, trace_levels
+from ullage.units import format_bytes
 
 if TYPE_CHECKING:
     from ullage.gpus.catalog import Gpu
@@ -44,6 +50,8 @@ class DeviceReport:
         ledger: of the same moment as `at_peak`, or of `oom`.
         modules: what is allocated at the moment of the ledger, by module.
         evaluations: the peaks of evaluations between steps.
+        growth: by how many bytes more is live after each step than after the one before; 0: by
+            none; None: there are too few steps of the same work.
     """
 
     pid: int
@@ -60,6 +68,19 @@ class DeviceReport:
     modules: tuple[ModuleShare, ...]
     steps: tuple[StepPeak, ...]
     evaluations: tuple[EvaluationPeak, ...]
+    growth: float | None
+
+    @property
+    def full_after_steps(self) -> int | None:
+        """How many steps more it takes until the device is full; None: it is not filled."""
+        if not self.growth or self.is_unlimited:
+            return None
+        return max(0, round(self.headroom.middle_bytes / self.growth))
+
+    @property
+    def growth_text(self) -> str:
+        """The growth in words, as `describe_growth` has them."""
+        return describe_growth(self.growth, self.full_after_steps)
 
     @property
     def budget_bytes(self) -> int | None:
@@ -79,6 +100,18 @@ class DeviceReport:
         """The most of the device that was in use: reserved + context + beside, at upper ends."""
         beside = self.gpu.context_high_bytes + self.totals.beside_bytes
         return self.reserved.answered_bytes + beside
+
+
+def describe_growth(step_bytes: float | None, full_after_steps: int | None) -> str:
+    """A growth in words; empty where there is none that anybody meets."""
+    if step_bytes is None or step_bytes < LEAST_BYTES:
+        return ""
+    text = f"grows by {format_bytes(round(step_bytes))} a step"
+    return (
+        text
+        if full_after_steps is None
+        else (f"{text}: full after about {full_after_steps:,} more")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +164,25 @@ def explain_devices(
                 modules=_share_by_module(allocations, totals.index, owners.position),
                 steps=steps,
                 evaluations=evaluations,
+                growth=_find_growth(record, totals.index, allocations, steps),
             )
         )
     return tuple(reports)
+
+
+def _find_growth(
+    record: Record, device: int, allocations: _Allocations, steps: Sequence[StepPeak]
+) -> float | None:
+    """By how many bytes more is live after each step than after the one before."""
+    whole = [step for step in steps if step.is_complete]
+    ends = np.array([step.end for step in whole if step.end is not None], dtype=np.int64)
+    if len(ends) < len(whole):  # by counters alone the peaks are known
+        peaks = np.array([step.peak.allocated_bytes for step in whole])
+        return step_growth(steps, peaks, np.array([step.index for step in whole]))
+    lives = allocations.lifetimes
+    own = (lives.device == device) & has_no_end(allocations.categories)
+    columns = (lives.birth[own], lives.death[own], lives.size_bytes[own])
+    return step_growth(steps, live_after(*columns, ends), num_done(record.requests, ends))
 
 
 def _share_by_module(

@@ -180,7 +180,7 @@ def explain_run(
         + program.remarks
         + find_warnings(
             all_records,
-            [(_on_device(d.totals.index, devices), d.steps) for d in devices],
+            [(_on_device(d.totals.index, devices), d) for d in devices],
             lowest_headroom_bytes=min(headrooms, default=None),
             fits=verdict is Verdict.FITS,
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ullage.explain.device import DeviceReport
 from ullage.explain.host import HostMemory, host_memory
 from ullage.explain.moments.steps import StepPeak
 from ullage.trace.model import MarkKind, OutOfMemory, Record
@@ -17,14 +18,14 @@ _MIN_ROUNDING_BYTES, _ROUNDING_FRAC = 64 * MIB, 0.25
 
 def find_warnings(
     records: Sequence[Record],
-    steps_per_device: Sequence[tuple[str, Sequence[StepPeak]]],
+    devices: Sequence[tuple[str, DeviceReport]],
     *,
     lowest_headroom_bytes: int | None,
     fits: bool,
 ) -> tuple[str, ...]:
     """The warnings of a run, the processes' own first, each once.
 
-    `steps_per_device` has the steps of each device, and how to name it, such as " on device 1".
+    `devices` has each with how to name it, such as " on device 1".
     `lowest_headroom_bytes` is the lower end of what is left, None on a device without limit.
     """
     warnings = [text for record in records for text in record.warnings]
@@ -34,8 +35,8 @@ def find_warnings(
     warnings += _rounded_pinned(host_memory(records))
     # One request is not like the next, so their peaks need not settle.
     has_requests = any(record.requests for record in records)
-    for which, steps in steps_per_device if fits and not has_requests else ():
-        warnings += _unsettled_steps(steps, which)
+    for which, device in devices if fits and not has_requests else ():
+        warnings += _unsettled_steps(device, which)
     if fits and any(_is_first_optimizer_step_only(record) for record in records):
         warnings.append(
             "only one step ran: the optimizer's state comes with its end, so a second step may "
@@ -82,20 +83,35 @@ def _rounded_pinned(host: HostMemory) -> list[str]:
     return [text]
 
 
-def _unsettled_steps(steps: Sequence[StepPeak], which: str) -> list[str]:
-    """That the peak may still grow; not where the last step differs for a known reason, which is an
-    evaluation that has left its segments, or a smaller batch.
+def _unsettled_steps(device: DeviceReport, which: str) -> list[str]:
+    """That the peak may still grow: of steps of the same work the last two differ, for each work of
+    the last round. Not where the last differs for a known reason, which is growth, an evaluation
+    that has left its segments, or a smaller batch.
     """
-    complete = [step for step in steps if step.is_complete]
-    if len(complete) < 2:
+    works: dict[frozenset[int | None], list[StepPeak]] = {}
+    for step in device.steps:
+        if step.is_complete:
+            works.setdefault(step.roots, []).append(step)
+    begin = max((alike[-2].index for alike in works.values() if len(alike) > 1), default=0)
+    growth = round(device.growth or 0)
+    texts = (_unsettled(w, growth, which) for w in works.values() if w[-1].index > begin)
+    return next(filter(None, texts), [])
+
+
+def _unsettled(alike: Sequence[StepPeak], growth: int, which: str) -> list[str]:
+    """Likewise, of steps of the same work, of which each grows by so many bytes. A part that is
+    called several times in each round has several peaks, which come again.
+    """
+    if len(alike) < 2:
         return []
-    last, before = complete[-1].peak, complete[-2].peak
-    if _is_settled(before.allocated_bytes, last.allocated_bytes) and (
-        complete[-1].follows_evaluation or _is_settled(before.reserved_bytes, last.reserved_bytes)
-    ):
-        return []
-    if complete[-1].inputs != complete[-2].inputs:
-        return _larger_inputs(complete, which)
+    last, before = alike[-1].peak, alike[-2].peak
+    for distance, (allocated, reserved) in enumerate((s.peak for s in alike[-2::-1]), 1):
+        if _is_settled(allocated, last.allocated_bytes - distance * growth) and (
+            growth or alike[-1].follows_evaluation or _is_settled(reserved, last.reserved_bytes)
+        ):
+            return []
+    if alike[-1].inputs != alike[-2].inputs:
+        return _larger_inputs(alike, which)
     changes = ", ".join(
         f"{name} {'+' if new >= old else ''}{format_bytes(new - old)}"
         for name, old, new in zip(("allocated", "reserved"), before, last, strict=True)

@@ -72,6 +72,9 @@ class Cache:
                 Lock({name: figures.entry for name, figures in result.measured.items()})
             ),
             "lines": {name: figures.lines for name, figures in result.measured.items()},
+            "full_after_steps": {
+                name: figures.full_after_steps for name, figures in result.measured.items()
+            },
             "warnings": result.warnings,
             "wall_s": result.wall_s,
         }
@@ -132,6 +135,7 @@ def _parse(document: Mapping[str, Any]) -> CaseFigures:
             name: Measured(
                 entry,
                 {place: tuple(lines) for place, lines in document["lines"][name].items()},
+                document["full_after_steps"][name],
             )
             for name, entry in entries.items()
         },

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from ullage.explain.basis import Basis
 from ullage.explain.compare.changes import LINE
 from ullage.explain.device import DeviceReport
 from ullage.explain.moments.course import StepSource
+from ullage.explain.moments.growth import has_no_end, live_after, num_done, step_growth
 from ullage.explain.owners.modules import merge_numbered
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.run import Process, RunReport
@@ -27,8 +26,6 @@ from ullage.gate.lock import Entry, Key, Peaks
 OUTSIDE = "(outside)"
 # Modules and places that hold less than this share of the peak are not listed.
 _LISTED_SHARE = 0.001
-# Growth is known from this many steps on: the first sets up what stays.
-MIN_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +35,13 @@ class Measured:
     Attributes:
         entry: as the lock has it.
         lines: of each place, in its file as it is now, that with the most bytes first.
+        full_after_steps: after how many steps more the device is full, if it grows.
         snapshot: the file that tells more; None where it is not here.
     """
 
     entry: Entry
     lines: Mapping[str, tuple[int, ...]]
+    full_after_steps: int | None = None
     snapshot: Path | None = None
 
 
@@ -114,6 +113,9 @@ def _measure(
         for share in merge_numbered(device.modules_at_peak)
     }
     findings = () if snapshot is None else find_findings(snapshot)
+    if peak is not None and peak.course.source is StepSource.RECORD:
+        # By how much a block is larger than was asked for depends on where the allocator finds it.
+        device = replace(device, growth=_growth(peak, device))
     entry = Entry(
         key=key,
         peaks=Peaks(
@@ -125,7 +127,7 @@ def _measure(
         basis=basis.kind,
         assumed=_assumed(basis),
         moment="" if peak is None else peak.course.describe(peak.peak_event),
-        growth_bytes=None if peak is None else _growth(peak),
+        growth_bytes=None if device.growth is None else round(device.growth),
         categories={
             category.value: size for category, size in device.at_peak.by_category.items() if size
         },
@@ -133,7 +135,7 @@ def _measure(
         places={name: size for name, size in places.items() if size >= least},
         findings=tuple(sorted({f.rule.code for f in findings if f.device == totals.index})),
     )
-    return Measured(entry, lines)
+    return Measured(entry, lines, device.full_after_steps)
 
 
 def _assumed(basis: Basis) -> tuple[str, ...]:
@@ -168,25 +170,10 @@ def _places(
     return sizes, {name: tuple(line) for name, line in lines.items()}
 
 
-def _growth(device_snapshot: DeviceSnapshot) -> int | None:
-    """The growth of live bytes per step; None where the steps are too few or unknown.
-
-    What is held after a step follows the size of its batch, so the least of the first half of the
-    steps is compared with the least of the second half. What one step in many adds counts in part.
-    Where requests were replayed, each of them counts as a step.
-    Of the bytes that were asked for: by how much a block is larger than that depends on where the
-    allocator finds it, and goes up and down in a program that keeps nothing.
-    """
-    course = device_snapshot.course
-    if course.source is not StepSource.RECORD or course.num_steps < MIN_STEPS:
-        return None
-    levels = device_snapshot.levels.requested_bytes[course.step_ends][1:]
-    half = len(levels) // 2
-    first, second = levels[:half], levels[len(levels) - half :]
-    begin, end = int(first.argmin()), len(levels) - half + int(second.argmin())
-    distance = end - begin
-    if course.requests:
-        ends = np.sort([request.end for request in course.requests])
-        done = np.searchsorted(ends, course.step_ends[1:], side="right")
-        distance = int(done[end] - done[begin])
-    return int(second.min() - first.min()) // max(distance, 1)
+def _growth(snapshot: DeviceSnapshot, device: DeviceReport) -> float | None:
+    """The growth of a device, of the bytes that were asked for."""
+    course, blocks = snapshot.course, snapshot.replay.blocks
+    own = has_no_end(snapshot.owners.category)
+    columns = (blocks.birth[own], blocks.death[own], blocks.requested_bytes[own])
+    lives = live_after(*columns, course.step_ends - 1)
+    return step_growth(device.steps, lives, num_done(course.requests, course.step_ends))

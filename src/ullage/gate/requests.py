@@ -20,10 +20,10 @@ from typing import Any
 
 from ullage.configuration.sections import Section
 from ullage.errors import SpecError
-from ullage.gate.figures import MIN_STEPS
 from ullage.gate.scenario import PORT_NAME, Case, Replay, variables_in
 from ullage.phantom.http_requests import PORT, Endpoint, check_request
 from ullage.record.requests.requests import Request, in_parts, read_requests
+from ullage.trace.growth import MIN_STEPS
 
 REQUESTS = "requests"
 _FUNCTION = re.compile(r"(?P<source>.+\.py|[\w.]+):(?P<name>\w+(\.\w+)*)")

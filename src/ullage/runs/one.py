@@ -19,7 +19,7 @@ from ullage.phantom.launch import PROGRESS_FILE, Ended, make_environment, run_di
 from ullage.runs.job import Job, job_peer_ranks
 
 if TYPE_CHECKING:
-    from ullage.explain.run import RunReport
+    from ullage.explain.run import Process, RunReport
     from ullage.phantom.artifacts import Artifacts
     from ullage.techniques.applying.outcome import Outcome
     from ullage.trace.model import Record
@@ -95,7 +95,7 @@ def explain_job(
         is_unlimited=job.device.is_unlimited,
         catalogued=load_catalog(),
     )
-    return _with_findings(_with_times(report, job))
+    return with_findings(_with_times(report, job))
 
 
 def _all_records(
@@ -122,21 +122,24 @@ def _unused_caches(job: Job, records: Iterable[tuple[Record, str | None]]) -> It
         yield remark
 
 
-def _with_findings(report: RunReport) -> RunReport:
-    """The report with what is found in the snapshots of processes that ran out of memory."""
-    if not any(
-        process.oom is not None and process.snapshot is not None for process in report.processes
-    ):
-        return report
-    from ullage.explain.remedies import find_remedies
+def with_findings(report: RunReport) -> RunReport:
+    """The report with what is found in the snapshots of processes that ran out of memory, and with
+    what grows in those of others.
+    """
+    growing = {device.pid for device in report.devices if device.growth_text}
 
-    processes = tuple(
-        replace(process, findings=find_remedies(process.snapshot))
-        if process.oom is not None and process.snapshot is not None
-        else process
-        for process in report.processes
-    )
-    return replace(report, processes=processes)
+    def add_findings(process: Process) -> Process:
+        if process.snapshot is None or not (process.oom or process.record.pid in growing):
+            return process
+        from ullage.explain.remedies import find_remedies
+        from ullage.explain.rules.graphs import LEAKS
+
+        findings = find_remedies(process.snapshot)
+        if process.oom is None:
+            findings = tuple(each for each in findings if each.rule.code in LEAKS)
+        return replace(process, findings=findings)
+
+    return replace(report, processes=tuple(map(add_findings, report.processes)))
 
 
 def _with_times(report: RunReport, job: Job) -> RunReport:

@@ -17,6 +17,7 @@ from ullage.phantom.launch import SITE_DIR, start
 from ullage.phantom.program import UserProgram, put_before
 from ullage.protocol.variables import RECORDING
 from ullage.record.measured.recording_settings import RecordingSettings
+from ullage.runs.one import with_findings
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
@@ -78,7 +79,7 @@ def run_recorded(
         gpu = find_gpu("h100-80gb")
         report = explain_run([], program=as_parent_saw, torch="", gpu=gpu, is_unlimited=True)
         return report, files
-    return explain_recorded(records, as_parent_saw), files
+    return with_findings(explain_recorded(records, as_parent_saw)), files
 
 
 def _new_files(path: Path | None, began_s: float) -> Iterator[Path]:
@@ -110,7 +111,7 @@ def read_recorded(path: Path) -> tuple[RunReport, tuple[Path, ...]]:
         records.append((record, str(file)))
     if not records:
         raise SnapshotError(f"{str(path)!r} has no files; expected the recordings of a job's ranks")
-    return explain_recorded(records), tuple(files)
+    return with_findings(explain_recorded(records)), tuple(files)
 
 
 def read_measured(path: Path) -> Record | None:

@@ -15,7 +15,7 @@ from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.report.text.run import render_run
+from ullage.report.text.run import render_run, verdict_line
 from ullage.trace.model import Category, Record
 
 Make = Callable[..., Record]
@@ -235,6 +235,66 @@ def test_a_larger_batch_in_the_last_step_is_named(
     record = make_record("F +4 f:4x8 B -4 b S F +9 f:9x8 B -9 b S")
     (warning,) = explain(record, program, small_gpu).warnings
     assert "other shapes and made its peak 5 B higher" in warning
+
+
+LEAK = "F +20000 f B -20000 b +8192 "
+
+
+@pytest.mark.parametrize("num_steps", [3, 4, 30])
+def test_equal_growth_of_each_step_is_in_the_headline(
+    make_record: Make, program: Program, small_gpu: Gpu, num_steps: int
+) -> None:
+    size = dict.fromkeys(("total_bytes", "total_low_bytes", "total_high_bytes"), 2**20)
+    gpu = replace(small_gpu, **size)
+    report = explain(make_record((LEAK + "S ") * num_steps), program, gpu)
+    (device,) = report.devices
+    left = 2**20 - 100 - (20000 + (num_steps - 1) * 8192)
+    assert (device.growth, device.full_after_steps) == (8192, round(left / 8192))
+    assert report.verdict is Verdict.FITS and report.warnings == ()
+    text = f"grows by 8.0 KiB a step: full after about {device.full_after_steps} more"
+    assert verdict_line(report).endswith(f"; {text}")
+
+
+def test_growth_below_the_threshold_of_settled_peaks_is_said(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    gpu = replace(small_gpu, total_bytes=2**23)
+    record = make_record("+4000000 =parameter " + "N f +8192 S " * 10)
+    assert "grows by 8.0 KiB a step" in verdict_line(explain(record, program, gpu))
+
+
+@pytest.mark.parametrize(
+    ("script", "growth"),
+    [
+        (LEAK * 2 + "S " + LEAK + "S ", None),  # two steps
+        ("F +8192 f B b O +8192 =optimizer_state o S " * 6, 8192),
+        ("F f B b O +8192 =optimizer_state o S " * 6, 0),  # a history has an end
+        ("F +8192 f B -8192 b S " * 6, 0),
+        (" ".join(f"N f:4x{n} +{n * 8192} S -{n * 8192}" for n in range(1, 9)), None),  # longer
+        ("N:1 f S N:2 f +8192 S " * 4, 8192),  # by turns: a step of the same root
+    ],
+)
+def test_growth_is_of_steps_that_did_the_same(
+    make_record: Make, program: Program, small_gpu: Gpu, script: str, growth: int | None
+) -> None:
+    gpu = replace(small_gpu, total_bytes=2**20)
+    assert explain(make_record(script), program, gpu).devices[0].growth == growth
+
+
+@pytest.mark.parametrize(
+    ("script", "warnings"),
+    [
+        ("N:1 +40 f -40 S N:2 +9 f -9 S " * 3, 0),
+        ("N:1 +40 f -40 S N:1 +50 f -50 S N:2 +9 f -9 S " * 3, 0),  # one is called twice
+        ("N:1 +40 f -40 S N:2 +9 f -9 S N:1 +60 f -60 S N:2 +9 f -9 S", 1),
+        ("F:1 +40 f B -40 b O o S F:2 +9 f B -9 b O o S " * 3, 0),  # two models by turns
+        ("N:1 +40 f -40 S " + "N:2 +50 f -50 S " * 3 + "N:3 +9 f -9 S", 0),  # a decoder at the end
+    ],
+)
+def test_a_step_is_compared_with_the_last_one_of_the_same_root(
+    make_record: Make, program: Program, small_gpu: Gpu, script: str, warnings: int
+) -> None:
+    assert len(explain(make_record(script), program, small_gpu).warnings) == warnings
 
 
 def test_two_processes_on_one_device_have_rows_of_different_names(

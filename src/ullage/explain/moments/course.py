@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ullage.explain.moments.evaluations import find_rounds_of_marks
 from ullage.explain.moments.phases import Phase, find_regions
 from ullage.explain.moments.rounds import find_rounds
 from ullage.explain.owners.matching import Match
@@ -44,6 +45,7 @@ class Course:
         source: the source from which the steps are known.
         has_phases: whether the phases are known too.
         requests: the requests that were replayed against the program, each between two events.
+        alike: the numbers of the steps that did the same work as the last; None: all.
     """
 
     begin: Int64Array
@@ -53,6 +55,7 @@ class Course:
     source: StepSource
     has_phases: bool
     requests: tuple[Request, ...] = ()
+    alike: Int64Array | None = None
 
     @property
     def num_steps(self) -> int:
@@ -122,6 +125,8 @@ def _recorded(match: Match, replay: Replay) -> Course:
     record = match.record
     regions = find_regions(record.marks, record.first_position)
     steps = [mark.position for mark in record.marks if mark.kind is MarkKind.STEP]
+    rounds = find_rounds_of_marks(record.marks)[: len(steps)]
+    alike = [row for row, round_ in enumerate(rounds) if round_.roots == rounds[-1].roots]
     begin = match.event_after(regions.begin, replay.num_events)
     begin[0] = -1
     return Course(
@@ -132,6 +137,7 @@ def _recorded(match: Match, replay: Replay) -> Course:
         source=StepSource.RECORD if steps else StepSource.NONE,
         has_phases=True,
         requests=_in_events(record.requests, match, replay.num_events),
+        alike=np.array(alike, dtype=np.int64),
     )
 
 

@@ -60,6 +60,16 @@ class Round:
     has_backward: bool
     forwards: tuple[Forward, ...]
 
+    @property
+    def own_forwards(self) -> tuple[Forward, ...]:
+        """Those with gradients; all where none has any."""
+        return tuple(each for each in self.forwards if each.grad) or self.forwards
+
+    @property
+    def roots(self) -> frozenset[int | None]:
+        """The modules of its own forwards: rounds with the same do the same work."""
+        return frozenset(each.module for each in self.own_forwards)
+
 
 def find_rounds_of_marks(marks: Sequence[Mark]) -> tuple[Round, ...]:
     """Splits the marks at the ends of steps; the last round has no end and may be empty."""

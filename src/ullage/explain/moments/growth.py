@@ -1,27 +1,37 @@
-"""Growth: call sites whose live bytes at the end of a step rise from step to step.
+"""Growth: what is live at the end of a step, all together and by call site, and rises from step to
+step.
 
-A loop usually frees the memory that each iteration allocates. If the blocks of one line accumulate
-over the steps, something keeps them alive: a list, a cache, a loss with its graph. A trace whose
-steps are unknown, or that has few of them, shows no growth: a single increase is no trend.
+A loop usually frees the memory that each iteration allocates. If blocks accumulate over the steps,
+something keeps them alive: a list, a cache, a loss with its graph. What counts as growth:
+trace/growth.py.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from ullage.explain.moments.course import Course, StepSource
+from ullage.explain.moments.steps import StepPeak
+from ullage.explain.owners.ownership import code_of
 from ullage.explain.owners.sites import Sites
-from ullage.trace.replay import Replay
-from ullage.trace.snapshot import Int64Array
+from ullage.trace.growth import MIN_STEPS, find_trend
+from ullage.trace.model import Category, Request
+from ullage.trace.replay import BoolArray, Replay
+from ullage.trace.snapshot import Int64Array, UInt8Array
 
-# The first step allocates persistent memory: optimizer states, workspaces.
-_MIN_STEPS = 4
+BOUNDED = (
+    Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.BUFFER,
+    Category.WORKSPACE,
+)  # fmt: skip
+"""They come when a parameter, such as an expert's, is first used: there is an end to them."""
+# Of a loop that nobody recorded: three iterations may be three stages.
+_MIN_GUESSED_STEPS = 4
 _MAX_SAMPLES = 48
-_RISING_FRAC = 0.7
-# At least this share of the growth must occur in the later half; otherwise a cache was filling.
-_LATER_FRAC = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +81,10 @@ def find_step_levels(
     """Measures the live blocks of each site at the ends of steps. A long trace is sampled evenly,
     or, if `is_recent`, at its last consecutive steps.
     """
-    count = min(course.num_steps, _MAX_SAMPLES)
-    first = course.num_steps - count if is_recent else 0
-    steps = np.unique(np.linspace(first, course.num_steps - 1, count).astype(np.int64))
+    alike = np.arange(course.num_steps) if course.alike is None else course.alike
+    count = min(len(alike), _MAX_SAMPLES)
+    first = len(alike) - count if is_recent else 0
+    steps = alike[np.unique(np.linspace(first, len(alike) - 1, count).astype(np.int64))]
     blocks = replay.blocks
     site = sites.of_stack[blocks.stack].astype(np.int64)
     num_sites = len(sites.names)
@@ -91,18 +102,14 @@ def find_growth(
     replay: Replay, sites: Sites, course: Course, levels: StepLevels
 ) -> tuple[Growth, ...]:
     """Returns the sites that grow, the largest growth first."""
-    if course.num_steps < _MIN_STEPS:
+    least = MIN_STEPS if course.source is StepSource.RECORD else _MIN_GUESSED_STEPS
+    if len(levels.steps) < least:
         return ()
-    sizes = levels.size_bytes[1:]
-    rises = np.diff(sizes, axis=0)
-    is_rising = (rises > 0).mean(axis=0) >= _RISING_FRAC
-    # Falls, such as after a smaller batch, must take back less than the rises add.
-    grown = sizes[-1] - sizes[0]
-    later = sizes[-1] - sizes[len(sizes) // 2]
-    is_lasting = (later >= _LATER_FRAC * grown) & (-np.minimum(rises, 0).sum(axis=0) * 4 <= grown)
+    sizes = levels.size_bytes
     grown_sites = [
-        _growth(replay, sites, course, levels, site)
-        for site in np.flatnonzero(is_rising & is_lasting & (grown > 0)).tolist()
+        growth
+        for site in np.flatnonzero(sizes[-1] > sizes[_first_row(levels)]).tolist()
+        if (growth := _growth(replay, sites, course, levels, site)) is not None
     ]
     if course.source is StepSource.STACKS:
         # A guessed loop may be one that fills a list for later use.
@@ -116,20 +123,83 @@ def _is_there_at_end(replay: Replay, growth: Growth) -> bool:
     return bool(2 * (deaths == replay.num_events).sum() >= len(deaths))
 
 
-def _growth(replay: Replay, sites: Sites, course: Course, levels: StepLevels, site: int) -> Growth:
-    first, last = int(levels.steps[1]), int(levels.steps[-1])
+def _first_row(levels: StepLevels) -> int:
+    """The first step that counts: of four or more the second."""
+    return int(len(levels.steps) > MIN_STEPS)
+
+
+def _growth(
+    replay: Replay, sites: Sites, course: Course, levels: StepLevels, site: int
+) -> Growth | None:
+    numbers = levels.steps if course.alike is None else course.alike.searchsorted(levels.steps)
+    trend = find_trend(levels.size_bytes[:, site].tolist(), numbers.tolist())
+    if trend is None:
+        return None
+    row = _first_row(levels)
+    first, last = int(levels.steps[row]), int(levels.steps[-1])
     blocks = replay.blocks
     own = sites.of_stack[blocks.stack] == site
     live = np.flatnonzero(own & blocks.is_live(int(course.step_ends[last]) - 1))
-    size = int(levels.size_bytes[-1, site] - levels.size_bytes[1, site])
-    added = int(levels.num_blocks[-1, site] - levels.num_blocks[1, site])
+    size = int(levels.size_bytes[-1, site] - levels.size_bytes[row, site])
+    added = int(levels.num_blocks[-1, site] - levels.num_blocks[row, site])
     return Growth(
         site=site,
         size_bytes=size,
         num_blocks=added,
-        bytes_per_step=size / max(last - first, 1),
+        bytes_per_step=trend.rate,
         first_step=first,
         last_step=last,
         blocks=tuple(live.tolist()),
-        is_replaced=added < (last - first) // 2,
+        is_replaced=added < round(size / trend.rate) // 2,
     )
+
+
+def step_growth(
+    steps: Sequence[StepPeak], lives: Int64Array, numbers: Int64Array | None = None
+) -> float | None:
+    """By how many bytes more is live after each step that did the same as the last; 0: by none.
+    None: there are fewer than three.
+
+    Args:
+        steps: of the device.
+        lives: (num_whole,) what is live after each whole step; see `live_after`.
+        numbers: (num_whole,) what counts in place of these steps, such as requests.
+    """
+    whole = [step for step in steps if step.is_complete]
+    rows = [row for row, step in enumerate(whole) if step.roots == whole[-1].roots]
+    # Batches that become larger take more memory, and there is an end to that.
+    sizes = [sum(map(prod, itertools.chain(*whole[row].inputs))) for row in rows]
+    if find_trend(sizes) is not None:
+        rows = [row for row in rows if whole[row].inputs == whole[-1].inputs]
+    if len(rows) < MIN_STEPS:
+        return None
+    trend = find_trend(lives[rows].tolist(), None if numbers is None else numbers[rows].tolist())
+    return 0.0 if trend is None else trend.rate
+
+
+def has_no_end(category: UInt8Array) -> BoolArray:
+    """Which blocks are of a category that may grow for ever."""
+    return np.isin(category, list(map(code_of, BOUNDED)), invert=True)
+
+
+def live_after(
+    birth: Int64Array, death: Int64Array, size_bytes: Int64Array, ends: Int64Array
+) -> Int64Array:
+    """(num_ends,) the bytes of the blocks with birth <= end < death; the ends ascend."""
+    born, gone = (
+        np.bincount(
+            ends.searchsorted(moment), weights=size_bytes, minlength=len(ends) + 1
+        ).cumsum()[:-1]
+        for moment in (birth, death)
+    )
+    live: Int64Array = (born - gone).astype(np.int64)
+    return live
+
+
+def num_done(requests: Sequence[Request], ends: Int64Array) -> Int64Array | None:
+    """(num_ends,) how many of the requests replayed were done then; None: there were none."""
+    if not requests:
+        return None
+    done = np.sort([request.end for request in requests])
+    number: Int64Array = done.searchsorted(ends, side="right")
+    return number

@@ -52,9 +52,13 @@ class StepPeak:
         peak: the peak, without the evaluation before the step.
         phases: the peak of each phase by name, without the evaluation before the step.
         is_complete: False for a last step that did not end.
-        inputs: the input shapes of the forwards with gradients; empty where they were not
-            recorded.
+        inputs: the input shapes of its forwards, with gradients where any has; empty where they
+            were not recorded.
         follows_evaluation: whether an evaluation ran immediately before the step.
+        roots: the root modules of these forwards. Steps of the same roots do the same work: where a
+            program calls the parts of a model, or trains two models by turns, a step is not like
+            the one before.
+        end: the position of its end; None: not known.
     """
 
     index: int
@@ -63,6 +67,8 @@ class StepPeak:
     is_complete: bool
     inputs: tuple[tuple[tuple[int, ...], ...], ...] = ()
     follows_evaluation: bool = False
+    roots: frozenset[int | None] = frozenset()
+    end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +120,10 @@ def peak_per_step(
             peak=peak,
             phases=MappingProxyType(phases[row]),
             is_complete=round_.end is not None,
-            inputs=tuple(each.inputs for each in round_.forwards if each.grad and each.inputs),
+            inputs=tuple(each.inputs for each in round_.own_forwards if each.inputs),
             follows_evaluation=row in ends,
+            roots=round_.roots,
+            end=round_.end,
         )
         for (row, round_, _), peak in zip(steps, _peaks(timeline, begins, stops), strict=True)
     ), _evaluation_peaks(timeline, evaluations, names)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ullage.explain.moments.course import StepSource
-from ullage.explain.moments.growth import Growth, find_step_levels
+from ullage.explain.moments.growth import BOUNDED, Growth, find_step_levels
 from ullage.explain.rules.case import Case, category_of
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.explain.trial import Relief
@@ -19,11 +19,8 @@ from ullage.units import format_bytes
 # A graph saves tensors of many calls; what is kept of one call alone is a list of tensors.
 _MIN_GRAPH_CALLS = 3
 _LEAK_FRAC = 0.01
-# They come when a parameter, such as an expert's, is first used: there is an end to them.
-_BOUNDED = (
-    Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.BUFFER,
-    Category.WORKSPACE,
-)  # fmt: skip
+LEAKS = ("UL111", "UL112", "UL131")
+"""The rules that name what grows."""
 _MIN_SAWTOOTH_STEPS, _MIN_RISES, _MIN_DROPS, _DROP = 6, 3, 2, 2.5
 
 
@@ -35,7 +32,7 @@ def _split_growth(case: Case) -> tuple[list[Growth], list[Growth], list[Growth]]
         category = None if newest is None else category_of(case, newest)
         if growth.is_replaced and category is Category.INPUT:  # batches that become larger
             continue
-        if case.is_known and category in _BOUNDED:
+        if case.is_known and category in BOUNDED:
             continue
         if growth.is_replaced or category is Category.KV_CACHE:
             grown.append(growth)

@@ -52,7 +52,8 @@ def _device(view: CheckView, judged: Judged, comparison: Comparison) -> Document
     changes, lines = comparison.changes, judged.measured[comparison.name].lines
     return {
         "name": comparison.name,
-        "found": entry_document(comparison.entry),
+        "found": entry_document(comparison.entry)
+        | {"full_after_steps": judged.measured[comparison.name].full_after_steps},
         "locked": None if comparison.locked is None else entry_document(comparison.locked),
         "judgements": [
             {

@@ -87,6 +87,7 @@ def _plan(outcome: Outcome | None) -> Document | None:
 
 def _process(process: Process) -> Document:
     oom, pressure = process.oom, pressure_document(process.record.measured)
+    findings = [finding_document(finding) for finding in process.findings]
     return {
         "pid": process.record.pid,
         "rank": process.record.rank,
@@ -97,8 +98,9 @@ def _process(process: Process) -> Document:
             "requested_bytes": oom.requested_bytes,
             "message": oom.message or "",
             "where": oom.where or "",
-            "findings": [finding_document(finding) for finding in process.findings],
+            "findings": findings,
         },
+        "findings": findings if oom is None else [],
         # A prediction has no such field: nothing of it was measured.
         **({} if pressure is None else {"pressure": pressure}),
     }
@@ -133,6 +135,8 @@ def _device(device: DeviceReport) -> Document:
         "headroom_bytes": device.headroom_bytes,
         "headroom_low_bytes": device.headroom.low_bytes,
         "headroom_high_bytes": device.headroom.high_bytes,
+        "growth_bytes_per_step": None if device.growth is None else round(device.growth),
+        "full_after_steps": device.full_after_steps,
         "num_allocs": totals.num_allocs,
         "num_segments": totals.num_segments,
         "num_ooms": totals.num_ooms,

@@ -6,6 +6,7 @@ print_check(view, Console())          prints it
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ullage.explain.compare.changes import signed
+from ullage.explain.device import describe_growth
+from ullage.explain.rules.graphs import LEAKS
+from ullage.explain.rules.registry import find_rule
 from ullage.gate.compare import HEADROOM, TOKENS, Changed, Comparison, Judgement, Rule
 from ullage.gate.figures import OUTSIDE
 from ullage.gate.reasons import name_place
@@ -46,7 +50,12 @@ def print_check(view: CheckView, console: Console) -> None:
 
 
 def check_line(view: CheckView) -> str:
-    """The result, in one line."""
+    """The result, in one line, and what is full first of that which grows."""
+    growing = sorted(_growing(view.judged))
+    return _counts(view) + (f"; {growing[0][1]}" if growing else "")
+
+
+def _counts(view: CheckView) -> str:
     counts = Counter(judged.state for judged in view.judged)
     total = len(view.judged)
     many = f"{total} scenario{'s' * (total != 1)}"
@@ -54,6 +63,19 @@ def check_line(view: CheckView) -> str:
         if counts[state]:
             return f"{state.value}: {counts[state]} of {many}"
     return f"passed: {many}"
+
+
+def _growing(judged: Sequence[Judged]) -> Iterator[tuple[float, str, str]]:
+    """What grows from step to step: when it is full, how fast, and by which findings."""
+    for case in judged:
+        for comparison in case.comparisons:
+            entry, steps = comparison.entry, case.measured[comparison.name].full_after_steps
+            text = describe_growth(entry.growth_bytes, steps)
+            rules = [find_rule(code) for code in entry.findings if code in LEAKS]
+            if text:
+                why = ", ".join(f"{rule.code} {rule.title}" for rule in rules)
+                name = comparison.name
+                yield math.inf if steps is None else steps, f"{name} {text}", f"{name}: {why}"
 
 
 def state_text(judged: Judged) -> str:
@@ -101,6 +123,7 @@ def _parts(view: CheckView, width: int) -> Iterator[RenderableType]:
     code = exit_code_of(view.judged)
     yield Text(check_line(view), style="bold red" if code else "bold green")
     yield _table(view.judged)
+    yield from (Text(f"  {why}", style="yellow") for _, _, why in _growing(view.judged))
     yield from _moments(view.judged)
     yield from _served(view.judged)
     for judged in view.judged:

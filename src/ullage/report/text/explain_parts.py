@@ -26,6 +26,7 @@ from ullage.report.palette import (
     Look,
 )
 from ullage.report.terminal import draw_bar, make_grid
+from ullage.trace.growth import MIN_STEPS
 from ullage.units import format_bytes
 
 _MAX_SITES = 10
@@ -225,7 +226,7 @@ def step_parts(case: Case) -> Iterator[RenderableType]:
     first, last = format_bytes(ends[0], 2), format_bytes(ends[-1], 2)
     yield Text(f"  held after {unit} 0: {first}, after {unit} {steps - 1}: {last}")
     if not device.growth:
-        yield Text("  nothing grows" if steps >= 4 else "  too few to say what grows")
+        yield Text("  nothing grows" if steps >= MIN_STEPS else "  too few to say what grows")
         return
     table = make_grid("right", "right", "left", "left")
     table.add_row(f"  a {unit}", "in all", "owner", "where", style="dim")

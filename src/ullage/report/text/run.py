@@ -212,8 +212,17 @@ def _assumption_text(assumption: Assumption) -> str:
 
 def _verdict(report: RunReport) -> Text:
     """The first line."""
-    if report.is_measured and report.verdict is Verdict.FITS and report.devices:
-        return _measured_verdict(report)
+    if report.verdict is not Verdict.FITS or not report.devices:
+        return _verdict_alone(report)
+    line = _measured_verdict(report) if report.is_measured else _verdict_alone(report)
+    growing = [device for device in report.devices if device.growth_text]
+    if growing:
+        first = min(growing, key=lambda device: device.full_after_steps or 0)
+        line.append("; ").append(first.growth_text, style="bold yellow")
+    return line
+
+
+def _verdict_alone(report: RunReport) -> Text:
     style = _VERDICT_STYLES[report.verdict]
     tightest = min(report.devices, key=lambda device: device.headroom_bytes, default=None)
     if report.verdict is Verdict.OUT_OF_MEMORY:

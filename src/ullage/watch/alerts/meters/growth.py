@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from math import fsum, sqrt
-from statistics import linear_regression
+from collections.abc import Iterator
 from typing import Final
 
-from ullage.protocol.job import StepPeak
 from ullage.units import format_bytes
 from ullage.watch.alerts.meters.memory import job_subject, jobs_of
 from ullage.watch.alerts.outlook import Outlook
 from ullage.watch.alerts.reading import Meter, Reading
-from ullage.watch.forecast import MIN_STEPS, Forecast
+from ullage.watch.forecast import MIN_STEPS
 
 __all__ = ["Growth", "TimeLeft"]
 
 # A leak is told by more steps than a forecast: a cache that fills at the start is none.
 _MIN_LEAK_STEPS: Final = 3 * MIN_STEPS
-_MIN_RECENT: Final = 6
-_SIGMAS: Final = 2.0
 
 
 class TimeLeft(Meter):
@@ -32,7 +27,7 @@ class TimeLeft(Meter):
             forecast = job.view.forecast
             if len(job.view.job.step_peaks) < MIN_STEPS or job.view.limit_bytes is None:
                 yield Reading(job_subject(job), None)
-            elif forecast is None or not _still_grows(job.view.job.step_peaks, forecast):
+            elif forecast is None:
                 yield Reading(job_subject(job), math.inf, "the peaks of its steps do not grow")
             else:
                 seconds = max(forecast.seconds - job.view.age_s, 0.0)
@@ -58,26 +53,9 @@ class Growth(Meter):
                 yield Reading(job_subject(job), None)
                 continue
             forecast = job.view.forecast
-            is_growing = forecast is not None and _still_grows(record.step_peaks, forecast)
-            rate = forecast.bytes_per_step if forecast is not None and is_growing else 0.0
+            rate = 0.0 if forecast is None else forecast.bytes_per_step
             text = (
                 f"the peak of a step grew by {format_bytes(round(rate))} a step over the last "
                 f"{len(record.step_peaks)}"
             )
             yield Reading(job_subject(job), rate, text)
-
-
-def _still_grows(peaks: Sequence[StepPeak], forecast: Forecast) -> bool:
-    """Whether the last quarter of the steps can still have half of the pace of all: a cache that
-    has filled stops at once, and the line through all steps notices late.
-    """
-    last = peaks[-max(_MIN_RECENT, len(peaks) // 4) :]
-    steps = [float(peak.step) for peak in last]
-    heights = [float(peak.allocated_peak_bytes) for peak in last]
-    slope, offset = linear_regression(steps, heights)
-    rest = fsum(
-        (height - offset - slope * step) ** 2 for step, height in zip(steps, heights, strict=True)
-    )
-    middle = fsum(steps) / len(steps)
-    error = sqrt(rest / (len(steps) - 2) / fsum((step - middle) ** 2 for step in steps))
-    return slope + _SIGMAS * error >= forecast.bytes_per_step / 2
