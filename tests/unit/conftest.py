@@ -64,7 +64,8 @@ def build_fields(script: str, **changes: Any) -> dict[str, Any]:
     scratch memory, x that NCCL sent or received it, !8 an allocation of 8 fails; F f N (no
     gradients) B b O o are marks, S ends a step, @1 goes on on device 1; R autograd takes notes from
     now on, r no longer; u7 the newest block of 7 bytes is used; f:4x8 a forward ends that was
-    called with a tensor of that shape; N:1 one of root module 1 begins.
+    called with a tensor of that shape; f!4x8 one that raised; N:1 one of root module 1
+    begins.
     """
     devices: dict[int, _Device] = {}
     index, num_steps = 0, 0
@@ -107,8 +108,9 @@ def build_fields(script: str, **changes: Any) -> dict[str, Any]:
         elif kind == "@":
             index = int(text)
         elif kind == "f" and text:
-            shape = [int(size) for size in text.removeprefix(":").split("x")]
-            marks.append([len(rows), "forward_end", {"inputs": [shape]}])
+            shape = [int(size) for size in text[1:].split("x")]
+            about = {"inputs": [shape], "failed": text[0] == "!"}
+            marks.append([len(rows), "forward_end", about])
         elif kind in "FN" and text:
             about = {**_MARKS[kind][1], "module": int(text.removeprefix(":"))}
             marks.append([len(rows), "forward_begin", about])

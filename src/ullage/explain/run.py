@@ -21,6 +21,7 @@ from ullage.explain.losses import (
     find_losses,
     settle_exit,
 )
+from ullage.explain.lost_work import find_lost
 from ullage.explain.program import Program
 from ullage.explain.stops import find_stop
 from ullage.explain.verdict import (
@@ -230,8 +231,9 @@ def _fatal_oom(record: Record, program: Program) -> OutOfMemory | None:
     failed = program.failed_request
     is_unanswered = failed is not None and failed.is_out_of_memory and bool(record.ooms)
     if not ended_out_of_memory(record.exit, had_ooms=bool(record.ooms)) and not is_unanswered:
-        # One that ended a thread or a callback: its work is missing, whatever became of the rest.
-        return next((oom for oom in record.ooms if oom.ended), None)
+        # One that ended a thread or a callback, or work that was lost: whatever became of the rest.
+        ended = next((oom for oom in record.ooms if oom.ended), None)
+        return find_lost(record) if ended is None and record.exit.code == 0 else ended
     if record.ooms:
         last = record.ooms[-1]
         return OutOfMemory(

@@ -114,6 +114,7 @@ class Mark:
         module: of a forward's begin: the root module, as an index into the record's `modules`.
         inputs: of a forward's end: the shapes of the tensors that the root module was called with.
         num_tokens: of a forward's end: how many tokens these are; None: not known.
+        has_failed: of a forward's end: whether it raised an exception.
     """
 
     position: int
@@ -124,6 +125,7 @@ class Mark:
     module: int | None = None
     inputs: tuple[tuple[int, ...], ...] | None = None
     num_tokens: int | None = None
+    has_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +351,8 @@ class Record:
     result of doing all work at once. `other_order` has pairs: a device, and its reserved peak with
     the other order of addresses. `num_timed` is how often Inductor timed kernels; `warm`
     has the result of not doing so. `workspace_ends` has the result of `scratch` at its bounds.
+    `attempts` has for each work for which a request of memory failed the numbers of these failures,
+    and the bytes of all requests for it in order, negative where they failed.
     `measured` and `batch_waits` are there where a real GPU was recorded; of more copies than such a
     record keeps, `num_lost_copies` came before those in `copies`.
     """
@@ -405,6 +409,7 @@ class Record:
     measured: Measured | None = None
     batch_waits: BatchWaits | None = None
     num_lost_copies: int = 0
+    attempts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
     def order(self, own_pid: int) -> tuple[bool, int, float]:
         """What sorts the records of one run: the program's own process, then by rank and start."""

@@ -121,6 +121,7 @@ def parse_record(value: object) -> Record:
         refused=_parse_refused(field_checks.typed(fields.get("refused", {}), dict, "refused")),
         **_parse_not_initialised(fields),
         **_parse_ooms(fields, events),
+        attempts=field_checks.parse_rows(fields, "attempts", _parse_attempts),
         **_parse_optional(fields),
         warnings=field_checks.parse_texts(fields, "warnings"),
         groups=field_checks.parse_rows(fields, "groups", _parse_group),
@@ -170,6 +171,17 @@ def _parse_request(entry: object) -> Request:
         failure=field_checks.shown(failure, "requests"),
         is_out_of_memory=field_checks.typed(is_out_of_memory, bool, "requests"),
     )
+
+
+def _parse_attempts(entry: object) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    columns = (
+        field_checks.typed(column, list, "attempts")
+        for column in field_checks.row(entry, len(ROWS["attempts"]), "attempts")
+    )
+    failures, sizes = (
+        tuple(field_checks.whole(value, "attempts") for value in column) for column in columns
+    )
+    return failures, sizes
 
 
 def _parse_group(entry: object) -> tuple[int, ...]:

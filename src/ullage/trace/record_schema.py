@@ -21,6 +21,7 @@ REQUIRED_KEYS = frozenset(
 Rows: TypeAlias = list[list[Any]]
 ROWS: Mapping[str, tuple[str, ...]] = {
     "requests": ("where", "begin", "end", "failure", "is_out_of_memory"),
+    "attempts": ("failures", "sizes"),
     "marks": ("position", "kind", "details"),
     "claims": ("position", "device", "address", "category", "name"),
     "operands": ("position", "device", "address"),
@@ -267,6 +268,7 @@ class OptionalFields(TypedDict, total=False):
     num_lost_copies: how many were dropped before those in `copies`.
     """
 
+    attempts: Rows
     measured: MeasuredFields
     batch_waits: BatchWaitFields
     num_lost_copies: int

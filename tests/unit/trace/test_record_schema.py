@@ -26,6 +26,7 @@ REST: dict[str, Any] = {
         "steps": {"count": 3, "kind": "training"},
     },
     "requests": [["requests.jsonl:1", 0, 1, "", False]],
+    "attempts": [[[0], [-4, 2]]],
     "scratch": [[0, 0, 1 << 30, 0, 4, 8, "cuFFT work area"]],
     "copies": [[0, 0, 1 << 30, 4, 0, 1]],
     "pinned": [[0, 4]],

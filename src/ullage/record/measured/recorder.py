@@ -352,7 +352,10 @@ class Recorder:
             self.look_at_holders()
         history = self._history.snapshot() if self._history is not None else _NO_HISTORY
         record_document.forget_annotations(history)
-        return history | {"ullage": self._record(remark)}
+        record = self._record(remark)
+        if self.ooms.rows and self._history is not None:
+            record["attempts"] = self.ooms.attempts(history)
+        return history | {"ullage": record}
 
     def _record(self, remark: str | None) -> dict[str, Any]:
         ring = None if self._hook is None else self._hook.ring()

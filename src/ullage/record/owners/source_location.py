@@ -74,11 +74,16 @@ def here() -> str | None:
     A thread without Python code of the user's (autograd's) works for the main thread: that one's
     place is taken.
     """
-    place = describe(_stack(sys._getframe(1)))
-    if place is None:
+    return describe(frames_here())
+
+
+def frames_here() -> list[tuple[str, int, str]]:
+    """The frames of that place, innermost first."""
+    frames = _stack(sys._getframe(1))
+    if describe(frames) is None:
         main = sys._current_frames().get(threading.main_thread().ident or 0)
-        place = describe(_stack(main)) if main is not None else None
-    return place
+        frames = _stack(main) if main is not None else frames
+    return frames
 
 
 class HostReads:

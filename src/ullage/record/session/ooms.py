@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ullage.record.owners import source_location
+from ullage.record.owners.attempts import Place, find_attempts, users_frames
 from ullage.record.session import library
 
 if TYPE_CHECKING:
@@ -48,16 +49,19 @@ class OutOfMemories:
         self.is_looked_at = False
         """Whether it was noted at the last failure who holds what."""
         self._counts: dict[str | None, int] = {}
+        self._places: list[Place] = []
 
     def note(self, device: int, requested: int, _device_total: int, _device_free: int) -> None:
         """torch's observer: an allocation has failed."""
-        where = source_location.here()
+        frames = source_location.frames_here()
+        where = source_location.describe(frames)
         count = self._counts[where] = self._counts.get(where, 0) + 1
         self.is_looked_at = count <= _ALWAYS or count & (count - 1) == 0
         if self.is_looked_at:
             self._look()
         if len(self.rows) >= self._max_rows:
-            del self.rows[-1]
+            del self.rows[-1], self._places[-1]
+        self._places.append(Place(users_frames(frames)))
         self.rows.append(
             {
                 "position": self._find_position(),
@@ -67,6 +71,15 @@ class OutOfMemories:
                 "where": where,
             }
         )
+
+    def attempts(self, snapshot: dict[str, Any]) -> list[list[Any]]:
+        """The requests for the same work as those that failed; see `find_attempts`."""
+        rows = find_attempts(self._places, snapshot)
+        for failures, sizes in rows:  # those before there were stacks
+            num_missing = len(failures) - sum(size < 0 for size in sizes)
+            early = failures[: max(num_missing, 0)]
+            sizes[:0] = [-self.rows[number]["requested_bytes"] for number in early]
+        return rows
 
     def note_exception(self, error: BaseException, where: str | None) -> None:
         """One that ends the program, which still has all that its functions hold."""

@@ -7,9 +7,10 @@ a thread of its own, are parts of the one that calls them. What ends a step: ste
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from ullage.record import torch_internals
@@ -193,13 +194,16 @@ class Phases:
         library.leave_scope()
         self._depth.modules -= 1
         if self._depth.modules == 0 and not self.is_busy and not is_replica(module):
-            if len(named_and_output) != 2:  # after an exception torch leaves out the named ones
-                self._mark("forward_end")
+            has_failed = len(named_and_output) != 2
+            # After an exception torch leaves out the named ones.
+            kwargs, output = (_find_kwargs(), None) if has_failed else named_and_output
+            called_with = (self._torch.Tensor, arguments, kwargs)
+            about: dict[str, Any] = {"inputs": find_shapes(*called_with)}
+            if has_failed:
+                self._mark("forward_end", about | {"failed": True})
                 self._num_failed += 1
                 return
-            kwargs, output = named_and_output
-            called_with = (self._torch.Tensor, arguments, kwargs)
-            about = {"inputs": find_shapes(*called_with), "tokens": count_tokens(*called_with)}
+            about["tokens"] = count_tokens(*called_with)
             self._mark("forward_end", about)
             self._claims.claim_cache(kwargs, output)
             self.steps.end_forward()
@@ -338,3 +342,11 @@ class Phases:
         elif is_training and count == _CLAIMED_STEP + 1:
             self._copies.claim()
         self._on_step(count)
+
+
+def _find_kwargs() -> dict[str, Any]:
+    """The named arguments of the module's call that runs, as torch's own function has them."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_call_impl":
+        frame = frame.f_back
+    return {} if frame is None else frame.f_locals.get("kwargs", {})

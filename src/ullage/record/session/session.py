@@ -85,7 +85,7 @@ class Session:
         self._claims = Claims(torch, self._modules)
         self._made_up: tuple[MadeUpWeights | MadeUpVision, ...] = ()
         self._holders = Holders(torch, is_on=settings.has_snapshot)
-        self.ooms = OutOfMemories(torch, self._look_at_holders)
+        self.ooms = OutOfMemories(torch, self._look_at_failure)
         self._values = Values(torch, self._weights, settings.assumed)
         self._timed = autotune.Timed()
         self._work_log = WorkLog()
@@ -195,6 +195,14 @@ class Session:
     def _begin_run(self) -> None:
         self._mark = levels.begin(self._settings.run_dir, self._pid)
         wait_for_request(self._settings.run_dir, self._pid, self.note_signal, self.finish)
+
+    def _look_at_failure(self) -> None:
+        """Who holds what where memory ran out; stacks tell from then on what is tried again."""
+        self._look_at_holders()
+        if not self._has_history:
+            with contextlib.suppress(TypeError, RuntimeError):
+                self._history.begin()
+                self._has_history = True
 
     def _leave(self) -> None:
         """In a forked child: what it does is not this process's. It may turn to a device itself
@@ -368,6 +376,8 @@ class Session:
 
     def _optional(self) -> OptionalFields:
         work: OptionalFields = {} if self._work is None else {"work": self._work.document()}
+        if self.ooms.rows and self._has_history:
+            work["attempts"] = self.ooms.attempts(self._history.snapshot())
         return work | self._work_log.fields()
 
     def _events(self) -> EventColumns:
