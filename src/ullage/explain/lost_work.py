@@ -1,26 +1,27 @@
 """Work that was lost: a request of memory failed, the program caught the error, and went on without
 what it was for.
 
-A failure is made good where the same work was done later, with as much or with less. What is the
-same work? In a forward, backward or optimizer, the call of the same root module, whose size is that
-of its inputs; anywhere else a request at the same line, whose size is its bytes. A smaller one is
-the same work where the program reduced it: a size that it had not done before, at each failure of
-one size the same, or the way back of a search. It may also be the next batch, so whatever does not
-look like a reduction counts as lost.
+A failure is made good where the same work was done later, with as much or with less. The same work
+is, in a forward, backward or optimizer, the call of the same root module, whose size is that of its
+inputs; anywhere else a request within the statement that caught the error, whose size is its bytes.
+A smaller one is the same work where the program reduced it: by a size that it had not done before,
+or on the way back of a search. Else it may be the next batch, and the failure counts.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import compress, pairwise
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
+from ullage.explain.moments.evaluations import find_rounds_of_marks
 from ullage.explain.moments.phases import Phase, find_regions
 from ullage.trace.model import MarkKind, OutOfMemory, Record
 
@@ -43,19 +44,14 @@ def find_lost(record: Record) -> OutOfMemory | None:
     regions = find_regions(record.marks, record.first_position)
     # The position is that after the failure.
     rows = regions.begin.searchsorted([oom.position for oom in record.ooms]) - 1
-    is_in_call = np.isin(regions.phase[np.maximum(rows, 0)], _IN_CALLS).tolist()
-    in_calls = list(itertools.compress(record.ooms, is_in_call))
-    lost = [
-        oom for attempts in _calls(record, in_calls) for oom in not_made_good(attempts, varies=True)
-    ]
-    ooms = {row: oom for row, oom in enumerate(record.ooms) if not is_in_call[row]}
+    is_in_call = np.isin(regions.phase[np.maximum(rows, 0)], _IN_CALLS)
+    elsewhere = {row: record.ooms[row] for row in np.flatnonzero(~is_in_call).tolist()}
+    lost = _lost_calls(record, compress(record.ooms, is_in_call.tolist()))
     for numbers, sizes in record.attempts:
-        failures = (ooms.get(row) for row in numbers)
-        lost += not_made_good(
-            [Attempt(abs(size), size < 0, next(failures, None) if size < 0 else None)
-             for size in sizes],
-            varies=False,
-        )  # fmt: skip
+        failures = map(elsewhere.get, numbers)
+        attempts = [Attempt(abs(size), size < 0, next(failures, None) if size < 0 else None)
+                    for size in sizes]  # fmt: skip
+        lost += not_made_good(attempts, varies=False)
     if not lost:
         return None
     times = "once" if len(lost) == 1 else f"{len(lost)} times"
@@ -63,39 +59,29 @@ def find_lost(record: Record) -> OutOfMemory | None:
     return replace(last, ended=f"what this was for, {times}")
 
 
-def _calls(record: Record, ooms: Sequence[OutOfMemory]) -> Iterator[list[Attempt]]:
-    """The calls of each root module, or of several of one name, which a search makes again for each
-    try; a failure belongs to the last that had begun.
+def _lost_calls(record: Record, ooms: Iterable[OutOfMemory]) -> list[OutOfMemory]:
+    """Of failures in calls, each of which belongs to the last call that had begun. Modules of one
+    name are one: a search makes a model for each try.
     """
-    marks = record.marks
-    begins = [row for row, mark in enumerate(marks) if mark.kind is MarkKind.FORWARD_BEGIN]
-    failed: dict[int, OutOfMemory | None] = {}
-    for failure in ooms:
-        row = bisect_left(begins, failure.position, key=lambda row: marks[row].position) - 1
-        if row >= 0:
-            failed[begins[row]] = failure
-    has_optimizer = any(mark.kind is MarkKind.OPTIMIZER_BEGIN for mark in marks)
-    names, calls = dict(enumerate(record.modules)), dict[str, list[Attempt]]()
-    for begin, after in itertools.pairwise([*begins, len(marks)]):
-        end = next((m for m in marks[begin:after] if m.kind is MarkKind.FORWARD_END), None)
-        inputs = () if end is None else end.inputs or ()
-        oom = failed.get(begin)
-        if oom is not None and end is not None:
-            # The model caught it itself, or the guard did the step again.
-            is_whole = end.position >= oom.position and not end.has_failed
-            if is_whole or (
-                has_optimizer
-                and any(
-                    mark.kind is MarkKind.STEP and mark.position >= oom.position
-                    for mark in marks[begin:after]
-                )
-            ):
-                oom = None
-        module = marks[begin].module
-        name = "" if module is None else _COPY.sub("", names.get(module, str(module)))
-        attempts = calls.setdefault(name, [])
-        attempts.append(Attempt(sum(map(prod, inputs)), oom is not None, oom))
-    return iter(calls.values())
+    names = dict(enumerate(record.modules))
+    has_optimizer = any(mark.kind is MarkKind.OPTIMIZER_BEGIN for mark in record.marks)
+    calls = [
+        (call, round_.end if call is round_.forwards[-1] and has_optimizer else None)
+        for round_ in find_rounds_of_marks(record.marks)
+        for call in round_.forwards
+    ]
+    places = [call.begin for call, _ in calls]
+    failures = {bisect_left(places, oom.position) - 1: oom for oom in ooms}
+    attempts = defaultdict[str, list[Attempt]](list)
+    for number, (call, step_end) in enumerate(calls):
+        oom = failures.get(number)
+        # The model has caught it itself, or the guard has done the step again.
+        if oom is not None and oom.position <= max(step_end or 0, call.end * (not call.has_failed)):
+            oom = None
+        name = _COPY.sub("", names.get(call.module or 0, "")) or str(call.module)
+        size = sum(map(prod, call.inputs or ()))
+        attempts[name].append(Attempt(size, oom is not None, oom))
+    return [oom for tries in attempts.values() for oom in not_made_good(tries, varies=True)]
 
 
 def not_made_good(attempts: Sequence[Attempt], *, varies: bool) -> list[OutOfMemory]:
@@ -103,46 +89,38 @@ def not_made_good(attempts: Sequence[Attempt], *, varies: bool) -> list[OutOfMem
 
     varies: whether different sizes before mean that the next size is that of the next batch.
     """
-    done: list[int | None] = [None]  # the first size that was done after each attempt
+    done: list[int] = [0]  # the first size that was done after each attempt, last first
     for attempt in reversed(attempts):
-        done.append(done[-1] if attempt.has_failed else attempt.size)
-    before: list[int] = []
-    distinct: set[int] = set()
+        done.append(done[-1] if attempt.has_failed else attempt.size or 1)
+    before: dict[int, int] = {}  # how often each size was done
     answers: dict[int, int] = {}  # by which size failures of a size were made good
-    failed, lost = 0, []
+    largest, lost = 0, []
     for number, (size, has_failed, oom) in enumerate(attempts):
         if not has_failed:
-            before.append(size)
-            distinct.add(size)
+            before[size] = before.get(size, 0) + 1
             continue
-        after, follower = done[len(attempts) - number - 1], attempts[number + 1 : number + 2]
-        if after is not None and (after >= size or after in answers.values()):
-            continue
-        is_reduced = (
-            after is not None
-            and after not in distinct
-            and size not in answers
-            and not (follower and follower[0].has_failed and follower[0].size >= size)
-            and not (varies and len(distinct) > 1)
-        )
-        if is_reduced and after is not None:
+        after, following = done[len(attempts) - number - 1], attempts[number + 1 : number + 2]
+        is_tried_again = any(each.has_failed and each.size >= size for each in following)
+        is_known = after in before or size in answers or (varies and len(before) > 1)
+        if after and (after >= size or after in answers.values()):
+            pass
+        elif after and not is_known and not is_tried_again:
             answers[size] = after
-        elif len(before) > len(distinct) or not _is_search(
-            [*before, size], failed, ends=after is None
-        ):
-            lost += [oom] if oom is not None else []
-        failed = max(failed, size)
+        elif oom is not None and not (_rises(before, size, is_even=not after and size >= largest)):
+            lost.append(oom)
+        largest = max(largest, size)
     return lost
 
 
-def _is_search(sizes: Sequence[int], failed: int, *, ends: bool) -> bool:
-    """Whether sizes rise from try to try, as in a search for the largest. One that ends with the
-    failure takes equal steps or factors, or halves an interval below a size that has failed.
+def _rises(before: dict[int, int], size: int, *, is_even: bool) -> bool:
+    """Whether sizes rise from try to try, as in a search for the largest.
+
+    is_even: by equal steps or factors, as where nothing follows and nothing larger has failed.
     """
-    if len(sizes) < 3 or any(size >= other for size, other in itertools.pairwise(sizes)):
+    pairs = list(pairwise([*before, size]))
+    if len(pairs) < 2 or max(before.values()) > 1 or any(a >= b for a, b in pairs):
         return False
-    pairs = list(itertools.pairwise(sizes))
-    is_even = len({other - size for size, other in pairs}) == 1 or (
-        len({other / size for size, other in pairs if size}) == 1
+    return not is_even or 1 in (
+        len({b - a for a, b in pairs}),
+        len({b / max(a, 1) for a, b in pairs}),
     )
-    return not ends or is_even or sizes[-1] < failed

@@ -4,7 +4,7 @@ a whole, so that neither a thread nor a socket is needed in the job.
     $XDG_RUNTIME_DIR/ullage/jobs/PID.json       else /tmp/ullage-UID/jobs/PID.json
 
     publish_job(job, jobs_directory(os.environ, make=True))     # in the job, at most once a second
-    jobs, problems = read_jobs(jobs_directory(os.environ))      # in the watcher
+    job = read_job(job_path(directory, pid))        # in the watcher
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ __all__ = [
     "parse_job",
     "publish_job",
     "read_job",
-    "read_jobs",
     "remove_ended_jobs",
     "withdraw_job",
 ]
@@ -225,25 +224,6 @@ def _to_text(job: Job) -> str:
 
 def _dump(job: Job) -> str:
     return json.dumps({"schema": SCHEMA, **asdict(job)}, separators=(",", ":"), allow_nan=False)
-
-
-def read_jobs(directory: Path) -> tuple[tuple[Job, ...], tuple[str, ...]]:
-    """All jobs that are published, by number, and what is wrong with files that cannot be read.
-
-    Files of processes that have ended are among them: see `is_running`.
-    """
-    jobs: list[Job] = []
-    problems: list[str] = []
-    for path in sorted(directory.glob("*.json")):
-        try:
-            jobs.append(read_job(path))
-        except FileNotFoundError:
-            continue  # it has just been withdrawn
-        except OSError as error:
-            problems.append(f"{path.name}: {error.strerror or error}")
-        except JobFileError as error:
-            problems.append(f"{path.name}: {error}")
-    return tuple(sorted(jobs, key=lambda job: job.pid)), tuple(problems)
 
 
 def read_job(path: Path) -> Job:

@@ -27,14 +27,11 @@ _MIN_RECENT: Final = 6
 
 
 class Trend(NamedTuple):
-    """A line through levels: by how much it rises with each step, and its height at the last."""
+    """A line through levels: by how much it rises with each step, the standard error of that, and
+    its height at the last step.
+    """
 
     rate: float
-    last: float
-
-
-class _Line(NamedTuple):
-    slope: float
     error: float
     last: float
 
@@ -56,33 +53,33 @@ def find_trend(levels: Sequence[float], steps: Sequence[float] | None = None) ->
     recent = max(_MIN_RECENT, len(points) // 4)
     parts = (points[: middle + 1], points[middle:], points[-recent:])
     if not _is_significant(whole, len(points) - 2) or any(
-        part.slope + _SIGMAS * part.error < _PACE * whole.slope for part in map(_fit, parts)
+        part.rate + _SIGMAS * part.error < _PACE * whole.rate for part in map(_fit, parts)
     ):
         return None
-    return Trend(whole.slope, whole.last)
+    return whole
 
 
-def _is_significant(line: _Line, freedom: int) -> bool:
+def _is_significant(line: Trend, freedom: int) -> bool:
     """By Student's t, whose few degrees of freedom make three steps grow by the same or not at all.
 
     Source: D. L. Wallace, Ann. Math. Statist. 30 (1959): the normal variable of the same chance.
     """
-    if line.slope <= 0 or not line.error:
-        return line.slope > 0
-    t = line.slope / line.error
+    if line.rate <= 0 or not line.error:
+        return line.rate > 0
+    t = line.rate / line.error
     scale = (8 * freedom + 1) / (8 * freedom + 3)
     return scale * math.sqrt(freedom * math.log1p(t * t / freedom)) >= _MIN_SIGMAS
 
 
-def _fit(points: Sequence[tuple[float, float]]) -> _Line:
+def _fit(points: Sequence[tuple[float, float]]) -> Trend:
     """The line of least squares; the standard error of two points is none."""
     count = len(points)
     mean_x = math.fsum(x for x, _ in points) / count
     mean_y = math.fsum(y for _, y in points) / count
     spread = math.fsum((x - mean_x) ** 2 for x, _ in points)
     if not spread:
-        return _Line(0.0, 0.0, mean_y)
+        return Trend(0.0, 0.0, mean_y)
     slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in points) / spread
     rest = math.fsum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
     error = math.sqrt(rest / (count - 2) / spread) if count > 2 else 0.0
-    return _Line(slope, error, mean_y + slope * (points[-1][0] - mean_x))
+    return Trend(slope, error, mean_y + slope * (points[-1][0] - mean_x))

@@ -26,17 +26,6 @@ _DEVICE_SHIFT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Allocation:
-    """One allocation; `death` is None where it was never taken back."""
-
-    birth: int
-    death: int | None
-    address: int
-    size_bytes: int
-    device: int
-
-
-@dataclass(frozen=True, slots=True)
 class Lifetimes:
     """All allocations as columns, ordered by device, address and birth; `death` is NEVER for what
     was never taken back.
@@ -50,16 +39,6 @@ class Lifetimes:
 
     def __len__(self) -> int:
         return len(self.birth)
-
-    def __getitem__(self, index: int) -> Allocation:
-        death = int(self.death[index])
-        return Allocation(
-            birth=int(self.birth[index]),
-            death=None if death == NEVER else death,
-            address=int(self.address[index]),
-            size_bytes=int(self.size_bytes[index]),
-            device=int(self.device[index]),
-        )
 
 
 def find_lifetimes(events: Events, first_position: int = 0) -> Lifetimes:

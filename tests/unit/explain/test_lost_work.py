@@ -68,6 +68,7 @@ def test_among_batches_of_all_sizes_a_smaller_one_is_the_next() -> None:
         ("F +4 !900 f!8x8 " * 4, 4),
         ("F +4 f:8x8 B +4 !900 b " * 3, 3),  # in backward
         ("F +4 f:8x8 !900 B b S F +4 f:4x8 B b S", 0),  # between: a smaller batch
+        ("F +4 f:8x8 B b O o S F +4 !900 f!64x8 F +4 f:8x8 B b O o S", 1),
         ("F +4 !900 f:8x8", 0),  # the model itself has caught it
         ("F:1 +4 !900 f!8x8 F:2 +4 f:8x8", 1),  # another module does other work
         ("F +4 f:8x8 B b O +4 !900 o S", 0),  # the guard has finished the step

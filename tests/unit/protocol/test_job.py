@@ -25,7 +25,6 @@ from ullage.protocol.job import (
     parse_job,
     publish_job,
     read_job,
-    read_jobs,
     withdraw_job,
 )
 
@@ -58,7 +57,6 @@ def directory(tmp_path: Path) -> Path:
 def test_a_job_comes_back_as_it_was_published(directory: Path, job: Job) -> None:
     path = publish_job(job, directory)
     assert read_job(path) == job
-    assert read_jobs(directory) == ((job,), ())
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert [path.name for path in directory.iterdir()] == [f"{job.pid}.json"]
@@ -110,9 +108,11 @@ def test_rubbish_is_a_problem_and_hides_no_other_job(directory: Path, content: b
     publish_job(JOB, directory)
     job_path(directory, 1).write_bytes(content)
     job_path(directory, 2).symlink_to(job_path(directory, JOB.pid))
-    jobs, problems = read_jobs(directory)
-    assert jobs == (JOB,)
-    assert [problem.split(":")[0] for problem in problems] == ["1.json", "2.json"]
+    assert read_job(job_path(directory, JOB.pid)) == JOB
+    with pytest.raises(JobFileError):
+        read_job(job_path(directory, 1))
+    with pytest.raises(OSError, match="symbolic"):
+        read_job(job_path(directory, 2))
 
 
 def test_fields_of_the_future_are_ignored(directory: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.trace.lifetime import Lifetimes, find_blocks, find_lifetimes, live_at
+from ullage.trace.lifetime import NEVER, Lifetimes, find_blocks, find_lifetimes, live_at
 from ullage.trace.model import Events, Record
 from ullage.trace.timeline import level_at, max_between, trace_levels
 
@@ -61,9 +61,13 @@ def replay(record: Record) -> list[set[Block]]:
 
 
 def blocks_at(lifetimes: Lifetimes, position: int) -> set[Block]:
-    rows = np.flatnonzero(live_at(lifetimes, position))
-    blocks = (lifetimes[int(row)] for row in rows)
-    return {(block.device, block.address, block.size_bytes) for block in blocks}
+    return {block_of(lifetimes, row) for row in np.flatnonzero(live_at(lifetimes, position))}
+
+
+def block_of(lifetimes: Lifetimes, row: int) -> Block:
+    columns = (lifetimes.device, lifetimes.address, lifetimes.size_bytes)
+    device, address, size_bytes = (int(column[row]) for column in columns)
+    return device, address, size_bytes
 
 
 def check_no_overlap(blocks: set[Block]) -> None:
@@ -122,14 +126,13 @@ def test_every_address_finds_the_live_block_that_holds_it(
     row = find_blocks(lifetimes, *(np.array([n]) for n in (position, device, address)))[0]
     blocks = set() if row == len(lifetimes) else blocks_at(lifetimes, position)
     if row < len(lifetimes):
-        block = lifetimes[int(row)]
-        blocks = {(block.device, block.address, block.size_bytes)}
+        blocks = {block_of(lifetimes, row)}
     assert blocks == holding
 
 
 def test_what_was_never_taken_back_has_no_death(make_record: Make) -> None:
     lifetimes = find_lifetimes(make_record("+4 +2 -4").events)
-    assert [(lifetimes[row].birth, lifetimes[row].death) for row in (0, 1)] == [(1, 3), (2, None)]
+    assert list(zip(lifetimes.birth, lifetimes.death, strict=True)) == [(1, 3), (2, NEVER)]
 
 
 def test_a_block_from_before_a_capped_log_is_born_with_it(make_record: Make) -> None:
@@ -138,10 +141,7 @@ def test_a_block_from_before_a_capped_log_is_born_with_it(make_record: Make) -> 
         *(getattr(record.events, name)[1:] for name in record.events.__slots__)
     )
     lifetimes = find_lifetimes(events, first_position=7)
-    assert sorted((lifetimes[row].birth, lifetimes[row].death) for row in (0, 1)) == [
-        (7, 9),
-        (8, None),
-    ]
+    assert sorted(zip(lifetimes.birth, lifetimes.death, strict=True)) == [(7, 9), (8, NEVER)]
 
 
 def alternating(num_events: int) -> Events:

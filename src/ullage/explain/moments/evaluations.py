@@ -47,6 +47,7 @@ class Forward:
     is_training_mode: bool | None
     module: int | None
     inputs: tuple[tuple[int, ...], ...] | None
+    has_failed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ def _forward(begin: Mark, end: Mark) -> Forward:
         begin.is_training_mode,
         begin.module,
         end.inputs,
+        end.has_failed,
     )
 
 

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ullage.record.owners import source_location
-from ullage.record.owners.attempts import Place, find_attempts, users_frames
+from ullage.record.owners.attempts import Work, find_attempts, users_frames, work_of
 from ullage.record.session import library
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class OutOfMemories:
         self.is_looked_at = False
         """Whether it was noted at the last failure who holds what."""
         self._counts: dict[str | None, int] = {}
-        self._places: list[Place] = []
+        self._works: list[Work] = []
 
     def note(self, device: int, requested: int, _device_total: int, _device_free: int) -> None:
         """torch's observer: an allocation has failed."""
@@ -60,8 +60,8 @@ class OutOfMemories:
         if self.is_looked_at:
             self._look()
         if len(self.rows) >= self._max_rows:
-            del self.rows[-1], self._places[-1]
-        self._places.append(Place(users_frames(frames)))
+            del self.rows[-1], self._works[-1]
+        self._works.append(work_of(users_frames(frames)))
         self.rows.append(
             {
                 "position": self._find_position(),
@@ -74,7 +74,7 @@ class OutOfMemories:
 
     def attempts(self, snapshot: dict[str, Any]) -> list[list[Any]]:
         """The requests for the same work as those that failed; see `find_attempts`."""
-        rows = find_attempts(self._places, snapshot)
+        rows = find_attempts(self._works, snapshot)
         for failures, sizes in rows:  # those before there were stacks
             num_missing = len(failures) - sum(size < 0 for size in sizes)
             early = failures[: max(num_missing, 0)]
