@@ -12,7 +12,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import strftime
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
@@ -130,18 +129,6 @@ def record_program(
     return Recorded(report, files)
 
 
-def default_recording(program: Sequence[str], python: str | None = None) -> Path:
-    """A name for a recording in the current directory that no file has:
-    ullage-record-train-20261120-141502.pickle.
-    """
-    name = resolve_program(program, python).name
-    stem = f"ullage-record-{name[:_MAX_STEM]}-{strftime('%Y%m%d-%H%M%S')}"
-    path, number = Path(f"{stem}.pickle"), 2
-    while os.path.lexists(path):
-        path, number = Path(f"{stem}-{number}.pickle"), number + 1
-    return path
-
-
 def read_recording(path: str | os.PathLike[str]) -> Recorded:
     """Reads the file of a recording, or those of a job's ranks in a directory.
 
@@ -151,4 +138,4 @@ def read_recording(path: str | os.PathLike[str]) -> Recorded:
     return Recorded(*read_recorded(Path(path)))
 
 
-__all__ = ["Recorded", "default_recording", "read_recording", "record_program"]
+__all__ = ["Recorded", "read_recording", "record_program"]

@@ -296,12 +296,14 @@ def _choose_rank(
     return choose_ranks((rank or 0,), world_size, local_world_size)[0]
 
 
-def default_snapshot(program: Sequence[str], python: str | None = None) -> Path:
-    """A name for a run's snapshot in the current directory that no file has:
+def default_snapshot(
+    program: Sequence[str], python: str | None = None, *, prefix: str = "ullage"
+) -> Path:
+    """A name for the snapshot of a run or record in the current directory that no file has:
     ullage-train-20261120-141502.pickle.
     """
     name = resolve_program(program, python).name
-    stem = f"ullage-{name[:_MAX_STEM]}-{strftime('%Y%m%d-%H%M%S')}"
+    stem = f"{prefix}-{name[:_MAX_STEM]}-{strftime('%Y%m%d-%H%M%S')}"
     path, number = Path(f"{stem}.pickle"), 2
     while os.path.lexists(path):
         path, number = Path(f"{stem}-{number}.pickle"), number + 1

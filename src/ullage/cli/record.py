@@ -108,9 +108,10 @@ def record_command(
 
     Exits with 0 if it ran through, 1 if it ran out of memory, 3 if it failed otherwise.
     """
-    from ullage.api.record import default_recording, record_program
+    from ullage.api.record import record_program
+    from ullage.api.run import default_snapshot
 
-    path = snapshot or default_recording(program, python)
+    path = snapshot or default_snapshot(program, python, prefix="ullage-record")
     check_files(("--output", output), ("--plot", plot), force=force)
     check_plot_option(plot)
     target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force, is_full=full)

@@ -276,8 +276,8 @@ class OptionalFields(TypedDict, total=False):
     work_log: WorkLogFields
 
 
-class RecordFields(UsageFields, HolderFields, BasisFields, OptionalFields):
-    """A whole record."""
+class ProgramFields(TypedDict):
+    """What ran, and how it ended or stands."""
 
     schema: str
     ullage: str
@@ -290,6 +290,12 @@ class RecordFields(UsageFields, HolderFields, BasisFields, OptionalFields):
     started_s: float
     ended_s: float
     exit: ExitFields
+    host_peak_bytes: int
+
+
+class RecordFields(ProgramFields, UsageFields, HolderFields, BasisFields, OptionalFields):
+    """A whole record."""
+
     devices: list[DeviceFields]
     first_position: int
     events: EventColumns
@@ -299,7 +305,6 @@ class RecordFields(UsageFields, HolderFields, BasisFields, OptionalFields):
     claims: Rows
     workspaces: Rows
     ooms: list[OomFields]
-    host_peak_bytes: int
     host_needed_bytes: int
     pinned_peak_bytes: int
     pinned_low_peak_bytes: NotRequired[int]

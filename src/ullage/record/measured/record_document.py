@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
-import sys
-import time
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ullage.protocol.variables import PHANTOM
-from ullage.record.session import host
-from ullage.record.session.settings import launcher_rank
-from ullage.trace.record_schema import SCHEMA
-from ullage.version import __version__
 
 if TYPE_CHECKING:
     from ullage.record.measured.batch_waits import BatchWaits
@@ -24,7 +17,6 @@ if TYPE_CHECKING:
     from ullage.trace.record_schema import (
         DeviceFields,
         EventColumns,
-        ExitFields,
         MeasuredFields,
         PressureFields,
     )
@@ -33,25 +25,6 @@ _NO_EVENTS: EventColumns = {
     "address": b"", "bytes": b"", "reserved": b"", "scope": b"", "device": b"", "kind": b"",
 }  # fmt: skip
 _DRIVER_CHARS = 96
-
-
-def program_fields(torch: ModuleType, started_s: float, exit_: ExitFields) -> dict[str, Any]:
-    """What ran, and how it ended or stands."""
-    return {
-        "schema": SCHEMA,
-        "ullage": __version__,
-        "torch": str(torch.__version__),
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        "argv": list(sys.argv),
-        "pid": os.getpid(),
-        "rank": launcher_rank(),
-        "started_s": started_s,
-        "ended_s": time.time(),
-        "exit": exit_,
-        "host_peak_bytes": host.peak_bytes(),
-        "host_needed_bytes": host.peak_bytes(),
-    }
 
 
 def event_fields(ring: Ring | None) -> dict[str, Any]:

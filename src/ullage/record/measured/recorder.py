@@ -43,9 +43,11 @@ from ullage.record.owners.latest_holders import LatestHolders
 from ullage.record.owners.modules import Modules
 from ullage.record.owners.ownership import Claims
 from ullage.record.patches import Patches
+from ullage.record.session import host
 from ullage.record.session.history import History
 from ullage.record.session.ooms import OutOfMemories
 from ullage.record.session.peaks import Peaks
+from ullage.record.session.record_file import program_fields
 
 if TYPE_CHECKING:
     from ullage.trace.record_schema import ExitFields
@@ -364,7 +366,8 @@ class Recorder:
             self._retention.keep_from(ring)
         torch, mode = self._torch, self._settings.mode.value
         return {
-            **record_document.program_fields(torch, self._started_s, self.exit),
+            **program_fields(torch, self._started_s, self.exit),
+            "host_needed_bytes": host.peak_bytes(),
             **record_document.event_fields(ring),
             "devices": record_document.device_fields(torch, self._peaks, self._outside),
             "marks": [list(mark) for mark in self._phases.whole_marks()],

@@ -11,12 +11,24 @@ import contextlib
 import fcntl
 import os
 import pickle
+import platform
 import resource
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ullage.record.session import host
+from ullage.record.session.settings import launcher_rank
+from ullage.trace.record_schema import SCHEMA
+from ullage.version import __version__
+
+if TYPE_CHECKING:
+    from ullage.trace.record_schema import ExitFields, ProgramFields
 
 _STDERR = 2
 
@@ -29,6 +41,24 @@ def write_whole(path: Path, content: Mapping[str, Any]) -> None:
         os.fchmod(file.fileno(), 0o600)  # whatever its umask
         pickle.dump(content, file, protocol=pickle.HIGHEST_PROTOCOL)
     aside.replace(path)
+
+
+def program_fields(torch: ModuleType, started_s: float, exit_: ExitFields) -> ProgramFields:
+    """What ran, and how it ended or stands."""
+    return {
+        "schema": SCHEMA,
+        "ullage": __version__,
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "argv": list(sys.argv),
+        "pid": os.getpid(),
+        "rank": launcher_rank(),
+        "started_s": started_s,
+        "ended_s": time.time(),
+        "exit": exit_,
+        "host_peak_bytes": host.peak_bytes(),
+    }
 
 
 def _open_high(path: Path) -> int:

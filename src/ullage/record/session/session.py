@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import platform
 import sys
 import threading
 import time
@@ -28,9 +27,14 @@ from ullage.record.session.history import History
 from ullage.record.session.ooms import OutOfMemories
 from ullage.record.session.peaks import Peaks
 from ullage.record.session.phases import Phases
-from ullage.record.session.record_file import lift_limits, undisturbed, write_whole
+from ullage.record.session.record_file import (
+    lift_limits,
+    program_fields,
+    undisturbed,
+    write_whole,
+)
 from ullage.record.session.request_to_end import wait_for_request
-from ullage.record.session.settings import Settings, launcher_rank
+from ullage.record.session.settings import Settings
 from ullage.record.session.steps import StepKind
 from ullage.record.timing.work_log import WorkLog
 from ullage.record.values import autotune
@@ -38,8 +42,6 @@ from ullage.record.values.kernels import Kernels
 from ullage.record.values.suspects import suspicions
 from ullage.record.values.values import Values
 from ullage.record.weights.weights import SkippedWeights
-from ullage.trace.record_schema import SCHEMA
-from ullage.version import __version__
 
 if TYPE_CHECKING:
     from ullage.record.weights.dummy_vision_weights import MadeUpVision
@@ -341,17 +343,7 @@ class Session:
             self._warnings.append(remark)
         answered = requests.answered_by(self._pid, self._settings.run_dir)
         return {
-            "schema": SCHEMA,
-            "ullage": __version__,
-            "torch": str(torch.__version__),
-            "cuda": torch.version.cuda,
-            "python": platform.python_version(),
-            "argv": list(sys.argv),
-            "pid": self._pid,
-            "rank": launcher_rank(),
-            "started_s": self._started_s,
-            "ended_s": time.time(),
-            "exit": self.exit,
+            **program_fields(torch, self._started_s, self.exit),
             "devices": [self._peaks.describe(index) for index in range(torch.cuda.device_count())],
             "first_position": 0,
             "events": events,
@@ -364,7 +356,6 @@ class Session:
             **self._holders.columns(),
             **self._basis(),
             "ooms": self.ooms.rows,
-            "host_peak_bytes": host.peak_bytes(),
             "host_needed_bytes": host.needed_bytes(),
             "pinned_peak_bytes": library.pinned_peak_bytes(),
             "pinned_low_peak_bytes": library.pinned_low_peak_bytes(),

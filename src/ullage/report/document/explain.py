@@ -152,18 +152,9 @@ def _shortage(device: DeviceSnapshot) -> Document | None:
     if shortage is None:
         return None
     return {
+        **asdict(shortage),
         "cause": shortage.cause.value,
-        "event": shortage.event,
-        "was_survived": shortage.was_survived,
-        "requested_bytes": shortage.requested_bytes,
         "missing_bytes": shortage.missing_bytes,
-        "device_free_bytes": shortage.device_free_bytes,
-        "reserved_bytes": shortage.reserved_bytes,
-        "allocated_bytes": shortage.allocated_bytes,
-        "largest_free_bytes": shortage.largest_free_bytes,
-        "leaked_bytes": shortage.leaked_bytes,
-        "others_bytes": shortage.others_bytes,
-        "total_bytes": shortage.total_bytes,
     }
 
 
