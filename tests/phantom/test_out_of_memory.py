@@ -216,12 +216,12 @@ def test_a_training_that_halves_its_batch_fits(run_program: RunProgram) -> None:
 @pytest.mark.parametrize(
     ("way", "where", "times"),
     [
-        ("four", "catches.py:26 in train", "4 times"),
-        ("one", "catches.py:26 in train", "once"),
-        ("lengths", "catches.py:26 in train", "once"),
-        ("last", "catches.py:26 in train", "once"),
-        ("drop", "catches.py:15 in take", "once"),
-        ("drop_in_turn", "catches.py:15 in take", "once"),
+        ("four", "catches.py:28 in train", "4 times"),
+        ("one", "catches.py:28 in train", "once"),
+        ("lengths", "catches.py:28 in train", "once"),
+        ("last", "catches.py:28 in train", "once"),
+        ("drop", "catches.py:17 in take", "once"),
+        ("drop_in_turn", "catches.py:17 in take", "once"),
     ],
 )
 def test_work_that_was_lost_is_no_fit(
@@ -243,6 +243,17 @@ def test_work_that_was_done_later_fits_and_is_told_how_often_it_failed(
     num_ooms = outcome.device["num_ooms"]
     times = "once" if num_ooms == 1 else f"{num_ooms} times"
     assert any(f"ran out of memory {times}" in text for text in outcome.document["warnings"])
+
+
+@pytest.mark.parametrize(("way", "exit_code"), [("drop_in_turn", 1), ("handle", 0), ("retry", 0)])
+def test_tensors_without_a_cache_are_lost_and_made_good_likewise(
+    run_program: RunProgram, way: str, exit_code: int
+) -> None:
+    uncached = (("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),)
+    outcome = run_program("catches.py", way, gpu="rtx-4090", env=uncached)
+    assert outcome.exit_code == exit_code, outcome.stderr
+    times = "ran out of memory once (first at catches.py:17 in take)"
+    assert any(times in text for text in outcome.document["warnings"]) is (exit_code == 0)
 
 
 def test_what_the_device_has_free_follows_the_segments(run_program: RunProgram) -> None:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 GIB = 2**30
+# What it is without a cache has no class of its own.
+ERRORS = (torch.OutOfMemoryError, RuntimeError)
 LARGE = 1 << 20  # rows of a batch that does not fit on 24 GB
 
 
@@ -26,7 +28,7 @@ def train(sizes: list[int], parts: int = 0) -> None:
                 model(input=batch).square().sum().backward()
                 optimizer.step()
                 break
-            except torch.OutOfMemoryError:
+            except ERRORS:
                 batch = batch[: len(batch) // parts] if parts else batch[:0]
             finally:
                 optimizer.zero_grad()
@@ -44,7 +46,7 @@ def search() -> None:
     while True:
         try:
             attempt(rows)
-        except torch.OutOfMemoryError:
+        except ERRORS:
             break
         rows *= 2
     attempt(rows // 2)
@@ -52,7 +54,7 @@ def search() -> None:
 
 def drop() -> None:
     """Goes on without it, with other memory of the same function."""
-    with suppress(torch.OutOfMemoryError):
+    with suppress(*ERRORS):
         take(30)
     take(5)
 
@@ -61,7 +63,7 @@ def drop_in_turn() -> None:
     """Likewise, by statements of their own."""
     try:
         take(30)
-    except torch.OutOfMemoryError:
+    except ERRORS:
         print("went on", file=sys.stderr)
     take(5)
 
@@ -70,7 +72,7 @@ def handle() -> None:
     """Takes less in the handler."""
     try:
         take(30)
-    except torch.OutOfMemoryError:
+    except ERRORS:
         take(15)
 
 
@@ -80,7 +82,7 @@ def retry() -> None:
     for _ in range(2):
         try:
             take(10)
-        except torch.OutOfMemoryError:
+        except ERRORS:
             held.clear()
 
 

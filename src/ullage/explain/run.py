@@ -211,8 +211,10 @@ def _order_processes(
 ) -> tuple[Process, ...]:
     """The program's own process first, then by rank and start."""
     ordered = sorted(records, key=lambda pair: pair[0].order(program.pid))
+    everyone = [record for record, _ in records]
     return tuple(
-        Process(record, snapshot, _fatal_oom(record, program)) for record, snapshot in ordered
+        Process(record, snapshot, _fatal_oom(record, program, everyone))
+        for record, snapshot in ordered
     )
 
 
@@ -224,7 +226,9 @@ def _find_fitting(devices: Sequence[DeviceReport], catalogued: Sequence[Gpu]) ->
     return gpus_that_fit(catalogued, fullest.reserved.answered_bytes, fullest.totals.beside_bytes)
 
 
-def _fatal_oom(record: Record, program: Program) -> OutOfMemory | None:
+def _fatal_oom(
+    record: Record, program: Program, everyone: Sequence[Record]
+) -> OutOfMemory | None:
     """The out-of-memory that ended a process or a part of it, or for which a server did not
     answer.
     """
@@ -234,14 +238,19 @@ def _fatal_oom(record: Record, program: Program) -> OutOfMemory | None:
         # One that ended a thread or a callback, or work that was lost: whatever became of the rest.
         ended = next((oom for oom in record.ooms if oom.ended), None)
         return find_lost(record) if ended is None and record.exit.code == 0 else ended
+    # A process whose end the program did not look at; one that came after it may have done its work.
+    is_made_good = any(
+        other.started_s >= record.ended_s and other.exit.code == 0 for other in everyone
+    )
+    is_ignored = program.exit_code == 0 and record.pid != program.pid and not is_made_good
+    ended = f"process {record.pid}" if is_ignored else None
     if record.ooms:
         last = record.ooms[-1]
-        return OutOfMemory(
-            position=last.position,
-            device=last.device,
-            requested_bytes=last.requested_bytes,
+        return replace(
+            last,
             message=record.exit.message or last.message,
             where=record.exit.where or last.where,
+            ended=ended or last.ended,
         )
     return OutOfMemory(
         position=record.first_position + len(record.events),
@@ -249,6 +258,7 @@ def _fatal_oom(record: Record, program: Program) -> OutOfMemory | None:
         requested_bytes=0,
         message=record.exit.message,
         where=record.exit.where,
+        ended=ended,
     )
 
 

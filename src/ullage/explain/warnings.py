@@ -51,9 +51,14 @@ def find_warnings(
 
 
 def _survived_ooms(records: Sequence[Record], *, fits: bool) -> list[str]:
-    num_ooms = sum(totals.num_ooms for record in records for totals in record.devices)
     done_without = [oom for record in records for oom in record.done_without]
-    num_ooms -= len(done_without)
+    num_ooms = sum(
+        max(
+            len(record.ooms),
+            sum(totals.num_ooms for totals in record.devices) - len(record.done_without),
+        )
+        for record in records
+    )
     warnings = []
     if num_ooms and fits:
         where = _first_place([oom for record in records for oom in record.ooms])

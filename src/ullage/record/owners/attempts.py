@@ -5,6 +5,7 @@ that catches the error; where none can be read, those that are called from the s
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import itertools
 import linecache
@@ -29,20 +30,22 @@ def work_of(frames: Frames) -> Work:
     return frames
 
 
-def find_attempts(works: Sequence[Work], snapshot: dict[str, Any]) -> list[list[Any]]:
+def find_attempts(
+    works: Sequence[Work], traces: Iterable[Sequence[dict[str, Any]]]
+) -> list[list[Any]]:
     """For each work the numbers of its failures, and the bytes of all requests for it in order,
     negative where they failed.
 
     Args:
         works: of the failures, in order.
-        snapshot: torch's, with the stacks of requests; from the first failure on at least.
+        traces: of devices as torch has them, from the first failure on at least.
     """
     rows: dict[Work, tuple[list[int], list[int]]] = {}
     for number, work in enumerate(works):
         rows.setdefault(work, ([], []))[0].append(number)
     rows.pop((), None)  # no stack
     known: dict[int, list[list[int]]] = {}  # the sizes that a stack's belong to
-    entries = itertools.chain(*snapshot["device_traces"])
+    entries = itertools.chain(*traces)
     for entry in sorted(entries, key=lambda entry: entry.get("time_us", 0)):
         stack, sign = entry.get("frames"), {"alloc": 1, "oom": -1}.get(entry["action"])
         if not stack or sign is None:
@@ -83,5 +86,7 @@ def _catchers(file: str) -> tuple[tuple[int, int, int], ...]:
 
 
 def _catches_memory(handler: ast.ExceptHandler) -> bool:
-    text = "Exception" if handler.type is None else ast.unparse(handler.type)
-    return any(name in text for name in ("OutOfMemory", "OOM", "RuntimeError", "Exception"))
+    """Not where it names Python's own errors alone, of which a RuntimeError is none."""
+    kinds = [] if handler.type is None else getattr(handler.type, "elts", [handler.type])
+    names = [ast.unparse(kind) for kind in kinds] or ["Exception"]
+    return any(issubclass(RuntimeError, getattr(builtins, name, Exception)) for name in names)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
 
 _HOST_READ = ctypes.CFUNCTYPE(None, c_uint64)
+_REQUEST = ctypes.CFUNCTYPE(None, c_uint64, c_int)
 
 _library = ctypes.CDLL(None)
 is_present = hasattr(_library, "ullage_position")
@@ -150,6 +151,7 @@ _refused = bind("ullage_refused", c_char_p, c_uint64, POINTER(c_uint64))
 _assumed = bind("ullage_assumed", c_char_p, c_uint64, POINTER(c_uint64))
 _outside = bind("ullage_outside", c_char_p, c_uint64, POINTER(c_uint64))
 _on_host_read = bind("ullage_on_host_read", None, _HOST_READ)
+_on_request = bind("ullage_on_request", None, _REQUEST)
 _num_uniform = c_int.in_dll(_library, "ullage_num_uniform") if is_present else c_int()
 _callbacks: list[object] = []  # ctypes callbacks must outlive the library's use of them
 
@@ -177,9 +179,19 @@ LIBRARIES = ("cuBLAS", "cuBLASLt", "cuDNN", "cuSOLVER", "cuSPARSE", "cuFFT", "ot
 
 def on_host_read(callback: Callable[[int], None]) -> None:
     """Calls `callback(num_bytes)` whenever the host reads bytes that a kernel may have written."""
-    wrapped = _HOST_READ(callback)
+    _call_back(_on_host_read, _HOST_READ(callback))
+
+
+def on_request(callback: Callable[[int, int], None]) -> None:
+    """Calls `callback(num_bytes, has_room)` for the first request of device memory from the driver
+    that has no room, and for each after it.
+    """
+    _call_back(_on_request, _REQUEST(callback))
+
+
+def _call_back(install: Callable[[object], None], wrapped: object) -> None:
     _callbacks.append(wrapped)
-    _on_host_read(wrapped)
+    install(wrapped)
 
 
 def has_numbers() -> bool:
@@ -349,6 +361,7 @@ __all__ = [
     "num_not_yet",
     "number_at",
     "on_host_read",
+    "on_request",
     "operands",
     "outside",
     "peak_of_all_bytes",

@@ -50,6 +50,7 @@ class OutOfMemories:
         """Whether it was noted at the last failure who holds what."""
         self._counts: dict[str | None, int] = {}
         self._works: list[Work] = []
+        self._requests: list[dict[str, Any]] = []
 
     def note(self, device: int, requested: int, _device_total: int, _device_free: int) -> None:
         """torch's observer: an allocation has failed."""
@@ -72,9 +73,23 @@ class OutOfMemories:
             }
         )
 
+    def note_request(self, num_bytes: int, has_room: int) -> None:
+        """A request from the driver, of a program whose tensors have no cache of torch's."""
+        stack = [
+            {"filename": file, "line": line, "name": name}
+            for file, line, name in source_location.frames_here()
+        ]
+        action = "alloc" if has_room else "oom"
+        request = {"action": action, "size": num_bytes, "frames": stack}
+        if self._requests[-1:] == [request] and not has_room:
+            return  # torch has tried it again itself
+        self._requests.append(request)
+        if not has_room:
+            self.note(int(self._torch.cuda.current_device()), num_bytes, 0, 0)
+
     def attempts(self, snapshot: dict[str, Any]) -> list[list[Any]]:
         """The requests for the same work as those that failed; see `find_attempts`."""
-        rows = find_attempts(self._works, snapshot)
+        rows = find_attempts(self._works, [*snapshot["device_traces"], self._requests])
         for failures, sizes in rows:  # those before there were stacks
             num_missing = len(failures) - sum(size < 0 for size in sizes)
             early = failures[: max(num_missing, 0)]

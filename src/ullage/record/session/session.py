@@ -192,6 +192,8 @@ class Session:
         observe = torch_internals.find(self._torch, "torch._C._cuda_attach_out_of_memory_observer")
         if backend == "native" and observe is not None:
             observe(self.ooms.note)
+        if backend != "native" or _UNCACHED in os.environ:  # torch tells its observers of neither
+            library.on_request(self.ooms.note_request)
         library.on_host_read(self._note_read)
 
     def _begin_run(self) -> None:
@@ -367,8 +369,9 @@ class Session:
 
     def _optional(self) -> OptionalFields:
         work: OptionalFields = {} if self._work is None else {"work": self._work.document()}
-        if self.ooms.rows and self._has_history:
-            work["attempts"] = self.ooms.attempts(self._history.snapshot())
+        if self.ooms.rows:
+            history = self._history.snapshot() if self._has_history else _NO_HISTORY
+            work["attempts"] = self.ooms.attempts(history)
         return work | self._work_log.fields()
 
     def _events(self) -> EventColumns:

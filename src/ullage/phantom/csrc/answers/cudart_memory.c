@@ -10,14 +10,21 @@
 
 /* What is there is noted before it changes: of memory that PyTorch's allocator does not report, such as tensors without
  * its cache, nobody else says when it was most. */
+static void (*on_request)(uint64_t bytes, int has_room);
+static int had_no_room;
+
 static int allocate_into(void **p, size_t bytes) {
   if (!p) return fail(INVALID_VALUE);
   if (!num_devices()) return fail(NO_DEVICE);
   note_outside(current_device());
   log_host_wait_for_device(CALL_ALLOCATE); /* as the driver does */
   *p = bytes ? allocate(current_device(), bytes) : NULL;
+  if (on_request && bytes && (!*p || had_no_room)) had_no_room = 1, on_request(bytes, *p != NULL);
   return *p || !bytes ? SUCCESS : fail(OUT_OF_MEMORY);
 }
+
+/* Called for the first request that has no room, and for each after it. */
+API void ullage_on_request(void (*callback)(uint64_t bytes, int has_room)) { on_request = callback; }
 
 API int cudaMalloc(void **p, size_t bytes) {
   int status = refuse_unsafe_call();
