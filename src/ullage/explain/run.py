@@ -243,14 +243,14 @@ def _fatal_oom(
         other.started_s >= record.ended_s and other.exit.code == 0 for other in everyone
     )
     is_ignored = program.exit_code == 0 and record.pid != program.pid and not is_made_good
-    ended = f"process {record.pid}" if is_ignored else None
+    part = f"process {record.pid}" if is_ignored else None
     if record.ooms:
         last = record.ooms[-1]
         return replace(
             last,
             message=record.exit.message or last.message,
             where=record.exit.where or last.where,
-            ended=ended or last.ended,
+            ended=part or last.ended,
         )
     return OutOfMemory(
         position=record.first_position + len(record.events),
@@ -258,7 +258,7 @@ def _fatal_oom(
         requested_bytes=0,
         message=record.exit.message,
         where=record.exit.where,
-        ended=ended,
+        ended=part,
     )
 
 
