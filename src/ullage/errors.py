@@ -18,18 +18,6 @@ command line turns them into one message and an exit code.
 
 from __future__ import annotations
 
-__all__ = [
-    "BudgetExceeded",
-    "DeviceError",
-    "EnvironmentProblem",
-    "GuardError",
-    "PlanError",
-    "RequestTooLarge",
-    "SnapshotError",
-    "SpecError",
-    "UllageError",
-]
-
 
 class UllageError(Exception):
     """The base class of all errors of ullage; the message is written for the user."""

@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
-__all__ = ["MAX_NUMBER", "parse_json", "parse_toml", "show_value"]
-
 # The largest signed 64-bit integer; no size and no count is larger.
 MAX_NUMBER: Final = 2**63 - 1
 _MAX_DEPTH: Final = 100

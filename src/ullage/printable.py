@@ -13,8 +13,6 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-__all__ = ["printable", "printable_lines", "printable_values"]
-
 # C0 and C1 controls and DEL, separators of lines, characters that change the direction of the text,
 # lone surrogates, and the blocks of invisible tags.
 _HOSTILE: Final = (

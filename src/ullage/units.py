@@ -18,8 +18,6 @@ from typing import Final
 
 from ullage.errors import SpecError
 
-__all__ = ["GB", "GIB", "KIB", "MIB", "PIB", "format_bytes", "parse_bytes"]
-
 KIB: Final = 2**10
 MIB: Final = 2**20
 GIB: Final = 2**30

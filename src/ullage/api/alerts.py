@@ -21,8 +21,6 @@ from ullage.watch.alerts.event import Event
 from ullage.watch.alerts.rules_file import Settings, load_settings
 from ullage.watch.sample import Sample
 
-__all__ = ["AlertReplay", "read_rules", "replay_alerts", "report_alerts"]
-
 
 @dataclass(frozen=True, slots=True)
 class AlertReplay:

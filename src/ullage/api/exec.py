@@ -94,7 +94,6 @@ def _cap_variables(cap_bytes: int | None) -> dict[str, str]:
 
 
 def _run(program: UserProgram, variables: Mapping[str, str]) -> int:
-    """The exit code of a program that has these variables."""
     environment = os.environ | variables
     put_before(environment, "PYTHONPATH", str(SITE_DIR))
     with start(program, environment) as child:

@@ -143,6 +143,3 @@ def explain_file(
         interpreter = None if python is None else os.fspath(python)
         findings = replay_trials(report, findings, python=interpreter)
     return Explanation(ExplainView(os.fspath(path), report, findings, request_bytes))
-
-
-__all__ = ["Explanation", "explain_file"]

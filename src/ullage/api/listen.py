@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ullage.watch.exporter.scrape_server import ScrapeServer
     from ullage.watch.sample import Sample
 
-__all__ = ["Exporter", "ListenOptions", "open_exporter"]
-
 
 @dataclass(frozen=True, slots=True)
 class ListenOptions:

@@ -93,7 +93,6 @@ def lock(
 
 
 def _gone(lock: Lock, configuration: Configuration) -> tuple[str, ...]:
-    """The entries that no case of any scenario stands for."""
     names = [
         case.name for scenario in configuration.scenarios.values() for case in expand(scenario)
     ]

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ullage.watch.otlp.push import Push
     from ullage.watch.sample import Sample
 
-__all__ = ["PushOptions", "PushedMetrics", "open_push"]
-
 
 @dataclass(frozen=True, slots=True)
 class PushOptions:

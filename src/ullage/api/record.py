@@ -136,6 +136,3 @@ def read_recording(path: str | os.PathLike[str]) -> Recorded:
         SnapshotError: it cannot be read, or was not recorded on a GPU.
     """
     return Recorded(*read_recorded(Path(path)))
-
-
-__all__ = ["Recorded", "read_recording", "record_program"]

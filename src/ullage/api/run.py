@@ -308,6 +308,3 @@ def default_snapshot(
     while os.path.lexists(path):
         path, number = Path(f"{stem}-{number}.pickle"), number + 1
     return path
-
-
-__all__ = ["Run", "default_snapshot", "make_run_job", "publish", "run"]

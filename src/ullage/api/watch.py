@@ -18,8 +18,6 @@ from ullage.watch.sample import Sample
 if TYPE_CHECKING:
     from ullage.watch.source import Source
 
-__all__ = ["MIN_INTERVAL_S", "read_samples", "watch_gpus"]
-
 # The driver itself measures no more often.
 MIN_INTERVAL_S = 0.1
 _MAX_INTERVAL_S = 86_400.0

@@ -75,6 +75,3 @@ def what_if(
     return WhatIf(
         replay_under_settings(read_snapshot(Path(path)), python=interpreter, device=device)
     )
-
-
-__all__ = ["WhatIf", "what_if"]

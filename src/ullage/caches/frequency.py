@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Final
 
-__all__ = ["Frequency"]
-
 _ROWS: Final = 4
 _MOST: Final = 255
 _MULTIPLIERS: Final = (

@@ -31,8 +31,6 @@ from typing import Final, Generic, TypeVar
 from ullage.caches.frequency import Frequency
 from ullage.errors import SpecError
 
-__all__ = ["CacheCounts", "ValueCache"]
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 

@@ -91,6 +91,3 @@ def _of_rank(path: Path | None, rank: int | None) -> Path | None:
 
 def _say(what: str, error: Exception) -> None:
     print(f"ullage: {what}: {type(error).__name__}: {error}", file=sys.stderr)
-
-
-__all__ = ["TrainingRecording"]

@@ -14,8 +14,6 @@ from ullage.errors import SpecError
 from ullage.watch.alerts.event import Event
 from ullage.watch.sample import Sample
 
-__all__ = ["check_alert_options", "show_alerts", "show_replayed_alerts"]
-
 
 def check_alert_options(*, alerts: bool, once: bool, config: Path | None, is_shown: bool) -> None:
     """Refuses options that do not go together.

@@ -174,7 +174,6 @@ def estimate_command(options: EstimateOptions) -> int:
 
 
 def _show_training(options: EstimateOptions, model: str) -> int:
-    """The answer about training."""
     from ullage.api.estimate import estimate_training
     from ullage.files import write_text
     from ullage.report.text.estimate import estimate_line, print_estimate

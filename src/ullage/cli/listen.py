@@ -8,8 +8,6 @@ from ullage.api.listen import Exporter, ListenOptions, open_exporter
 from ullage.cli.main import say
 from ullage.errors import SpecError
 
-__all__ = ["enter_exporter"]
-
 
 def enter_exporter(files: ExitStack, options: ListenOptions, *, is_past: bool) -> Exporter:
     """Serves until `files` is closed, and says where.

@@ -9,8 +9,6 @@ from ullage.api.otlp import PushedMetrics, PushOptions, open_push
 from ullage.cli.main import say
 from ullage.errors import SpecError
 
-__all__ = ["enter_push"]
-
 
 def enter_push(files: ExitStack, options: PushOptions, *, is_past: bool) -> PushedMetrics:
     """Pushes until `files` is closed, and says where to.

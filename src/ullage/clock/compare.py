@@ -16,8 +16,6 @@ from typing import Final, NamedTuple
 
 from ullage.clock.step_time import Interval
 
-__all__ = ["Comparison", "Order", "compare"]
-
 # The clock knows a kernel's bytes by the allocator's blocks that its operands lie in, so that the
 # same kernels take another time where tensors lie otherwise: with examples/gpt2 0.9 % under
 # expandable segments, and 1.4 % where each operation is recorded. Less than this is no difference.

@@ -29,8 +29,6 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
-__all__ = ["Bound", "Contention", "Load"]
-
 _MOST: Final = 0.9  # messages never take all of a device
 _KEPT_KERNELS: Final = 1024  # as many as a stream's queue: what came before has ended
 _KEPT_MESSAGES: Final = 64

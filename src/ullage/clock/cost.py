@@ -9,8 +9,6 @@ from typing import Final
 from ullage.clock.contention import Bound, Load
 from ullage.clock.duration import Duration
 
-__all__ = ["Category", "Cost"]
-
 
 class Category(Enum):
     """Kinds of work, as reports name them."""

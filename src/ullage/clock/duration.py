@@ -10,8 +10,6 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-__all__ = ["Duration", "Width", "around", "join_errors"]
-
 
 @dataclass(frozen=True, slots=True)
 class Width:

@@ -17,8 +17,6 @@ from typing import Final, NamedTuple
 from ullage.clock.cost import Category, Cost
 from ullage.clock.duration import join_errors
 
-__all__ = ["Busy", "Exposure", "joined_share", "measure_exposure"]
-
 # What costs rest on was measured apart from one another: the rates of computation, the memory's
 # bandwidth, the links between GPUs and that to the host, and the host itself. Errors of one source
 # are taken to have one direction, those of two are independent. Nothing is known of unknown

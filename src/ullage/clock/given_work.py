@@ -9,18 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = [
-    "CollectiveCall",
-    "Convolution",
-    "Copy",
-    "Fill",
-    "FusedAttention",
-    "GivenWork",
-    "KernelLaunch",
-    "LibraryCall",
-    "Product",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class KernelLaunch:

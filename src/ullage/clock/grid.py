@@ -23,8 +23,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Estimate", "Floats", "Grid", "Reading", "along_axis", "fill"]
-
 Floats = npt.NDArray[np.float64]
 # In octaves squared: how much a measurement's own error weighs against its distance.
 _NOISE: Final = 0.2

@@ -7,8 +7,6 @@ from typing import Final, NamedTuple
 from ullage.clock.simulation import HostCosts
 from ullage.gpus import Gpu
 
-__all__ = ["HostInterval", "host_costs"]
-
 # An operator of PyTorch with its kernel's launch takes some microseconds, by operator and
 # processor: 5 are assumed, as in the roofline of `ullage fit`.
 _LAUNCH_S: Final = (2e-6, 5e-6, 10e-6)

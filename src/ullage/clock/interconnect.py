@@ -13,8 +13,6 @@ from typing import Final
 from ullage.errors import SpecError
 from ullage.gpus import Gpu
 
-__all__ = ["Interconnect", "default_interconnect", "parse_interconnect"]
-
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(Gb|GB|Tb|TB)/s")
 _BYTES: Final = {"Gb": 1e9 / 8, "GB": 1e9, "Tb": 1e12 / 8, "TB": 1e12}
 # One network adapter for each GPU, by architecture: 200 Gb/s ConnectX-6 in the DGX A100, 400 Gb/s

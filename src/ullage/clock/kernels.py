@@ -26,15 +26,6 @@ from ullage.gpus import Gpu
 from ullage.gpus.peaks import flops_per_s, peer_bytes_per_s
 from ullage.gpus.rates import Speed
 
-__all__ = [
-    "attention_decode",
-    "attention_forward",
-    "collective",
-    "matrix_product",
-    "memory_bound",
-    "packed_product",
-]
-
 # The tables that have the quantisation of an operand in them, and the least share of bfloat16's
 # time that the product takes: its share of the operands' bytes.
 _QUANTISED: Final = {"float8_e4m3fn": 0.5, "float4_e2m1fn_x2": 0.25}

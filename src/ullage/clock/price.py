@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from ullage.clock.step_time import Interval, StepTime
 
-__all__ = ["Dollars", "Expense", "find_expense", "price_steps"]
-
 _HOUR_S = 3600
 
 

@@ -17,8 +17,6 @@ from ullage.clock.given_work import (
 )
 from ullage.trace.work_log import WorkKind, WorkRow
 
-__all__ = ["given_work"]
-
 # cudaDataType (library_types.h), and 100 for TF32.
 _PRECISIONS: Final = {
     0: "fp32", 1: "float64", 2: "float16", 3: "int8", 4: "fp32", 5: "float64", 14: "bfloat16",

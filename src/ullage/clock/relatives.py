@@ -19,8 +19,6 @@ from ullage.errors import SpecError
 from ullage.gpus import Gpu, find_gpu
 from ullage.gpus.peaks import flops_per_s, peer_bytes_per_s
 
-__all__ = ["COLLECTIVES", "Match", "find_table", "is_alike", "slug_of", "with_roof"]
-
 COLLECTIVES: Final = frozenset(
     {
         Kind.ALL_REDUCE,

@@ -13,8 +13,6 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["Sharing"]
-
 _KEPT: Final = 64  # merged intervals of a stream: what is older than these has ended long ago
 _ALIKE_S: Final = 1e-9  # of begins and ends: the same moment
 

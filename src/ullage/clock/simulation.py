@@ -25,8 +25,6 @@ from ullage.clock.contention import Bound, Contention, Load
 from ullage.clock.sharing import Sharing
 from ullage.trace.work_log import EntryKind
 
-__all__ = ["HostCosts", "Moment", "Player", "Run", "WorkTimes", "simulate"]
-
 _QUEUE: Final = 1024
 
 

@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 from ullage.clock.step_time import Interval, Share
 
-__all__ = ["WAITING", "Spread", "slowest_of", "waiting_share"]
-
 # How far GPUs of one kind in one cluster are apart: 8 % on average, by their making and by their
 # power management. One GPU may be half of it faster or slower than that of the measurements; of
 # ranks that wait for one another the slowest counts, and the whole of it.

@@ -27,8 +27,6 @@ from ullage.gpus.peaks import flops_per_s
 from ullage.trace.record_schema import WORK_MARKS
 from ullage.trace.work_log import EntryKind, WorkLog
 
-__all__ = ["Batch", "CostOf", "graph_cost", "graph_costs", "measure_step"]
-
 CostOf = Callable[[GivenWork], Cost]
 _STEP: Final = WORK_MARKS.index("step")
 _PARTS: Final = {
@@ -57,8 +55,6 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """A log with its costs."""
-
     rows: list[tuple[int, ...]]
     works: tuple[GivenWork, ...]
     costs: tuple[Cost, ...]
@@ -200,8 +196,6 @@ def _ordered(seconds: Sequence[float]) -> Interval:
 
 
 class _Step:
-    """One step of the three runs."""
-
     def __init__(self, log: _Log, runs: Sequence[Run], begin: int, end: int) -> None:
         self._log, self._runs = log, runs
         self._bounds = [(run.moments[begin], run.moments[end]) for run in runs]

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["NO_MODULE", "Interval", "Share", "Span", "StepTime", "merge_numbered"]
-
 _NUMBER = re.compile(r"\d+")
 
 

@@ -24,17 +24,6 @@ from ullage.clock.grid import Floats, Grid, fill
 from ullage.clock.work import Attention, Collective, Kind, MatrixProduct, Roof, roofline
 from ullage.errors import SpecError
 
-__all__ = [
-    "HOLE",
-    "STEPS",
-    "Prediction",
-    "Table",
-    "Widths",
-    "load_table",
-    "load_widths",
-    "table_names",
-]
-
 STEPS: Final = 128
 """Steps of an octave in a file."""
 HOLE: Final = -32768

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-__all__ = ["ITEMSIZES", "Attention", "Collective", "Kind", "MatrixProduct", "Roof", "roofline"]
-
-
 ITEMSIZES: Final = {
     "float64": 8.0,
     "fp32": 4.0,

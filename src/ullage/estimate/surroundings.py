@@ -7,8 +7,6 @@ from typing import Final, NamedTuple
 from ullage.estimate.training.history import replay
 from ullage.estimate.training.timeline import Timeline
 
-__all__ = ["Interval", "find_slack"]
-
 # A program that builds its model in another order has its blocks elsewhere, so these are bounds.
 # In the cases of benchmarks/accuracy/estimate the replay's reserved bytes were wrong by less than
 # _SEGMENTS segments (cuBLAS's workspace) and _RESERVED_FRAC of them; its allocated bytes by less

@@ -7,8 +7,6 @@ from enum import Enum
 
 from ullage.trace.category import Category
 
-__all__ = ["OwnedTerm", "Parts", "Term", "Verdict", "exact"]
-
 
 class Verdict(Enum):
     """Whether the plan works."""

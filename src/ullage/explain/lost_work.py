@@ -43,8 +43,12 @@ def find_lost(record: Record) -> OutOfMemory | None:
         return None
     regions = find_regions(record.marks, record.first_position)
     # The position is that after the failure.
-    rows = regions.begin.searchsorted([oom.position for oom in record.ooms]) - 1
-    is_in_call = np.isin(regions.phase[np.maximum(rows, 0)], _IN_CALLS)
+    positions = np.array([oom.position for oom in record.ooms])
+    rows = np.maximum(regions.begin.searchsorted(positions) - 1, 0)
+    forwards = [mark.position for mark in record.marks if mark.kind is MarkKind.FORWARD_BEGIN]
+    # A backward or an optimizer of tensors that no module has made is a statement like any other.
+    is_in_call = np.isin(regions.phase[rows], _IN_CALLS) & (len(forwards) > 0)
+    is_in_call &= positions > min(forwards, default=0)
     elsewhere = {row: record.ooms[row] for row in np.flatnonzero(~is_in_call).tolist()}
     lost = _lost_calls(record, compress(record.ooms, is_in_call.tolist()))
     for numbers, sizes in record.attempts:

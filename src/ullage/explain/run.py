@@ -226,9 +226,7 @@ def _find_fitting(devices: Sequence[DeviceReport], catalogued: Sequence[Gpu]) ->
     return gpus_that_fit(catalogued, fullest.reserved.answered_bytes, fullest.totals.beside_bytes)
 
 
-def _fatal_oom(
-    record: Record, program: Program, everyone: Sequence[Record]
-) -> OutOfMemory | None:
+def _fatal_oom(record: Record, program: Program, everyone: Sequence[Record]) -> OutOfMemory | None:
     """The out-of-memory that ended a process or a part of it, or for which a server did not
     answer.
     """
@@ -238,7 +236,7 @@ def _fatal_oom(
         # One that ended a thread or a callback, or work that was lost: whatever became of the rest.
         ended = next((oom for oom in record.ooms if oom.ended), None)
         return find_lost(record) if ended is None and record.exit.code == 0 else ended
-    # A process whose end the program did not look at; one that came after it may have done its work.
+    # The program did not look at the end of this one; one that came later may have done its work.
     is_made_good = any(
         other.started_s >= record.ended_s and other.exit.code == 0 for other in everyone
     )
@@ -268,7 +266,6 @@ def _judge(
     processes: Sequence[Process],
     devices: Sequence[DeviceReport],
 ) -> tuple[Verdict, str, ExitCode]:
-    """The verdict, its reason, and what ullage exits with."""
     oom = next((process.oom for process in processes if process.oom is not None), None)
     stopped = own is not None and was_interrupted(own)
     if program.was_interrupted or stopped or program.exit_code == ExitCode.INTERRUPTED:

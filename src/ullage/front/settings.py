@@ -39,8 +39,6 @@ from ullage.parsing import show_value
 from ullage.units import parse_bytes
 from ullage.watch.exporter.address import Address, parse_address, read_token
 
-__all__ = ["EngineSettings", "FrontSettings", "TenantSettings", "load_front"]
-
 _EXAMPLE: Final = '[front.engine.a] with url = "http://127.0.0.1:8001"'
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PERCENT: Final = re.compile(r"([0-9]{1,2}(?:\.[0-9]+)?)\s*%")

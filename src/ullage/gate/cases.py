@@ -240,7 +240,6 @@ def _run_all(
 
 
 def _run_server(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str]:
-    """Starts the server on a free port, and sends it the requests."""
     case, replay = prepared.case, prepared.case.replay
     if replay is None or replay.url is None:
         raise ValueError(f"{case.name} is no server")

@@ -76,7 +76,6 @@ def measure(
 
 
 def _pairs(report: RunReport) -> Iterator[tuple[Process, DeviceReport]]:
-    """Each device that was used, with the process that used it."""
     used = (d for d in report.devices if d.totals.peak_reserved_bytes or d.totals.non_torch_bytes)
     for device in used:
         yield next(
@@ -171,7 +170,6 @@ def _places(
 
 
 def _growth(snapshot: DeviceSnapshot, device: DeviceReport) -> float | None:
-    """The growth of a device, of the bytes that were asked for."""
     course, blocks = snapshot.course, snapshot.replay.blocks
     own = has_no_end(snapshot.owners.category)
     columns = (blocks.birth[own], blocks.death[own], blocks.requested_bytes[own])

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ullage.explain.run import RunReport
     from ullage.serve.outcome import Outcome
 
-__all__ = ["ServedCase", "check_serving", "read_serving", "run_served", "serve_words"]
-
 SERVE: Final = "serve"
 _EXAMPLE: Final = "vllm serve llama-3.1-8b --max-model-len 16384"
 _ELSEWHERE: Final = (

@@ -226,7 +226,6 @@ def _read_toml(file: str) -> dict[str, Any]:
 
 
 def _source_ids(row: Mapping[str, Any], catalog: _Catalog) -> dict[str, list[str]]:
-    """The ids of the sources of each figure, by the rules that catalog.toml states."""
     limits = catalog.rules["capability"][row["capability"]]
     siblings = [catalog.rows[slug] for slug in row["total"].get("as", ())]
     total = [key for sibling in siblings or [row] for key in _total_ids(sibling["total"])]

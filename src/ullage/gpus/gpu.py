@@ -14,8 +14,6 @@ from typing import ClassVar, Final, NamedTuple, TypeAlias
 from ullage.gpus.rates import Rates
 from ullage.units import MIB, format_bytes
 
-__all__ = ["Entry", "EstimateOnlyGpu", "Gpu", "Segment", "Source", "TensorRates"]
-
 # Bytes per second of one PCIe lane in one direction, by generation: 8, 16, 32 GT/s with 128 of 130
 # bits for data; from 6.0 on 64 GT/s with 242 of 256 bytes.
 _PCIE_LANE: Final = {

@@ -14,8 +14,6 @@ from ullage.units import format_bytes
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Gpu
 
-__all__ = ["MemoryLevel", "memory_levels"]
-
 
 class MemoryLevel(NamedTuple):
     """One level of the memory hierarchy.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["measurement_path"]
-
 
 def measurement_path(kind: str, slug: str) -> Path:
     """The file of one kind of measurement ("rates", "memory") of a GPU in the catalogue."""

@@ -16,8 +16,6 @@ from ullage.units import MIB
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Gpu
 
-__all__ = ["find_nccl", "find_nccl_kernels", "has_multicast", "has_peer_access"]
-
 
 class _Code(NamedTuple):
     """NCCL's machine code for one architecture: its MiB, and the stack of one thread in bytes."""

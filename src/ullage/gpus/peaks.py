@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Gpu
 
-__all__ = ["flops_per_s", "link_bytes_per_s", "peer_bytes_per_s"]
-
 # Where no maker states the host link, such as for GPUs that are soldered to their host.
 _LINK_BYTES_PER_S: Final = 15_754_000_000
 # Multiplications and additions a clock and multiprocessor outside of the tensor cores, in 32 bits.

@@ -6,8 +6,6 @@ import math
 
 from ullage.errors import SpecError
 
-__all__ = ["check_price"]
-
 
 def check_price(price: float | None) -> float | None:
     """The price of a GPU-hour in dollars; None: none is given.

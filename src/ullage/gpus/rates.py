@@ -21,17 +21,6 @@ from typing import Any, Final, NamedTuple
 from ullage.errors import SpecError
 from ullage.gpus.measurement_files import measurement_path
 
-__all__ = [
-    "SCHEMA",
-    "STATED",
-    "Rates",
-    "Sample",
-    "Speed",
-    "default_path",
-    "fit_speed",
-    "stored_rates",
-]
-
 SCHEMA: Final = "ullage.rates/1"
 # If the catalogue has no host link, a slow one is assumed; some links are thirty times as fast.
 _MOST_FRAC: Final = 100

@@ -15,8 +15,6 @@ from ullage.units import GB, GIB, KIB, MIB
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["GROUPS", "make_estimate_only_gpu", "make_gpu"]
-
 _UNIFIED_PARTS: Final = (3, 4)  # Metal's recommendedMaxWorkingSetSize of larger machines
 
 # The groups of a row: the name of each figure in the file -> its field and the factor to its unit.

@@ -199,6 +199,3 @@ def prefetch(
     The arguments and errors are those of `Prefetch`.
     """
     return Prefetch(loader, device=device, ahead=ahead)
-
-
-__all__ = ["Prefetch", "prefetch"]

@@ -21,8 +21,6 @@ from ullage.models.layers import Layer, Model
 from ullage.models.older_decoders import OLDER_DECODERS
 from ullage.models.vision import VISION_FIELD, bound_part, read_vision
 
-__all__ = ["MODEL_TYPES", "read_layers", "read_model"]
-
 # Models of several parts: the model_type of a text_config that does not state its own.
 _WRAPPED: Final = {
     "gemma3": "gemma3_text",

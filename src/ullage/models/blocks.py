@@ -13,20 +13,6 @@ from typing import Any
 from ullage.models.config import Config
 from ullage.models.layers import Part, Weight
 
-__all__ = [
-    "Flag",
-    "Mlp",
-    "Shape",
-    "attention",
-    "dense",
-    "heads_of",
-    "linear",
-    "mlp",
-    "norm",
-    "read_flag",
-    "vocabulary",
-]
-
 Flag = bool | tuple[str, bool]
 """Fixed by the architecture, or a field and transformers' default for it."""
 

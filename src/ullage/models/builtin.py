@@ -15,9 +15,6 @@ from typing import Final
 from ullage.errors import SpecError
 from ullage.models.config import Config
 
-__all__ = ["BuiltIn", "find_model", "load_models"]
-
-
 _FILES: Final = ("builtin.toml", "images.toml")
 
 

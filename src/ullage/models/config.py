@@ -18,8 +18,6 @@ from typing import Any, Final
 
 from ullage.errors import SpecError
 
-__all__ = ["ASK", "COUNTED", "FILE_NAME", "Config", "read_config"]
-
 FILE_NAME: Final = "config.json"
 COUNTED: Final = "counted"  # model_type of a mere number of parameters
 _LARGEST_BYTES: Final = 16 * 2**20

@@ -27,11 +27,6 @@ from ullage.models.blocks import (
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Layer, Model, Part, Weight, merge
 
-__all__ = [
-    "CHUNKED", "FULL", "SLIDING", "STYLES", "Style", "attention_shape", "find_style",
-    "layer_kinds", "read_decoder", "with_defaults",
-]  # fmt: skip
-
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
 CHUNKED: Final = "chunked_attention"

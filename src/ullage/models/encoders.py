@@ -12,8 +12,6 @@ from ullage.models.blocks import Shape, attention, dense, linear, norm, vocabula
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Cross, Encoder, Layer, Model, Part, Weight, merge
 
-__all__ = ["ENCODERS"]
-
 
 def _shape(config: Config, hidden: int, field: str) -> Shape:
     heads = config.number(field, least=1)

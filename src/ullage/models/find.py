@@ -19,8 +19,6 @@ from ullage.errors import SpecError
 from ullage.models.builtin import find_model, load_models
 from ullage.models.config import COUNTED, FILE_NAME, Config, read_config
 
-__all__ = ["Found", "find_config", "find_here"]
-
 _REPOSITORY: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _COUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMBTkmbt])")
 _UNITS: Final = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}

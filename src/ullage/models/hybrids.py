@@ -13,8 +13,6 @@ from ullage.models.blocks import Mlp, Shape, attention, heads_of, linear, mlp, n
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Layer, Model, Part, Recurrent, Weight, merge
 
-__all__ = ["HYBRIDS"]
-
 
 def _mamba2_layer(config: Config, names: tuple[str, ...]) -> Recurrent:
     heads, head_dim, state, groups, conv = names
@@ -310,7 +308,6 @@ def _lfm2_width(config: Config) -> int:
 
 
 def _qwen3_next(config: Config) -> Model:
-    """Gated delta nets, and attention with a gate in every fourth layer."""
     shape = heads_of(config, head_dim=256, kv_heads=2)
     count = config.number("num_hidden_layers", least=1)
     kinds: tuple[str, ...] = tuple(

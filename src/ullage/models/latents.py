@@ -13,8 +13,6 @@ from ullage.models.blocks import Mlp, linear, mlp, norm, vocabulary
 from ullage.models.config import Config
 from ullage.models.layers import Latent, Model, Part, Weight, merge
 
-__all__ = ["LATENT_TYPES", "read_latent"]
-
 LATENT_TYPES: Final = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2")
 
 

@@ -14,20 +14,6 @@ from typing import Final, NamedTuple
 
 from ullage.errors import SpecError
 
-__all__ = [
-    "Attention",
-    "Cross",
-    "Encoder",
-    "Latent",
-    "Layer",
-    "Model",
-    "Part",
-    "Recurrent",
-    "Uncounted",
-    "Weight",
-    "merge",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Attention:

@@ -12,8 +12,6 @@ from ullage.models.blocks import Shape, attention, dense, norm, vocabulary
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Model, Part, Weight, merge
 
-__all__ = ["OLDER_DECODERS"]
-
 
 def _model(
     model_type: str, shape: Shape, config: Config, weights: list[Weight], *, layers: int,

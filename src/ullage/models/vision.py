@@ -13,8 +13,6 @@ from typing import Final
 from ullage.models.config import Config
 from ullage.models.layers import Part, Uncounted, Weight
 
-__all__ = ["VISION_FIELD", "bound_part", "read_vision"]
-
 VISION_FIELD: Final = "vision_config"
 _CLIP: Final = "clip_vision_model"
 _WRAPPERS: Final = ("llava", "llava_next")

@@ -176,7 +176,6 @@ def _check_is_python(file: Path) -> None:
 
 
 def _find_entry_point(name: str, interpreter: str) -> Path:
-    """Finds the script of that name beside the interpreter, else on PATH."""
     script = _which_entry_point(name, interpreter)
     if script is None:
         raise SpecError(

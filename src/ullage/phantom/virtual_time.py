@@ -159,8 +159,6 @@ class VirtualTime:
 
 
 class _Played:
-    """The log as far as it has been played, by likely costs."""
-
     def __init__(self, gpu_name: str, interconnect: str, load: NvmlLoad | None = None) -> None:
         from ullage.clock.costs import cost_of
         from ullage.clock.host import host_costs

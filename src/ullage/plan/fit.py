@@ -78,7 +78,6 @@ def _fit_one(
     *,
     limit: Limit,
 ) -> FitReport:
-    """The best plan for one GPU."""
     from ullage.plan.search import Search
 
     make = partial(Search, objective=goal.objective, is_late=limit.is_late)

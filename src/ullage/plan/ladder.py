@@ -257,7 +257,6 @@ class Ladder:
         )
 
     def _goes_with(self, setting: Setting) -> list[bool]:
-        """For each choice, whether its treatments are compatible with the moves of a setting."""
         apart = [
             number
             for number, treatment in enumerate(self._known.treatments, start=1)
@@ -270,7 +269,6 @@ class Ladder:
         return [not np.isin(choice, apart).any() for choice in self._choices]
 
     def _in_order(self, action: Action) -> Action:
-        """The action with its modules in the order of the program."""
         paths = set(action.modules)
         return replace(
             action, modules=tuple(block.path for block in self._known.blocks if block.path in paths)

@@ -171,7 +171,6 @@ def _replayed(failure: _Failure, whole: SnapshotReport) -> tuple[Finding, ...]:
 def _run_each(
     failure: _Failure, findings: Sequence[Finding], say: Callable[[str], None]
 ) -> tuple[Finding, ...]:
-    """The findings with what runs of the program itself say."""
     from ullage.explain.trial import MakesItFit
 
     job, result = _endless(failure), list(findings)
@@ -220,8 +219,6 @@ def _technique_of(finding: Finding) -> Action | None:
 
 
 class _Plans:
-    """Makes plans of one technique for a program, which is measured once, and runs them."""
-
     def __init__(self, trials: Trials, job: Job) -> None:
         self.trials = trials
         self.job = job
@@ -267,6 +264,3 @@ def _judge(report: RunReport, how: str) -> Trial:
         f"{how} it fits over {steps} step{'s' * (steps != 1)}, {left} left",
         device.totals.peak_allocated_bytes,
     )
-
-
-__all__ = ["try_remedies"]

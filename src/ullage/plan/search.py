@@ -248,7 +248,6 @@ class Search:
         return self._ladder.bound_s(Rung(best.step_s - self._ladder.step_s, room, 0, 0, 0))
 
     def _learn(self, ladder: Ladder, rung: Rung, actions: Actions) -> None:
-        """Updates the ladder with the run of a rung, once."""
         key = key_of(actions)
         if key in self._learned:
             return
@@ -323,7 +322,6 @@ class Search:
         return replace(report, blocks=known.blocks, left_out=known.left_out)
 
     def _candidate(self, ladder: Ladder, rung: Rung, budget_bytes: int) -> Candidate:
-        """A rung of the ladder."""
         used = rung.reserved_bytes + self._outside_bytes
         figures = ladder.step_s + rung.time_s, rung.peak_bytes, used
         return self._make_candidate(ladder.actions(rung), figures, budget_bytes)

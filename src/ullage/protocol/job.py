@@ -20,25 +20,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_type_hints
 
-__all__ = [
-    "MAX_BYTES",
-    "MAX_STEP_PEAKS",
-    "SCHEMA",
-    "Job",
-    "JobDevice",
-    "JobFileError",
-    "StepPeak",
-    "is_of_now",
-    "is_running",
-    "job_path",
-    "jobs_directory",
-    "parse_job",
-    "publish_job",
-    "read_job",
-    "remove_ended_jobs",
-    "withdraw_job",
-]
-
 SCHEMA: Final = "ullage.job/1"
 MAX_BYTES: Final = 4096
 MAX_STEP_PEAKS: Final = 64
@@ -278,7 +259,6 @@ def _parse_peak(row: object) -> StepPeak:
 def _fields_of(
     record: type[Any], document: object, names: tuple[str, ...] | None = None
 ) -> dict[str, Any]:
-    """The arguments of a record, each of its type."""
     if not isinstance(document, dict):
         raise JobFileError(f"{record.__name__} has to be an object")
     values = {}

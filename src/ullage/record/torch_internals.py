@@ -383,6 +383,3 @@ def _sets(owner: Any, name: str) -> bool:
         return name in inspect.getsource(owner)
     except (OSError, TypeError):
         return False
-
-
-__all__ = ["INTERNALS", "Internal", "explain_missing", "find", "list_losses", "list_missing"]

@@ -157,7 +157,6 @@ def _with_times(report: RunReport, job: Job) -> RunReport:
 
 
 def _outcome(job: Job, run_dir: Path) -> Outcome | None:
-    """What became of the plan of a job."""
     options = job.options
     if options.plan is None and not options.describes:
         return None

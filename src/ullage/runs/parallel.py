@@ -126,7 +126,6 @@ class ParallelRuns:
                 raise
 
     def _run(self, number: int, run_dir: Path) -> None:
-        """One run, from its start to its report."""
         job = self._jobs[number]
         run_dir.mkdir()
         output = run_dir / OUTPUT

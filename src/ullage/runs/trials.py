@@ -121,7 +121,6 @@ class Trials:
         return result
 
     def _once(self, job: Job, *, is_fresh: bool) -> tuple[RunReport, str]:
-        """A run, and the last lines of its program's output."""
         for source in () if is_fresh else self._sources_of(job):
             with self._place() as run_dir:
                 ended = self._copy(source, job, run_dir)

@@ -150,7 +150,6 @@ class Ladder:
         return [rung for rung in range(first, last + 1) if rung not in self._host.skipped]
 
     def _plan_of(self, rung: int) -> int:
-        """The number of the plan of a rung."""
         return self._host.next_above(len(self._plans) + 1) if self.splits(rung) else rung
 
     def _num_parts(self, rung: int) -> int:

@@ -199,7 +199,6 @@ def _check_rows(batch: Any, parts: Sequence[Any]) -> None:
 
 
 def _num_rows(batch: Any) -> int:
-    """The rows of a batch."""
     from ullage.runtime.batch import tensors_by_name
 
     shapes = {name: tuple(each.shape) for name, each in tensors_by_name(batch) if each.dim()}
@@ -214,7 +213,6 @@ def _num_rows(batch: Any) -> int:
 
 
 def _take_rows(value: Any, rows: slice, num_rows: int) -> Any:
-    """Rows of a nest of tensors."""
     import torch
 
     from ullage.runtime.batch import tensors_by_name
@@ -247,7 +245,6 @@ def _with_elements(mapping: Any, elements: dict[Any, Any]) -> Any:
 
 
 def _batch_norms(model: Any) -> Iterator[tuple[str, Any]]:
-    """The modules that compute statistics of a batch, by name."""
     from torch.nn.modules.batchnorm import _BatchNorm
 
     for name, module in model.named_modules():

@@ -110,8 +110,6 @@ class Snapshot:
 
 
 class _Scaler:
-    """The loss scale, and what the scaler has noted of its optimizers."""
-
     def __init__(self, scaler: Any) -> None:
         self._scaler = scaler
         self._tensors: tuple[Any, Any] = (None, None)

@@ -11,8 +11,6 @@ import heapq
 
 from ullage.serve.traffic import Traffic
 
-__all__ = ["Arrivals"]
-
 
 class Arrivals:
     """The requests that are still to come.

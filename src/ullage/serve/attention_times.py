@@ -26,8 +26,6 @@ from ullage.gpus import Gpu
 from ullage.models.layers import Attention as Layer
 from ullage.models.layers import Model
 
-__all__ = ["AttentionTimes"]
-
 _REQUESTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _TOKENS: Final = (1, *(16 << power for power in range(15)))
 """Of contexts and prompts: 1, 16, 32, ... 262,144."""

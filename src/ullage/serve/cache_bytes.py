@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from ullage.estimate.serving.vllm_memory import BETWEEN_GPUS, LOADED_KERNELS
 from ullage.serve.outcome import Engine
 
-__all__ = ["RealCache", "real_cache"]
-
 
 @dataclass(frozen=True, slots=True)
 class RealCache:

@@ -12,8 +12,6 @@ from ullage.clock.reading import given_work
 from ullage.serve.step_times import Launches
 from ullage.trace.work_log import EntryKind, parse_work
 
-__all__ = ["Clock", "Mark", "Works", "launches_between", "seconds_between"]
-
 _Moment: TypeAlias = Any
 """An event of CUDA, which has no type here."""
 

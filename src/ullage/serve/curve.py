@@ -21,8 +21,6 @@ from ullage.serve.measures import Measures, OccupancyRow, measure, measure_by_oc
 from ullage.serve.run import Loaded
 from ullage.serve.slo import Slo
 
-__all__ = ["Curve", "CurvePoint", "make_curve"]
-
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:

@@ -24,8 +24,6 @@ from ullage.gpus import Gpu
 from ullage.models.architecture import read_model
 from ullage.models.config import Config
 
-__all__ = ["ExpertTimes"]
-
 _RULES: Final = (Rule.EXPERTS, Rule.GROUPED)
 # vLLM's names of formats that a command may ask for, by parts of them.
 _ASKED: Final = {"fp8": "fp8", "mxfp4": "mxfp4", "fp4": "nvfp4", "awq": "int4", "gptq": "int4"}

@@ -16,8 +16,6 @@ from typing import Final, NamedTuple
 
 from ullage.errors import SpecError
 
-__all__ = ["MEASURED", "NO_HOST_TIME", "HostTime", "parse_host_time"]
-
 _UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _TIME: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
 

@@ -21,8 +21,6 @@ from ullage.serve.arrivals import Arrivals
 from ullage.serve.host_time import HostTime
 from ullage.serve.traffic import Traffic
 
-__all__ = ["HttpServer", "Streamed"]
-
 
 class Streamed(NamedTuple):
     """What a step has for a request: its number, how many tokens, whether they are the last."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["LevelLog"]
-
 _MOST_ROWS: Final = 4096
 
 

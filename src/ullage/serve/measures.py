@@ -17,10 +17,6 @@ import numpy.typing as npt
 from ullage.serve.outcome import Floats, Outcome
 from ullage.serve.slo import Slo
 
-__all__ = [
-    "ClassMeasures", "Measures", "OccupancyRow", "Percentiles", "measure", "measure_by_occupancy",
-]  # fmt: skip
-
 _EDGES: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.97, 1.0)
 ALL: Final = "all"
 

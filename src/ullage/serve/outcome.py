@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from ullage.serve.traffic import Traffic
 
-__all__ = ["Engine", "Levels", "Outcome", "read_engine", "read_outcome"]
-
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 

@@ -11,8 +11,6 @@ from typing import Final
 
 from ullage.serve.traffic import Traffic
 
-__all__ = ["make_prompt", "make_tokens"]
-
 # Every vocabulary has the numbers from here to its end, and few of them end a text.
 _FIRST_TOKEN: Final = 100
 _LARGEST_BASE: Final = 10_000

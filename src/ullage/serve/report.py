@@ -9,8 +9,6 @@ from ullage.serve.measures import Measures
 from ullage.serve.run import Served
 from ullage.serve.slo import Slo
 
-__all__ = ["ServeReport"]
-
 
 @dataclass(frozen=True, slots=True)
 class ServeReport:

@@ -29,16 +29,6 @@ from ullage.serve.traffic import Traffic, load_traffic
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
 
-__all__ = [
-    "Loaded",
-    "Served",
-    "check_command",
-    "parse_loads",
-    "serve",
-    "start_twice",
-    "tensor_parallel",
-]
-
 _FOLDER: Final = Path(__file__).parent
 ENTRANCE: Final = _FOLDER / "vllm" / "entrance.py"
 # By the first two words of a command: the program that starts its engine.
@@ -177,8 +167,6 @@ def _made_ready(command: Sequence[str], model: str, traffic: Traffic, gpu: str) 
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """The program that starts the engine of a command, and the GPU that it is given."""
-
     command: tuple[str, ...]
     gpu: str
     python: str | None

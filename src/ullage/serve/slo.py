@@ -14,8 +14,6 @@ import numpy.typing as npt
 from ullage.errors import SpecError
 from ullage.serve.traffic.spec import parse_duration
 
-__all__ = ["Slo", "parse_slo"]
-
 Seconds = npt.NDArray[np.float64]
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-__all__ = ["Launches", "StepTimes", "step_sizes"]
-
 
 class Launches(NamedTuple):
     """What the host gives the device for a step: kernels, copies and graphs.

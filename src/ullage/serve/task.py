@@ -11,8 +11,6 @@ import numpy as np
 from ullage.serve.host_time import NO_HOST_TIME, HostTime
 from ullage.serve.traffic import Traffic
 
-__all__ = ["Task", "read_task", "write_task"]
-
 _COLUMNS = (
     "arrival_s", "prompt_tokens", "output_tokens", "class_index", "block_hashes", "block_offsets",
 )  # fmt: skip

@@ -21,8 +21,6 @@ import numpy.typing as npt
 
 from ullage.serve.traffic import Traffic
 
-__all__ = ["Tiers", "size_tiers"]
-
 _WINDOW_S: Final = 60.0
 
 

@@ -50,8 +50,6 @@ def _apply(target: Target, _: Action) -> None:
 
 
 class _Scaler:
-    """The scale of the gradients, and the number of skipped steps."""
-
     def __init__(self, model: Any, optimizers: list[Any]) -> None:
         stepped = itertools.chain.from_iterable(map(parameters_of, optimizers))
         parameters = {*stepped, *model.parameters()}

@@ -101,8 +101,6 @@ class _Master:
 
 
 class _Bf16Step:
-    """The step of an optimizer that has some parameters in bfloat16."""
-
     def __init__(
         self, optimizer: Any, narrow: set[Any], masters: dict[Any, Any], part_bytes: int
     ) -> None:

@@ -34,7 +34,6 @@ def _apply(target: Target, _: Action) -> None:
 
 
 def _averaging(model: Any) -> Any:
-    """A function that runs the forward of the model through DistributedDataParallel."""
     from torch import is_grad_enabled, nn
 
     class Bare(nn.Module):  # type: ignore[misc]

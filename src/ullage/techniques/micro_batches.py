@@ -93,7 +93,6 @@ def _run_losses(forward: Any, parts: list[Any]) -> Any:
 
 
 def _weights(forward: Any, parts: list[Any]) -> list[Any]:
-    """The share of each part in the loss of the batch, by its labels or its rows."""
     loss = getattr(forward.__self__, "loss_function", None)
     counts: list[Any] = []
     for arguments, keywords in parts:

@@ -245,8 +245,6 @@ def _unpack(packed: Any) -> Any:
 
 
 class _Step:
-    """The step of an optimizer, with a few parameters on the device at a time."""
-
     def __init__(self, optimizer: Any, blocks: list[_Block], link: Link, part_bytes: int) -> None:
         self._optimizer = optimizer
         self._blocks = blocks
@@ -286,7 +284,6 @@ class _Step:
                         state[name] = values.to(block.device)
 
     def _fetch(self, part: list[Any], hosts: dict[Any, Any]) -> list[tuple[Any, Any]]:
-        """Device copies of parameters, each with the mark of its copy and its gradient."""
         fetches: list[tuple[Any, Any]] = []
         for parameter in part:
             if parameter not in hosts:

@@ -31,8 +31,6 @@ def _apply(target: Target, action: Action) -> None:
 
 
 class _Tiles:
-    """The tiles of a module, and the inputs for which its positions are proved independent."""
-
     def __init__(self, path: str, num_tiles: int) -> None:
         self._path = path
         self._num_tiles = num_tiles

@@ -102,8 +102,6 @@ def _prepare(setup: Json) -> pytest.Config:
 
 
 class _Orders:
-    """The socket, line by line."""
-
     def __init__(self, orders: socket.socket) -> None:
         orders.set_inheritable(False)
         self._orders = orders

@@ -14,8 +14,6 @@ from ullage.errors import UllageError
 from ullage.native.libraries import REPLAY
 from ullage.protocol.run import Platform
 
-__all__ = ["Peaks", "Step", "load_replay", "pack", "play_addresses", "replay_requests"]
-
 # From 32 MiB up to the highest address that a signed number has.
 _BOTTOM, _TOP = 32 << 20, 2**63 - 1
 _ORDERS = {Platform.LINUX: 0, Platform.WINDOWS: 1, None: 2}

@@ -137,7 +137,6 @@ def _is_small_at_end(snapshot: Snapshot, device: int, address: Int64Array) -> ND
 def _real_sizes(
     snapshot: Snapshot, device: int, blocks: BlocksBefore, segments: _Segments
 ) -> Int64Array:
-    """The sizes of the blocks with what the allocator left with them."""
     sizes = blocks.size_bytes.copy()
     if not len(sizes) or not len(segments.address):
         return sizes

@@ -46,8 +46,6 @@ class Block:
 
 
 class _Pool:
-    """The small or large blocks of one stream that are free, by size and address."""
-
     def __init__(self, *, is_small: bool) -> None:
         self.is_small = is_small
         self.page_bytes = _SMALL_SEGMENT_BYTES if is_small else _LARGE_SEGMENT_BYTES
@@ -292,7 +290,6 @@ def _absorb(first: Block, second: Block) -> None:
 
 
 def _merge(block: Block) -> Block:
-    """A free block with its free neighbours."""
     after, before = block.after, block.before
     if after is not None and after.is_free and after.is_mapped:
         _absorb(block, after)

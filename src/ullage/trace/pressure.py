@@ -124,7 +124,6 @@ def _whole(value: object, name: str) -> int:
 
 
 def _parse_times(rows: Sequence[Sequence[Any]], name: str) -> list[Durations]:
-    """Columns of counts, by the bins that the first column has."""
     width = len(ROWS[name]) - (2 if name == "request_times" else 1)
     columns: list[Counter[int]] = [Counter() for _ in range(width)]
     for number, *counts in rows:

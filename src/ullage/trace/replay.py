@@ -182,7 +182,6 @@ def _match(snapshot: Snapshot, events: EventTable, device: int, problems: list[s
 
 
 def _blocks_that_stayed(snapshot: Snapshot, events: EventTable, device: int) -> Int64Array:
-    """The blocks at the end that no event of the trace allocated."""
     blocks = snapshot.blocks
     is_live = np.isin(blocks.state, (BlockState.ACTIVE, BlockState.PENDING))
     is_live &= snapshot.segments.device[blocks.segment] == device

@@ -101,8 +101,6 @@ def parse_snapshot(file: PlainFile, *, has_record: bool = True) -> Snapshot:
 
 
 class _Reading:
-    """The numbering of stacks, pools and texts while one file is read."""
-
     def __init__(self, file: PlainFile) -> None:
         self.file = file
         self.unknown: Counter[str] = Counter()
@@ -158,7 +156,6 @@ class _Reading:
                 raise SnapshotError(f"{name} is {self._shown(value)}; expected a list")
 
     def _check_rows(self, rows: Values, what: str) -> None:
-        """Refuses rows that are no dicts."""
         for value in rows[(rows & np.uint64(7)) != DICT][:1].tolist():
             raise SnapshotError(
                 f"it is a pickle, but not a memory snapshot: {what} is {self._shown(value)}; "

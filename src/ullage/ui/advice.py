@@ -36,8 +36,6 @@ from ullage.ui.answers import (
 )  # fmt: skip
 from ullage.ui.shape import read_shape, reshape
 
-__all__ = ["advise", "ask", "main"]
-
 _TIME_LIMIT_S: Final = 120.0
 _DEEPEST: Final = 1024
 _LATER: Final = 10  # niceness: the sliders' answers go first
@@ -81,7 +79,6 @@ def advise(document: object) -> dict[str, Any]:
 
 
 def _read_question(document: object) -> tuple[_Answer, dict[str, Any]]:
-    """The function that answers the question, and the query that it is about."""
     question = read_object(document, "the question")
     query = read_object(question.get("query"), "the query")
     answers = _OF_A_SERVER if "serve" in query else _OF_TRAINING

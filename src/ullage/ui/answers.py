@@ -26,17 +26,6 @@ from ullage.report.document.estimate import estimate_document
 from ullage.report.document.serving import serving_document
 from ullage.ui.shape import read_shape, reshape
 
-__all__ = [
-    "BadQuery",
-    "answer",
-    "read_gpu",
-    "read_loop",
-    "read_model",
-    "read_object",
-    "read_recipe",
-    "read_serving",
-]
-
 T = TypeVar("T")
 
 _FIELDS: Final = {"model", "config", "depth", "width", "gpu", "recipe", "serve"}

@@ -42,8 +42,6 @@ from ullage.ui.engine import HOW_TO_INSTALL, PROGRAM, make_task
 from ullage.ui.guard import HEADERS, Guard, TooLarge, read_body
 from ullage.ui.snapshots import Snapshots
 
-__all__ = ["make_app"]
-
 _QUERY_BYTES: Final = 2**20
 _TYPES: Final = {
     ".css": "text/css", ".js": "text/javascript", ".html": "text/html", ".svg": "image/svg+xml",
@@ -59,8 +57,6 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class _Handlers:
-    """Answers the requests of the page, with what they work on."""
-
     snapshots: Snapshots
     check: Check
     scratch: Path
@@ -198,7 +194,6 @@ def _make_sender(content: bytes, kind: str) -> Handler:
 
 
 def _answer(query: object) -> tuple[bytes, float]:
-    """The answer as JSON, and its processor time in seconds."""
     began_s = time.thread_time()
     body = json.dumps(answer(query)).encode()
     return body, time.thread_time() - began_s

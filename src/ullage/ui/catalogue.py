@@ -22,8 +22,6 @@ from ullage.ui.engine import HOW_TO_INSTALL
 from ullage.ui.shape import read_shape
 from ullage.version import __version__
 
-__all__ = ["describe"]
-
 
 def describe(python: str | None, vllm_python: str | None) -> dict[str, Any]:
     """All of it, as one object.

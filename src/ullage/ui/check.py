@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from ullage.errors import SpecError
 
-__all__ = ["TIME_LIMIT_S", "Check"]
-
 _NUM_ERROR_LINES: Final = 12
 _LINE_BYTES: Final = 64 * 2**20  # the run document is one line
 _PATIENCE_S: Final = 5.0

@@ -18,8 +18,6 @@ from ullage.api.run import run
 from ullage.errors import UllageError
 from ullage.programs import program_path
 
-__all__ = ["PROGRAM", "main"]
-
 PROGRAM = program_path("published_training")
 
 

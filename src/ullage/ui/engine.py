@@ -19,8 +19,6 @@ from ullage.estimate.serving.vllm_memory import batch_defaults
 from ullage.models.config import Config
 from ullage.programs import program_path
 
-__all__ = ["HOW_TO_INSTALL", "PROGRAM", "find_python", "make_task"]
-
 # Of weights, which are left out; a CPU has no kernels for most of them.
 _QUANTIZATION: Final = "quantization_config"
 PROGRAM: Final = program_path("vllm_layout")

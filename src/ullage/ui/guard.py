@@ -20,8 +20,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ullage.errors import SpecError
 
-__all__ = ["ENTER", "HEADERS", "Guard", "TooLarge", "read_body"]
-
 ENTER: Final = "/enter/"
 _NAMES: Final = ("127.0.0.1", "localhost")
 _METHODS: Final = ("GET", "POST")

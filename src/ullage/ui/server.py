@@ -16,8 +16,6 @@ from typing import Final
 
 from ullage.errors import EnvironmentProblem, SpecError
 
-__all__ = ["serve"]
-
 _ADDRESS: Final = "127.0.0.1"
 _NEEDED: Final = ("starlette", "uvicorn")
 

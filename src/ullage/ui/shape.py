@@ -17,8 +17,6 @@ from typing import Any, Final, TypeGuard
 from ullage.errors import SpecError
 from ullage.models.config import Config
 
-__all__ = ["Shape", "read_shape", "reshape"]
-
 _DEPTHS: Final = (
     "num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers",
     "num_decoder_layers",

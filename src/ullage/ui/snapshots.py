@@ -17,8 +17,6 @@ from ullage.api.explain import explain_file
 from ullage.errors import SpecError
 from ullage.ui.guard import TooLarge
 
-__all__ = ["LARGEST_BYTES", "Page", "Snapshots"]
-
 LARGEST_BYTES: Final = 4 * 2**30
 _MAX_WAITING: Final = 4
 _MAX_PAGES: Final = 8

@@ -18,8 +18,6 @@ from typing import Final
 from ullage.protocol.job import StepPeak
 from ullage.trace.growth import find_trend
 
-__all__ = ["MIN_STEPS", "Forecast", "forecast_limit"]
-
 MIN_STEPS: Final = 12
 # The allocator rounds to 512 bytes; a few of them in each step are no leak that anybody meets.
 _MIN_BYTES_PER_STEP: Final = 512.0

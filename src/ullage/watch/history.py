@@ -13,8 +13,6 @@ from typing import Final
 
 from ullage.watch.sample import DeviceSample, Sample
 
-__all__ = ["Course", "History"]
-
 _MAX_POINTS: Final = 120
 _MIN_PAUSE_S: Final = 1.0
 _MAX_COURSES: Final = 256

@@ -22,8 +22,6 @@ from ullage.protocol.job import (
     read_job,
 )
 
-__all__ = ["JobReader"]
-
 _Stamp = tuple[int, int, int]
 
 

@@ -21,8 +21,6 @@ from ullage.watch.nvml.identity import Identities
 from ullage.watch.nvml.library import reason_of
 from ullage.watch.sample import DeviceSample, Note, Sample
 
-__all__ = ["MachineSource", "group_notes"]
-
 _JOBS_S: Final = 1.0
 _COUNT_S: Final = 10.0
 

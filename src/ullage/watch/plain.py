@@ -20,8 +20,6 @@ from typing import Any, TypeVar
 
 from ullage.parsing import show_value
 
-__all__ = ["plain", "restore"]
-
 T = TypeVar("T")
 # The fields of a record, found once: a sample is converted ten times a second.
 _FIELDS: dict[type[Any], tuple[tuple[str, Any, bool], ...]] = {}

@@ -22,8 +22,6 @@ from ullage.files import NotWrittenError, check_writable, is_stream
 from ullage.watch.sample import Sample
 from ullage.watch.sample_json import sample_from_line, sample_to_line
 
-__all__ = ["Recording", "replay"]
-
 # A sample of 64 GPUs with a thousand processes has 0.3 MB; beyond this it is no recording.
 _MAX_LINE: Final = 64 * 2**20
 

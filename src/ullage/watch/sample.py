@@ -17,15 +17,6 @@ from dataclasses import dataclass
 
 from ullage.protocol.job import Job
 
-__all__ = [
-    "DeviceSample",
-    "MigInstance",
-    "Note",
-    "ProcessKind",
-    "ProcessSample",
-    "Sample",
-]
-
 
 class ProcessKind(enum.Enum):
     """How a process uses a GPU."""

@@ -20,8 +20,6 @@ from ullage.parsing import parse_json, show_value
 from ullage.watch.plain import plain, restore
 from ullage.watch.sample import DeviceSample, Sample
 
-__all__ = ["SCHEMA", "sample_from_line", "sample_to_document", "sample_to_line"]
-
 SCHEMA: Final = "ullage.watch/1"
 
 _MAX_FORGOTTEN: Final = 64

@@ -13,8 +13,6 @@ from typing import Final
 
 from ullage.watch.sample import DeviceSample, ProcessKind
 
-__all__ = ["Sharing", "sharing_of"]
-
 # It holds memory of each GPU that it serves, and computes nothing of its own.
 _SERVER: Final = "nvidia-cuda-mps-server"
 

@@ -15,8 +15,6 @@ from typing import Protocol
 
 from ullage.watch.sample import Sample
 
-__all__ = ["Source", "samples"]
-
 
 class Source(Protocol):
     """What can be read again and again."""

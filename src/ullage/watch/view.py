@@ -14,8 +14,6 @@ from ullage.watch.forecast import Forecast, forecast_limit
 from ullage.watch.sample import DeviceSample, ProcessSample, Sample
 from ullage.watch.sharing import Sharing, sharing_of
 
-__all__ = ["GpuView", "JobView", "View", "view"]
-
 
 @dataclass(frozen=True, slots=True)
 class JobView:

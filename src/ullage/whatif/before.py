@@ -50,8 +50,6 @@ class _Piece(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """The stream and the pool of a segment."""
-
     stream: int
     pool: int
     is_small: bool

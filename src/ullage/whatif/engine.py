@@ -142,7 +142,6 @@ def read_trace(snapshot: Snapshot) -> Trace:
 
 
 def _peak_reserved(replay: Replay) -> int:
-    """The peak of reserved bytes."""
     segments = replay.segments
     return lower_bound(Spans(segments.size_bytes, segments.birth, segments.death + 1))
 
@@ -206,7 +205,6 @@ def _gpus_between(trace: Trace) -> list[Gpu]:
 
 
 def _spans(snapshot: Snapshot, device: int, replay: Replay) -> Spans:
-    """The lifetimes of the blocks with their least sizes, and of failed requests for one event."""
     blocks, events = replay.blocks, snapshot.events_of(device)
     failed = np.flatnonzero(events.action == Action.OOM)
     sizes = np.concatenate([blocks.requested_bytes, events.size_bytes[failed]])
@@ -286,7 +284,6 @@ def outcome_of(trace: Trace, answer: Mapping[str, Any]) -> Outcome:
 
 
 def _check(trace: Trace, answer: Mapping[str, Any]) -> Check:
-    """Compares the replay under the recorded settings with the recording."""
     if "error" in answer:
         raise EnvironmentProblem(
             f"this torch refuses the recorded settings {trace.settings!r}: {answer['error']}; "

@@ -203,6 +203,3 @@ def _judge(
             MakesItFit.YES, f"{reason}; the {steps} steps before show what the next one needs", peak
         )
     return Trial(MakesItFit.NOT_TRIED, f"{reason}: room for the request that failed{_CUT}", peak)
-
-
-__all__ = ["edit_lives", "replay_trials"]

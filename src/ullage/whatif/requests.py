@@ -155,7 +155,6 @@ def _pools_of(snapshot: Snapshot, replay: Replay, events: EventTable) -> Int64Ar
 def _in_order(
     replay: Replay, events: EventTable, emptied: Mapping[int, int], count: int
 ) -> tuple[Int64Array, Int64Array]:
-    """The operations in the order of the events, and the event of each."""
     blocks = replay.blocks
     numbers = np.arange(len(blocks))
     born, dies = blocks.birth >= 0, blocks.death < replay.num_events

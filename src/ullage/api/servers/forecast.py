@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ullage.serve.tiers import Tiers
     from ullage.serve.traffic import Traffic
 
-__all__ = ["ForecastServing", "forecast_command", "forecast_serving"]
-
 
 @dataclass(frozen=True, slots=True)
 class ForecastServing:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ullage.serve.search.worth import Worth
     from ullage.serve.tiers import Tiers
 
-__all__ = ["GPUS", "SearchedServer", "search_server"]
-
 GPUS = ("l4", "l40s", "a100-80gb", "h100-80gb", "h200", "b200")
 """Those that are searched where none is named."""
 
@@ -123,7 +121,6 @@ def _order(
     target: float,
     allow: Sequence[str],
 ) -> Order:
-    """The order, checked."""
     from ullage.errors import SpecError
     from ullage.gpus import find_gpu
     from ullage.models.find import find_config

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ullage.explain.servers.levers import Lever
     from ullage.explain.servers.start import ServerStart
 
-__all__ = ["ExplainedServer", "ServerDiff", "diff_servers", "explain_server", "is_server_file"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExplainedServer:

@@ -25,8 +25,6 @@ from ullage.clock.work import ITEMSIZES, Attention, MatrixProduct
 from ullage.gpus import Gpu, find_gpu
 from ullage.gpus.peaks import flops_per_s
 
-__all__ = ["BACKWARD_OPS", "attention_time"]
-
 BACKWARD_OPS: Final = 2.5
 """Operations of the backward pass for one of the forward pass: five products in place of two."""
 _HOPPER, _AMPERE = "h100-80gb", "a100-80gb"

@@ -22,8 +22,6 @@ from ullage.clock.costs.attention_rates import Kernel
 from ullage.clock.given_work import KernelLaunch
 from ullage.clock.work import Attention
 
-__all__ = ["AttentionLaunch", "read_attention"]
-
 _FLASH: Final = re.compile(
     r"flash_(fwd_kernel|fwd_splitkv_kernel|bwd_dq_dk_dv_loop_seqk_parallel_kernel"
     r"|bwd_dq_dk_dv_loop_kernel|bwd_dot_do_o_kernel|bwd_convert_dq_kernel|bwd_convert_dkv_kernel"

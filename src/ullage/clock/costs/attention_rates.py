@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
-__all__ = ["Kernel", "Pass", "rate"]
-
 
 class Kernel(Enum):
     """Implementations of attention; the values are their names in reports."""

@@ -32,8 +32,6 @@ from ullage.clock.given_work import CollectiveCall
 from ullage.gpus import Gpu
 from ullage.gpus.nccl import has_multicast
 
-__all__ = ["Passage", "message_load"]
-
 _NVLINK: Final = 24
 _NVLINK_VOLTA: Final = 12
 _NVLS_HOPPER: Final = 16

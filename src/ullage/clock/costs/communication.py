@@ -32,8 +32,6 @@ from ullage.clock.work import Collective, Kind
 from ullage.gpus import Gpu
 from ullage.gpus.peaks import link_bytes_per_s
 
-__all__ = ["collective_cost"]
-
 _KINDS: Final = {
     "all-reduce": Kind.ALL_REDUCE,
     "all-gather": Kind.ALL_GATHER,

@@ -26,8 +26,6 @@ from ullage.clock.kernels import matrix_product
 from ullage.clock.work import MatrixProduct
 from ullage.gpus import Gpu
 
-__all__ = ["Groups", "find_groups", "grouped_cost", "multiplied_cost", "precision_of_groups"]
-
 _TILE: Final = 128
 # Of layers of experts on an H100 nine in ten take from 0.7 to 1.8 times of what is predicted.
 _MEASURED: Final = Width(0.7, 1.8)

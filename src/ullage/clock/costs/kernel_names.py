@@ -13,8 +13,6 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["Rule", "bare_name", "identifiers", "is_plain", "rule_of", "short_name"]
-
 
 class Rule(Enum):
     """How the bytes of a kernel are counted (launches.py)."""

@@ -33,8 +33,6 @@ from ullage.clock.work import Attention
 from ullage.gpus import Gpu
 from ullage.gpus.peaks import peer_bytes_per_s
 
-__all__ = ["fused_attention_cost", "launch_cost"]
-
 # Operations that count for the utilisation: the backward pass has four products, since the fifth
 # repeats one of the forward pass. Source: Chowdhery et al., PaLM, arXiv:2204.02311, appendix B.
 _COUNTED_BACKWARD: Final = 2.0

@@ -17,8 +17,6 @@ from ullage.clock.costs.kernel_names import Rule, bare_name
 from ullage.clock.costs.traffic import Traffic
 from ullage.clock.given_work import KernelLaunch
 
-__all__ = ["Moves", "traffic_of"]
-
 _MOST_OPERANDS: Final = 6
 # Numbers of a thread: 4 before torch 2.7, and with strides; later 8, and 16 of one byte.
 # Source: pytorch, aten/src/ATen/native/cuda/CUDALoops.cuh, elems_per_thread, thread_work_size.

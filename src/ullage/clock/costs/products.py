@@ -20,8 +20,6 @@ from ullage.clock.work import ITEMSIZES, MatrixProduct
 from ullage.gpus import Gpu
 from ullage.gpus.peaks import flops_per_s
 
-__all__ = ["convolution_cost", "product_cost", "template_product_cost"]
-
 _QUANTISED: Final = {"float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2"}
 # Convolutions, as multiples of a matrix product of as many operations and bytes. Assumed: cuDNN's
 # implicit products reach 0.7 of one, and gradients 0.6; between 0.35 of it and a tenth more, since
@@ -157,7 +155,6 @@ def _num_bits(scalar_type: int) -> int:
 
 
 def _largest(launch: KernelLaunch) -> list[int]:
-    """The three largest operands."""
     first, *others = sorted(launch.operand_bytes[:_MOST_OPERANDS], reverse=True) or [0]
     is_left = len(others) > 2 and first > _LEFT_BYTES and first > _LEFT_TIMES * sum(others)
     return others[:3] if is_left else [first, *others[:2]]

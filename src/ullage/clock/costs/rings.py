@@ -20,8 +20,6 @@ from typing import Final, NamedTuple
 
 from ullage.clock.work import Kind
 
-__all__ = ["Route", "Times", "between_machines"]
-
 _LL, _LL128, _SIMPLE = range(3)
 # Microseconds by protocol.
 _BASE: Final = {"ring": (6.6, 14.0, 8.4), "tree": (6.8, 14.0, 8.4)}

@@ -13,8 +13,6 @@ from ullage.clock.table import load_widths
 from ullage.gpus import Gpu
 from ullage.gpus.peaks import link_bytes_per_s, peer_bytes_per_s
 
-__all__ = ["copy_cost", "fill_cost", "library_cost"]
-
 _CALIBRATED: Final = "measured by `ullage calibrate`"
 # Of the link's rate, that of pinned memory: 24 to 27 of 31.5 GB/s (RTX 4090, A100, RTX A6000), and
 # 53 of 63 (H100). Source: NVIDIA/nvbandwidth, issues 15, 24, 42 and 50.

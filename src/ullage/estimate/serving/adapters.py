@@ -7,8 +7,6 @@ from typing import Final
 from ullage.errors import SpecError
 from ullage.models.layers import Model, Part
 
-__all__ = ["DEFAULT_RANK", "embedding_slot_bytes", "slot_bytes"]
-
 DEFAULT_RANK: Final = 16
 """max_lora_rank of vLLM 0.32 where the user gives none."""
 

@@ -16,8 +16,6 @@ from ullage.estimate.term import Verdict, exact
 from ullage.models.config import Config
 from ullage.units import format_bytes
 
-__all__ = ["UNCOUNTED", "estimate_counted"]
-
 UNCOUNTED: Final = (
     "only the weights are counted: a number of parameters does not say how many layers and heads "
     "there are, so the KV cache, activations, CUDA graphs and the driver's context come on top; "

@@ -17,8 +17,6 @@ from ullage.models.architecture import read_model
 from ullage.models.config import Config
 from ullage.models.layers import Cross, Encoder, Model
 
-__all__ = ["describe_draft", "draft_bytes", "with_draft"]
-
 
 def draft_bytes(draft: Config, tensor_parallel: int = 1) -> int:
     """Bytes of the draft's weights on one rank.

@@ -16,8 +16,6 @@ from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.estimate.term import Term, Verdict
 from ullage.models.layers import Cross, Encoder, Model
 
-__all__ = ["bound_context", "is_encoder_only", "judge_encoder"]
-
 
 def is_encoder_only(model: Model) -> bool:
     """Whether no layer keeps anything: models of embeddings and classes."""

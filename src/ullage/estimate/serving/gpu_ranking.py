@@ -19,8 +19,6 @@ from ullage.models.config import COUNTED, Config
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Gpu
 
-__all__ = ["ServingRow", "rank_for_serving"]
-
 _COUNTS: Final = (1, 2, 4, 8)
 
 

@@ -19,8 +19,6 @@ from ullage.estimate.serving.serving_plan import ServingEstimate, ServingPlan
 from ullage.estimate.serving.vllm_terms import make_step
 from ullage.models.config import COUNTED, Config
 
-__all__ = ["ServingKnob", "find_serving_knobs"]
-
 _MORE_SHARE: Final = 0.95
 _FEWER: Final = 4
 

@@ -14,15 +14,6 @@ from typing import Final
 from ullage.errors import SpecError
 from ullage.models.layers import Attention, Cross, Latent, Layer, Recurrent
 
-__all__ = [
-    "PRECISIONS",
-    "Precision",
-    "find_precision",
-    "request_bytes",
-    "state_bytes",
-    "token_bytes",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Precision:

@@ -13,16 +13,6 @@ from ullage.errors import SpecError
 from ullage.models.config import Config
 from ullage.models.layers import Model, Part, Weight
 
-__all__ = [
-    "FORMATS",
-    "VOCAB_MULTIPLE",
-    "Format",
-    "find_format",
-    "padding_bytes",
-    "weight_bytes",
-    "zero_point_bytes",
-]
-
 _PLAIN_BYTES: Final = 2
 VOCAB_MULTIPLE: Final = 64
 """vLLM pads the vocabulary to a multiple of this (vocab_parallel_embedding.py)."""

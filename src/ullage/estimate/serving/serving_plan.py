@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ullage.gpus.gpu import Entry
     from ullage.models.config import Config
 
-__all__ = ["ENGINES", "KvGroup", "ServingEstimate", "ServingPlan"]
-
 ENGINES: Final = ("vllm", "transformers")
 
 

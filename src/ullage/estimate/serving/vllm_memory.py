@@ -27,17 +27,6 @@ from ullage.units import GIB, KIB, MIB
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Entry
 
-__all__ = [
-    "Spread",
-    "Step",
-    "activations",
-    "batch_defaults",
-    "graphs",
-    "libraries",
-    "outside",
-    "prompt_bytes",
-]
-
 _ELEMENT: Final = 2
 _COPY: Final = 4  # bytes of one more copy of a logit, which a sampler may make
 

@@ -32,8 +32,6 @@ from ullage.units import format_bytes
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Entry
 
-__all__ = ["Budget", "divide", "first_start", "make_step", "spread_term"]
-
 
 def spread_term(name: str, spread: Spread) -> Term:
     """An interval as a part of the answer."""

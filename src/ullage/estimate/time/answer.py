@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ullage.gpus.gpu import Entry
     from ullage.models.config import Config
 
-__all__ = ["add_time"]
-
 
 def add_time(
     answer: Answer, config: Config, gpu: Entry | None, price: float | None,

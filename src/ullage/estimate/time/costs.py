@@ -25,8 +25,6 @@ from ullage.clock.work import Attention
 from ullage.estimate.training.eager.kernels import Kernel, Kind
 from ullage.gpus import Gpu
 
-__all__ = ["kernel_cost", "product_call"]
-
 _ITEMSIZES: Final = {"float32": 4, "int64": 8, "bool": 1, "uint8": 1}
 _THREADS: Final = 128
 _WIDE: Final = {2: 8}  # numbers of a thread, by bytes of a number; else four

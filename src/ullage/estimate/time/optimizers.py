@@ -12,8 +12,6 @@ from typing import Final, NamedTuple
 from ullage.errors import SpecError
 from ullage.estimate.training.eager.kernels import Kernel, Kind, Trained
 
-__all__ = ["clip_kernels", "optimizer_kernels"]
-
 
 class _Pass(NamedTuple):
     """One kernel over lists: how many, and how many of them are read; one is written."""

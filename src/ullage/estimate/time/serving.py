@@ -40,8 +40,6 @@ from ullage.models.layers import Attention as Layer
 from ullage.models.layers import Encoder, Latent, Model, Part, Weight
 from ullage.models.layers import Layer as AnyLayer
 
-__all__ = ["ServingTime", "expert_seconds", "step_interval", "time_serving"]
-
 # The precision in which an engine multiplies weights of a format; else 16 bits.
 _COMPUTED: Final = {"fp8": "float8_e4m3fn", "fp8-block": "float8_e4m3fn", "int8": "int8"}
 _HIDDEN_BYTES: Final = 2

@@ -17,8 +17,6 @@ from ullage.estimate.training.timeline import Stretch, Timeline
 from ullage.trace.record_schema import WORK_MARKS
 from ullage.trace.work_log import ENTRY, EntryKind, WorkKind, WorkLog, WorkRow
 
-__all__ = ["Block", "Program", "lay_out", "read_stretches"]
-
 _BUCKET_BYTES: Final = 25 << 20  # of DDP (bucket_cap_mb); the first one has one MiB
 _FIRST_BUCKET_BYTES: Final = 1 << 20
 _REDUCES: Final = 2  # the stream of sums over ranks

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ullage.clock.step_time import StepTime
     from ullage.estimate.training.recipe import Recipe
 
-__all__ = ["check_recipe", "lay_out_step", "time_program", "time_training"]
-
 _PEAK: Final = {"fp32": "fp32"}
 
 

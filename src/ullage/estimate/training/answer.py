@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from ullage.gpus.gpu import Entry, Gpu
 
 
-__all__ = [
-    "Answer",
-    "GpuRow",
-    "Knob",
-    "Largest",
-    "bisect",
-    "find_knobs",
-    "find_largest",
-    "rank_gpus",
-]
-
 KNOBS: Final = ("batch", "length", "image")
 _MOST: Final = 1 << 24
 _COUNTS: Final = (1, 2, 4, 8, 16, 32, 64)

@@ -13,8 +13,6 @@ from ullage.estimate.training.eager.machine import Machine
 from ullage.gpus import nccl
 from ullage.gpus.gpu import Entry, Gpu
 
-__all__ = ["find_context", "find_nccl", "machine_of"]
-
 _MIB: Final = 2**20
 
 # Until PyTorch 1.13, whose wheels have CUDA 11.7, all kernels of PyTorch's libraries were loaded at

@@ -14,8 +14,6 @@ from ullage.models.decoders import attention_shape
 if TYPE_CHECKING:
     from ullage.estimate.training.recipe import Recipe
 
-__all__ = ["check_model", "divide"]
-
 # What a column-wise or row-wise linear layer divides, by the names that configurations have for it.
 _DIVIDED: Final = (
     "num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_intermediate_size",

@@ -38,8 +38,6 @@ from ullage.trace.category import Category
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Entry
 
-__all__ = ["OUTSIDE", "TrainingEstimate", "estimate_training"]
-
 
 @dataclass(frozen=True, slots=True)
 class TrainingEstimate(Parts):

@@ -19,8 +19,6 @@ from ullage.estimate.training.timeline import Stretch, Timeline
 from ullage.trace.allocator import load_replay, pack
 from ullage.trace.category import Category
 
-__all__ = ["Reserved", "replay"]
-
 # Kinds of runs. Of an heir (see _find_heirs) the oldest block is freed, in a backward pass the
 # newest; a run of the third kind frees what it names.
 _FORWARD, _BACKWARD, _DROP = range(3)

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["NOTHING", "Between", "HostMemory", "buffers_on_device", "host_memory"]
-
 # Defaults, in elements: reduce_bucket_size, stage3_max_live_parameters, prefetch_bucket_size.
 _BUCKET: Final = 500_000_000
 _LIVE: Final = 1_000_000_000

@@ -7,8 +7,6 @@ from typing import Final, NamedTuple
 
 from ullage.errors import SpecError
 
-__all__ = ["ALONE", "BUCKETS", "SHARDINGS", "Layout", "Ring"]
-
 BUCKETS: Final = ("copies", "views", "none")
 
 # "ddp": every rank has all. "zero1": optimizer states are shared out (torch's

@@ -32,8 +32,6 @@ from ullage.estimate.training.timeline import Timeline
 from ullage.models.config import Config
 from ullage.trace.category import Category
 
-__all__ = ["Played", "play_training"]
-
 # Before this version cuBLAS keeps a workspace for each thread that has multiplied with it: that of
 # the forward pass and that of the backward pass.
 _WORKSPACES_END: Final = (2, 15)
@@ -140,7 +138,6 @@ def _step(
     trained: list[tuple[Tensor, int]],
     steps: list[tuple[Optimizer, list[Run]]],
 ) -> None:
-    """Clips the gradients, and steps the optimizers."""
     arena.begin("optimizer")
     copies: list[Storage] = []
     if recipe.clips_gradients:
@@ -275,7 +272,6 @@ def _autocast(recipe: Recipe) -> tuple[DType | None, bool]:
 def _assign(
     recipe: Recipe, model: Model, trained: list[tuple[Tensor, int]]
 ) -> list[tuple[Optimizer, list[Run]]]:
-    """Which optimizer has which parameters."""
     optimizer = find_optimizer(recipe.optimizer)
     if not optimizer.is_for_matrices:
         return [(optimizer, _runs(trained))]
@@ -295,7 +291,6 @@ def _runs(parameters: list[tuple[Tensor, int]]) -> list[Run]:
 
 
 def _prepare(arena: Arena, optimizer: Optimizer, runs: list[Run]) -> list[Tensor | Storage]:
-    """The optimizer's states."""
     states: list[Tensor | Storage] = [
         arena.take(nbytes, Category.OPTIMIZER_STATE) for nbytes in optimizer.shared_bytes
     ]

@@ -32,11 +32,6 @@ from ullage.estimate.training.eager.tensor import Tensor, empty
 from ullage.estimate.training.recipe import PRECISIONS, Lora, Recipe
 from ullage.trace.category import Category
 
-__all__ = [
-    "AdaptedLinear", "AdaptedStack", "MergedLinear", "QuantizedLinear", "add_adapters",
-    "describe_adapters", "retains_inputs",
-]  # fmt: skip
-
 ALL_LINEAR: Final = ("all-linear",)
 _BLOCK: Final = 64  # elements that share a scale
 _OUTER_BLOCK: Final = 256  # scales that share a scale of theirs
@@ -296,7 +291,6 @@ def _places(arena: Arena, module: Module) -> Iterator[tuple[Module, str, Any]]:
 
 
 def _quantize(arena: Arena, model: Model, recipe: Recipe) -> None:
-    """Quantizes linear layers."""
     has_table = False
     has_double_scales = recipe.lora is not None and recipe.lora.has_double_scales
     for module, name, value in _places(arena, model):

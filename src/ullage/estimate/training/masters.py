@@ -14,8 +14,6 @@ from ullage.estimate.training.eager.dtype import FLOAT32
 from ullage.estimate.training.eager.tensor import Tensor, empty
 from ullage.trace.category import Category
 
-__all__ = ["make_masters", "sum_in_float32"]
-
 
 def make_masters(arena: Arena, trained: list[tuple[Tensor, int]]) -> list[tuple[Tensor, int]]:
     """A copy in float32 of each parameter that is trained, which the optimizer steps instead."""

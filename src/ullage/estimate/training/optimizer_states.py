@@ -13,11 +13,6 @@ from ullage.estimate.training.eager.dtype import FLOAT32, UINT8, DType
 from ullage.estimate.training.eager.tensor import Tensor, empty
 from ullage.trace.category import Category
 
-__all__ = [
-    "TABLE_BYTES", "bytewise_states", "factored_float32_states", "factored_states", "fused_states",
-    "paged_states", "paged_wide_states", "states_like", "torchao_states",
-]  # fmt: skip
-
 
 def _state(
     parameter: Tensor, shape: Sequence[int] | None = None, dtype: DType | None = None

@@ -30,8 +30,6 @@ from ullage.estimate.training.optimizer_states import (
 )
 from ullage.trace.category import Category
 
-__all__ = ["OPTIMIZERS", "Optimizer", "Run", "clip_gradients", "find_optimizer"]
-
 
 class Run(NamedTuple):
     """Parameters that follow each other, and how often the group of them stands in the model."""

@@ -9,10 +9,6 @@ from ullage.errors import SpecError
 from ullage.estimate.training.layout import ALONE, Layout
 from ullage.estimate.training.torch_version import parse_torch
 
-__all__ = [
-    "CHECKPOINTING", "GRADIENTS", "LIBRARIES", "LOSSES", "MASTERS", "PRECISIONS", "Lora", "Recipe",
-]  # fmt: skip
-
 # name -> (dtype of the parameters that the model computes with, dtype of autocast or None)
 PRECISIONS: Final = {
     "fp32": ("float32", None),

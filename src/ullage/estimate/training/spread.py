@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ullage.estimate.training.optimizers import Optimizer
     from ullage.estimate.training.recipe import Recipe
 
-__all__ = ["Spread"]
-
 _LAST_STAGE_PASSES: Final = 8
 
 

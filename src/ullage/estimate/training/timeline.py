@@ -17,8 +17,6 @@ from itertools import accumulate
 from ullage.estimate.training.eager.arena import Log
 from ullage.trace.category import Category
 
-__all__ = ["Moment", "Stretch", "Timeline"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stretch:

@@ -7,8 +7,6 @@ from typing import Final
 
 from ullage.errors import SpecError
 
-__all__ = ["NEWEST", "choose_torch", "has_code", "parse_torch"]
-
 NEWEST: Final = (2, 15)
 # (first version, least capability): what the wheels of PyPI are built for; 2.15's own list is
 # sm_75, 80, 86, 90, 100 and 120. Source: RELEASE.md of pytorch/pytorch, and _cuda_getArchFlags().

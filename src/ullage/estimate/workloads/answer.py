@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from ullage.estimate.term import Parts, Term, Verdict
 
-__all__ = ["Place", "WorkloadEstimate", "judge"]
-
 
 @dataclass(frozen=True, slots=True)
 class Place(Parts):

@@ -38,11 +38,6 @@ if TYPE_CHECKING:
     from ullage.gpus.gpu import Entry
     from ullage.models.config import Config
 
-__all__ = [
-    "DENOISERS", "Offload", "Sampler", "Stage", "estimate_diffusion", "parse_offload",
-    "play_stages",
-]  # fmt: skip
-
 DENOISERS: Final = ("UNet2DConditionModel", "DiTTransformer2DModel")
 _TILED: Final = 512  # pixels of AutoencoderKL's tile, unless its own sample_size says otherwise
 _PRECISIONS: Final = {"fp32": 4, "bf16": 2, "fp16": 2}

@@ -17,11 +17,6 @@ from ullage.estimate.workloads.answer import Place, WorkloadEstimate
 from ullage.estimate.workloads.option_values import Settings
 from ullage.gpus.gpu import Entry
 
-__all__ = [
-    "KINDS", "Index", "Tiers", "estimate_index", "flat_bytes", "hnsw_bytes", "ivf_bytes",
-    "ivf_pq_bytes", "parse_index",
-]  # fmt: skip
-
 KINDS: Final = ("flat", "hnsw", "ivf", "ivfpq")
 _LEVEL_BYTES: Final = 4  # of each vector: the number of its levels
 _OFFSET_BYTES: Final = 8  # of each vector: where its neighbours begin

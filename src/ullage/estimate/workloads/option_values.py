@@ -12,8 +12,6 @@ from typing import Final, NoReturn, Self
 from ullage.errors import SpecError
 from ullage.units import parse_bytes
 
-__all__ = ["Settings", "parse_count", "split_count"]
-
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)([KMB]?)")
 _POWERS: Final = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 

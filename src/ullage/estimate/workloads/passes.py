@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from ullage.estimate.training.eager.module import Module
     from ullage.gpus.gpu import Entry
 
-__all__ = ["Pass", "context_term", "device_and_machine", "make_place", "play_pass"]
-
-
 M = TypeVar("M", bound="Module")
 
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ullage.gpus.gpu import Entry
     from ullage.models.config import Config
 
-__all__ = ["WINDOW_S", "estimate_speech", "feature_bytes", "stream_bytes"]
-
 WINDOW_S: Final = 30
 RATE_HZ: Final = 16_000
 _FRAMES_A_POSITION: Final = 2

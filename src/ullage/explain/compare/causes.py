@@ -154,7 +154,6 @@ def _by_code(findings: Sequence[Finding], device: int) -> dict[str, Finding]:
 
 
 def _sizes(moment: Moment, category: Category) -> Counter[int]:
-    """Counts the live blocks of a category by requested size."""
     blocks = moment.device.replay.blocks
     mine = blocks.is_live(moment.event) & (moment.device.owners.category == code_of(category))
     return Counter(blocks.requested_bytes[mine].tolist())
@@ -165,7 +164,6 @@ def _total(sizes: Mapping[int, int]) -> int:
 
 
 def _compare_parameters(evidence: Evidence) -> Iterator[Cause]:
-    """Yields another precision or another model as a cause."""
     before, after = (_sizes(moment, Category.PARAMETER) for moment in evidence.at_end)
     changed = _total(after) - _total(before)
     is_known = all(moment.device.owners.is_known for moment in evidence.at_end)
@@ -306,7 +304,6 @@ def _match_sizes(before: _Sizes, after: _Sizes, factor: float) -> tuple[float, f
 
 
 def _count_sizes(moment: Moment) -> dict[str, _Sizes]:
-    """Counts the requested sizes of the blocks that each site allocated for the passes."""
     device, names = moment.device, moment.report.sites.names
     blocks, num_steps = device.replay.blocks, max(device.course.num_steps, 1)
     mine = np.isin(device.owners.category, [code_of(category) for category in _SCALES]) & (

@@ -169,7 +169,6 @@ _NOWHERE = _Place(Counter(), frozenset())
 
 
 def _sum_sites(moment: Moment) -> dict[_Key, _Place]:
-    """Groups the live blocks by site, category and line."""
     blocks, sites = moment.device.replay.blocks, moment.report.sites
     numbers = np.flatnonzero(blocks.is_live(moment.event))
     sizes_by_key: dict[_Key, Counter[int]] = {}

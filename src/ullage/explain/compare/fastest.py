@@ -14,8 +14,6 @@ from ullage.clock.step_time import Interval
 if TYPE_CHECKING:
     from ullage.explain.compare.sweep import Point, SweepReport
 
-__all__ = ["Fastest", "find_fastest"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fastest:
@@ -63,7 +61,6 @@ def _num_tokens(point: Point) -> int:
 
 
 def _unit(point: Point, *, has_tokens: bool) -> Interval:
-    """Seconds of a token, or of the step."""
     time = point.report.time
     if time is None:
         raise RuntimeError("a run that was not timed")

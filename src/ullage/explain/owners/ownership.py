@@ -129,7 +129,6 @@ def _categories_by_claim(
 
 
 def _categories_by_phase(lifetimes: Lifetimes, regions: Regions) -> UInt8Array:
-    """The category of each allocation by its birth and death alone."""
     region = region_of_births(regions, lifetimes.birth)
     phase, grad = regions.phase[region], regions.grad[region]
     outlives = lifetimes.death > regions.end[region]

@@ -40,7 +40,6 @@ def _find_dead(case: Case) -> Iterator[Found]:
 
 
 def _list_dead(case: Case, blocks: Int64Array, last_use: Int64Array) -> Iterator[str]:
-    """The sites with most dead bytes, and when the last of their blocks was used."""
     sites: dict[str, list[int]] = {}
     for block in blocks.tolist():
         sites.setdefault(case.site(block), []).append(block)

@@ -27,7 +27,6 @@ _MIN_CALLS = 4
 
 
 def _find_second_graph(case: Case) -> Iterator[Found]:
-    """Activations of several passes are live at the peak."""
     if not case.is_known:
         yield from _guess_second_graph(case)
         return
@@ -174,7 +173,6 @@ def _next_pass(case: Case) -> Int64Array:
 
 
 def _find_unused_graph(case: Case) -> Iterator[Found]:
-    """Forward passes with gradients that no backward follows."""
     if not case.is_known:
         return
     course = case.device.course

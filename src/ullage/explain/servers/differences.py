@@ -17,8 +17,6 @@ from typing import Final, NamedTuple
 from ullage.errors import SpecError
 from ullage.explain.servers.start import ServerStart
 
-__all__ = ["StartCause", "StartChange", "compare_starts"]
-
 NOT_PRINTED: Final = "not printed"
 ROUNDING: Final = "rounding of the printed sizes"
 _MODEL: Final = ("model", "quantization", "dtype", "tensor_parallel_size", "tp_size",

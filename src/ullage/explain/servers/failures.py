@@ -12,8 +12,6 @@ from ullage.explain.servers.lines import first, number, size
 from ullage.explain.servers.start import Failure, ServerStart
 from ullage.units import format_bytes
 
-__all__ = ["find_failure"]
-
 _NUMBER: Final = r"(-?\d+(?:\.\d+)?)"
 _GIB: Final = rf"{_NUMBER} ?GiB"
 # vLLM cuts the cache into whole blocks; a share is written with three digits.

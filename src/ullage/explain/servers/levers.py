@@ -23,8 +23,6 @@ from ullage.gpus.catalog import load_catalog
 from ullage.gpus.gpu import Gpu
 from ullage.models.config import Config
 
-__all__ = ["Lever", "find_levers"]
-
 MEASURED: Final = "the log's figures"
 ESTIMATED: Final = "closed forms of the model"
 _SHARE: Final = 0.95
@@ -118,7 +116,6 @@ def _is_16_bits(start: ServerStart, option: str) -> bool:
 
 
 def _of_the_step(start: ServerStart, cost: float, config: Config | None) -> Iterator[Lever]:
-    """Fewer tokens or requests in a step."""
     if not start.activation_bytes or start.cached_from_bytes:
         return
     plan = None if config is None else _plan(start)

@@ -9,8 +9,6 @@ from typing import Final
 
 from ullage.units import GIB, MIB
 
-__all__ = ["clean", "first", "number", "options_of_call", "options_of_dict", "size"]
-
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # 80 MiB of log is a day of a busy server; its start is at its beginning.
 MOST_CHARS: Final = 80 * MIB

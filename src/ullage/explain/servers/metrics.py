@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 from ullage.explain.servers.start import Load, ServerStart
 from ullage.units import GIB
 
-__all__ = ["Sample", "is_metrics", "read_metrics", "samples"]
-
 _LINE: Final = re.compile(r"([\w:]+)(?:\{(.*)\})? ([^\s]+)(?: \d+)?")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 

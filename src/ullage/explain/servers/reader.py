@@ -16,8 +16,6 @@ from ullage.explain.servers.sglang_log import is_sglang, read_sglang
 from ullage.explain.servers.start import ServerStart
 from ullage.explain.servers.vllm_log import is_vllm, read_vllm
 
-__all__ = ["looks_like_server", "read_server", "read_start"]
-
 _HEAD_BYTES: Final = 64
 # How a pickle, a zip (torch.save) and gzip begin.
 _BINARY: Final = (b"\x80", b"PK", b"\x1f\x8b")

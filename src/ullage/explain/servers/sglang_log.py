@@ -19,8 +19,6 @@ from ullage.explain.servers.lines import first, number, options_of_call, size
 from ullage.explain.servers.start import ServerStart
 from ullage.units import GIB
 
-__all__ = ["is_sglang", "read_sglang"]
-
 _GB: Final = r"(-?\d+(?:\.\d+)?) ?GB"
 _MARKS: Final = ("Load weight begin", "Load weight end", "max_total_num_tokens=", "sglang",
                  "KV Cache is allocated", "mem_fraction_static")  # fmt: skip

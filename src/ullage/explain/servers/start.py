@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-__all__ = ["Failure", "Load", "Part", "ServerStart", "parts_of"]
-
 SHARE: Final = "gpu_memory_utilization"
 
 

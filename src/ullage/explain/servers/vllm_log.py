@@ -21,8 +21,6 @@ from ullage.explain.servers.lines import first, number, options_of_dict, size
 from ullage.explain.servers.start import ServerStart
 from ullage.units import GIB
 
-__all__ = ["is_vllm", "read_vllm"]
-
 _NUMBER: Final = r"(-?\d+(?:\.\d+)?)"
 _GIB: Final = rf"{_NUMBER} ?Gi?[Bb]"  # 0.6 writes GB and means GiB, and once Gib
 Read = Callable[[str], Any]

@@ -20,8 +20,6 @@ from ullage.front.policy.engine_ledger import Engine, EngineSpec
 from ullage.front.policy.lengths import Lengths
 from ullage.front.policy.request import Footprint, Reject, Request, Start
 
-__all__ = ["Asked", "ReplicaSpec", "Replicas", "read_asked"]
-
 _MODEL: Final = "deployment"  # all replicas of a deployment serve the same
 _CHARACTERS_PER_TOKEN: Final = 3
 _OTHERS: Final = "others"

@@ -31,8 +31,6 @@ from ullage.front.policy.room import Room
 from ullage.front.policy.routing import choose_engine
 from ullage.front.policy.shares import Shares
 
-__all__ = ["PATIENCE_S", "Admission", "TenantSpec"]
-
 PATIENCE_S: Final = 1.0
 _LOOKAHEAD: Final = 8  # requests of a tenant that are tried where its first does not fit
 _LONGEST_WAIT_S: Final = 120

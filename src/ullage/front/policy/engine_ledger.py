@@ -21,8 +21,6 @@ from typing import Final
 from ullage.front.policy.prefixes import Prefixes
 from ullage.front.policy.request import PREFIX_TOKENS, Footprint, Request
 
-__all__ = ["Budget", "Engine", "EngineSpec", "Running"]
-
 _LONGER: Final = 1.5
 _MORE_TOKENS: Final = 16
 _SMOOTHING: Final = 0.1

@@ -14,8 +14,6 @@ from bisect import bisect_left, insort
 from collections import deque
 from typing import Final
 
-__all__ = ["Lengths"]
-
 _LAST: Final = 256
 _FEWEST: Final = 20
 

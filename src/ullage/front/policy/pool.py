@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from ullage.front.policy.engine_ledger import Engine
 from ullage.front.policy.room import Room
 
-__all__ = ["Pool", "add_engine"]
-
 
 @dataclass(frozen=True, slots=True)
 class Pool:

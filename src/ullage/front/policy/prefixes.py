@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-__all__ = ["Prefixes"]
-
 
 class Prefixes:
     """The prefixes that were sent to an engine, the least recently used forgotten first."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-__all__ = ["PREFIX_TOKENS", "Decision", "Footprint", "Reason", "Reject", "Request", "Start"]
-
 PREFIX_TOKENS = 256
 """Tokens that a hash in `Request.prefix` stands for."""
 

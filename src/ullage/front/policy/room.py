@@ -18,8 +18,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["RECENT_S", "Room"]
-
 RECENT_S: Final = 300.0
 """Seconds after its last request in which room is left for a tenant."""
 

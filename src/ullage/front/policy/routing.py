@@ -13,8 +13,6 @@ from typing import Final
 from ullage.front.policy.engine_ledger import Engine
 from ullage.front.policy.request import Request
 
-__all__ = ["PRESSURE_TOKENS", "choose_engine", "cost"]
-
 PRESSURE_TOKENS: Final = 2048
 ADAPTER_TOKENS: Final = 512  # what it costs to load an adapter that does not run yet
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-__all__ = ["Shares"]
-
 
 class Shares:
     """The counters of all tenants."""

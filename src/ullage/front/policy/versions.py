@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-__all__ = ["Versions"]
-
 
 class Versions:
     """The versions of models.

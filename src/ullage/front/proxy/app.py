@@ -37,8 +37,6 @@ from ullage.front.proxy.relay import Relay, SlowReader
 from ullage.front.settings import FrontSettings, TenantSettings
 from ullage.watch.exporter.address import parse_address
 
-__all__ = ["FrontApp", "make_limits"]
-
 _CHAT: Final = "/v1/chat/completions"
 _COMPLETIONS: Final = (_CHAT, "/v1/completions")
 _PATHS: Final = (*_COMPLETIONS, *ENCODER_PATHS)

@@ -21,8 +21,6 @@ from ullage.front.policy.admission import Admission
 from ullage.front.policy.request import Decision, Reject, Request, Start
 from ullage.front.proxy.refusal import refuse
 
-__all__ = ["Board"]
-
 _TICK_S: Final = 0.05
 
 

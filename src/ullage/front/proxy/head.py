@@ -14,8 +14,6 @@ from starlette.types import Scope
 
 from ullage.front.proxy.refusal import Refusal
 
-__all__ = ["MAX_HEADER_BYTES", "check_head", "header"]
-
 MAX_HEADER_BYTES: Final = 16 * 1024
 _MAX_HEADERS: Final = 100
 _HOST: Final = re.compile(rb"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")

@@ -14,8 +14,6 @@ from typing import Any, Final
 from ullage.front.proxy.prompt import Limits, Order, read_fields
 from ullage.front.proxy.refusal import Refusal
 
-__all__ = ["ENCODER_PATHS", "read_inputs"]
-
 _EMBEDDINGS: Final = "/v1/embeddings"
 _RERANK: Final = "/v1/rerank"
 _SCORE: Final = "/v1/score"
@@ -57,7 +55,6 @@ def _count(texts: Texts, limits: Limits, model: str) -> int:
 
 
 def _read_embeddings(fields: Mapping[str, Any]) -> list[Texts]:
-    """One text or one list of tokens, or a list of either."""
     given = fields.get("input")
     if isinstance(given, str):
         return [[given]]

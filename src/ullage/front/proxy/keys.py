@@ -15,8 +15,6 @@ from collections.abc import Mapping
 
 from ullage.front.proxy.refusal import Refusal
 
-__all__ = ["Keys"]
-
 
 class Keys:
     """The tenants' keys; a tenant whose key is None takes requests without one."""

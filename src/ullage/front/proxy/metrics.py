@@ -12,8 +12,6 @@ from ullage.units import format_bytes
 from ullage.watch.exporter.metric import Metric, Point, Type
 from ullage.watch.exporter.text_format import write_page
 
-__all__ = ["METRICS", "METRICS_TYPE", "write_admin_page", "write_metrics"]
-
 METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _REQUESTS: Final = Metric(
     "ullage_front_requests_total", Type.COUNTER, "Requests by tenant and what became of them."

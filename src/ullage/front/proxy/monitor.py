@@ -15,8 +15,6 @@ from typing import Final
 from ullage.front.proxy.board import Board
 from ullage.front.proxy.upstream import EngineLost, Upstream
 
-__all__ = ["EngineMetrics", "Monitor", "read_metrics"]
-
 _INTERVAL_S: Final = 1.0
 _STALE_S: Final = 3.0
 _LOST_S: Final = 30.0

@@ -21,8 +21,6 @@ from ullage.front.policy.request import PREFIX_TOKENS
 from ullage.front.proxy.refusal import Refusal
 from ullage.parsing import parse_json, show_value
 
-__all__ = ["Limits", "Order", "read_fields", "read_order", "trim_oldest"]
-
 _FORBIDDEN: Final = (
     "kv_transfer_params", "priority", "prompt_embeds", "chat_template", "lora_path",
     "mm_processor_kwargs", "media_io_kwargs", "data_parallel_rank", "request_id", "documents",

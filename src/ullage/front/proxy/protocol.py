@@ -15,8 +15,6 @@ import uvicorn.protocols.http.httptools_impl as uvicorn_http
 from ullage.front.proxy.head import MAX_HEADER_BYTES
 from ullage.front.proxy.refusal import LINGER_S, error_document
 
-__all__ = ["HttpProtocol"]
-
 # So much of a head reaches the application, which then says what is wrong with it.
 _MAX_HEAD_BYTES: Final = 2 * MAX_HEADER_BYTES
 

@@ -14,8 +14,6 @@ from starlette.types import Message, Receive, Send
 
 from ullage.front.policy.request import Reason, Reject
 
-__all__ = ["LINGER_S", "Refusal", "error_document", "refuse", "send_refusal", "send_whole"]
-
 LINGER_S: Final = 2.0
 """Seconds in which the rest of a request that was answered already is read and thrown away.
 

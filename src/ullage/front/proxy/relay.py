@@ -22,8 +22,6 @@ from ullage.front.proxy.prompt import Order
 from ullage.front.proxy.refusal import Refusal, error_document, send_whole
 from ullage.front.proxy.upstream import Answer, EngineLost, Upstream
 
-__all__ = ["Relay", "SlowReader"]
-
 _ATTEMPTS: Final = 2
 _EVENT_END: Final = b"\n\n"
 _USAGE: Final = re.compile(rb'"completion_tokens"\s*:\s*([0-9]{1,9})')

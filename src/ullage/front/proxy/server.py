@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ullage.front.policy.admission import Admission
     from ullage.front.proxy.app import FrontApp
 
-__all__ = ["make_front", "serve_front"]
-
 _NEEDED: Final = ("aiohttp", "httptools", "prometheus_client", "starlette", "uvicorn")
 _GRACE_S: Final = 30
 _IDLE_S: Final = 30  # longer than clients keep connections that they do not use

@@ -13,8 +13,6 @@ from typing import Any
 
 from ullage.errors import EnvironmentProblem, SpecError
 
-__all__ = ["make_counter"]
-
 
 def make_counter(
     files: Mapping[str, Path], characters_per_token: float

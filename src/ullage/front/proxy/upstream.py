@@ -21,8 +21,6 @@ from yarl import URL
 
 from ullage.front.settings import EngineSettings
 
-__all__ = ["Answer", "EngineLost", "Upstream"]
-
 _CONNECT_S: Final = 20.0
 _SILENT_S: Final = 600.0  # between two pieces of an answer, a long prompt among them
 # Engines on uvicorn close an idle connection after 5 s; one of ours must not be in use then.

@@ -21,8 +21,6 @@ from ullage.clock.cost import Category, Cost
 from ullage.record.session.library import bind
 from ullage.trace.work_log import EntryKind
 
-__all__ = ["Load", "Share"]
-
 _WINDOW_S: Final = 1.0
 _BIN_S: Final = 0.01
 _BINS: Final = round(_WINDOW_S / _BIN_S)

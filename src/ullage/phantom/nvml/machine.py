@@ -193,6 +193,3 @@ def _sweep(directory: Path) -> None:
     for path in directory.glob(f"*{_SUFFIX}"):
         if not Path(f"/proc/{path.stem}").exists():
             path.unlink(missing_ok=True)
-
-
-__all__ = ["LIBRARY", "Machine", "find_machine", "machine_of", "open_machine"]

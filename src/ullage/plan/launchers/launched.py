@@ -104,7 +104,6 @@ class AccelerateLaunched:
 
 
 def _started(job: Job, program: UserProgram, variables: Mapping[str, str]) -> Job:
-    """The job of a program that a launcher starts."""
     settings = {**job.options.variables, **variables}
     program = replace(program, argv=job.program.argv)
     return replace(job, program=program, options=replace(job.options, variables=settings))

@@ -177,7 +177,6 @@ class ShardedSearch:
         return [report for report in self._run(requests) if not isinstance(report, str)]
 
     def _measure_program(self) -> tuple[RunReport, _Measured | None]:
-        """Runs the unchanged program, and finds its blocks."""
         (report,) = self._runs([RunRequest(has_work=True)])
         if not _ran(report):
             return report, None

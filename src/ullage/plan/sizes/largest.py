@@ -351,7 +351,6 @@ class LargestSearch:
             yield replace(answer, step_s=step_s, plan=self._to_write(answer, step_s))
 
     def _runs(self, answers: Sequence[Answer], *, has_work: bool) -> list[RunReport]:
-        """The runs of answers, each with its size and unlimited memory."""
         requests = [
             (answer.size, RunRequest(self._plan(answer.actions), has_work=has_work))
             for answer in answers

@@ -95,7 +95,6 @@ def _load(problem: Problem, limit_bytes: int, gap: float) -> Any:  # noqa: ANN40
 
 
 def _add_levels(solver: Any, problem: Problem, limit_bytes: int) -> None:  # noqa: ANN401
-    """Adds for each stretch the level of what is live, its definition and its limit, in MiB."""
     kept_mib = problem.kept_bytes / _MIB
     num, kinds = kept_mib.shape
     was_live = np.zeros(num, dtype=np.int8)
@@ -126,7 +125,6 @@ def _add_levels(solver: Any, problem: Problem, limit_bytes: int) -> None:  # noq
 
 
 def _set_start(solver: Any, problem: Problem, known: Solution) -> None:  # noqa: ANN401
-    """Has HiGHS start from a known solution."""
     import highspy
 
     num, kinds = problem.kept_bytes.shape

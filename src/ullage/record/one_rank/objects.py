@@ -42,8 +42,6 @@ def install(mail: Mail, note: Note) -> None:
 
 
 class _Exchange:
-    """What this rank has sent to and received from each of the others, counted."""
-
     def __init__(self, mail: Mail, note: Note) -> None:
         self._mail = mail
         self._note = note

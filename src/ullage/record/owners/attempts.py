@@ -45,16 +45,21 @@ def find_attempts(
         rows.setdefault(work, ([], []))[0].append(number)
     rows.pop((), None)  # no stack
     known: dict[int, list[list[int]]] = {}  # the sizes that a stack's belong to
-    entries = itertools.chain(*traces)
-    for entry in sorted(entries, key=lambda entry: entry.get("time_us", 0)):
-        stack, sign = entry.get("frames"), {"alloc": 1, "oom": -1}.get(entry["action"])
-        if not stack or sign is None:
+    entries = sorted(itertools.chain(*traces), key=lambda entry: entry.get("time_us", 0))
+    # One that failed in backward has no stack there; the traces have the last of the failures.
+    num_failed = sum(entry["action"] == "oom" for entry in entries)
+    failed = iter([*itertools.repeat((), num_failed), *works][-num_failed:])
+    for entry in entries:
+        if entry["action"] == "oom":
+            rows.get(next(failed), ((), []))[1].append(-entry["size"])
+        stack = entry.get("frames") if entry["action"] == "alloc" else None
+        if not stack:
             continue
         if id(stack) not in known:
             frames = users_frames((f["filename"], f["line"], f["name"]) for f in stack)
             known[id(stack)] = [row[1] for work, row in rows.items() if _is_for(work, frames)]
         for sizes in known[id(stack)]:
-            sizes.append(sign * entry["size"])
+            sizes.append(entry["size"])
     return [list(row) for row in rows.values()]
 
 

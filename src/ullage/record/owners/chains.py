@@ -100,7 +100,6 @@ def _chain(path: str, place: str) -> str:
 
 
 def _steps_of_error(path: str, place: str, value: Any) -> list[Step]:
-    """From an exception to its traceback, from there to its frames, and to their variables."""
     if isinstance(value, FrameType):
         source = traceback_of(_chain(path.removesuffix(_TRACEBACK), place))
         here = f"{place_of(value)} ({source})"

@@ -124,7 +124,6 @@ class Modules:
         return self._numbers[id(module)]
 
     def _place(self, module: Any, place: Place) -> None:
-        """Gives a module its scope, or its scope another place."""
         key = id(module)
         number = self._numbers.get(key)
         if number is None:

@@ -44,6 +44,3 @@ def other_frameworks(run_dir: Path, recorded: Container[int]) -> tuple[str, ...]
         f"phantom GPU does not run {name}"
         for name in dict.fromkeys(names)
     )
-
-
-__all__ = ["note_framework", "other_frameworks"]

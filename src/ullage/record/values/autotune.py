@@ -96,7 +96,6 @@ def _watch_triton(note: Note, autotuner: ModuleType) -> None:
 
 
 def _count_calls(timed: Timed, kind: str | None, names: Sequence[str], module: ModuleType) -> None:
-    """Counts the calls of functions of a module, or of a class there."""
     owner = module if kind is None else getattr(module, kind, None)
     for name in names:
         function = getattr(owner, name, None)
@@ -202,6 +201,3 @@ def _watch_inductor(note: Note, timed: Timed, select_algorithm: ModuleType) -> N
         return benchmark_first
 
     kind.make_benchmark_fn, kind.__call__ = staticmethod(make_first), select_uncompiled
-
-
-__all__ = ["Timed", "install"]

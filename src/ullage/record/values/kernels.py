@@ -190,6 +190,3 @@ def _write(region: Any) -> None:
     for first, end in zip(edges[::2], edges[1::2], strict=True):
         at = region.data.ctypes.data + first
         library.write_bytes(region.start + first, at, end - first, library.TRUE_VALUE)
-
-
-__all__ = ["Kernels"]

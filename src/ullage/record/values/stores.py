@@ -84,6 +84,3 @@ def _is_load(node: ast.AST) -> bool:
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "load"
     )
-
-
-__all__ = ["stored_parameters"]

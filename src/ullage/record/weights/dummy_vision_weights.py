@@ -139,6 +139,3 @@ def _is_timm_there(builder: ModuleType, config: Any) -> bool:
             isinstance(hugging_face.try_to_load_from_cache(identifier, name), str) for name in names
         )
     return False
-
-
-__all__ = ["MadeUpVision"]

@@ -149,7 +149,6 @@ class MadeUpWeights:
         return directory
 
     def _tensors(self, cls: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The types and shapes in the model's checkpoint, by name."""
         model = self._model(self._class_of(cls, config), config)
         dtype = _dtype(config) or self._torch.float32
         if isinstance(dtype, str):

@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from ullage.watch.alerts.event import Event
     from ullage.watch.alerts.rules_file import Settings
 
-__all__ = ["Replayed", "alerts_document"]
-
 
 class Replayed(Protocol):
     """What the rules say of a recording (api/alerts.py has it)."""

@@ -56,7 +56,6 @@ def junit_report(view: CheckView) -> str:
 
 
 def _properties(view: CheckView) -> Iterator[str]:
-    """The peaks of every entry as properties."""
     yield "    <properties>"
     for comparison in (comparison for judged in view.judged for comparison in judged.comparisons):
         for level, size in comparison.entry.peaks._asdict().items():

@@ -12,8 +12,6 @@ from ullage.serve.slo import Slo
 from ullage.serve.tiers import Tiers
 from ullage.serve.traffic import Traffic
 
-__all__ = ["FORECAST_SCHEMA", "SHARES", "forecast_document", "tiers_document"]
-
 FORECAST_SCHEMA: Final = "ullage.forecast/1"
 SHARES: Final = (0.5, 0.9, 1.0)
 """Of what can be found in a prefix cache."""

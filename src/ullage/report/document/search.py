@@ -11,8 +11,6 @@ from ullage.serve.search.search import Searched, Server
 from ullage.serve.search.worth import Worth
 from ullage.serve.tiers import Tiers
 
-__all__ = ["SEARCH_SCHEMA", "search_document"]
-
 SEARCH_SCHEMA: Final = "ullage.search/1"
 
 

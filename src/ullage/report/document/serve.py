@@ -20,8 +20,6 @@ from ullage.serve.outcome import Engine, Outcome
 from ullage.serve.report import ServeReport
 from ullage.serve.traffic import Traffic
 
-__all__ = ["SERVE_SCHEMA", "serve_document"]
-
 SERVE_SCHEMA: Final = "ullage.serve/1"
 
 

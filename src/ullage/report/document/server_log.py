@@ -12,8 +12,6 @@ from ullage.explain.servers.differences import StartChange
 from ullage.explain.servers.levers import Lever
 from ullage.explain.servers.start import ServerStart
 
-__all__ = ["SERVER_DIFF_SCHEMA", "SERVER_SCHEMA", "server_diff_document", "server_document"]
-
 SERVER_SCHEMA: Final = "ullage.server/1"
 SERVER_DIFF_SCHEMA: Final = "ullage.server-diff/1"
 

@@ -8,8 +8,6 @@ from ullage.watch.alerts.board import Alerts
 from ullage.watch.sample_json import sample_to_document, sample_to_line
 from ullage.watch.view import JobView, View
 
-__all__ = ["watch_document", "watch_line"]
-
 
 def watch_document(machine: View, alerts: Alerts) -> dict[str, Any]:
     """The sample (schema "ullage.watch/1") with "outlooks": of each job on each GPU, how far its

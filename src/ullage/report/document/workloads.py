@@ -8,8 +8,6 @@ from typing import Any
 from ullage.estimate.workloads.answer import WorkloadEstimate
 from ullage.report.document.estimate import ESTIMATE_SCHEMA
 
-__all__ = ["workload_document"]
-
 
 def workload_document(estimate: WorkloadEstimate) -> dict[str, Any]:
     """The document; sizes are bytes."""

@@ -30,8 +30,6 @@ from ullage.version import __version__
 if TYPE_CHECKING:
     from ullage.estimate.time.serving import ServingTime
 
-__all__ = ["render_estimate_page", "render_serving_page"]
-
 _WORDS: Final = {"fits": "Fits", "may_fit": "May fit", "does_not_fit": "Does not fit"}
 _MOST_GPUS: Final = 24
 _HOW: Final = (

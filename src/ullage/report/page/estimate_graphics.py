@@ -16,8 +16,6 @@ from typing import Final, NamedTuple
 from ullage.estimate.training.timeline import Stretch
 from ullage.units import format_bytes
 
-__all__ = ["Part", "draw_course", "draw_memory", "ink_on", "swatch"]
-
 _NAMED_SHARE: Final = 0.13
 _MARKED_SHARE: Final = 0.022
 """The fractions of the bar's width from which a part has space for its name, and for its number."""
@@ -211,7 +209,6 @@ def _unroll(stretches: Sequence[Stretch]) -> Iterator[_Pass]:
 
 
 def _bands(passes: Sequence[_Pass]) -> str:
-    """The background of each phase, with its name."""
     bands = []
     names = set()  # each name once, because micro-batches repeat the phases
     last = passes[-1].end

@@ -11,8 +11,6 @@ from ullage.report.palette import IDLE_LOOK, kind_look
 from ullage.report.text.time.numbers import format_as, format_share
 from ullage.report.text.time.section import expense_line, time_line
 
-__all__ = ["draw_time"]
-
 
 def draw_time(time: StepTime, expense: Expense | None, num_gpus: int) -> str:
     """The section: the time, what it is made of, and what it rests on."""

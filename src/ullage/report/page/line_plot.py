@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final, NamedTuple
 
-__all__ = ["Axis", "Line", "Mark", "draw_lines"]
-
 _SIZE: Final = 1000
 _MOST_DOTS: Final = 24
 """Points of a line that are drawn one by one; with more they would be a band."""

@@ -131,7 +131,6 @@ def _draw_counts(axes: Axes, report: PressureReport) -> None:
 
 
 def _draw_latencies(axes: Axes, report: PressureReport, last: Sequence[RequestRow]) -> None:
-    """The last requests one by one, and the percentiles of all."""
     for group, color in zip(report.requests, COLORS, strict=False):
         rows = [row for row in last if row.name == group.name]
         xs, ys = [row.began_s for row in rows], [row.seconds for row in rows]

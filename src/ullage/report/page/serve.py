@@ -26,8 +26,6 @@ from ullage.trace.category import Category
 from ullage.units import format_bytes
 from ullage.version import __version__
 
-__all__ = ["render_serve_page"]
-
 _PERCENTILES: Final = ("p50", "p90", "p99")
 _KINDS: Final = ("", "number", "number", "number", "number")
 _HOW: Final = (

@@ -53,8 +53,6 @@ def pack_step(packed: Packing, step: StepPage) -> dict[str, Any]:
 
 
 class _Numbers:
-    """Texts, each with a number."""
-
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 

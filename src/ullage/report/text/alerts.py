@@ -19,8 +19,6 @@ from ullage.watch.alerts.rule import Severity
 if TYPE_CHECKING:
     from ullage.report.document.alerts import Replayed
 
-__all__ = ["active_rows", "alert_line", "alerts_line", "history_lines", "render_alerts"]
-
 _NEW_S: Final = 60.0
 _DAY_S: Final = 86_400.0
 _STYLES: Final = {

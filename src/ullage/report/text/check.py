@@ -187,7 +187,6 @@ def _served(judged: Sequence[Judged]) -> Iterator[Text]:
 
 
 def _case_parts(view: CheckView, judged: Judged, width: int) -> Iterator[RenderableType]:
-    """The failure of a case, the changes, and the reasons."""
     if judged.reason:
         yield _wrapped(f"{judged.name}: {judged.reason}", width, style="bold")
         for line in judged.output.splitlines():

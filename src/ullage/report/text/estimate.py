@@ -25,15 +25,6 @@ from ullage.report.terminal import bar_mark, make_grid, print_parts, render, ter
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
-__all__ = [
-    "estimate_line",
-    "host_line",
-    "look_of_term",
-    "print_estimate",
-    "recipe_line",
-    "render_estimate",
-]
-
 _LOOK_OF_TERM: Final = {
     "context": CONTEXT_LOOK,
     "block rounding": CACHE_LOOK,

@@ -264,15 +264,3 @@ def _wrap(text: str, width: int, margin: str) -> list[str]:
         text, width, initial_indent=margin, subsequent_indent=margin,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
-
-
-__all__ = [
-    "explain_line",
-    "print_brief_explain",
-    "print_explain",
-    "render_brief_explain",
-    "render_explain",
-    "render_rule",
-    "trial_line",
-    "trial_text",
-]

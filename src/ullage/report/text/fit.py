@@ -160,7 +160,6 @@ def _host_lines(best: Candidate) -> Iterator[Text]:
 
 
 def _several_lines(report: FitReport) -> Iterator[Text]:
-    """The lines for a job with several ranks."""
     worst, num = report.worst_rank, report.num_gpus
     if worst is not None:
         kinds = "all ranks are alike"

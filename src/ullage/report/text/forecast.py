@@ -21,8 +21,6 @@ from ullage.serve.tiers import Tiers
 from ullage.serve.traffic import Traffic
 from ullage.units import format_bytes
 
-__all__ = ["forecast_line", "print_forecast", "render_forecast", "tiers_grid"]
-
 View = tuple[Forecast, Traffic, Slo | None, Tiers | None]
 _POINTS: Final = (50, 90, 99)
 

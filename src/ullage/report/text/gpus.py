@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ullage.gpus.gpu import Entry
 
 
-__all__ = ["print_gpu", "print_gpus"]
-
 _TERA: Final = 1000 * GB
 # The widths of the boxes in the memory picture; the level nearest to the SMs is the narrowest.
 _INSIDE: Final = (20, 24, 28, 32, 36, 40)

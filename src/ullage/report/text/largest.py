@@ -81,7 +81,6 @@ def _parts(report: LargestReport, bar: str) -> Iterator[RenderableType]:
 
 
 def _table(report: LargestReport, bar: str) -> Table:
-    """The answers, the largest first."""
     name, best, fastest = report.variable, report.best, report.fastest
     has_tokens = any(answer.tokens_per_s for answer in report.answers)
     sides: list[JustifyMethod] = ["right"] * (1 + has_tokens)

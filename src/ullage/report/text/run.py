@@ -211,7 +211,6 @@ def _assumption_text(assumption: Assumption) -> str:
 
 
 def _verdict(report: RunReport) -> Text:
-    """The first line."""
     if report.verdict is not Verdict.FITS or not report.devices:
         return _verdict_alone(report)
     line = _measured_verdict(report) if report.is_measured else _verdict_alone(report)

@@ -67,7 +67,6 @@ def step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak])
 
 
 def _equal_steps(steps: Sequence[StepPeak]) -> list[list[StepPeak]]:
-    """Groups consecutive steps with equal lines."""
     return [list(group) for _, group in itertools.groupby(steps, key=_shown_of_step)]
 
 

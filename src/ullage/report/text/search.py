@@ -19,8 +19,6 @@ from ullage.serve.search.worth import Worth
 from ullage.serve.tiers import Tiers
 from ullage.units import format_bytes
 
-__all__ = ["print_search", "render_search", "search_line"]
-
 View = tuple[Searched, tuple[Worth, ...], "float | None", "Tiers | None"]
 
 

@@ -20,10 +20,6 @@ from ullage.serve.measures import ClassMeasures, OccupancyRow, Percentiles
 from ullage.serve.report import ServeReport
 from ullage.units import format_bytes
 
-__all__ = [
-    "basis_line", "knee_line", "print_serve", "remark_lines", "render_serve", "serve_line",
-]  # fmt: skip
-
 _MAX_SHOWN: Final = 3
 
 

@@ -20,15 +20,6 @@ from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, r
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
-__all__ = [
-    "print_server",
-    "print_server_diff",
-    "render_server",
-    "render_server_diff",
-    "server_diff_line",
-    "server_line",
-]
-
 Explained = tuple[ServerStart, tuple[Lever, ...]]
 _BAR: Final = 20
 _MOST_LEVERS: Final = 8

@@ -21,15 +21,6 @@ from ullage.report.terminal import bar_mark, make_grid, print_parts, render, ter
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
-__all__ = [
-    "VERDICT_STYLES",
-    "look_of_part",
-    "print_serving",
-    "render_serving",
-    "room_rows",
-    "serving_line",
-]
-
 _MOST_GPUS: Final = 16
 _LOOKS: Final = {
     "weights": CATEGORY_LOOKS[Category.PARAMETER],
@@ -159,7 +150,6 @@ def _knobs_table(knobs: Sequence[ServingKnob]) -> RenderableType:
 
 
 def _gpus_table(rows: Sequence[ServingRow]) -> RenderableType:
-    """The table of GPUs on which the users fit."""
     table = make_grid("left", "right", "right", "right")
     table.add_row("  GPU", "how many", "memory", "users, at least", style="dim")
     fitting = [row for row in rows if row.count]

@@ -35,8 +35,6 @@ from ullage.watch.sample import DeviceSample, ProcessKind, ProcessSample, Sample
 from ullage.watch.sharing import Sharing
 from ullage.watch.view import GpuView, JobView, View
 
-__all__ = ["Line", "Style", "gpu_lines", "head_line", "legend", "note_lines", "print_watch"]
-
 _WIDE: Final = 120
 _SPARK: Final = 20
 _MAX_NAME: Final = 40
@@ -231,7 +229,6 @@ def _figures(device: DeviceSample, style: Style) -> Iterator[Words]:
 
 
 def _memory(gpu: GpuView, history: History, style: Style) -> Text:
-    """The bar, the sizes, and the courses of memory and load."""
     device, course = gpu.device, history.of(gpu.device)
     if device.used_bytes is None or device.total_bytes is None:
         return Text("  memory unknown", _DIM)

@@ -10,18 +10,6 @@ from rich.text import Span, Text
 from ullage.units import format_bytes
 from ullage.watch.view import GpuView
 
-__all__ = [
-    "BARS",
-    "Piece",
-    "Words",
-    "draw_memory",
-    "draw_spark",
-    "join_spans",
-    "pieces_of",
-    "say_duration",
-    "say_size",
-]
-
 Words = tuple[str, str]  # what is written, and in which style
 
 _LEVELS: Final = "▁▂▃▄▅▆▇█"

@@ -199,7 +199,6 @@ def _shown(setting: Setting) -> str:
 
 
 def _change(setting: Setting) -> str:
-    """The change that applies a setting."""
     if not setting.text:
         return "leave PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF unset"
     text = f"PYTORCH_ALLOC_CONF={setting.text} (torch 2.9 and earlier: PYTORCH_CUDA_ALLOC_CONF)"

@@ -17,8 +17,6 @@ from ullage.report.text.serving import VERDICT_STYLES
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
-__all__ = ["print_workload", "render_workload", "workload_line"]
-
 _LOOKS: Final = {
     "weights": CATEGORY_LOOKS[Category.PARAMETER],
     "cross-attention": CATEGORY_LOOKS[Category.KV_CACHE],

@@ -109,7 +109,6 @@ class Adaptation:
         return rung
 
     def _sizes_of_part(self, parts: Sequence[Part]) -> Sizes:
-        """The sizes of the largest part of a batch."""
         measure = self._settings.sizes
         if measure is not None:
             return max(square_sizes(measure(part)) for part, _ in parts)

@@ -53,7 +53,6 @@ def _sizes_of(shape: tuple[int, ...]) -> tuple[float, float]:
 
 
 def _shapes(value: Any, depth: int) -> Iterator[tuple[int, ...]]:
-    """The shapes of the tensors in a value."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         if all(isinstance(size, int) for size in shape):

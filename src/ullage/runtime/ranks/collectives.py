@@ -241,7 +241,6 @@ def _find_group(name: str) -> Any:
 
 
 def _device_of(value: Any) -> str | None:
-    """The type of device of the first tensor in a value."""
     if isinstance(value, torch.Tensor):
         return str(value.device.type)
     if isinstance(value, list | tuple):

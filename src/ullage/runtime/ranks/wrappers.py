@@ -127,7 +127,6 @@ class Wrappers:
 
 
 def _groups_of(root: Any) -> list[Any]:
-    """FSDP2's groups of parameters in a module."""
     return [
         group
         for module in root.modules()

@@ -106,7 +106,6 @@ class InferenceGuard:
     def _run(
         self, handler: Callable[..., Result], request: Any, keywords: Settings, before: _Before
     ) -> Result:
-        """Runs a request on one rung after another."""
         import torch
 
         first: Failure | None = None

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
-__all__ = ["BlockPool"]
-
 
 class BlockPool:
     """Counts of blocks.

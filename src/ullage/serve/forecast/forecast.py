@@ -29,8 +29,6 @@ from ullage.serve.forecast.step_seconds import StepSeconds
 from ullage.serve.slo import Slo
 from ullage.serve.traffic import Traffic
 
-__all__ = ["Forecast", "bytes_of_blocks", "forecast_traffic", "limits_of", "resolve_plan"]
-
 
 @dataclass(frozen=True, slots=True)
 class Forecast:

@@ -25,8 +25,6 @@ import numpy.typing as npt
 from ullage.serve.forecast.block_pool import BlockPool
 from ullage.serve.traffic import Traffic
 
-__all__ = ["Limits", "Seconds", "Simulated", "simulate"]
-
 _MOST_AT_ONCE: Final = 64
 """Steps; the contexts, and with them the time of a step, change little in so many."""
 Floats = npt.NDArray[np.float64]
@@ -321,7 +319,6 @@ class _Simulation:
         request.units, request.blocks, request.reached = [], 0, 0
 
     def _sample(self, requests: Iterable[_Request]) -> None:
-        """A token for each request whose tokens are all computed."""
         for request in list(requests):
             if request.computed < request.tokens:
                 continue

@@ -18,8 +18,6 @@ from ullage.models.config import Config
 from ullage.serve.attention_times import AttentionTimes
 from ullage.serve.step_times import StepTimes, step_sizes
 
-__all__ = ["StepSeconds"]
-
 _CONTEXT: Final = 16
 
 

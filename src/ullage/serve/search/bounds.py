@@ -20,8 +20,6 @@ from ullage.serve.search.candidate import Candidate
 from ullage.serve.slo import Slo
 from ullage.serve.traffic import Traffic
 
-__all__ = ["Bounds", "Judged"]
-
 _MOST_SEQS: Final = 1024
 _MOST_TOKENS: Final = 16384
 

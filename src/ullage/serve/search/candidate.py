@@ -15,8 +15,6 @@ from ullage.estimate.serving.model_weights import FORMATS
 from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.gpus import Gpu
 
-__all__ = ["ALLOWED", "Candidate", "Flags", "given_blocks", "given_flags"]
-
 ALLOWED: Final = ("fp8-cache", "fp8-weights")
 """What changes the model's numbers, and is tried only where the user allows it."""
 

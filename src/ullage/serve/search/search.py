@@ -26,8 +26,6 @@ from ullage.serve.search.candidate import Candidate, given_flags
 from ullage.serve.slo import Slo
 from ullage.serve.traffic import Traffic
 
-__all__ = ["Order", "Run", "Searched", "Server", "candidates_of", "improve", "search_server"]
-
 _ROUND: Final = 1024
 _RANKS: Final = (1, 2, 4, 8)
 _SEQS: Final = (32, 64, 128, 256, 512, 1024)

@@ -16,8 +16,6 @@ from ullage.serve.search.bounds import Bounds
 from ullage.serve.search.candidate import Candidate, given_flags
 from ullage.serve.search.search import Order
 
-__all__ = ["Worth", "find_capacity", "find_worths"]
-
 _DEFAULTS: Final[dict[str, object]] = {
     "max_seqs": None, "max_batched_tokens": None, "utilization": None, "kv": "auto",
     "weights": "auto",

@@ -18,8 +18,6 @@ import numpy.typing as npt
 from ullage.errors import SpecError
 from ullage.serve.traffic.traffic import Columns, Traffic
 
-__all__ = ["Bursts", "ClosedLoop", "Lengths", "Poisson", "Sessions"]
-
 MAX_REQUESTS: Final = 5_000_000
 SESSION_BLOCK_TOKENS: Final = 64
 """Tokens of a block of a session's prompt: what two turns share is whole blocks."""

@@ -9,8 +9,6 @@ from ullage.serve.traffic.readers import read_traffic
 from ullage.serve.traffic.spec import KINDS, is_generator, parse_generators
 from ullage.serve.traffic.traffic import Traffic
 
-__all__ = ["load_traffic"]
-
 
 def load_traffic(text: str) -> Traffic:
     """Reads the file of that name, or generates what the text says.

@@ -26,8 +26,6 @@ from ullage.errors import SpecError
 from ullage.parsing import MAX_NUMBER, parse_json, show_value
 from ullage.serve.traffic.traffic import Traffic
 
-__all__ = ["read_traffic"]
-
 _AZURE: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _BURST: Final = ("Timestamp", "Request tokens", "Response tokens")
 _MOONCAKE: Final = ("timestamp", "input_length", "output_length")

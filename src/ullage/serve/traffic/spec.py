@@ -18,8 +18,6 @@ from ullage.errors import SpecError
 from ullage.serve.traffic.generators import Bursts, ClosedLoop, Lengths, Poisson, Sessions
 from ullage.serve.traffic.traffic import Traffic, concatenate
 
-__all__ = ["KINDS", "is_generator", "parse_duration", "parse_generators"]
-
 _Value: TypeAlias = str | None
 _LENGTHS: Final = {
     "spread": "0", "prompt_spread": "", "output_spread": "", "most_prompt": "", "most_output": "",
@@ -110,8 +108,6 @@ def _parse(text: str) -> Traffic:
 
 
 class _Fields:
-    """The values of a generator by key."""
-
     def __init__(self, text: str, values: Mapping[str, str]) -> None:
         self._text, self._values = text, values
 

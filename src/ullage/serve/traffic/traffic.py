@@ -19,8 +19,6 @@ import numpy.typing as npt
 
 from ullage.errors import SpecError
 
-__all__ = ["Columns", "Traffic", "concatenate"]
-
 Columns: TypeAlias = npt.NDArray[np.int64]
 
 

@@ -19,8 +19,6 @@ from ullage.serve.step_times import StepTimes, step_sizes
 from ullage.serve.transformers.read_times import ReadTimes
 from ullage.serve.transformers.timed_steps import StepsByTime, Theirs
 
-__all__ = ["Engine", "measure_steps"]
-
 _LONGEST: Final = 4096  # of a prompt that is measured
 # The options of `transformers serve` that say how the cache and the steps are.
 _OPTIONS: Final = {
@@ -209,7 +207,6 @@ def measure_steps(engine: Engine, clock: Clock) -> StepTimes:
 
 
 def _prompt_s(engine: Engine, clock: Clock, tokens: int, turn: int) -> float:
-    """Seconds of a step with one prompt, from an idle device."""
     prompt = engine.prompt_of(tokens * 1_000_003 + turn, tokens)
     begin = clock.mark()
     engine.add(f"prompt-{tokens}-{turn}", prompt, 1)

@@ -18,8 +18,6 @@ from ullage.clock.kernels import attention_forward
 from ullage.clock.work import Attention
 from ullage.gpus import Gpu
 
-__all__ = ["ReadTimes"]
-
 _ELEMENT: Final = 2
 
 

@@ -22,8 +22,6 @@ from ullage.serve.transformers.continuous import Engine
 from ullage.serve.transformers.read_times import ReadTimes
 from ullage.serve.transformers.timed_steps import StepsByTime
 
-__all__ = ["send", "send_loads"]
-
 _PROGRESS_STEPS: Final = 20_000
 
 

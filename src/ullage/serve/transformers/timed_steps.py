@@ -18,8 +18,6 @@ from ullage.serve.clock import Clock
 from ullage.serve.step_times import StepTimes
 from ullage.serve.transformers.read_times import ReadTimes
 
-__all__ = ["StepsByTime"]
-
 Theirs: TypeAlias = Any
 """An object of transformers, which has no type here."""
 TOKEN: Final = 100

@@ -12,8 +12,6 @@ from typing import Final
 
 from ullage.serve.vllm.executor import Theirs
 
-__all__ = ["leave_to_defaults"]
-
 _NAMES: Final = ("q_scale", "k_scale", "v_scale", "prob_scale")
 _MISSING: Final = -1.0
 """What vLLM gives a scale that no checkpoint has."""

@@ -20,8 +20,6 @@ from ullage.serve.vllm.executor import Theirs, make_executor
 from ullage.serve.vllm.offloading import Transfers, check_connector, copy_times
 from ullage.serve.vllm.step_parts import StepParts
 
-__all__ = ["Engine", "become_a_rank", "measure_steps", "prompt_tokens"]
-
 _PROMPT_TOKENS: Final = 16
 _ENDLESS: Final = 64
 # Steps of each size that are measured; the median counts.

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from typing import Final
 
-__all__ = ["prepare"]
-
 _NEEDED: Final = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process
     "VLLM_NO_USAGE_STATS": "1",

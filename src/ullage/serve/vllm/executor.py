@@ -21,8 +21,6 @@ from ullage.serve.host_time import NO_HOST_TIME, HostTime
 from ullage.serve.step_times import StepTimes
 from ullage.serve.vllm.offloading import Transfers, copy_at_once
 
-__all__ = ["StepsByTime", "make_executor"]
-
 Theirs: TypeAlias = Any
 """An object of vLLM, which has no type here."""
 TOKEN: Final = 100

@@ -20,8 +20,6 @@ from ullage.clock.interconnect import Interconnect
 from ullage.errors import SpecError
 from ullage.gpus import Gpu
 
-__all__ = ["Transfers", "check_connector", "copy_at_once", "copy_times"]
-
 Theirs: TypeAlias = Any
 """An object of vLLM, which has no type here."""
 _TO_HOST, _TO_DEVICE = "to host", "to device"

@@ -25,8 +25,6 @@ from ullage.serve.traffic import Traffic
 from ullage.serve.vllm.engine_core import Engine
 from ullage.serve.vllm.executor import StepsByTime, Theirs
 
-__all__ = ["replay", "replay_loads"]
-
 # A turn without a step, without tokens and without steps that are under way: after so many in a row
 # the requests that are left can never run.
 _STALLED_TURNS: Final = 8

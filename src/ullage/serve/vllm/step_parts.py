@@ -19,8 +19,6 @@ from ullage.serve.expert_times import ExpertTimes
 if TYPE_CHECKING:
     from ullage.serve.vllm.engine_core import Engine
 
-__all__ = ["StepParts", "find_parts"]
-
 
 class StepParts(NamedTuple):
     """Attention, and the experts of a model that has some."""

@@ -65,8 +65,6 @@ def watch_moves(
 
 
 class _Moves:
-    """Replaces the methods that move modules."""
-
     def __init__(
         self,
         plan: Plan,

@@ -132,7 +132,6 @@ class GradientUse:
         return hasattr(owner, "param_groups") and id(owner) not in self._optimizers
 
     def _watch_reads(self, target: Target) -> None:
-        """Refuses reads of freed gradients."""
         import torch
 
         plain: Any = torch.Tensor.grad

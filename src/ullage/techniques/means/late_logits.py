@@ -215,7 +215,6 @@ def _loss(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
 def _computed(
     name: str, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
-    """The result of a function, for which the logits are computed."""
     import torch
 
     (first, *_) = _late_ones((arguments, keywords))

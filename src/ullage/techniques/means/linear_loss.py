@@ -52,8 +52,6 @@ def linear_cross_entropy(
 
 
 class _Sums:
-    """The accumulated loss and gradients."""
-
     def __init__(self, hidden: Any, layer: Any, dtype: Any, wide: Any) -> None:
         import torch
 

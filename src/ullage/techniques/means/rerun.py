@@ -152,7 +152,6 @@ def with_own_caches(value: Any) -> Any:
 
 
 def _flags(module: Any) -> list[bool]:
-    """The training flag of each submodule."""
     return [part.training for part in module.modules()]
 
 

@@ -85,7 +85,6 @@ def thinned(root: Any, actions: Sequence[Action], num_alike: int | None = 2) -> 
 
 
 def _kinds(root: Any, actions: Sequence[Action]) -> dict[str, _Kind]:
-    """For each module, its structure and the actions on it and its submodules."""
     treated: dict[str, list[tuple[str, str]]] = {}
     for action in actions:
         for path in action.modules:

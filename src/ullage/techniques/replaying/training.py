@@ -169,7 +169,6 @@ def loss_of(output: Any, *, has_classes: bool, seed: int) -> Any:
 
 @contextlib.contextmanager
 def _noting_calls(model: Any, called: set[str]) -> Iterator[None]:
-    """Records which modules are called."""
     handles = [
         module.register_forward_pre_hook(lambda _, __, path=path: called.add(path))
         for path, module in paths(model)

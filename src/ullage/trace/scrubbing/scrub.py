@@ -98,8 +98,6 @@ def scrub_snapshot(
 
 
 class _Texts:
-    """The texts of a snapshot, and what each is for."""
-
     def __init__(self, file: PlainFile) -> None:
         snapshot = parse_snapshot(file)
         self._file = file

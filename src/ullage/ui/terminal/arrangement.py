@@ -10,8 +10,6 @@ from typing import Final, TypeVar
 from ullage.watch.sample import ProcessSample
 from ullage.watch.view import GpuView, JobView, View
 
-__all__ = ["COUNTS", "ORDERS", "Arrangement", "arrange"]
-
 _T = TypeVar("_T")
 _FAR: Final = float("inf")
 

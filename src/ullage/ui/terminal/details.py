@@ -13,8 +13,6 @@ from ullage.report.text.watch_parts import say_duration, say_size
 from ullage.watch.sample import DeviceSample, ProcessSample
 from ullage.watch.view import GpuView, JobView
 
-__all__ = ["describe", "find_record", "name_owners"]
-
 _RECORDS: Final = ("*.ullage", "ullage-*.pickle")
 _MAX_FILES: Final = 1000
 _Row = tuple[str, str]

@@ -36,8 +36,6 @@ from ullage.watch.history import History
 from ullage.watch.sample import Sample
 from ullage.watch.view import GpuView, View, view
 
-__all__ = ["Details", "WatchPage", "show_page"]
-
 _DRAWN_S = 1.0
 # Rows of alerts, on a screen that is tall and on one that is not.
 _TALL: Final = 40

@@ -17,8 +17,6 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-__all__ = ["Painter", "Rows", "cut_strips"]
-
 # Two screens of a tall terminal; the oldest row is forgotten first.
 _MAX_KEPT: Final = 256
 _Key = tuple[str, tuple[object, ...], str, str, int, Style]

@@ -17,8 +17,6 @@ from textual.strip import Strip
 from ullage.report.text.watch import Line
 from ullage.ui.terminal.rows import Painter, cut_strips
 
-__all__ = ["Key", "Tree"]
-
 # The position of a GPU and a process's number; which line that is changes with every sample.
 Key = tuple[int | None, int | None]
 

@@ -19,8 +19,6 @@ from ullage.watch.alerts.event import Event
 from ullage.watch.alerts.rule import Rule
 from ullage.watch.sample import Sample
 
-__all__ = ["Alerts", "Board"]
-
 _MAX_EVENTS: Final = 200
 
 

@@ -31,8 +31,6 @@ from ullage.watch.alerts.meters.memory import (
 )
 from ullage.watch.alerts.rule import Kind, Rule, Severity, Unit
 
-__all__ = ["DEFAULTS", "KINDS"]
-
 _ALL: Final = (
     Kind("allocated", Unit.SHARE, Allocated,
          "peak of a job's allocated memory, as a share of what it can have"),

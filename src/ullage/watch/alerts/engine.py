@@ -19,8 +19,6 @@ from ullage.watch.alerts.reading import Meter, Reading, Subject
 from ullage.watch.alerts.rule import Rule
 from ullage.watch.sample import Sample
 
-__all__ = ["Engine", "watch_rules"]
-
 # More samples a second tell the rules nothing: jobs publish once a second.
 _INTERVAL_S: Final = 1.0
 # A gap is longer than this many intervals, and than this many seconds.
@@ -170,8 +168,6 @@ class Engine:
 
 
 class _Presence:
-    """Which GPUs, jobs and processes are there, as far as the sample knows."""
-
     def __init__(self, sample: Sample) -> None:
         fields = {note.field for note in sample.notes if not note.devices}
         self._knows_gpus = "devices" not in fields

@@ -15,8 +15,6 @@ from typing import Any, Final
 from ullage.watch.alerts.reading import Subject
 from ullage.watch.alerts.rule import Rule
 
-__all__ = ["SCHEMA", "Change", "Event"]
-
 SCHEMA: Final = "ullage.alert/1"
 
 

@@ -16,8 +16,6 @@ from ullage.protocol.job import Job, StepPeak
 from ullage.watch.sample import DeviceSample, Sample
 from ullage.watch.view import GpuView, JobView, view
 
-__all__ = ["GpuState", "JobState", "Lookout", "Outlook", "gpu_id"]
-
 
 @dataclass(frozen=True, slots=True)
 class JobState:

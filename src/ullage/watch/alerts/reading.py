@@ -14,8 +14,6 @@ from typing import Any
 
 from ullage.watch.alerts.outlook import Outlook
 
-__all__ = ["Meter", "Reading", "Subject", "Window"]
-
 
 @dataclass(frozen=True, slots=True)
 class Subject:

@@ -15,8 +15,6 @@ from urllib.parse import urlsplit
 from ullage.configuration.sections import Section
 from ullage.watch.alerts.rule import Severity
 
-__all__ = ["FORMS", "Receiver", "read_receiver"]
-
 FORMS: Final = ("json", "slack")
 _TARGETS: Final = ("url", "url_env", "command", "file")
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from ullage.units import format_bytes
 from ullage.watch.alerts.reading import Meter
 
-__all__ = ["Kind", "Rule", "Severity", "Unit"]
-
 
 class Severity(enum.Enum):
     """How much an incident matters."""

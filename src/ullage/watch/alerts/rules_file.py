@@ -36,8 +36,6 @@ from ullage.watch.alerts.defaults import DEFAULTS, KINDS
 from ullage.watch.alerts.receivers import Receiver, read_receiver
 from ullage.watch.alerts.rule import Kind, Rule, Severity, Unit
 
-__all__ = ["Settings", "load_settings"]
-
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", re.ASCII)

@@ -15,8 +15,6 @@ from typing import Final
 
 from ullage.errors import SpecError
 
-__all__ = ["Address", "open_certificate", "parse_address", "read_token"]
-
 _LOOPBACK: Final = "127.0.0.1"
 _ADDRESS: Final = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):)?(?P<port>[0-9]{1,5})")
 _MIN_TOKEN_CHARS: Final = 16

@@ -15,8 +15,6 @@ from ullage.watch.exporter.metric import Metric, Point, Type, gpu_labels, known_
 from ullage.watch.sample import DeviceSample, ProcessSample, Sample
 from ullage.watch.sharing import sharing_of
 
-__all__ = ["GPU_METRICS", "gpu_points", "owner_labels"]
-
 _MIB: Final = 2.0**-20
 _PERCENT: Final = 100.0
 

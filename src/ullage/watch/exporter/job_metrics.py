@@ -15,8 +15,6 @@ from ullage.watch.exporter.gpu_metrics import owner_labels
 from ullage.watch.exporter.metric import Metric, Point, Type, gpu_labels, known_labels
 from ullage.watch.view import JobView, View
 
-__all__ = ["JOB_METRICS", "job_points"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Figure:

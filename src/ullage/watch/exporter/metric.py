@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from ullage.watch.sample import DeviceSample
 
-__all__ = ["Metric", "Point", "Type", "gpu_labels", "known_labels"]
-
 
 class Type(enum.Enum):
     """Prometheus's types. A count whose name cannot end in `_total`, since dcgm-exporter has it

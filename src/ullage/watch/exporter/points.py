@@ -22,8 +22,6 @@ from ullage.watch.exporter.metric import Metric, Point, Type, gpu_labels, known_
 from ullage.watch.sample import Sample
 from ullage.watch.view import view
 
-__all__ = ["METRICS", "Current", "oldest_s"]
-
 _MIN_AGE_S: Final = 30.0
 _MAX_INTERVALS: Final = 5.0
 

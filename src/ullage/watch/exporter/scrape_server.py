@@ -25,8 +25,6 @@ from ullage.errors import SpecError
 from ullage.watch.exporter.address import Address, parse_address
 from ullage.watch.exporter.exposition import Exposition, Page
 
-__all__ = ["Access", "ScrapeServer"]
-
 _TIMEOUT_S: Final = 10.0
 _MAX_CONNECTIONS: Final = 16
 _Request = socket.socket | tuple[bytes, socket.socket]

@@ -16,8 +16,6 @@ from prometheus_client.utils import floatToGoString
 
 from ullage.watch.exporter.metric import Metric, Point, Type
 
-__all__ = ["write_page"]
-
 _MAX_KEPT: Final = 20_000
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _PLAIN_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})

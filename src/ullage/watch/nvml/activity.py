@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from ullage.watch.nvml.library import NOT_SUPPORTED, Unknown, code_of
 
-__all__ = ["ACTIVITIES", "Activity"]
-
 # NVML_GPM_METRIC_SM_UTIL, _SM_OCCUPANCY and _DRAM_BW_UTIL, in percent.
 ACTIVITIES: Final = {"sm_active_frac": 2, "sm_occupancy_frac": 3, "dram_active_frac": 10}
 # Three questions are asked at once; the driver is asked once for all.

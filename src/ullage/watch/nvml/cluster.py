@@ -25,8 +25,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-__all__ = ["Cluster", "read_cluster"]
-
 _MAX_READ: Final = 4096
 # A pod has some variables for each service of its namespace.
 _MAX_VARIABLES: Final = 256 * 1024

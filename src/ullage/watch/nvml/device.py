@@ -23,8 +23,6 @@ from ullage.watch.nvml.questions import (
 )
 from ullage.watch.sample import DeviceSample, MigInstance, ProcessSample
 
-__all__ = ["DeviceReader", "LostDeviceError", "NvmlClosedError"]
-
 _WHOLE: Final[Place] = (NO_INSTANCE, NO_INSTANCE)
 _OUTSIDE: Final = "some are outside this container, or hidden from this user"
 

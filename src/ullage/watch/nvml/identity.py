@@ -19,8 +19,6 @@ from typing import Final
 
 from ullage.watch.nvml.cluster import Cluster, read_cluster
 
-__all__ = ["Identities", "Identity"]
-
 # The number of the first PID namespace, in every Linux kernel (PROC_PID_INIT_INO).
 _FIRST_NAMESPACE: Final = "pid:[4026531836]"
 _KEPT_S: Final = 60.0

@@ -16,8 +16,6 @@ from typing import Final
 
 from ullage.errors import DeviceError, EnvironmentProblem
 
-__all__ = ["Trouble", "Unknown", "code_of", "open_nvml", "reason_of", "trouble_of"]
-
 # The numbers of nvmlReturn_t that are treated in a way of their own.
 UNINITIALIZED: Final = 1
 NOT_SUPPORTED: Final = 3

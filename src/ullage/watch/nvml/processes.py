@@ -15,8 +15,6 @@ from ullage.watch.nvml.identity import Identities
 from ullage.watch.nvml.library import INSUFFICIENT_SIZE, NOT_FOUND, code_of, reason_of
 from ullage.watch.sample import ProcessKind, ProcessSample
 
-__all__ = ["NO_INSTANCE", "Place", "ProcessReader"]
-
 # NVML's number for "no MIG instance", in 32 bits.
 NO_INSTANCE: Final = 0xFFFFFFFF
 Place = tuple[int, int]

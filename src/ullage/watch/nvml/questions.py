@@ -16,8 +16,6 @@ from ullage.watch.nvml.activity import ACTIVITIES, Activity
 from ullage.watch.nvml.library import Trouble, Unknown, trouble_of
 from ullage.watch.nvml.rate import CounterRate
 
-__all__ = ["Answer", "Question", "questions_of"]
-
 Answer = tuple[Any, ...]
 EACH_TIME: Final = 0.0
 EACH_SECOND: Final = 1.0

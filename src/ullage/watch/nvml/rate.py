@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from ullage.watch.nvml.library import Unknown
 
-__all__ = ["CounterRate"]
-
 
 class CounterRate:
     """The growth of one counter between its last two readings."""

@@ -11,8 +11,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from ullage.errors import SpecError
 
-__all__ = ["find_endpoint"]
-
 _PATH: Final = "/v1/metrics"
 _OF_METRICS: Final = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 _OF_ALL: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"

@@ -21,8 +21,6 @@ from typing import Final
 
 from ullage.watch.exporter.metric import Metric, Type
 
-__all__ = ["Instrument", "Kind", "attributes_of", "instrument_of"]
-
 Attributes = dict[str, str | int]
 _MIB: Final = 2.0**20
 _PERCENT: Final = 0.01

@@ -32,8 +32,6 @@ from ullage.version import __version__
 from ullage.watch.exporter.points import METRICS, Current
 from ullage.watch.otlp.names import Kind, attributes_of, instrument_of
 
-__all__ = ["Push"]
-
 _LOGGERS: Final = ("opentelemetry", "urllib3")
 _END_MS: Final = 5_000.0
 _STATUSES: Final = range(100, 600)

@@ -16,16 +16,6 @@ from typing import Final
 from ullage.errors import SpecError
 from ullage.models.layers import Attention, Cross, Latent, Layer, Model, Recurrent
 
-__all__ = [
-    "BATCHED_TOKENS",
-    "UTILIZATION",
-    "Requests",
-    "Sectors",
-    "generated_bytes",
-    "is_paged",
-    "lay_out",
-]
-
 UTILIZATION: Final = 0.9
 """max_memory_percent, of what is free; 0.8 with logit processors."""
 BATCHED_TOKENS: Final = 8192

@@ -23,8 +23,6 @@ from ullage.estimate.serving.engines.vllm_releases import parse_version
 from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
 from ullage.models.layers import Attention, Cross, Encoder, Latent, Layer, Recurrent
 
-__all__ = ["REFUSED", "RULES", "Group", "Pool", "Rules", "Settings", "find_rules", "lay_out"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -290,7 +288,6 @@ def _raise_page(layer: Layer, block: int, page_bytes: int, largest: int) -> int:
 
 
 def _request_blocks(layer: Layer, block: int, settings: Settings) -> int:
-    """Blocks that one request of max_model_len is charged in a group of such layers."""
     longest, in_flight = settings.max_model_len, settings.in_flight
     if isinstance(layer, Recurrent):
         if not settings.has_prefix_caching:

@@ -22,8 +22,6 @@ from typing import Final
 from ullage.errors import SpecError
 from ullage.models.layers import Model, Recurrent
 
-__all__ = ["NEWEST", "RELEASES", "Release", "Runner", "Served", "find_release", "parse_version"]
-
 
 class Runner(Enum):
     """What runs the step: the engine of 0.x, the first one of V1, and its successor."""

@@ -9,8 +9,6 @@ from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.tensor import Tensor
 from ullage.models.config import Config
 
-__all__ = ["find_activation"]
-
 
 def _fused(x: Tensor) -> Tensor:
     """gelu, silu, gelu_pytorch_tanh: one kernel, that saves its input."""

@@ -27,8 +27,6 @@ from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 from ullage.trace.category import Category
 
-__all__ = ["Attention", "Bert", "Embeddings", "Head", "Layer"]
-
 
 class Embeddings(Module):
     """BertEmbeddings: words, types and positions."""

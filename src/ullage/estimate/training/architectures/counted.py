@@ -10,8 +10,6 @@ from ullage.estimate.training.eager.tensor import Tensor
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 
-__all__ = ["Counted"]
-
 
 class Counted(Model):
     """Parameters, their gradients and states are counted; activations cannot be."""

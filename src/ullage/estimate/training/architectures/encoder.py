@@ -12,8 +12,6 @@ from ullage.estimate.training.eager.attention import attend_fully
 from ullage.estimate.training.eager.module import LayerNorm, Linear, Module, Stack
 from ullage.estimate.training.eager.tensor import DType, Tensor
 
-__all__ = ["Attention", "Encoder", "EncoderShape", "Layer", "gelu"]
-
 
 def gelu(x: Tensor) -> Tensor:
     """gelu in one kernel: saves its input."""

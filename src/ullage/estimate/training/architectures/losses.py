@@ -9,8 +9,6 @@ from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.autograd import Gradients, connect, keep, record
 from ullage.estimate.training.eager.tensor import FLOAT32, INT64, DType, Tensor, empty
 
-__all__ = ["causal_loss", "chunked_loss", "contrast", "fused_loss", "language_loss", "unit_length"]
-
 _CHUNKS: Final = 8  # torchtune's CEWithChunkedOutputLoss
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ullage.estimate.training.eager.tensor import BOOL, Tensor
 from ullage.estimate.training.recipe import Recipe
 
-__all__ = ["causal_mask", "eager_mask"]
-
 
 def causal_mask(x: Tensor, recipe: Recipe, window: int | None = None) -> Tensor | None:
     """For hidden states (batch, length, width): (batch, 1, length, length), or None where sdpa

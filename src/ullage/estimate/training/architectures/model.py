@@ -13,11 +13,6 @@ from ullage.estimate.training.recipe import PRECISIONS, Recipe
 from ullage.models.config import Config
 from ullage.trace.category import Category
 
-__all__ = [
-    "LanguageModel", "Model", "head_width", "ids", "images", "labels", "parameter_dtype",
-    "with_side",
-]  # fmt: skip
-
 
 class Model(Module):
     """A model with its loss.

@@ -11,8 +11,6 @@ from ullage.estimate.training.eager.kernels import Kind, launch
 from ullage.estimate.training.eager.module import Module, parameter
 from ullage.estimate.training.eager.tensor import FLOAT32, DType, Tensor
 
-__all__ = ["CenteredNorm", "FusedNorm", "Norm", "RMSNorm", "UnscaledNorm", "WideNorm", "normalize"]
-
 
 class Norm(Module):
     """A weight for each element of the last dimension."""

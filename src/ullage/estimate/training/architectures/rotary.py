@@ -8,18 +8,6 @@ from ullage.estimate.training.eager.tensor import FLOAT32, DType, Tensor, empty
 from ullage.models.config import Config
 from ullage.trace.category import Category
 
-__all__ = [
-    "Table",
-    "frequencies",
-    "join_heads",
-    "rotary_table",
-    "rotate",
-    "rotate_half",
-    "rotate_part",
-    "rotated_share",
-    "split_heads",
-]
-
 Table = tuple[Tensor, Tensor]  # cosines and sines, (1, 1, length, width) each
 
 

@@ -26,8 +26,6 @@ from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT64, DType, T
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 
-__all__ = ["T5", "Attention", "Block", "FeedForward", "Half", "Norm"]
-
 
 class Norm(Module):
     """T5LayerNorm: the deviation in float32, and the product with it."""

@@ -28,8 +28,6 @@ from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 from ullage.trace.category import Category
 
-__all__ = ["Attention", "Decoder", "Encoder", "Layer", "Whisper"]
-
 _STRIDE: Final = 2  # of the second convolution
 
 

@@ -19,8 +19,6 @@ from ullage.trace.category import Category
 if TYPE_CHECKING:
     from ullage.estimate.training.eager.kernels import Recorder
 
-__all__ = ["Arena", "Log", "Section", "Storage"]
-
 _OPEN: Final = 1 << 62
 _ROUNDING: Final = 511
 

@@ -37,11 +37,6 @@ from ullage.estimate.training.eager.machine import Kernel
 from ullage.estimate.training.eager.reductions import sum_to
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT64, DType, Tensor
 
-__all__ = [
-    "SEEDS", "Heads", "attend", "attend_eagerly", "attend_fully", "find_kernel", "sums_shape",
-    "take_scratch",
-]  # fmt: skip
-
 _FLASH_ROWS: Final = 128  # flash attention's backward works on whole blocks of rows
 _EFFICIENT_ROWS: Final = 32  # the sums of efficient attention are padded to a multiple
 _CUDNN_TILE: Final = 128
@@ -259,7 +254,6 @@ def _backward_rule(inputs: Sequence[Tensor | None], heads: Heads, kernel: Kernel
 def _launch(
     arena: Arena, heads: Heads, kernel: Kernel, *, has_mask: bool, is_backward: bool = False
 ) -> Launch | None:
-    """The launch, where launches are recorded. A mask hides nothing from the kernel."""
     if arena.recorder is None:
         return None
     is_causal = arena.recorder.is_causal and not has_mask and heads.length == heads.kv_length

@@ -9,8 +9,6 @@ from ullage.estimate.training.eager.autograd import connect, record
 from ullage.estimate.training.eager.tensor import FLOAT32, DType, Tensor
 from ullage.trace.category import Category
 
-__all__ = ["lower", "raise_", "to"]
-
 
 def to(x: Tensor, dtype: DType) -> Tensor:
     """x.to(dtype): the same tensor where it is of that dtype."""

@@ -19,11 +19,6 @@ from ullage.estimate.training.eager.kernels import Kind, launch
 from ullage.estimate.training.eager.tensor import DType, Tensor
 from ullage.trace.category import Category
 
-__all__ = [
-    "Node", "Product", "backward", "checkpoint", "connect", "drop_remade", "keep", "record",
-    "remember",
-]  # fmt: skip
-
 Gradients: TypeAlias = Sequence[Tensor | None]
 # Gets the gradient of the output and what was saved; gives one for each input.
 Backward: TypeAlias = Callable[[Tensor, Sequence[Tensor]], Gradients]

@@ -14,8 +14,6 @@ from ullage.estimate.training.eager.module import Module, parameter
 from ullage.estimate.training.eager.reductions import scratch_of_columns
 from ullage.estimate.training.eager.tensor import DType, Tensor
 
-__all__ = ["Conv", "convolve"]
-
 
 def convolve(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int = 1, padding: int = 0

@@ -7,8 +7,6 @@ from ullage.estimate.training.eager.kernels import Kind, launch
 from ullage.estimate.training.eager.reductions import log_softmax
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
 
-__all__ = ["cross_entropy"]
-
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """log_softmax and nll_loss, both of which keep the probabilities of all classes; compiled, the

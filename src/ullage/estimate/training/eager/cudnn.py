@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 from ullage.estimate.training.eager.dtype import FLOAT32, DType
 from ullage.estimate.training.eager.machine import Machine
 
-__all__ = ["Convolution", "Direction", "Scratch", "convolution_scratch"]
-
 _TILE: Final = 128  # rows and columns of a product that one block of threads makes
 _LEAST_SLICE: Final = 256  # of the sum: below, a split costs more than it brings
 _VECTOR_BYTES: Final = 16

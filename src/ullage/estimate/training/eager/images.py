@@ -8,8 +8,6 @@ from ullage.estimate.training.eager.autograd import Gradients, connect, keep, re
 from ullage.estimate.training.eager.reductions import fit
 from ullage.estimate.training.eager.tensor import INT64, Tensor
 
-__all__ = ["add_", "average", "max_pool", "mean_squared_error", "pad", "relu_", "upsample"]
-
 
 def relu_(x: Tensor) -> Tensor:
     """ReLU in place: saves its output, which is where the input was."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ullage.estimate.training.eager.autograd import connect, record
 from ullage.estimate.training.eager.tensor import Tensor
 
-__all__ = ["choose", "repeat", "rows", "select"]
-
 
 def select(x: Tensor, dimension: int) -> Tensor:
     """x[:, i]: shares the storage; backward fills a tensor of zeros.

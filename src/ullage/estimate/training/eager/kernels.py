@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ullage.estimate.training.eager.dtype import DType
     from ullage.estimate.training.eager.tensor import Tensor
 
-__all__ = ["Kernel", "Kind", "Recorder", "Trained", "collect", "launch", "order", "paused"]
-
 
 class Kind(Enum):
     """What a kernel does; the numbers of a kernel are in brackets, where it has some.

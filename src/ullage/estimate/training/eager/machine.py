@@ -7,9 +7,6 @@ from enum import Enum
 
 from ullage.estimate.training.eager.dtype import FLOAT32, DType
 
-__all__ = ["Kernel", "Machine"]
-
-
 _WORKSPACES_FROM = (1, 13)
 _FLASH_FROM = (8, 0)
 

@@ -14,8 +14,6 @@ from ullage.estimate.training.eager.functional import embedding, layer_norm, lin
 from ullage.estimate.training.eager.tensor import DType, Tensor, empty
 from ullage.trace.category import Category
 
-__all__ = ["Embedding", "LMHead", "LayerNorm", "Linear", "Module", "Stack", "parameter"]
-
 _PLAYED: Final = 3  # a stack of at most this many layers is played as it is
 
 

@@ -13,8 +13,6 @@ from ullage.estimate.training.eager.module import Module, parameter
 from ullage.estimate.training.eager.tensor import FLOAT32, INT64, UINT8, DType, Tensor, empty
 from ullage.trace.category import Category
 
-__all__ = ["BatchNorm", "GroupNorm", "batch_norm", "group_norm"]
-
 _WORD_BITS: Final = 32
 _PICTURE: Final = 4  # dimensions
 

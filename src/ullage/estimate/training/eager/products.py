@@ -10,8 +10,6 @@ from ullage.estimate.training.eager.kernels import Kernel, Kind, paused
 from ullage.estimate.training.eager.tensor import DType, Tensor
 from ullage.trace.category import Category
 
-__all__ = ["multiply", "shape_product"]
-
 
 def multiply(
     like: Tensor,

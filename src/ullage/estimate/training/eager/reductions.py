@@ -11,8 +11,6 @@ from ullage.estimate.training.eager.kernels import Kernel, Kind, launch
 from ullage.estimate.training.eager.machine import Machine
 from ullage.estimate.training.eager.tensor import FLOAT16, FLOAT32, DType, Tensor
 
-__all__ = ["fit", "log_softmax", "mean", "scratch_of_columns", "softmax", "sum_to"]
-
 _MAX_THREADS: Final = 512  # of a block; divided by the outputs that a thread has
 _WARP: Final = 32
 _FEW_VALUES, _MANY_VALUES = 16, 256  # of a thread

@@ -9,11 +9,6 @@ from ullage.estimate.training.eager.autograd import Gradients, connect, record
 from ullage.estimate.training.eager.kernels import Kernel, Kind, paused
 from ullage.estimate.training.eager.tensor import BOOL, INT64, Tensor
 
-__all__ = [
-    "add_in_place", "clamp", "fill_parts", "grouped_product", "highest", "place_rows",
-    "repeat_rows", "sum_first", "sum_groups", "sum_second", "take_rows",
-]  # fmt: skip
-
 _SORTING: Final = 5  # tensors like the indices, that index_put sorts them with
 
 

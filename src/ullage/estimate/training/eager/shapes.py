@@ -9,11 +9,6 @@ from ullage.estimate.training.eager.kernels import Kind, launch
 from ullage.estimate.training.eager.reductions import fit
 from ullage.estimate.training.eager.tensor import Tensor
 
-__all__ = [
-    "cat", "contiguous", "expand", "in_order", "narrow", "permuted", "repeat_heads", "reshape",
-    "split", "transpose", "view", "view_any",
-]  # fmt: skip
-
 
 def view(x: Tensor, shape: Sequence[int]) -> Tensor:
     """x.view(shape): shares the storage."""

@@ -11,8 +11,6 @@ from ullage.estimate.time.serving import ServingTime
 from ullage.report.terminal import print_parts, render
 from ullage.report.text.time.numbers import format_dollars, format_interval, format_rate
 
-__all__ = ["print_serving_time", "render_serving_time", "serving_time_lines"]
-
 
 def render_serving_time(time: ServingTime, width: int = 80) -> str:
     """The section as a text without colour."""

@@ -225,8 +225,6 @@ class _Offloaded:
 
 
 class _View:
-    """A saved tensor on an offloaded storage."""
-
     __slots__ = ("_dtype", "_offloaded", "_offset", "_round", "_size", "_stride", "_version")
 
     def __init__(self, offloaded: _Offloaded, of: _Round, tensor: Any) -> None:

@@ -92,7 +92,6 @@ class Sharded:
 
 
 def _places(model: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Module, name and parameter, for each parameter."""
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:

@@ -160,7 +160,6 @@ class SplitParameters:
     # ---- Norms -----------------------------------------------------------------------------------
 
     def _watch_norms(self) -> None:
-        """Makes gradient norms cover all ranks, and refuses a GradScaler."""
         from torch.amp.grad_scaler import GradScaler
         from torch.nn.utils import clip_grad
 

@@ -8,8 +8,6 @@ from typing import Final
 from ullage.watch.alerts.outlook import GpuState, Outlook, gpu_id
 from ullage.watch.alerts.reading import Meter, Reading, Subject
 
-__all__ = ["Corrected", "Lost", "PowerLimit", "Temperature", "Throttling", "Uncorrected"]
-
 # A power cap, set clocks and an idle GPU are as somebody wanted it.
 _HARMFUL: Final = {
     "hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown",

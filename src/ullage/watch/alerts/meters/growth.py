@@ -12,8 +12,6 @@ from ullage.watch.alerts.outlook import Outlook
 from ullage.watch.alerts.reading import Meter, Reading
 from ullage.watch.forecast import MIN_STEPS
 
-__all__ = ["Growth", "TimeLeft"]
-
 # A leak is told by more steps than a forecast: a cache that fills at the start is none.
 _MIN_LEAK_STEPS: Final = 3 * MIN_STEPS
 

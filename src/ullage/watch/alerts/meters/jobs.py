@@ -12,8 +12,6 @@ from ullage.units import format_bytes
 from ullage.watch.alerts.outlook import Outlook
 from ullage.watch.alerts.reading import Meter, Reading, Subject
 
-__all__ = ["ScalerSkips", "StragglerMemory", "StragglerTime"]
-
 _MIN_RANKS: Final = 3
 _NUM_STEPS: Final = 8
 # Ranks of one job begin within this time of each other.
@@ -27,8 +25,6 @@ _MAX_ATTEMPTS: Final = 100
 
 
 class _Straggler(Meter):
-    """By what share a rank stands apart from the median of the others."""
-
     def read(self, outlook: Outlook) -> Iterator[Reading]:
         """A reading of each rank, if there are three at least here."""
         for ranks in _groups(outlook.sample.jobs):

@@ -12,8 +12,6 @@ from ullage.watch.alerts.outlook import GpuState, Outlook, gpu_id
 from ullage.watch.alerts.reading import Meter, Reading, Subject, Window
 from ullage.watch.sample import DeviceSample, ProcessSample
 
-__all__ = ["IdleHolder", "PowerChange", "UtilisationDrop"]
-
 _MAX_USUAL: Final = 600
 _MIN_USUAL: Final = 20
 _MIN_USUAL_S: Final = 300.0

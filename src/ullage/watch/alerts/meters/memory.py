@@ -8,16 +8,6 @@ from ullage.units import format_bytes
 from ullage.watch.alerts.outlook import GpuState, JobState, Outlook, gpu_id
 from ullage.watch.alerts.reading import Meter, Reading, Subject
 
-__all__ = [
-    "Allocated",
-    "Fragmentation",
-    "OutOfMemory",
-    "Pressure",
-    "Unpublished",
-    "job_subject",
-    "jobs_of",
-]
-
 
 def jobs_of(outlook: Outlook) -> Iterator[JobState]:
     """Every job on every GPU."""

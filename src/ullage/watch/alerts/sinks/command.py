@@ -9,8 +9,6 @@ from ullage.printable import printable
 from ullage.watch.alerts.event import Event
 from ullage.watch.alerts.sinks.sink import SinkError
 
-__all__ = ["Command"]
-
 
 @dataclass(frozen=True, slots=True)
 class Command:

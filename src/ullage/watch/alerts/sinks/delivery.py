@@ -18,8 +18,6 @@ from typing import Final
 from ullage.watch.alerts.event import Event
 from ullage.watch.alerts.sinks.sink import Sink, SinkError
 
-__all__ = ["Delivery"]
-
 _MAX_QUEUED: Final = 256
 _END_S: Final = 10.0
 

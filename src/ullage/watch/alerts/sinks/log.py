@@ -10,8 +10,6 @@ from pathlib import Path
 from ullage.watch.alerts.event import Event
 from ullage.watch.alerts.sinks.sink import SinkError
 
-__all__ = ["LogFile"]
-
 
 @dataclass(frozen=True, slots=True)
 class LogFile:

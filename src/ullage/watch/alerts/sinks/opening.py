@@ -11,8 +11,6 @@ from ullage.watch.alerts.sinks.log import LogFile
 from ullage.watch.alerts.sinks.sink import Sink
 from ullage.watch.alerts.sinks.webhook import Webhook
 
-__all__ = ["open_sinks"]
-
 
 def open_sinks(receivers: Sequence[Receiver], environment: Mapping[str, str]) -> dict[str, Sink]:
     """A sink of each receiver, by its name.

@@ -6,8 +6,6 @@ from typing import Protocol
 
 from ullage.watch.alerts.event import Event
 
-__all__ = ["Sink", "SinkError"]
-
 
 class SinkError(Exception):
     """An event could not be delivered; the message holds no secret of the address."""

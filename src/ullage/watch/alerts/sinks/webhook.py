@@ -22,8 +22,6 @@ from ullage.watch.alerts.event import Change, Event
 from ullage.watch.alerts.rule import Severity
 from ullage.watch.alerts.sinks.sink import SinkError
 
-__all__ = ["Webhook", "slack_document"]
-
 _TOO_MANY: Final = 429
 _SERVER_FAILED: Final = 500
 _MARKS: Final = {

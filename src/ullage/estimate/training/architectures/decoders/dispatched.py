@@ -21,8 +21,6 @@ from ullage.estimate.training.eager.tensor import INT64, Tensor
 if TYPE_CHECKING:
     from ullage.estimate.training.architectures.decoders.decoder import Parts
 
-__all__ = ["DispatchedExperts", "make_experts"]
-
 
 def make_experts(parts: Parts, count: int, inner: int) -> Experts:
     """All experts, or this rank's.
@@ -94,8 +92,6 @@ def _mask_in_place(x: Tensor) -> Tensor:
 
 
 def _passage(x: Tensor, when_passed: Callable[[], None]) -> Tensor:
-    """x, and what happens when its gradient comes by."""
-
     def rule(gradient: Tensor, _: object) -> list[Tensor]:
         when_passed()
         return [gradient]

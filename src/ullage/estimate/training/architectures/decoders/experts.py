@@ -15,8 +15,6 @@ from ullage.estimate.training.eager.module import Module, parameter
 from ullage.estimate.training.eager.routing import grouped_product, highest, sum_groups, take_rows
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
 
-__all__ = ["GATED", "Experts", "Mixture", "Router"]
-
 GATED: Final = ("gate_proj", "up_proj", "down_proj")
 
 

@@ -30,12 +30,6 @@ from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, Tensor
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 
-__all__ = [
-    "LitAttention", "LitGPT", "LitLayer", "LitMLP", "LitNorm", "Plain", "PlainAttention",
-    "PlainLayer", "PlainMLP", "TitanAttention", "TitanLayer", "Torchtitan", "Torchtune",
-    "TuneAttention", "TuneLayer",
-]  # fmt: skip
-
 _FUSED_NORM_FROM = (2, 9)  # before it F.rms_norm was written in other operators
 
 

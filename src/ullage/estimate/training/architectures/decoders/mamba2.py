@@ -27,8 +27,6 @@ from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, DType, Tensor, 
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 
-__all__ = ["Block", "GatedNorm", "Mamba2", "Mixer", "MixerSizes"]
-
 
 @dataclass(frozen=True, slots=True)
 class MixerSizes:

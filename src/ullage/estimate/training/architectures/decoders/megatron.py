@@ -31,8 +31,6 @@ from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT64, DType, T
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 
-__all__ = ["Attention", "Layer", "Megatron"]
-
 _PADDED_TO = 128  # --make-vocab-size-divisible-by
 
 

@@ -26,8 +26,6 @@ from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 from ullage.trace.category import Category
 
-__all__ = ["Clip", "Text", "Vision", "quick_gelu", "text_part"]
-
 
 def quick_gelu(x: Tensor) -> Tensor:
     """x * sigmoid(1.702 x), in three kernels."""
@@ -70,7 +68,6 @@ def text_part(config: Config) -> Config:
 
 
 def _shape_of(config: Config) -> EncoderShape:
-    """The shape of the layers of the image or text encoder."""
     kind = config.text("hidden_act", default="quick_gelu")
     if kind not in ("quick_gelu", "gelu"):
         raise config.wrong("hidden_act", f"found {kind!r}, expected 'quick_gelu' or 'gelu'")

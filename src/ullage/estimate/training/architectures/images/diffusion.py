@@ -17,11 +17,6 @@ from ullage.estimate.training.eager.tensor import FLOAT32, INT64, DType, Tensor,
 from ullage.estimate.training.recipe import Recipe
 from ullage.trace.category import Category
 
-__all__ = [
-    "FACTOR", "Attention", "FeedForward", "TimeEmbedding", "denoising_loss", "latents", "silu",
-    "times",
-]  # fmt: skip
-
 FACTOR: Final = 8  # pixels on each side of a latent's element
 
 

@@ -23,8 +23,6 @@ from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 from ullage.trace.category import Category
 
-__all__ = ["Block", "Conditioning", "DiT", "modulate"]
-
 _SINES = 256
 
 

@@ -14,8 +14,6 @@ from ullage.estimate.training.eager.norms import GroupNorm
 from ullage.estimate.training.eager.shapes import view_any
 from ullage.estimate.training.eager.tensor import DType, Tensor
 
-__all__ = ["Downsample", "ResnetBlock", "Upsample"]
-
 _SIZE: Final = 3  # the kernel size
 
 

@@ -16,8 +16,6 @@ from ullage.estimate.training.eager.tensor import DType, Tensor
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 
-__all__ = ["Block", "NormedConv", "ResNet"]
-
 _BLOCKS: Final = {
     "resnet18": (2, 2, 2, 2),
     "resnet34": (3, 4, 6, 3),

@@ -14,8 +14,6 @@ from ullage.estimate.training.eager.module import Linear, Module, parameter
 from ullage.estimate.training.eager.shapes import view_any
 from ullage.estimate.training.eager.tensor import DType, Tensor
 
-__all__ = ["MultiheadAttention", "TorchvisionLayer", "TorchvisionViT"]
-
 
 class MultiheadAttention(Module):
     """nn.MultiheadAttention(batch_first=True) of one tensor: tokens come first inside, queries,

@@ -27,8 +27,6 @@ from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 from ullage.trace.category import Category
 
-__all__ = ["Block", "Level", "Transformer", "UNet"]
-
 _TEXT_TOKENS: Final = 77  # CLIP's sequence length
 _TIME_IDS: Final = 6  # SDXL's input of sizes and crops
 _POOLED: Final = 1280  # the width of SDXL's pooled text embedding
@@ -300,7 +298,6 @@ def _attends(config: Config, name: str, kind: object) -> bool:
 
 
 def _for_each(config: Config, name: str, value: object, count: int) -> list[int]:
-    """The numbers for all blocks, from a list or from one number for all."""
     if isinstance(value, int):
         return [value] * count
     if isinstance(value, list | tuple) and len(value) == count:

@@ -17,8 +17,6 @@ from ullage.estimate.training.eager.tensor import FLOAT32, DType, Tensor
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 
-__all__ = ["VAE", "Half", "Level", "Middle", "PixelAttention"]
-
 _HEADS: Final = 1
 
 

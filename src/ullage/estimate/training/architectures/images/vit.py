@@ -24,8 +24,6 @@ from ullage.estimate.training.eager.tensor import DType, Tensor
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 
-__all__ = ["Patches", "ViT"]
-
 
 class Patches(Module):
     """Turns images into tokens: a convolution over patches, a class token, positions."""

@@ -28,8 +28,6 @@ from ullage.estimate.training.eager.shapes import contiguous
 from ullage.estimate.training.eager.tensor import FLOAT32, INT64, DType, Tensor
 from ullage.estimate.training.layout import Ring
 
-__all__ = ["attend_in_ring"]
-
 
 def attend_in_ring(
     query: Tensor, key: Tensor, value: Tensor, ring: Ring, *, dropout: float = 0.0

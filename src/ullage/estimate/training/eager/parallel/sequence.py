@@ -19,8 +19,6 @@ from ullage.estimate.training.eager.kernels import collect, paused
 from ullage.estimate.training.eager.module import Module, parameter
 from ullage.estimate.training.eager.tensor import Tensor
 
-__all__ = ["DividedEmbedding", "Gathered", "Reduced", "gather", "scatter", "sum_gradients"]
-
 
 def gather(x: Tensor, ranks: int) -> Tensor:
     """(batch, length / ranks, width) as (batch, length, width)."""

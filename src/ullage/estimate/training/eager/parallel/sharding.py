@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _GATHERS, _REDUCES = 1, 2  # streams beside the one on which the model computes
 
-__all__ = ["FullyShard", "shard_numel", "shard_shape"]
-
 
 def shard_numel(shape: Sequence[int], num_shards: int) -> int:
     """Elements of the first rank's part.
@@ -174,7 +172,6 @@ class FullyShard:
         self._is_backward = False
 
     def _fetch(self, group: Sequence[Tensor]) -> None:
-        """Of what no other rank has a part of, nothing is gathered."""
         if self.num_ranks(group[0]) == 1:
             self.buffer = None
             return

@@ -16,8 +16,6 @@ from ullage.estimate.training.eager.parallel.sequence import gather, sum_gradien
 from ullage.estimate.training.eager.tensor import Tensor, empty
 from ullage.trace.category import Category
 
-__all__ = ["DividedHead", "Incoming", "KeptHead", "Outgoing"]
-
 
 class Incoming(Module):
     """Instead of an embedding: what the stage before has sent, one buffer for each micro-batch.
