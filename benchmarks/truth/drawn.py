@@ -87,7 +87,7 @@ def draw(seed: str) -> Iterator[tuple[Plan, int, int]]:
             "two each": [[0, 1] for _ in ranks],
         }[devices]
         shares = [
-            [(device, PIECE_MIB * chance.randint(4, 120)) for device in place] for place in places
+            [(device, PIECE_MIB * chance.randint(12, 120)) for device in place] for place in places
         ]
         plan = Plan(processes, devices, taken, caught, shares)
         yield plan, chance.choice((1, 2, 8)) * PIECE_MIB, chance.choice((2, 3)) * PIECE_MIB

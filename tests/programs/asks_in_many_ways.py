@@ -55,5 +55,5 @@ if "retries" in words:
         big.append(take(free // 2))
     except torch.OutOfMemoryError:
         big.pop()
-    held.append(take(free // 2))
+        held.append(take(free // 2))
     churn(50)

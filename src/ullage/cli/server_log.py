@@ -10,7 +10,7 @@ import click
 from ullage.api.servers.server_log import is_server_file
 from ullage.cli.output import UNWRITABLE, Output, write_result
 
-__all__ = ["is_server_file", "show_server", "show_server_diff"]
+__all__ = ["is_server_file"]
 
 
 def show_server(file: Path, output: Output, *, unfit: Mapping[str, object]) -> int:

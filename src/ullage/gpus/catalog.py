@@ -29,21 +29,7 @@ from ullage.gpus.rows import GROUPS, make_estimate_only_gpu, make_gpu
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "EstimateOnlyGpu",
-    "Gpu",
-    "Segment",
-    "Source",
-    "TensorRates",
-    "find_by_device",
-    "find_entry",
-    "find_gpu",
-    "find_group",
-    "label",
-    "load_catalog",
-    "load_estimate_only",
-    "sources_of",
-]
+__all__ = ["EstimateOnlyGpu", "Gpu", "Segment", "Source", "TensorRates"]
 
 _SEGMENT_OF_FILE: Final = {
     "data_center.toml": Segment.DATA_CENTER,

@@ -138,11 +138,12 @@ INTERNALS: tuple[Internal, ...] = (
         "_to_copy _local_scalar_dense _index_put_impl_ _unique2 _pin_memory _softmax _log_softmax "
         "_sample_dirichlet _amp_foreach_non_finite_check_and_unscale _foreach_add _foreach_copy "
         "_foreach_mul _foreach_norm _foreach_zero _reshape_alias _unsafe_view _conj_physical "
-        "_prelu_kernel _fused_rms_norm>=2.8 _scaled_mm _grouped_mm>=2.8 "
+        "_unique _prelu_kernel _fused_rms_norm>=2.8 _scaled_mm _grouped_mm>=2.8 "
         "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
         "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",
         _OPERATION,
     ),
+    *_list("torch.Tensor", "_indices", "a sparse tensor's places are not known"),
     *_list("torch", "_scaled_mm", "the rate of FP8 products cannot be measured"),
     *_list("torch", "_foreach_norm", "gradients' norms are taken one by one"),
     *_list("torch.ops", "_c10d_functional", "functional collectives are not recognised"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import (
     Console,
@@ -19,10 +19,12 @@ from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
-from ullage.estimate.term import Term
 from ullage.printable import printable, printable_lines
 from ullage.report.palette import Look
 from ullage.units import format_bytes
+
+if TYPE_CHECKING:
+    from ullage.estimate.term import Term
 
 BAR_WIDTH = 32
 _TERM_WIDTH = 20

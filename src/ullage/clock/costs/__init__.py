@@ -26,8 +26,6 @@ from ullage.clock.given_work import (
 from ullage.clock.interconnect import Interconnect, default_interconnect
 from ullage.gpus import Gpu
 
-__all__ = ["cost_of"]
-
 
 def cost_of(gpu: Gpu, work: GivenWork, interconnect: Interconnect | None = None) -> Cost:
     """The cost of a piece of work.

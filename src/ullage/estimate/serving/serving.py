@@ -38,14 +38,7 @@ from ullage.units import format_bytes
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Entry
 
-__all__ = [
-    "KvGroup",
-    "ServingEstimate",
-    "ServingPlan",
-    "Verdict",
-    "estimate_serving",
-    "find_longest",
-]
+__all__ = ["KvGroup", "ServingEstimate", "ServingPlan", "Verdict"]
 
 _Pools = Callable[[int], vllm.Pool | transformers.Sectors | transformers.Requests]
 """The layout for a context length."""

@@ -31,25 +31,30 @@ def work_of(frames: Frames) -> Work:
 
 
 def find_attempts(
-    works: Sequence[Work], traces: Iterable[Sequence[dict[str, Any]]]
+    works: Sequence[tuple[int, Work]], traces: Iterable[Sequence[dict[str, Any]]]
 ) -> list[list[Any]]:
-    """For each work the numbers of its failures, and the bytes of all requests for it in order,
-    negative where they failed.
+    """For each work on a device the numbers of its failures, and the bytes of all requests for it
+    in order, negative where they failed.
 
     Args:
-        works: of the failures, in order.
+        works: of the failures, in order, each with its device.
         traces: of devices as torch has them, from the first failure on at least.
     """
-    rows: dict[Work, tuple[list[int], list[int]]] = {}
+    rows: dict[tuple[int, Work], tuple[list[int], list[int]]] = {}
     for number, work in enumerate(works):
         rows.setdefault(work, ([], []))[0].append(number)
-    rows.pop((), None)  # no stack
-    known: dict[int, list[list[int]]] = {}  # the sizes that a stack's belong to
-    entries = sorted(itertools.chain(*traces), key=lambda entry: entry.get("time_us", 0))
+    rows = {key: row for key, row in rows.items() if key[1]}  # else there is no stack
+    known: dict[int, list[tuple[int, list[int]]]] = {}  # the sizes that a stack's belong to
+    entries = [
+        (entry, entry.get("device", device))
+        for device, trace in enumerate(traces)
+        for entry in trace
+    ]
+    entries.sort(key=lambda item: item[0].get("time_us", 0))
     # One that failed in backward has no stack there; the traces have the last of the failures.
-    num_failed = sum(entry["action"] == "oom" for entry in entries)
-    failed = iter([*itertools.repeat((), num_failed), *works][-num_failed:])
-    for entry in entries:
+    num_failed = sum(entry["action"] == "oom" for entry, _ in entries)
+    failed = iter([*itertools.repeat((0, ()), num_failed), *works][-num_failed:])
+    for entry, device in entries:
         if entry["action"] == "oom":
             rows.get(next(failed), ((), []))[1].append(-entry["size"])
         stack = entry.get("frames") if entry["action"] == "alloc" else None
@@ -57,9 +62,12 @@ def find_attempts(
             continue
         if id(stack) not in known:
             frames = users_frames((f["filename"], f["line"], f["name"]) for f in stack)
-            known[id(stack)] = [row[1] for work, row in rows.items() if _is_for(work, frames)]
-        for sizes in known[id(stack)]:
-            sizes.append(entry["size"])
+            known[id(stack)] = [
+                (key[0], row[1]) for key, row in rows.items() if _is_for(key[1], frames)
+            ]
+        for its_device, sizes in known[id(stack)]:
+            if its_device == device:
+                sizes.append(entry["size"])
     return [list(row) for row in rows.values()]
 
 

@@ -13,19 +13,15 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ullage.record import torch_internals
 from ullage.record.patches import Patches
 from ullage.record.session.import_hooks import on_import
 from ullage.record.session.phases import Following, Phases
 
-
-class Settling(Protocol):
-    """What puts the initialisation of weights off."""
-
-    def settle(self, *, is_reading: bool) -> None:
-        """Fills what was put off."""
+if TYPE_CHECKING:
+    from ullage.record.weights.weights import SkippedWeights
 
 
 # A bound method of these names is a whole call of its module.
@@ -40,7 +36,7 @@ class Compiled:
         torch: ModuleType,
         phases: Phases,
         values: Following,
-        weights: Settling,
+        weights: Following | SkippedWeights,
         patches: Patches | None = None,
     ) -> None:
         self._torch = torch
@@ -214,6 +210,3 @@ class Compiled:
         known = inspect.getclosurevars(function)
         values = (*known.nonlocals.values(), *known.globals.values())
         return next((value for value in values if isinstance(value, kind)), None)
-
-
-__all__ = ["Compiled", "Following", "Settling"]

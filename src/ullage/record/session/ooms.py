@@ -49,7 +49,7 @@ class OutOfMemories:
         self.is_looked_at = False
         """Whether it was noted at the last failure who holds what."""
         self._counts: dict[str | None, int] = {}
-        self._works: list[Work] = []
+        self._works: list[tuple[int, Work]] = []
         self._requests: list[dict[str, Any]] = []
 
     def note(self, device: int, requested: int, _device_total: int, _device_free: int) -> None:
@@ -62,7 +62,7 @@ class OutOfMemories:
             self._look()
         if len(self.rows) >= self._max_rows:
             del self.rows[-1], self._works[-1]
-        self._works.append(work_of(users_frames(frames)))
+        self._works.append((device, work_of(users_frames(frames))))
         self.rows.append(
             {
                 "position": self._find_position(),
@@ -79,13 +79,13 @@ class OutOfMemories:
             {"filename": file, "line": line, "name": name}
             for file, line, name in source_location.frames_here()
         ]
-        action = "alloc" if has_room else "oom"
-        request = {"action": action, "size": num_bytes, "frames": stack}
+        action, device = "alloc" if has_room else "oom", int(self._torch.cuda.current_device())
+        request = {"action": action, "size": num_bytes, "frames": stack, "device": device}
         if self._requests[-1:] == [request] and not has_room:
             return  # torch has tried it again itself
         self._requests.append(request)
         if not has_room:
-            self.note(int(self._torch.cuda.current_device()), num_bytes, 0, 0)
+            self.note(device, num_bytes, 0, 0)
 
     def attempts(self, snapshot: dict[str, Any]) -> list[list[Any]]:
         """The requests for the same work as those that failed; see `find_attempts`."""

@@ -82,10 +82,8 @@ class Counted:
         if op is self._coalesce and is_following:  # a sparse tensor has no address
             known = self._beside.read_inputs(op, flags)
         values = [known.inputs.get(id(flag)) for flag in flags] if known is not None else []
-        count, words = 0, ""
-        if not most:  # nothing is found among nothing
-            pass
-        elif values and all(value is not None for value in values):
+        words = ""
+        if values and all(value is not None for value in values):
             count = self._count(op, values, dim)
             if known is not None and not known.assumed.isdisjoint(map(id, flags)):
                 words = self._words(count, most)
@@ -98,8 +96,9 @@ class Counted:
             library.expect_element(element, len(element), int(not words))
         else:
             library.expect_count(count)
-        if words:
-            self._list(op, count, words)
+        if words and most:  # nothing is found among nothing
+            what = str(op).removeprefix("aten.").split(".")[0].strip("_")
+            self._note(what, 8 * count, words)
         return True
 
     def _dim(self, op: Any, args: Any, kwargs: Any) -> int | None:
@@ -123,10 +122,6 @@ class Counted:
         if op is self._bins:
             return int(flags[0].max())
         return max(int(flag.count_nonzero()) for flag in flags)
-
-    def _list(self, op: Any, count: int, words: str) -> None:
-        what = str(op).removeprefix("aten.").split(".")[0].strip("_")
-        self._note(what, 8 * count, words)
 
     def _words(self, count: int, most: int) -> str:
         is_asked_for = count == self._assumed.found(most)

@@ -205,8 +205,8 @@ class Beside:
                 self._write(address, raw, mark)
         if result is None and schema.written:  # as of operations on lists in place
             result = args[schema.written[0][0]]
-        outputs = [item for item in self.tensors((result,)) if item.is_cuda]
-        if not outputs:
+        outputs = self.tensors((result,))
+        if not outputs or not all(map(self.has_address, outputs)):
             return
         if not schema.written and any(self._is_alias(output, args) for output in outputs):
             return

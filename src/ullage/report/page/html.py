@@ -14,7 +14,7 @@ from typing import Any
 
 from ullage.report.page.payload import Finding, SnapshotPage, pack_page
 
-__all__ = ["Answer", "Finding", "SnapshotPage", "render_comparison", "render_snapshot"]
+__all__ = ["Finding", "SnapshotPage"]
 
 # In the order of their dependencies.
 _SCRIPTS = (

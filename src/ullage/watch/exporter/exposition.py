@@ -22,7 +22,7 @@ from ullage.watch.exporter.points import METRICS, Current
 from ullage.watch.exporter.text_format import write_page
 from ullage.watch.sample import Sample
 
-__all__ = ["METRICS", "Exposition", "Page"]
+__all__ = ["METRICS"]
 
 _KIND: Final = "application/openmetrics-text"
 _OPENMETRICS: Final = f"{_KIND}; version=1.0.0; charset=utf-8"

@@ -16,7 +16,7 @@ from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import COUNTED, Config
 
-__all__ = ["MODELS", "Model", "build_model"]
+__all__ = ["Model"]
 
 # model_type of a config.json -> "module:class" below this package
 MODELS: Final = {

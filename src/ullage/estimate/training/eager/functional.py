@@ -39,11 +39,22 @@ from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, DType, Tensor
 from ullage.trace.category import Category
 
 __all__ = [
-    "add", "broadcast", "cat", "contiguous", "cross_entropy", "dropout", "elementwise",
-    "embedding", "expand", "layer_norm", "linear", "log_softmax", "matmul", "mean", "mul",
-    "multiply", "narrow", "neg", "pow2", "repeat_heads", "reshape", "rsqrt", "scale", "shift",
-    "softmax", "split", "sub", "to", "transpose", "view",
-]  # fmt: skip
+    "cat",
+    "contiguous",
+    "cross_entropy",
+    "expand",
+    "log_softmax",
+    "mean",
+    "multiply",
+    "narrow",
+    "repeat_heads",
+    "reshape",
+    "softmax",
+    "split",
+    "to",
+    "transpose",
+    "view",
+]
 
 
 def _promote(first: Tensor, second: Tensor) -> DType:

@@ -22,10 +22,7 @@ from ullage.trace.category import Category
 if TYPE_CHECKING:
     from ullage.estimate.training.eager.autograd import Node
 
-__all__ = [
-    "BFLOAT16", "BOOL", "FLOAT16", "FLOAT32", "INT64", "UINT8", "DType", "Tensor", "empty",
-    "find_dtype",
-]  # fmt: skip
+__all__ = ["BFLOAT16", "BOOL", "FLOAT16", "FLOAT32", "INT64", "UINT8", "DType", "find_dtype"]
 
 Shape = tuple[int, ...]
 

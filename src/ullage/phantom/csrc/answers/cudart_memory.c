@@ -62,7 +62,9 @@ API int cudaMemGetInfo(size_t *free_out, size_t *total_out) {
 
 /* The real pool keeps freed memory until a synchronisation and cuts it up by rules of its own: here each allocation is
  * taken and given back by itself, which the report calls assumed. */
-static uint64_t pool_used, pool_peak, pool_freed;
+static struct pool {
+  uint64_t used, peak, freed;
+} pools[MAX_DEVICES];
 
 enum { POOL_RESERVED_NOW = 5, POOL_RESERVED_PEAK = 6, POOL_USED_NOW = 7, POOL_USED_PEAK = 8 };
 
@@ -72,8 +74,8 @@ API int cudaMallocAsync(void **p, size_t bytes, void *stream) {
   uintptr_t start;
   size_t taken;
   if (status || !*p || !allocation_of(*p, &start, &taken)) return status;
-  uint64_t now = __atomic_add_fetch(&pool_used, taken, __ATOMIC_RELAXED);
-  if (now > pool_peak) pool_peak = now;
+  struct pool *pool = &pools[device_of_address(*p) % MAX_DEVICES];
+  raise_to(&pool->peak, __atomic_add_fetch(&pool->used, taken, __ATOMIC_RELAXED));
   return SUCCESS;
 }
 ALIAS(cudaMallocAsync_ptsz, cudaMallocAsync);
@@ -88,9 +90,10 @@ API int cudaFreeAsync(void *p, void *stream) {
   uintptr_t start;
   size_t taken;
   if (p && allocation_of(p, &start, &taken)) {
-    __atomic_sub_fetch(&pool_used, taken, __ATOMIC_RELAXED);
-    uint64_t freed = __atomic_add_fetch(&pool_freed, taken, __ATOMIC_RELAXED);
-    assume_bytes("cudaMallocAsync pool: memory kept after a free", 0, 0, freed < pool_peak ? freed : pool_peak);
+    struct pool *pool = &pools[device_of_address(p) % MAX_DEVICES];
+    __atomic_sub_fetch(&pool->used, taken, __ATOMIC_RELAXED);
+    uint64_t freed = __atomic_add_fetch(&pool->freed, taken, __ATOMIC_RELAXED);
+    assume_bytes("cudaMallocAsync pool: memory kept after a free", 0, 0, freed < pool->peak ? freed : pool->peak);
   }
   return free_at(p);
 }
@@ -100,17 +103,22 @@ API int cudaDeviceGetDefaultMemPool(void **pool, int index) { return *pool = (vo
 API int cudaDeviceGetMemPool(void **pool, int index) { return cudaDeviceGetDefaultMemPool(pool, index); }
 API int cudaMemPoolCreate(void **pool, const void *properties) { return (void)properties, *pool = new_handle(), SUCCESS; }
 
+/* A pool of the program's own is taken for the current device's. */
+static struct pool *pool_of(void *pool) {
+  uintptr_t index = (uintptr_t)pool - 0x100;
+  return &pools[index < MAX_DEVICES ? index : (uintptr_t)current_device() % MAX_DEVICES];
+}
+
 API int cudaMemPoolSetAttribute(void *pool, int attribute, void *value) {
-  (void)pool, (void)value;
-  if (attribute == POOL_USED_PEAK || attribute == POOL_RESERVED_PEAK) pool_peak = pool_used;
+  (void)value;
+  if (attribute == POOL_USED_PEAK || attribute == POOL_RESERVED_PEAK) pool_of(pool)->peak = pool_of(pool)->used;
   return SUCCESS;
 }
 
 API int cudaMemPoolGetAttribute(void *pool, int attribute, void *value) {
-  (void)pool;
   switch (attribute) {
-    case POOL_RESERVED_NOW: case POOL_USED_NOW: *(uint64_t *)value = pool_used; return SUCCESS;
-    case POOL_RESERVED_PEAK: case POOL_USED_PEAK: *(uint64_t *)value = pool_peak; return SUCCESS;
+    case POOL_RESERVED_NOW: case POOL_USED_NOW: *(uint64_t *)value = pool_of(pool)->used; return SUCCESS;
+    case POOL_RESERVED_PEAK: case POOL_USED_PEAK: *(uint64_t *)value = pool_of(pool)->peak; return SUCCESS;
     case 4: *(uint64_t *)value = 0; return SUCCESS; /* release threshold */
     case 1: case 2: case 3: *(int *)value = 1; return SUCCESS; /* reuse policies */
   }

@@ -42,7 +42,7 @@ from ullage.models.decoders import (
     with_defaults,
 )
 
-__all__ = ["FULL", "SLIDING", "Attention", "Context", "Decoder", "GatedMLP", "Layer", "Parts"]
+__all__ = ["FULL", "SLIDING"]
 
 
 @dataclass(frozen=True, slots=True)
