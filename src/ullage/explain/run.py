@@ -193,14 +193,17 @@ def _with_highest(records: Sequence[Record]) -> list[Record]:
     """The records, each with what all processes used of a device as the one saw it that saw most:
     each looks when it takes memory itself.
     """
-    highest: dict[int, int] = {}
+    levels: dict[int, list[int]] = {}
     for totals in (totals for record in records for totals in record.devices):
-        highest[totals.place] = max(highest.get(totals.place, 0), totals.peak_of_all_bytes)
-    if not any(highest.values()):  # no device had several processes
+        levels.setdefault(totals.place, []).append(totals.peak_of_all_bytes)
+    if not any(map(max, levels.values())):  # no device had several processes
         return list(records)
 
     def with_highest(record: Record) -> Record:
-        devices = (replace(t, peak_of_all_bytes=highest[t.place]) for t in record.devices)
+        devices = [
+            replace(t, peak_of_all_bytes=max(all_), num_others=len(all_) - 1)
+            for t, all_ in ((totals, levels[totals.place]) for totals in record.devices)
+        ]
         return replace(record, devices=tuple(devices))
 
     return list(map(with_highest, records))

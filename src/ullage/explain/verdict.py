@@ -87,7 +87,8 @@ def find_headroom(gpu: Gpu, reserved: Reserved, totals: DeviceTotals) -> Headroo
     """
     left = gpu.total_bytes - reserved.answered_bytes - totals.beside_bytes
     high = gpu.context_high_bytes
-    low = gpu.context_low_bytes - totals.outside_spread_bytes
+    contexts = min(totals.num_others * (high - gpu.context_low_bytes), totals.others_bytes)
+    low = gpu.context_low_bytes - totals.outside_spread_bytes - contexts
     margin = max(gpu.total_high_bytes - gpu.total_bytes, gpu.total_bytes - gpu.total_low_bytes, 0)
     optional = reserved.workspaces.optional_bytes
     if left >= high:

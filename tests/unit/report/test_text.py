@@ -78,6 +78,15 @@ def test_the_short_report_has_at_most_fourteen_lines(reports: dict[str, RunRepor
     assert len(render_brief(reports["fits"]).splitlines()) <= 14
 
 
+def test_the_table_is_of_the_device_that_ran_out_of_memory(reports: dict[str, RunReport]) -> None:
+    (fuller,), (failed,) = reports["fits"].devices, reports["out_of_memory"].devices
+    totals = replace(fuller.totals, index=1, peak_reserved_bytes=2 * failed.peak_used_bytes)
+    fuller = replace(fuller, totals=totals)
+    assert fuller.peak_used_bytes > failed.peak_used_bytes and fuller.oom is None
+    report = replace(reports["out_of_memory"], devices=(fuller, failed))
+    assert "Memory of device 0 when it ran out of memory" in render_brief(report)
+
+
 def test_no_line_is_wider_than_80_columns_but_an_address(reports: dict[str, RunReport]) -> None:
     for report in reports.values():
         for line in render_run(report).splitlines():

@@ -135,8 +135,8 @@ def _brief_parts(report: RunReport, bar: str, width: int) -> Iterator[Renderable
 
 
 def _fullest(report: RunReport) -> DeviceReport | None:
-    """The device with the highest use."""
-    return max(report.devices, key=lambda device: device.peak_used_bytes, default=None)
+    """The device with the highest use; of those that ran out of memory, where some did."""
+    return max(report.devices, key=lambda d: (d.oom is not None, d.peak_used_bytes), default=None)
 
 
 def _head(report: RunReport) -> Iterator[Text]:
