@@ -97,8 +97,8 @@ class RunReport:
     @property
     def slowest(self) -> Process | None:
         """The process with the longest step, which the others wait for; None: none was timed."""
-        timed = [process for process in self.processes if process.time is not None]
-        return max(timed, key=lambda process: _likely_s(process.time), default=None)
+        timed = [(p.time.step.s, p) for p in self.processes if p.time is not None]
+        return max(timed, key=lambda pair: pair[0], default=(0.0, None))[1]
 
     @property
     def time(self) -> StepTime | None:
@@ -121,10 +121,6 @@ class RunReport:
         from ullage.clock.price import find_expense
 
         return find_expense(self.time, self.price, self.num_gpus)
-
-
-def _likely_s(time: StepTime | None) -> float:
-    return 0.0 if time is None else time.step.s
 
 
 def explain_run(

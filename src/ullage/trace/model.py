@@ -216,8 +216,7 @@ class DeviceTotals:
     """What one device's counters said at the end of the process, in bytes and counts.
 
     `non_torch_bytes` has what is `outside` at its upper end. `place` is the device's in the run,
-    `peak_of_all_bytes` what all processes used of it at its highest; 0: no other used it. Of the
-    others, `num_others` left a record.
+    `peak_of_all_bytes` what all processes used of it, 0: no other; `num_others` left a record.
     """
 
     index: int

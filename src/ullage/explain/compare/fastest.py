@@ -43,7 +43,7 @@ def find_fastest(report: SweepReport) -> tuple[Fastest, ...]:
         ]
         if len(points) < 2:
             continue
-        has_tokens = all(_num_tokens(point) for point in points)
+        has_tokens = all(p.report.time and p.report.time.num_tokens for p in points)
         units = [_unit(point, has_tokens=has_tokens) for point in points]
         best = min(range(len(points)), key=lambda place: units[place].s)
         alike = tuple(
@@ -54,10 +54,6 @@ def find_fastest(report: SweepReport) -> tuple[Fastest, ...]:
         rate = 1 / units[best].s if has_tokens else 0.0
         results.append(Fastest(gpu.slug, points[best], alike, rate))
     return tuple(results)
-
-
-def _num_tokens(point: Point) -> int:
-    return 0 if point.report.time is None else point.report.time.num_tokens
 
 
 def _unit(point: Point, *, has_tokens: bool) -> Interval:

@@ -160,7 +160,8 @@ def parts_of(start: ServerStart) -> Iterator[Part]:
         yield Part(name, size, what)
     asked, total = start.asked_bytes, start.total_bytes
     if asked is not None and is_share and not start.cached_from_bytes:
-        yield Part("not printed", asked - taken, f"of the share of {_share(start)}")
+        share = "the device" if start.share is None else f"{start.share:g}"
+        yield Part("not printed", asked - taken, f"of the share of {share}")
         yield from _beyond(start, asked)
         return
     left = start.free_at_end_bytes
@@ -179,10 +180,6 @@ def _beyond(start: ServerStart, asked: int) -> Iterator[Part]:
         yield Part("CUDA graphs", graphs, "as captured, beyond the share")
     rest = start.total_bytes - asked - (graphs or 0)
     yield Part("beyond the share", rest, "the engine leaves it")
-
-
-def _share(start: ServerStart) -> str:
-    return "the device" if start.share is None else f"{start.share:g}"
 
 
 def _graphs_note(start: ServerStart) -> str:

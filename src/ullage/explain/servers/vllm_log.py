@@ -109,16 +109,13 @@ def read_vllm(text: str) -> ServerStart:
         cached_from_bytes="memory for KV Cache as specified" in text,
         is_compile_cold=_is_cold(text), is_ready=any(mark in text for mark in _READY), **fields,
     )  # fmt: skip
-    return start if start.is_ready and not _fails(text) else _with_failure(start, text)
+    has_failed = not start.is_ready or _fails(text)
+    return replace(start, failure=find_failure(start, text)) if has_failed else start
 
 
 def _fails(text: str) -> bool:
     """Whether the engine itself ended; a server that answered for a while may have, too."""
     return "EngineCore failed to start" in text or "EngineDeadError" in text
-
-
-def _with_failure(start: ServerStart, text: str) -> ServerStart:
-    return replace(start, failure=find_failure(start, text))
 
 
 def _options(text: str) -> Mapping[str, str]:
