@@ -106,12 +106,8 @@ def describe_growth(step_bytes: float | None, full_after_steps: int | None) -> s
     """A growth in words; empty where there is none that anybody meets."""
     if step_bytes is None or step_bytes < LEAST_BYTES:
         return ""
-    text = f"grows by {format_bytes(round(step_bytes))} a step"
-    return (
-        text
-        if full_after_steps is None
-        else (f"{text}: full after about {full_after_steps:,} more")
-    )
+    full = "" if full_after_steps is None else f": full after about {full_after_steps:,} more"
+    return f"grows by {format_bytes(round(step_bytes))} a step{full}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,14 @@ class Phases:
     def call_optimizer(self, optimizer: Any, call: Callable[[], Any]) -> Any:
         """Calls what stands for an optimizer's step."""
         self._before_optimizer(optimizer, (optimizer,), {})
-        result = call()
+        return self._run_step(optimizer, call)
+
+    def _run_step(self, optimizer: Any, call: Callable[[], Any]) -> Any:
+        try:
+            result = call()
+        except BaseException:  # the program may catch it, and go on
+            self._leave_optimizer()
+            raise
         self._after_optimizer(optimizer)
         return result
 
@@ -265,13 +272,7 @@ class Phases:
             def step(optimizer: Any, *arguments: Any, **kwargs: Any) -> Any:
                 own = (optimizer, *arguments), kwargs
                 changed = self._before_optimizer(optimizer, *own) or own
-                try:
-                    result = hooked(*changed[0], **changed[1])
-                except BaseException:  # the program may catch it, and go on
-                    self._leave_optimizer()
-                    raise
-                self._after_optimizer(optimizer)
-                return result
+                return self._run_step(optimizer, lambda: hooked(*changed[0], **changed[1]))
 
             step._torchdynamo_inline = hooked  # type: ignore[attr-defined]
             return step
