@@ -254,9 +254,8 @@ def _paths(value: Any, path: str) -> Iterator[str]:
         yield path
 
 
-def write_structure() -> None:
-    """Writes the fields of all recorded documents."""
-    found: set[str] = set()
+def write_structure(found: set[str]) -> None:
+    """Writes the fields of all recorded documents, and `found`, those that stay."""
     for command in COMMANDS:
         found |= fields(command.name, json.loads((DIRECTORY / f"{command.name}.json").read_text()))
     STRUCTURE.write_text("".join(f"{field}\n" for field in sorted(found)))
@@ -284,7 +283,8 @@ def main() -> int:
             elif lines:
                 print("\n".join(lines[:40]))
     if options.write:
-        write_structure()
+        # A document that was not recorded again lacks the fields that came since.
+        write_structure(set(STRUCTURE.read_text().splitlines()) if options.names else set())
     return int(changed and not options.write)
 
 

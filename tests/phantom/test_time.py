@@ -60,6 +60,17 @@ def test_many_small_kernels_hang_on_the_host(step_s: Callable[..., list[float]])
     assert 200 * 2e-6 < more < 200 * 12e-6
 
 
+def test_a_fused_step_moves_what_it_moves_for_few_parameters(
+    step_s: Callable[..., list[float]],
+) -> None:
+    """Each of 160 parameters is five operands of a launch: all count. Four lists are read and three
+    written, of 640 MiB each.
+    """
+    many = step_s("fused_of_many")[1]
+    assert many == pytest.approx(step_s("fused_of_few")[1], rel=0.03)
+    assert many - step_s("nothing")[1] > 0.9 * 7 * (640 << 20) / find_gpu("h100-80gb").bandwidth_bytes_per_s
+
+
 def test_intervals_are_ordered_and_the_parts_add_up(run_program: RunProgram) -> None:
     time = run_program("clocks.py", "products", options=TIMED).document["time"]
     low, likely, high = time["step_s"]

@@ -21,7 +21,14 @@ def weights() -> torch.Tensor:
 
 A, B = weights(), weights()
 MODEL = torch.nn.Linear(SIZE, SIZE, device="cuda", dtype=torch.bfloat16)
-OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
+COUNT = {"fused_of_few": 16, "fused_of_many": 160}.get(CASE, 0)
+PARAMETERS = [torch.zeros((160 << 20) // COUNT, device="cuda") for _ in range(COUNT)]
+GRADIENTS = [torch.zeros_like(each) for each in PARAMETERS]
+OPTIMIZER = (
+    torch.optim.AdamW([*MODEL.parameters(), *PARAMETERS], fused=True)
+    if COUNT
+    else torch.optim.SGD(MODEL.parameters(), lr=0.1)
+)
 SIDE = torch.cuda.Stream()
 
 
@@ -49,7 +56,15 @@ def many_small() -> None:
         tiny + 1
 
 
+def give_gradients() -> None:
+    """To what the fused step is for: 640 MiB of parameters, in whole chunks of 65,536 numbers."""
+    for each, gradient in zip(PARAMETERS, GRADIENTS, strict=True):
+        each.grad = gradient
+
+
 CASES = {
+    "fused_of_few": give_gradients,
+    "fused_of_many": give_gradients,
     "products": products,
     "two_streams": on_two_streams,
     "one_after_another": one_after_another,

@@ -21,7 +21,7 @@
 #include <string.h>
 
 enum entry_kind { GIVEN, RECORDED, WAITED, HOST_WAITED_LANE, HOST_WAITED_EVENT, HOST_WAITED_DEVICE, MARKED, CAPTURED, GRAPH };
-enum { MAX_OPERANDS = 512, LISTED_OPERANDS = 8, FIRST_OPERAND = 5, ARGUMENT_BYTES = 1024, MAX_ENTRIES = 1 << 24, STEP = 7 };
+enum { MAX_OPERANDS = 1 << 16, LISTED_OPERANDS = 8, FIRST_OPERAND = 5, ARGUMENT_BYTES = 1024, MAX_ENTRIES = 1 << 24, STEP = 7 };
 
 struct entry {
   uint64_t other; /* of a wait: which record; of a capture or a graph: which graph; of a mark: its number */
@@ -54,8 +54,8 @@ static struct entries entries, captured;
 static struct work *works;
 static unsigned char **arguments; /* of each piece of work; NULL: not kept */
 static uint32_t num_works, work_room, *slots, num_slots;
-static _Thread_local struct operand operands[MAX_OPERANDS];
-static _Thread_local size_t num_operands;
+static _Thread_local struct operand *operands;
+static _Thread_local uint64_t num_operands, operand_room;
 
 /* ---- Pieces of work ---------------------------------------------------------------------------------------------- */
 
@@ -185,7 +185,9 @@ void see_operand(uintptr_t address, uintptr_t start, size_t bytes) {
     if (address < operands[i].lowest) operands[i].lowest = address;
     return;
   }
-  if (num_operands < MAX_OPERANDS) operands[num_operands++] = (struct operand){start, address, bytes};
+  /* A fused optimizer step has five of each parameter: as many as the arguments of a launch, of 32,764 bytes, can name. */
+  if (has_room_for_row(&operands, &operand_room, num_operands, sizeof *operands, MAX_OPERANDS))
+    operands[num_operands++] = (struct operand){start, address, bytes};
 }
 
 /* Bytes from the lowest address in each block to its end: of the first ones, in the order of the arguments, and the sum of
