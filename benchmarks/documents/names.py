@@ -18,8 +18,6 @@ import click
 import ullage
 from benchmarks.documents.blocks import ROOT, Page
 from ullage.cli.main import VERBS, cli
-from ullage.watch.exporter.points import METRICS
-from ullage.watch.otlp.names import attributes_of, instrument_of
 
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
@@ -181,16 +179,8 @@ def _missing_modules(text: str) -> Iterator[str]:
         if not _is_module(module):
             yield f"there is no module {module}"
     for path in _NAME.findall(text):
-        if not _is_name(path.split(".")[1:]) and f"ullage{path}" not in _metric_names():
+        if not _is_name(path.split(".")[1:]):
             yield f"there is no ullage{path}"
-
-
-@cache
-def _metric_names() -> frozenset[str]:
-    """What metrics and their attributes are called in OpenTelemetry."""
-    instruments = [instrument_of(metric) for metric in METRICS]
-    labels = {"hpc_job": "7", "rank": "0"}
-    return frozenset({*(each.name for each in instruments), *attributes_of(instruments[0], labels)})
 
 
 def _is_module(name: str) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.phantom.conftest import find_program
 
 import ullage
 from ullage.phantom.rank import choose_ranks
@@ -43,6 +45,42 @@ def test_a_rank_meets_the_others_without_a_port(run_program: RunProgram, how: st
     if how == "store":
         assert found["store"] == ["here"] * 4
         assert found["arrived"] == 4
+
+
+SIZES = (10, 4_200, 3_000_000)
+
+
+@pytest.mark.parametrize("backend", ["nccl", pytest.param("gloo", marks=pytest.mark.slow)])
+def test_objects_of_any_size_come_from_their_ranks(run_program: RunProgram, backend: str) -> None:
+    launch = ("torchrun", "--nproc-per-node", "2", find_program("distributed/objects.py"))
+    outcome = run_program(*launch, backend, options=("--gpus", "2"))
+    lines = [json.loads(line) for line in outcome.stderr.splitlines() if line.startswith('{"')]
+    first, second = sorted(lines, key=lambda line: line["rank"])
+    assert first["found"].pop("alone") == ["a 5000"]
+    for size in SIZES:
+        both = [f"a {size}", f"b {size + 1}"]
+        assert first["found"][str(size)] == {
+            "gathered": both, "collected": None, "shared": [both[1]] * 2, "part": [both[0]],
+            "received": None,
+        }  # fmt: skip
+        assert second["found"][str(size)] == {
+            "gathered": both, "collected": both, "shared": [both[1]] * 2, "part": [both[1]],
+            "received": [both[0]],
+        }  # fmt: skip
+    # Three buffers of the longest: the own one, and one for each rank.
+    assert (
+        (first["peak"] > 3 * SIZES[-1]) == (second["peak"] > 3 * SIZES[-1]) == (backend == "nccl")
+    )
+
+
+def test_objects_of_any_size_are_this_ranks_where_no_other_is(run_program: RunProgram) -> None:
+    found = play(run_program, 1, "objects.py", "nccl", world_size=2).printed["found"]
+    for size in SIZES:
+        own, others = f"b {size + 1}", f"a {size}"
+        assert found[str(size)] == {
+            "gathered": [own] * 2, "collected": [own] * 2, "shared": [own] * 2, "part": [own],
+            "received": [others],
+        }  # fmt: skip
 
 
 @pytest.mark.slow

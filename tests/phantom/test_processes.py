@@ -92,3 +92,24 @@ def test_a_process_that_lives_does_not(run_program: RunProgram) -> None:
     outcome = run_program(KILLED, "--alive", gpu="a100-80gb")
     assert outcome.document["verdict"] == "out_of_memory"
     assert "other processes held 50.7 GiB" in outcome.document["reason"]
+
+
+@pytest.mark.parametrize("segments", ["", "expandable"])
+def test_a_tensor_of_another_process_is_where_it_was(
+    run_program: RunProgram, segments: str
+) -> None:
+    """CUDA IPC: its values are the same on both sides, and its bytes are taken once."""
+    words = [segments] if segments else []
+    outcome = run_program("processes/ipc.py", *words, gpu="a100-80gb")
+    printed = outcome.printed
+    assert printed["exit_code"] == 0 and outcome.document["verdict"] == "fits"
+    assert (printed["values"], printed["view"], printed["after"]) == ([1, 2, 3], [2, 3], [7, 7, 7])
+    assert printed["shape"] == [8 * GIB] and printed["allocated"] == 0
+    large_bytes = 410 * 20 * MIB if segments else 8 * GIB  # in pieces of 20 MiB
+    used_bytes = 2 * CONTEXT_BYTES + large_bytes + 2 * MIB
+    assert printed["used"] == printed["used_there"] == used_bytes
+
+
+def test_a_handle_of_a_process_that_has_ended_is_refused(run_program: RunProgram) -> None:
+    outcome = run_program("processes/ipc_late.py", gpu="a100-80gb")
+    assert "invalid resource handle" in outcome.printed["error"]

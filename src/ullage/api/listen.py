@@ -87,8 +87,7 @@ def open_exporter(options: ListenOptions) -> Exporter:
 
     if options.address is None:
         raise SpecError(
-            "--token-file, --certificate and --key are of --listen, and --names of it or --otlp; "
-            "give --listen"
+            "--token-file, --certificate, --key and --names are of --listen; give --listen"
         )
     address = parse_address(options.address)
     if (options.certificate is None) != (options.key is None):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import json
 import sys
@@ -25,8 +24,6 @@ from ullage.watch.view import view
 
 if TYPE_CHECKING:
     from ullage.api.listen import Exporter
-    from ullage.api.otlp import PushedMetrics
-    from ullage.watch.alerts.event import Event
     from ullage.watch.alerts.rule import Rule
 
 
@@ -52,14 +49,7 @@ if TYPE_CHECKING:
 @click.option("--token-file", type=FILE, metavar="FILE", help="Token that scrapes have to bring.")
 @click.option("--certificate", type=FILE, metavar="FILE", help="Serve over TLS; PEM.")
 @click.option("--key", type=FILE, metavar="FILE", help="The certificate's key; PEM.")
-@click.option(
-    "--otlp",
-    is_flag=False,
-    flag_value="",
-    metavar="[URL]",
-    help="Push metrics to an OpenTelemetry collector; default: OTEL_EXPORTER_OTLP_ENDPOINT.",
-)
-@click.option("--names", is_flag=True, help="Let --listen and --otlp have programs' names too.")
+@click.option("--names", is_flag=True, help="Let --listen have programs' names too.")
 @flags.force
 def watch_command(
     *,
@@ -74,7 +64,6 @@ def watch_command(
     token_file: Path | None,
     certificate: Path | None,
     key: Path | None,
-    otlp: str | None,
     names: bool,
     force: bool,
 ) -> int | None:
@@ -87,11 +76,9 @@ def watch_command(
     ullage watch --alerts
     ullage watch --json --interval 0.1 --record night.jsonl
     ullage watch --listen 9400
-    ullage watch --otlp http://127.0.0.1:4318
 
     With --listen it serves /metrics until it is interrupted; beyond this machine only with
-    --token-file or TLS. With --otlp it pushes the same metrics each minute. With --alerts and
-    --replay it exits with 1 if an alert was raised.
+    --token-file or TLS. With --alerts and --replay it exits with 1 if an alert was raised.
 
     On a terminal it opens a page; `h` there shows its keys. Needs: pip install 'ullage[watch]'.
     """
@@ -100,8 +87,8 @@ def watch_command(
     with ExitStack() as files:
         options = ListenOptions(listen, token_file, certificate, key, names, interval)
         is_past = once or replay is not None
-        exporters = _enter_exporters(files, options, otlp, is_past=is_past)
-        shows_page = not exporters and (record is None or _is_terminal())
+        exporter = _enter_exporter(files, options, is_past=is_past)
+        shows_page = not exporter and (record is None or _is_terminal())
         is_shown = not alerts and (once or as_json or shows_page)
         if alerts or config is not None:
             from ullage.cli.alerts import check_alert_options, show_alerts, show_replayed_alerts
@@ -115,10 +102,10 @@ def watch_command(
         if record is not None:
             stream = _recorded(stream, files.enter_context(Recording(record, force=force)))
             files.callback(say, f"Wrote {record}", is_aside=True)
-        for exporter in exporters:
+        if exporter is not None:
             stream = exporter.publish(stream)
         if alerts:
-            note = functools.partial(_note_event, exporters)
+            note = exporter.note if exporter is not None else None
             show_alerts(stream, config, as_json=as_json, on_event=note)
         elif is_shown:
             is_replay = replay is not None
@@ -128,28 +115,14 @@ def watch_command(
     return None
 
 
-def _enter_exporters(
-    files: ExitStack, options: ListenOptions, otlp: str | None, *, is_past: bool
-) -> list[Exporter | PushedMetrics]:
-    """What serves or pushes metrics, until `files` is closed."""
-    exporters: list[Exporter | PushedMetrics] = []
+def _enter_exporter(files: ExitStack, options: ListenOptions, *, is_past: bool) -> Exporter | None:
+    """What serves metrics, until `files` is closed."""
     has_files = options.token_file or options.certificate or options.key
-    if options.address is not None or has_files or (options.with_names and otlp is None):
-        from ullage.cli.listen import enter_exporter
+    if options.address is None and not has_files and not options.with_names:
+        return None
+    from ullage.cli.listen import enter_exporter
 
-        exporters.append(enter_exporter(files, options, is_past=is_past))
-    if otlp is not None:
-        from ullage.api.otlp import PushOptions
-        from ullage.cli.otlp import enter_push
-
-        pushed = PushOptions(otlp, options.with_names, options.interval_s)
-        exporters.append(enter_push(files, pushed, is_past=is_past))
-    return exporters
-
-
-def _note_event(exporters: Sequence[Exporter | PushedMetrics], event: Event) -> None:
-    for exporter in exporters:
-        exporter.note(event)
+    return enter_exporter(files, options, is_past=is_past)
 
 
 def _is_terminal() -> bool:

@@ -279,7 +279,12 @@ INTERNALS: tuple[Internal, ...] = (
         "_set_default_timeout _set_sequence_number_for_group",
         _RANKS,
     ),
-    *_list("torch.distributed.distributed_c10d", "_pg_group_ranks _rank_not_in_group", _RANKS),
+    *_list(
+        "torch.distributed.distributed_c10d",
+        "_get_object_coll_device _object_to_tensor _pg_group_ranks _rank_not_in_group "
+        "_tensor_to_object _world",
+        _RANKS,
+    ),
     *_list(
         "torch.distributed",
         "_functional_collectives",

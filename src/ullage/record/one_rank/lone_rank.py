@@ -43,14 +43,14 @@ def install(torch: ModuleType, job: LoneRank | None, note: Note) -> list[list[in
     if distributed is None or not distributed.is_available():
         return groups
     communicators.install(torch)
-    if job is None:
-        return groups
     from ullage.record.one_rank import gloo, objects
 
+    objects.install(Mail(job.mail, job.rank) if job else None, note)
+    if job is None:
+        return groups
     _replace_stores(torch, job, note)
     _answer_nccl(torch)
     gloo.install()
-    objects.install(Mail(job.mail, job.rank), note)
 
     def note_group(ranks: list[int]) -> None:
         if not groups and len(ranks) > 1:

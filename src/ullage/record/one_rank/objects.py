@@ -1,153 +1,244 @@
-"""Python objects from other ranks.
+"""Python objects between ranks.
 
-Gathered objects need nothing here: the collectives below repeat this rank's own. What one rank
+NCCL's stand-in gives every rank its own values back, so objects go beside it. Where the other ranks
+are there, through the store of the process group; Gloo's collectives are real, and are left alone.
+Of a rank that is played without its peers, gathered objects are this rank's own; what one rank
 broadcasts, scatters or sends to others (the shapes of a pipeline's stages, the name of a run) is
 got from that rank, which is played in another process until it has sent it. Where it never does,
 the program keeps what it passed in, as if the other rank had held the same, and that is noted.
+
+The collective itself is done, too, with this rank as the source of the largest object, so that it
+allocates what it would; nobody reads what has arrived.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import pickle
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import distributed
 from torch.distributed import distributed_c10d
 
 from ullage.record.one_rank.mail import Mail
 
 Note = Callable[[str, int, str], None]
+Named = dict[str, Any]
 
 
-def install(mail: Mail, note: Note) -> None:
-    """Takes over the object collectives in which one rank's objects reach others."""
+def install(mail: Mail | None, note: Note) -> None:
+    """Takes over the collectives of objects.
+
+    Args:
+        mail: to ranks that are played in other processes; None: the other ranks are there.
+        note: called where an object was needed that never came.
+    """
     exchange = _Exchange(mail, note)
     for function in (
+        exchange.all_gather_object,
+        exchange.gather_object,
         exchange.broadcast_object_list,
         exchange.scatter_object_list,
         exchange.send_object_list,
         exchange.recv_object_list,
     ):
-        name = function.__name__
-        original = getattr(distributed_c10d, name, None)
-        if original is None:
-            continue
-        wrapped = functools.wraps(original)(functools.partial(function, original))
+        original = getattr(distributed_c10d, function.__name__)
+        taken = functools.wraps(original)(functools.partial(exchange.take, function, original))
         for module in (distributed_c10d, distributed):
-            setattr(module, name, wrapped)
+            setattr(module, function.__name__, taken)
+    for convert in (exchange._object_to_tensor, exchange._tensor_to_object):
+        original = getattr(distributed_c10d, convert.__name__)
+        setattr(distributed_c10d, convert.__name__, functools.partial(convert, original))
+
+
+class _Carried(threading.local):
+    """What a collective takes in place of the program's object, and that it reads nothing."""
+
+    payload: bytes | None = None
+    is_unread = False
 
 
 class _Exchange:
-    def __init__(self, mail: Mail, note: Note) -> None:
+    def __init__(self, mail: Mail | None, note: Note) -> None:
         self._mail = mail
         self._note = note
         self._counts: Counter[str] = Counter()
+        self._carried = _Carried()
 
-    def broadcast_object_list(
+    def take(
         self,
+        function: Callable[[Callable[..., Any], Named, Any], Any],
         original: Callable[..., Any],
-        object_list: list[Any],
-        src: int | None = None,
-        group: Any = None,
         *arguments: Any,
-        group_src: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """The source's objects; the collective itself is done with this rank as its source, so that
-        what it allocates is what it would.
-        """
-        root, own = _global_rank(group, src, group_src), distributed.get_rank()
-        if distributed_c10d._rank_not_in_group(group):
-            return original(object_list, root, group, *arguments, **kwargs)
-        name = self._next(f"broadcast {root} in {_members(group)}")
-        if root == own:
-            self._mail.send(name, pickle.dumps(object_list))
-        else:
-            object_list[:] = self._receive(name, root, object_list)
-        return original(object_list, own, group, *arguments, **kwargs)
+        """Calls what takes the original's place; the original for groups that exchange values."""
+        named = inspect.signature(original).bind(*arguments, **kwargs).arguments
+        group = named.get("group") or distributed.group.WORLD
+        if group is None or distributed_c10d._rank_not_in_group(group):
+            return original(*arguments, **kwargs)
+        device = named.get("device") or distributed_c10d._get_object_coll_device(group)
+        if self._mail is None and torch.device(device).type == "cpu":
+            return original(*arguments, **kwargs)
+        return function(original, named, group)
 
-    def scatter_object_list(
-        self,
-        original: Callable[..., Any],
-        output: list[Any],
-        inputs: list[Any] | None = None,
-        src: int | None = None,
-        group: Any = None,
-        *,
-        group_src: int | None = None,
-        **kwargs: Any,
-    ) -> Any:
+    def all_gather_object(self, original: Callable[..., Any], named: Named, group: Any) -> None:
+        """The objects of all ranks, in their order."""
+        payloads = self._gather(named["obj"], group)
+        with self._carrying(max(payloads, key=len)):
+            original(**named)
+        for place, payload in enumerate(payloads):
+            named["object_list"][place] = pickle.loads(payload)  # as the program itself would
+
+    def gather_object(self, original: Callable[..., Any], named: Named, group: Any) -> None:
+        """The same, at one rank; it has the list."""
+        payloads = self._gather(named["obj"], group)
+        with self._carrying(max(payloads, key=len)):
+            original(**named)
+        if gathered := named.get("object_gather_list"):
+            gathered[:] = map(pickle.loads, payloads)
+
+    def broadcast_object_list(self, original: Callable[..., Any], named: Named, group: Any) -> None:
+        """The source's objects."""
+        objects, root = named["object_list"], _peer(named, group, "src")
+        received = self._from_root("broadcast", root, objects, objects, group)
+        if root != distributed.get_rank():
+            objects[:] = received
+        original(**_from_here(named))
+
+    def scatter_object_list(self, original: Callable[..., Any], named: Named, group: Any) -> None:
         """The source's objects, of which each rank keeps its own."""
-        root, own = _global_rank(group, src, group_src), distributed.get_rank()
-        if distributed_c10d._rank_not_in_group(group):
-            return original(output, inputs, root, group, **kwargs)
-        name = self._next(f"scatter {root} in {_members(group)}")
-        if root == own:
-            self._mail.send(name, pickle.dumps(inputs))
-        else:
-            inputs = self._receive(name, root, output * distributed.get_world_size(group))
-        return original(output, inputs, own, group, **kwargs)
+        output, inputs = named["scatter_object_output_list"], "scatter_object_input_list"
+        instead = output * distributed.get_world_size(group)
+        root = _peer(named, group, "src")
+        received = self._from_root("scatter", root, named.get(inputs), instead, group)
+        with self._carrying(None):
+            original(**_from_here(named | {inputs: received}))
+        if received:
+            output[0] = received[distributed.get_rank(group)]
 
-    def send_object_list(
-        self,
-        original: Callable[..., Any],
-        object_list: list[Any],
-        dst: int | None = None,
-        group: Any = None,
-        *arguments: Any,
-        group_dst: int | None = None,
-        **kwargs: Any,
-    ) -> Any:
+    def send_object_list(self, original: Callable[..., Any], named: Named, group: Any) -> None:
         """Sends, and leaves the objects for the other."""
-        peer = _global_rank(group, dst, group_dst)
-        name = self._next(f"from {distributed.get_rank()} to {peer} in {_members(group)}")
-        self._mail.send(name, pickle.dumps(object_list))
-        return original(object_list, peer, group, *arguments, **kwargs)
+        name = _direct(distributed.get_rank(), _peer(named, group, "dst"))
+        self._send(self._next(name, group), pickle.dumps(named["object_list"]), group, 1)
+        original(**named)
 
-    def recv_object_list(
-        self,
-        original: Callable[..., Any],
-        object_list: list[Any],
-        src: int | None = None,
-        group: Any = None,
-        *arguments: Any,
-        group_src: int | None = None,
-        **kwargs: Any,
-    ) -> int:
-        """What the other has sent; the program does not learn how."""
-        del original, arguments, kwargs  # it would read sizes that no one has sent
-        sender = _global_rank(group, src, group_src)
-        name = self._next(f"from {sender} to {distributed.get_rank()} in {_members(group)}")
-        object_list[:] = self._receive(name, sender, object_list)
+    def recv_object_list(self, _original: Callable[..., Any], named: Named, group: Any) -> int:
+        """What the other has sent. The original would read sizes that no one has sent."""
+        sender = _peer(named, group, "src")
+        name = self._next(_direct(sender, distributed.get_rank()), group)
+        payload = self._receive(name, sender, group, 1)
+        if payload is not None:
+            named["object_list"][:] = pickle.loads(payload)
         return sender
 
-    def _next(self, kind: str) -> str:
-        """The name of the next exchange of a kind, which is the same in both ranks."""
+    def _from_root(self, kind: str, root: int, sent: Any, instead: Any, group: Any) -> Any:
+        """What the root has sent to all others, as it comes out of its bytes."""
+        name = self._next(f"{kind} {root}", group)
+        num_readers = distributed.get_world_size(group) - 1
+        if root == distributed.get_rank():
+            self._send(name, own := pickle.dumps(sent), group, num_readers)
+            return pickle.loads(own)
+        payload = self._receive(name, root, group, num_readers)
+        return instead if payload is None else pickle.loads(payload)
+
+    def _gather(self, own: Any, group: Any) -> list[bytes]:
+        """The bytes of each rank's object; of ranks that are not there, the own ones."""
+        ranks = distributed.get_process_group_ranks(group)
+        payloads = dict.fromkeys(ranks, pickle.dumps(own))
+        others = [rank for rank in ranks if rank != distributed.get_rank()]
+        if self._mail is not None or not others:
+            return list(payloads.values())
+        name = self._next("gather", group)
+        sent = payloads[distributed.get_rank()]
+        self._send(f"{name} {distributed.get_rank()}", sent, group, len(others))
+        for rank in others:
+            payload = self._receive(f"{name} {rank}", rank, group, len(others))
+            payloads[rank] = payload or sent
+        return list(payloads.values())
+
+    # ---- The way -----------------------------------------------------------------------------
+
+    def _next(self, kind: str, group: Any) -> str:
+        """The name of the next exchange of a kind, which is the same in all ranks."""
+        kind = f"{kind} in {_members(group)}"
         self._counts[kind] += 1
         return f"{kind}, {self._counts[kind]}"
 
-    def _receive(self, name: str, sender: int, instead: list[Any]) -> list[Any]:
-        payload = self._mail.receive(name, sender)
-        if payload is None:
-            self._note(f"objects of rank {sender}, which never sent them", 0, "this rank's own")
-            return instead
-        received: list[Any] = pickle.loads(payload)  # as the program itself would
+    def _send(self, name: str, payload: bytes, group: Any, num_readers: int) -> None:
+        if self._mail is not None:
+            self._mail.send(name, payload)
+        elif num_readers:
+            _store(group).set(name, payload)
+
+    def _receive(self, name: str, sender: int, group: Any, num_readers: int) -> bytes | None:
+        if self._mail is not None:
+            payload = self._mail.receive(name, sender)
+            if payload is None:
+                self._note(f"objects of rank {sender}, which never sent them", 0, "this rank's own")
+            return payload
+        store = _store(group)
+        received: bytes = store.get(name)
+        if store.add(f"{name}, read", 1) == num_readers:  # else the store grows with each step
+            store.delete_key(name)
+            store.delete_key(f"{name}, read")
         return received
 
+    # ---- The collective itself ---------------------------------------------------------------
 
-def _global_rank(group: Any, rank: int | None, group_rank: int | None) -> int:
+    @contextmanager
+    def _carrying(self, payload: bytes | None) -> Iterator[None]:
+        self._carried.payload, self._carried.is_unread = payload, True
+        try:
+            yield
+        finally:
+            self._carried.payload, self._carried.is_unread = None, False
+
+    def _object_to_tensor(
+        self, original: Callable[..., Any], obj: Any, device: Any, *arguments: Any
+    ) -> Any:
+        payload = self._carried.payload
+        if payload is None:
+            return original(obj, device, *arguments)
+        values = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+        return values.to(device), torch.tensor([len(payload)]).to(device)
+
+    def _tensor_to_object(self, original: Callable[..., Any], *arguments: Any) -> Any:
+        return None if self._carried.is_unread else original(*arguments)
+
+
+def _peer(named: Named, group: Any, role: str) -> int:
+    """The global rank of the source or the destination ("src", "dst")."""
+    group_rank = named.get(f"group_{role}")
     if group_rank is not None:
-        known = group or distributed.group.WORLD
-        return int(distributed.get_global_rank(known, group_rank))
-    return rank or 0
+        return int(distributed.get_global_rank(group, group_rank))
+    return named.get(role) or 0
+
+
+def _from_here(named: Named) -> Named:
+    """The arguments with this rank as the source."""
+    rest = {name: value for name, value in named.items() if name != "group_src"}
+    return rest | {"src": distributed.get_rank()}
+
+
+def _direct(sender: int, receiver: int) -> str:
+    return f"from {sender} to {receiver}"
+
+
+def _store(group: Any) -> Any:
+    """The store in which the ranks of a group have met; keys are its own."""
+    return distributed_c10d._world.pg_map[group][1]
 
 
 def _members(group: Any) -> str:
     """A short name for a group that all of its ranks share, and no other group has."""
-    ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
+    ranks = distributed.get_process_group_ranks(group)
     digest = hashlib.sha256(repr(ranks).encode()).hexdigest()
     return f"{len(ranks)} from {ranks[0]} to {ranks[-1]}, {digest[:8]}"

@@ -37,6 +37,7 @@ static int free_at(void *p) {
   if (!num_devices()) return fail(NO_DEVICE);
   if (is_device_address(p)) note_outside(device_of_address(p));
   if (p) log_host_wait_for_device(CALL_FREE);
+  if (p) close_values((uintptr_t)p);
   return !p || deallocate(p) ? SUCCESS : fail(INVALID_VALUE);
 }
 

@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 API int cuMemAlloc_v2(void **p, size_t bytes) {
   note_outside(current_device());
@@ -50,6 +52,8 @@ API int cuMemGetAddressRange_v2(uintptr_t *start, size_t *bytes, const void *p) 
 struct physical {
   size_t bytes;
   int device, references;
+  int file; /* of the process that made it, which counts it, with the values; -1: made here */
+  uintptr_t address;
 };
 
 struct allocation_properties { /* CUmemAllocationProp, as far as it is read */
@@ -78,7 +82,8 @@ static size_t bucket_of(uintptr_t address) { return address / PAGE_BYTES % BUCKE
 
 static void drop_reference(struct physical *physical) {
   if (--physical->references) return;
-  discharge(physical->device, physical->bytes);
+  if (physical->file < 0) discharge(physical->device, physical->bytes);
+  else close(physical->file);
   free(physical);
 }
 
@@ -95,15 +100,16 @@ API int cuMemAddressReserve(void **p, size_t bytes, size_t alignment, void *hint
 API int cuMemAddressFree(void *p, size_t bytes) { return (void)bytes, deallocate(p) ? SUCCESS : INVALID_VALUE; }
 
 API int cuMemCreate(struct physical **handle, size_t bytes, const struct allocation_properties *p, unsigned long long flags) {
-  enum { ON_DEVICE = 1 };
+  enum { ON_DEVICE = 1, FABRIC = 8 };
   (void)flags;
+  if (p && p->handle_types & FABRIC) return NOT_SUPPORTED; /* without IMEX: PyTorch then asks for file descriptors */
   int index = p && p->location.type == ON_DEVICE ? p->location.id : current_device();
   if (index < 0 || index >= num_devices()) return INVALID_DEVICE;
   if (bytes % PAGE_BYTES) return INVALID_VALUE;
   if (!charge(index, bytes)) return OUT_OF_MEMORY;
   struct physical *physical = malloc(sizeof *physical);
   if (!physical) return OUT_OF_MEMORY;
-  *physical = (struct physical){bytes, index, 1};
+  *physical = (struct physical){bytes, index, 1, -1, 0};
   *handle = physical;
   return SUCCESS;
 }
@@ -121,9 +127,11 @@ API int cuMemMap(uintptr_t address, size_t bytes, size_t offset, struct physical
   if (!m) return OUT_OF_MEMORY;
   acquire();
   handle->references++;
+  handle->address = address;
   *m = (struct mapping){address, handle, mappings[bucket_of(address)]};
   mappings[bucket_of(address)] = m;
   unlock();
+  if (handle->file >= 0) open_values(getpid(), handle->file, address, handle->bytes);
   return SUCCESS;
 }
 
@@ -142,6 +150,38 @@ API int cuMemUnmap(uintptr_t address, size_t bytes) {
       free(found);
     }
   unlock();
+  return SUCCESS;
+}
+
+bool is_mapped(const void *p) {
+  uintptr_t page = (uintptr_t)p / PAGE_BYTES * PAGE_BYTES;
+  acquire();
+  const struct mapping *m = mappings[bucket_of(page)];
+  while (m && m->address != page) m = m->next;
+  unlock();
+  return m;
+}
+
+/* Physical memory in another process, by the file of its values, which ends with what it is. */
+API int cuMemExportToShareableHandle(int *file, const struct physical *handle, int type, unsigned long long flags) {
+  enum { FILE_DESCRIPTOR = 1 };
+  struct physical told = {handle->bytes, place_of(handle->device), 1, 0, 0};
+  (void)flags;
+  if (type != FILE_DESCRIPTOR) return NOT_SUPPORTED;
+  *file = dup(share_values(handle->address, handle->bytes));
+  return pwrite(*file, &told, sizeof told, (off_t)(2 * handle->bytes)) == sizeof told ? SUCCESS : OUT_OF_MEMORY;
+}
+
+API int cuMemImportFromShareableHandle(struct physical **handle, void *file, int type) {
+  struct physical *p = malloc(sizeof *p);
+  int number = dup((int)(intptr_t)file);
+  (void)type;
+  off_t end = lseek(number, 0, SEEK_END) - (off_t)sizeof *p;
+  if (!p || pread(number, p, sizeof *p, end) != sizeof *p || device_at(p->device) < 0) return free(p), close(number), INVALID_VALUE;
+  p->device = device_at(p->device);
+  p->file = number;
+  open_context(p->device);
+  *handle = p;
   return SUCCESS;
 }
 

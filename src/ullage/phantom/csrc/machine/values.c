@@ -16,8 +16,10 @@
 #include "expected.h"
 #include "host.h"
 #include "levels.h"
+#include "memory.h"
 #include "phantom.h"
 #include "ranges.h"
+#include "shared_values.h"
 #include "uses.h"
 #include "work_log.h"
 
@@ -42,6 +44,7 @@ struct block {
   bool is_workspace;
   bool is_followed;     /* the recorder answers for its values */
   bool holds_addresses; /* some of its values may be addresses of the device */
+  bool is_shared;       /* data and known are where other processes see them */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -95,8 +98,13 @@ static void drop_values(struct block *b) {
     return;
   }
   unsigned char *data = b->data;
-  b->data = NULL;
   b->is_followed = false;
+  if (b->is_shared) {
+    const struct shared_values *s = shared_values_of(b->start, b->bytes);
+    if (s) forget_shared_values(s, b->start, b->bytes);
+    return;
+  }
+  b->data = NULL;
   free(b->known);
   b->known = NULL;
   kept -= b->bytes;
@@ -132,13 +140,30 @@ bool forget_words(const uintptr_t *words, size_t count) {
 
 /* ---- The allocator's blocks -------------------------------------------------------------------------------------- */
 
+static void free_values(struct block *b) {
+  if (b->is_shared || !b->data) return;
+  kept -= b->bytes;
+  free(b->data);
+  free(b->known);
+}
+
+/* Puts a block's values where other processes see them. false: none maps the block. */
+static bool share(struct block *b) {
+  const struct shared_values *s = b->is_shared ? NULL : shared_values_of(b->start, b->bytes);
+  if (!s) return b->is_shared;
+  size_t offset = b->start - s->range.start;
+  if (b->data) memcpy(s->data + offset, b->data, b->bytes), memcpy(s->known + offset, b->known, b->bytes);
+  free_values(b);
+  b->data = s->data + offset;
+  b->known = s->known + offset;
+  return b->is_shared = true;
+}
+
 static void remove_block(struct block *b) {
   if (b->birth != NO_BIRTH) note_last_use(b->birth, b->used);
   tdelete(b, &blocks, by_range);
-  if (b->data) kept -= b->bytes;
   set_number(b, 0, 0);
-  free(b->data);
-  free(b->known);
+  free_values(b);
   free(b);
 }
 
@@ -158,6 +183,7 @@ void block_allocated(uintptr_t start, size_t bytes, uint64_t birth) {
   pthread_mutex_lock(&lock);
   struct block *b = insert_block(start, bytes);
   if (b) b->birth = birth;
+  if (b && share(b)) drop_values(b); /* what the block before it held */
   pthread_mutex_unlock(&lock);
 }
 
@@ -165,6 +191,33 @@ void block_freed(uintptr_t start) {
   pthread_mutex_lock(&lock);
   struct block *b = block_at(start);
   if (b) remove_block(b);
+  pthread_mutex_unlock(&lock);
+}
+
+static void share_if_mapped(const void *node, VISIT visit, int depth) {
+  (void)depth;
+  if (visit == postorder || visit == leaf) share(*(struct block *const *)node);
+}
+
+int share_values(uintptr_t start, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  int file = shared_file(start, bytes);
+  twalk(blocks, share_if_mapped);
+  pthread_mutex_unlock(&lock);
+  return file;
+}
+
+bool open_values(int process, int file, uintptr_t start, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  bool is_open = map_shared_file(process, file, start, bytes);
+  pthread_mutex_unlock(&lock);
+  return is_open;
+}
+
+void close_values(uintptr_t start) {
+  block_freed(start);
+  pthread_mutex_lock(&lock);
+  stop_sharing(start);
   pthread_mutex_unlock(&lock);
 }
 
@@ -196,10 +249,12 @@ static struct block *block_for_values(uintptr_t p, size_t bytes, bool create) {
   struct block *b = block_at(p);
   uintptr_t start;
   size_t size;
+  const struct shared_values *s = b ? NULL : shared_values_of(p, bytes);
+  if (s) b = insert_block(s->range.start, s->range.bytes);
   if (!b && create && allocation_of((void *)p, &start, &size) && size <= 2 * KEPT_PER_BLOCK)
     b = insert_block(start, size);
   if (!b || p + bytes > b->start + b->bytes) return NULL;
-  if (b->data || !create) return b->data ? b : NULL;
+  if (b->data || share(b) || !create) return b->data ? b : NULL;
   if (b->bytes > 2 * KEPT_PER_BLOCK || kept + b->bytes > KEPT_ALTOGETHER) return NULL;
   b->data = malloc(b->bytes);
   b->known = calloc(b->bytes, 1);

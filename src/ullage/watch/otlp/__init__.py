@@ -1,3 +1,0 @@
-"""The exporter's points for OpenTelemetry: their names there, and what pushes them over
-OTLP/HTTP.
-"""
