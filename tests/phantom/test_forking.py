@@ -53,7 +53,7 @@ ENDS = {
 }
 # Of a document: what no two runs have in common, or a forked one counts of its own pages alone.
 MOMENTS = re.compile(
-    r"(started_s|wall_s|pid|elapsed|seconds|_s|snapshot|host_peak_bytes|host_needed_bytes)$"
+    r"(started_s|wall_s|pid|elapsed|seconds|_s|snapshot|host_peak_bytes|host_needed_(?:high_)?bytes)$"
 )
 
 

@@ -15,13 +15,13 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import compress, pairwise
+from itertools import accumulate, compress, pairwise
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from ullage.explain.moments.evaluations import find_rounds_of_marks
+from ullage.explain.moments.evaluations import Forward, find_rounds_of_marks
 from ullage.explain.moments.phases import Phase, find_regions
 from ullage.trace.model import MarkKind, OutOfMemory, Record
 
@@ -70,22 +70,29 @@ def _lost_calls(record: Record, ooms: Iterable[OutOfMemory]) -> list[OutOfMemory
     names = dict(enumerate(record.modules))
     has_optimizer = any(mark.kind is MarkKind.OPTIMIZER_BEGIN for mark in record.marks)
     calls = [
-        (call, round_.end if call is round_.forwards[-1] and has_optimizer else None)
+        (call, round_.forwards[number + 1 :], round_.end if has_optimizer else None)
         for round_ in find_rounds_of_marks(record.marks)
-        for call in round_.forwards
+        for number, call in enumerate(round_.forwards)
     ]
-    places = [call.begin for call, _ in calls]
+    places = [call.begin for call, *_ in calls]
     failures = {bisect_left(places, oom.position) - 1: oom for oom in ooms}
     attempts = defaultdict[str, list[Attempt]](list)
-    for number, (call, step_end) in enumerate(calls):
-        oom = failures.get(number)
-        # The model has caught it itself, or the guard has done the step again.
-        if oom is not None and oom.position <= max(step_end or 0, call.end * (not call.has_failed)):
+    for number, (call, others, step_end) in enumerate(calls):
+        oom, size = failures.get(number), _size_of(call)
+        # The model has caught it itself, the guard has done the step again, or in parts.
+        is_caught = oom is not None and not call.has_failed and oom.position <= call.end
+        is_finished = oom is not None and not others and oom.position <= (step_end or 0)
+        parts = (_size_of(each) for each in others if each.module == call.module)
+        if is_caught or is_finished or (step_end and size in accumulate(parts)):
             oom = None
         name = _COPY.sub("", names.get(call.module or 0, "")) or str(call.module)
-        size = sum(map(prod, call.inputs or ()))
         attempts[name].append(Attempt(size, oom is not None, oom))
     return [oom for tries in attempts.values() for oom in not_made_good(tries, varies=True)]
+
+
+def _size_of(call: Forward) -> int:
+    """The elements of its inputs."""
+    return sum(map(prod, call.inputs or ()))
 
 
 def not_made_good(attempts: Sequence[Attempt], *, varies: bool) -> list[OutOfMemory]:

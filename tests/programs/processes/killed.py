@@ -23,7 +23,7 @@ with subprocess.Popen(
     torch.zeros(1, device="cuda")  # a context, and a segment of 2 MiB
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
-    print(json.dumps({"used": total - free}), file=sys.stderr, flush=True)
+    sys.stderr.write(json.dumps({"used": total - free}) + "\n")
     if "--alive" not in sys.argv:
         child.send_signal(signal.SIGKILL)  # it is not waited for: a zombie has given all back
         while torch.cuda.mem_get_info()[0] < 70 << 30:

@@ -71,6 +71,8 @@ def test_among_batches_of_all_sizes_a_smaller_one_is_the_next() -> None:
         ("F +4 f:8x8 B b O o S F +4 !900 f!64x8 F +4 f:8x8 B b O o S", 1),
         ("F +4 !900 f:8x8", 0),  # the model itself has caught it
         ("F:1 +4 !900 f!8x8 F:2 +4 f:8x8", 1),  # another module does other work
+        ("F +4 f:2x8 B b O o S F +4 !900 f!8x8" + " F +4 f:4x8 B b" * 2 + " O o S", 0),  # in parts
+        ("F +4 f:4x8 B b O o S F +4 f:2x8 B b O o S F +4 !900 f!8x8 F +4 f:4x8 B b O o S", 1),
         ("F +4 f:8x8 B b O +4 !900 o S", 0),  # the guard has finished the step
         ("F +4 f:8x8 B b O +4 !900 o", 1),
     ],

@@ -30,7 +30,7 @@ from torch.distributed import distributed_c10d
 from ullage.record.one_rank.mail import Mail
 
 Note = Callable[[str, int, str], None]
-Named = dict[str, Any]
+Bound = dict[str, Any]
 
 
 def install(mail: Mail | None, note: Note) -> None:
@@ -74,69 +74,69 @@ class _Exchange:
 
     def take(
         self,
-        function: Callable[[Callable[..., Any], Named, Any], Any],
+        function: Callable[[Callable[..., Any], Bound, Any], Any],
         original: Callable[..., Any],
         *arguments: Any,
         **kwargs: Any,
     ) -> Any:
         """Calls what takes the original's place; the original for groups that exchange values."""
-        named = inspect.signature(original).bind(*arguments, **kwargs).arguments
-        group = named.get("group") or distributed.group.WORLD
+        bound = inspect.signature(original).bind(*arguments, **kwargs).arguments
+        group = bound.get("group") or distributed.group.WORLD
         if group is None or distributed_c10d._rank_not_in_group(group):
             return original(*arguments, **kwargs)
-        device = named.get("device") or distributed_c10d._get_object_coll_device(group)
+        device = bound.get("device") or distributed_c10d._get_object_coll_device(group)
         if self._mail is None and torch.device(device).type == "cpu":
             return original(*arguments, **kwargs)
-        return function(original, named, group)
+        return function(original, bound, group)
 
-    def all_gather_object(self, original: Callable[..., Any], named: Named, group: Any) -> None:
+    def all_gather_object(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
         """The objects of all ranks, in their order."""
-        payloads = self._gather(named["obj"], group)
+        payloads = self._gather(bound["obj"], group)
         with self._carrying(max(payloads, key=len)):
-            original(**named)
+            original(**bound)
         for place, payload in enumerate(payloads):
-            named["object_list"][place] = pickle.loads(payload)  # as the program itself would
+            bound["object_list"][place] = pickle.loads(payload)  # as the program itself would
 
-    def gather_object(self, original: Callable[..., Any], named: Named, group: Any) -> None:
+    def gather_object(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
         """The same, at one rank; it has the list."""
-        payloads = self._gather(named["obj"], group)
+        payloads = self._gather(bound["obj"], group)
         with self._carrying(max(payloads, key=len)):
-            original(**named)
-        if gathered := named.get("object_gather_list"):
+            original(**bound)
+        if gathered := bound.get("object_gather_list"):
             gathered[:] = map(pickle.loads, payloads)
 
-    def broadcast_object_list(self, original: Callable[..., Any], named: Named, group: Any) -> None:
+    def broadcast_object_list(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
         """The source's objects."""
-        objects, root = named["object_list"], _peer(named, group, "src")
+        objects, root = bound["object_list"], _peer(bound, group, "src")
         received = self._from_root("broadcast", root, objects, objects, group)
         if root != distributed.get_rank():
             objects[:] = received
-        original(**_from_here(named))
+        original(**_from_here(bound))
 
-    def scatter_object_list(self, original: Callable[..., Any], named: Named, group: Any) -> None:
+    def scatter_object_list(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
         """The source's objects, of which each rank keeps its own."""
-        output, inputs = named["scatter_object_output_list"], "scatter_object_input_list"
+        output, inputs = bound["scatter_object_output_list"], "scatter_object_input_list"
         instead = output * distributed.get_world_size(group)
-        root = _peer(named, group, "src")
-        received = self._from_root("scatter", root, named.get(inputs), instead, group)
+        root = _peer(bound, group, "src")
+        received = self._from_root("scatter", root, bound.get(inputs), instead, group)
         with self._carrying(None):
-            original(**_from_here(named | {inputs: received}))
+            original(**_from_here(bound | {inputs: received}))
         if received:
             output[0] = received[distributed.get_rank(group)]
 
-    def send_object_list(self, original: Callable[..., Any], named: Named, group: Any) -> None:
+    def send_object_list(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
         """Sends, and leaves the objects for the other."""
-        name = _direct(distributed.get_rank(), _peer(named, group, "dst"))
-        self._send(self._next(name, group), pickle.dumps(named["object_list"]), group, 1)
-        original(**named)
+        name = _direct(distributed.get_rank(), _peer(bound, group, "dst"))
+        self._send(self._next(name, group), pickle.dumps(bound["object_list"]), group, 1)
+        original(**bound)
 
-    def recv_object_list(self, _original: Callable[..., Any], named: Named, group: Any) -> int:
+    def recv_object_list(self, _original: Callable[..., Any], bound: Bound, group: Any) -> int:
         """What the other has sent. The original would read sizes that no one has sent."""
-        sender = _peer(named, group, "src")
+        sender = _peer(bound, group, "src")
         name = self._next(_direct(sender, distributed.get_rank()), group)
         payload = self._receive(name, sender, group, 1)
         if payload is not None:
-            named["object_list"][:] = pickle.loads(payload)
+            bound["object_list"][:] = pickle.loads(payload)
         return sender
 
     def _from_root(self, kind: str, root: int, sent: Any, instead: Any, group: Any) -> Any:
@@ -214,17 +214,17 @@ class _Exchange:
         return None if self._carried.is_unread else original(*arguments)
 
 
-def _peer(named: Named, group: Any, role: str) -> int:
+def _peer(bound: Bound, group: Any, role: str) -> int:
     """The global rank of the source or the destination ("src", "dst")."""
-    group_rank = named.get(f"group_{role}")
+    group_rank = bound.get(f"group_{role}")
     if group_rank is not None:
         return int(distributed.get_global_rank(group, group_rank))
-    return named.get(role) or 0
+    return bound.get(role) or 0
 
 
-def _from_here(named: Named) -> Named:
+def _from_here(bound: Bound) -> Bound:
     """The arguments with this rank as the source."""
-    rest = {name: value for name, value in named.items() if name != "group_src"}
+    rest = {name: value for name, value in bound.items() if name != "group_src"}
     return rest | {"src": distributed.get_rank()}
 
 

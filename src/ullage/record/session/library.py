@@ -9,7 +9,8 @@ from __future__ import annotations
 import array
 import ctypes
 import enum
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from ctypes import (
     POINTER,
     byref,
@@ -268,9 +269,14 @@ def usage(num_events: int) -> UsageFields:
         "last_uses": last_uses.tobytes(),
         "scratch": _scratch_rows(),
         "copies": _rows(_num_copies(), _copy, len(ROWS["copies"])),
-        "pinned": [[position, size] for position, size, _ in pinned],
-        "pinned_low": [[position, low] for position, _, low in pinned],
+        "pinned": _changes([position, size] for position, size, _ in pinned),
+        "pinned_low": _changes([position, low] for position, _, low in pinned),
     }
+
+
+def _changes(rows: Iterable[list[int]]) -> Rows:
+    """The rows whose last column is another one than before."""
+    return [next(alike) for _, alike in itertools.groupby(rows, lambda row: row[-1])]
 
 
 def _rows(count: int, read: Callable[..., Any], width: int) -> Rows:

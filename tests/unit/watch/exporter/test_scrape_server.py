@@ -233,7 +233,7 @@ def test_options_that_do_not_go_together(
     short.write_text("abc\n")
     for options, message in (
         (ListenOptions("0.0.0.0:0"), "can be reached from other machines; give --token-file"),
-        (ListenOptions(None, token_file), "--key are of --listen, "),
+        (ListenOptions(None, token_file), "--key and --names are of --listen"),
         (ListenOptions("0", certificate=cert), "--certificate and --key go together"),
         (ListenOptions("0", key=key), "--certificate and --key go together"),
         (ListenOptions("0", tmp_path / "none"), "none' cannot be read: No such file"),
