@@ -105,8 +105,7 @@ def watch_command(
         if exporter is not None:
             stream = exporter.publish(stream)
         if alerts:
-            note = exporter.note if exporter is not None else None
-            show_alerts(stream, config, as_json=as_json, on_event=note)
+            show_alerts(stream, config, as_json=as_json, on_event=getattr(exporter, "note", None))
         elif is_shown:
             is_replay = replay is not None
             _show(stream, rules, once=once, as_json=as_json, is_replay=is_replay)

@@ -56,11 +56,9 @@ def find_lost(record: Record) -> OutOfMemory | None:
         attempts = [Attempt(abs(size), size < 0, next(failures, None) if size < 0 else None)
                     for size in sizes]  # fmt: skip
         lost += not_made_good(attempts, varies=False)
-    if not lost:
-        return None
     times = "once" if len(lost) == 1 else f"{len(lost)} times"
-    last = max(lost, key=lambda oom: oom.position)
-    return replace(last, ended=f"what this was for, {times}")
+    last = max(lost, key=lambda oom: oom.position, default=None)
+    return last and replace(last, ended=f"what this was for, {times}")
 
 
 def _lost_calls(record: Record, ooms: Iterable[OutOfMemory]) -> list[OutOfMemory]:
@@ -79,11 +77,10 @@ def _lost_calls(record: Record, ooms: Iterable[OutOfMemory]) -> list[OutOfMemory
     attempts = defaultdict[str, list[Attempt]](list)
     for number, (call, others, step_end) in enumerate(calls):
         oom, size = failures.get(number), _size_of(call)
-        # The model has caught it itself, the guard has done the step again, or in parts.
-        is_caught = oom is not None and not call.has_failed and oom.position <= call.end
-        is_finished = oom is not None and not others and oom.position <= (step_end or 0)
+        # The model has caught it itself, or the guard has done the step again, or done it in parts.
+        end = max((step_end or 0) * (not others), call.end * (not call.has_failed))
         parts = (_size_of(each) for each in others if each.module == call.module)
-        if is_caught or is_finished or (step_end and size in accumulate(parts)):
+        if oom is not None and (oom.position <= end or (step_end and size in accumulate(parts))):
             oom = None
         name = _COPY.sub("", names.get(call.module or 0, "")) or str(call.module)
         attempts[name].append(Attempt(size, oom is not None, oom))
@@ -91,7 +88,6 @@ def _lost_calls(record: Record, ooms: Iterable[OutOfMemory]) -> list[OutOfMemory
 
 
 def _size_of(call: Forward) -> int:
-    """The elements of its inputs."""
     return sum(map(prod, call.inputs or ()))
 
 

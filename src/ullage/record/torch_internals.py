@@ -285,6 +285,7 @@ INTERNALS: tuple[Internal, ...] = (
         "_tensor_to_object _world",
         _RANKS,
     ),
+    *_list("torch.distributed.distributed_c10d._World", "pg_map", _RANKS),
     *_list(
         "torch.distributed",
         "_functional_collectives",

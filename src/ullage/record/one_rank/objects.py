@@ -84,26 +84,21 @@ class _Exchange:
         group = bound.get("group") or distributed.group.WORLD
         if group is None or distributed_c10d._rank_not_in_group(group):
             return original(*arguments, **kwargs)
-        device = bound.get("device") or distributed_c10d._get_object_coll_device(group)
-        if self._mail is None and torch.device(device).type == "cpu":
+        device = str(bound.get("device") or distributed_c10d._get_object_coll_device(group))
+        if self._mail is None and device.startswith("cpu"):
             return original(*arguments, **kwargs)
         return function(original, bound, group)
 
     def all_gather_object(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
         """The objects of all ranks, in their order."""
-        payloads = self._gather(bound["obj"], group)
-        with self._carrying(max(payloads, key=len)):
-            original(**bound)
-        for place, payload in enumerate(payloads):
-            bound["object_list"][place] = pickle.loads(payload)  # as the program itself would
+        gathered = self._collect(original, bound, group)
+        bound["object_list"][: len(gathered)] = gathered
 
     def gather_object(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
         """The same, at one rank; it has the list."""
-        payloads = self._gather(bound["obj"], group)
-        with self._carrying(max(payloads, key=len)):
-            original(**bound)
-        if gathered := bound.get("object_gather_list"):
-            gathered[:] = map(pickle.loads, payloads)
+        gathered = self._collect(original, bound, group)
+        if bound.get("object_gather_list"):
+            bound["object_gather_list"][:] = gathered
 
     def broadcast_object_list(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
         """The source's objects."""
@@ -126,15 +121,15 @@ class _Exchange:
 
     def send_object_list(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
         """Sends, and leaves the objects for the other."""
-        name = _direct(distributed.get_rank(), _peer(bound, group, "dst"))
+        name = f"from {distributed.get_rank()} to {_peer(bound, group, 'dst')}"
         self._send(self._next(name, group), pickle.dumps(bound["object_list"]), group, 1)
         original(**bound)
 
     def recv_object_list(self, _original: Callable[..., Any], bound: Bound, group: Any) -> int:
         """What the other has sent. The original would read sizes that no one has sent."""
         sender = _peer(bound, group, "src")
-        name = self._next(_direct(sender, distributed.get_rank()), group)
-        payload = self._receive(name, sender, group, 1)
+        name = f"from {sender} to {distributed.get_rank()}"
+        payload = self._receive(self._next(name, group), sender, group, 1)
         if payload is not None:
             bound["object_list"][:] = pickle.loads(payload)
         return sender
@@ -148,6 +143,12 @@ class _Exchange:
             return pickle.loads(own)
         payload = self._receive(name, root, group, num_readers)
         return instead if payload is None else pickle.loads(payload)
+
+    def _collect(self, original: Callable[..., Any], bound: Bound, group: Any) -> list[Any]:
+        payloads = self._gather(bound["obj"], group)
+        with self._carrying(max(payloads, key=len)):
+            original(**bound)
+        return [*map(pickle.loads, payloads)]  # as the program itself would
 
     def _gather(self, own: Any, group: Any) -> list[bytes]:
         """The bytes of each rank's object; of ranks that are not there, the own ones."""
@@ -201,21 +202,18 @@ class _Exchange:
         finally:
             self._carried.payload, self._carried.is_unread = None, False
 
-    def _object_to_tensor(
-        self, original: Callable[..., Any], obj: Any, device: Any, *arguments: Any
-    ) -> Any:
-        payload = self._carried.payload
+    def _object_to_tensor(self, original: Callable[..., Any], *arguments: Any) -> Any:
+        payload, device = self._carried.payload, arguments[1]
         if payload is None:
-            return original(obj, device, *arguments)
-        values = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-        return values.to(device), torch.tensor([len(payload)]).to(device)
+            return original(*arguments)
+        values, size = bytearray(payload), torch.tensor([len(payload)])
+        return torch.frombuffer(values, dtype=torch.uint8).to(device), size.to(device)
 
     def _tensor_to_object(self, original: Callable[..., Any], *arguments: Any) -> Any:
         return None if self._carried.is_unread else original(*arguments)
 
 
 def _peer(bound: Bound, group: Any, role: str) -> int:
-    """The global rank of the source or the destination ("src", "dst")."""
     group_rank = bound.get(f"group_{role}")
     if group_rank is not None:
         return int(distributed.get_global_rank(group, group_rank))
@@ -224,12 +222,7 @@ def _peer(bound: Bound, group: Any, role: str) -> int:
 
 def _from_here(bound: Bound) -> Bound:
     """The arguments with this rank as the source."""
-    rest = {name: value for name, value in bound.items() if name != "group_src"}
-    return rest | {"src": distributed.get_rank()}
-
-
-def _direct(sender: int, receiver: int) -> str:
-    return f"from {sender} to {receiver}"
+    return bound | {"src": distributed.get_rank(), "group_src": None}
 
 
 def _store(group: Any) -> Any:
