@@ -106,7 +106,7 @@ def test_the_meter_counts_what_was_started() -> None:
     code = "import time\nwhile time.process_time() < 0.3: pass"
     with subprocess.Popen([sys.executable, "-c", code]) as running:
         running.wait()
-    assert processor_s() - before > 0.28
+    assert round(processor_s() - before, 2) >= 0.29
 
 
 def test_the_digest_changes_with_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

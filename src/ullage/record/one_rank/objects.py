@@ -91,33 +91,34 @@ class _Exchange:
 
     def all_gather_object(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
         """The objects of all ranks, in their order."""
-        gathered = self._collect(original, bound, group)
-        bound["object_list"][: len(gathered)] = gathered
+        payloads = self._collect(original, bound, group)
+        bound["object_list"][: len(payloads)] = map(pickle.loads, payloads)
 
     def gather_object(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
         """The same, at one rank; it has the list."""
-        gathered = self._collect(original, bound, group)
+        payloads = self._collect(original, bound, group)
         if bound.get("object_gather_list"):
-            bound["object_gather_list"][:] = gathered
+            bound["object_gather_list"][:] = map(pickle.loads, payloads)
 
     def broadcast_object_list(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
         """The source's objects."""
         objects, root = bound["object_list"], _peer(bound, group, "src")
-        received = self._from_root("broadcast", root, objects, objects, group)
+        (payload,) = self._from_root("broadcast", root, [objects], group)
         if root != distributed.get_rank():
-            objects[:] = received
+            objects[:] = pickle.loads(payload)  # as the program itself would
         original(**_from_here(bound))
 
     def scatter_object_list(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
         """The source's objects, of which each rank keeps its own."""
         output, inputs = bound["scatter_object_output_list"], "scatter_object_input_list"
-        instead = output * distributed.get_world_size(group)
         root = _peer(bound, group, "src")
-        received = self._from_root("scatter", root, bound.get(inputs), instead, group)
-        with self._carrying(None):
-            original(**_from_here(bound | {inputs: received}))
-        if received:
-            output[0] = received[distributed.get_rank(group)]
+        own: Any = bound.get(inputs) if root == distributed.get_rank() else output * group.size()
+        if own is None:
+            original(**bound)  # raises the error
+        payloads = self._from_root("scatter", root, own, group)
+        with self._carrying(max(payloads, key=len)):
+            original(**_from_here(bound | {inputs: [None] * len(payloads)}))
+        output[0] = pickle.loads(payloads[distributed.get_rank(group)])
 
     def send_object_list(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
         """Sends, and leaves the objects for the other."""
@@ -134,35 +135,36 @@ class _Exchange:
             bound["object_list"][:] = pickle.loads(payload)
         return sender
 
-    def _from_root(self, kind: str, root: int, sent: Any, instead: Any, group: Any) -> Any:
-        """What the root has sent to all others, as it comes out of its bytes."""
+    def _from_root(self, kind: str, root: int, own: list[Any], group: Any) -> list[bytes]:
+        """The bytes of the root's objects, which it sends to all others; else of the own ones."""
         name = self._next(f"{kind} {root}", group)
         num_readers = distributed.get_world_size(group) - 1
+        if root != distributed.get_rank():
+            payload = self._receive(name, root, group, num_readers)
+            if payload is not None:
+                return list(pickle.loads(payload))
+        payloads = [*map(pickle.dumps, own)]
         if root == distributed.get_rank():
-            self._send(name, own := pickle.dumps(sent), group, num_readers)
-            return pickle.loads(own)
-        payload = self._receive(name, root, group, num_readers)
-        return instead if payload is None else pickle.loads(payload)
+            self._send(name, pickle.dumps(payloads), group, num_readers)
+        return payloads
 
-    def _collect(self, original: Callable[..., Any], bound: Bound, group: Any) -> list[Any]:
+    def _collect(self, original: Callable[..., Any], bound: Bound, group: Any) -> list[bytes]:
         payloads = self._gather(bound["obj"], group)
         with self._carrying(max(payloads, key=len)):
             original(**bound)
-        return [*map(pickle.loads, payloads)]  # as the program itself would
+        return payloads
 
     def _gather(self, own: Any, group: Any) -> list[bytes]:
         """The bytes of each rank's object; of ranks that are not there, the own ones."""
         ranks = distributed.get_process_group_ranks(group)
-        payloads = dict.fromkeys(ranks, pickle.dumps(own))
+        payloads = dict.fromkeys(ranks, sent := pickle.dumps(own))
         others = [rank for rank in ranks if rank != distributed.get_rank()]
         if self._mail is not None or not others:
             return list(payloads.values())
         name = self._next("gather", group)
-        sent = payloads[distributed.get_rank()]
         self._send(f"{name} {distributed.get_rank()}", sent, group, len(others))
         for rank in others:
-            payload = self._receive(f"{name} {rank}", rank, group, len(others))
-            payloads[rank] = payload or sent
+            payloads[rank] = self._receive(f"{name} {rank}", rank, group, len(others)) or sent
         return list(payloads.values())
 
     # ---- The way -----------------------------------------------------------------------------
@@ -177,7 +179,7 @@ class _Exchange:
         if self._mail is not None:
             self._mail.send(name, payload)
         elif num_readers:
-            _store(group).set(name, payload)
+            distributed_c10d._world.pg_map[group][1].set(name, payload)
 
     def _receive(self, name: str, sender: int, group: Any, num_readers: int) -> bytes | None:
         if self._mail is not None:
@@ -185,7 +187,7 @@ class _Exchange:
             if payload is None:
                 self._note(f"objects of rank {sender}, which never sent them", 0, "this rank's own")
             return payload
-        store = _store(group)
+        _, store = distributed_c10d._world.pg_map[group]  # where its ranks have met
         received: bytes = store.get(name)
         if store.add(f"{name}, read", 1) == num_readers:  # else the store grows with each step
             store.delete_key(name)
@@ -223,11 +225,6 @@ def _peer(bound: Bound, group: Any, role: str) -> int:
 def _from_here(bound: Bound) -> Bound:
     """The arguments with this rank as the source."""
     return bound | {"src": distributed.get_rank(), "group_src": None}
-
-
-def _store(group: Any) -> Any:
-    """The store in which the ranks of a group have met; keys are its own."""
-    return distributed_c10d._world.pg_map[group][1]
 
 
 def _members(group: Any) -> str:

@@ -18,6 +18,7 @@ API int cuMemAllocManaged(void **p, size_t bytes, unsigned flags) { return (void
 
 API int cuMemFree_v2(void *p) {
   if (is_device_address(p)) note_outside(device_of_address(p));
+  close_values((uintptr_t)p);
   return deallocate(p) ? SUCCESS : INVALID_VALUE;
 }
 ALIAS(cuMemFree, cuMemFree_v2);
@@ -145,6 +146,7 @@ API int cuMemUnmap(uintptr_t address, size_t bytes) {
         continue;
       }
       *m = found->next;
+      close_values(at); /* the address may stand for other memory next */
       drop_reference(found->physical);
       free(found);
     }

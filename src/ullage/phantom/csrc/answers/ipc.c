@@ -9,7 +9,7 @@
 #include "cuda.h"
 #include "memory.h"
 
-#include <search.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,11 +27,11 @@ struct opened {
   struct handle handle;
   void *p;
   int count; /* how often this process has opened it */
+  struct opened *next;
 };
 
-static void *all_opened; /* tsearch tree by what is opened */
-
-static int by_handle(const void *a, const void *b) { return memcmp(a, b, sizeof(struct handle)); }
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct opened *all_opened;
 
 API int cudaIpcGetMemHandle(struct handle *handle, void *p) {
   uintptr_t start;
@@ -40,63 +40,58 @@ API int cudaIpcGetMemHandle(struct handle *handle, void *p) {
   if (!handle || is_mapped(p) || !allocation_of(p, &start, &bytes)) return fail(INVALID_VALUE);
   int file = share_values(start, bytes);
   if (file < 0) return fail(OUT_OF_MEMORY);
-  *handle = (struct handle){.process = getpid(), .place = place_of(device_of_address(p)), .file = file, .start = start, .bytes = bytes};
-  memcpy(handle->magic, MAGIC, sizeof MAGIC);
+  *handle = (struct handle){"ullage", getpid(), place_of(device_of_address(p)), file, 0, start, bytes, {0}};
   return SUCCESS;
 }
 ALIAS(cuIpcGetMemHandle, cudaIpcGetMemHandle);
 
+static struct opened *open_first(const struct handle *handle, int index) {
+  struct opened *o = calloc(1, sizeof *o);
+  open_context(index);
+  void *start = o ? reserve_address_range(index, handle->bytes) : NULL;
+  if (!start || !open_values(handle->process, handle->file, (uintptr_t)start, handle->bytes)) {
+    if (start) deallocate(start);
+    return free(o), NULL;
+  }
+  *o = (struct opened){*handle, start, 0, all_opened};
+  return all_opened = o;
+}
+
 API int cudaIpcOpenMemHandle(void **p, struct handle handle, unsigned flags) {
+  int index = device_at(handle.place);
   (void)flags;
   if (!p || memcmp(handle.magic, MAGIC, sizeof MAGIC)) return fail(INVALID_VALUE);
-  struct opened **found = tfind(&handle, &all_opened, by_handle), *o = found ? *found : NULL;
-  if (!o) {
-    int index = device_at(handle.place);
-    if (index < 0) return fail(INVALID_DEVICE);
-    open_context(index);
-    void *start = reserve_address_range(index, handle.bytes);
-    if (!start || !open_values(handle.process, handle.file, (uintptr_t)start, handle.bytes)) {
-      if (start) deallocate(start);
-      return fail(INVALID_HANDLE); /* the owner has ended */
-    }
-    if (!(o = calloc(1, sizeof *o))) return fail(OUT_OF_MEMORY);
-    *o = (struct opened){handle, start, 0};
-    tsearch(o, &all_opened, by_handle);
-  }
-  o->count++;
-  *p = o->p;
-  return SUCCESS;
+  if (index < 0) return fail(INVALID_DEVICE);
+  pthread_mutex_lock(&lock);
+  struct opened *o = all_opened;
+  while (o && memcmp(&o->handle, &handle, sizeof handle)) o = o->next;
+  if (!o) o = open_first(&handle, index);
+  if (o) o->count++, *p = o->p;
+  pthread_mutex_unlock(&lock);
+  return o ? SUCCESS : fail(INVALID_HANDLE); /* the owner has ended */
 }
 ALIAS(cuIpcOpenMemHandle, cudaIpcOpenMemHandle);
 ALIAS(cuIpcOpenMemHandle_v2, cudaIpcOpenMemHandle);
 
-static const void *closed;
-static struct opened *to_close;
-
-static void find_closed(const void *node, VISIT visit, int depth) {
-  (void)depth;
-  struct opened *o = *(struct opened *const *)node;
-  if ((visit == postorder || visit == leaf) && o->p == closed) to_close = o;
-}
-
 API int cudaIpcCloseMemHandle(void *p) {
-  closed = p;
-  to_close = NULL;
-  twalk(all_opened, find_closed);
-  if (!to_close) return fail(INVALID_VALUE);
-  if (--to_close->count) return SUCCESS;
-  tdelete(to_close, &all_opened, by_handle);
-  free(to_close);
-  close_values((uintptr_t)p);
-  deallocate(p);
-  return SUCCESS;
+  pthread_mutex_lock(&lock);
+  struct opened **at = &all_opened;
+  while (*at && (*at)->p != p) at = &(*at)->next;
+  struct opened *o = *at;
+  if (o && !--o->count) {
+    *at = o->next;
+    free(o);
+    close_values((uintptr_t)p);
+    deallocate(p);
+  }
+  pthread_mutex_unlock(&lock);
+  return o ? SUCCESS : fail(INVALID_VALUE);
 }
 ALIAS(cuIpcCloseMemHandle, cudaIpcCloseMemHandle);
 
 API int cudaIpcGetEventHandle(struct handle *handle, const void *event) {
   if (!handle || !event) return fail(INVALID_VALUE);
-  *handle = (struct handle){.process = getpid(), .start = (uintptr_t)event};
-  memcpy(handle->magic, MAGIC, sizeof MAGIC);
+  *handle = (struct handle){.magic = "ullage", .process = getpid(), .start = (uintptr_t)event};
   return SUCCESS;
 }
 ALIAS(cuIpcGetEventHandle, cudaIpcGetEventHandle);
