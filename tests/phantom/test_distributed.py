@@ -50,7 +50,8 @@ def test_a_rank_meets_the_others_without_a_port(run_program: RunProgram, how: st
 SIZES = (10, 4_200, 3_000_000)
 
 
-@pytest.mark.parametrize("backend", ["nccl", pytest.param("gloo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
 def test_objects_of_any_size_come_from_their_ranks(run_program: RunProgram, backend: str) -> None:
     launch = ("torchrun", "--nproc-per-node", "2", find_program("distributed/objects.py"))
     outcome = run_program(*launch, backend, options=("--gpus", "2"))
