@@ -18,7 +18,6 @@ from ullage.errors import SpecError
 from ullage.files import check_writable
 from ullage.phantom.program import resolve_program
 from ullage.record.measured.recording_settings import Mode, RecordingSettings, parse_ring
-from ullage.record.trackers.choice import parse_choice
 from ullage.runs.recorded import read_recorded, run_recorded
 
 if TYPE_CHECKING:
@@ -87,7 +86,6 @@ def record_program(
     ring: str | int = "64MiB",
     every: float | None = 60.0,
     publish: bool = True,
-    trackers: Sequence[str] = (),
     python: str | None = None,
     force: bool = False,
     stdout_to_stderr: bool = False,
@@ -103,7 +101,6 @@ def record_program(
         every: the file is written anew after a step when so many seconds have passed; None: at the
             end and when memory runs out only.
         publish: whether the processes publish their state for `ullage watch`.
-        trackers: the names of the experiment trackers that are told of the steps, or "auto".
         python: the interpreter of another environment.
         force: overwrite that file.
         stdout_to_stderr: the program's own output goes to stderr.
@@ -120,9 +117,8 @@ def record_program(
     if every is not None and not every > 0:
         raise SpecError(f"every={every!r} is no interval; expected seconds, such as 60")
     settings = RecordingSettings(
-        path.absolute(), Mode(mode), parse_ring(ring), every, publish, is_first=True,
-        trackers=tuple(name for name in parse_choice([*trackers]) if isinstance(name, str)),
-    )  # fmt: skip
+        path.absolute(), Mode(mode), parse_ring(ring), every, publish, is_first=True
+    )
     report, files = run_recorded(resolved, settings, stdout_to_stderr=stdout_to_stderr)
     if not path.is_absolute():
         files = tuple(file.relative_to(Path.cwd()) for file in files)

@@ -6,8 +6,12 @@ import atexit
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ullage.record.measured.entrance import Recording, path_of_rank
+
+if TYPE_CHECKING:
+    from ullage.record.measured.step_log import Log
 
 _FILE_OF_DIRECTORY = "training.pickle"
 
@@ -27,11 +31,11 @@ class TrainingRecording:
         ring: str | int = "64MiB",
         every: float | None = 60.0,
         publish: bool = True,
-        trackers: object = None,
+        log: Log | None = None,
     ) -> None:
         self._path = None if path is None else Path(path)
         self._mode, self._ring, self._every, self._publish = mode, ring, every, publish
-        self._trackers = trackers
+        self._log = log
         self._recording: Recording | None = None
         self.path: Path | None = None
         """The file that was written last; None: none was."""
@@ -76,7 +80,7 @@ class TrainingRecording:
     def _new(self, path: Path | None) -> Recording:
         return Recording(
             path, mode=self._mode, ring=self._ring, every=self._every, publish=self._publish,
-            trackers=self._trackers,
+            log=self._log,
         )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     cls=flags.in_sections(
         {
             "Most used": ("mode", "snapshot", "python"),
-            "Recording": ("ring", "every", "publish", "track"),
+            "Recording": ("ring", "every", "publish"),
             "Output": ("output", "plot", "as_json", "full", "force", "quiet"),
         }
     ),
@@ -67,12 +67,6 @@ if TYPE_CHECKING:
     help="Publish the job's state for `ullage watch`. Default: yes.",
 )
 @click.option(
-    "--track",
-    type=click.Choice(("auto", "mlflow", "wandb", "tensorboard", "neptune", "comet")),
-    multiple=True,
-    help="Log each step's memory into the program's own active run there; repeatable.",
-)
-@click.option(
     "-o", "--output", type=FILE, metavar="FILE", help="Also write the run document (JSON)."
 )
 @flags.plot_recorded
@@ -91,7 +85,6 @@ def record_command(
     ring: str,
     every: float,
     publish: bool,
-    track: tuple[str, ...],
     output: Path | None,
     plot: Path | None,
     as_json: bool,
@@ -103,7 +96,7 @@ def record_command(
 
     \b
     ullage record -- train.py --batch-size 16
-    ullage record --mode counters --track auto -- train.py
+    ullage record --mode counters -- train.py
     ullage record --snapshot ranks/ -- torchrun --nproc-per-node 8 train_ddp.py
 
     Exits with 0 if it ran through, 1 if it ran out of memory, 3 if it failed otherwise.
@@ -116,7 +109,7 @@ def record_command(
     check_plot_option(plot)
     target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force, is_full=full)
     recorded = record_program(
-        program, snapshot=path, mode=mode, ring=ring, every=every, publish=publish, trackers=track,
+        program, snapshot=path, mode=mode, ring=ring, every=every, publish=publish,
         python=python, force=force, stdout_to_stderr=as_json,
     )  # fmt: skip
     is_written = show_recorded(recorded, target, files=recorded.files, plot=plot)

@@ -19,8 +19,8 @@ from ullage.record.session.settings import launcher_rank
 
 if TYPE_CHECKING:
     from ullage.record.measured.recorder import Recorder
+    from ullage.record.measured.step_log import Log, StepLog
     from ullage.record.owners.held_memory import HeldMemory
-    from ullage.record.trackers.tracking import Tracking
 
 _COMPACT = ".ullage"
 _CHOICES = ", ".join(repr(mode.value) for mode in Mode)
@@ -44,13 +44,11 @@ class Recording(ContextDecorator):
         every: the file is written anew after a step when so many seconds have passed; None: at the
             end and when memory runs out only.
         publish: whether the process publishes its state for `ullage watch`.
-        trackers: the experiment trackers that are told of the steps: "mlflow", "wandb",
-            "tensorboard", "neptune", "comet", "auto" (each of them that has an active run), the
-            program's own run or writer, or an object with a method `log(values, step)`; several in
-            a list.
+        log: is called at most once a second, after a step, with the figures of the steps since
+            ({"ullage/allocated_peak_bytes": 2.1e9, ...}) and the number of the last.
 
     Raises:
-        SpecError: there is no such mode or tracker, or the ring is none.
+        SpecError: there is no such mode, or the ring is none.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class Recording(ContextDecorator):
         ring: str | int = "64MiB",
         every: float | None = 60.0,
         publish: bool = True,
-        trackers: object = None,
+        log: Log | None = None,
     ) -> None:
         if mode not in {each.value for each in Mode}:
             from ullage.errors import SpecError
@@ -69,9 +67,9 @@ class Recording(ContextDecorator):
             raise SpecError(f"there is no mode {mode!r}; expected one of {_CHOICES}")
         self._target = None if path is None else Path(path)
         self._settings = RecordingSettings(None, Mode(mode), parse_ring(ring), every, publish)
-        self._choice = () if trackers is None else _parse_trackers(trackers)
+        self._log = log
         self._recorder: Recorder | None = None
-        self._tracking: Tracking | None = None
+        self._step_log: StepLog | None = None
         self._cells = notebook.CellHook(self._end_cell)
         self.path: Path | None = None
         """The file that was written last; None: none was."""
@@ -109,12 +107,11 @@ class Recording(ContextDecorator):
         recorder = Recorder(torch, replace(self._settings, path=path))
         recorder.attach()
         self._recorder = recorder
-        if self._choice:
-            from ullage.record.trackers.choice import open_trackers
-            from ullage.record.trackers.tracking import Tracking
+        if self._log is not None:
+            from ullage.record.measured.step_log import StepLog
 
-            self._tracking = Tracking(torch, open_trackers(self._choice, recorder.patches))
-            recorder.report.on_step = self._tracking.note_step
+            self._step_log = StepLog(torch, self._log)
+            recorder.report.on_step = self._step_log.note_step
         self._cells.install()
 
     def detach(self) -> Path | None:
@@ -125,9 +122,9 @@ class Recording(ContextDecorator):
         if self._recorder is None:
             return None
         recorder, self._recorder = self._recorder, None
-        if self._tracking is not None:
-            self._tracking.end()
-            self._tracking = None
+        if self._step_log is not None:
+            self._step_log.end()
+            self._step_log = None
         self.path = recorder.detach()
         if self.path is not None and self.path.suffix == _COMPACT:
             _make_compact(self.path)
@@ -152,8 +149,11 @@ class Recording(ContextDecorator):
 
     def is_same(self, other: Recording) -> bool:
         """Whether another was asked for the same."""
-        settings = (self._target, self._settings, self._choice)
-        return settings == (other._target, other._settings, other._choice)
+        ours, others = (
+            (each._target, each._settings, getattr(each._log, "__code__", each._log))
+            for each in (self, other)
+        )
+        return ours == others
 
     def _end_cell(self) -> None:
         """A cell has ended: what it leaves is noted, so that a later peak can be told from it."""
@@ -181,7 +181,7 @@ def attach(
     ring: str | int = "64MiB",
     every: float | None = 60.0,
     publish: bool = True,
-    trackers: object = None,
+    log: Log | None = None,
 ) -> Recording:
     """Begins to record, such as in a notebook; `detach()` of what it returns ends it.
 
@@ -190,9 +190,7 @@ def attach(
 
     The arguments and errors are those of `Recording`.
     """
-    recording = Recording(
-        path, mode=mode, ring=ring, every=every, publish=publish, trackers=trackers
-    )
+    recording = Recording(path, mode=mode, ring=ring, every=every, publish=publish, log=log)
     for earlier in [each for each in _of_attach if each.is_attached]:
         if earlier.is_same(recording):
             print("ullage: this process is recorded already: that goes on", file=sys.stderr)
@@ -248,12 +246,6 @@ def path_of_rank(path: Path, rank: int) -> Path:
     return (
         path if path.stem.endswith(ending) else path.with_name(f"{path.stem}{ending}{path.suffix}")
     )
-
-
-def _parse_trackers(trackers: object) -> tuple[object, ...]:
-    from ullage.record.trackers.choice import parse_choice
-
-    return parse_choice(trackers)
 
 
 def _free_name(path: Path | None) -> Path | None:

@@ -8,15 +8,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from ullage.protocol.variables import RECORDING
 from ullage.record.measured.recording_settings import RecordingSettings
 from ullage.record.session.import_hooks import on_import
 from ullage.record.session.settings import launcher_rank
-
-if TYPE_CHECKING:
-    from ullage.record.measured.recorder import Recorder
 
 
 def start() -> None:
@@ -39,18 +35,7 @@ def _record(torch: ModuleType, settings: RecordingSettings) -> None:
         print(f"ullage: nothing is recorded: {type(error).__name__}: {error}", file=sys.stderr)
         return
     atexit.register(recorder.finish)
-    if settings.trackers:
-        _track(torch, recorder, settings.trackers)
     watch_end(recorder)
-
-
-def _track(torch: ModuleType, recorder: Recorder, trackers: tuple[str, ...]) -> None:
-    from ullage.record.trackers.choice import open_trackers
-    from ullage.record.trackers.tracking import Tracking
-
-    tracking = Tracking(torch, open_trackers(trackers, recorder.patches))
-    recorder.report.on_step = tracking.note_step
-    atexit.register(tracking.end)  # Python calls it before `recorder.finish`
 
 
 def path_of_process(settings: RecordingSettings) -> Path | None:

@@ -90,7 +90,6 @@ class RecordingSettings:
             the end and when memory runs out only.
         is_published: whether the job publishes its state for `ullage watch`.
         is_first: whether this is the process that `ullage record` started.
-        trackers: the names of the experiment trackers that are told of the steps.
     """
 
     path: Path | None = None
@@ -99,7 +98,6 @@ class RecordingSettings:
     flush_s: float | None = 60.0
     is_published: bool = True
     is_first: bool = False
-    trackers: tuple[str, ...] = ()
 
     @property
     def event_ring_bytes(self) -> int:
@@ -125,14 +123,7 @@ class RecordingSettings:
     def from_environment(cls, environment: Mapping[str, str]) -> RecordingSettings:
         """What the parent asks for."""
         fields = json.loads(environment[RECORDING])
-        return cls(
-            **{
-                **fields,
-                "path": Path(fields["path"]),
-                "mode": Mode(fields["mode"]),
-                "trackers": tuple(fields["trackers"]),
-            }
-        )
+        return cls(**{**fields, "path": Path(fields["path"]), "mode": Mode(fields["mode"])})
 
 
 def parse_ring(text: str | int) -> int:

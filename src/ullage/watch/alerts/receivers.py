@@ -1,4 +1,4 @@
-"""Who hears of events: a web address, a command or a file, as ullage.toml says.
+"""Who hears of events: a web address or a command, as ullage.toml says.
 
 [watch.notify.mail]
 command = ["mail", "-s", "GPU alert", "ops@example.org"]
@@ -8,7 +8,6 @@ severity = "critical"               # and nothing below
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -16,7 +15,7 @@ from ullage.configuration.sections import Section
 from ullage.watch.alerts.rule import Severity
 
 FORMS: Final = ("json", "slack")
-_TARGETS: Final = ("url", "url_env", "command", "file")
+_TARGETS: Final = ("url", "url_env", "command")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,6 @@ class Receiver:
         url, url_env: a web address, or the variable that has it (an address may be a secret).
         form: of what is posted there: "json" (`ullage.alert/1`) or "slack".
         command: is run for each event, with its text on stdin.
-        file: gets a line of JSON for each event.
     """
 
     name: str
@@ -38,16 +36,14 @@ class Receiver:
     url_env: str | None = None
     form: str = "json"
     command: tuple[str, ...] = ()
-    file: Path | None = None
 
 
-def read_receiver(section: Section, name: str, root: Path) -> Receiver:
+def read_receiver(section: Section, name: str) -> Receiver:
     """The receiver of a table.
 
     Args:
         section: the table.
         name: its name.
-        root: what the path of a file is relative to.
 
     Raises:
         SpecError: it has no target or several, or one of its keys is wrong.
@@ -56,8 +52,7 @@ def read_receiver(section: Section, name: str, root: Path) -> Receiver:
     if not targets:
         raise section.error(
             "url", "is missing; write where events go, one of: "
-            'url = "https://...", url_env = "SLACK_URL", command = ["mail", "me"], '
-            'file = "alerts.jsonl"',
+            'url = "https://...", url_env = "SLACK_URL", command = ["mail", "me"]',
         )  # fmt: skip
     if len(targets) > 1:
         raise section.error(targets[1], f"and {targets[0]} are both there; keep one of them")
@@ -73,7 +68,6 @@ def read_receiver(section: Section, name: str, root: Path) -> Receiver:
     if severity not in {None, *(each.value for each in Severity)}:
         choices = ", ".join(each.value for each in Severity)
         raise section.error("severity", f"is {severity!r}; expected one of {choices}")
-    file = section.text("file", "alerts.jsonl")
     receiver = Receiver(
         name,
         Severity.INFO if severity is None else Severity(severity),
@@ -81,7 +75,6 @@ def read_receiver(section: Section, name: str, root: Path) -> Receiver:
         variable,
         form or "json",
         _command(section),
-        None if file is None else root / file,
     )
     section.refuse_rest()
     return receiver

@@ -80,7 +80,7 @@ def load_settings(start: Path, path: Path | None = None) -> Settings:
         else:
             rules[name] = rule
     receivers = tuple(
-        read_receiver(_table(source, ("watch", "notify", name), fields), name, source.path.parent)
+        read_receiver(_table(source, ("watch", "notify", name), fields), name)
         for name, fields in section.inner("notify").items().items()
     )
     section.refuse_rest()

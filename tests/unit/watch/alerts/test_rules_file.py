@@ -90,8 +90,6 @@ def test_receivers(tmp_path: Path) -> None:
         severity = "critical"
         [watch.notify.mail]
         command = ["mail", "-s", "GPU", "ops@example.org"]
-        [watch.notify.log]
-        file = "alerts.jsonl"
         [watch.notify.hook]
         url = "http://127.0.0.1:9/x"
         """,
@@ -99,7 +97,6 @@ def test_receivers(tmp_path: Path) -> None:
     assert settings.receivers == (
         Receiver("slack", Severity.CRITICAL, url_env="SLACK_URL", form="slack"),
         Receiver("mail", command=("mail", "-s", "GPU", "ops@example.org")),
-        Receiver("log", file=tmp_path / "alerts.jsonl"),
         Receiver("hook", url="http://127.0.0.1:9/x"),
     )
 
@@ -131,17 +128,21 @@ def test_receivers(tmp_path: Path) -> None:
         ('[watch.alert.growth]\nseverity = "bad"\n', 2, "one of info, warning, critical"),
         ('[watch.alert.growth]\nenabled = "no"\n', 2, "expected true or false"),
         ("[watch.notify.x]\n", 1, "write where events go"),
-        ('[watch.notify.x]\nfile = "a"\ncommand = ["b"]\n', 2, "keep one of them"),
+        ('[watch.notify.x]\nurl = "http://a"\ncommand = ["b"]\n', 3, "keep one of them"),
         ('[watch.notify.x]\ncommand = "mail me"\n', 2, "is not a list of words"),
         ("[watch.notify.x]\ncommand = []\n", 2, "is not a list of words"),
         ('[watch.notify.x]\nurl = "ftp://a"\n', 2, "is not a web address"),
         ('[watch.notify.x]\nurl = "https://"\n', 2, "is not a web address"),
         ('[watch.notify.x]\nurl = "http://a:b"\n', 2, "is not a web address"),
-        ('[watch.notify.x]\nfile = "a"\nform = "slack"\n', 3, "is for a web address"),
+        ('[watch.notify.x]\ncommand = ["a"]\nform = "slack"\n', 3, "is for a web address"),
         ('[watch.notify.x]\nurl = "http://a"\nform = "xml"\n', 3, "one of json, slack"),
-        ('[watch.notify.x]\nfile = "a"\nseverity = "low"\n', 3, "one of info, warning, critical"),
-        ('[watch.notify.x]\nfile = "a"\nfiel = "b"\n', 3, "did you mean 'file'?"),
-        ("[watch.notify.\"x y\"]\nfile = 'a'\n", 1, "is not a name"),
+        (
+            '[watch.notify.x]\ncommand = ["a"]\nseverity = "low"\n',
+            3,
+            "one of info, warning, critical",
+        ),
+        ('[watch.notify.x]\ncommand = ["a"]\ncomand = "b"\n', 3, "did you mean 'command'?"),
+        ("[watch.notify.\"x y\"]\ncommand = ['a']\n", 1, "is not a name"),
     ],
 )
 def test_what_is_wrong_is_told_with_file_line_and_remedy(

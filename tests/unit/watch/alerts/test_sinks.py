@@ -18,7 +18,6 @@ from ullage.watch.alerts.event import Event
 from ullage.watch.alerts.receivers import Receiver
 from ullage.watch.alerts.sinks.command import Command
 from ullage.watch.alerts.sinks.delivery import Delivery
-from ullage.watch.alerts.sinks.log import LogFile
 from ullage.watch.alerts.sinks.opening import open_sinks
 from ullage.watch.alerts.sinks.sink import SinkError
 from ullage.watch.alerts.sinks.webhook import Webhook, slack_document
@@ -126,16 +125,6 @@ def test_a_server_that_is_not_there(event: Event) -> None:
         Webhook("http://127.0.0.1:9/secret", pauses_s=()).send(event)
 
 
-def test_a_line_is_added_for_each_event(tmp_path: Path, event: Event) -> None:
-    log = LogFile(tmp_path / "alerts.jsonl")
-    log.send(event)
-    log.send(event)
-    lines = log.path.read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line) for line in lines] == [event.document] * 2
-    with pytest.raises(SinkError, match="No such file"):
-        LogFile(tmp_path / "none" / "alerts.jsonl").send(event)
-
-
 def test_a_command_has_the_text_on_stdin(tmp_path: Path, event: Event) -> None:
     target = tmp_path / "mail"
     code = f"import sys; open({str(target)!r}, 'w').write(sys.stdin.read())"
@@ -214,17 +203,15 @@ def test_a_defect_is_told_and_ends_nothing(event: Event) -> None:
     assert problems == ["broken: ZeroDivisionError while sending"] * 2
 
 
-def test_receivers_become_sinks(tmp_path: Path) -> None:
+def test_receivers_become_sinks() -> None:
     receivers = [
         Receiver("a", url_env="HOOK", form="slack"),
         Receiver("b", command=("mail",)),
-        Receiver("c", file=tmp_path / "x"),
     ]
     sinks = open_sinks(receivers, {"HOOK": "https://example.org/x"})
     assert sinks == {
         "a": Webhook("https://example.org/x", "slack"),
         "b": Command(("mail",)),
-        "c": LogFile(tmp_path / "x"),
     }
 
 

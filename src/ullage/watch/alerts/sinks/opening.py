@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from ullage.errors import SpecError
 from ullage.watch.alerts.receivers import Receiver
 from ullage.watch.alerts.sinks.command import Command
-from ullage.watch.alerts.sinks.log import LogFile
 from ullage.watch.alerts.sinks.sink import Sink
 from ullage.watch.alerts.sinks.webhook import Webhook
 
@@ -22,8 +21,6 @@ def open_sinks(receivers: Sequence[Receiver], environment: Mapping[str, str]) ->
 
 
 def _open(receiver: Receiver, environment: Mapping[str, str]) -> Sink:
-    if receiver.file is not None:
-        return LogFile(receiver.file)
     if receiver.command:
         return Command(receiver.command)
     url = receiver.url or environment.get(receiver.url_env or "", "")
