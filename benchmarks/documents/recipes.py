@@ -37,7 +37,6 @@ NEVER_RUN = {
     "pip install": "needs the network",
     "ullage env": "needs the network; `thin` is there",
     "ullage exec": "needs a GPU; tests/cli/test_exec.py runs it",
-    "ullage calibrate": "needs a GPU; tests/phantom/test_calibrate.py runs its parts",
     "ullage ui": "ends when it is interrupted; tests/browser drives it",
     "make": "runs all tests",
 }

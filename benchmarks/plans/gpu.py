@@ -6,7 +6,7 @@
 
 `predict` searches plans for a program on the phantom, with the torch that the machine with the GPU
 has, and keeps them with what is foreseen of each in gpu-plans.json. `measure` needs nothing but
-that torch, and no network: it measures the GPU's rates, runs the unmodified program as it is and
+that torch, and no network: it runs the unmodified program as it is and
 under each plan, as `ullage exec` does, and with what else there is to save memory, each in a
 process of its own, the program as it is once more at the end. No run begins after its limit.
 `--phantom` goes the same way on the phantom, where times mean nothing.
@@ -34,7 +34,6 @@ from ullage.techniques.plan import Plan
 ROOT = Path(__file__).parents[2]
 PLANS = Path(__file__).with_name("gpu-plans.json")
 RUNNER = Path(__file__).with_name("programs") / "measured.py"
-RATES = ROOT / "src" / "ullage" / "programs" / "measure_rates.py"
 PROGRAM = ("examples/gpt2/train.py", "--batch-size", "32")
 STEPS = 15
 GPU = "h100-80gb"
@@ -178,7 +177,6 @@ def measure(path: Path, output: Path, options: argparse.Namespace) -> None:
     found: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "is_phantom": options.phantom,
-        "rates": None if options.phantom else measure_rates(options.python),
         "plans": json.loads(path.read_text(encoding="utf-8"))["torch"],
         "program": list(PROGRAM),
         "runs": [],
@@ -197,19 +195,6 @@ def measure(path: Path, output: Path, options: argparse.Namespace) -> None:
         shown = took.get("failed") if step_ms is None else f"{step_ms:.1f} ms"
         print(f"{time.monotonic() - begun_s:5.1f} s  {one.name}: {shown}", flush=True)
         output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-
-
-def measure_rates(python: str) -> dict[str, Any]:
-    """What the GPU does in a second, or why that could not be measured."""
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory, "rates.json")
-        done = subprocess.run(
-            [python, str(RATES), "cuda", str(path)], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            return {"failed": done.stderr.strip()[-500:]}
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
 
 
 def main(words: Sequence[str] | None = None) -> None:

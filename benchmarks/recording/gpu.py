@@ -1,4 +1,4 @@
-"""Record, watch, guard and calibrate on the GPU of this machine; docs/results/on-gpu.md shows it.
+"""Record, watch and guard on the GPU of this machine; docs/results/on-gpu.md shows it.
 
     python -m benchmarks.recording.gpu DIR
 
@@ -124,12 +124,10 @@ def main() -> None:
     place.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     program = str(ROOT / "benchmarks" / "guard" / "gpu_program.py")
-    measure = ("calibrate", "--python", sys.executable, "--force", "-o", str(place / "rates.json"))
     guarded = [sys.executable, program, str(ROOT / "src"), "12"]
     parts = (
         ("examples", lambda: examples(place)),
         ("guard", lambda: finish(start(guarded, place / "guard.txt"), 80)),
-        ("calibrate", lambda: finish(start(ullage(*measure), place / "calibrate.txt"), 80)),
     )
     for name, part in parts:
         part()

@@ -182,7 +182,7 @@ The small model's steps are short, and a technique's first steps are in the figu
 
 ## Not tried
 
-`ullage calibrate`, several GPUs, NCCL, MIG, an hour of `watch`, `record`'s costs.
+Several GPUs, NCCL, MIG, an hour of `watch`, `record`'s costs.
 """
 
 

@@ -28,7 +28,6 @@ from ullage.clock.table import HOLE, STEPS, Table, load_table, load_widths, tabl
 from ullage.clock.work import Kind, Roof, roofline
 from ullage.gpus import find_gpu
 from ullage.gpus.peaks import peer_bytes_per_s
-from ullage.gpus.rates import Sample, Speed, fit_speed
 
 ROOT = Path(__file__).parents[2]
 TABLES = ROOT / "src" / "ullage" / "clock" / "tables"
@@ -237,24 +236,25 @@ def transfer(source: Split, target: Split, *, least_n: int = 0) -> Floats:
 
 
 def constant_rate_errors(part: Split, streamed: float) -> Floats:
-    """The errors of one rate and one start, fitted to square products as by `ullage calibrate`."""
-    pairs = list(zip(part.measurements.works, part.measurements.seconds, strict=True))
-    squares = [
-        Sample(work.ops, seconds)
-        for work, seconds in pairs
-        if work.m == work.n == work.k and work.m >= 1024
-    ]
-    speed = fit_speed(squares, part.roof.ops_per_s)
-    memory = Speed(streamed, part.roof.start_s)
-    large = [(work, seconds) for work, seconds in pairs if work.m >= 128]
-    predicted = [
-        max(
-            speed.seconds(work.ops, part.roof.ops_per_s),
-            memory.seconds(work.num_bytes, part.roof.bytes_per_s),
-        )
-        for work, _ in large
-    ]
-    return np.log2(np.array([seconds for _, seconds in large]) / predicted)
+    """The errors of one rate and one start, fitted to square products."""
+    works, seconds = part.measurements.works, np.array(part.measurements.seconds)
+    ideal = np.array([work.ops for work in works]) / part.roof.ops_per_s
+    moved = np.array([work.num_bytes for work in works]) / part.roof.bytes_per_s
+    is_square = np.array([work.m == work.n == work.k and work.m >= 1024 for work in works])
+    start, slope = fit_line(ideal[is_square], seconds[is_square])
+    predicted = np.maximum(start + slope * ideal, part.roof.start_s + moved / streamed)
+    is_large = np.array([work.m >= 128 for work in works])
+    return np.log2(seconds / predicted)[is_large]
+
+
+def fit_line(ideal: Floats, seconds: Floats) -> tuple[float, float]:
+    """The start, not below 0, and the slope, by least squares of the relative errors."""
+    start, slope = np.linalg.lstsq(
+        np.stack([1 / seconds, ideal / seconds], axis=1), np.ones(len(seconds)), rcond=None
+    )[0]
+    if start > 0:
+        return float(start), float(slope)
+    return 0.0, float((ideal / seconds).sum() / ((ideal / seconds) ** 2).sum())
 
 
 def streaming(known: dict[tuple[str, Kind, str], Split], gpu: str) -> list[float]:

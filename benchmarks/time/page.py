@@ -135,9 +135,7 @@ def _widths() -> str:
         ),
         "the table of any other GPU": widths.other_architecture,
         "bfloat16's efficiency for float8, n of 4096 or more": widths.other_precision,
-        "one rate and one start for all shapes (`ullage calibrate`), m of 128 or more": (
-            widths.constant_rate
-        ),
+        "one rate and one start for all shapes, m of 128 or more": widths.constant_rate,
     }
     lines = [
         "## Where there is no table\n",

@@ -24,7 +24,6 @@ from ullage.gpus.price import check_price
 from ullage.phantom.device import choose_device
 from ullage.phantom.rank import Rank, choose_ranks
 from ullage.plan.budget import LIMIT_S, Limit, find_budget, read_semantics
-from ullage.plan.costs.roofline import with_rates
 from ullage.plan.findings import FitReport
 from ullage.plan.fit import Smallest, find_plan
 from ullage.plan.objective import Goal, Objective, read_objective
@@ -101,7 +100,6 @@ def fit(
     smallest_gpu: bool = False,
     gpus: int = 1,
     ray: str | None = None,
-    rates: str | os.PathLike[str] | None = None,
     limit_s: float = LIMIT_S,
     python: str | os.PathLike[str] | None = None,
     on_progress: Callable[[str], None] | None = None,
@@ -126,8 +124,6 @@ def fit(
         gpus: GPUs of one machine that share the training, a rank on each; what is said of the
             device and the budget is of each.
         ray: the address of a Ray cluster that makes the runs (ray_trials.py); None: this machine.
-        rates: what such a GPU was measured to reach, a file of `ullage calibrate`; "catalogue": as
-            makers state it; None: what is kept of this GPU, if it was measured here.
         limit_s: seconds after which no more plans are tried, and the best so far is given.
         on_progress: called with a line as runs end.
         on_failure: called with the last output of the program where it failed as it is.
@@ -139,7 +135,6 @@ def fit(
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
     """
     device = choose_device(gpu, memory=memory, capability=capability)
-    device = replace(device, gpu=with_rates(device.gpu, rates))
     is_open = smallest_gpu and budget is None and device.is_unlimited
     smallest = Smallest.INSTEAD if is_open else Smallest.TOO if smallest_gpu else Smallest.NO
     budget_bytes = device.gpu.total_bytes if is_open else find_budget(device, budget)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     cls=flags.in_sections(
         {
             "Most used": ("gpu", "python", "allow", "max_batch", "output"),
-            "GPU": ("gpus", "memory", "capability", "budget", "rates"),
+            "GPU": ("gpus", "memory", "capability", "budget"),
             "Search": (
                 "objective", "price", "largest", "multiple_of", "ladder", "smallest_gpu", "minutes",
             ),
@@ -77,7 +77,6 @@ if TYPE_CHECKING:
     metavar="N",
     help="Stop the search after N minutes and report the best plan so far; default: 15.",
 )
-@click.option("--rates", metavar="FILE", help="Rates from `ullage calibrate`, or: catalogue.")
 @click.option("--ray", metavar="ADDRESS", help="Search on a Ray cluster: HOST:PORT or auto.")
 @flags.alloc_conf
 @flags.search_steps

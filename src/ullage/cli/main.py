@@ -50,10 +50,6 @@ VERBS = {
         "ullage.cli.exec:exec_command",
         "Run a program under a plan, a cap or a guard, on the GPU of this machine.",
     ),
-    "calibrate": (
-        "ullage.cli.calibrate:calibrate_command",
-        "Measure the GPU of this machine, so that `fit` predicts its times.",
-    ),
     "explain": (
         "ullage.cli.explain:explain_command",
         "Explain a memory snapshot: owners of the peak, leaks, remedies.",

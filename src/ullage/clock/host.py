@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ullage.clock.simulation import HostCosts
-from ullage.gpus import Gpu
 
 # An operator of PyTorch with its kernel's launch takes some microseconds, by operator and
 # processor: 5 are assumed, as in the roofline of `ullage fit`.
@@ -23,13 +22,7 @@ class HostInterval(NamedTuple):
     high: HostCosts
 
 
-def host_costs(gpu: Gpu) -> HostInterval:
-    """What the host needs: by what `ullage calibrate` measured on the machine of this GPU, within a
-    factor of two; else assumed.
-    """
-    launches = _LAUNCH_S
-    if gpu.measured is not None:
-        likely_s = gpu.measured.launch_s
-        launches = (likely_s / 2, likely_s, likely_s * 2)
-    pairs = zip(launches, _GRAPH_S, strict=True)
-    return HostInterval(*(HostCosts(launch_s, graph_s) for launch_s, graph_s in pairs))
+HOST_COSTS: Final = HostInterval(
+    *(HostCosts(launch_s, graph_s) for launch_s, graph_s in zip(_LAUNCH_S, _GRAPH_S, strict=True))
+)
+"""Of any host."""

@@ -3,9 +3,9 @@ kernels that only move memory.
 
     matrix_product(find_gpu("h100"), MatrixProduct(4096, 4096, 4096), "bfloat16").s
 
-What `ullage calibrate` measured of a GPU is used first; then the GPU's table of NVIDIA's
-measurements; then the table of its nearest relative (relatives.py). The interval is the error that
-was measured of each (docs/results/kernel-times.md), and the basis says which it was.
+The GPU's table of NVIDIA's measurements is used first; then the table of its nearest relative
+(relatives.py). The interval is the error that was measured of each (docs/results/kernel-times.md),
+and the basis says which it was.
 
 Ignores: other kernels that run at the same time; a throttled clock; operands that are still in the
 L2 cache, or are not, other than in the measurements.
@@ -23,15 +23,12 @@ from ullage.clock.table import load_widths
 from ullage.clock.work import ITEMSIZES, Attention, Collective, Kind, MatrixProduct, roofline
 from ullage.errors import SpecError
 from ullage.gpus import Gpu
-from ullage.gpus.peaks import flops_per_s, peer_bytes_per_s
-from ullage.gpus.rates import Speed
 
 # The tables that have the quantisation of an operand in them, and the least share of bfloat16's
 # time that the product takes: its share of the operands' bytes.
 _QUANTISED: Final = {"float8_e4m3fn": 0.5, "float4_e2m1fn_x2": 0.25}
 _LARGE: Final = MatrixProduct(4096, 4096, 4096)
 _UNPACKED: Final = 1.2
-_CALIBRATED: Final = "measured by `ullage calibrate`"
 
 
 def matrix_product(gpu: Gpu, work: MatrixProduct, precision: str) -> Duration:
@@ -46,10 +43,6 @@ def matrix_product(gpu: Gpu, work: MatrixProduct, precision: str) -> Duration:
     among the measurements; their interval is that of the edge.
     """
     work = replace(work, itemsize=_itemsize(precision))
-    measured = gpu.measured
-    if measured is not None and precision in measured.matmul:
-        compute = measured.matmul[precision].seconds(work.ops, flops_per_s(gpu, precision))
-        return _calibrated(gpu, compute, work.num_bytes, measured.memory)
     match = find_table(gpu, Kind.MATRIX_PRODUCT, precision)
     note = "a batch of products counts as the rows of one" if work.batch > 1 else ""
     time = _read(match, work, note)
@@ -92,11 +85,6 @@ def attention_forward(gpu: Gpu, work: Attention, precision: str) -> Duration:
     the mask, and for other lengths, their rate per visible pair is taken, with the edge's interval.
     """
     work = replace(work, itemsize=_itemsize(precision))
-    measured = gpu.measured
-    if measured is not None and "forward" in measured.attention:
-        speed = measured.attention["forward"]
-        compute = speed.seconds(work.ops, flops_per_s(gpu, precision))
-        return _calibrated(gpu, compute, work.num_bytes, measured.memory)
     match = find_table(gpu, Kind.ATTENTION_FORWARD, precision)
     notes = []
     if not work.is_causal:
@@ -130,11 +118,6 @@ def collective(gpu: Gpu, work: Collective, link_bytes_per_s: float | None = None
     """
     if work.num_gpus < 2:
         raise SpecError(f"num_gpus={work.num_gpus}; a collective needs 2 or more")
-    peers = gpu.measured.peers if gpu.measured else None
-    if peers is not None:
-        stated = link_bytes_per_s or peer_bytes_per_s(gpu, work.num_gpus)
-        seconds = peers.seconds(work.sent_bytes, stated)
-        return around(seconds, load_widths().constant_rate, _CALIBRATED)
     match = find_table(gpu, work.kind, "bytes")
     note = ""
     if link_bytes_per_s is not None:
@@ -150,9 +133,6 @@ def memory_bound(gpu: Gpu, num_bytes: float) -> Duration:
     caches hold (decode attention over long caches, products of few rows), and the fastest kernel
     as the start. Not measured: strided and random access, which take longer.
     """
-    if gpu.measured is not None:
-        seconds = gpu.measured.memory.seconds(num_bytes, gpu.bandwidth_bytes_per_s)
-        return around(seconds, load_widths().constant_rate, _CALIBRATED)
     widths = load_widths()
     slug = slug_of(gpu)
     rate = float(gpu.bandwidth_bytes_per_s)
@@ -194,8 +174,3 @@ def _read(match: Match, work: MatrixProduct | Attention | Collective, note: str)
         notes.append(f"{prediction.outside:.1f} octaves outside of the measured shapes")
     seconds = roofline(work, match.roof) * prediction.quotient
     return around(seconds, width, "; ".join(text for text in notes if text))
-
-
-def _calibrated(gpu: Gpu, compute: float, num_bytes: float, memory: Speed) -> Duration:
-    seconds = max(compute, memory.seconds(num_bytes, gpu.bandwidth_bytes_per_s))
-    return around(seconds, load_widths().constant_rate, _CALIBRATED)

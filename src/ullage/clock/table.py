@@ -100,7 +100,7 @@ class Widths:
         same_architecture: a table stands for another GPU of its architecture.
         other_architecture: it stands for a GPU of another one.
         other_precision: a table stands for another precision of the same GPU.
-        constant_rate: one rate and one start stand for all shapes, as `ullage calibrate` fits them.
+        constant_rate: one rate and one start, fitted to square products, stand for all shapes.
         streaming: by GPU, the shares of the stated bandwidth (low, likely, high) that kernels reach
             which read much more than the caches hold.
         start_s: by GPU, the time of its fastest kernel.

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
-from ullage.gpus.rates import Rates
 from ullage.units import MIB, format_bytes
 
 # Bytes per second of one PCIe lane in one direction, by generation: 8, 16, 32 GT/s with 128 of 130
@@ -99,8 +98,6 @@ class Gpu:
         memory_clock_khz: half the data rate.
         clock_khz: the highest clock of the SMs.
         tensor_ops_per_s: the peak rates of the tensor cores.
-        measured: the rates that `ullage calibrate` measured on such a GPU; None: not measured. The
-            catalogue itself has none.
     """
 
     slug: str
@@ -137,7 +134,6 @@ class Gpu:
     memory_clock_khz: int | None
     clock_khz: int | None
     tensor_ops_per_s: TensorRates
-    measured: Rates | None = None
 
     @property
     def assumptions(self) -> tuple[str, ...]:

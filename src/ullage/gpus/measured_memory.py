@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from ullage.errors import SpecError
-from ullage.gpus.measurement_files import measurement_path
 
 SCHEMA: Final = "ullage.memory/1"
 _HOW = "make it anew: ullage diff PREDICTED MEASURED"
@@ -68,7 +67,8 @@ class MeasuredMemory:
 
 def memory_path(slug: str) -> Path:
     """Where the measured memory of a GPU is kept."""
-    return measurement_path("memory", slug)
+    configuration = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(configuration, "ullage", "memory", f"{slug}.json")
 
 
 def stored_memory(slug: str) -> MeasuredMemory | None:

@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def program_path(name: str) -> Path:
-    """The path of the script of this name, such as "measure_rates"."""
+    """The path of the script of this name, such as "launcher_query"."""
     return Path(__file__).with_name(f"{name}.py")

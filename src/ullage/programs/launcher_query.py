@@ -32,7 +32,9 @@ def _ask(command: list[str]) -> dict[str, Any]:
     before = dict(os.environ)
     sys.argv = command[1:] if command[0] == "-m" else command
     try:
-        if command[0] == "-m":
+        if command[:2] == ["-m", launcher.__name__]:
+            launcher.main()  # runpy would load the module once more, and start the ranks
+        elif command[0] == "-m":
             runpy.run_module(command[1], run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(command[0], run_name="__main__")

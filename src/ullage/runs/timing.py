@@ -21,29 +21,27 @@ def time_process(record: Record, gpu: Gpu, interconnect: str | None) -> StepTime
     if record.work_log is None:
         return None
     from ullage.clock.costs import cost_of
-    from ullage.clock.host import host_costs
+    from ullage.clock.host import HOST_COSTS
     from ullage.clock.step import measure_step
 
     links = None if interconnect is None else parse_interconnect(interconnect)
-    host = host_costs(gpu)
     return measure_step(
         record.work_log,
         gpu,
         lambda work: cost_of(gpu, work, links),
-        host,
+        HOST_COSTS,
         modules=record.modules,
         batch=_batch(record),
         num_ranks=max((len(group) for group in record.groups), default=1),
-        basis=_basis(record, gpu, host),
+        basis=_basis(record, HOST_COSTS),
     )
 
 
-def _basis(record: Record, gpu: Gpu, host: HostInterval) -> Iterator[str]:
+def _basis(record: Record, host: HostInterval) -> Iterator[str]:
     low, likely, high = (f"{costs.launch_s * 1e6:.0f}" for costs in host)
     yield (
-        f"the host: {likely} us for each operator ({low} to {high}), "
-        f"{'assumed' if gpu.measured is None else 'measured by `ullage calibrate`'}; the program's "
-        "other time on the CPU, such as loading data, is not counted"
+        f"the host: {likely} us for each operator ({low} to {high}), assumed; the program's other "
+        "time on the CPU, such as loading data, is not counted"
     )
     if any(len(group) > 1 for group in record.groups):
         yield "the other ranks: as far as this one whenever a collective begins"

@@ -26,7 +26,6 @@ from ullage.clock.given_work import (
 )
 from ullage.clock.interconnect import Interconnect
 from ullage.gpus import find_gpu
-from ullage.gpus.rates import Rates, Speed
 
 H100 = find_gpu("h100-80gb")
 MIB = 1 << 20
@@ -225,25 +224,6 @@ def test_a_template_finds_its_shape_in_the_operands() -> None:
     cost = cost_of(H100, work, None)
     assert cost.flops == pytest.approx(2 * m * n * k)
     assert cost.duration.s == pytest.approx(seconds(Product(m, n, k, 1, "bfloat16", 2)), rel=0.1)
-
-
-def test_calibration_wins() -> None:
-    speed = Speed(0.5, 1e-5)
-    rates = Rates(
-        "h100-80gb", "a device", "570", "2.9", "2026-11-23", {"bfloat16": speed},
-        {"forward": speed, "backward": speed}, speed, speed, speed, speed, 5e-6, {},
-    )  # fmt: skip
-    gpu = replace(H100, measured=rates)
-    for work in (
-        Product(4096, 4096, 4096, 1, "bfloat16", 2),
-        attention(is_backward=True, is_causal=True),
-        CollectiveCall("all-reduce", 10**9, 8),
-        Copy("to device", 10**8, is_pinned=True),
-        Fill(10**9),
-    ):
-        assert "measured by `ullage calibrate`" in cost_of(gpu, work, None).duration.basis
-    copy = cost_of(gpu, Copy("to device", 10**8, is_pinned=True), None).duration
-    assert copy.s == pytest.approx(1e-5 + 10**8 / (0.5 * 63015384608))
 
 
 def test_memory_that_is_not_pinned_is_slower() -> None:

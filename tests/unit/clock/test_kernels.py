@@ -22,7 +22,6 @@ from ullage.clock.table import load_table, load_widths, table_names
 from ullage.clock.work import Roof, roofline
 from ullage.errors import SpecError
 from ullage.gpus import find_gpu
-from ullage.gpus.rates import Rates, Speed
 
 H100 = find_gpu("h100-80gb")
 PRODUCT = MatrixProduct(4096, 4096, 4096)
@@ -33,14 +32,6 @@ CACHE = Attention(32, 32, 8, 128, 1, 4096)
 def spread(time: Duration) -> float:
     assert 0 < time.low_s <= time.s <= time.high_s
     return time.high_s / time.low_s
-
-
-def rates(gpu: str = "h100-80gb") -> Rates:
-    speed = Speed(0.5, 1e-5)
-    return Rates(
-        gpu, "a device", "570", "2.9", "2026-11-23", {"bfloat16": speed}, {"forward": speed},
-        speed, speed, speed, speed, 5e-6, {},
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", table_names(), ids=lambda name: f"{name[0]}-{name[1].value}")
@@ -85,21 +76,6 @@ def test_twice_the_work_takes_longer(gpu: str) -> None:
         longer = replace(SEQUENCE, q_len=2 * size, kv_len=2 * size)
         first, second = (attention_forward(device, of, "bfloat16").s for of in (shorter, longer))
         assert second > first
-
-
-def test_what_was_calibrated_wins() -> None:
-    gpu = replace(H100, measured=rates())
-    product = matrix_product(gpu, PRODUCT, "bfloat16")
-    assert product.s == pytest.approx(1e-5 + PRODUCT.ops / (0.5 * 989.4e12))
-    forward = attention_forward(gpu, SEQUENCE, "bfloat16")
-    assert forward.s == pytest.approx(1e-5 + SEQUENCE.ops / (0.5 * 989.4e12))
-    moved = memory_bound(gpu, 1e9)
-    assert moved.s == pytest.approx(1e-5 + 1e9 / (0.5 * 3350e9))
-    reduced = collective(gpu, Collective(Kind.ALL_REDUCE, 1e9, 8))
-    assert reduced.s == pytest.approx(1e-5 + 1.75e9 / (0.5 * 450e9))
-    for time in (product, forward, moved, reduced):
-        assert time.basis == "measured by `ullage calibrate`"
-    assert "NVIDIA" in matrix_product(gpu, PRODUCT, "float8_e4m3fn").basis
 
 
 def test_a_relative_stands_for_a_gpu_without_a_table() -> None:

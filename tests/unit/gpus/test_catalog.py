@@ -22,6 +22,7 @@ from ullage.gpus import (
     load_estimate_only,
     sources_of,
 )
+from ullage.gpus.catalog import find_by_device
 from ullage.phantom.device import choose_device
 from ullage.units import GB, GIB, MIB
 
@@ -340,3 +341,13 @@ def test_the_advice_for_an_unknown_gpu_names_options_where_they_are_alone() -> N
     assert "--memory" not in str(raised.value)  # `ullage estimate` has no such option
     with pytest.raises(SpecError, match=r"did you mean .* give --memory 24GiB --capability 8\.9"):
         choose_device("h10")
+
+
+def test_a_gpu_that_the_catalogue_does_not_have_is_refused() -> None:
+    with pytest.raises(SpecError, match="the catalogue has no 'NVIDIA X1'"):
+        find_by_device("NVIDIA X1", 0)
+
+
+def test_of_gpus_of_one_name_the_memory_decides() -> None:
+    gpu = find_gpu("a100-80gb")
+    assert find_by_device(gpu.name, gpu.total_bytes).name == gpu.name

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from ullage.clock.costs.attention_rates import Kernel, Pass, rate
 from ullage.clock.costs.traffic import Traffic, at_least, moved, start_s
-from ullage.clock.duration import Duration, Width, around
+from ullage.clock.duration import Duration, Width
 from ullage.clock.kernels import matrix_product
 from ullage.clock.relatives import is_alike
 from ullage.clock.table import load_widths
@@ -73,19 +73,13 @@ def attention_time(
         precision: torch's name of the operands' type; "fp32" and "tf32" for float32.
         num_blocks: thread blocks of the launch; 0: not known.
 
-    What `ullage calibrate` measured wins. Ignores: sliding windows, dropout and biases.
+    Ignores: sliding windows, dropout and biases.
     """
     work = replace(work, itemsize=ITEMSIZES.get(precision, 4.0))
     ops = work.ops * (BACKWARD_OPS if is_backward else 1.0)
     # Gradients are read and written beside what they belong to.
     num_bytes = work.num_bytes * (2.0 if is_backward else 1.0)
     floor = moved(gpu, Traffic.of(num_bytes))
-    name = "backward" if is_backward else "forward"
-    if gpu.measured is not None and name in gpu.measured.attention:
-        speed = gpu.measured.attention[name]
-        seconds = speed.seconds(ops, flops_per_s(gpu, precision))
-        basis = "measured by `ullage calibrate`"
-        return at_least(around(seconds, load_widths().constant_rate, basis), floor)
     reached = _reached(gpu, kernel, work, Pass(is_backward, work.is_causal))
     if work.itemsize > 2:
         reached = _Reached(

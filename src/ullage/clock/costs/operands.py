@@ -68,6 +68,9 @@ _ITEMSIZES: Final = (
     (re.compile(r"[IE_v][fij][EfijNLJS_]|Ul[fij]"), 4),
     (re.compile(r"Half|BFloat16|Uls"), 2),
 )
+# thread_work_size in ATen/native/cuda/thread_constants.h, and a complex number of two doubles.
+_BY_NUMBER: Final = re.compile(r"_scatter_gather_elementwise|index_elementwise_kernel")
+_NUMBERS_OF_THREAD, _MOST_ITEM_BYTES = 8, 16
 _ROWS_FUSED: Final = re.compile(r"embedding|index|gather|scatter|nll_loss|slice_scatter|select")
 _NAMELESS: Final = re.compile(r"^triton_[a-z]+_fused_\d+$")
 _WHOLE_ROWS: Final = re.compile(r"softmax|logsumexp|exp_|amax")
@@ -232,10 +235,16 @@ def _foreach(launch: KernelLaunch) -> Moves:
 def _rows(launch: KernelLaunch) -> Moves:
     """Rows by index: never the table, which is the largest operand; the others, and as many bytes
     of the table again. The upper bound is all operands once, the table twice what is beside it.
+
+    Where each thread has a few numbers, an operand that is larger is one that an earlier call left
+    in the structure of arguments.
     """
     operands = sorted(launch.operand_bytes[: _MOST_OPERANDS - 1], reverse=True)
     if len(operands) < 2:
         return _once(launch)
+    if _BY_NUMBER.search(launch.name):
+        most = launch.num_blocks * launch.block_threads * _NUMBERS_OF_THREAD * _MOST_ITEM_BYTES
+        operands[1:] = [min(size, most) for size in operands[1:]]
     beside = sum(operands[1:])
     likely = operands[1] + beside
     high = max(likely, min(sum(operands), 3 * beside))

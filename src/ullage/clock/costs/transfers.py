@@ -9,11 +9,9 @@ from ullage.clock.costs.traffic import Traffic, moved
 from ullage.clock.duration import Duration, Width, around
 from ullage.clock.given_work import Copy, Fill, LibraryCall
 from ullage.clock.interconnect import Interconnect
-from ullage.clock.table import load_widths
 from ullage.gpus import Gpu
 from ullage.gpus.peaks import link_bytes_per_s, peer_bytes_per_s
 
-_CALIBRATED: Final = "measured by `ullage calibrate`"
 # Of the link's rate, that of pinned memory: 24 to 27 of 31.5 GB/s (RTX 4090, A100, RTX A6000), and
 # 53 of 63 (H100). Source: NVIDIA/nvbandwidth, issues 15, 24, 42 and 50.
 _PINNED_SHARE: Final = 0.82
@@ -45,11 +43,6 @@ def copy_cost(gpu: Gpu, work: Copy, links: Interconnect) -> Cost:
 
 def _over_host_link(gpu: Gpu, work: Copy) -> Duration:
     link = float(link_bytes_per_s(gpu))
-    measured = gpu.measured
-    if measured is not None and work.is_pinned:
-        speed = measured.to_host if work.direction == "to host" else measured.to_device
-        seconds = speed.seconds(work.num_bytes, link)
-        return around(seconds, load_widths().constant_rate, _CALIBRATED)
     pinned = around(
         _START_S + work.num_bytes / (_PINNED_SHARE * link),
         _PINNED,

@@ -17,7 +17,7 @@ from typing import Final
 
 from ullage.clock.costs.traffic import Traffic, moved
 from ullage.clock.duration import Duration
-from ullage.clock.host import host_costs
+from ullage.clock.host import HOST_COSTS
 from ullage.clock.interconnect import Interconnect
 from ullage.clock.kernels import (
     attention_decode,
@@ -197,11 +197,10 @@ class _Kernels:
             for name in ("low_s", "s", "high_s")
         ]
         launches = sum(count for count, _ in rows)
-        host = host_costs(self._gpu)
         if self._plan.has_graphs and tokens == requests:
-            host_s = [costs.graph_s for costs in host]
+            host_s = [costs.graph_s for costs in HOST_COSTS]
         else:
-            host_s = [costs.launch_s * launches for costs in host]
+            host_s = [costs.launch_s * launches for costs in HOST_COSTS]
         interval = Interval(*(max(pair) for pair in zip(ends, host_s, strict=True)))
         seconds: dict[str, float] = {}
         for count, time in rows:

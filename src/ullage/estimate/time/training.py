@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ullage.clock.host import HostInterval, host_costs
+from ullage.clock.host import HOST_COSTS
 from ullage.clock.interconnect import Interconnect, default_interconnect
 from ullage.clock.step import Batch, measure_step
 from ullage.errors import SpecError
@@ -114,17 +114,16 @@ def time_program(
         kernel_cost(gpu, kernel, links, _num_local(kernel, recipe, links))
         for kernel in program.kernels
     )
-    host = host_costs(gpu)
     tokens = recipe.batch * recipe.accumulation * (recipe.length or 0)
     time = measure_step(
         program.log,
         gpu,
         _Costs(costs),
-        host,
+        HOST_COSTS,
         modules=program.modules,
         batch=Batch(recipe.batch * recipe.accumulation, tokens // recipe.layout.tensor),
         num_ranks=recipe.layout.num_gpus,
-        basis=_basis(recipe, gpu, host),
+        basis=_basis(recipe),
     )
     if time is None:
         raise SpecError("time: found a step without work, expected a model with parameters")
@@ -162,12 +161,11 @@ def _peak(program: Program, costs: tuple[Cost, ...], gpu: Gpu) -> float:
     return flops_per_s(gpu, "fp32" if precision == "float32" else precision)
 
 
-def _basis(recipe: Recipe, gpu: Gpu, host: HostInterval) -> Iterator[str]:
-    low, likely, high = (f"{costs.launch_s * 1e6:.0f}" for costs in host)
+def _basis(recipe: Recipe) -> Iterator[str]:
+    low, likely, high = (f"{costs.launch_s * 1e6:.0f}" for costs in HOST_COSTS)
     yield (
-        f"the host: {likely} us for each kernel ({low} to {high}), "
-        f"{'assumed' if gpu.measured is None else 'measured by `ullage calibrate`'}; loading data "
-        "and other work of the program is not counted"
+        f"the host: {likely} us for each kernel ({low} to {high}), assumed; loading data and other "
+        "work of the program is not counted"
     )
     yield "the kernels of PyTorch's eager mode, played from the configuration, not run"
     if recipe.layout.num_gpus > 1:
