@@ -416,3 +416,41 @@ def test_a_measurement_is_held_against_a_prediction_term_by_term(
     assert ullage.diff(other, predicted).report.terms == (), "none of them was measured"
     wrong = {term.name: term for term in ullage.diff(other, measured).report.terms}
     assert wrong["states"].is_inside is False
+
+
+def test_a_step_that_raised_is_over(record: RecordProgram) -> None:
+    marks = [mark.kind.value for mark in record("unseen_faults.py", "failing_step").record.marks]
+    assert marks.count("step") == 4
+    assert marks.count("optimizer_begin") == marks.count("optimizer_end") == 5
+
+
+def test_a_recording_is_not_seen_by_the_programs_tools(
+    record: RecordProgram, thin_python: Path, tmp_path: Path
+) -> None:
+    recorded = record("unseen.py").printed
+    bare = execute(
+        [str(thin_python), find_program("unseen.py")], tmp_path,
+        dict(bare_environment(thin_python, gpu="h100-80gb", XDG_RUNTIME_DIR=str(tmp_path))),
+    )  # fmt: skip
+    assert recorded == json.loads(bare[1].splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_a_function_of_the_programs_is_told_of_its_steps(thin_python: Path, tmp_path: Path) -> None:
+    source = str(Path(ullage.__file__).parents[1])
+    command = [str(thin_python), find_program("recording/logged_steps.py"), source]
+    variables = dict(bare_environment(thin_python, XDG_RUNTIME_DIR=str(tmp_path)))
+    code, stdout, stderr = execute(command, tmp_path, variables)
+    assert code == 0, stderr
+    document = json.loads(stdout.splitlines()[-1])
+    peaks = document["peaks"]
+    assert len(peaks) == 5, "the last was after the recording's end"
+    # The first step is told at once, the others at the end, with the highest of their peaks.
+    ((first, values), (last, others)) = document["rows"]
+    assert (first, last) == (1, 4)
+    assert others["ullage/allocated_peak_bytes"] == max(peaks[1:4])
+    assert values["ullage/allocated_peak_bytes"] <= others["ullage/allocated_peak_bytes"]
+    assert others["ullage/reserved_peak_bytes"] >= others["ullage/allocated_peak_bytes"]
+    assert 70 * 2**30 < others["ullage/headroom_bytes"] < 80 * 2**30
+    assert others["ullage/step_seconds"] > 0
+    assert (others["ullage/alloc_retries"], others["ullage/ooms"]) == (0, 0)

@@ -108,12 +108,21 @@ INTERNALS: tuple[Internal, ...] = (
     *_list("torch.Tensor", "_make_wrapper_subclass", "tensors made of others are not watched"),
     # The dispatcher.
     *_list("torch._C", "_dispatch_tls_set_dispatch_key_included", _KEYS, is_optional=True),
-    *_list("torch._C", "_dispatch_key_parse _dispatch_has_kernel", _KEYS),
+    *_list(
+        "torch._C", "_dispatch_key_parse _dispatch_has_kernel _dispatch_keyset_full_after", _KEYS
+    ),
+    *_list(
+        "torch._C._autograd",
+        "_enable_record_function",
+        "a profile of the program shows operations of ullage's",
+        is_optional=True,
+    ),
     *_list("torch._ops", "_compute_keyset OpOverloadPacket", _KEYS),
     *_list(
         "torch._C",
         "_dispatch_has_kernel_for_dispatch_key _dispatch_get_all_op_names "
         "_dispatch_get_registrations_for_dispatch_key _dispatch_tls_is_dispatch_key_excluded "
+        "_dispatch_tls_is_dispatch_key_included "
         "_len_torch_dispatch_stack DispatchKey _SetExcludeDispatchKeyGuard _DisableTorchDispatch "
         "DisableTorchFunction DisableTorchFunctionSubclass",
         _DISPATCH,

@@ -13,7 +13,8 @@ import pytest
 
 import ullage
 from ullage.protocol.holder_chains import Root, remedy_for, root_of, traceback_of
-from ullage.record.owners import notebook
+from ullage.record.owners import notebook, source_location
+from ullage.record.session.history import without_ours
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "recording" / "ipython_session.py"
 
@@ -98,3 +99,22 @@ def test_a_file_is_no_cell() -> None:
     assert notebook.cell_name("train.py") is None
     assert notebook.cell_name("<string>") is None
     assert not notebook.is_typed("<string>") and notebook.is_typed("<stdin>")
+
+
+@pytest.mark.parametrize("file", ["/tmp/ipykernel_4711/2879120621.py", "<ipython-input-4-1a2b>"])
+def test_a_place_in_a_cell_has_the_number_of_the_cell(
+    monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    monkeypatch.setattr(notebook, "cell_name", {file: "cell 4"}.get)
+    place = {"filename": file, "line": 1, "name": "<module>"}
+    script = {"filename": "/srv/train.py", "line": 7, "name": "main"}
+    trace = [
+        {"action": "alloc", "frames": [place, script]},
+        {"action": "alloc", "frames": [script]},
+    ]
+    cleared = without_ours({"device_traces": [trace], "segments": []})
+    files = [
+        [frame["filename"] for frame in entry["frames"]] for entry in cleared["device_traces"][0]
+    ]
+    assert files == [["cell 4", "/srv/train.py"], ["/srv/train.py"]]
+    assert source_location.describe([(file, 1, "<module>")]) == "cell 4:1 in <module>"

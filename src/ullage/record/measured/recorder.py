@@ -48,6 +48,7 @@ from ullage.record.session.history import History
 from ullage.record.session.ooms import OutOfMemories
 from ullage.record.session.peaks import Peaks
 from ullage.record.session.record_file import program_fields
+from ullage.record.unseen import Unseen
 
 if TYPE_CHECKING:
     from ullage.trace.record_schema import ExitFields
@@ -76,7 +77,8 @@ class Recorder:
         self._num_others: list[int | None] = []
         limits = settings.limits
         self._modules = Modules(torch, limits.num_scopes)
-        self._claims = Claims(torch, self._modules, self._patches)
+        self._unseen = Unseen(torch, lambda _name, error: self.note_error(error))
+        self._claims = Claims(torch, self._modules, self._unseen, self._patches)
         self._holders = LatestHolders(torch, max_rows=limits.num_holders)
         self.ooms = OutOfMemories(
             torch, self.look_at_holders, max_rows=limits.num_ooms, find_position=self._find_position
@@ -85,7 +87,7 @@ class Recorder:
         self._counters = Counters(torch, self._peaks)
         self._phases = RemovablePhases(
             torch, self._claims, self._modules,
-            patches=self._patches, on_step=self._note_step, on_error=self.note_error,
+            patches=self._patches, on_step=self._note_step, unseen=self._unseen,
         )  # fmt: skip
         self._phases.on_mark = self._note_mark
         self._retention = Retention(
@@ -140,7 +142,7 @@ class Recorder:
             self._warnings += [] if remark is None else [remark]
             atexit.register(self._publication.end)
         register_once(torch)
-        torch.cuda._lazy_call(self._begin)
+        torch.cuda._lazy_call(self._unseen.guard(self._begin))
 
     def _begin_events(self) -> None:
         """By the hook; where this torch cannot be hooked, PyTorch's own history has the events."""

@@ -10,7 +10,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from ullage.record import torch_internals
@@ -22,7 +22,8 @@ from ullage.record.session import library
 from ullage.record.session.compiled import Compiled
 from ullage.record.session.import_hooks import on_import
 from ullage.record.session.phases import Following, Phases
-from ullage.record.session.steps import StepKind, StepsReached
+from ullage.record.session.steps import StepKind
+from ullage.record.unseen import Unseen
 
 _DYNAMO = "torch._dynamo"
 _MAX_PAYLOADS = 256
@@ -35,7 +36,7 @@ class RemovablePhases(Phases):
         torch, claims, modules: as for `Phases`.
         patches: what holds the attributes that are replaced.
         on_step: called after each step with how many there are.
-        on_error: called with an exception of a hook's own, which the program must not see.
+        unseen: guards the hooks.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class RemovablePhases(Phases):
         *,
         patches: Patches,
         on_step: Callable[[int], None],
-        on_error: Callable[[Exception], None],
+        unseen: Unseen,
     ) -> None:
         nothing = Following()
         super().__init__(
@@ -57,11 +58,11 @@ class RemovablePhases(Phases):
             on_step=self._end_step,
             on_stop=_never_stop,
             values=nothing,
+            unseen=unseen,
         )
         self.batch_waits = BatchWaits(torch)
         self._end_recorded_step = on_step
         self._patches = patches
-        self._on_error = on_error
         self._handles: list[Any] = []
         self._compiled = Compiled(torch, self, nothing, nothing, patches)
         self._call_off: Callable[[], None] = lambda: None
@@ -75,16 +76,18 @@ class RemovablePhases(Phases):
         self._is_on = True
         modules, optimizer = torch.nn.modules.module, optimizer_hooks(torch)
         self.hooks = (
-            modules.register_module_forward_pre_hook(self._guard(self._before_module)),
+            modules.register_module_forward_pre_hook(self._before_module),
             modules.register_module_forward_hook(
-                self._guard(self._after_module), with_kwargs=True, always_call=True
+                self._after_module, with_kwargs=True, always_call=True
             ),
         )
         self._handles = [
             *self.hooks,
-            optimizer.register_optimizer_step_pre_hook(self._guard(self._before_optimizer)),
+            optimizer.register_optimizer_step_pre_hook(self._before_optimizer),
             optimizer.register_optimizer_step_post_hook(self._guard(self._after_step_hook)),
         ]
+        moved = self._around_move(torch.nn.Module._apply)
+        self._patches.replace(torch.nn.Module, "_apply", moved)
         kind = torch.optim.Optimizer
         construct = self._around_construction(kind.__init__)
         self._patches.replace(kind, "__init__", construct)
@@ -124,29 +127,34 @@ class RemovablePhases(Phases):
         self.batch_waits.end_step()
         self._end_recorded_step(count)
 
-    def _begin_backward(self) -> None:
-        self._guard(super()._begin_backward)()
+    def _guard(self, entrance: Callable[..., Any]) -> Callable[..., Any]:
+        """What does nothing once the hooks are taken out, or one of them has failed."""
+        guarded = super()._guard(entrance)
 
-    def _end_backward(self) -> None:
-        self._guard(super()._end_backward)()
-
-    def _guard(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A hook that does nothing once it is taken out, and raises nothing."""
-
-        @functools.wraps(call)
+        @functools.wraps(entrance)
         def run(*arguments: Any) -> Any:
             if not self._is_on:
                 return None
-            try:
-                return call(*arguments)
-            except StepsReached:
-                raise
-            except Exception as error:
-                self._is_on = False
-                self._on_error(error)
-                return None
+            if self._num_optimizer:
+                self._leave_raised_steps(is_in_next=entrance.__name__ == "_before_optimizer")
+            return guarded(*arguments)
 
         return run
+
+    def _leave_raised_steps(self, *, is_in_next: bool) -> None:
+        """torch calls no hook after a step that raised: it is over where what torch puts around
+        each step is no longer on a stack.
+        """
+        around = self._torch.optim.Optimizer.profile_hook_step.__code__.co_consts
+        num_running = 0
+        for frame in sys._current_frames().values():
+            at: FrameType | None = frame
+            while at is not None:
+                num_running += at.f_code in around
+                at = at.f_back
+        del frame  # a frame that holds itself would keep the program's variables
+        while self._num_optimizer > num_running - is_in_next:
+            Phases._leave_optimizer(self)
 
     def keep_marks_from(self, first: int) -> None:
         """Forgets the marks before a position."""

@@ -18,6 +18,7 @@ from ullage.record.owners.module_trees import find_roots, join, live_owners
 from ullage.record.owners.modules import Modules, Place
 from ullage.record.patches import Patches
 from ullage.record.session import library
+from ullage.record.unseen import Unseen
 
 Claim = tuple[int, int, int, str, str]  # position, device, address, category, name
 Name = list[Place]
@@ -29,13 +30,21 @@ _SELDOM = frozenset([*range(4), *(10**power for power in range(1, 9))])
 class Claims:
     """Collects claims. One for the process."""
 
-    def __init__(self, torch: ModuleType, modules: Modules, patches: Patches | None = None) -> None:
+    def __init__(
+        self,
+        torch: ModuleType,
+        modules: Modules,
+        unseen: Unseen,
+        patches: Patches | None = None,
+    ) -> None:
         self.patches = patches or Patches()
+        self.unseen = unseen
         self._claims = ClaimRows()
         self._torch = torch
         self._plain = {torch.Tensor, torch.nn.Parameter}
         self._modules = modules
         self._num_calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._num_moves: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._parameters: dict[int, tuple[weakref.ref[Any], Name]] = {}
         self._states: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
@@ -82,6 +91,27 @@ class Claims:
             sharded.watch(self)
             self._walk(module)
             self._modules.note_call(module)
+
+    def release(self, module: Any) -> list[tuple[Any, Name]]:
+        """The parameters of a module that is about to be moved or converted, which may free them;
+        their names come with its first forward. No weak reference to them stays, as torch swaps
+        no tensor that has one; returns what `claim_moved` takes up again.
+        """
+        if self._num_moves.get(module, 0) in _SELDOM:
+            for parameter in module.parameters():
+                self._meet(parameter)
+        met = [(each, self._parameters.pop(id(each), None)) for each in module.parameters()]
+        return [(parameter, known[1]) for parameter, known in met if known is not None]
+
+    def claim_moved(self, module: Any, released: list[tuple[Any, Name]]) -> None:
+        """What they are now."""
+        for parameter, name in released:
+            self._parameters[id(parameter)] = (weakref.ref(parameter), name)
+        moves = self._num_moves.get(module, 0)
+        self._num_moves[module] = moves + 1
+        if moves in _SELDOM:
+            for parameter in module.parameters():
+                self._meet(parameter)
 
     def claim_for(self, parameter: Any, tensor: Any, category: str) -> None:
         """A tensor that belongs to a parameter; None: to no single one."""

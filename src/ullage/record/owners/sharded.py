@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ullage.record.patches import Patches
+from ullage.record.unseen import Unseen
 
 _PLACE = "torch.distributed.fsdp._fully_shard."
 _WATCHED = "_ullage_watched"
@@ -21,6 +22,7 @@ class Claiming(Protocol):
     """What collects claims."""
 
     patches: Patches
+    unseen: Unseen
 
     def claim_for(self, parameter: Any, tensor: Any, category: str) -> None:
         """A tensor that belongs to a parameter; None: to no single one."""
@@ -53,9 +55,10 @@ def watch(claims: Claiming) -> None:
                 if gradient is not None:
                     claims.claim_for(whole.sharded_param, gradient, "gradient")
 
-    _call_with(patches, (single, "to_unsharded"), after=claim_whole)
-    _call_with(patches, (group, "unshard"), after=claim_gathered)
-    _call_with(patches, (group, "post_backward"), before=claim_gradients)
+    guard = claims.unseen.guard
+    _call_with(patches, (single, "to_unsharded"), after=guard(claim_whole))
+    _call_with(patches, (group, "unshard"), after=guard(claim_gathered))
+    _call_with(patches, (group, "post_backward"), before=guard(claim_gradients))
 
 
 def _call_with(

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
+from ullage.record.owners import notebook
+
 if TYPE_CHECKING:
     from ullage.trace.record_schema import ReadFields, ShapeFields
 
@@ -39,7 +41,8 @@ def _is_beneath(filename: str) -> bool:
 
 def _is_hidden(filename: str) -> bool:
     """Interpreter internals: neither the user's nor a library's place."""
-    if filename.startswith("<") or is_ours(filename) or _is_beneath(filename):
+    is_made_up = filename.startswith("<") and notebook.cell_name(filename) is None
+    if is_made_up or is_ours(filename) or _is_beneath(filename):
         return True
     return filename.startswith(_STDLIB) and not _is_library(filename)
 
@@ -55,7 +58,7 @@ def describe(frames: list[tuple[str, int, str]]) -> str | None:
         if _is_hidden(filename):
             continue
         if not _is_library(filename):
-            place = f"{Path(filename).name}:{line} in {function}"
+            place = f"{notebook.cell_name(filename) or Path(filename).name}:{line} in {function}"
             return f"{place} ({library})" if library else place
         library = library or f"{_short(filename)}:{line} in {function}"
     return library

@@ -57,7 +57,8 @@ class Compiled:
         if has_any is not None:  # torch warns of global hooks: of those of the program alone
             hidden = self._without_hooks(lambda: bool(has_any()))
             self._patches.replace(modules, "_has_any_global_hook", hidden)
-        dynamo.trace_rules.add(__name__.rpartition(".")[0])
+        # Dynamo looks into every frame that a kernel in Python runs: all of ours are skipped.
+        dynamo.trace_rules.add("ullage.record")
         # Callbacks of the program's own may come and go, so the calls of all of them are watched.
         handler = dynamo.callback.callback_handler
         for name, note in (

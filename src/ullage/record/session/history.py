@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ullage.record.owners import source_location
+from ullage.record.owners import notebook, source_location
 from ullage.record.patches import Patches
 
 Snapshot = dict[str, Any]
@@ -203,8 +203,9 @@ def visible(snapshot: Snapshot, view: View | None, windows: Sequence[Window] = (
 
 
 def without_ours(snapshot: Snapshot) -> Snapshot:
-    """Takes ullage out of every stack: its own frames, and those of torch's that it called. Equal
-    stacks become one list, which is looked at, and written to a file, once.
+    """Takes ullage out of every stack: its own frames, and those of torch's that it called. A cell
+    of a notebook gets its number in place of the file that IPython makes up. Equal stacks become
+    one list, which is looked at, and written to a file, once.
     """
     holders = [entry for trace in snapshot["device_traces"] for entry in trace]
     holders += snapshot["segments"]
@@ -212,6 +213,9 @@ def without_ours(snapshot: Snapshot) -> Snapshot:
     stacks = _share_stacks(holders)
     # torch makes one dict of each place, so most of them are looked at once.
     places = {id(frame): frame["filename"] for stack in stacks for frame in stack}
+    cells = {filename: notebook.cell_name(filename) for filename in set(places.values())}
+    for frame in (frame for stack in stacks for frame in stack) if any(cells.values()) else ():
+        frame["filename"] = cells.get(frame["filename"]) or frame["filename"]
     ours = {number for number, filename in places.items() if source_location.is_ours(filename)}
     for stack in stacks if ours else ():
         if ours.isdisjoint(map(id, stack)):

@@ -18,7 +18,8 @@ def find_shapes(
     """The shapes of the first tensors among a call's arguments, in nested containers too."""
     shapes: list[list[int]] = []
     for tensor in _tensors(tensor_type, [*positional, *kwargs.values()], _DEPTH):
-        with suppress(RuntimeError, TypeError, ValueError):  # a nested tensor has no one shape
+        # A nested tensor has no one shape: a jagged one has a size that is no number.
+        with suppress(RuntimeError, TypeError, ValueError, AttributeError):
             shapes.append([int(size) for size in tensor.shape])
         if len(shapes) == _MAX_TENSORS:
             break
@@ -32,8 +33,9 @@ def count_tokens(
     None: there is none.
     """
     for tensor in _tensors(tensor_type, [*positional, *kwargs.values()], _DEPTH):
-        if len(tensor.shape) == 2 and not tensor.is_floating_point() and not tensor.is_complex():
-            return int(tensor.shape[0]) * int(tensor.shape[1])
+        if tensor.dim() == 2 and not tensor.is_floating_point() and not tensor.is_complex():
+            whole = tensor.values() if str(tensor.layout) == "torch.jagged" else tensor
+            return int(whole.numel())
     return None
 
 

@@ -23,6 +23,7 @@ _PEAKS = {
     "peak_reserved_bytes": ("reserved_bytes", "all", "peak"),
     "num_segments": ("segment", "all", "peak"),
 }
+_ALLOCATED_NOW = ("allocated_bytes", "all", "current")
 _COUNTS = {
     "num_allocs": ("allocation", "all", "allocated"),
     "num_ooms": ("num_ooms",),
@@ -74,12 +75,16 @@ class Peaks:
 
     def of_device(self, device: int) -> PeakFields:
         """A device's peaks (bytes) and counts over the whole life of the process."""
-        stats, earlier = self._c._cuda_memoryStats(device), self._kept.get(device, {})
+        stats, earlier = self._stats(device), self._kept.get(device, {})
         peaks = {
             name: max(_look(stats, path), earlier.get(name, 0)) for name, path in _PEAKS.items()
         }
         counts = {name: _look(stats, path) + earlier.get(name, 0) for name, path in _COUNTS.items()}
         return cast("PeakFields", peaks | counts)
+
+    def allocated_now(self) -> int:
+        """Bytes that are allocated on the current device."""
+        return _look(self._stats(self._torch.cuda.current_device()), _ALLOCATED_NOW)
 
     def count_pressure(self, device: int, stats: Mapping[str, Any]) -> tuple[int, int]:
         """Retries and cudaFrees of a device over the whole life of the process, whatever was
@@ -91,7 +96,7 @@ class Peaks:
         return retries, frees
 
     def _keep_peaks(self, device: int) -> None:
-        self.keep_peaks(device, self._c._cuda_memoryStats(device))
+        self.keep_peaks(device, self._stats(device))
 
     def keep_peaks(self, device: int, stats: Mapping[str, Any]) -> None:
         """Notes peaks that are about to be reset."""
@@ -100,9 +105,18 @@ class Peaks:
             peaks[name] = max(_look(stats, path), peaks.get(name, 0))
 
     def _keep_counts(self, device: int) -> None:
-        counts, stats = self._kept.setdefault(device, {}), self._c._cuda_memoryStats(device)
+        counts, stats = self._kept.setdefault(device, {}), self._stats(device)
         for name, path in (_COUNTS | _PRESSURE).items():
             counts[name] = _look(stats, path) + counts.get(name, 0)
+
+    def _stats(self, device: int) -> Mapping[str, Any]:
+        """torch's statistics; none where an allocator of the program's (CUDAPluggableAllocator)
+        stands in place of torch's own, and keeps none.
+        """
+        try:
+            return cast("Mapping[str, Any]", self._c._cuda_memoryStats(device))
+        except RuntimeError:
+            return {}
 
 
 def _before(keep: Any, reset: Any) -> Any:

@@ -21,6 +21,7 @@ from ullage.record.requests import concurrent_callers
 from ullage.record.session import library
 from ullage.record.session.input_shapes import count_tokens, find_shapes
 from ullage.record.session.steps import Mark, StepKind, Steps
+from ullage.record.unseen import Unseen
 
 _CLAIMED_STEP = 1
 """The step after which every module and optimizer is looked for, which takes about 0.1 s."""
@@ -52,9 +53,19 @@ class Following:
         """The compiler begins to trace, or has ended."""
 
 
+_ENTRANCES = (
+    "_before_module", "_after_module", "_release", "_claim_moved", "_begin_function",
+    "_leave_function", "_begin_backward", "_end_backward", "_note_construction",
+    "_before_optimizer", "_begin_update", "_end_update", "_leave_optimizer", "_after_optimizer",
+)  # fmt: skip
+"""Where the program calls what is here; each is guarded."""
+
+
 class _Depth(threading.local):
     modules = 0
     is_in_function = False
+    has_autocast = False
+    is_moving = False
 
 
 class Phases:
@@ -70,6 +81,7 @@ class Phases:
         on_step: Callable[[int], None],
         on_stop: Callable[[int, StepKind], None],
         values: Following,
+        unseen: Unseen,
     ) -> None:
         self.marks: list[Mark] = []
         self.steps = Steps(
@@ -89,6 +101,12 @@ class Phases:
         self._is_updating = False
         self.is_tracing = False  # the compiler runs a backward of its own
         self.hooks: tuple[Any, ...] = ()
+        self._unseen = unseen
+        for name in _ENTRANCES:
+            setattr(self, name, self._guard(getattr(self, name)))
+
+    def _guard(self, entrance: Callable[..., Any]) -> Callable[..., Any]:
+        return self._unseen.guard(entrance)
 
     def install(self) -> None:
         """Registers the hooks; nothing is undone, the process ends with them."""
@@ -100,6 +118,7 @@ class Phases:
                 self._after_module, with_kwargs=True, always_call=True
             ),
         )
+        torch.nn.Module._apply = self._around_move(torch.nn.Module._apply)
         optimizer = torch.optim.Optimizer
         optimizer.__init__ = self._around_construction(optimizer.__init__)
         optimizer.profile_hook_step = staticmethod(self._around_step(optimizer.profile_hook_step))
@@ -149,14 +168,17 @@ class Phases:
         """
         if self._depth.modules or self.is_busy or not self._torch.is_grad_enabled():
             return call()
-        self._depth.modules += 1
-        self._depth.is_in_function = True
-        self.steps.begin_forward()
-        self._mark("forward_begin", {"grad": True})
+        self._begin_function()
         try:
             return call()
         finally:
             self._leave_function()
+
+    def _begin_function(self) -> None:
+        self._depth.modules += 1
+        self._depth.is_in_function = True
+        self.steps.begin_forward()
+        self._mark("forward_begin", {"grad": True})
 
     def _leave_function(self) -> None:
         if self._depth.is_in_function:
@@ -181,8 +203,9 @@ class Phases:
         self.on_mark(kind)
 
     def _before_module(self, module: Any, _arguments: Any) -> None:
-        scope = self._modules.enter(module)
         self._depth.modules += 1
+        self._depth.has_autocast |= self._torch.is_autocast_enabled("cuda")
+        scope = self._modules.enter(module)
         if self._depth.modules == 1 and not self.is_busy:
             self._claims.claim_module(module)
             if not is_replica(module):
@@ -195,6 +218,30 @@ class Phases:
         self._leave_module(module, arguments, named_and_output)
         concurrent_callers.pass_on()
 
+    def _around_move(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        """Around `Module._apply`, which moves and converts, of the outermost module."""
+
+        @functools.wraps(apply)
+        def apply_and_claim(module: Any, *arguments: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            if self._depth.is_moving or self.is_tracing:
+                return apply(module, *arguments, **kwargs)
+            released = self._release(module) or []
+            self._depth.is_moving = True
+            try:
+                return apply(module, *arguments, **kwargs)
+            finally:
+                self._depth.is_moving = False
+                self._claim_moved(module, released)
+
+        return apply_and_claim
+
+    def _release(self, module: Any) -> list[tuple[Any, Any]]:
+        return self._claims.release(module)
+
+    def _claim_moved(self, module: Any, released: list[tuple[Any, Any]]) -> None:
+        self._claims.claim_moved(module, released)
+
     def _leave_module(
         self, module: Any, arguments: Sequence[Any], named_and_output: Sequence[Any]
     ) -> None:
@@ -206,6 +253,8 @@ class Phases:
             kwargs, output = (_find_kwargs(), None) if has_failed else named_and_output
             called_with = (self._torch.Tensor, arguments, kwargs)
             about: dict[str, Any] = {"inputs": find_shapes(*called_with)}
+            if self._depth.has_autocast:
+                self._depth.has_autocast, about["autocast"] = False, True
             if has_failed:
                 self._mark("forward_end", about | {"failed": True})
                 self._num_failed += 1
@@ -217,6 +266,7 @@ class Phases:
 
     def _around_backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def run_backward(*arguments: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True  # IPython and pytest leave the frame out
             if self.is_tracing:
                 return run(*arguments, **kwargs)
             self._begin_backward()
@@ -254,10 +304,14 @@ class Phases:
     def _around_construction(self, construct: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(construct)
         def construct_and_note(optimizer: Any, *arguments: Any, **kwargs: Any) -> None:
+            __tracebackhide__ = True
             construct(optimizer, *arguments, **kwargs)
-            self.steps.see_optimizer()
+            self._note_construction()
 
         return construct_and_note
+
+    def _note_construction(self) -> None:
+        self.steps.see_optimizer()
 
     def _around_step(self, hook_step: Callable[..., Any]) -> Callable[..., Any]:
         """torch wraps the step of each class of optimizers, to call hooks; here it is wrapped once

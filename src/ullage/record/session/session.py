@@ -37,6 +37,7 @@ from ullage.record.session.request_to_end import wait_for_request
 from ullage.record.session.settings import Settings
 from ullage.record.session.steps import StepKind
 from ullage.record.timing.work_log import WorkLog
+from ullage.record.unseen import Unseen
 from ullage.record.values import autotune
 from ullage.record.values.kernels import Kernels
 from ullage.record.values.suspects import suspicions
@@ -84,11 +85,12 @@ class Session:
         self._history = History(torch)
         self._peaks = Peaks(torch)
         self._modules = Modules(torch)
-        self._claims = Claims(torch, self._modules)
+        self._unseen = Unseen(torch, self._note_own_failure)
+        self._claims = Claims(torch, self._modules, self._unseen)
         self._made_up: tuple[MadeUpWeights | MadeUpVision, ...] = ()
         self._holders = Holders(torch, is_on=settings.has_snapshot)
         self.ooms = OutOfMemories(torch, self._look_at_failure)
-        self._values = Values(torch, self._weights, settings.assumed)
+        self._values = Values(torch, self._weights, settings.assumed, self._unseen)
         self._timed = autotune.Timed()
         self._work_log = WorkLog()
         self._phases = Phases(
@@ -99,6 +101,7 @@ class Session:
             on_step=self._note_step,
             on_stop=self._note_stop,
             values=self._values,
+            unseen=self._unseen,
         )
         self._work = Work(torch, self._modules, self._phases) if settings.has_work else None
 
@@ -131,7 +134,7 @@ class Session:
         if self._work is not None:
             self._work.install()
         os.register_at_fork(after_in_child=self._leave)
-        self._torch.cuda._lazy_call(self._begin)
+        self._torch.cuda._lazy_call(self._unseen.guard(self._begin))
 
     def _make_weights_up(self) -> None:
         from ullage.record.weights.dummy_vision_weights import MadeUpVision
@@ -191,10 +194,13 @@ class Session:
                 )
         observe = torch_internals.find(self._torch, "torch._C._cuda_attach_out_of_memory_observer")
         if backend == "native" and observe is not None:
-            observe(self.ooms.note)
+            observe(self._unseen.guard(self.ooms.note))
         if backend != "native" or _UNCACHED in os.environ:  # torch tells its observers of neither
-            library.on_request(self.ooms.note_request)
-        library.on_host_read(self._note_read)
+            library.on_request(self._unseen.guard(self.ooms.note_request))
+        library.on_host_read(self._unseen.guard(self._note_read))
+
+    def _note_own_failure(self, name: str, error: Exception) -> None:
+        self._values.shapes.note(f"{name} not followed", 0, f"unknown ({type(error).__name__})")
 
     def _begin_run(self) -> None:
         self._mark = levels.begin(self._settings.run_dir, self._pid)
@@ -246,8 +252,8 @@ class Session:
             print(f"ullage: {warning}", file=sys.stderr)
 
     def _look_at_holders(self) -> None:
-        self._claims.claim_everything()
-        self._holders.look()
+        for look in (self._claims.claim_everything, self._holders.look):
+            self._unseen.run(look.__name__, look)
 
     def _note_step(self, num_steps: int) -> None:
         self._reads.end_step()
@@ -258,7 +264,7 @@ class Session:
         if num_steps in _LOOKED_AT:
             self._holders.look()
         if self._settings.progress is not None:
-            allocated = self._torch.cuda.memory_allocated() if self._has_device else 0
+            allocated = self._peaks.allocated_now() if self._has_device else 0
             # A disk that is full, or no file allowed any more, is not to end the program.
             with contextlib.suppress(OSError), self._settings.progress.open("a") as progress:
                 progress.write(f"step {num_steps} allocated {allocated}\n")

@@ -45,7 +45,10 @@ class Beside:
         self._plain = (torch.Tensor, torch.nn.Parameter)
         self._is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
         aten = torch.ops.aten
-        self._overwriting = {aten.zero_.default, aten.fill_.Scalar, aten.zero.default}
+        self._copies = {aten.copy_.default, aten._to_copy.default}
+        self._overwriting = {
+            *(aten.zero_.default, aten.fill_.Scalar, aten.zero.default, aten.copy_.default)
+        }
         self._shaped_alike = {  # use the argument's shape, dtype and device, not its values
             *(aten.zeros_like.default, aten.ones_like.default, aten.full_like.default),
             *(aten.new_zeros.default, aten.new_ones.default, aten.new_full.default),
@@ -62,7 +65,7 @@ class Beside:
         self._looks = torch.Tag.inplace_view
         self._copy = aten.copy_.default
         self._strided = torch.strided
-        self._telling = overloads(aten, TELLING) | self._overwriting
+        self._telling = overloads(aten, TELLING) | self._overwriting - self._copies
         self._ruled = overloads(aten, RULES)
         self._lists = overloads(aten, _LISTS)
         self._schemas: dict[Any, Schema] = {}
@@ -76,6 +79,11 @@ class Beside:
             elif isinstance(arg, (list, tuple)):
                 tensors += [item for item in arg if isinstance(item, tensor_type)]
         return tensors
+
+    def has_number_for_tensor(self, func: Any, args: Any) -> bool:
+        """Whether a number of Python stands where an operation takes a tensor, as 2 in x * 2."""
+        tensors = self._schema(func).tensors
+        return any(at < len(args) and isinstance(args[at], (int, float, complex)) for at in tensors)
 
     def has_address(self, tensor: Any) -> bool:
         """Whether a tensor has its own bytes on the device (a fake or batched one does not)."""
@@ -100,6 +108,11 @@ class Beside:
             return False
         return self.has_address(tensor)
 
+    def _is_on_host(self, tensor: Any) -> bool:
+        """Whether a tensor's values are there to be read: a small plain one of the CPU's."""
+        is_small = tensor.is_cpu and tensor.numel() <= self._limits.get(tensor.dtype, 0)
+        return is_small and type(tensor) in self._plain and not self._is_wrapped(tensor)
+
     def may_matter(self, func: Any, args: Any) -> bool:
         """Whether an operation may have known inputs, or makes values without inputs."""
         tensors = self.tensors(args)
@@ -109,6 +122,8 @@ class Beside:
             return False  # gradients and parameters
         if any(map(self.is_small, tensors)):
             return True
+        if func in self._copies and self._is_on_host(tensors[-1]):
+            return True  # where it does not block, the device converts it
         if func not in self._ruled or self.policy.is_search:
             return func in self._ruled
         first = tensors[0]
@@ -124,12 +139,16 @@ class Beside:
             if not tensor.is_cuda and tensor.dim() == 0:
                 continue
             num_tensors += 1
+            if self._is_on_host(tensor):
+                known.inputs[id(tensor)] = tensor
+                continue
             if func in self._shaped_alike:
                 size = tensor.size() if tensor.numel() <= MAX_ELEMENTS else (0,)
                 known.inputs[id(tensor)] = self._torch.empty(size, dtype=tensor.dtype, device="cpu")
                 continue
             raw, mark = self.read(tensor) if self.is_small(tensor) else (None, 0)
-            if raw is None and func in self._overwriting and self.is_small(tensor):
+            is_written = func in self._overwriting and num_tensors == 1
+            if raw is None and is_written and self.is_small(tensor):
                 raw, mark = bytearray(self.span(tensor)), TRUE_VALUE
             if raw is None:
                 known.is_complete = False
@@ -323,7 +342,9 @@ class Beside:
             if self._looks in func.tags:  # squeeze_ and detach_ make views and write nothing
                 written = ()
             is_random = self._random in func.tags
-            schema = self._schemas[func] = Schema(is_random, written, base_name(func))
+            arguments = enumerate(func._schema.arguments)
+            tensors = tuple(at for at, argument in arguments if str(argument.type) == "Tensor")
+            schema = self._schemas[func] = Schema(is_random, written, base_name(func), tensors)
         return schema
 
     def _is_alias(self, output: Any, args: Any) -> bool:

@@ -47,7 +47,7 @@ class Kernels:
 
         @functools.wraps(call)
         def call_and_spare(packet: Any, *args: Any, **kwargs: Any) -> Any:
-            writes = self._writes_of_packet(packet, args, kwargs)
+            writes = self._values.unseen.run(packet, self._writes_of_packet, packet, args, kwargs)
             if writes is None:
                 return call(packet, *args, **kwargs)
             with self._values.sparing(writes):
@@ -62,15 +62,18 @@ class Kernels:
         def run_and_follow(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             if warmup or not self._values.is_following_here():
                 return run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
-            answer = self._follow(kernel, args, kwargs, grid)
-            writes = self._writes_of_kernel(kernel, args, kwargs) if answer is None else None
+            unseen = self._values.unseen.run
+            answer = unseen(kernel, self._follow, kernel, args, kwargs, grid)
+            writes = None
+            if answer is None:
+                writes = unseen(kernel, self._writes_of_kernel, kernel, args, kwargs)
             if writes is None:
                 result = run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
             else:
                 with self._values.sparing(writes):
                     result = run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
             for region in answer or ():
-                _write(region)
+                unseen(kernel, _write, region)
             return result
 
         jit.JITFunction.run = run_and_follow

@@ -11,12 +11,13 @@ from ullage.record.values.uniform_tensors import Number
 @dataclass(frozen=True, slots=True)
 class Schema:
     """The properties of an operation: whether it draws random numbers, the arguments that it writes
-    as (position, name), and its name in the rules.
+    as (position, name), its name in the rules, and the positions of its single tensors.
     """
 
     is_random: bool
     written: tuple[tuple[int, str], ...]
     base_name: str
+    tensors: tuple[int, ...]
 
 
 class Known:

@@ -33,13 +33,13 @@ from ullage.record.session import library
 from ullage.record.session.import_hooks import on_import
 from ullage.record.session.library import Uniformity
 from ullage.record.session.phases import Following
+from ullage.record.unseen import Unseen
 from ullage.record.values import choices, draws
 from ullage.record.values.assume import Assumed
 from ullage.record.values.choices import Choices
 from ullage.record.values.counted import Counted
 from ullage.record.values.cpu_ops import Beside
 from ullage.record.values.draws import Draws
-from ullage.record.values.guard import Guard
 from ullage.record.values.known import Known
 from ullage.record.values.policy import Policy
 from ullage.record.values.reads import Reads
@@ -88,13 +88,15 @@ _NOTHING, _LOST = _Prepared(None), _Prepared(None)
 class Values(Following):
     """Intercepts every operation of the main thread while it is not paused."""
 
-    def __init__(self, torch: ModuleType, weights: SkippedWeights, assumed: Assumed) -> None:
+    def __init__(
+        self, torch: ModuleType, weights: SkippedWeights, assumed: Assumed, unseen: Unseen
+    ) -> None:
         self.shapes = ShapeReads()
         self.is_tracing = False  # the compiler's tensors have no bytes
         self._torch = torch
         self._weights = weights
         self.policy = Policy(torch, assumed)
-        self.guard = Guard(self.shapes.note)
+        self.unseen = unseen
         self._beside = Beside(torch, self.policy)
         self.reads = Reads(torch, self._beside, self.policy)
         self._choices = Choices(torch, self._beside)
@@ -102,6 +104,8 @@ class Values(Following):
         self._routers = Routers(torch, self._beside, assumed, self.shapes.note)
         self._counted = Counted(torch, self._beside, assumed, self._routers, self.shapes.note)
         self._include = torch_internals.find(torch, _SET_KEY)
+        key = torch._C._dispatch_key_parse(_KEY)
+        self._keys_after = torch._C._dispatch_keyset_full_after(key)
         self._is_installed = self._is_active = self._is_following = False
         self._is_backward = self._is_updating = False
         self._num_sparing = 0
@@ -136,7 +140,7 @@ class Values(Following):
         self._chooses = {op for op in followed if base_name(op) in choices.NAMES}
         self._drawn = {op for op in followed if base_name(op) in draws.NAMES}
         for op in self._weights.ops | followed:
-            self._seen.impl(op, functools.partial(self._follow, op), _KEY)
+            self._seen.impl(op, functools.partial(self._follow, op), _KEY, with_keyset=True)
         _let_pass(self._torch._ops, self._torch._C)
         self._is_installed = True
         on_import("torch.distributed._functional_collectives", self._expect_awaited)
@@ -248,37 +252,38 @@ class Values(Following):
                     library.forget(tensor.data_ptr())
         self.policy.num_evaluations = 0
 
-    def _follow(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+    def _follow(self, op: Any, keys: Any, *args: Any, **kwargs: Any) -> Any:
+        """What the dispatcher calls for an operation; `keys` are those that it is dispatched by."""
         if self.is_tracing or (self._is_backward and not self._steers_backward(op)):
-            return self._pass_on(op, args, kwargs)
-        is_put_off = op in self._weights.ops
-        put_off = (
-            self.guard.run(op, self._weights.put_off, op, args, kwargs) if is_put_off else None
-        )
-        if put_off is not None:
-            return put_off
+            return self._pass_on(op, keys, args, kwargs)
+        run = self.unseen.run
+        # A mode of the program's sees every operation, also one that only fills a weight.
+        if op in self._weights.ops and not self.unseen.has_modes():
+            put_off = run(op, self._weights.put_off, op, args, kwargs)
+            if put_off is not None:
+                return put_off
         if not self._is_following and op not in self._finds:
-            return self._pass_on(op, args, kwargs)
-        if op is self._equal and self.guard.run(op, self._beside.are_comparable, *args):
+            return self._pass_on(op, keys, args, kwargs)
+        if op is self._equal and run(op, self._beside.are_comparable, *args):
             # The single operations that a GPU runs, so that each of them is intercepted.
             return bool(args[0].eq(args[1]).all().item())
         if self._awaited in map(type, args):
-            args = tuple(map(self._await, args))
+            args, keys = tuple(map(self._await, args)), None  # those were of the subclass
         if op in self._copies and self._is_following:
-            args = self.guard.run(op, self.reads.packed, op, args, kwargs) or args
+            args = run(op, self.reads.packed, op, args, kwargs) or args
         self._include(_KEY, False)  # noqa: FBT003
         library.follow_thread(1)
         try:
-            known = self.guard.run(op, self._prepare, op, args, kwargs) or _LOST
+            known = run(op, self._prepare, op, args, kwargs) or _LOST
             if known is _LOST:
                 library.follow_thread(0)  # the operation may write to any argument
             try:
-                result = op(*args, **kwargs)
+                result = self._go_on(op, keys, args, kwargs)
             finally:
                 library.expect_nothing()
                 library.expect_zeros()
             if known is not _LOST:
-                self.guard.run(op, self._conclude, op, args, kwargs, known.inputs, result)
+                run(op, self._conclude, op, args, kwargs, known.inputs, result)
             return result
         finally:
             library.follow_thread(self._thread_state())
@@ -340,12 +345,20 @@ class Values(Following):
         """Whether an operation in backward counts elements, or belongs to a recomputed forward."""
         return op in self._finds or self._torch.is_grad_enabled()
 
-    def _pass_on(self, op: Any, args: Any, kwargs: Any) -> Any:
+    def _pass_on(self, op: Any, keys: Any, args: Any, kwargs: Any) -> Any:
         self._include(_KEY, False)  # noqa: FBT003
         try:
-            return op(*args, **kwargs)
+            return self._go_on(op, keys, args, kwargs)
         finally:
             self._include(_KEY, self._is_active)
+
+    def _go_on(self, op: Any, keys: Any, args: Any, kwargs: Any) -> Any:
+        """Runs an operation by the keys after ours, so that nobody sees it twice. Where a number
+        stands for a tensor, torch takes it by a call alone.
+        """
+        if keys is None or self._beside.has_number_for_tensor(op, args):
+            return self.unseen.call_unrecorded(op, *args, **kwargs)
+        return op.redispatch(keys & self._keys_after, *args, **kwargs)
 
 
 def _let_pass(ops: Any, c: Any) -> None:
