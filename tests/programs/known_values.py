@@ -158,6 +158,23 @@ def apart() -> None:
     check(row.copy_(table[:, 0]).tolist(), [0, 3, 6, 9])
 
 
+def copies_that_convert() -> None:
+    """Copies that do not block convert on the device."""
+    for source in (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0, 3.0]).pin_memory()):
+        for dtype in (torch.long, torch.float16, torch.bool):
+            target = torch.empty(3, dtype=dtype, device=CUDA)
+            target.copy_(source, non_blocking=True)
+            check(target.tolist(), source.to(dtype).tolist())
+        check(source.to(CUDA, dtype=torch.long, non_blocking=True).tolist(), [1, 2, 3])
+        part = torch.zeros(5, dtype=torch.long, device=CUDA)
+        part[1:4].copy_(source, non_blocking=True)
+        check(part.tolist(), [0, 1, 2, 3, 0])
+        check(part.copy_(source[1:2], non_blocking=True).tolist(), [2] * 5)
+        turned = torch.empty(1, 3, dtype=torch.int32, device=CUDA)
+        turned.t().copy_(source[:, None], non_blocking=True)
+        check(turned.tolist(), [[1, 2, 3]])
+
+
 def across_training() -> None:
     """Buffers of positions and of counts, and a value made before backward."""
     net = Counting().cuda()
@@ -182,5 +199,6 @@ if __name__ == "__main__":
     sizes_by_numbers_read_within()
     in_place()
     apart()
+    copies_that_convert()
     across_training()
     print("done")

@@ -77,9 +77,12 @@ COMPILE_FLAGS = (
 # With -z defs an undefined function is an error here, not in the user's program.
 LINK_FLAGS = ("-shared", "-s", "-pthread", "-Wl,-z,defs")
 # The stubs reference nothing, so without --no-as-needed the linker would drop the phantom. They
-# also have no functions. torch imports cudaMalloc with the version libcudart.so.13, and glibc
-# accepts an unversioned definition from any library except the one with that soname.
+# also have no functions. torch imports cudaMalloc with the version libcudart.so.13: glibc accepts
+# an unversioned definition from any library except the one with that soname, which is to have a
+# version of that name, or every program in C++ (torch's own helpers) is told that it has none.
 STUB_FLAGS = ("-shared", "-s", "-nostdlib", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN")
+UNVERSIONED = ("libcuda.", "libnvidia-ml.", "libnccl.")
+VERSIONS = {"libnvshmem_host.so.3": "NVSHMEM"}  # the others' are their sonames
 
 
 class BuildError(Exception):
@@ -190,6 +193,7 @@ def _compile(compiler: tuple[str, ...], sonames: tuple[str, ...], aside: Path) -
                 _call,
                 compiler,
                 *STUB_FLAGS,
+                *_version_flags(aside, soname),
                 # A name without a number is for linkers; their output then requires version 1.
                 f"-Wl,-soname,{soname}{'' if soname[-1].isdigit() else '.1'}",
                 "-o",
@@ -200,6 +204,15 @@ def _compile(compiler: tuple[str, ...], sonames: tuple[str, ...], aside: Path) -
             for soname in sonames
         ]:
             done.result()
+
+
+def _version_flags(aside: Path, soname: str) -> tuple[str, ...]:
+    """What gives a stub the version by which NVIDIA's library has its functions, if it has one."""
+    if soname.startswith(UNVERSIONED):
+        return ()
+    script = aside / f"{soname}.version"
+    script.write_text(f"{VERSIONS.get(soname, soname)} {{ }};\n", encoding="ascii")
+    return (f"-Wl,--version-script={script}",)
 
 
 def _compile_objects(

@@ -42,7 +42,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A GPU as NVML describes it, and the processes that use it."""
+    """A GPU as NVML describes it, and the processes that use it; clocks_mhz: the highest, of
+    graphics, multiprocessors, memory and video; busy_percent: of the GPU and of its memory.
+    """
 
     index: int
     name: str
@@ -52,6 +54,8 @@ class Card:
     capability: str
     driver: str
     cuda: str
+    clocks_mhz: tuple[str, ...]
+    busy_percent: tuple[str, str]
     uses: tuple[Use, ...]
 
     @property
@@ -96,7 +100,13 @@ def _read_card(nvml: ctypes.CDLL, index: int) -> Card:
         status = getattr(nvml, function)(*before, text, _TEXT_BYTES)
         return _UNKNOWN if status else text.value.decode(errors="replace")
 
-    memory, pci, cuda = _Memory(), _Pci(), ctypes.c_int()
+    def ask_clock(kind: int) -> str:
+        mhz = ctypes.c_uint()
+        status = nvml.nvmlDeviceGetMaxClockInfo(handle, kind, ctypes.byref(mhz))
+        return _UNKNOWN if status else str(mhz.value)
+
+    memory, pci, cuda, busy = _Memory(), _Pci(), ctypes.c_int(), (ctypes.c_uint * 2)()
+    is_busy_known = not nvml.nvmlDeviceGetUtilizationRates(handle, busy)
     major, minor = ctypes.c_int(), ctypes.c_int()
     nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
     has_pci = not nvml.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(pci))
@@ -113,6 +123,8 @@ def _read_card(nvml: ctypes.CDLL, index: int) -> Card:
         capability=f"{major.value}.{minor.value}" if has_capability else _UNKNOWN,
         driver=ask("nvmlSystemGetDriverVersion"),
         cuda=f"{cuda.value // 1000}.{cuda.value % 1000 // 10}",
+        busy_percent=(str(busy[0]), str(busy[1])) if is_busy_known else (_UNKNOWN, _UNKNOWN),
+        clocks_mhz=tuple(map(ask_clock, range(4))),
         uses=_uses(nvml, handle),
     )
 
@@ -144,11 +156,11 @@ _GPU_FIELDS: dict[str, Callable[[Card], str | tuple[str, str]]] = {
     "memory.used": lambda card: _mib(card.used_bytes),
     "memory.free": lambda card: _mib(max(card.total_bytes - card.used_bytes, 0)),
     "memory.reserved": lambda _card: _mib(0),
-    "utilization.gpu": lambda _card: ("0", "%"),
-    "utilization.memory": lambda _card: ("0", "%"),
-    "temperature.gpu": lambda _card: "30",
-    "power.draw": lambda _card: ("50.00", "W"),
-    "pstate": lambda _card: "P0",
+    "utilization.gpu": lambda card: (card.busy_percent[0], "%"),
+    "utilization.memory": lambda card: (card.busy_percent[1], "%"),
+    "clocks.max.graphics": lambda card: (card.clocks_mhz[0], "MHz"),
+    "clocks.max.sm": lambda card: (card.clocks_mhz[1], "MHz"),
+    "clocks.max.memory": lambda card: (card.clocks_mhz[2], "MHz"),
     "persistence_mode": lambda _card: "Enabled",
     "compute_mode": lambda _card: "Default",
     "display_active": lambda _card: "Disabled",
@@ -160,14 +172,16 @@ _GPU_ALIASES = {
     "gpu_name": "name",
     "gpu_uuid": "uuid",
     "gpu_bus_id": "pci.bus_id",
-    "utilization.gpu_util": "utilization.gpu",
+    "clocks.max.gr": "clocks.max.graphics",
+    "clocks.max.mem": "clocks.max.memory",
 }
-# A simulated GPU does not have these values. NVIDIA's program prints [N/A] if a GPU lacks a value.
+# A simulated GPU does not have these values, and its NVML says so, too. NVIDIA's program prints
+# [N/A] if a GPU lacks a value.
 _UNKNOWN_FIELDS = (
     "clocks.", "power.", "fan.", "ecc.", "pcie.", "serial", "gpu_serial", "vbios_version",
     "memory.", "temperature.",
-    "utilization.", "encoder.", "enforced.", "inforom.", "pci.", "display_",
-    "accounting.", "clocks_", "retired_pages.", "mig.", "gom.", "driver_model.",
+    "encoder.", "enforced.", "inforom.", "pci.", "display_",
+    "accounting.", "clocks_", "pstate", "retired_pages.", "mig.", "gom.", "driver_model.",
 )  # fmt: skip
 _APP_FIELDS: dict[str, Callable[[Card, Use], str | tuple[str, str]]] = {
     "pid": lambda _card, use: str(use.pid),
@@ -216,7 +230,8 @@ def _csv(
     has_units = "nounits" not in formats
     lines = []
     if "noheader" not in formats:
-        units = {"memory": " [MiB]", "used": " [MiB]", "utilization": " [%]", "power": " [W]"}
+        units = {"memory": " [MiB]", "used": " [MiB]", "utilization": " [%]", "power": " [W]",
+                 "clocks": " [MHz]"}  # fmt: skip
         heads = [name + units.get(name.partition(".")[0].partition("_")[0], "") for name in names]
         lines.append(", ".join(heads if has_units else names))
     lines += [", ".join(_value(value, has_unit=has_units) for value in row) for row in rows]
@@ -226,7 +241,7 @@ def _csv(
 def _value(value: str | tuple[str, str], *, has_unit: bool) -> str:
     if isinstance(value, str):
         return value
-    return " ".join(value) if has_unit else value[0]
+    return " ".join(value) if has_unit and value[0] != _UNKNOWN else value[0]
 
 
 def _list(cards: Sequence[Card]) -> list[str]:
@@ -263,7 +278,8 @@ def _table(cards: Sequence[Card]) -> list[str]:
     for card in cards:
         memory = f"{card.used_bytes // _MIB}MiB / {card.total_bytes // _MIB}MiB"
         left = f"{card.index:>3}  {card.name}"
-        lines.append(f"| {left:<41.41} {card.bus_id:<17} {memory:<21} {'0%':<6}|")
+        busy = "N/A" if card.busy_percent[0] == _UNKNOWN else f"{card.busy_percent[0]}%"
+        lines.append(f"| {left:<41.41} {card.bus_id:<17} {memory:<21} {busy:<6}|")
     lines += [rule, "", rule, f"| {'Processes:':<88}|"]
     lines.append(f"| {'GPU        PID  Process name':<68}{'GPU Memory':>19} |")
     lines.append(thin)

@@ -24,6 +24,9 @@ _GRACE_S = 3.0
 _LIMIT_S = 10.0
 _POLL_S = 0.02
 _COMMAND_CHARS = 60
+_HELPERS = ("torch_shm_manag",)
+"""Daemons of torch's, as the kernel shortens their names: they use no GPU, and end by themselves,
+some seconds after the program, when they have removed its shared memory."""
 
 
 def end_orphans(run_dir: Path) -> tuple[tuple[int, str], ...]:
@@ -62,9 +65,11 @@ def _find(run_dir: Path) -> Iterator[int]:
             continue
         try:
             environment = Path(entry.path, "environ").read_bytes()
+            name = Path(entry.path, "comm").read_text(encoding="utf-8", errors="replace").strip()
         except OSError:  # it has ended, or is somebody else's
             continue
-        if tag in environment.split(b"\0"):  # empty for one that has ended
+        # The environment is empty for one that has ended.
+        if tag in environment.split(b"\0") and name not in _HELPERS:
             yield int(entry.name)
 
 

@@ -161,7 +161,7 @@ class VirtualTime:
 class _Played:
     def __init__(self, gpu_name: str, interconnect: str, load: NvmlLoad | None = None) -> None:
         from ullage.clock.costs import cost_of
-        from ullage.clock.host import host_costs
+        from ullage.clock.host import HOST_COSTS
         from ullage.clock.interconnect import parse_interconnect
         from ullage.clock.simulation import Player, WorkTimes
         from ullage.gpus import find_gpu
@@ -180,7 +180,7 @@ class _Played:
         self._serial = 0
         self._calls = array("d"), array("d")  # of each row, see row_times
         times = WorkTimes(self._seconds, self._graph_seconds, self._uses, 1.0)
-        host = host_costs(gpu).likely
+        host = HOST_COSTS.likely
         self._host_s = {  # by kind of row
             int(EntryKind.GIVEN): host.launch_s,
             int(EntryKind.GRAPH): host.graph_s,

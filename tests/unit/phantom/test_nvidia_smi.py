@@ -73,7 +73,7 @@ def test_a_query_gives_a_header_and_units(environment: dict[str, str]) -> None:
         "index, name, memory.total [MiB], memory.used [MiB], utilization.gpu [%], driver_version"
     )
     assert first.startswith("0, NVIDIA GeForce RTX 4090, 24")
-    assert first.endswith(" MiB, 0 MiB, 0 %, 580.00.00")
+    assert first.endswith(" MiB, 0 MiB, [N/A], 580.00.00")
 
 
 def test_memory_in_use_is_that_of_the_processes_that_live(environment: dict[str, str]) -> None:
@@ -92,9 +92,20 @@ def test_memory_in_use_is_that_of_the_processes_that_live(environment: dict[str,
 
 
 def test_what_a_gpu_that_is_not_there_has_not_is_not_made_up(environment: dict[str, str]) -> None:
-    fields = "--query-gpu=name,serial,clocks.sm,ecc.mode.current"
+    fields = "--query-gpu=name,serial,clocks.sm,temperature.gpu,power.draw,pstate"
     lines = ask(environment, fields, "--format=csv,noheader", "-i", "0").splitlines()
-    assert lines == ["NVIDIA GeForce RTX 4090, [N/A], [N/A], [N/A]"]
+    assert lines == ["NVIDIA GeForce RTX 4090, [N/A], [N/A], [N/A], [N/A], [N/A]"]
+
+
+def test_the_highest_clocks_are_those_of_the_catalogue(environment: dict[str, str]) -> None:
+    fields = "--query-gpu=clocks.max.sm,clocks.max.gr,clocks.max.mem"
+    head, first, _ = ask(environment, fields, "--format=csv").splitlines()
+    assert head == "clocks.max.sm [MHz], clocks.max.gr [MHz], clocks.max.mem [MHz]"
+    device = choose_device("rtx-4090")
+    graphics, memory = (
+        f"{khz // 1000} MHz" for khz in (device.gpu.clock_khz, device.gpu.memory_clock_khz)
+    )
+    assert first == f"{graphics}, {graphics}, {memory}"
 
 
 @pytest.mark.parametrize(

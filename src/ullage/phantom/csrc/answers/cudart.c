@@ -25,6 +25,8 @@ static const struct {
     {PEER_ACCESS_UNSUPPORTED, "cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"},
     {PEER_ACCESS_ENABLED, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
     {PEER_ACCESS_NOT_ENABLED, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
+    {HOST_MEMORY_REGISTERED, "cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"},
+    {HOST_MEMORY_NOT_REGISTERED, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"},
     {INVALID_HANDLE, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {ILLEGAL_STATE, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
     {NOT_FOUND, "cudaErrorSymbolNotFound", "named symbol not found"},
@@ -71,12 +73,16 @@ API int cudaGetDevice(int *index) {
 
 API int cudaSetDevice(int index) {
   if (!num_devices()) return fail(NO_DEVICE);
-  return set_current_device(index) ? SUCCESS : fail(INVALID_DEVICE);
+  if (!set_current_device(index)) return fail(INVALID_DEVICE);
+  if (!has_context(index)) open_context(index); /* since CUDA 12 */
+  return SUCCESS;
 }
 
 API int cudaInitDevice(int index, unsigned device_flags, unsigned flags) {
   (void)device_flags, (void)flags;
-  return index < num_devices() ? SUCCESS : fail(INVALID_DEVICE);
+  if (index < 0 || index >= num_devices()) return fail(INVALID_DEVICE);
+  open_context(index);
+  return SUCCESS;
 }
 
 API int cudaGetDeviceFlags(unsigned *flags) { return *flags = 0, SUCCESS; }
@@ -160,16 +166,22 @@ API int cudaEventCreateWithFlags(void **event, unsigned flags) { return create_e
 API int cudaEventRecord(void *event, void *stream) { return record_event(event, stream); }
 
 /* Of an event of its own, not of the capture (cudaEventRecordExternal, cudaEventWaitExternal), a capture makes a node. */
-static bool is_captured_node(const void *stream, unsigned flags) { return (flags & 1) && is_work_captured(stream); }
+static bool is_captured_node(const void *stream, unsigned flags, void *event, bool is_wait) {
+  if (!(flags & 1) || !event) return false;
+  const struct graph_event noted = {keep_event(event), destroy_event, is_wait, false};
+  bool is_node = is_event_captured(stream, &noted);
+  if (!is_node) destroy_event(event);
+  return is_node;
+}
 
 API int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags) {
-  return is_captured_node(stream, flags) ? SUCCESS : record_event(event, stream);
+  return is_captured_node(stream, flags, event, false) ? SUCCESS : record_event(event, stream);
 }
 API int cudaEventDestroy(void *event) { return destroy_event(event); }
 API int cudaEventQuery(void *event) { return query_event(event, __builtin_return_address(0)); }
 API int cudaEventSynchronize(void *event) { return synchronize_event(event); }
 API int cudaStreamWaitEvent(void *stream, void *event, unsigned flags) {
-  return is_captured_node(stream, flags) ? SUCCESS : wait_for_event(stream, event);
+  return is_captured_node(stream, flags, event, true) ? SUCCESS : wait_for_event(stream, event);
 }
 ALIAS(cudaStreamWaitEvent_ptsz, cudaStreamWaitEvent);
 API int cudaStreamSynchronize(void *stream) { return note_wait(stream), synchronize_stream(stream); }

@@ -43,6 +43,7 @@ static int free_at(void *p) {
 
 API int cudaFree(void *p) {
   int status = p ? refuse_unsafe_call() : SUCCESS;
+  if (!p) need_context(); /* how programs ask for one */
   return status ? status : free_at(p);
 }
 
@@ -133,6 +134,7 @@ API int cudaHostAlloc(void **p, size_t bytes, unsigned flags) {
   if (!num_devices()) return fail(NO_DEVICE);
   int status = refuse_unsafe_call();
   if (status) return status;
+  need_context();
   *p = allocate_pinned(bytes);
   return *p ? SUCCESS : fail(OUT_OF_MEMORY);
 }
@@ -140,12 +142,11 @@ API int cudaHostAlloc(void **p, size_t bytes, unsigned flags) {
 API int cudaMallocHost(void **p, size_t bytes) { return cudaHostAlloc(p, bytes, 0); }
 API int cudaFreeHost(void *p) { return !p || deallocate_pinned(p) ? SUCCESS : fail(INVALID_VALUE); }
 API int cudaHostGetFlags(unsigned *flags, void *p) { return (void)p, *flags = 0, SUCCESS; }
-API int cudaHostUnregister(void *p) { return deallocate_pinned(p) ? SUCCESS : fail(INVALID_VALUE); }
+API int cudaHostUnregister(void *p) { return unregister_pinned(p) ? SUCCESS : fail(HOST_MEMORY_NOT_REGISTERED); }
 
 API int cudaHostRegister(void *p, size_t bytes, unsigned flags) {
   (void)flags;
-  register_pinned(p, bytes);
-  return SUCCESS;
+  return register_pinned(p, bytes) ? SUCCESS : fail(HOST_MEMORY_REGISTERED);
 }
 
 /* Unified addressing: the device sees pinned memory at the host's address. */

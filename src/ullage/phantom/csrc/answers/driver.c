@@ -29,7 +29,8 @@ API int cuGetErrorName(int status, const char **text) {
       {CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED"}, {CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION"},
       {CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT"}, {CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD"},
       {CAPTURE_MERGE, "CUDA_ERROR_STREAM_CAPTURE_MERGE"}, {CAPTURE_UNMATCHED, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED"},
-      {ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE"},
+      {ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE"}, {HOST_MEMORY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
+      {HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
       {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"}};
   for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
     if (NAMES[i].status == status) return *text = NAMES[i].name, SUCCESS;
@@ -79,12 +80,14 @@ API int cuCtxGetApiVersion(void *context, unsigned *version) { return (void)cont
 API int cuCtxGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -5, SUCCESS; }
 API int cuCtxCreate_v2(void **context, unsigned flags, int dev) { return (void)flags, *context = context_of(dev), SUCCESS; }
 ALIAS(cuCtxCreate, cuCtxCreate_v2);
-API int cuDevicePrimaryCtxRetain(void **context, int dev) { return *context = context_of(dev), SUCCESS; }
+API int cuDevicePrimaryCtxRetain(void **context, int dev) {
+  open_context(dev);
+  return *context = context_of(dev), SUCCESS;
+}
 
 API int cuDevicePrimaryCtxGetState(int dev, unsigned *flags, int *active) {
-  (void)dev;
   if (flags) *flags = 0;
-  *active = 1;
+  *active = has_context(dev);
   return SUCCESS;
 }
 

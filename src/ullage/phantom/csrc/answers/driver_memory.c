@@ -25,8 +25,8 @@ ALIAS(cuMemFree, cuMemFree_v2);
 API int cuMemHostAlloc(void **p, size_t bytes, unsigned flags) { return (void)flags, (*p = allocate_pinned(bytes)) ? SUCCESS : OUT_OF_MEMORY; }
 API int cuMemAllocHost_v2(void **p, size_t bytes) { return cuMemHostAlloc(p, bytes, 0); }
 API int cuMemFreeHost(void *p) { return deallocate_pinned(p) ? SUCCESS : INVALID_VALUE; }
-API int cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) { return (void)flags, register_pinned(p, bytes), SUCCESS; }
-API int cuMemHostUnregister(void *p) { return deallocate_pinned(p) ? SUCCESS : INVALID_VALUE; }
+API int cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) { return (void)flags, register_pinned(p, bytes) ? SUCCESS : HOST_MEMORY_REGISTERED; }
+API int cuMemHostUnregister(void *p) { return unregister_pinned(p) ? SUCCESS : HOST_MEMORY_NOT_REGISTERED; }
 API int cuMemHostGetDevicePointer_v2(void **dev, void *host, unsigned flags) { return (void)flags, *dev = host, SUCCESS; }
 
 API int cuMemGetInfo_v2(size_t *free_out, size_t *total_out) {

@@ -10,7 +10,8 @@ static bool is_in_a_run(void) {
 
 static uint64_t used_at(int place) {
   if (is_in_a_run()) return used_by_processes(place, 0);
-  return device_at(place) < 0 ? 0 : used_bytes(device_at(place));
+  int index = device_at(place);
+  return index >= 0 && has_context(index) ? used_bytes(index) : 0;
 }
 
 uint64_t card_used_bytes(int place) { return used_at(place) + withheld_bytes(place); }
@@ -23,7 +24,7 @@ uint64_t card_free_bytes(int place) {
 size_t list_uses(int place, struct process_use *uses, size_t room) {
   if (is_in_a_run()) return list_processes_on(place, uses, room);
   if (room) *uses = (struct process_use){(unsigned)getpid(), used_at(place)};
-  return 1;
+  return used_at(place) > 0;
 }
 
 int card_fault(const char *function, int place) { return (void)function, (void)place, SUCCESS; }

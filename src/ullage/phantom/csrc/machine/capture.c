@@ -172,6 +172,15 @@ bool is_work_captured(const void *stream) {
   return c != NULL;
 }
 
+bool is_event_captured(const void *stream, const struct graph_event *event) {
+  if (!num_captures) return false;
+  pthread_mutex_lock(&lock);
+  struct capture *c = capture_of(stream);
+  if (c) note_event(c->graph, *event);
+  pthread_mutex_unlock(&lock);
+  return is_work_captured(stream);
+}
+
 /* Where several capture at once, each may be the one that writes. */
 bool is_write_captured(uintptr_t address) {
   if (!num_captures) return false;

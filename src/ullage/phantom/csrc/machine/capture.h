@@ -26,6 +26,10 @@ bool is_open_capture(uint64_t id);
 /* Work is given to a stream: true in a capture, when it is noted and not done. */
 bool is_work_captured(const void *stream);
 
+/* An event of the program's, not of the capture, is recorded or waited for: true in a capture, where that is a node. */
+struct graph_event;
+bool is_event_captured(const void *stream, const struct graph_event *event);
+
 /* Something is written to the device: true while a capture is open, when nothing is done yet. */
 bool is_write_captured(uintptr_t address);
 

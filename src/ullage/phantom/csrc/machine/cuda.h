@@ -19,6 +19,8 @@ enum status {
   NOT_READY = 600,
   PEER_ACCESS_ENABLED = 704,
   PEER_ACCESS_NOT_ENABLED = 705,
+  HOST_MEMORY_REGISTERED = 712,
+  HOST_MEMORY_NOT_REGISTERED = 713,
   NOT_SUPPORTED = 801,
   CAPTURE_UNSUPPORTED = 900,
   CAPTURE_INVALIDATED = 901,
@@ -41,7 +43,7 @@ int last_failure(void);
 int take_last_failure(void); /* and forgets it */
 
 /* launch.c */
-void launch_graph(const void *executable, const void *stream); /* what it writes is unknown, and every block may be used */
+void launch_graph(const void *executable, void *stream); /* what it writes is unknown, and every block may be used */
 struct kernels;
 void note_code(const void *handle, const struct kernels *kernels);                 /* what a handle of loaded code stands for */
 const struct kernels *kernels_of_code(const void *handle);                          /* NULL: not known */
@@ -58,6 +60,7 @@ int stream_priority(const void *stream);
 unsigned stream_flags(const void *stream);
 int create_event(void **event, unsigned flags);
 int destroy_event(void *event);
+void *keep_event(void *event); /* a graph has it, too, until it destroys it */
 int record_event(void *event, const void *stream);
 int wait_for_event(void *stream, const void *event);
 int synchronize_event(const void *event);

@@ -44,6 +44,8 @@ struct graph *new_graph(void) {
 
 void drop_graph(struct graph *graph) {
   if (!graph || __atomic_sub_fetch(&graph->references, 1, __ATOMIC_ACQ_REL)) return;
+  for (size_t i = 0; i < graph->num_events; i++) graph->events[i].drop(graph->events[i].event);
+  free(graph->events);
   free(graph->written);
   free(graph);
 }
@@ -52,6 +54,12 @@ void note_write(struct graph *graph, uintptr_t address) {
   if (graph->num_written && graph->written[graph->num_written - 1] == address) return;
   if (has_room_for_row(&graph->written, &graph->room, graph->num_written, sizeof *graph->written, SIZE_MAX))
     graph->written[graph->num_written++] = address;
+}
+
+void note_event(struct graph *graph, struct graph_event event) {
+  event.is_first = graph->num_nodes == graph->num_events;
+  if (has_room_for_row(&graph->events, &graph->event_room, graph->num_events, sizeof *graph->events, SIZE_MAX))
+    graph->events[graph->num_events++] = event;
 }
 
 static int by_address(const void *a, const void *b) {
@@ -119,6 +127,12 @@ void destroy_executable(void *executable) {
 uint32_t number_of_graph(const void *executable) {
   const struct executable *e = executable;
   return e ? e->graph->number : 0;
+}
+
+const struct graph_event *events_of(const void *executable, size_t *count) {
+  const struct executable *e = executable;
+  *count = e ? e->graph->num_events : 0;
+  return e ? e->graph->events : NULL;
 }
 
 const uintptr_t *writes_of(const void *executable, size_t *count) {

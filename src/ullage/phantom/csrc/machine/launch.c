@@ -269,10 +269,23 @@ API int cudaOccupancyMaxPotentialClusterSize(int *size, const void *host, const 
   return SUCCESS;
 }
 
-void launch_graph(const void *executable, const void *stream) {
+/* Its events before any of its work, or those after: where between its work they lie is not known. */
+static void pass_events(const void *executable, void *stream, bool are_first) {
+  size_t count;
+  const struct graph_event *events = events_of(executable, &count);
+  for (size_t i = 0; i < count; i++) {
+    if (events[i].is_first != are_first) continue;
+    if (events[i].is_wait) wait_for_event(stream, events[i].event);
+    else record_event(events[i].event, stream);
+  }
+}
+
+void launch_graph(const void *executable, void *stream) {
+  pass_events(executable, stream, true);
   log_graph(stream, number_of_graph(executable));
   use_every_block();
   size_t count;
   const uintptr_t *written = writes_of(executable, &count);
   for (size_t i = 0; i < count; i++) forget((const void *)written[i]);
+  pass_events(executable, stream, false);
 }

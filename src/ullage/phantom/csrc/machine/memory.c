@@ -43,6 +43,7 @@ struct shared_page {
 
 struct books {
   uint64_t used;
+  bool has_context;
   uint64_t peak_of_all; /* what all processes of the run used, at its highest; 0: this one was alone */
   struct address_space *addresses;
   struct shared_page *open_page;
@@ -114,6 +115,7 @@ static void leave(void) {
 static uint64_t used_by_others(int index) { return used_by_processes(place_of(index), (unsigned)getpid()); }
 
 static void change_used(int index, int64_t bytes) {
+  books[index].has_context = true;
   books[index].used += (uint64_t)bytes;
   publish_used_bytes(index, books[index].used);
   uint64_t others = bytes < 0 ? 0 : used_by_others(index), all = books[index].used + others;
@@ -255,6 +257,13 @@ uint64_t used_bytes(int index) {
   uint64_t used = books[index].used;
   pthread_mutex_unlock(&lock);
   return used;
+}
+
+bool has_context(int index) { return books[index].has_context; }
+
+void need_context(void) {
+  int index = current_device();
+  if (num_devices() && !has_context(index)) open_context(index);
 }
 
 void open_context(int index) {

@@ -19,7 +19,8 @@ bool open_values(int process, int file, uintptr_t start, size_t bytes); /* false
 void close_values(uintptr_t start);
 
 void *allocate_pinned(size_t bytes);
-bool deallocate_pinned(void *p);
-void register_pinned(void *p, size_t bytes);
+bool deallocate_pinned(void *p);                 /* false: it was not allocated here */
+bool register_pinned(void *p, size_t bytes);     /* of the program's; false: a part of it is pinned already */
+bool unregister_pinned(void *p);                 /* false: it was not registered */
 
 #endif

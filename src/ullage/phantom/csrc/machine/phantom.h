@@ -108,6 +108,8 @@ uint64_t free_bytes(int device_index);
 uint64_t total_bytes(int device_index);
 uint64_t withheld_bytes(int device_index);
 void open_context(int device_index);                /* the process uses the device, whether it allocates or not */
+bool has_context(int device_index);
+void need_context(void);                            /* of the current device: a call that makes one if there is none */
 
 /* ---- Values (values.c) -------------------------------------------------------------------------------------------
  * What was copied to the device (blocks of up to 1 MiB) is kept until something may have written to the block. */

@@ -111,10 +111,10 @@ static void remember_pinned(void *p, size_t bytes, bool owned) {
   host_pinned(p, bytes);
 }
 
-static struct pinned_range *forget_pinned(void *p) {
+static struct pinned_range *forget_pinned(void *p, bool is_owned) {
   pthread_mutex_lock(&lock);
   struct pinned_range *a = holder((uintptr_t)p);
-  if (a && a->start == (uintptr_t)p) {
+  if (a && a->start == (uintptr_t)p && a->is_owned == is_owned) {
     tdelete(a, &pinned, by_range);
     now_bytes -= a->bytes;
     if (a->is_cached) {
@@ -139,16 +139,23 @@ void *allocate_pinned(size_t bytes) {
   return p;
 }
 
-bool deallocate_pinned(void *p) {
-  struct pinned_range *a = forget_pinned(p);
+static bool end_pinned(void *p, bool is_owned) {
+  struct pinned_range *a = forget_pinned(p, is_owned);
   if (!a) return false;
   host_unpinned(p);
-  if (a->is_owned) munmap(p, a->bytes);
+  if (is_owned) munmap(p, a->bytes);
   free(a);
   return true;
 }
 
-void register_pinned(void *p, size_t bytes) { remember_pinned(p, bytes, false); }
+bool deallocate_pinned(void *p) { return end_pinned(p, true); }
+bool unregister_pinned(void *p) { return end_pinned(p, false); }
+
+bool register_pinned(void *p, size_t bytes) {
+  if (is_pinned_address(p) || (bytes && is_pinned_address((char *)p + bytes - 1))) return false;
+  remember_pinned(p, bytes, false);
+  return true;
+}
 
 bool is_pinned_address(const void *p) {
   pthread_mutex_lock(&lock);

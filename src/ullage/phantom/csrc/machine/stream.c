@@ -20,6 +20,7 @@ struct event {
   struct mark collective; /* that it is the end of; position 0: none */
   uint64_t logged;        /* its record's number in the log of work; 0: none */
   bool takes_time;
+  int references; /* of the program, and of graphs */
 };
 
 /* ---- Work -------------------------------------------------------------------------------------------------------- */
@@ -29,6 +30,7 @@ static _Thread_local const void *library_stream;
 
 /* Within a capture nothing is done, so there is nothing to wait for. */
 void note_work(const void *stream) {
+  need_context();
   if (!is_work_captured(stream)) note_lane_work(lane_of(stream));
 }
 
@@ -55,6 +57,7 @@ int synchronize_stream(const void *stream) {
 }
 
 int synchronize_device(void) {
+  need_context();
   int status = wait_for_device();
   if (status) return status;
   log_host_wait_for_device(CALL_WAIT_FOR_DEVICE);
@@ -101,13 +104,20 @@ int create_event(void **event, unsigned flags) {
   struct event *e = event ? calloc(1, sizeof *e) : NULL;
   if (!e) return fail(INVALID_VALUE);
   e->takes_time = !(flags & WITHOUT_TIME);
+  e->references = 1;
   *event = e;
   return SUCCESS;
+}
+
+void *keep_event(void *event) {
+  __atomic_add_fetch(&((struct event *)event)->references, 1, __ATOMIC_ACQ_REL);
+  return event;
 }
 
 int destroy_event(void *event) {
   struct event *e = event;
   if (!e) return fail(INVALID_HANDLE);
+  if (__atomic_sub_fetch(&e->references, 1, __ATOMIC_ACQ_REL)) return SUCCESS;
   drop_frontier(&e->after);
   free(e);
   return SUCCESS;
