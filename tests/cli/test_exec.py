@@ -94,7 +94,7 @@ def test_a_program_that_trains_nothing_has_not_had_its_plan(
     assert place.marker.exists()
     assert done.returncode == 3
     assert done.stderr == (
-        "ullage: the plan was not applied: the program has not come to train a model; "
+        "ullage: the plan was not applied: the program did not import torch; "
         "a plan never silently does less than it says\n"
     )
     assert list(place.temporary.iterdir()) == []
@@ -114,7 +114,7 @@ def test_a_program_that_fails_keeps_its_exit_code(
     (place.directory / "train.py").write_text(code)
     done = place.run(*words(place, "--plan", write_plan(CHECKPOINT)))
     assert done.returncode == expected
-    assert "ullage" not in done.stderr
+    assert "ullage: the plan was not applied: the program did not import torch" in done.stderr
 
 
 def test_the_program_has_the_variables_of_its_plan(
@@ -176,4 +176,19 @@ def test_a_guarded_program_that_trains_nothing_is_as_without(
 ) -> None:
     (place.directory / "train.py").write_text(code)
     done = place.run(*words(place, "--guard", write_plan(CHECKPOINT)))
-    assert (done.returncode, done.stderr) == (expected, "")
+    line = "ullage: guard: no model was guarded: the program did not import torch\n"
+    assert (done.returncode, done.stderr) == (expected, line)
+
+
+def test_a_capped_program_without_torch_is_told_so(place: Place) -> None:
+    done = place.run(*words(place, "--cap", "2GiB"))
+    line = "ullage: cap: no GPU was capped: the program did not import torch\n"
+    assert (done.returncode, done.stderr) == (0, line)
+    assert list(place.temporary.iterdir()) == []
+
+
+def test_a_plan_of_nothing_is_said_to_be_the_program_as_it_is(
+    place: Place, write_plan: Callable[..., str]
+) -> None:
+    done = place.run(*words(place, "--plan", write_plan()))
+    assert (done.returncode, done.stderr) == (0, "ullage: plan: the program as it is\n")

@@ -98,7 +98,7 @@ def test_a_rule_is_documented_without_a_file(ullage: Ullage) -> None:
         ((), "missing FILE"),
         (("--rule", "UL999"), "there is no rule 'UL999'"),
         (("nowhere.pickle",), "nowhere.pickle"),
-        ((__file__,), "it is not a pickle"),
+        ((__file__,), "it is text; expected what"),
     ],
 )
 def test_what_cannot_be_explained_gets_one_message_and_2(

@@ -72,7 +72,7 @@ def test_it_can_take_the_place_of_the_file(snapshot: Path) -> None:
         (["missing.pickle", "-o", "out.pickle"], "cannot read 'missing.pickle': No such file"),
         (
             ["other.txt", "-o", "out.pickle"],
-            "cannot read 'other.txt': it is not a pickle; exp",
+            "cannot read 'other.txt': it is text; exp",
         ),
         (
             ["snapshot.pickle", "-o", "other.txt"],

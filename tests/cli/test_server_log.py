@@ -44,6 +44,22 @@ def test_a_server_that_did_not_start_is_the_answer_no(say: Say) -> None:
     assert text.startswith("did not start: one request of 131,072 tokens needs 16.00 GiB")
 
 
+def test_a_restarted_servers_log_tells_of_both_starts(say: Say, tmp_path: Path) -> None:
+    path = tmp_path / "pod.log"
+    path.write_text((LOGS / "none.log").read_text() + (LOGS / "base.log").read_text())
+    code, text, _ = say("explain", str(path))
+    assert code == 0 and "The last of 2 starts in the log; the one before it failed: " in text
+    document = json.loads(say("explain", str(path), "--json")[1])
+    assert document["num_starts"] == 2 and document["failure_before"]["remedies"]
+
+
+def test_the_log_of_another_server_is_refused_in_a_sentence(say: Say, tmp_path: Path) -> None:
+    path = tmp_path / "other.log"
+    path.write_text("llama_model_loader: loaded meta data\nload_tensors: offloaded 33/33 layers\n")
+    code, _, error = say("explain", str(path))
+    assert code == 2 and "it is a log of llama.cpp; expected one of vLLM or SGLang" in error
+
+
 def test_options_of_snapshots_are_refused_for_a_log(say: Say) -> None:
     code, _, error = say("explain", str(LOGS / "base.log"), "--request", "1GiB")
     assert code == 2 and "--request is for a memory snapshot" in error

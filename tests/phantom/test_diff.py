@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +13,11 @@ from typing import Any
 import pytest
 
 import ullage
+from ullage.api.explain import explain_file
+from ullage.errors import SnapshotError, SpecError
 from ullage.explain.compare.causes import CauseKind
 from ullage.explain.moments.phase_peaks import FIRST_STEP, HELD, LATER_STEPS, SETUP
+from ullage.trace.model import Category
 
 from .test_faults import FAULTS  # noqa: TID252 - the tests are no package
 
@@ -128,6 +133,99 @@ def test_more_steps_of_the_same_are_no_cause(run_program: RunProgram) -> None:
     found = compare(run_program("regressions.py"), run_program("regressions.py", "--steps", "5"))
     assert (found.changed_bytes, found.causes) == (0, ())
     assert [one.name for one in found.report.differences] == ["arguments"]
+
+
+EARLY = ("--optimizer", "AdamW", "--batch", "96")
+
+
+@pytest.mark.parametrize("is_turned", [False, True], ids=["second", "first"])
+def test_a_run_that_ended_in_its_first_forward_is_compared_up_to_there(
+    run_program: RunProgram,
+    is_turned: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    runs = [
+        run_program("regressions.py", "--optimizer", "AdamW"),
+        run_program("regressions.py", *EARLY, options=("--budget", "2GiB")),
+    ]
+    found = compare(*(runs[::-1] if is_turned else runs))
+    early = 0 if is_turned else 1
+    which, how = (("first", "1/24"), ("second", "24x"))[early]
+    assert found.report.until == f"forward, where the {which} ran out of memory"
+    assert found.document["compared_until"] == found.report.until
+    # As far as both went, both have the same blocks, of another batch.
+    for change in found.report.by_category:
+        assert change.before.num_blocks == change.after.num_blocks
+        assert change.category is not Category.OPTIMIZER_STATE
+    kinds = [cause.kind for cause in found.causes]
+    assert CauseKind.OPTIMIZER not in kinds and CauseKind.SCALE in kinds
+    scale = found.causes[kinds.index(CauseKind.SCALE)]
+    assert f"length, {how} as large" in scale.text
+    assert scale.changed_bytes == pytest.approx(found.changed_bytes, rel=0.01)
+    assert [one.name for one in found.report.differences] == ["arguments"]
+    assert sum(one.changed_bytes for one in found.report.by_site) == found.changed_bytes
+    # Neither findings of the run that went on, nor what the request was short of, changed the peak.
+    codes = {cause.code for cause in found.causes if cause.code}
+    assert "UL101" not in codes and "UL154" in codes
+    assert all(cause.changed_bytes == 0 for cause in found.causes if cause.code == "UL154")
+    assert f"compared up to {found.report.until}" in found.text()
+
+
+def test_a_recomputation_is_no_other_sequence(run_program: RunProgram) -> None:
+    adam = ("--optimizer", "AdamW")
+    runs = [run_program("regressions.py", *adam, *flags) for flags in ((), ("--checkpoint",))]
+    for pair in (runs, runs[::-1]):
+        causes = compare(*pair).causes
+        assert causes[0].kind is CauseKind.CHECKPOINTING
+        assert CauseKind.SCALE not in {cause.kind for cause in causes}
+        # The optimizer's states are a larger share of a smaller peak, and as large as before.
+        assert "UL101" not in {cause.code for cause in causes}
+
+
+def test_more_process_groups_are_more_memory_outside_pytorch(run_program: RunProgram) -> None:
+    options = ("--world-size", "8", "--rank", "0")
+    runs = [run_program("distributed/groups.py", count, options=options) for count in ("1", "9")]
+    found = compare(*runs)
+    document = found.document
+    assert document["changed_outside_bytes"] > 5 << 30 and found.changed_bytes == 0
+    assert {cause.kind for cause in found.causes} == {CauseKind.OUTSIDE}
+    assert sum(cause.changed_bytes for cause in found.causes) == document["changed_outside_bytes"]
+    assert "NCCL's buffers for collectives, outside PyTorch: 1 to 9" in found.causes[0].text
+    assert re.match(r"the peaks are the same: .* allocated, \+\d.\d\d GiB outside", found.text())
+
+
+def test_the_same_number_of_larger_parameters_is_told_so(run_program: RunProgram) -> None:
+    found = compare(run_program("regressions.py"), run_program("regressions.py", "--width", "1024"))
+    assert "another model: the same 43 parameters, 3.50x as large (" in found.causes[0].text
+
+
+def test_a_document_stands_for_its_snapshot_or_for_the_peaks(
+    run_program: RunProgram, tmp_path: Path
+) -> None:
+    runs = run_program("regressions.py"), run_program("regressions.py", "--batch", "8")
+    whole = compare(*runs)
+    for number, run in enumerate(runs):
+        (tmp_path / f"{number}.json").write_text(run.stdout)
+    # The documents name the snapshots by the paths that --snapshot had.
+    found = ullage.diff(tmp_path / "0.json", runs[1].directory / "snapshot.pickle")
+    assert found.document == whole.document
+    explained = explain_file(runs[1].directory / "snapshot.pickle").document
+    (tmp_path / "explained.json").write_text(json.dumps(explained))
+    found = ullage.diff(tmp_path / "0.json", tmp_path / "explained.json")
+    assert found.document == whole.document
+    for number, run in enumerate(runs):
+        document = {**run.document, "snapshot": "gone.pickle"}
+        (tmp_path / f"{number}.json").write_text(json.dumps(document))
+    found = ullage.diff(tmp_path / "0.json", tmp_path / "1.json")
+    for name in ("changed_allocated_bytes", "changed_reserved_bytes", "changed_outside_bytes"):
+        assert found.document[name] == whole.document[name]
+    sizes = {row["name"]: row["changed_bytes"] for row in found.document["by_category"]}
+    assert sizes == {row["name"]: row["changed_bytes"] for row in whole.document["by_category"]}
+    assert "the peaks alone" in found.text() and "  blocks" not in found.text()
+    with pytest.raises(SpecError, match="--html needs both snapshots"):
+        _ = found.html
+    (tmp_path / "0.json").write_text('{"schema": "ullage.plan/1", "actions": []}')
+    with pytest.raises(SnapshotError, match="whose snapshot is gone; expected a snapshot"):
+        ullage.diff(tmp_path / "0.json", tmp_path / "1.json")
 
 
 def test_phases_are_those_of_the_run_document(run_program: RunProgram) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ullage.explain.compare.causes import Cause
     from ullage.explain.compare.diff import DiffReport
     from ullage.explain.compare.memory_here import NotKnown
+    from ullage.explain.compare.totals import Totals
     from ullage.explain.snapshot import SnapshotReport
     from ullage.gpus.measured_memory import MeasuredMemory
 
@@ -101,26 +102,33 @@ class Diff:
 
 
 def diff(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Diff:
-    """Compares two snapshot files.
+    """Compares two snapshot files. A document of `ullage run` or `ullage explain` stands for its
+    snapshot; where that is gone, the peaks alone are compared.
 
     Raises:
         SnapshotError: one of them cannot be read, or holds no device memory.
     """
-    from ullage.explain.compare.diff import diff_snapshots
+    from ullage.explain.compare.diff import diff_snapshots, diff_totals
+    from ullage.explain.compare.totals import Totals
 
-    paths = Path(before), Path(after)
-    reports = [_explain(path) for path in paths]
-    comparison = diff_snapshots(*reports)
-    if comparison is None:
-        empty = next(
-            path for path, report in zip(paths, reports, strict=True) if not report.devices
-        )
-        raise SnapshotError(f"{str(empty)!r} holds no device memory; there is nothing to compare")
+    first, second = (_explain(Path(path)) for path in (before, after))
+    comparison = (
+        diff_totals(first, second)
+        if isinstance(first, Totals) or isinstance(second, Totals)
+        else diff_snapshots(first, second)
+    )
     return Diff((os.fspath(before), os.fspath(after)), comparison)
 
 
-def _explain(path: Path) -> SnapshotReport:
+def _explain(path: Path) -> SnapshotReport | Totals:
+    from ullage.explain.compare.totals import Totals, read_document
     from ullage.explain.snapshot import explain_snapshot
     from ullage.trace.snapshot_reader import read_snapshot
 
-    return explain_snapshot(read_snapshot(path))
+    source = read_document(path)
+    if isinstance(source, Totals):
+        return source
+    report = explain_snapshot(read_snapshot(source))
+    if not report.devices:
+        raise SnapshotError(f"{str(path)!r} holds no device memory; there is nothing to compare")
+    return report

@@ -43,6 +43,7 @@ PLAN_NOTES: Final = "ULLAGE_PLAN_NOTES"
 DESCRIBE: Final = "ULLAGE_DESCRIBE"
 REPLAY: Final = "ULLAGE_REPLAY"
 CAP: Final = "ULLAGE_CAP"
+CAP_NOTES: Final = "ULLAGE_CAP_NOTES"
 GUARD: Final = "ULLAGE_GUARD"
 
 WARM: Final = "ULLAGE_WARM"
@@ -80,8 +81,6 @@ VARIABLES: Final = (
             _DEVICE_C,
             _SITE,
             "testing/options.py",
-            "api/calibrate.py",
-            "programs/measure_rates.py",
             "record/measured/record_document.py",
         ),
     ),
@@ -207,6 +206,12 @@ VARIABLES: Final = (
         ("techniques/applying/cap.py", "phantom/site/sitecustomize.py"),
     ),
     Variable(
+        CAP_NOTES,
+        "the directory in which each process notes what became of its cap",
+        ("api/exec.py",),
+        ("techniques/applying/cap.py",),
+    ),
+    Variable(
         PLAN,
         "the file of the plan that is applied to the model; without a phantom too",
         _LAUNCH,
@@ -214,9 +219,9 @@ VARIABLES: Final = (
     ),
     Variable(
         PLAN_NOTES,
-        "the directory for the outcome of the plan and the description of the model",
-        _LAUNCH,
-        ("phantom/bootstrap.py", _SCRIPT),
+        "the directory for the outcome of the plan or guard and the description of the model",
+        (*_LAUNCH, "api/exec.py"),
+        ("phantom/bootstrap.py", _SCRIPT, "runtime/calls/unmodified.py"),
     ),
     Variable(DESCRIBE, "1: the model is described with all its modules", _LAUNCH, (_SCRIPT,)),
     Variable(

@@ -24,6 +24,16 @@ _FORMATS: tuple[tuple[bytes, str, str], ...] = (
 )
 
 
+def describe_text(first_bytes: bytes, problem: str) -> str:
+    """What is wrong with a file that is no pickle, or an incomplete one, if it is a text."""
+    letters = "".join(first_bytes.decode(errors="ignore").split())
+    is_old_pickle = first_bytes.startswith((b"]", b"}", b"(d", b"(l"))
+    is_text = letters != "" and letters.isprintable() and not is_old_pickle
+    if is_text and any(words in problem for words in ("not a pickle", "cut off", "damaged")):
+        return f"it is text; {_SNAPSHOT}: run the program with `ullage record -- PROGRAM`"
+    return problem
+
+
 def describe_format(first_bytes: bytes) -> str | None:
     """What a file is and what to do, as the end of a sentence; None where it may be a pickle."""
     for magic, name, remedy in _FORMATS:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ullage.errors import SnapshotError
 from ullage.native.libraries import READER
 from ullage.printable import printable
-from ullage.trace.formats import NUM_BYTES, describe_format
+from ullage.trace.formats import NUM_BYTES, describe_format, describe_text
 
 Value: TypeAlias = int
 Values: TypeAlias = NDArray[np.uint64]
@@ -97,13 +97,15 @@ def read_plain(path: Path, *, keeps_spots: bool = False) -> PlainFile:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise SnapshotError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+    head = _first_bytes(descriptor)
     try:
-        if other := describe_format(_first_bytes(descriptor)):
+        if other := describe_format(head):
             raise SnapshotError(other)
         limit = max(_MIN_BYTES, _MAX_GROWTH * os.fstat(descriptor).st_size)
         return PlainFile(descriptor, b"", limit, keeps_spots=keeps_spots)
     except SnapshotError as error:
-        raise SnapshotError(f"cannot read {str(path)!r}: {error}") from None
+        problem = describe_text(head, str(error))
+        raise SnapshotError(f"cannot read {str(path)!r}: {problem}") from None
     finally:
         os.close(descriptor)
 

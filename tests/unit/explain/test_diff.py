@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,30 @@ def test_what_grows_with_the_square_is_a_longer_sequence(compare: Diff) -> None:
     grown = [(size * (4 if name == LOSS else 2), line, name) for size, line, name in BASE]
     (first, *_) = compare(BASE, grown).causes
     assert first.text.startswith("another sequence length, 2x as large: 100 %")
+
+
+@pytest.mark.parametrize(
+    ("grown", "end"),
+    [
+        ([(2 * size, line, name) for size, line, name in BASE], "(the lines overlap and do not"),
+        ([*BASE, *((number * MIB, 60 + number, "keep") for number in range(1, 9))], "all other"),
+        ([*BASE, (32 * MIB, 40, "keep")], ""),
+    ],
+    ids=["overlap", "rest", "whole"],
+)
+def test_the_reasons_add_up_or_are_said_to_overlap(
+    compare: Diff, grown: list[Block], end: str
+) -> None:
+    found = compare(BASE, grown)
+    lines = found.text().partition("Why\n")[2].partition("\n\n")[0].splitlines()
+    rest = re.match(r"  \+([\d.]+) MiB: all other", lines[-1])
+    shown = sum(cause.changed_bytes for cause in found.causes[:5])
+    if end:
+        assert end in lines[-1]
+    else:
+        assert len(lines) == 1 and "overlap" not in lines[-1]
+    if "overlap" not in end:
+        assert shown + (float(rest[1]) * MIB if rest else 0) == found.changed_bytes
 
 
 def test_some_places_that_grow_are_no_scale(compare: Diff) -> None:

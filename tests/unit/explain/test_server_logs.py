@@ -150,6 +150,105 @@ def test_failures_are_told_by_the_engines_own_figures(name: str, what: str) -> N
     assert what in failure.what
 
 
+@each(
+    ("text", "expected"),
+    [
+        # 0.7 writes the platform's dispatch key, 0.8 its device's name.
+        (("INFO executor_base.py:111] # CUDA blocks: 28160, # CPU blocks: 2048\n"
+         "INFO executor_base.py:116] Maximum concurrency for 32768 tokens per request: 13.75x\n"),
+         {"num_blocks": 28160, "tokens": 450_560, "concurrency": 13.75, "max_model_len": 32768}),
+        ("# hpu blocks: 100, # CPU blocks: 20\n", {"num_blocks": 100, "tokens": 1600}),
+        ("# CPU blocks: 300, # CPU blocks: 0\n", {"num_blocks": 300}),
+        # Full attention beside sliding windows, of two ranks; then the draft's pool.
+        (("[2026-01-31 13:50:39 TP1] KV Cache is allocated. #tokens: 300288, K size: 8.00 GB, "
+         "V size: 5.50 GB\n[2026-01-31 13:50:39 TP0] KV Cache is allocated. #tokens: 300288, K "
+         "size: 8.00 GB, V size: 5.50 GB\n[2026-01-31 13:50:39 TP1] KV Cache is allocated. "
+         "#tokens: 375360, K size: 3.25 GB, V size: 2.25 GB\n[2026-01-31 13:51:00 TP1] KV Cache is "
+         "allocated. #tokens: 375360, K size: 1.00 GB, V size: 1.00 GB\n"),
+         {"engine": "sglang", "tokens": 375_360, "cache_bytes": 19 * GIB}),
+        ("[2026-01-31 13:50:39] SWAKVPool mem usage: 19.00 GB, swa size: 3, full size: 4\n",
+         {"engine": "sglang", "cache_bytes": 19 * GIB}),
+        (("[2026-09-09 11:57:18] Mamba Cache is allocated. max_mamba_cache_size: 48, conv_state "
+         "size: 0.25GB, ssm_state size: 6.50GB intermediate_ssm_state_cache size: 2.00GB "
+         "intermediate_conv_window_cache size: 0.25GB \n[2026-09-09 11:57:18] KV Cache is "
+         "allocated. #tokens: 2618868, K size: 20.00 GB, V size: 20.00 GB\n"),
+         {"state_bytes": 9 * GIB, "cache_bytes": 40 * GIB, "tokens": 2_618_868}),
+        (("[2026-09-09 11:57:18] Memory pool end. avail mem=3.39 GB\nMamba Cache is allocated. "
+         "conv_state size: 0.00 GB, ssm_state size: 0.50 GB\n"), {"state_bytes": GIB // 2}),
+    ],
+)  # fmt: skip
+def test_a_fragment_of_two_lines_is_read(text: str, expected: dict[str, object]) -> None:
+    start = read(text)
+    assert {name: getattr(start, name) for name in expected} == expected
+
+
+def test_too_few_blocks_of_states_have_two_remedies() -> None:
+    line = "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (969)."
+    failure = read(line).failure
+    assert failure is not None and "the cache has 969" in failure.what
+    assert [remedy.split()[:2] for remedy in failure.remedies] == [
+        ["--max-num-seqs", "969,"], ["a", "higher"],
+    ]  # fmt: skip
+    assert "--gpu-memory-utilization" in failure.remedies[1]
+
+
+def test_the_last_of_several_starts_counts_and_the_one_before_is_told() -> None:
+    logs = {name: (LOGS / f"{name}.log").read_text() for name in ("none", "base", "util85", "long")}
+    start = read(logs["none"] + logs["base"])
+    assert (start.tokens, start.failure, start.num_starts) == (208_720, None, 2)
+    assert start.failure_before is not None and "2.05 GiB are missing" in start.failure_before.what
+    start = read(logs["base"] + logs["base"] + logs["util85"])
+    assert (start.tokens, start.num_starts, start.failure_before) == (183_264, 3, None)
+    start = read(logs["base"] + logs["long"])
+    assert start.failure is not None and "131,072 tokens" in start.failure.what
+    # The end of a start that failed, then one of SGLang.
+    start = read(FAILURES["short"] + "\n" + SGLANG)
+    assert (start.tokens, start.num_starts) == (442_368, 2)
+    # Ended from outside before anything was loaded: no progress, but the first line once more.
+    head = "\n".join(logs["base"].splitlines()[1:4]) + "\n"
+    start = read(head + logs["util85"])
+    assert (start.num_starts, start.options["gpu_memory_utilization"]) == (2, "0.85")
+    assert read(V0).num_starts == read(SGLANG).num_starts == 1
+
+
+def test_engines_that_share_a_start_are_one() -> None:
+    first = V1.replace("EngineCore_DP0 pid=2", "EngineCore_DP1 pid=4")
+    assert read(V1 + first).num_starts == 1
+
+
+@each(
+    ("name", "line"),
+    [
+        ("TGI", "2024-05-01T10:00:00.0Z  INFO text_generation_launcher: Args {"),
+        ("TensorRT-LLM", "[TensorRT-LLM][INFO] Memory usage when calculating max tokens in paged"),
+        ("Triton Inference Server", "I0101 10:00:00.1 1 model_lifecycle.cc:461] loading: m:1"),
+        ("Ollama", ('time=2025-01-01T10:00:00Z level=INFO source=sched.go:450 msg="loaded"\n'
+                   "llama_model_loader: loaded meta data with 29 key-value pairs")),
+        ("llama.cpp", "llama_model_loader: loaded meta data with 29 key-value pairs"),
+        ("llama.cpp", "load_tensors:        CUDA0 model buffer size =  4403.49 MiB"),
+        ("LMDeploy", "[TM][INFO] [BlockManager] block_size = 5 MB"),
+    ],
+)  # fmt: skip
+def test_the_log_of_another_server_is_refused_by_its_name(name: str, line: str) -> None:
+    # Some mention an engine, or end as one of ours would.
+    for more in ("", "Could not import vllm\ntorch.OutOfMemoryError: CUDA out of memory.\n"):
+        with pytest.raises(SpecError, match=f"a log of {name}; expected one of vLLM or SGLang"):
+            read_start(f"{line}\n{more}")
+
+
+def test_names_of_other_servers_in_a_log_of_ours_do_not_matter() -> None:
+    line = "INFO Using tensorrt_llm kernels; see llama_model_loader, lmdeploy\n"
+    assert read(line + V1).tokens == 229_376
+
+
+def test_an_error_without_its_log_says_no_more_than_it_shows() -> None:
+    for words, room in (("CUDA out of memory. Tried to allocate 1.16 GiB.", ": no room for 1.16"),
+                        ("CUDA error: out of memory", "")):  # fmt: skip
+        failure = read(f'File "/opt/vllm/worker.py"\ntorch.OutOfMemoryError: {words}').failure
+        assert failure is not None and failure.what.startswith(f"out of memory{room}")
+        assert "while" not in failure.what
+
+
 def test_a_log_of_nothing_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.log"
     path.write_text("hello\n")

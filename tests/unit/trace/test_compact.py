@@ -369,10 +369,12 @@ def test_what_is_missing_or_of_another_kind_is_told(tmp_path: Path) -> None:
     [
         (b"\x1f\x8b\x08\x00", "compressed with gzip; .* `gunzip FILE`"),
         (lzma.compress(b"x"), "compressed with xz; .* `unxz FILE`"),
+        (b"Traceback (most recent call last):\n", "text; expected what torch"),
         (b"PK\x03\x04", "a zip archive, as torch.save writes them; expected what torch"),
         (b"<!DOCTYPE html>", "HTML or XML; expected what .*not a page"),
         (b'{"segments": []}', "JSON; expected what .*which is a pickle"),
-        (b"segments\n", "not a pickle; expected what torch"),
+        (b"segments\n", "text; expected what torch"),
+        (b"\x01segments\n", "not a pickle; expected what torch"),
     ],
 )
 def test_what_is_no_snapshot_is_named(tmp_path: Path, content: bytes, message: str) -> None:

@@ -1,6 +1,6 @@
 """Whether what was measured lies where it was predicted, term by term.
 
-terms = find_terms((before, first), (after, second))   # empty unless one side is measured
+terms = find_terms(before, after, by_category)   # empty unless one side is measured
 terms[0].name, terms[0].is_inside
 """
 
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import starmap
-from typing import NamedTuple
 
 from ullage.errors import SpecError
-from ullage.explain.compare.changes import Change
-from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
+from ullage.explain.compare.changes import Change, Moment
+from ullage.explain.snapshot import DeviceSnapshot
 from ullage.gpus.catalog import find_gpu
 from ullage.trace.category import Category
 from ullage.trace.model import DeviceTotals, Record
@@ -54,14 +53,7 @@ class Term:
         return self.low_bytes <= self.measured_bytes <= self.high_bytes
 
 
-class Run(NamedTuple):
-    """One side of a comparison."""
-
-    report: SnapshotReport
-    device: DeviceSnapshot
-
-
-def find_terms(before: Run, after: Run, by_category: tuple[Change, ...]) -> tuple[Term, ...]:
+def find_terms(before: Moment, after: Moment, by_category: tuple[Change, ...]) -> tuple[Term, ...]:
     """The terms; empty unless one side was predicted and the other measured, both with owners."""
     records = (before.report.record, after.report.record)
     totals = (before.device.totals, after.device.totals)
@@ -80,7 +72,7 @@ def find_terms(before: Run, after: Run, by_category: tuple[Change, ...]) -> tupl
     return (*_tensor_terms(predicted, sizes), *_device_terms(predicted.device, measured.device))
 
 
-def _tensor_terms(predicted: Run, sizes: dict[Category | None, tuple[int, ...]]) -> list[Term]:
+def _tensor_terms(predicted: Moment, sizes: dict[Category | None, tuple[int, ...]]) -> list[Term]:
     terms = []
     for name, categories in _GROUPS.items():
         rows = [sizes[category] for category in categories if category in sizes]

@@ -57,6 +57,7 @@ class CauseKind(enum.Enum):
     CHECKPOINTING = "checkpointing"
     SCALE = "scale"
     CHOICE = "choice"
+    OUTSIDE = "outside"
     PLACE = "place"
 
 
@@ -87,6 +88,7 @@ class Evidence:
         findings: the findings of the rules in each run.
         sites: the sites that changed at the peak, the largest change first.
         differences: the recorded differences between the two runs.
+        early: the side that ended before its first step had, up to where both are compared.
     """
 
     before: Moment
@@ -95,6 +97,7 @@ class Evidence:
     findings: tuple[Sequence[Finding], Sequence[Finding]]
     sites: Sequence[Change]
     differences: Sequence[Difference]
+    early: int | None = None
 
     @property
     def peak_bytes(self) -> int:
@@ -111,6 +114,7 @@ def find_causes(evidence: Evidence) -> tuple[Cause, ...]:
     causes += resized
     causes += _compare_optimizers(evidence)
     causes += _compare_checkpointing(evidence)
+    causes += _compare_outside(evidence)
     # A model of another size or precision also allocates different activations.
     if evidence.sites and not resized:
         causes += _find_scale(evidence)
@@ -126,9 +130,12 @@ def _compare_findings(evidence: Evidence) -> Iterator[Cause]:
     for code in dict.fromkeys(chain(sides[1], sides[0])):
         before, after = (side.get(code) for side in sides)
         finding = after if after is not None else before
-        if finding is None:
+        if finding is None or not _has_changed(finding, before, after, evidence):
             continue
-        gains = [0 if finding is None else finding.gain_bytes for finding in (before, after)]
+        # What a request that failed was short of is no part of either peak.
+        gains = [
+            0 if each is None or each.is_fatal else each.gain_bytes for each in (before, after)
+        ]
         changed = gains[1] - gains[0]
         is_both = before is not None and after is not None
         is_little = abs(changed) < MIN_SHARE * evidence.peak_bytes
@@ -137,6 +144,24 @@ def _compare_findings(evidence: Evidence) -> Iterator[Cause]:
         which = "in both, " if is_both else "" if after is not None else "no longer "
         kind = CauseKind.FAULT if finding.rule.kind is Kind.FAULT else CauseKind.CHOICE
         yield Cause(kind, f"{which}{code}: {finding.what}", changed, code)
+
+
+def _has_changed(
+    finding: Finding, before: Finding | None, after: Finding | None, evidence: Evidence
+) -> bool:
+    """Returns whether what a finding is about differs between the runs: that it is only in the run
+    that went on is no change, nor that states of the same size are a larger share of the peak.
+    """
+    if evidence.early is not None and (before, after)[evidence.early] is None:
+        return False
+    if (before and after) or finding.rule.kind is Kind.FAULT or finding.blocks is None:
+        return True
+    moment = evidence.before if after is None else evidence.after
+    codes = set(moment.device.owners.category[finding.blocks].tolist())
+    if codes != {code_of(Category.OPTIMIZER_STATE)}:
+        return True
+    sizes = [_total(_sizes(each, Category.OPTIMIZER_STATE)) for each in evidence.at_end]
+    return abs(sizes[1] - sizes[0]) >= MIN_SHARE * evidence.peak_bytes
 
 
 def _by_code(findings: Sequence[Finding], device: int) -> dict[str, Finding]:
@@ -181,7 +206,13 @@ def _compare_parameters(evidence: Evidence) -> Iterator[Cause]:
         text = f"the parameters are there {copies} times, and were once ({sizes})"
         yield Cause(CauseKind.MODEL, text, changed)
     elif is_known:
-        text = f"another model: {before.total()} to {after.total()} parameters ({sizes})"
+        how = describe_factor(_total(before), _total(after))
+        what = (
+            f"the same {after.total()} parameters, {how} as large"
+            if before.total() == after.total()
+            else f"{before.total()} to {after.total()} parameters"
+        )
+        text = f"another model: {what} ({sizes})"
         yield Cause(CauseKind.MODEL, text, changed)
 
 
@@ -205,7 +236,14 @@ def _compare_optimizers(evidence: Evidence) -> Iterator[Cause]:
         (difference for difference in evidence.differences if difference.name == OPTIMIZER), None
     )
     changed = states[1] - states[0]
-    if not all(parameters) or abs(changed) < MIN_SHARE * evidence.peak_bytes:
+    # A program that ran out of memory before it had states would have had some optimizer.
+    is_short = any(
+        moment.device.shortage is not None and not state
+        for moment, state in zip(evidence.at_end, states, strict=True)
+    )
+    if evidence.early is not None or is_short or not all(parameters):
+        return
+    if abs(changed) < MIN_SHARE * evidence.peak_bytes:
         return
     shares = [state / size for state, size in zip(states, parameters, strict=True)]
     if abs(shares[1] - shares[0]) < _OTHER_STATES:
@@ -229,8 +267,35 @@ def _compare_checkpointing(evidence: Evidence) -> Iterator[Cause]:
     sizes = [_total(_sizes(moment, Category.ACTIVATION))
              for moment in (evidence.before, evidence.after)]  # fmt: skip
     what = "on" if change.after == "on" else "off"
-    text = f"activation checkpointing was turned {what}; it was {change.before}"
-    yield Cause(CauseKind.CHECKPOINTING, text, sizes[1] - sizes[0])
+    changed = sizes[1] - sizes[0]
+    if abs(changed) >= MIN_SHARE * evidence.peak_bytes and (changed < 0) == (what == "on"):
+        text = f"activation checkpointing was turned {what}; it was {change.before}"
+        yield Cause(CauseKind.CHECKPOINTING, text, changed)
+
+
+def _compare_outside(evidence: Evidence) -> Iterator[Cause]:
+    """Yields what took another size of the device outside PyTorch's allocator."""
+    moments = evidence.before, evidence.after
+    totals = [moment.device.totals for moment in moments]
+    records = [moment.report.record for moment in moments]
+    is_measured = {record is not None and record.measured is not None for record in records}
+    # A prediction and what was measured are compared term by term.
+    if totals[0] is None or totals[1] is None or len(is_measured) > 1:
+        return
+    sides = [{size.what: size for size in each.outside} for each in totals if each is not None]
+    total = 0
+    for what in dict.fromkeys((*sides[0], *sides[1])):
+        pair = [side.get(what) for side in sides]
+        sizes = [0 if each is None else each.high_bytes for each in pair]
+        counts = [0 if each is None else each.count for each in pair]
+        changed = sizes[1] - sizes[0]
+        total += changed
+        if abs(changed) >= MIN_SHARE * evidence.peak_bytes:
+            how = f": {counts[0]} to {counts[1]}" if counts[0] != counts[1] else ""
+            yield Cause(CauseKind.OUTSIDE, f"{what}, outside PyTorch{how}", changed)
+    rest = totals[1].all_outside_bytes - totals[0].all_outside_bytes - total
+    if abs(rest) >= MIN_SHARE * evidence.peak_bytes:
+        yield Cause(CauseKind.OUTSIDE, "context and libraries, outside PyTorch", rest)
 
 
 def _find_scale(evidence: Evidence) -> Iterator[Cause]:
@@ -240,7 +305,14 @@ def _find_scale(evidence: Evidence) -> Iterator[Cause]:
     All allocations of the traces are compared: the blocks live at the two peaks may belong to
     different moments.
     """
-    before, after = (_count_sizes(moment) for moment in (evidence.before, evidence.after))
+    moments = evidence.before, evidence.after
+    inputs = [_total(_sizes(moment, Category.INPUT)) for moment in moments]
+    is_known = all(moment.device.owners.is_known for moment in moments)
+    is_recomputed = any(difference.name == CHECKPOINTING for difference in evidence.differences)
+    # Batch and sequence make the inputs larger, too; a recomputation does not.
+    if (is_known and all(inputs) and inputs[0] == inputs[1]) or (is_recomputed and not all(inputs)):
+        return
+    before, after = (_count_sizes(moment) for moment in moments)
     places = before.keys() & after.keys()
     everything = max(sum(sizes.size_bytes for sizes in side.values()) for side in (before, after))
 
@@ -250,9 +322,12 @@ def _find_scale(evidence: Evidence) -> Iterator[Cause]:
             two for _, two in sizeses
         ) / everything
 
-    ratios = {round(after[place].size_bytes / before[place].size_bytes, 2) for place in places}
+    ratios = {after[place].size_bytes / before[place].size_bytes for place in places}
+    ratios = {
+        round(ratio, 2) if ratio > 1 else 1 / round(1 / ratio, 2) for ratio in ratios if ratio
+    }
     # With a longer sequence some blocks grow quadratically: the root of the ratio is the factor.
-    ratios |= {round(ratio**0.5, 2) for ratio in ratios}
+    ratios |= {ratio**0.5 for ratio in ratios}
     factors = sorted(ratio for ratio in ratios if abs(ratio - 1) > SAME_FACTOR and ratio > 0)
     shares = {factor: share_of(factor) for factor in factors}
     best = max(
@@ -262,7 +337,7 @@ def _find_scale(evidence: Evidence) -> Iterator[Cause]:
         return
     what = "sequence length" if shares[best][1] > _SQUARE_SHARE else "batch or sequence length"
     text = (
-        f"another {what}, {describe_factor(100, round(100 * best))} as large: "
+        f"another {what}, {describe_factor(10**6, round(10**6 * best))} as large: "
         f"{100 * sum(shares[best]):.0f} % of what the passes allocate grew like it"
     )
     changed = sum(site.changed_bytes for site in evidence.sites if site.category in _SCALES)
@@ -306,9 +381,12 @@ def _match_sizes(before: _Sizes, after: _Sizes, factor: float) -> tuple[float, f
 def _count_sizes(moment: Moment) -> dict[str, _Sizes]:
     device, names = moment.device, moment.report.sites.names
     blocks, num_steps = device.replay.blocks, max(device.course.num_steps, 1)
+    if moment.last is not None:
+        num_steps = 1
     mine = np.isin(device.owners.category, [code_of(category) for category in _SCALES]) & (
         blocks.birth >= 0
     )
+    mine &= blocks.birth <= (device.replay.num_events if moment.last is None else moment.last)
     mine &= (blocks.requested_bytes > 0) & (blocks.requested_bytes < 1 << _SIZE_BITS)
     numbers: dict[str, int] = {}
     places = np.array([numbers.setdefault(LINE.sub(r"\2", name), len(numbers)) for name in names])

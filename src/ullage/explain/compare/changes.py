@@ -61,11 +61,14 @@ class Change:
 
 
 class Moment(NamedTuple):
-    """An event on one device; its blocks are those live after the event."""
+    """An event on one device; its blocks are those live after the event. `last` is the last event
+    that is compared; None: that of the trace.
+    """
 
     report: SnapshotReport
     device: DeviceSnapshot
     event: int
+    last: int | None = None
 
 
 def compare_categories(before: Moment, after: Moment) -> Iterable[Change]:
@@ -230,7 +233,7 @@ def _blocks(count: int) -> str:
 
 def describe_factor(before: int, after: int) -> str:
     """Formats a ratio for people: 2x, 1/2, 1.37x."""
-    ratio = Fraction(after, before).limit_denominator(16)
+    ratio = Fraction(after, before).limit_denominator(64)
     is_close = abs(float(ratio) * before - after) <= SAME_FACTOR * after
     if is_close and ratio.denominator == 1 and ratio != 1:
         return f"{ratio.numerator}x"

@@ -10,18 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ullage.explain.compare.agreement import Run, Term, find_terms
+import numpy as np
+
+from ullage.explain.compare.agreement import Term, find_terms
 from ullage.explain.compare.causes import Cause, Evidence, find_causes
 from ullage.explain.compare.changes import (
     Change,
     ModuleChange,
     Moment,
+    Side,
     compare_categories,
     compare_modules,
     compare_sites,
 )
 from ullage.explain.compare.differences import Difference, find_differences
+from ullage.explain.compare.totals import Totals
 from ullage.explain.moments.phase_peaks import HELD, PhasePeak, find_phase_peaks
+from ullage.explain.owners.owners import sum_by_category
+from ullage.explain.owners.ownership import CATEGORIES
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.rules.rule import Finding
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
@@ -55,8 +61,8 @@ class DiffReport:
     """A comparison of two snapshots, each by the device with the highest peak.
 
     Attributes:
-        sides: the reports that were compared.
-        before, after: the devices.
+        sides: the reports that were compared; empty where one is a document without its snapshot.
+        before, after: the devices; None likewise.
         findings: the findings of the rules in each snapshot.
         phases: the phases that both have, in order; empty where one of them has none.
         by_category: every category that occurs in either snapshot at its peak.
@@ -66,45 +72,66 @@ class DiffReport:
         causes: the causes of the change, the most conclusive first; empty where nothing changed.
         is_known: whether the categories of both snapshots were recorded, not guessed.
         terms: of a prediction and what was measured, term by term; empty for other pairs.
+        totals: of the peaks that are compared.
+        until: where the side that failed in its first step did, such as "forward, where the second
+            ran out of memory": both are compared as far as that; empty: to the end.
     """
 
-    sides: tuple[SnapshotReport, SnapshotReport]
-    before: DeviceSnapshot
-    after: DeviceSnapshot
-    findings: tuple[tuple[Finding, ...], tuple[Finding, ...]]
-    phases: tuple[PhaseChange, ...]
+    totals: tuple[Totals, Totals]
     by_category: tuple[Change, ...]
-    by_module: tuple[ModuleChange, ...]
-    by_site: tuple[Change, ...]
-    differences: tuple[Difference, ...]
-    causes: tuple[Cause, ...]
-    is_known: bool
+    sides: tuple[SnapshotReport, ...] = ()
+    before: DeviceSnapshot | None = None
+    after: DeviceSnapshot | None = None
+    findings: tuple[tuple[Finding, ...], tuple[Finding, ...]] = ((), ())
+    phases: tuple[PhaseChange, ...] = ()
+    by_module: tuple[ModuleChange, ...] = ()
+    by_site: tuple[Change, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    is_known: bool = True
     terms: tuple[Term, ...] = ()
+    until: str = ""
 
     @property
     def changed_bytes(self) -> int:
         """The change of the peak of allocated bytes."""
-        return self.after.peak_allocated_bytes - self.before.peak_allocated_bytes
+        return self.totals[1].peak_allocated_bytes - self.totals[0].peak_allocated_bytes
 
     @property
     def changed_reserved_bytes(self) -> int:
         """The change of the peak of reserved bytes."""
-        return self.after.peak_reserved_bytes - self.before.peak_reserved_bytes
+        return self.totals[1].peak_reserved_bytes - self.totals[0].peak_reserved_bytes
+
+    @property
+    def changed_outside_bytes(self) -> int | None:
+        """The change of what is outside PyTorch's allocator; None where a side does not tell."""
+        before, after = (side.outside_bytes for side in self.totals)
+        return None if before is None or after is None else after - before
 
 
-def diff_snapshots(before: SnapshotReport, after: SnapshotReport) -> DiffReport | None:
-    """Compares two snapshots; returns None where one of them contains no device memory."""
-    if not before.devices or not after.devices:
-        return None
+def diff_totals(before: SnapshotReport | Totals, after: SnapshotReport | Totals) -> DiffReport:
+    """Compares the peaks alone, where a side is a document without its snapshot."""
     first, second = (
-        max(report.devices, key=lambda device: device.peak_allocated_bytes)
-        for report in (before, after)
+        side if isinstance(side, Totals) else _totals_of(_peak_of(side, _highest(side), None))
+        for side in (before, after)
     )
-    peaks = (Moment(before, first, first.peak_event), Moment(after, second, second.peak_event))
+    changes = []
+    for category in CATEGORIES:
+        sides = [Side(side.by_category.get(category, 0), 0) for side in (first, second)]
+        if any(side.size_bytes for side in sides):
+            changes.append(Change(category.value, category, sides[0], sides[1]))
+    return DiffReport(totals=(first, second), by_category=tuple(changes))
+
+
+def diff_snapshots(before: SnapshotReport, after: SnapshotReport) -> DiffReport:
+    """Compares two snapshots, each of which contains device memory."""
+    first, second = _highest(before), _highest(after)
+    early, lasts = _find_early((before, first), (after, second))
+    peaks = _peak_of(before, first, lasts[0]), _peak_of(after, second, lasts[1])
     by_site = tuple(compare_sites(*peaks))
     by_category = tuple(compare_categories(*peaks))
-    phases = find_phase_peaks(first), find_phase_peaks(second)
-    differences = tuple(find_differences((before, first), (after, second)))
+    phases = find_phase_peaks(first, lasts[0]), find_phase_peaks(second, lasts[1])
+    differences = tuple(find_differences((before, first), (after, second), early))
     findings = find_findings(before), find_findings(after)
     is_held = all(HELD in side for side in phases)
     held_moments = _moments(peaks, phases[0][HELD], phases[1][HELD]) if is_held else peaks
@@ -118,10 +145,79 @@ def diff_snapshots(before: SnapshotReport, after: SnapshotReport) -> DiffReport 
         by_module=tuple(compare_modules(*peaks)),
         by_site=by_site,
         differences=differences,
-        causes=find_causes(Evidence(*peaks, held_moments, findings, by_site, differences)),
+        causes=find_causes(Evidence(*peaks, held_moments, findings, by_site, differences, early)),
         is_known=first.owners.is_known and second.owners.is_known,
-        terms=find_terms(Run(before, first), Run(after, second), by_category),
+        terms=find_terms(*peaks, by_category),
+        totals=(_totals_of(peaks[0]), _totals_of(peaks[1])),
+        until="" if early is None else _describe_end(peaks[early].device, early),
     )
+
+
+def _highest(report: SnapshotReport) -> DeviceSnapshot:
+    return max(report.devices, key=lambda device: device.peak_allocated_bytes)
+
+
+def _find_early(
+    *sides: tuple[SnapshotReport, DeviceSnapshot],
+) -> tuple[int | None, list[int | None]]:
+    """Finds the side whose program failed before its first step had ended, where the other's went
+    on, and the last event of each side that is compared: on the other side the one before it
+    allocates more blocks than the first did, and at most the end of the same phase.
+    """
+    lasts: list[int | None] = [None, None]
+    steps = [device.course.num_steps for _, device in sides]
+    if (steps[0] == 0) == (steps[1] == 0):
+        return None, lasts
+    early = 0 if steps[0] == 0 else 1
+    (report, short), (_, other) = sides[early], sides[1 - early]
+    is_short = short.shortage is not None and not short.shortage.was_survived
+    if not is_short and (report.record is None or report.record.exit.code == 0):
+        return None, lasts
+    births = [np.sort(device.replay.blocks.birth) for device in (short, other)]
+    count = int((births[0] >= 0).sum())
+    later = births[1][births[1] >= 0][count:]
+    last = int(later[0]) - 1 if len(later) else other.replay.num_events - 1
+    region = int(short.course.region_at(np.array([_last_allocation(short)]))[0])
+    begins = other.course.begin[region + 1 :]
+    if short.course.has_phases and other.course.has_phases and len(begins):
+        last = min(last, int(begins[0]) - 1)
+    lasts[1 - early] = last
+    return early, lasts
+
+
+def _last_allocation(device: DeviceSnapshot) -> int:
+    """The event; what comes after it in a program that failed lets its blocks go."""
+    return int(device.replay.blocks.birth.max(initial=-1))
+
+
+def _peak_of(report: SnapshotReport, device: DeviceSnapshot, last: int | None) -> Moment:
+    peak = Moment(report, device, device.peak_event, last)
+    levels = device.levels.allocated_bytes[: _end(peak)]
+    return peak if last is None else peak._replace(event=int(levels.argmax()) - 1)
+
+
+def _totals_of(peak: Moment) -> Totals:
+    device, totals = peak.device, peak.device.totals
+    blocks = device.replay.blocks
+    return Totals(
+        device.index,
+        int(device.levels.allocated_bytes[peak.event + 1]),
+        int(device.levels.reserved_bytes[: _end(peak)].max()),
+        None if totals is None else totals.all_outside_bytes,
+        device.replay.num_events,
+        sum_by_category(device.owners, blocks.size_bytes, blocks.is_live(peak.event)),
+    )
+
+
+def _describe_end(device: DeviceSnapshot, side: int) -> str:
+    where = device.course.describe(_last_allocation(device)) or "its end"
+    how = "ran out of memory" if device.shortage is not None else "failed"
+    return f"{where}, where the {('first', 'second')[side]} {how}"
+
+
+def _end(moment: Moment) -> int | None:
+    """The end of the levels that are compared: one more than the events, as they begin before."""
+    return None if moment.last is None else moment.last + 2
 
 
 def _moments(

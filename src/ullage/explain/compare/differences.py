@@ -31,9 +31,12 @@ class Difference:
 
 
 def find_differences(
-    before: tuple[SnapshotReport, DeviceSnapshot], after: tuple[SnapshotReport, DeviceSnapshot]
-) -> Iterator[Difference]:
-    """Yields all differences, the most informative first."""
+    before: tuple[SnapshotReport, DeviceSnapshot], after: tuple[SnapshotReport, DeviceSnapshot],
+    early: int | None = None,
+) -> Iterator[Difference]:  # fmt: skip
+    """Yields all differences, the most informative first. `early` is the side that ended before its
+    first step had: what it would have used after that is not known.
+    """
     reports = before[0], after[0]
     if reports[0].record is not None and reports[1].record is not None:
         yield from _compare_records(reports[0].record, reports[1].record)
@@ -43,9 +46,11 @@ def find_differences(
     # If one snapshot has no stacks, the stacks of the other cannot be compared.
     if all(len(report.snapshot.stacks.frames.file) > 1 for report in reports):
         optimizers = [_optimizer_of(report) for report in reports]
-        yield from _unless_same(OPTIMIZER, *optimizers)
+        if early is None:
+            yield from _unless_same(OPTIMIZER, *optimizers)
         used = ["on" if _is_checkpointed(report) else "off" for report in reports]
-        yield from _unless_same(CHECKPOINTING, *used)
+        if early is None or used[early] == "on":
+            yield from _unless_same(CHECKPOINTING, *used)
     settings = [report.snapshot.settings for report in reports]
     for name in sorted({*settings[0], *settings[1]}):
         yield from _unless_same(f"setting {name}", settings[0].get(name), settings[1].get(name))

@@ -35,8 +35,8 @@ def find_memory(report: DiffReport) -> MeasuredMemory | NotKnown | None:
         return None
     pairs = zip(report.sides, (report.before, report.after), strict=True)
     for side, device in pairs:
-        record, totals = side.record, device.totals
-        if record is None or record.measured is None or totals is None:
+        record, totals = side.record, None if device is None else device.totals
+        if device is None or record is None or record.measured is None or totals is None:
             continue
         reason = _doubt(record.measured, device.index, totals.context_bytes)
         if reason is not None:

@@ -5,6 +5,7 @@ find_failure(start, text)       # None: the log shows no failure, or breaks off
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -21,7 +22,8 @@ _MOST_SHARE: Final = 0.98
 
 def find_failure(start: ServerStart, text: str) -> Failure | None:
     """The first cause that the log shows."""
-    for find in (_busy_device, _no_room, _too_long, _too_long_v0, _sglang_pool, _out_of_memory):
+    for find in (_busy_device, _no_room, _too_long, _too_long_v0, _sglang_pool, _few_states,
+                 _out_of_memory):  # fmt: skip
         failure = find(start, text)
         if failure is not None:
             return failure
@@ -155,9 +157,27 @@ def _sglang_pool(start: ServerStart, text: str) -> Failure | None:
     )
 
 
+def _few_states(start: ServerStart, text: str) -> Failure | None:
+    match = first(r"max_num_seqs \((\d+)\) exceeds available Mamba cache blocks \((\d+)\)", text)
+    if match is None:
+        return None
+    asked, blocks = number(match[1]), number(match[2])
+    now = "" if start.share is None else f" ({start.share:g} now)"
+    return Failure(
+        f"each of max_num_seqs={asked:,} requests takes a block of states (Mamba), and the cache "
+        f"has {blocks:,}",
+        (
+            f"--max-num-seqs {blocks}, or lower: a block for each request",
+            f"a higher --gpu-memory-utilization{now}: more blocks",
+        ),
+    )
+
+
 def _out_of_memory(start: ServerStart, text: str) -> Failure | None:
-    match = first(r"(?:CUDA out of memory|HIP out of memory)\.? Tried to allocate ([\d.]+ \w+)",
-                  text)  # fmt: skip
+    match = first(
+        r"(?:CUDA|HIP) out of memory(?:\.? Tried to allocate ([\d.]+ \w+))?|"
+        r"(?:CUDA|HIP) error: out of memory", text,
+    )  # fmt: skip
     if match is None:
         return None
     phase = _phase(start, text)
@@ -166,8 +186,11 @@ def _out_of_memory(start: ServerStart, text: str) -> Failure | None:
         "loading the weights": ("weights in fewer bits, or more GPUs",),
         "capturing CUDA graphs": (f"a lower {option}", "fewer sizes: a lower --max-num-seqs"),
         "trying a step": ("a lower --max-num-batched-tokens or --max-num-seqs",),
-    }.get(phase, (f"a lower {option}", "prompt_logprobs and long prompts take memory beside it"))
-    return Failure(f"out of memory while {phase}: no room for {match[1]}", remedies)
+        "serving": (f"a lower {option}", "prompt_logprobs and long prompts take memory beside it"),
+    }.get(phase, ("the log from the start on, which says what the server was doing",))
+    when = f" while {phase}" if phase else ""
+    room = f": no room for {match[1]}" if match[1] else ""
+    return Failure(f"out of memory{when}{room}", remedies)
 
 
 def _phase(start: ServerStart, text: str) -> str:
@@ -175,7 +198,10 @@ def _phase(start: ServerStart, text: str) -> str:
         return "serving"
     if start.tokens is not None:
         return "capturing CUDA graphs"
-    return "loading the weights" if start.weights_bytes is None else "trying a step"
+    if start.weights_bytes is not None:
+        return "trying a step"
+    is_loading = re.search("to load model|Loading model|Load weight begin|LLM engine", text)
+    return "loading the weights" if is_loading else ""
 
 
 def _breaks_off(start: ServerStart, text: str) -> Failure | None:
@@ -183,11 +209,11 @@ def _breaks_off(start: ServerStart, text: str) -> Failure | None:
     if start.tokens is not None and "Traceback" not in text:
         return None
     reached = (
-        "the cache was made" if start.tokens is not None
-        else "the weights were loaded" if start.weights_bytes is not None
-        else "the weights were loading"
+        "after the cache was made" if start.tokens is not None
+        else "after the weights were loaded" if start.weights_bytes is not None
+        else "before the weights were loaded"
     )  # fmt: skip
     error = first(r"(?m)^.*?\b(\w*(?:Error|Exception): .*)$", text)
     if error is None:
-        return Failure(f"the log breaks off after {reached}", ("give the log to its end",))
-    return Failure(f"the start failed after {reached}: {error[1][:200]}", ())
+        return Failure(f"the log breaks off {reached}", ("give the log to its end",))
+    return Failure(f"the start failed {reached}: {error[1][:200]}", ())

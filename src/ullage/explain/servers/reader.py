@@ -6,6 +6,10 @@ looks_like_server(path)         # False: whatever else it is
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -19,10 +23,28 @@ from ullage.explain.servers.vllm_log import is_vllm, read_vllm
 _HEAD_BYTES: Final = 64
 # How a pickle, a zip (torch.save) and gzip begin.
 _BINARY: Final = (b"\x80", b"PK", b"\x1f\x8b")
+# What a start says first, in its order; what is said again, after some progress, is another's.
+_BEGINNINGS: Final = (
+    r"server_args=ServerArgs\(|API server version|[▀▄█] +version \d", "non-default args: ",
+    r"Initializing an? (?:V\d )?LLM engine",
+)  # fmt: skip
+_PROGRESS: Final = (
+    "weights took|Model loading took|Load weight (?:begin|end)|Error: |Application startup complete"
+)
+_LATER_ENGINE: Final = r"_DP[1-9]"
+_OTHERS: Final[Mapping[str, str]] = {
+    "TGI": r"text[-_]generation[-_](?:launcher|router|server|inference)",
+    "TensorRT-LLM": r"\[TensorRT-LLM\]|\[TRT-LLM\]|tensorrt_llm",
+    "Triton Inference Server": r"tritonserver|TRITONBACKEND_|model_lifecycle\.cc:",
+    "Ollama": r"\bsource=\w+\.go:\d|OLLAMA_\w+:|\bollama (?:serve|runner)\b",
+    "llama.cpp": r"\bllama_(?:model_load|context|kv_cache|init_from|new_context)|"
+    r"\bllm_load_|(?m:^load_tensors: )|ggml_cuda_init",
+    "LMDeploy": r"\blmdeploy\b|\[TM\]\[(?:INFO|WARNING|ERROR)",
+}
 
 
 def looks_like_server(path: Path) -> bool:
-    """Whether a file is text with a line of a server; a snapshot of memory is not."""
+    """Whether a file is text with a line of a server, read or not; a snapshot is not."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -31,7 +53,7 @@ def looks_like_server(path: Path) -> bool:
         text = clean(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return False
-    return is_metrics(text) or is_sglang(text) or is_vllm(text)
+    return any((is_metrics(text), is_sglang(text), is_vllm(text), find_other(text)))
 
 
 def read_server(path: Path) -> ServerStart:
@@ -45,7 +67,10 @@ def read_server(path: Path) -> ServerStart:
             text = file.read(MOST_CHARS)
     except OSError as error:
         raise SpecError(f"{str(path)!r} cannot be read: {error.strerror or error}") from None
-    start = read_start(text)
+    try:
+        start = read_start(text)
+    except SpecError as error:
+        raise SpecError(f"{str(path)!r} cannot be explained: {error}") from None
     if start is None:
         raise SpecError(
             f"{str(path)!r} is no memory snapshot, and no log of a server: found no line of vLLM "
@@ -55,12 +80,54 @@ def read_server(path: Path) -> ServerStart:
 
 
 def read_start(text: str) -> ServerStart | None:
-    """What a text says; None: it is of no server."""
+    """What a text says, of several starts the last; None: it is of no server.
+
+    Raises:
+        SpecError: it is of a server whose log is not read.
+    """
     text = clean(text)
     if is_metrics(text):
         return read_metrics(text)
-    if is_sglang(text) and "vllm" not in text.lower():
-        return read_sglang(text)
-    if is_sglang(text) and ("Load weight end" in text or "max_total_num_tokens=" in text):
+    starts = [start for start in map(_read_one, split_starts(text)) if start is not None]
+    last = starts[-1] if starts else None
+    other = find_other(text)
+    if other is not None and (last is None or not last.parts):
+        raise SpecError(
+            f"it is a log of {other}; expected one of vLLM or SGLang. `ullage estimate MODEL "
+            "--serve` says what the model takes in a server"
+        )
+    if last is None or len(starts) == 1:
+        return last
+    return replace(last, num_starts=len(starts), failure_before=starts[-2].failure)
+
+
+def _read_one(text: str) -> ServerStart | None:
+    is_figured = any(mark in text for mark in ("Load weight end", "max_total_num_tokens=",
+                                               "KV Cache is allocated"))  # fmt: skip
+    if is_sglang(text) and (is_figured or "vllm" not in text.lower()):
         return read_sglang(text)
     return read_vllm(text) if is_vllm(text) else None
+
+
+def split_starts(text: str) -> list[str]:
+    """The starts that a text has, each from its first line on: a container that is restarted goes
+    on in the log of the one that ended.
+    """
+    places, last, end = [0], 0, 0
+    for match in re.finditer("|".join(f"({words})" for words in _BEGINNINGS), text):
+        line = text.rfind("\n", 0, match.start()) + 1
+        # Engines that share a start (data parallel) each say that they begin.
+        if re.search(_LATER_ENGINE, text[line : match.start()]):
+            continue
+        kind = match.lastindex or 0
+        if (kind == 1 and last) or (
+            kind <= (last or kind) and re.search(_PROGRESS, text[end:line])
+        ):
+            places.append(line)
+        last, end = kind, match.end()
+    return [text[a:b] for a, b in itertools.pairwise([*places, len(text)])]
+
+
+def find_other(text: str) -> str | None:
+    """The name of a server whose log this is, of those that are not read."""
+    return next((name for name, words in _OTHERS.items() if re.search(words, text)), None)

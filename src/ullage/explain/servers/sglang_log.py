@@ -21,7 +21,12 @@ from ullage.units import GIB
 
 _GB: Final = r"(-?\d+(?:\.\d+)?) ?GB"
 _MARKS: Final = ("Load weight begin", "Load weight end", "max_total_num_tokens=", "sglang",
-                 "KV Cache is allocated", "mem_fraction_static")  # fmt: skip
+                 "KV Cache is allocated", "mem_fraction_static", "Mamba Cache is allocated",
+                 "SWAKVPool", "Memory pool end", "increase --mem-fraction-static")  # fmt: skip
+_POOL: Final = (
+    r"(?m)^(?:\[[^\]]*?((?: [A-Z]+\d+)*)\])?.*KV Cache is allocated\..*?#tokens: (\d+), "
+    rf"(?:KV size: {_GB}|K size: {_GB}, V size: {_GB})"
+)
 _GRAPH_END: Final = r"Capture (?:[\w ]+ )?(?:cuda|CUDA) graph end\."
 
 
@@ -32,17 +37,18 @@ def is_sglang(text: str) -> bool:
 
 def read_sglang(text: str) -> ServerStart:
     """What the log says."""
+    pools = _pools(text)
     fields: dict[str, Any] = {
         "free_bytes": _size(rf"Load weight begin\. avail mem={_GB}", text),
         "weights_bytes": _size(rf"Load weight end\..*?\bmem usage={_GB}", text),
         "graph_bytes": _graphs(text),
         "free_at_end_bytes": _size(rf"available_gpu_mem={_GB}", text),
         "state_bytes": _states(text),
-        "cache_bytes": _cache(text),
+        "cache_bytes": _size(rf"SWAKVPool mem usage: {_GB}", text) or sum(pools.values()) or None,
         "version": _text(r"sglang(?:==| |-)v?(\d+\.\d+\.\w+)", text),
     }
-    match = first(r"max_total_num_tokens=(\d+)", text) or first(r"#tokens: (\d+)", text)
-    fields["tokens"] = None if match is None else number(match[1])
+    match = first(r"max_total_num_tokens=(\d+)", text)
+    fields["tokens"] = max(pools, default=None) if match is None else number(match[1])
     match = first(r"context_len=(\d+)", text)
     fields["max_model_len"] = None if match is None else number(match[1])
     options = _options(text)
@@ -75,20 +81,23 @@ def _text(pattern: str, text: str) -> str | None:
     return None if match is None else match[1]
 
 
-def _cache(text: str) -> int | None:
-    """Keys and values: together, or one beside the other; with sliding windows both pools."""
-    match = first(rf"KV Cache is allocated\..*?K size: {_GB}, V size: {_GB}", text)
-    if match is not None:
-        return size(match[1]) + size(match[2])
-    return _size(rf"KV Cache is allocated\..*?KV size: {_GB}", text) or _size(
-        rf"SWAKVPool mem usage: {_GB}", text
-    )
+def _pools(text: str) -> dict[int, int]:
+    """Bytes of the first rank's pools of keys and values, by their tokens: with sliding windows
+    there are two. The pool of a draft has as many tokens as the model's, and does not count.
+    """
+    pools: dict[int, int] = {}
+    rows = re.findall(_POOL, text)
+    for rank, tokens, *sizes in rows:
+        if rank == rows[0][0]:
+            pools.setdefault(number(tokens), sum(size(each) for each in sizes if each))
+    return pools
 
 
 def _states(text: str) -> int | None:
-    match = first(rf"Mamba Cache is allocated.*?conv_state(?: size)?:? ?{_GB},"
-                  rf"\s*ssm_state(?: size)?:? ?{_GB}", text)  # fmt: skip
-    return None if match is None else size(match[1]) + size(match[2])
+    """All that is kept of recurrent layers, what speculation holds of them, too."""
+    line = text.partition("Mamba Cache is allocated")[2].partition("\n[")[0]
+    sizes = re.findall(rf"(?:conv|ssm|intermediate)_\w+(?: size)?:? ?{_GB}", line)
+    return sum(map(size, sizes)) if sizes else None
 
 
 def _graphs(text: str) -> int | None:

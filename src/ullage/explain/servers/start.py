@@ -73,6 +73,8 @@ class ServerStart:
         is_compile_cold: the model was compiled anew; False: from a cache of an earlier start.
         is_ready: it says that it serves.
         failure: why it does not.
+        num_starts: that the log has, such as of a container that was restarted; the last counts.
+        failure_before: why the start before this one failed; None: it did not, or there is none.
         load: of a page of metrics.
         grain_bytes: the last digit of the sizes that were printed.
     """
@@ -103,6 +105,8 @@ class ServerStart:
     is_compile_cold: bool | None = None
     is_ready: bool = False
     failure: Failure | None = None
+    num_starts: int = 1
+    failure_before: Failure | None = None
     load: Load | None = None
     grain_bytes: int = 0
 

@@ -62,7 +62,8 @@ FIGURES: Final[tuple[tuple[str, str, Read], ...]] = (
     ("cache_bytes", rf"Available KV cache memory: {_GIB}", size),
     ("cache_bytes", rf"reserved {_GIB} memory for KV Cache", size),
     ("tokens", r"(?:GPU|CPU) KV cache size: (\d[\d,]*) tokens", number),
-    ("num_blocks", r"# (?:GPU|cuda) blocks: (\d+)", number),
+    # By the platform: GPU, cuda or CUDA, hpu.
+    ("num_blocks", r"# \w+ blocks: (\d+)", number),
     ("max_model_len", r"Maximum concurrency for (\d[\d,]*) tokens", number),
     (
         "concurrency",
@@ -82,7 +83,11 @@ FIGURES: Final[tuple[tuple[str, str, Read], ...]] = (
 
 _MARKS: Final = (
     "Available KV cache memory", "GPU KV cache size", "vllm", "vLLM", "Loading model weights took",
-    "# GPU blocks", "Model loading took",
+    ", # CPU blocks: ", "Model loading took", "LLM engine (v", "Maximum concurrency for",
+    "Free memory on device", "Graph capturing finished in", "x gpu_memory_utilization",
+    "non_torch_memory", "CUDA graph pool memory", "Estimated CUDA graph memory",
+    "No available memory for the cache blocks", "larger than the available KV cache memory",
+    "that can be stored in KV cache", "exceeds available Mamba cache blocks",
 )  # fmt: skip
 _OLD_BLOCK: Final = 16
 _READY: Final = ("Application startup complete", "Starting vLLM server", "init engine (profile")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ullage.explain.compare.changes import Change, Side
 from ullage.explain.compare.diff import DiffReport, PhaseChange
-from ullage.explain.snapshot import DeviceSnapshot
+from ullage.explain.compare.totals import Totals
 from ullage.report.document.fields import Document
 
 DIFF_SCHEMA = "ullage.diff/1"
@@ -18,10 +18,12 @@ def diff_document(report: DiffReport) -> Document:
     """The document of a comparison."""
     return {
         "schema": DIFF_SCHEMA,
-        "before": _peaks(report.before),
-        "after": _peaks(report.after),
+        "before": _peaks(report.totals[0]),
+        "after": _peaks(report.totals[1]),
         "changed_allocated_bytes": report.changed_bytes,
         "changed_reserved_bytes": report.changed_reserved_bytes,
+        "changed_outside_bytes": report.changed_outside_bytes,
+        "compared_until": report.until or None,
         "categories_are": "known" if report.is_known else "guessed",
         "causes": [
             {"kind": cause.kind.value, "rule": cause.code or None, "text": cause.text,
@@ -49,13 +51,8 @@ def diff_document(report: DiffReport) -> Document:
     }  # fmt: skip
 
 
-def _peaks(device: DeviceSnapshot) -> Document:
-    return {
-        "device": device.index,
-        "peak_allocated_bytes": device.peak_allocated_bytes,
-        "peak_reserved_bytes": device.peak_reserved_bytes,
-        "num_events": device.replay.num_events,
-    }
+def _peaks(totals: Totals) -> Document:
+    return {name: value for name, value in totals._asdict().items() if name != "by_category"}
 
 
 def _phase(change: PhaseChange) -> Document:

@@ -46,7 +46,8 @@ def server_diff_document(paths: tuple[str, str], change: StartChange) -> dict[st
 def _start(start: ServerStart) -> dict[str, Any]:
     plain = {field.name: getattr(start, field.name) for field in fields(start)}
     plain["options"] = dict(start.options)
-    plain["failure"] = None if start.failure is None else start.failure._asdict()
+    for name in ("failure", "failure_before"):
+        plain[name] = None if plain[name] is None else plain[name]._asdict()
     plain["load"] = None if start.load is None else start.load._asdict()
     return {
         **plain,

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ullage.explain.compare.agreement import Term
-from ullage.explain.compare.causes import MIN_SHARE
+from ullage.explain.compare.causes import MIN_SHARE, CauseKind
 from ullage.explain.compare.changes import Change, ModuleChange, signed
 from ullage.explain.compare.diff import DiffReport, PhaseChange
 from ullage.explain.compare.differences import Difference
@@ -47,14 +47,21 @@ def print_diff(report: DiffReport, console: Console) -> None:
 
 def diff_line(report: DiffReport) -> str:
     """The result, in one line."""
-    allocated = [side.peak_allocated_bytes for side in (report.before, report.after)]
+    allocated = [totals.peak_allocated_bytes for totals in report.totals]
+    outside = _outside(report)
+    more = f", {signed(outside)} outside PyTorch" if outside else ""
     if not report.changed_bytes and not report.changed_reserved_bytes:
-        return f"the peaks are the same: {format_bytes(allocated[0], 2)} allocated"
+        return f"the peaks are the same: {format_bytes(allocated[0], 2)} allocated{more}"
     sizes = " to ".join(format_bytes(size, 2) for size in allocated)
     return (
         f"{signed(report.changed_bytes)} allocated at the peak ({sizes}), "
-        f"{signed(report.changed_reserved_bytes)} reserved"
+        f"{signed(report.changed_reserved_bytes)} reserved{more}"
     )
+
+
+def _outside(report: DiffReport) -> int:
+    """The change outside PyTorch; that of a prediction is among the terms."""
+    return 0 if report.terms else report.changed_outside_bytes or 0
 
 
 def phase_line(report: DiffReport) -> str:
@@ -71,8 +78,13 @@ def _is_changed(phase: PhaseChange) -> bool:
 
 
 def _parts(report: DiffReport, width: int) -> Iterator[RenderableType]:
-    more = report.changed_bytes > 0 or report.changed_reserved_bytes > 0
+    changes = report.changed_bytes, report.changed_reserved_bytes, _outside(report)
+    more = any(change > 0 for change in changes)
     yield Text(diff_line(report), style="bold red" if more else "bold green")
+    if report.before is None:
+        yield Text("  the peaks alone: a document's snapshot is not where it was written")
+    if report.until:
+        yield Text("\n".join(_wrap(f"compared up to {report.until}", width)))
     line = phase_line(report)
     if line:
         yield Text("\n".join(_wrap(f"peaks: {line}", width)))
@@ -84,6 +96,7 @@ def _parts(report: DiffReport, width: int) -> Iterator[RenderableType]:
     for cause in report.causes[:_MAX_CAUSES]:
         size = f"{signed(cause.changed_bytes)}: " if cause.changed_bytes else ""
         yield Text("\n".join(_wrap(size + cause.text, width)))
+    yield from _rest(report, width)
     if report.differences:
         yield Text("\nWhat else differs", style="bold")
         yield _difference_table(report.differences)
@@ -91,6 +104,24 @@ def _parts(report: DiffReport, width: int) -> Iterator[RenderableType]:
         yield Text("\nPeak of each phase", style="bold")
         yield _phase_table(report.phases)
     yield from _peak_parts(report, width)
+
+
+def _least(report: DiffReport) -> float:
+    """The smallest change that is shown."""
+    return _SHOWN_SHARE * max(1, *(totals.peak_allocated_bytes for totals in report.totals))
+
+
+def _rest(report: DiffReport, width: int) -> Iterator[RenderableType]:
+    """What the causes leave of the change; or that they overlap, and do not add up to it."""
+    shown = report.causes[:_MAX_CAUSES]
+    rest = report.changed_bytes + _outside(report) - sum(cause.changed_bytes for cause in shown)
+    if not shown or abs(rest) < _least(report):
+        return
+    if all(cause.kind in (CauseKind.PLACE, CauseKind.OUTSIDE) for cause in shown):
+        text = f"{signed(rest)}: all other places"
+    else:
+        text = "(the lines overlap and do not add up: a place is also part of a cause)"
+    yield Text("\n".join(_wrap(text, width)), style="dim")
 
 
 def stored_lines(memory: MeasuredMemory | NotKnown, path: Path | None) -> list[str]:
@@ -120,8 +151,7 @@ def _peak_parts(report: DiffReport, width: int) -> Iterator[RenderableType]:
         how = "" if report.is_known else " (guessed from stacks)"
         yield Text(f"\nAt the peak, by category{how}", style="bold")
         yield _category_table(report.by_category)
-    peaks = (report.before.peak_allocated_bytes, report.after.peak_allocated_bytes)
-    least = _SHOWN_SHARE * max(peaks)
+    least = _least(report)
     modules = [module for module in report.by_module if abs(module.changed_bytes) >= least]
     if modules:
         yield Text("\nAt the peak, by module", style="bold")
@@ -180,9 +210,12 @@ def _owner(change: Change) -> str:
 
 def _category_table(changes: Sequence[Change]) -> Table:
     table = make_grid("left", "right", "right", "right", "right", "right")
-    table.add_row("  category", "before", "after", "change", "blocks", "", style="dim")
+    has_blocks = any(change.before.num_blocks or change.after.num_blocks for change in changes)
+    title = "blocks" if has_blocks else ""
+    table.add_row("  category", "before", "after", "change", title, "", style="dim")
     for change in changes:
-        counts = (str(side.num_blocks) for side in (change.before, change.after))
+        sides = (change.before, change.after)
+        counts = (str(side.num_blocks) if has_blocks else "" for side in sides)
         table.add_row(
             f"  {_owner(change)}", *_sizes(change), *counts, style=_style(change.changed_bytes)
         )

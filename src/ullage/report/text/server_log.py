@@ -47,7 +47,8 @@ def server_line(explained: Explained) -> str:
     """The result, in one line."""
     start, _ = explained
     if start.failure is not None:
-        return f"did not start: {start.failure.what}"
+        is_early = start.parts and not start.is_ready
+        return f"{'did not start' if is_early else 'failed'}: {start.failure.what}"
     if start.tokens is None:
         return f"{start.engine}: the log does not say how many tokens the cache has"
     line = f"cache of {start.tokens:,} tokens"
@@ -63,6 +64,10 @@ def _parts(start: ServerStart, levers: tuple[Lever, ...], mark: str) -> Iterator
     yield Text(server_line((start, levers)), "bold red" if failure else "bold green")
     names = [start.engine, start.version or "", start.model or ""]
     yield Text(f"  {' '.join(filter(None, names))}", style="dim", overflow="ellipsis", no_wrap=True)
+    if start.num_starts > 1:
+        before = start.failure_before
+        how = f"failed: {before.what}" if before else "was ready, and the log has no end of it"
+        yield Text(f"The last of {start.num_starts} starts in the log; the one before it {how}")
     if start.parts:
         yield Text()
         yield _memory(start, mark)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -31,6 +32,7 @@ from ullage.runtime.guarded_program import parameters_of
 from ullage.runtime.ladder import Ladder, choose_plans, load_plans
 from ullage.techniques.applying.apply import unwrap_optimizers
 from ullage.techniques.applying.changes import Changes
+from ullage.techniques.applying.outcome import State, note
 
 if TYPE_CHECKING:
     from ullage.runtime.calls.model_guard import ModelGuard
@@ -53,6 +55,7 @@ class CallGuard:
         plans: the rungs; None: checkpoints.
         calm_steps: after so many steps that need less memory it goes back up.
         optimizers: whose models are guarded; more can be added.
+        notes: the directory for what became of it; None: nobody reads it.
 
     Attributes:
         num_steps: steps of optimizers.
@@ -63,10 +66,12 @@ class CallGuard:
         plans: Sequence[Plan] | None = None,
         calm_steps: int = _CALM_STEPS,
         optimizers: Sequence[Any] = (),
+        notes: Path | None = None,
     ) -> None:
         if calm_steps < 1:
             raise SpecError(f"calm_steps={calm_steps} is no number of steps; expected 1 or more")
         self.num_steps = 0
+        self._notes = notes
         self._plans = plans
         self._calm_steps = calm_steps
         self._first = tuple(optimizers)
@@ -75,6 +80,7 @@ class CallGuard:
         self._guards: WeakKeyDictionary[Any, ref[ModelGuard]] = WeakKeyDictionary()
         self._unused: WeakSet[Any] = WeakSet()  # optimizers without a step
         self._settled: WeakSet[Any] = WeakSet()
+        self._has_met = False
         self._has_models = False
         self._who = ""
         self._changes = Changes()
@@ -141,6 +147,11 @@ class CallGuard:
         if self._has_models:
             say(f"{self._who}recoveries: {self.num_recoveries} in {self.num_steps} steps")
 
+    def note(self, state: State, reason: str = "") -> None:
+        """Writes what became of it in this process; the last call counts."""
+        if self._notes is not None:
+            note(self._notes, state, reason)
+
     def add_optimizer(self, optimizer: Any) -> None:
         """Guards the steps of an optimizer, and the models that have its parameters."""
         from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
@@ -151,6 +162,8 @@ class CallGuard:
         guarded.attach()
         self._optimizers[optimizer] = ref(guarded)  # which its `step` holds
         self._unused.add(optimizer)
+        if not self._has_met:
+            self.note(State.WAITING)
         self._changes.hook(optimizer.register_step_post_hook(self._end_step))
         self._look()
 
@@ -211,9 +224,11 @@ class CallGuard:
         ]
 
     def _meet(self, module: Any) -> None:
-        """Guards a module, and describes what is done for its model."""
+        """Guards a module, and describes what is done for its model, or why nothing is."""
         import torch
 
+        self._has_met = True
+        self.note(State.APPLIED)
         top = outermost(module, live_owners(torch)[0])
         wrapper = top if is_replicated(top) else None
         if wrapper is not None:

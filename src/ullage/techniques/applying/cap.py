@@ -13,12 +13,14 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from ullage.errors import SpecError
-from ullage.protocol.variables import CAP
+from ullage.protocol.variables import CAP, CAP_NOTES
 from ullage.record.session.import_hooks import on_import
+from ullage.techniques.applying.outcome import State, note
 from ullage.techniques.applying.process_memory import ProcessMemory, read_process_memory
 from ullage.units import format_bytes, parse_bytes
 
@@ -50,12 +52,12 @@ class Cap:
 
     @property
     def text(self) -> str:
-        """What it is made of."""
-        own = "context" if self.is_of_process else "context and all other processes"
+        """What it is made of, in a line."""
+        own = "context and reserve" if self.is_of_process else "context and others"
         return (
-            f"the cap of {format_bytes(self.cap_bytes)} leaves "
-            f"{format_bytes(self.allocator_bytes)} to PyTorch's allocator: "
-            f"{format_bytes(self.context_bytes)} {own}, {format_bytes(self.reserve_bytes)} reserve"
+            f"cap: {format_bytes(self.cap_bytes)} of GPU {self.device}: "
+            f"{format_bytes(self.allocator_bytes)} PyTorch, "
+            f"{format_bytes(self.context_bytes + self.reserve_bytes)} {own}"
         )
 
 
@@ -144,13 +146,26 @@ def install_from(environment: Mapping[str, str], torch: ModuleType) -> None:
     """Has torch set the cap that the environment names, if any, when it initialises CUDA."""
     limit = environment.get(CAP)
     if limit is not None:
+        has_cuda = torch.version.cuda or torch.version.hip
+        why = "used CUDA" if has_cuda else f"has CUDA: torch {torch.__version__} is for the CPU"
+        _note(environment, State.WAITING, f"no process of the program {why}")
         torch.cuda._lazy_call(lambda: _set_at_start(torch, limit, environment))
+
+
+def _note(environment: Mapping[str, str], state: State, reason: str = "") -> None:
+    if CAP_NOTES in environment:
+        note(Path(environment[CAP_NOTES]), state, reason)
 
 
 def _set_at_start(torch: Any, limit: str, environment: Mapping[str, str]) -> None:
     """Caps the GPU of this process: that of its local rank, where a launcher has given it one."""
     rank = environment.get("LOCAL_RANK", "")
     is_rank = rank.isdecimal() and int(rank) < torch.cuda.device_count()
-    limits = cap(limit, device=int(rank) if is_rank else None)
+    try:
+        limits = cap(limit, device=int(rank) if is_rank else None)
+    except SpecError as error:
+        _note(environment, State.REFUSED, str(error))
+        raise
+    _note(environment, State.APPLIED)
     if limits is not None:
         print(f"ullage: {limits.text}", file=sys.stderr, flush=True)

@@ -19,13 +19,15 @@ from ullage.techniques.plan import Plan
 from ullage.techniques.replaying.outcome import Replayed, read_replayed
 
 _PREFIX = "plan-"
+_NOTHING = "the program has not come to train a model"
+_NOT_CALLED = "no module with parameters of an optimizer was called with gradients"
 NEVER = "a plan never silently does less than it says"
 
 
 class State(StrEnum):
     """The state of the plan in a process."""
 
-    WAITING = "waiting"  # no model is trained yet
+    WAITING = "waiting"  # no model is trained yet; with a reason: nor is there an optimizer
     APPLIED = "applied"
     REFUSED = "refused"
     BROKEN = "broken"  # a technique refused the program after the plan was applied
@@ -98,11 +100,8 @@ def read_outcome(directory: Path, plan: Plan | None) -> Outcome:
     )
     reason = ""
     if not is_applied:
-        reason = refused or (
-            "no module with parameters of an optimizer was called with gradients"
-            if documents
-            else "the program has not come to train a model"
-        )
+        waiting = [document["reason"] for document in documents] or [_NOTHING]
+        reason = refused or min(waiting) or _NOT_CALLED
     return Outcome(
         plan,
         is_applied,

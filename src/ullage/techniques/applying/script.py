@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ from ullage.errors import PlanError
 from ullage.protocol.run import PlanVariables
 from ullage.protocol.variables import RUN_DIR
 from ullage.record import torch_internals
-from ullage.record.owners.module_trees import live_owners, outermost, paths
+from ullage.record.owners.module_trees import class_name, live_owners, outermost, paths
 from ullage.record.session.import_hooks import on_import
 from ullage.record.session.tracebacks import show_clean_tracebacks
 from ullage.techniques.applying.apply import describe_program
@@ -85,7 +86,14 @@ def install_from(
 def start() -> None:
     """Applies the plan in this process once it imports torch."""
     environment = dict(os.environ)
-    on_import("torch", lambda torch: install_from(environment, torch))
+
+    def install(torch: ModuleType) -> None:
+        request = PlanRequest.from_environment(environment)
+        note(request.directory, State.WAITING, "the program imported torch, and made no optimizer")
+        is_first = environment.get("RANK", "0") == "0"  # the other ranks would say the same
+        Watch(request, torch=torch, says=is_first).install()
+
+    on_import("torch", install)
     show_clean_tracebacks()
 
 
@@ -99,7 +107,9 @@ class Watch:
         torch: ModuleType,
         wait: Callable[[], PlanRequest] | None = None,
         step_aside: Callable[[], None] | None = None,
+        says: bool = False,
     ) -> None:
+        self._says = says
         self._plan, self._directory, self._describes, self._replays = request
         self._torch = torch
         self._wait_for_order = wait
@@ -237,6 +247,9 @@ class Watch:
         self._stop_waiting()
         if not self._is_broken:
             note(self._directory, State.APPLIED, made_for=program)
+            if self._says and self._plan is not None:
+                text = f"ullage: plan: {self._plan.summary} of {class_name(top)}"
+                print(text, file=sys.stderr, flush=True)
 
     def _note_later_errors(self) -> None:
         """Writes the outcome at each PlanError from now on. A technique raises one when it is not
