@@ -97,17 +97,16 @@ FLAGS = {
     "nvml": {"directory", "command", "--gpu", "--gpus", "--memory", "--capability"},
     "exec": {"program", "--plan", "--guard", "--cap", "--python"},
     "record": {
-        "program", "--mode", "--snapshot", "--python", "--ring", "--every", "--publish", "--track",
+        "program", "--mode", "--snapshot", "--python", "--ring", "--every", "--publish",
         "--plot", "-o", "--output", "--json", "--full", "--force", "--quiet",
     },
     "fit": {
         "program", "--gpu", "--memory", "--capability", "--budget", "--allow", "--objective",
         "--price", "--smallest-gpu", "--gpus", "--max-batch", "--largest", "--multiple-of",
         "--ladder", "--minutes", "--ray",
-        "--rates", "--alloc-conf", "--steps", "--python", "--dummy-weights", "--assume",
+        "--alloc-conf", "--steps", "--python", "--dummy-weights", "--assume",
         "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
-    "calibrate": {"--python", "-o", "--output", "--json", "--force"},
     "check": {
         "scenarios", "--config", "--python", "--no-cache", "--format", "--json", "-o", "--output",
         "--html", "--force", "--quiet",
@@ -201,7 +200,6 @@ WITHOUT = {
         "ui": "serves a page",
     },
     "report/document": {
-        "calibrate": "the file of rates",
         "env": "makes a directory",
         "exec": "the program itself speaks",
         "front": "serves a proxy",

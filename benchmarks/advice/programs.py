@@ -55,4 +55,10 @@ PROGRAMS = (
     _fault("missing_zero_grad", "zero_grad() after each step", "UL103"),
     _fault("foreach_step", "the fused optimizer", "UL102"),
     _fault("cyclic_reference", "no closure refers to itself", "UL115", "UL153"),
+    _fault("cyclic_context", "the context does not hold its output", "UL112", "UL115", "UL153"),
+    _fault("converted_weights", "they are converted before the move", "UL107"),
+    _fault("former_model", "the first model goes before the second comes", "UL108", "UL116"),
+    _fault("stored_results", "results are moved to the CPU", "UL112", "UL153"),
+    _fault("kept_evaluation", "logits are moved to the CPU", "UL112", "UL131", "UL153"),
+    _fault("growing_outputs", "outputs are moved to the CPU", "UL112", "UL153"),
 )

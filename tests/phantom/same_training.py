@@ -240,6 +240,11 @@ ROUNDED = (
     case("text", "autocast_float16", (), Near(1e-3), way="clipped"),
     case("small_llama", "autocast_float16", (), Near(1e-3), under=[("chunked_loss", ())]),
 )
+# Of techniques that no other case of every day has.
+EVERY_DAY = tuple(
+    next(one for one in ROUNDED if one.actions[-1][0] == name)
+    for name in ("micro_batches", "bf16_states", "autocast_float16")
+)
 OTHERS = (
     case("text", "lora", (), Other(begins_alike=True)),
     case("small_llama", "lora", (), Other(begins_alike=True)),

@@ -53,6 +53,12 @@ FAULTS = {
     "awaited_batches": ("UL162", "awaited_batches.py:13"),
     "pinned_history": ("UL163", ""),
     "copies_in_line": ("UL164", "copies_in_line.py:16"),
+    "converted_weights": ("UL107", "converted_weights.py:10"),
+    "former_model": ("UL108", "former_model.py:13"),
+    "stored_results": ("UL112", "stored_results.py:12"),
+    "kept_evaluation": ("UL131", "kept_evaluation.py:20"),
+    "cyclic_context": ("UL115", "cyclic_context.py:16"),
+    "limited_process": ("UL156", ""),
 }
 # Twins that are right in one thing, and leave another that is worth less.
 LEFT = {name: {"UL164"} for name in ("pageable_batches", "awaited_batches", "data_on_gpu")}

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from benchmarks.recording.bare import bare_environment
+from tests.phantom.alone import SOURCE, printed_by
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "guard" / "largest.py"
@@ -36,6 +37,22 @@ def look(thin_python: Path) -> Look:
         return document
 
     return run
+
+
+@pytest.mark.phantom
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("line", {"size": 90, "predicted": 90, "is_line": True, "failed": None, "ran": [90]}),
+        # The parabola is 160 + n * n: 28 are the last even number within 1000 bytes.
+        ("bent", {"size": 28, "predicted": 84, "is_line": False, "failed": None, "ran": [16, 28]}),
+    ],
+)
+def test_the_memory_of_small_batches_leads_to_the_largest(
+    thin_python: Path, kind: str, found: dict[str, Any]
+) -> None:
+    answer = printed_by(thin_python, "guard/lines_of_batches.py", SOURCE, kind)
+    assert answer | found == answer
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from ullage.plan.launchers.accelerate_file import accelerate_config, to_yaml
 from ullage.plan.launchers.deepspeed_file import deepspeed_config
 from ullage.plan.launchers.launched import find_launched, fit_launched
 from ullage.plan.launchers.shardings import SHARDINGS, Engine, OnHost, Sharding, splitting_sequences
+from ullage.programs import program_path
 from ullage.runs.job import Job, make_job, make_options
 from ullage.runs.trials import Trials
 from ullage.techniques.made_for import MadeFor
@@ -97,6 +98,29 @@ def rank_zero(python: str, *words: str) -> Job:
         python=python,
         options=replace(make_options(), rank=choose_ranks((0,), 2)[0]),
     )
+
+
+def test_a_launcher_tells_what_it_would_start_and_starts_nothing(accelerate: str) -> None:
+    directory = Path(accelerate).parent
+    torchrun, launch = (str(directory / name) for name in ("torchrun", "accelerate"))
+    commands = [
+        [torchrun, "--nproc-per-node", "2", "train.py", "--lr", "1"],
+        [launch, "launch", "--cpu", "--mixed_precision", "bf16", "-m", "package.train"],
+        [launch, "launch", "--no_such_option", "train.py"],
+        ["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py", "--lr", "1"],
+    ]
+    done = subprocess.run(
+        [accelerate, str(program_path("launcher_query"))], input=json.dumps(commands),
+        capture_output=True, text=True, check=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    first, second, third, fourth = json.loads(done.stdout.splitlines()[-1])
+    assert fourth == first
+    assert first == {"program": ["train.py", "--lr", "1"], "is_python": True, "variables": {}}
+    assert second["program"] == ["-m", "package.train"]
+    variables = second["variables"]
+    assert variables["ACCELERATE_USE_CPU"].lower() == "true"
+    assert variables["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    assert third == {"failure": "SystemExit: 2"}
 
 
 @pytest.mark.slow

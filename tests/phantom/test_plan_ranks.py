@@ -24,7 +24,7 @@ from ullage.runs.one import run_job
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.plan import Plan
 
-pytestmark = [pytest.mark.phantom, pytest.mark.slow]
+pytestmark = pytest.mark.phantom
 
 WIDE_BYTES = 4 * 4 * (2 * 2048 * 8192 + 2048 + 8192)
 LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -60,6 +60,7 @@ def test_nothing_is_left_of_a_plan_for_ranks(
         assert one["left"] == one["forward"] == one["backward"] == [], one
 
 
+@pytest.mark.slow
 def test_a_parameter_that_the_script_has_kept_is_refused(
     make_plan: MakePlan, thin_python: Path, tmp_path: Path
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_parameter_that_the_script_has_kept_is_refused(
     assert "take it from model.parameters()" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["DDP", "ZeRO-1", "ZeRO-3"])
 def test_a_process_alone_is_told_to_use_torchrun(
     name: str, make_plan: MakePlan, thin_python: Path, tmp_path: Path
@@ -108,6 +110,7 @@ def sent(report: Any, name: str) -> int:
     return sum(one.peer_bytes * one.num for one in work.operations if name in one.name)
 
 
+@pytest.mark.slow
 def test_a_rank_sends_what_the_ring_has_it_send(played: dict[str, Any]) -> None:
     assert all(report.verdict.value == "fits" for report in played.values())
     assert sent(played["DDP"], "allreduce") == 2 * WIDE_BYTES * 3 // 4
@@ -120,6 +123,7 @@ def test_a_rank_sends_what_the_ring_has_it_send(played: dict[str, Any]) -> None:
     assert sent(played["ZeRO-2"], "_allgather_base_") == WIDE_BYTES * 3 // 4
 
 
+@pytest.mark.slow
 def test_each_stage_of_zero_takes_less_memory(played: dict[str, Any]) -> None:
     peaks = {name: one.devices[0].totals.peak_allocated_bytes for name, one in played.items()}
     assert peaks["DDP"] > peaks["ZeRO-1"] > peaks["ZeRO-2"] > peaks["ZeRO-3"]
@@ -127,6 +131,7 @@ def test_each_stage_of_zero_takes_less_memory(played: dict[str, Any]) -> None:
     assert peaks["DDP"] - peaks["ZeRO-1"] == pytest.approx(1.5 * WIDE_BYTES, rel=0.35)
 
 
+@pytest.mark.slow
 def test_a_model_is_split_as_it_is_moved(
     run_program: Callable[..., Any], make_plan: MakePlan, tmp_path: Path
 ) -> None:
@@ -140,6 +145,7 @@ def test_a_model_is_split_as_it_is_moved(
     assert outcome.printed["moved"] < 1.1 * (whole_block + share) < WIDE_BYTES
 
 
+@pytest.mark.slow
 def test_a_rank_alone_has_the_numbers_of_a_real_process(
     run_program: Callable[..., Any], make_plan: MakePlan, tmp_path: Path
 ) -> None:

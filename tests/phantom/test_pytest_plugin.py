@@ -506,6 +506,20 @@ def test_never():
     assert "that is enough" in result.text
 
 
+def test_what_takes_too_much_is_told_with_who_owns_it(run_tests: RunTests) -> None:
+    result = run_tests(
+        """
+@pytest.mark.gpu_memory("1 MiB")
+def test_it():
+    kept = take(3 * MIB)
+    assert kept.is_cuda
+"""
+    )
+    assert result.counts == {"failed": 1}, result.text
+    assert "peak 3.00 MiB, limit 1.00 MiB: 2.00 MiB too much" in result.text
+    assert re.search(r"allocated at:\n +3\.00 MiB  \S+/test_it\.py:\d+ in take ", result.text)
+
+
 @pytest.mark.slow
 def test_one_of_the_two_processes_sums_up(run_tests: RunTests) -> None:
     result = run_tests(

@@ -20,7 +20,6 @@ def codes(outcome: Any) -> list[str]:
     return [one.rule.code for one in found]
 
 
-@pytest.mark.slow
 def test_a_leak_that_is_stopped_is_said_to_fit_and_does(run_program: RunProgram) -> None:
     outcome = run_program("faults/leaks_until_full.py", options=("--try-remedies",), gpu="t4")
     assert outcome.exit_code == 1

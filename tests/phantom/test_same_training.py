@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.phantom import same_training
 from tests.phantom.same_training import (
+    EVERY_DAY,
     NEEDY,
     OF_MODELS,
     TRAININGS,
@@ -41,6 +42,10 @@ def test_every_program_trains_the_same_under_a_plan_or_it_is_refused(
     thin_python: Path, case: Share
 ) -> None:
     check_cases(thin_python, case.cases)
+
+
+def test_what_rounds_or_adds_up_in_parts_trains_about_the_same(thin_python: Path) -> None:
+    check_cases(thin_python, EVERY_DAY)
 
 
 @pytest.fixture(scope="module")

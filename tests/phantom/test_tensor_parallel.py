@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.phantom.alone import run_ranks
 
 import ullage
 from ullage.techniques.made_for import MadeFor
@@ -76,6 +77,14 @@ def train(
         python, "-c", MAIN, "exec", "--plan", str(plan), "--python", str(python), "--",
         *words, str(directory), kind, how, ours=True,
     )  # fmt: skip
+
+
+def test_two_ranks_with_half_of_each_matrix_train_as_one_process(thin_python: Path) -> None:
+    done = run_ranks(thin_python, "plans/split_by_hand.py")
+    assert not any(one.returncode for one in done), [one.stderr for one in done]
+    found = json.loads(done[0].stdout.splitlines()[-1])
+    assert found["held"] == 0.5
+    assert found["under"] < CLOSE and found["after"] < CLOSE, found
 
 
 @pytest.mark.slow

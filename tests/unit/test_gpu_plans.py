@@ -30,7 +30,7 @@ def run(name: str, step_ms: float, foreseen_s: float | None = None) -> dict[str,
 def found(*runs: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """What was measured."""
     return {
-        "date": "2026-11-22", "is_phantom": False, "rates": None, "plans": "2.11.0",
+        "date": "2026-11-22", "is_phantom": False, "plans": "2.11.0",
         "program": ["train.py"], "runs": list(runs), "left_out": [], **changes,
     }  # fmt: skip
 

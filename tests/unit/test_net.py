@@ -223,7 +223,7 @@ def test_the_page_names_what_only_the_whole_suite_caught() -> None:
     missed = replace(EDIT, tier="all", case="tests/c.py::d", seconds=90, added="tests/e.py")
     page = render([caught, caught, missed, *[replace(MEND, tier="none")] * 3, EDIT])
     assert "| all | 6 | 2 | 1 | 3 |" in page
-    assert "Of 3 mutants that `make test-all` catches, `make test` catches 2 (67 %)" in page
+    assert "that wait for it, `make test` catches 2 (67 %)" in page
     assert (
         "- **edit 3**: src/ullage/units.py:12, `n = 1` became `n = 2`. Caught by `tests/c.py::d`. "
         "Added: tests/e.py." in page

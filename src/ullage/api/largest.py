@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ullage.errors import SpecError
 from ullage.phantom.device import choose_device
 from ullage.plan.budget import find_budget, read_semantics
-from ullage.plan.costs.roofline import with_rates
 from ullage.plan.runner import make_search_job
 from ullage.plan.sizes.largest import LargestReport
 from ullage.plan.sizes.rungs import LadderReport, LadderSearch
@@ -88,7 +87,6 @@ def find_largest(
     capability: str | None = None,
     budget: str | int | None = None,
     allow: str = Semantics.SAME.value,
-    rates: str | os.PathLike[str] | None = None,
     python: str | os.PathLike[str] | None = None,
     on_progress: Callable[[str], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
@@ -100,7 +98,7 @@ def find_largest(
         program: its words, one of them with "{batch}", or with the variable that is named.
         variable: what is varied: "batch", or another name such as "length".
         multiple_of: only multiples of this are tried.
-        gpu, memory, capability, budget, rates, python: as for `ullage.fit`.
+        gpu, memory, capability, budget, python: as for `ullage.fit`.
         allow: as for `ullage.fit`; "none": the program as it is alone, in a handful of runs.
         on_progress: called with a line as runs end.
         on_failure: called with the last output of the program where it failed as it is.
@@ -114,7 +112,6 @@ def find_largest(
     if multiple_of < 1:
         raise SpecError(f"multiple_of={multiple_of} is not possible; give 1 or more")
     device = choose_device(gpu, memory=memory, capability=capability)
-    device = replace(device, gpu=with_rates(device.gpu, rates))
     budget_bytes = find_budget(device, budget)
     allowed = None if allow == "none" else read_semantics(allow)
     words = words_at(program, variable, multiple_of)
@@ -180,7 +177,6 @@ def find_ladder(
     memory: str | int | None = None,
     capability: str | None = None,
     budget: str | int | None = None,
-    rates: str | os.PathLike[str] | None = None,
     python: str | os.PathLike[str] | None = None,
     on_progress: Callable[[str], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
@@ -192,7 +188,7 @@ def find_ladder(
         program: its words, one of them with the variable in braces, such as "{length}".
         variable: what is varied: "length", "batch" or another name.
         sizes: its values, the smallest first; each rung runs with each of them.
-        gpu, memory, capability, budget, rates, python: as for `ullage.fit`.
+        gpu, memory, capability, budget, python: as for `ullage.fit`.
         on_progress: called with a line as runs end.
         on_failure: called with the last output of the program where it failed as it is.
         options: as for `ullage.fit`.
@@ -205,7 +201,6 @@ def find_ladder(
     if not sizes or [*sizes] != sorted(set(sizes)) or sizes[0] < 1:
         raise SpecError(f"sizes={[*sizes]} are not possible; give some, from small to large")
     device = choose_device(gpu, memory=memory, capability=capability)
-    device = replace(device, gpu=with_rates(device.gpu, rates))
     budget_bytes = find_budget(device, budget)
     words = words_at(program, variable, sizes[-1])
     job = make_search_job(words, without_end(device), python, **options)

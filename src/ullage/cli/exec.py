@@ -46,7 +46,7 @@ def exec_command(
     ullage exec --cap 20GiB -- train.py --batch-size 16
 
     With --plan it exits as the program does; with 3 where the plan was not applied, or not to the
-    end. With --guard it exits as the program does.
+    end. Else it exits as the program does. A line on stderr says what is done, or why nothing is.
     """
     from ullage.api.exec import execute, execute_capped, execute_guarded
     from ullage.techniques.applying.outcome import NEVER
@@ -54,21 +54,28 @@ def exec_command(
     from ullage.units import parse_bytes
 
     cap_bytes = None if cap is None else parse_bytes(cap)
+
+    def aside(text: str) -> None:
+        say(text, is_aside=True)
+
     if is_guarded:
         if plan is not None:
             raise SpecError("--plan and --guard are given; expected one: a plan can be a rung")
         plans, words = _split(program)
-        return execute_guarded(words, plans, python, cap_bytes=cap_bytes)
+        return execute_guarded(words, plans, python, cap_bytes=cap_bytes, say=aside)
     if plan is None:
         if cap_bytes is None:
             raise SpecError("no plan was given; for example: ullage exec --plan plan.json -- ...")
-        return execute_capped(program, cap_bytes, python)
-    code, outcome = execute(program, Plan.load(plan), python, cap_bytes=cap_bytes)
-    if outcome.is_applied or (code and not outcome.is_refused):
+        return execute_capped(program, cap_bytes, python, aside)
+    loaded = Plan.load(plan)
+    if not loaded.actions:
+        aside(f"ullage: plan: {loaded.summary}")
+    code, outcome = execute(program, loaded, python, cap_bytes=cap_bytes, say=aside)
+    if outcome.is_applied:
         return code
     more = "" if outcome.is_refused else f"; {NEVER}"
-    say(f"ullage: {outcome.failure}{more}", is_aside=True)
-    return _NOT_APPLIED
+    aside(f"ullage: {outcome.failure}{more}")
+    return code if code and not outcome.is_refused else _NOT_APPLIED
 
 
 def _split(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -3,8 +3,10 @@
 What is asked about a failed request, in this order:
     another process   does it, or a library, hold what is missing, beside the allocator?
     leaked            would it fit if what grows from step to step were not there?
-    fragmented        is as much free, but in pieces?
-    single spike      is this one request half of all that would be in use, or more?
+    fragmented        is as much free, but in pieces that the allocator could have joined?
+    limited           did the device have it, and a limit of the process's own was reached?
+    single spike      is this one request half of all that would be in use, or more, and not a
+                      gradient, whose size is that of what the forward pass made?
     too big           none of these: the program needs more than there is
 """
 
@@ -17,6 +19,7 @@ import numpy as np
 
 from ullage.explain.fragmentation import Fragmentation
 from ullage.explain.moments.growth import Growth
+from ullage.trace.caching_allocator import PAGE_BYTES, segment_bytes
 from ullage.trace.model import DeviceTotals
 from ullage.trace.replay import Replay
 
@@ -30,6 +33,7 @@ class Cause(enum.Enum):
     OTHERS = "another process or library holds the memory"
     LEAKED = "leaked"
     FRAGMENTED = "fragmented"
+    LIMITED = "a limit of the process"
     SPIKE = "a single spike"
     TOO_BIG = "too big"
 
@@ -68,8 +72,25 @@ class Shortage:
 
     @property
     def missing_bytes(self) -> int:
-        """By how much the device was too full for it."""
-        return self.requested_bytes - self.device_free_bytes
+        """By how much the device was too full for it; of a limit of the process, by how much at
+        most its own memory was.
+        """
+        if self.is_limited:
+            return self.requested_bytes - self.free_reserved_bytes
+        missing = self.requested_bytes - self.device_free_bytes
+        # A small request needs a whole segment.
+        return (
+            missing
+            if missing > 0
+            else segment_bytes(self.requested_bytes) + missing - self.requested_bytes
+        )
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the device had it: the process may not have all of its memory
+        (torch.cuda.set_per_process_memory_fraction).
+        """
+        return self.device_free_bytes >= segment_bytes(self.requested_bytes)
 
 
 def find_shortage(
@@ -78,12 +99,26 @@ def find_shortage(
     lay: Fragmentation,
     growth: tuple[Growth, ...],
     totals: DeviceTotals | None,
+    *,
+    is_expandable: bool,
+    is_backward: bool,
 ) -> Shortage:
-    """Why a request failed: `request` is (event, bytes asked for, bytes the device had free)."""
+    """Why a request failed.
+
+    Args:
+        request: (event, bytes asked for, bytes the device had free).
+        lay: how the reserved memory lay then.
+        is_expandable: whether segments were expandable, so that no free memory was in pieces but
+            that of other pools.
+        is_backward: whether a backward pass asked for it.
+    """
     event, requested, free = request
     blocks = replay.blocks
     free_reserved = lay.reserved_bytes - lay.allocated_bytes
-    leaked = sum(_live_bytes(site, replay, event) for site in growth)
+    # Under a limit what one line has made may be what the limit is for.
+    is_limited = free >= segment_bytes(requested)
+    leaks = [site for site in growth if not is_limited or site.unit != "call"]
+    leaked = sum(_live_bytes(site, replay, event) for site in leaks)
     others = None
     if totals is not None and totals.total_bytes:
         known = lay.reserved_bytes + totals.context_bytes
@@ -102,7 +137,7 @@ def find_shortage(
         others_bytes=others,
         total_bytes=None if totals is None else totals.total_bytes,
     )
-    return _with_cause(shortage)
+    return _with_cause(shortage, is_expandable=is_expandable, is_backward=is_backward)
 
 
 def _live_bytes(growth: Growth, replay: Replay, event: int) -> int:
@@ -111,20 +146,25 @@ def _live_bytes(growth: Growth, replay: Replay, event: int) -> int:
     return int(blocks.size_bytes[numbers[blocks.is_live(event)[numbers]]].sum())
 
 
-def _with_cause(shortage: Shortage) -> Shortage:
+def _with_cause(shortage: Shortage, *, is_expandable: bool, is_backward: bool) -> Shortage:
     missing, total = shortage.missing_bytes, shortage.total_bytes
     if (
-        shortage.others_bytes is not None
+        not shortage.is_limited
+        and shortage.others_bytes is not None
         and total
         and shortage.others_bytes >= max(missing, int(_OTHERS_FRAC * total))
     ):
         return replace(shortage, cause=Cause.OTHERS)
     if shortage.leaked_bytes >= missing > 0:
         return replace(shortage, cause=Cause.LEAKED)
-    if shortage.free_reserved_bytes + shortage.device_free_bytes >= shortage.requested_bytes:
+    # Of a limit it is not known how much of it was left: what is reserved has to be enough.
+    free = shortage.free_reserved_bytes
+    free += 0 if shortage.is_limited else shortage.device_free_bytes // PAGE_BYTES * PAGE_BYTES
+    if free >= segment_bytes(shortage.requested_bytes) and not is_expandable:
         return replace(shortage, cause=Cause.FRAGMENTED)
-    if shortage.requested_bytes >= _SPIKE_FRAC * (
-        shortage.allocated_bytes + shortage.requested_bytes
-    ):
+    if shortage.is_limited:
+        return replace(shortage, cause=Cause.LIMITED)
+    in_use = shortage.allocated_bytes + shortage.requested_bytes
+    if shortage.requested_bytes >= _SPIKE_FRAC * in_use and not is_backward:
         return replace(shortage, cause=Cause.SPIKE)
     return shortage

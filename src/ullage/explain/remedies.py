@@ -57,8 +57,7 @@ class Room:
 def room_of(shortage: Shortage) -> Room:
     """The room at a failed request."""
     limit = shortage.reserved_bytes + shortage.device_free_bytes
-    if shortage.device_free_bytes >= shortage.requested_bytes:
-        # The device had it: a limit of the process (set_per_process_memory_fraction) was reached.
+    if shortage.is_limited:
         limit = shortage.reserved_bytes + shortage.requested_bytes - 1
     return Room(limit, shortage.allocated_bytes + shortage.requested_bytes)
 
@@ -169,6 +168,12 @@ def _of_cause(shortage: Shortage, room: Room) -> Trial:
             MakesItFit.NOT_TRIED,
             f"{format_bytes(free)} are left for a request of "
             f"{format_bytes(shortage.requested_bytes)}: in {parts} parts or more it has room",
+        )
+    if shortage.cause is Cause.LIMITED:
+        return Trial(
+            MakesItFit.NOT_TRIED,
+            f"the device had {format_bytes(shortage.device_free_bytes)} free: this request has "
+            "room without the limit, but the trace ends with it",
         )
     if shortage.cause is Cause.OTHERS:
         return Trial(MakesItFit.NOT_TRIED, "what is not this process's is not in the trace")

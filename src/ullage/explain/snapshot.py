@@ -17,6 +17,7 @@ from ullage.explain.fragmentation import Fragmentation, find_fragmentation, find
 from ullage.explain.moments.course import Course, find_course
 from ullage.explain.moments.growth import Growth, StepLevels, find_growth, find_step_levels
 from ullage.explain.moments.levels import Levels, find_levels
+from ullage.explain.moments.phases import Phase
 from ullage.explain.moments.spikes import Spike, find_spike
 from ullage.explain.oom import Shortage, find_shortage
 from ullage.explain.owners.matching import Match, match_record
@@ -144,6 +145,14 @@ def _explain_device(
     lay = find_fragmentation(replayed, moment, find_private(snapshot, replayed, index))
     growth = find_growth(replayed, sites, course, step_levels)
     totals = _totals_of(match, index)
+    shortage = None
+    if oom is not None:
+        phase = course.phase[course.region_at(np.array([oom[0]]))[0]]
+        is_expandable = snapshot.settings.get("expandable_segments") is True
+        shortage = find_shortage(
+            oom, replayed, lay, growth, totals,
+            is_expandable=is_expandable, is_backward=phase == Phase.BACKWARD,
+        )  # fmt: skip
     lives = Lives(replayed, levels, owners, course, growth)
     return DeviceSnapshot(
         index=index,
@@ -161,7 +170,7 @@ def _explain_device(
         step_levels=step_levels,
         growth=growth,
         spike=find_spike(replayed, levels),
-        shortage=None if oom is None else find_shortage(oom, replayed, lay, growth, totals),
+        shortage=shortage,
         totals=totals,
         recorded=None if match is None else find_recorded(match, lives, index),
     )

@@ -187,6 +187,13 @@ def _run_each(
             if trial is not None:
                 num_runs += 1
                 result[number] = replace(finding, trial=trial)
+    # Why it failed, then what makes it fit.
+    result.sort(
+        key=lambda finding: (
+            not finding.is_fatal,
+            finding.trial is None or finding.trial.makes_it_fit is not MakesItFit.YES,
+        )
+    )
     return tuple(result)
 
 

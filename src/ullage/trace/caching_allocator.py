@@ -19,13 +19,26 @@ from collections.abc import Iterable
 from ullage.units import MIB
 
 _SMALL_BYTES = MIB
-_SMALL_SEGMENT_BYTES = 2 * MIB
+PAGE_BYTES = 2 * MIB
+"""Of the driver; a segment of small blocks has one."""
 _LARGE_SEGMENT_BYTES = 20 * MIB
 _OWN_SEGMENT_BYTES = 10 * MIB
 _MIN_BLOCK_BYTES = 512
 # What a block that is never split may leave unused when it is reused.
 _MAX_UNUSED_BYTES = 20 * MIB
 _NO_LIMIT = 2**63 - 1
+
+
+def segment_bytes(size_bytes: int) -> int:
+    """What the allocator asks the driver for to serve a request, without expandable segments.
+
+    Source: get_allocation_size in c10/cuda/CUDACachingAllocator.cpp.
+    """
+    if size_bytes <= _SMALL_BYTES:
+        return PAGE_BYTES
+    if size_bytes < _OWN_SEGMENT_BYTES:
+        return _LARGE_SEGMENT_BYTES
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 class Block:
@@ -48,7 +61,7 @@ class Block:
 class _Pool:
     def __init__(self, *, is_small: bool) -> None:
         self.is_small = is_small
-        self.page_bytes = _SMALL_SEGMENT_BYTES if is_small else _LARGE_SEGMENT_BYTES
+        self.page_bytes = PAGE_BYTES if is_small else _LARGE_SEGMENT_BYTES
         self.order: list[tuple[int, int]] = []
         self.by_address: dict[int, Block] = {}
         self.first: Block | None = None  # of an expandable segment
@@ -155,9 +168,7 @@ class CachingAllocator:
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
 
     def _add_segment(self, pool: _Pool, size: int) -> Block:
-        length = -(-size // _SMALL_SEGMENT_BYTES) * _SMALL_SEGMENT_BYTES
-        if size < _OWN_SEGMENT_BYTES:
-            length = pool.page_bytes
+        length = segment_bytes(size)
         self._reserve(length)
         address = next(self._addresses, None)
         if address is None:

@@ -36,6 +36,7 @@ def parse_mark(value: object) -> Mark:
             inputs=field_checks.parse_rows(payload, "inputs", _parse_shape),
             num_tokens=None if tokens is None else field_checks.whole(tokens, "marks"),
             has_failed=payload.get("failed") is True,
+            has_autocast=payload.get("autocast") is True,
         )
     index = payload if kind is MarkKind.STEP and isinstance(payload, int) else None
     return Mark(place, kind, index=index)

@@ -115,6 +115,7 @@ class Mark:
         inputs: of a forward's end: the shapes of the tensors that the root module was called with.
         num_tokens: of a forward's end: how many tokens these are; None: not known.
         has_failed: of a forward's end: whether it raised an exception.
+        has_autocast: of a forward's end: whether a module in it ran under torch.autocast.
     """
 
     position: int
@@ -126,6 +127,7 @@ class Mark:
     inputs: tuple[tuple[int, ...], ...] | None = None
     num_tokens: int | None = None
     has_failed: bool = False
+    has_autocast: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +248,11 @@ class DeviceTotals:
     def beside_bytes(self) -> int:
         """What others than PyTorch and the driver's context took."""
         return self.non_torch_bytes + self.others_bytes
+
+    @property
+    def all_outside_bytes(self) -> int:
+        """What is taken outside PyTorch's allocator: the context, libraries, other processes."""
+        return self.context_bytes + self.beside_bytes
 
     @property
     def outside_spread_bytes(self) -> int:

@@ -23,11 +23,12 @@ from ullage.units import KIB, MIB
 
 _MARKS = {
     "F": ("forward_begin", {"grad": True}), "N": ("forward_begin", {"grad": False}),
-    "f": ("forward_end", None), "B": ("backward_begin", None), "b": ("backward_end", None),
+    "f": ("forward_end", None), "fa": ("forward_end", {"autocast": True}),
+    "B": ("backward_begin", None), "b": ("backward_end", None),
     "O": ("optimizer_begin", None), "o": ("optimizer_end", None),
 }  # fmt: skip
 _ALLOC = re.compile(
-    r"(?P<name>\w+)\+(?P<size>\d+)(?P<unit>k?)(@(?P<stack>[\w:>./-]+))?(=(?P<owner>\w+))?"
+    r"(?P<name>\w+)\+(?P<size>\d+)(?P<unit>k?)(@(?P<stack>[\w:>./-]+))?(=(?P<owner>\w+)(/(?P<path>[\w.#]+))?)?"
 )
 _CHAINS = {"v": "x in train()", "o": "Out[3]", "e": "y in train() of cell 4 (sys.last_traceback)"}
 _BASE = 1 << 36
@@ -57,7 +58,8 @@ class SnapshotBuilder:
     def add(self, script: str) -> None:
         """Words: [64 a segment of 64 MiB; {64 one of a private pool; a+4 block a of 4 MiB
         (a+4k of 4 KiB),
-        a+4@main:3>layer:7 from line 7 of layer, called from line 3 of main, =parameter claimed;
+        a+4@main:3>layer:7 from line 7 of layer, called from line 3 of main, =parameter claimed,
+        =parameter/Net.0.weight of a module;
         a- it goes; F f N B b O o marks of ullage's record, S a step ends; !16:2 a request of 16 MiB
         fails with 2 MiB free. Only of the record: a~ block a is used; a< it is copied to, from
         memory that is pinned (a<p), waited for (a<w), on another stream (a<s), or all (a<pws);
@@ -130,7 +132,8 @@ class SnapshotBuilder:
         self._event("alloc", address, size, frames)
         self.rows.append((address, size, self._reserved(), 0, 0))
         if match["owner"]:
-            self.claims.append([len(self.rows), 0, address, match["owner"], match["name"]])
+            name = match["path"] or match["name"]
+            self.claims.append([len(self.rows), 0, address, match["owner"], name])
 
     def _place(self, size: int) -> int:
         for segment in self.segments:
@@ -214,9 +217,10 @@ class SnapshotBuilder:
         uses = np.zeros(len(self.rows), dtype="<u4")
         uses[list(self.last_uses)] = list(self.last_uses.values())
         used = {"last_uses": uses.tobytes()} if self.last_uses else {}
+        paths = [claim[4].rpartition(".")[0] for claim in self.claims if "." in claim[4]]
         return used | {
-            "copies": self.copies, "pinned": self.pinned, "holders": self.holders,
-            "graphs": self.graphs,
+            "modules": list(dict.fromkeys(paths)), "copies": self.copies, "pinned": self.pinned,
+            "holders": self.holders, "graphs": self.graphs,
             "schema": "ullage.record/1", "ullage": "0.1.0", "torch": "2.15.0+cu132",
             "cuda": "13.2", "python": "3.11.7", "argv": ["train.py"], "pid": 4711, "rank": None,
             "started_s": 1.0, "ended_s": 3.0,

@@ -79,3 +79,32 @@ def test_a_list_that_a_guessed_loop_fills_and_the_program_drops_is_no_growth(
     assert grown(report_of(script, external_annotations=[])) == [("train.py:6 in main", 2)]
     script += " ".join(f" y{n}-" for n in range(8))
     assert grown(report_of(script, external_annotations=[])) == []
+
+
+def test_what_a_line_outside_of_modules_keeps_grows_by_its_calls(report_of: ReportOf) -> None:
+    turns = " ".join(f"x{n}+4@main:5 y{n}+3@main:6 z{n}+2@main:6 x{n}- y{n}-" for n in range(9))
+    report = report_of("[2048 w+8@main:1 " + turns, has_record=True)
+    assert grown(report) == [("train.py:6 in main", 2)]
+    (growth,) = report.devices[0].growth
+    assert (growth.unit, growth.is_replaced) == ("call", False)
+    assert report.devices[0].course.num_steps == 0
+
+
+def test_layers_that_are_made_before_the_work_are_no_growth(report_of: ReportOf) -> None:
+    layers = " ".join(f"w{n}+4@main:5" for n in range(9))
+    work = " ".join(f"x{n}+2@main:7 x{n}-" for n in range(30))
+    assert grown(report_of(f"[2048 {layers} {work}", has_record=True)) == []
+
+
+def test_what_an_evaluation_keeps_after_the_training_grows_by_its_passes(
+    report_of: ReportOf,
+) -> None:
+    training = " ".join(f"F x{n}+4@main:5 f B b O o x{n}- S" for n in range(4))
+    evaluation = " ".join(
+        f"N y{n}+3@main:7 f c{n}+{3 * n + 3}@main:8 y{n}- " + (f"c{n - 1}-" if n else "")
+        for n in range(8)
+    )
+    report = report_of(f"[2048 {training} {evaluation}", has_record=True)
+    assert grown(report) == [("train.py:8 in main", 3)]
+    (growth,) = report.devices[0].growth
+    assert (growth.unit, growth.is_replaced) == ("forward pass", True)

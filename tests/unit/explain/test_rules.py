@@ -33,9 +33,22 @@ STEP = "F x#+64@main:5>forward:2 f B g#+100=gradient x#- b O o g#- S"
 WEIGHTS = "w+100@main:1=parameter"
 USED_ONCE = "r+90@main:2 r~ w+9=parameter a+1 b+1 c+1 a- b- c-"
 CASTS = (
-    "F " + " ".join(f"c{n}_#+{n}@main:5" for n in range(8, 14)) + " x#+9 y#+9 z#+9 v#+9 f B b O o "
+    "F " + " ".join(f"c{n}_#+{n}@main:5" for n in range(8, 14)) + " x#+9 y#+9 z#+9 v#+9 fa B b O o "
     + " ".join(f"c{n}_#-" for n in range(8, 14)) + " x#- y#- z#- v#- S"
 )  # fmt: skip
+
+
+CONVERTED = (
+    " ".join(f"w{n}+{2 * n}=parameter" for n in range(40, 46))
+    + " "
+    + " ".join(f"h{n}+{n}=parameter w{n}-" for n in range(40, 46))
+)
+
+
+def model_of(name: str) -> str:
+    """The parameters of a model."""
+    key = name.replace("#", "_")
+    return " ".join(f"{key}_{n}+{n}@main:3=parameter/{name}.{n}.weight" for n in range(40, 44))
 
 
 def cast_weights(times: int) -> str:
@@ -71,6 +84,14 @@ CASES = {
                                  for n in range(8, 28, 2))),
     ),
     "UL106": (repeat(CASTS, 3, cast_weights(2)), repeat(CASTS, 3, cast_weights(3))),
+    "UL107": (
+        repeat(STEP, 3, CONVERTED),
+        repeat(STEP, 3, CONVERTED.replace("=parameter", "")),
+    ),
+    "UL108": (
+        repeat(STEP, 3, model_of("Net") + " F a+9 f a- " + model_of("Net#2")),
+        repeat(STEP, 3, model_of("Net") + " F a+9 f a- " + model_of("Other#2")),
+    ),
     "UL111": (
         repeat("F x#+9@main:5>forward:1 y#+9@main:5>forward:2 z#+9@main:5>forward:3 f S", 6),
         repeat("F x#+9@main:5>forward:1 y#+9@main:5>forward:2 z#+9@main:5>forward:3 f B b x#- y#- "
@@ -535,7 +556,7 @@ def test_every_rule_says_what_it_means() -> None:
 def test_every_rule_is_tried_here_or_where_memory_runs_out() -> None:
     others = {"UL104", "UL134", "UL141", "UL142", "UL143", "UL145", "UL146", "UL148",
               "UL149", "UL165"}  # fmt: skip
-    oom = {f"UL15{number}" for number in range(1, 6)}
+    oom = {f"UL15{number}" for number in range(1, 7)}
     assert set(RULES) == set(CASES) | set(TIMES) | others | oom
 
 

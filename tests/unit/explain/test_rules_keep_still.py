@@ -50,6 +50,7 @@ FRAGMENTED = "[3900 a+100 w+3000 b+800 a- !150:100"
 LEAKED = "[3900 w+100 " + numbered("F y$+500@main:6 f S", range(7)) + " !400:100"
 OTHERS = "[2000 w+1900 !300:100"
 SPIKE = "[1900 w+1800 !2300:2100"
+LIMITED_PIECES = "[1000 a+100 w+600 b+200 a- !150:2000"
 
 # rule: what the program does: its trace, recorded by ullage.
 QUIET: dict[str, dict[str, str]] = {
@@ -96,7 +97,39 @@ QUIET: dict[str, dict[str, str]] = {
         ),
         "one tensor has the size of a weight": repeat(STEP, 3, MANY + " i+8@main:9"),
     },
+    "UL107": {
+        "the weights come as they are used": repeat(STEP, 3, MANY),
+        "they are converted after a pass": repeat(
+            STEP, 3, MANY + " N a+9 f a- " + numbered("h$+4=parameter w$-", LAYERS)
+        ),
+        "a checkpoint is dropped once it is loaded": repeat(
+            STEP, 3, numbered("c$+$@load:2 w$+$=parameter", LAYERS) + numbered(" c$-", LAYERS)
+        ),
+    },
+    "UL108": {
+        "two models of other sizes": repeat(
+            STEP, 3, numbered("w$+$=parameter/Net.$.w", LAYERS)
+            + numbered(" v$+9=parameter/Net#2.$.w", LAYERS),
+        ),
+        "the first is gone": repeat(
+            STEP, 3, numbered("w$+$=parameter/Net.$.w w$-", LAYERS)
+            + numbered(" v$+$=parameter/Net#2.$.w", LAYERS),
+        ),
+        "a teacher of another class": repeat(
+            STEP, 3, numbered("w$+$=parameter/Net.$.w", LAYERS)
+            + numbered(" v$+$=parameter/Big#2.$.w", LAYERS),
+        ),
+        "the first is still trained": repeat(
+            "F x#+64 f B g#+100=gradient/Net.8.w x#- b O o g#- S", 3,
+            numbered("w$+$=parameter/Net.$.w", LAYERS)
+            + numbered(" v$+$=parameter/Net#2.$.w", LAYERS),
+        ),
+    },
     "UL106": {
+        "activations of fp32 with half the weights' sizes": repeat(
+            "F " + numbered("c$_#+$", LAYERS) + " f B " + numbered("c$_#-", LAYERS) + " b O o S",
+            3, numbered("w$+$=parameter", range(16, 28, 2)),
+        ),
         "weights in bf16": repeat(
             "F " + numbered("x$_#+50", LAYERS) + " f B " + numbered("x$_#-", LAYERS) + " b O o S",
             3, MANY,
@@ -372,7 +405,9 @@ QUIET: dict[str, dict[str, str]] = {
               "a spike": SPIKE},
     "UL154": {"too big": TOO_BIG, "fragmented": FRAGMENTED, "leaked": LEAKED, "a spike": SPIKE},
     "UL155": {"too big": TOO_BIG, "fragmented": FRAGMENTED, "leaked": LEAKED,
-              "another process": OTHERS},
+              "another process": OTHERS, "a gradient": "[1900 w+1790 B t+10 !2300:2100 b"},
+    "UL156": {"too big": TOO_BIG, "fragmented": FRAGMENTED, "leaked": LEAKED,
+              "pieces within the limit": LIMITED_PIECES},
     "UL161": {
         "batches are pinned": repeat("x#+4@main:5 x#<p " + STEP.replace("x#", "y#") + " x#-", 5),
         "the weights are copied once": "[65536 x+400 x< " + repeat(STEP, 5).removeprefix("[65536"),

@@ -1,9 +1,13 @@
-"""The variables of a rank are those that torchrun sets."""
+"""The variables of a rank are those that torchrun sets; and what is refused before ranks run."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import ullage
+from ullage.api import ranks
 from ullage.errors import SpecError
 from ullage.phantom.rank import choose_ranks
 
@@ -35,3 +39,24 @@ def test_ranks_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(SpecError, match=message):
         choose_ranks(numbers, world_size, local)
+
+
+def test_ranks_are_numbers_or_all_that_differ() -> None:
+    with pytest.raises(SpecError, match="ranks='all' is not a list of ranks; expected some, or"):
+        ullage.run_ranks(["train.py"], "all", world_size=2)
+    with pytest.raises(SpecError, match="there is no rank 2 of 2"):
+        ullage.run_ranks(["train.py"], [2, 0], world_size=2)
+
+
+def test_snapshots_of_other_ranks_are_replaced_only_by_force(tmp_path: Path) -> None:
+    directory = tmp_path / "ranks"
+    assert ranks._make_directory(directory, force=False) == directory
+    old, other = directory / "rank7.pickle", directory / "notes.txt"
+    for path in (old, other):
+        path.touch()
+    with pytest.raises(SpecError, match=r"rank7\.pickle' exists"):
+        ranks._make_directory(directory, force=False)
+    ranks._make_directory(directory, force=True)
+    assert [*directory.iterdir()] == [other]
+    with pytest.raises(SpecError, match="cannot be one: File exists"):
+        ranks._make_directory(other, force=True)

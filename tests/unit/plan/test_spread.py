@@ -9,9 +9,10 @@ import pytest
 
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import find_gpu
-from ullage.plan import spread
-from ullage.plan.findings import Candidate, FitReport, Seen
+from ullage.plan import over_ranks, spread
+from ullage.plan.findings import Candidate, FitReport, Seen, WorstRank
 from ullage.plan.menu import layouts
+from ullage.plan.objective import Goal
 from ullage.techniques.technique import Action, Semantics
 
 GPU = find_gpu("h100-80gb")
@@ -109,3 +110,44 @@ def test_each_run_is_made_once() -> None:
     assert first[0] is first[2]
     assert remembering([spread.RunRequest(gpu=GPU), spread.RunRequest()])[1] is first[0]
     assert made == [2, 1]
+
+
+def fit_over_ranks(
+    monkeypatch: pytest.MonkeyPatch, needs: list[WorstRank]
+) -> tuple[FitReport, list[int]]:
+    """What is found for a budget of 10 bytes where the worst ranks of the plans need so much, and
+    the budgets of the searches.
+    """
+    budgets: list[int] = []
+    searched = SimpleNamespace(fastest=budgets.append)
+
+    def spread_of(*_: Any) -> Any:
+        return SimpleNamespace(search=look)
+
+    def look(decide: Any, *, is_for_time: bool) -> FitReport:
+        assert is_for_time
+        decide(searched)
+        return report(1.0, 1.2)
+
+    monkeypatch.setattr(over_ranks, "Spread", spread_of)
+    monkeypatch.setattr(over_ranks, "_worst_rank", lambda *_: needs[len(budgets) - 1])
+    job: Any = SimpleNamespace(options=SimpleNamespace(rank=SimpleNamespace(world_size=4)))
+    found = over_ranks.fit_spread(lambda _: [], job, Goal(GPU, 10), Semantics.SAME)
+    return found, budgets
+
+
+def test_a_plan_that_another_rank_does_not_fit_is_searched_again_with_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worst = WorstRank(3, 9, num_distinct=2, fits=True)
+    found, budgets = fit_over_ranks(monkeypatch, [worst._replace(used_bytes=13), worst])
+    assert budgets == [10, 10 - (13 - SEEN.used_bytes)]
+    assert found.best is not None and found.worst_rank == worst
+    assert (found.num_gpus, found.budget_bytes, found.exit_code) == (4, 10, ExitCode.FINE)
+
+
+def test_where_a_rank_never_fits_that_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, budgets = fit_over_ranks(monkeypatch, [WorstRank(3, 12, num_distinct=2, fits=False)] * 3)
+    assert budgets == [10, -1, -12]
+    assert found.best is found.plan is None and found.exit_code is ExitCode.ANSWER_IS_NO
+    assert found.left_out == {"checkpoint": "rank 3 needs 2 B too much"}

@@ -83,7 +83,7 @@ def test_each_variable_is_declared_once() -> None:
     sent = FULL.to_environment().keys() | PLAN.to_environment().keys()
     others = {
         variables.RECORD, variables.COMPLETION, variables.WARM, variables.PREFORK,
-        variables.RECORDING, variables.GUARD, variables.CAP,
+        variables.RECORDING, variables.GUARD, variables.CAP, variables.CAP_NOTES,
     }  # fmt: skip
     assert sent | others == set(names) and not sent & others
 

@@ -11,7 +11,6 @@ import pytest
 from ullage.clock.step_time import Interval
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import find_gpu
-from ullage.gpus.rates import Rates, Speed
 from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.clocked import Timed
 from ullage.plan.findings import INTERRUPTED, Candidate, FitReport, Seen, name_plan
@@ -156,18 +155,6 @@ def test_the_document_holds_plans_and_front(report: FitReport) -> None:
 def test_where_the_rates_are_from_is_never_left_unsaid(report: FitReport) -> None:
     assert "rates as the makers state them)" in " ".join(render_fit(report, 120).split())
     assert fit_document(report)["rates"] is None
-    whole = Speed(1.0)
-    rates = Rates(
-        gpu=report.gpu.slug, device="NVIDIA X", driver="1", torch="2", date="2026-11-22",
-        matmul={"tf32": Speed(0.5)}, attention={}, memory=whole, to_device=whole, to_host=whole,
-        peers=None, launch_s=1e-6, skipped={}, source="rates.json",
-    )  # fmt: skip
-    measured = replace(report, gpu=replace(report.gpu, measured=rates))
-    text = " ".join(render_fit(measured, 120).split())
-    assert "rates as measured of a NVIDIA X, 2026-11-22: rates.json)" in text
-    found = json.loads(json.dumps(fit_document(measured)))["rates"]
-    assert found["source"] == "rates.json" and found["matmul"]["tf32"]["frac"] == 0.5
-    assert "rates.json" in render_fit_page(measured)
 
 
 def test_the_page_needs_no_other_file_and_runs_no_script(report: FitReport) -> None:

@@ -163,6 +163,17 @@ def test_levels_stand_where_the_work_after_them_begins(report: RunReport) -> Non
     assert levels.allocated_bytes.tolist() == [203, 503, 503, 303]
 
 
+def test_work_that_follows_is_not_nested_in_what_ends_then(
+    report: RunReport, step_time: MakeTime
+) -> None:
+    time, work = step_time(), 1.0006e-6  # both ends would be rounded up
+    first = time.spans[0]._replace(start_s=work, duration_s=work, stream=0)
+    spans = (first, first._replace(start_s=2 * work))
+    document = json.loads(render_timeline(with_times(report, replace(time, spans=spans))))
+    before, after = [each for each in document["traceEvents"] if each["ph"] == "X"]
+    assert before["ts"] + before["dur"] == pytest.approx(after["ts"], abs=1e-6)
+
+
 def test_the_timeline_is_in_the_trace_event_format(report: RunReport) -> None:
     document = json.loads(render_timeline(report))
     events = document["traceEvents"]

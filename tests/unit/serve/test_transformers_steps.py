@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ullage.serve.outcome import read_outcome
 from ullage.serve.run import check_command
 from ullage.serve.step_times import StepTimes
 from ullage.serve.traffic import load_traffic
+from ullage.serve.transformers import continuous
 from ullage.serve.transformers.read_times import ReadTimes
 from ullage.serve.transformers.sender import send
 from ullage.serve.transformers.timed_steps import StepsByTime
@@ -187,3 +189,52 @@ def test_only_known_servers_are_started() -> None:
         check_command(["python", "-m", "sglang.launch_server", "--model-path", "gpt2"])
     with pytest.raises(SpecError, match="expected a server's command"):
         check_command(["ollama", "serve"])
+
+
+class Measured:
+    """As Engine; a step of a prompt takes a millisecond and a microsecond for each token, and the
+    first of a size 50 ms more.
+    """
+
+    longest = 1000
+
+    def __init__(self) -> None:
+        self.cache = SimpleNamespace(max_batch_tokens=6)
+        self.processor = SimpleNamespace(reset=self.reset)
+        self.now_s = 0.0
+        self.seen: set[int] = set()
+        self.left: list[int] = []
+        self.prompts: list[tuple[int, ...]] = []
+        self.num_resets = 0
+
+    def prompt_of(self, number: int, tokens: int) -> list[int]:
+        return [number] * tokens
+
+    def add(self, _name: str, prompt: list[int], output: int) -> None:
+        assert output == 1
+        self.left.append(len(prompt))
+        self.prompts.append(tuple(prompt))
+
+    def step(self) -> bool:
+        if not self.left:
+            return False
+        size = self.left.pop()
+        self.now_s += 1e-3 + 1e-6 * size + 0.05 * (size not in self.seen)
+        self.seen.add(size)
+        return True
+
+    def mark(self) -> float:
+        return self.now_s
+
+    def reset(self) -> None:
+        self.num_resets += 1
+
+
+def test_the_second_step_of_each_size_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(continuous, "seconds_between", lambda begin, end: round(end - begin, 6))
+    engine: Any = Measured()
+    times = continuous.measure_steps(engine, engine)
+    assert times.prefill == ((1, 0.001001), (2, 0.001002), (4, 0.001004), (6, 0.001006))
+    assert times.decode == times.prefill
+    assert len(set(engine.prompts)) == 8  # none is in the cache by an earlier one
+    assert engine.num_resets == 1

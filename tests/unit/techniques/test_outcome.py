@@ -44,6 +44,8 @@ def test_one_process_that_refused_it_is_enough(tmp_path: Path) -> None:
     "states,reason",
     [
         ((), "the program has not come to train a model"),
+        (((State.WAITING, "no optimizer"),), "no optimizer"),
+        (((State.WAITING, "no optimizer"), (State.WAITING, "")), "no module with parameters of"),
         (((State.WAITING, ""),), "no module with parameters of an optimizer was called"),
     ],
 )

@@ -18,7 +18,6 @@ class SearchOptions(TypedDict):
     memory: str | None
     capability: str | None
     budget: str | None
-    rates: str | None
     python: str | None
 
 
@@ -41,7 +40,6 @@ class FitOptions:
     ladder: str | None
     gpus: int
     minutes: float | None
-    rates: str | None
     ray: str | None
     alloc_conf: str | None
     steps: int | None
@@ -91,7 +89,6 @@ class FitOptions:
             "memory": self.memory,
             "capability": self.capability,
             "budget": self.budget,
-            "rates": self.rates,
             "python": self.python,
         }
 

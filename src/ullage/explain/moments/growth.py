@@ -1,5 +1,6 @@
-"""Growth: what is live at the end of a step, all together and by call site, and rises from step to
-step.
+"""Growth: what is live at the end of a round, all together and by call site, and rises from round
+to round. Rounds are steps; after the last of them, forward passes without gradients; and of a line
+that allocates outside of all modules, its own calls.
 
 A loop usually frees the memory that each iteration allocates. If blocks accumulate over the steps,
 something keeps them alive: a list, a cache, a loss with its graph. What counts as growth:
@@ -9,13 +10,14 @@ trace/growth.py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
 from ullage.explain.moments.course import Course, StepSource
+from ullage.explain.moments.phases import Phase
 from ullage.explain.moments.steps import StepPeak
 from ullage.explain.owners.ownership import code_of
 from ullage.explain.owners.sites import Sites
@@ -31,6 +33,10 @@ BOUNDED = (
 """They come when a parameter, such as an expert's, is first used: there is an end to them."""
 # Of a loop that nobody recorded: three iterations may be three stages.
 _MIN_GUESSED_STEPS = 4
+# Of a line by itself: a model may have a few layers of one size.
+_MIN_CALLS = 6
+_EVEN = 2.0
+"""Times the usual number of events between two calls."""
 _MAX_SAMPLES = 48
 
 
@@ -44,10 +50,12 @@ class Growth:
             the last.
         num_blocks: the increase in live blocks over the same steps.
         bytes_per_step: the rate of growth.
-        first_step, last_step: the steps between which the growth was measured.
+        first_step, last_step: the rounds between which the growth was measured.
         blocks: the indices in `Replay.blocks` of the site's live blocks after the last step.
         is_replaced: whether each step's block replaces a smaller one, as when a tensor grows by
             concatenation; otherwise blocks are added.
+        ends: the event before which each round ended.
+        unit: what a round is: a "step", a "forward pass" or a "call".
     """
 
     site: int
@@ -58,6 +66,8 @@ class Growth:
     last_step: int
     blocks: tuple[int, ...]
     is_replaced: bool
+    ends: Int64Array = field(repr=False)
+    unit: str = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +111,69 @@ def find_step_levels(
 def find_growth(
     replay: Replay, sites: Sites, course: Course, levels: StepLevels
 ) -> tuple[Growth, ...]:
-    """Returns the sites that grow, the largest growth first."""
+    """Returns the sites that grow, the largest growth first: over steps, and over what came after
+    them.
+    """
+    by_step = _find_by_steps(replay, sites, course, levels)
+    known = {growth.site for growth in by_step}
+    later = [each for each in _find_later(replay, sites, course) if each.site not in known]
+    return tuple(sorted([*by_step, *later], key=lambda growth: -growth.size_bytes))
+
+
+def _find_later(replay: Replay, sites: Sites, course: Course) -> list[Growth]:
+    """What grows after the last step, or where there is none."""
+    if not course.has_phases:
+        return []
+    begin = int(course.step_ends[-1]) if course.num_steps else 0
+    is_pass = (course.phase == Phase.FORWARD) & ~course.grad & (course.begin >= begin)
+    ends = np.append(course.begin, replay.num_events)[1:][is_pass]
+    if len(ends) < MIN_STEPS:
+        return list(_find_by_calls(replay, sites, course, begin))
+    passes = replace(course, step_ends=ends, source=StepSource.RECORD, alike=None)
+    levels = find_step_levels(replay, sites, passes)
+    grown = _find_by_steps(replay, sites, passes, levels)
+    return [replace(growth, unit="forward pass") for growth in grown]
+
+
+def _find_by_calls(replay: Replay, sites: Sites, course: Course, begin: int) -> Iterator[Growth]:
+    """The lines outside of all modules that allocate again and again, at even intervals and until
+    the trace ends.
+    """
+    blocks = replay.blocks
+    is_outside = course.phase[course.region_at(blocks.birth)] == Phase.OUTSIDE
+    later = np.flatnonzero(is_outside & (blocks.birth >= begin))
+    site = sites.of_stack[blocks.stack[later]].astype(np.int64)
+    for number in np.flatnonzero(np.bincount(site) >= _MIN_CALLS).tolist():
+        own = later[site == number]
+        births = np.unique(blocks.birth[own])
+        gaps = np.diff(np.append(births, replay.num_events))
+        if len(births) < _MIN_CALLS or gaps[1:].max() > max(_EVEN * np.median(gaps), _MIN_CALLS):
+            continue
+        ends = np.append(births[1:], replay.num_events)
+        calls = replace(course, step_ends=ends, source=StepSource.RECORD, alike=None)
+        levels = find_step_levels(replay, sites, calls)
+        growth = _growth(replay, sites, calls, levels, number)
+        if not number or growth is None:
+            continue
+        # A call may allocate several tensors, of which it keeps one.
+        calls_kept = max(growth.num_blocks, 1)
+        is_replaced = calls_kept < _MIN_CALLS // 2
+        if not is_replaced:
+            growth = replace(
+                growth,
+                bytes_per_step=growth.size_bytes / calls_kept,
+                first_step=0,
+                last_step=calls_kept,
+            )
+        yield replace(growth, is_replaced=is_replaced, unit="call")
+
+
+def _find_by_steps(
+    replay: Replay, sites: Sites, course: Course, levels: StepLevels
+) -> list[Growth]:
     least = MIN_STEPS if course.source is StepSource.RECORD else _MIN_GUESSED_STEPS
     if len(levels.steps) < least:
-        return ()
+        return []
     sizes = levels.size_bytes
     grown_sites = [
         growth
@@ -114,7 +183,7 @@ def find_growth(
     if course.source is StepSource.STACKS:
         # A guessed loop may be one that fills a list for later use.
         grown_sites = [site for site in grown_sites if _is_there_at_end(replay, site)]
-    return tuple(sorted(grown_sites, key=lambda growth: -growth.size_bytes))
+    return grown_sites
 
 
 def _is_there_at_end(replay: Replay, growth: Growth) -> bool:
@@ -151,6 +220,7 @@ def _growth(
         last_step=last,
         blocks=tuple(live.tolist()),
         is_replaced=added < round(size / trend.rate) // 2,
+        ends=course.step_ends,
     )
 
 

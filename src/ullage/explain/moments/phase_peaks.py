@@ -30,23 +30,26 @@ class PhasePeak(NamedTuple):
     size_bytes: int
 
 
-def find_phase_peaks(device: DeviceSnapshot) -> dict[str, PhasePeak]:
-    """Returns the peak of each phase, in order; none if neither steps nor phases are known."""
+def find_phase_peaks(device: DeviceSnapshot, last: int | None = None) -> dict[str, PhasePeak]:
+    """Returns the peak of each phase up to the event `last`, in order; none if neither steps nor
+    phases are known.
+    """
     course = device.course
+    end_of_all = device.replay.num_events if last is None else last + 1
     peaks: dict[str, PhasePeak] = {}
     if course.has_phases:
         phases, begins = course.phase.tolist(), np.maximum(course.begin, 0).tolist()
         for number, begin in enumerate(begins):
             is_before = Phase.FORWARD not in phases[: number + 1]
             name = SETUP if is_before else PHASE_NAMES.get(Phase(phases[number]))
-            end = begins[number + 1] if number + 1 < len(begins) else device.replay.num_events
-            if name is not None:
-                _raise(peaks, name, device, begin, end)
-    elif course.num_steps:
+            end = begins[number + 1] if number + 1 < len(begins) else end_of_all
+            if name is not None and begin <= end_of_all:
+                _raise(peaks, name, device, begin, min(end, end_of_all))
+    elif course.num_steps and last is None:
         end = int(course.step_ends[0])
         _raise(peaks, FIRST_STEP, device, 0, end)
         _raise(peaks, LATER_STEPS, device, end, device.replay.num_events)
-    if course.num_steps:
+    if course.num_steps and last is None:
         end = int(course.step_ends[-1])
         _raise(peaks, HELD, device, end, end)
     return {name: peaks[name] for name in _ORDER if name in peaks}

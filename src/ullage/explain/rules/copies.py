@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -23,6 +24,7 @@ _MIN_TENSOR_BYTES = 64 * KIB
 _UPCAST_FRAC = 0.12
 # What is cast is one of so many blocks before its copy.
 _NEAR = 8
+_ROOT = re.compile(r"(\w+(#\d+)?)(?:\..*)?")
 _ORDINARY = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.BUFFER)
 
 
@@ -47,7 +49,8 @@ def _find_second_weights(case: Case) -> Iterator[Found]:
 
 
 def _find_cast_cache(case: Case) -> Iterator[Found]:
-    if not case.is_known:
+    record = case.report.record
+    if not case.is_known or record is None or not any(mark.has_autocast for mark in record.marks):
         return
     course = case.device.course
     at_peak = int(course.region_at(np.array([case.device.peak_event]))[0])
@@ -67,6 +70,82 @@ def _find_cast_cache(case: Case) -> Iterator[Found]:
         gain_bytes=case.sum(copies),
         blocks=blocks,
     )
+
+
+def _find_converted(case: Case) -> Iterator[Found]:
+    """Parameters that were freed before the first pass, with others in their place."""
+    course, blocks = case.device.course, case.device.replay.blocks
+    passes = course.begin[course.phase == Phase.FORWARD]
+    first = int(passes[0]) if len(passes) else case.device.replay.num_events
+    before = case.is_of(Category.PARAMETER) & (blocks.birth < first) & (blocks.birth >= 0)
+    former, later = before & (blocks.death <= first), before & (blocks.death > first)
+    if not case.is_known or former.sum() < _MIN_TENSORS or not later.any():
+        return
+    gain = case.gain(former)
+    if not case.is_worth(gain):
+        return
+    yield Found(
+        what=f"the weights are converted on the GPU: as they were they are {case.share(gain)}",
+        evidence=(
+            f"{int(former.sum())} parameters are freed before the first forward pass",
+            *case.list_sites(np.flatnonzero(former)),
+        ),
+        gain_bytes=gain,
+        blocks=np.flatnonzero(former),
+        relief=case.relief(former),
+    )
+
+
+def _find_former_model(case: Case) -> Iterator[Found]:
+    """A root of the class and the sizes of an earlier one, which is not called any more."""
+    modules, blocks = case.device.owners.modules, case.device.replay.blocks
+    if not case.is_known or modules is None:
+        return
+    roots = [_ROOT.fullmatch(name) for name in modules.names]
+    persistent = np.flatnonzero(case.is_live & case.is_of(*_ORDINARY))
+    persistent = persistent[modules.index[persistent] >= 0]
+    for later in sorted({root[1] for root in roots if root is not None and root[2]}):
+        kind = later.partition("#")[0]
+        own = np.array([root is not None and root[1] == later for root in roots])
+        earlier = np.array([
+            root is not None and root[1] == kind and not root[2] for root in roots
+        ])  # fmt: skip
+        of_later, of_earlier = (
+            persistent[mask[modules.index[persistent]]] for mask in (own, earlier)
+        )
+        if not len(of_later) or not len(of_earlier) or not _are_alike(case, of_later, of_earlier):
+            continue
+        begin = int(blocks.birth[of_later].min())
+        is_used = earlier[modules.index] & (modules.index >= 0) & (blocks.birth > begin)
+        mask = np.zeros(len(blocks.birth), dtype=np.bool_)
+        mask[of_earlier] = True
+        death = np.maximum(blocks.birth, begin)
+        # Where memory ran out, what it had then counts: the peak may be the first model's own.
+        is_short = case.device.shortage is not None
+        gain = case.sum(mask) if is_short else case.gain(mask, np.minimum(death, blocks.death))
+        if is_used.any() or not case.is_worth(gain):
+            continue
+        yield Found(
+            what=f"{kind} and {later} are both there: the first is {case.share(gain)}",
+            evidence=(
+                f"no module of {kind} is called after {later} comes",
+                *case.list_sites(of_earlier),
+            ),
+            gain_bytes=gain,
+            blocks=of_earlier,
+            relief=case.relief(mask, death),
+        )
+
+
+def _are_alike(case: Case, later: Int64Array, earlier: Int64Array) -> bool:
+    """Whether the parameters of the later are of the earlier's sizes: all, or when memory ran out
+    those that were there.
+    """
+    sizes = case.device.replay.blocks.requested_bytes
+    is_parameter = case.is_of(Category.PARAMETER)
+    counts = [Counter(sizes[those[is_parameter[those]]].tolist()) for those in (later, earlier)]
+    is_short = case.device.shortage is not None
+    return counts[0] == counts[1] or (is_short and bool(counts[0]) and counts[0] <= counts[1])
 
 
 def _match_parameters(case: Case, candidates: BoolArray, divisor: int) -> BoolArray | None:
@@ -192,6 +271,31 @@ RULES = (
         "weights, stochastic rounding, Kahan summation).",
         change="keep the weights in bf16 (model.to(torch.bfloat16)) instead of autocast",
         find=_find_cast_cache,
+    ),
+    Rule(
+        code="UL107",
+        title="the weights are converted on the GPU",
+        kind=Kind.FAULT,
+        meaning="model.cuda().half(), .to(device) before .to(dtype): the GPU holds the weights as "
+        "they were, and then those that are used.",
+        evidence="Parameters are freed before the first forward pass, and others take their place.",
+        cost="nothing, or the time to convert on the CPU",
+        change="convert before the move: model.half().cuda(), or load in the type that is used "
+        "(dtype= of from_pretrained, torch.set_default_dtype)",
+        find=_find_converted,
+    ),
+    Rule(
+        code="UL108",
+        title="a model is held beside the next one",
+        kind=Kind.FAULT,
+        meaning="A second model of the same class and sizes is made while the first, its gradients "
+        "and its optimizer's states are held by a name: each fold, trial or reload adds one.",
+        evidence="Of two outermost modules of one class the parameters have equal sizes, and the "
+        "first is not called once the second is there.",
+        cost="nothing",
+        change="before the next is made: del the model and its optimizer, and what holds its "
+        "outputs, then gc.collect()",
+        find=_find_former_model,
     ),
     Rule(
         code="UL122",

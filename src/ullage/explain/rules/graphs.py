@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 
 import numpy as np
 
 from ullage.explain.moments.course import StepSource
+from ullage.explain.moments.evaluations import Forward, find_rounds_of_marks
 from ullage.explain.moments.growth import BOUNDED, Growth, find_step_levels
 from ullage.explain.rules.case import Case, category_of
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.explain.trial import Relief
+from ullage.trace.growth import find_trend
 from ullage.trace.model import Category
 from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import Int64Array
@@ -22,19 +25,30 @@ _LEAK_FRAC = 0.01
 LEAKS = ("UL111", "UL112", "UL131")
 """The rules that name what grows."""
 _MIN_SAWTOOTH_STEPS, _MIN_RISES, _MIN_DROPS, _DROP = 6, 3, 2, 2.5
+# Of a single drop: as many rises, some of them after it.
+_MIN_RISES_OF_ONE = 8
 
 
 def _split_growth(case: Case) -> tuple[list[Growth], list[Growth], list[Growth]]:
     """What grows, as graphs, as tensors that grow in place, and as anything else."""
     graph, grown, others = [], [], []
+    rounds = find_rounds_of_marks(() if case.report.record is None else case.report.record.marks)
+    trained = [round_.forwards for round_ in rounds if round_.has_backward]
+    longer_inputs = {
+        "step": _become_longer(trained),
+        "forward pass": _become_longer([(call,) for call in rounds[-1].forwards]),
+    }
     for growth in case.device.growth:
         newest = growth.blocks[-1] if growth.blocks else None
         category = None if newest is None else category_of(case, newest)
-        if growth.is_replaced and category is Category.INPUT:  # batches that become larger
+        is_cache = category is Category.KV_CACHE
+        is_batch = category is Category.INPUT and growth.unit == "step"
+        has_inputs = is_batch or longer_inputs.get(growth.unit, False)
+        if growth.is_replaced and not is_cache and has_inputs:  # batches that become larger
             continue
         if case.is_known and category in BOUNDED:
             continue
-        if growth.is_replaced or category is Category.KV_CACHE:
+        if growth.is_replaced or is_cache:
             grown.append(growth)
         elif newest is not None and _is_of_graph(case, newest):
             graph.append(growth)
@@ -44,6 +58,12 @@ def _split_growth(case: Case) -> tuple[list[Growth], list[Growth], list[Growth]]
     if len(calls) < _MIN_GRAPH_CALLS:
         others, graph = others + graph, []
     return graph, grown, others
+
+
+def _become_longer(rounds: Iterable[Sequence[Forward]]) -> bool:
+    """Whether the inputs become larger from round to round, and with them what is made of them."""
+    sizes = [sum(prod(shape) for call in calls for shape in call.inputs or ()) for calls in rounds]
+    return find_trend(sizes) is not None
 
 
 def _is_of_graph(case: Case, block: int) -> bool:
@@ -70,15 +90,15 @@ def _growth_found(
     rate = sum(growth.bytes_per_step for growth in grown)
     evidence = (
         (
-            f"{format_bytes(int(rate))} more after each step, from step {first.first_step} to "
-            f"{first.last_step} ({case.device.course.source.value})"
+            f"{format_bytes(int(rate))} more after each {first.unit}, from {first.unit} "
+            f"{first.first_step} to {first.last_step} ({_source_of(case, first)})"
         ),
         *case.list_sites(blocks),
         *(holders or case.list_holders(blocks)),
     )
     mask, last_end = _at_step_ends(case, grown)
     yield Found(
-        what=what.format(size=format_bytes(size), rate=format_bytes(int(rate))),
+        what=what.format(size=format_bytes(size), rate=f"{format_bytes(int(rate))} a {first.unit}"),
         evidence=evidence,
         gain_bytes=max(case.gain(mask, last_end), 0) + left_bytes,
         blocks=blocks,
@@ -87,28 +107,40 @@ def _growth_found(
     )
 
 
-def _at_step_ends(case: Case, grown: Sequence[Growth]) -> tuple[BoolArray, Int64Array]:
-    """The blocks of the lines that grow, and the end of each block's step.
+def _source_of(case: Case, growth: Growth) -> str:
+    course = case.device.course
+    if growth.unit == "step":
+        return course.source.value
+    return f"after {course.num_steps} steps" if course.num_steps else "of a program without steps"
 
-    The last step's own blocks would be there in any case.
+
+def _at_step_ends(case: Case, grown: Sequence[Growth]) -> tuple[BoolArray, Int64Array]:
+    """The blocks of the lines that grow, and the end of each block's round.
+
+    The last round's own blocks would be there in any case.
     """
-    ends = case.device.course.step_ends
-    sites = case.report.sites.of_stack[case.device.replay.blocks.stack]
-    mask: BoolArray = np.isin(sites, [growth.site for growth in grown])
-    return mask, ends[np.minimum(case.step, len(ends) - 1)]
+    blocks = case.device.replay.blocks
+    sites = case.report.sites.of_stack[blocks.stack]
+    mask, death = np.zeros(len(sites), dtype=np.bool_), blocks.death.copy()
+    for growth in grown:
+        own = np.flatnonzero(sites == growth.site)
+        round_ = growth.ends.searchsorted(blocks.birth[own], side="right")
+        mask[own] = True
+        death[own] = growth.ends[np.minimum(round_, len(growth.ends) - 1)]
+    return mask, death
 
 
 def growth_relief(case: Case, grown: Sequence[Growth]) -> Relief:
-    """Each step's blocks of the lines that grow go with it."""
+    """Each round's blocks of the lines that grow go with it."""
     mask, ends = _at_step_ends(case, grown)
-    is_old = case.step < case.device.course.num_steps
+    is_old = case.device.replay.blocks.birth < ends
     return case.relief(mask & is_old, ends)
 
 
 def _find_kept_graph(case: Case) -> Iterator[Found]:
     graph, _, _ = _split_growth(case)
     if graph:
-        what = "each step's graph is kept: {rate} a step, {size} by the end"
+        what = "each step's graph is kept: {rate}, {size} by the end"
         yield from _growth_found(case, graph, what, holders=_graph_holder(case))
 
 
@@ -125,7 +157,7 @@ def _find_piles(case: Case) -> Iterator[Found]:
     _, _, others = _split_growth(case)
     for growth in others:
         yield from _growth_found(
-            case, [growth], "tensors of one line pile up: {rate} a step, {size} by the end"
+            case, [growth], "tensors of one line pile up: {rate}, {size} by the end"
         )
 
 
@@ -136,7 +168,7 @@ def _find_grown(case: Case) -> Iterator[Found]:
     came = case.sum(np.isin(sites, [growth.site for growth in grown]))
     left = min(max(case.device.peak_reserved_bytes - case.peak_bytes, 0), came)
     yield from _growth_found(
-        case, grown, "a cache is grown by concatenation: {rate} a step, {size} by the end", left
+        case, grown, "a cache is grown by concatenation: {rate}, {size} by the end", left
     )
 
 
@@ -185,7 +217,10 @@ def irregular_sites(case: Case) -> Int64Array:
     typical = _typical(rises)
     # A list that is made once, such as the parts of what is then put together, goes once.
     is_drop = -rises >= np.maximum(_DROP * typical, 1)
-    is_sawtooth = (is_drop.sum(axis=0) >= _MIN_DROPS) & ((rises > 0).sum(axis=0) >= _MIN_RISES)
+    num_drops, num_rises = is_drop.sum(axis=0), (rises > 0).sum(axis=0)
+    is_sawtooth = (num_drops >= _MIN_DROPS) & (num_rises >= _MIN_RISES)
+    goes_on = (rises[-_MIN_RISES:] > 0).all(axis=0)
+    is_sawtooth |= (num_drops == 1) & (num_rises >= _MIN_RISES_OF_ONE) & goes_on
     is_sawtooth[[growth.site for growth in device.growth]] = False
     return np.flatnonzero(is_sawtooth & (typical > 0))
 

@@ -39,12 +39,13 @@ def _blocks(case: Case, cause: Cause) -> np.ndarray | None:
 
 def describe_shortage(shortage: Shortage) -> tuple[str, ...]:
     """The arithmetic of a failed request."""
+    asked = (
+        f"asked for {format_bytes(shortage.requested_bytes)}, the device had "
+        f"{format_bytes(shortage.device_free_bytes)} free"
+    )
+    too_few = f": {format_bytes(shortage.missing_bytes)} too few"
     lines = [
-        (
-            f"asked for {format_bytes(shortage.requested_bytes)}, the device had "
-            f"{format_bytes(shortage.device_free_bytes)} free: "
-            f"{format_bytes(shortage.missing_bytes)} too few"
-        ),
+        asked + (", which the process may not have" if shortage.is_limited else too_few),
         (
             f"reserved {format_bytes(shortage.reserved_bytes)}: "
             f"{format_bytes(shortage.allocated_bytes)} allocated, "
@@ -64,6 +65,11 @@ def describe_shortage(shortage: Shortage) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _pieces(shortage: Shortage) -> tuple[int, int]:
+    """What is free of the allocator's memory, and of what it may still have."""
+    return shortage.free_reserved_bytes, 0 if shortage.is_limited else shortage.device_free_bytes
+
+
 _SENTENCES: dict[Cause, Callable[[Shortage], str]] = {
     Cause.OTHERS: lambda shortage: (
         f"out of memory: {format_bytes(shortage.others_bytes or 0)} of the device belong to "
@@ -75,9 +81,12 @@ _SENTENCES: dict[Cause, Callable[[Shortage], str]] = {
     ),
     Cause.FRAGMENTED: lambda shortage: (
         f"out of memory, fragmented: {format_bytes(shortage.requested_bytes)} were asked for and "
-        f"{format_bytes(shortage.free_reserved_bytes + shortage.device_free_bytes)} free, but in "
-        "pieces of at most "
-        f"{format_bytes(max(shortage.largest_free_bytes, shortage.device_free_bytes))}"
+        f"{format_bytes(sum(_pieces(shortage)))} free, but in pieces of at most "
+        f"{format_bytes(max(shortage.largest_free_bytes, _pieces(shortage)[1]))}"
+    ),
+    Cause.LIMITED: lambda shortage: (
+        f"out of memory, a limit of the process: {format_bytes(shortage.reserved_bytes)} are "
+        f"reserved, and {format_bytes(shortage.device_free_bytes)} of the device are free"
     ),
     Cause.SPIKE: lambda shortage: (
         f"out of memory, a single spike: one request of "
@@ -121,7 +130,13 @@ RULES = (
           "that the request would have been served without it.",
           "end the other process, or give this one a GPU of its own (CUDA_VISIBLE_DEVICES); NCCL "
           "and other libraries count here, too"),
+    _rule("UL156", Cause.LIMITED, "out of memory: a limit of the process",
+          "The device had the memory, and this process may not have all of it.",
+          "raise or drop the limit: torch.cuda.set_per_process_memory_fraction, or "
+          "per_process_memory_fraction in PYTORCH_ALLOC_CONF; `ullage exec --cap` "
+          "sets it, too"),
     _rule("UL155", Cause.SPIKE, "out of memory: a single spike",
           "One request is as large as all that is in use, or larger.",
-          "do what the line does in chunks"),
+          "do what the line does in chunks; of a decomposition ask for no whole matrices "
+          "(full_matrices=False of torch.linalg.svd, mode='reduced' of qr)"),
 )  # fmt: skip

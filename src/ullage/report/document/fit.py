@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ullage.clock.price import Expense
-from ullage.gpus.gpu import Gpu
 from ullage.plan.findings import Candidate, FitReport
 from ullage.plan.sizes.smallest import Smallest
 from ullage.report.semantics import semantics_of
@@ -30,7 +29,8 @@ def fit_document(report: FitReport) -> dict[str, Any]:
         "gpu": report.gpu.slug,
         "num_gpus": report.num_gpus,
         "total_bytes": report.gpu.total_bytes,
-        "rates": _rates_document(report.gpu),
+        # The schema has the field; the rates are always those of the makers.
+        "rates": None,
         "budget_bytes": report.budget_bytes,
         "exit_code": int(report.exit_code),
         "failure": report.failure or None,
@@ -65,11 +65,6 @@ def _smallest(smallest: Smallest) -> dict[str, Any]:
         "total_bytes": smallest.total_bytes,
         "too_small": dict(smallest.too_small),
     }
-
-
-def _rates_document(gpu: Gpu) -> dict[str, Any] | None:
-    rates = gpu.measured
-    return None if rates is None else {**rates.document, "source": rates.source}
 
 
 def _verdict(report: FitReport) -> str:

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ullage.clock.compare import Order, compare
-from ullage.gpus.gpu import Gpu
 from ullage.plan.findings import Candidate, FitReport
 from ullage.plan.judging import is_surely_slower
 from ullage.plan.objective import Objective
@@ -107,7 +106,7 @@ def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
 
 def _time_basis(report: FitReport) -> str:
     """What the times rest on."""
-    model = f"roofline and host link, rates {_rates(report.gpu)}"
+    model = "roofline and host link, rates as the makers state them"
     num, num_untimed = len(report.candidates), len(report.untimed)
     if num == num_untimed:
         return f"times from a cost model ({model}), as no whole step was timed"
@@ -263,14 +262,6 @@ def _price(report: FitReport, candidate: Candidate) -> str:
 def _tell(candidate: Candidate) -> tuple[object, ...]:
     """The key of a plan; two plans may have the same name, with different modules."""
     return candidate.name, candidate.actions, candidate.configuration
-
-
-def _rates(gpu: Gpu) -> str:
-    """The source of the rates; always shown, because plans depend on them."""
-    rates = gpu.measured
-    if rates is None:
-        return "as the makers state them"
-    return f"as measured of a {rates.device}, {rates.date}: {rates.source}"
 
 
 def _merit(report: FitReport, best: Candidate) -> str:

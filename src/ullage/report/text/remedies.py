@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from ullage.explain.remedies import sets_allocator
 from ullage.explain.rules.rule import Finding
 from ullage.explain.run import RunReport
 from ullage.explain.trial import MakesItFit
@@ -46,7 +47,10 @@ def _remedy(finding: Finding, width: int) -> Iterator[Text]:
     head = Text("  ")
     head.append(finding.rule.code, style="bold red")
     yield head.append("  " + "\n".join(_wrap(finding.what, width))[9:])
-    yield Text("\n".join(_wrap(f"do: {finding.change}", width)))
+    # A setting that was tried and does not help is no advice.
+    is_refuted = finding.trial is not None and finding.trial.makes_it_fit is MakesItFit.NO
+    if not (is_refuted and sets_allocator(finding)):
+        yield Text("\n".join(_wrap(f"do: {finding.change}", width)))
     if finding.trial is not None:
         yield trial_text(finding.trial, width, _MARGIN)
 
