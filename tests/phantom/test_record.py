@@ -424,15 +424,28 @@ def test_a_step_that_raised_is_over(record: RecordProgram) -> None:
     assert marks.count("optimizer_begin") == marks.count("optimizer_end") == 5
 
 
-def test_a_recording_is_not_seen_by_the_programs_tools(
-    record: RecordProgram, thin_python: Path, tmp_path: Path
-) -> None:
-    recorded = record("unseen.py").printed
-    bare = execute(
-        [str(thin_python), find_program("unseen.py")], tmp_path,
-        dict(bare_environment(thin_python, gpu="h100-80gb", XDG_RUNTIME_DIR=str(tmp_path))),
+@pytest.fixture(scope="module")
+def unseen_bare(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What the program's tools see on the phantom, where nothing of ours is in the process."""
+    directory = tmp_path_factory.mktemp("bare")
+    code, stdout, stderr = execute(
+        [str(thin_python), find_program("unseen.py")], directory,
+        dict(bare_environment(thin_python, gpu="h100-80gb", XDG_RUNTIME_DIR=str(directory))),
     )  # fmt: skip
-    assert recorded == json.loads(bare[1].splitlines()[-1])
+    assert code == 0, stderr
+    return json.loads(stdout.splitlines()[-1])
+
+
+def test_a_run_without_values_is_not_seen_by_the_programs_tools(
+    run_program: RunProgram, unseen_bare: Any
+) -> None:
+    assert run_program("unseen.py", options=("--values", "off")).printed == unseen_bare
+
+
+def test_a_recording_is_not_seen_by_the_programs_tools(
+    record: RecordProgram, unseen_bare: Any
+) -> None:
+    assert record("unseen.py").printed == unseen_bare
 
 
 @pytest.mark.slow
