@@ -6,15 +6,18 @@ ullage watches them, so that recorders and watchers of real GPUs can be tested.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.phantom.conftest import environment
+from tests.phantom.conftest import MAIN, Outcome, environment, execute, find_program
 
 from ullage.native.libraries import LIBRARY_DIR, PHANTOM
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import check_torch, find_torch
 from ullage.protocol import variables
+
+RecordProgram = Callable[..., Outcome]
 
 
 def bare_environment(
@@ -35,3 +38,21 @@ def bare_environment(
             **others,
         }
     )
+
+
+def recorder(python: Path, directory: Path) -> RecordProgram:
+    """`record("peaks.py", options=("--mode", "events"), gpu="t4")` runs `ullage record --json`."""
+
+    def record(
+        *program: str, options: tuple[str, ...] = (), gpu: str = "h100-80gb", **env: str
+    ) -> Outcome:
+        command = [
+            sys.executable, "-c", MAIN, "record", "--json", "--python", str(python),
+            "--snapshot", str(directory / "snapshot.pickle"), "--force", *options,
+            "--", find_program(program[0]), *program[1:],
+        ]  # fmt: skip
+        env = {"XDG_RUNTIME_DIR": str(directory), **env}
+        values = dict(bare_environment(python, gpu=gpu, **env))
+        return Outcome(*execute(command, directory, values), directory)
+
+    return record

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.phantom.bare_gpu import bare_environment
+from tests.phantom.bare_gpu import RecordProgram, bare_environment, recorder
 from tests.phantom.conftest import MAIN, Outcome, RunProgram, execute, find_program
 
 import ullage
@@ -31,7 +31,6 @@ from ullage.trace.model import Record
 from ullage.trace.reader import read_record
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
-RecordProgram = Callable[..., Outcome]
 COUNTERS_REPLACE = [
     "_cuda_memoryStats", "_cuda_resetAccumulatedMemoryStats", "_cuda_resetPeakMemoryStats",
     "_maybe_opt_step",
@@ -52,21 +51,8 @@ EXAMPLES = (
 
 @pytest.fixture
 def record(thin_python: Path, tmp_path: Path) -> RecordProgram:
-    """`record("peaks.py", options=("--mode", "events"), gpu="t4")` runs `ullage record --json`."""
-
-    def run(
-        *program: str, options: tuple[str, ...] = (), gpu: str = "h100-80gb", **env: str
-    ) -> Outcome:
-        command = [
-            sys.executable, "-c", MAIN, "record", "--json", "--python", str(thin_python),
-            "--snapshot", str(tmp_path / "snapshot.pickle"), "--force", *options,
-            "--", find_program(program[0]), *program[1:],
-        ]  # fmt: skip
-        env = {"XDG_RUNTIME_DIR": str(tmp_path), **env}
-        variables = dict(bare_environment(thin_python, gpu=gpu, **env))
-        return Outcome(*execute(command, tmp_path, variables), tmp_path)
-
-    return run
+    """Records a program of `tests/programs`."""
+    return recorder(thin_python, tmp_path)
 
 
 def record_fields(outcome: Outcome) -> dict[str, Any]:
@@ -422,30 +408,6 @@ def test_a_step_that_raised_is_over(record: RecordProgram) -> None:
     marks = [mark.kind.value for mark in record("unseen_faults.py", "failing_step").record.marks]
     assert marks.count("step") == 4
     assert marks.count("optimizer_begin") == marks.count("optimizer_end") == 5
-
-
-@pytest.fixture(scope="module")
-def unseen_bare(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What the program's tools see on the phantom, where nothing of ours is in the process."""
-    directory = tmp_path_factory.mktemp("bare")
-    code, stdout, stderr = execute(
-        [str(thin_python), find_program("unseen.py")], directory,
-        dict(bare_environment(thin_python, gpu="h100-80gb", XDG_RUNTIME_DIR=str(directory))),
-    )  # fmt: skip
-    assert code == 0, stderr
-    return json.loads(stdout.splitlines()[-1])
-
-
-def test_a_run_without_values_is_not_seen_by_the_programs_tools(
-    run_program: RunProgram, unseen_bare: Any
-) -> None:
-    assert run_program("unseen.py", options=("--values", "off")).printed == unseen_bare
-
-
-def test_a_recording_is_not_seen_by_the_programs_tools(
-    record: RecordProgram, unseen_bare: Any
-) -> None:
-    assert record("unseen.py").printed == unseen_bare
 
 
 @pytest.mark.slow

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.phantom.alone import printed_by
+from tests.phantom.bare_gpu import bare_environment, recorder
+from tests.phantom.conftest import execute, find_program
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
@@ -48,6 +51,33 @@ def test_a_profile_of_the_processor_has_no_operation_that_is_not_the_programs(
     assert set(seen) == set(own)
     # What an operation does with a number in place of a tensor is not recorded.
     assert all(count <= own[name] for name, count in seen.items())
+
+
+@pytest.fixture(scope="module")
+def unrecorded(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What the program's tools see on the phantom, where nothing of ours is in the process."""
+    directory = tmp_path_factory.mktemp("bare")
+    code, stdout, stderr = execute(
+        [str(thin_python), find_program("unseen.py")], directory,
+        dict(bare_environment(thin_python, gpu="h100-80gb", XDG_RUNTIME_DIR=str(directory))),
+    )  # fmt: skip
+    assert code == 0, stderr
+    return json.loads(stdout.splitlines()[-1])
+
+
+def test_a_run_without_values_is_not_seen_by_the_programs_tools(
+    run_program: RunProgram, unrecorded: Any
+) -> None:
+    printed = run_program("unseen.py", options=WITHOUT_VALUES).printed
+    # A number that is read, and what the processor does, are compared with the processor alone.
+    for tool in unrecorded.keys() - {"value", "profile of the processor"}:
+        assert printed[tool] == unrecorded[tool], tool
+
+
+def test_a_recording_is_not_seen_by_the_programs_tools(
+    thin_python: Path, tmp_path: Path, unrecorded: Any
+) -> None:
+    assert recorder(thin_python, tmp_path)("unseen.py").printed == unrecorded
 
 
 @pytest.mark.parametrize(
