@@ -42,6 +42,26 @@ def test_bfloat16_on_turing_takes_the_math_path_and_float16_is_advised(
     assert "float16" in attention["change"]
 
 
+@pytest.mark.parametrize(
+    ("pieces", "makes_it_fit", "verdict"),
+    [("pages", "not_tried", "fits"), ("halves", "no", "out_of_memory")],
+)
+def test_a_setting_is_replayed_before_it_is_advised(
+    run_program: RunProgram, pieces: str, makes_it_fit: str, verdict: str
+) -> None:
+    findings = run_program("fragmented.py", pieces, gpu="t4").document["oom"]["findings"]
+    settings = [one["tried"] for one in findings if "expandable_segments" in one["change"]]
+    assert settings
+    for tried in settings:
+        # Where there is room, the trace ends with the request: what comes after was not seen.
+        assert tried["makes_it_fit"] == makes_it_fit
+        assert tried["reason"].startswith("replayed through PyTorch's allocator")
+    again = run_program(
+        "fragmented.py", pieces, options=("--alloc-conf", "expandable_segments:True"), gpu="t4"
+    )
+    assert again.document["verdict"] == verdict
+
+
 @pytest.mark.nightly
 def test_a_setting_that_was_run_and_did_not_help_says_so(run_program: RunProgram) -> None:
     program = ("gpt2/train.py", "--batch-size", "4")

@@ -225,11 +225,15 @@ def run(
         job, path, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force,
         meanwhile=_load_report,
     )  # fmt: skip
-    if try_remedies:
-        from ullage.plan.remedy_runs import try_remedies as try_each
+    if any(process.oom for process in report.processes):
+        from ullage.plan.remedy_runs import replay_settings, try_remedies as try_each
 
         unpublished = replace(job, options=replace(job.options, nvml=None))
-        report = try_each(report, unpublished, on_progress)
+        report = (
+            try_each(report, unpublished, on_progress)
+            if try_remedies
+            else replay_settings(report, unpublished)
+        )
     if job.options.has_clock and report.time is None:
         report = replace(report, warnings=(*report.warnings, _NOT_TIMED))
     return Run(replace(report, price=price))

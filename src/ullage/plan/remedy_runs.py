@@ -93,6 +93,36 @@ def try_remedies(
     return replace(result, processes=(process,))
 
 
+def replay_settings(result: RunReport, job: Job) -> RunReport:
+    """The run with what a replay says of an allocator setting that its findings advise."""
+    from ullage.explain.remedies import sets_allocator
+    from ullage.explain.trial import MakesItFit
+    from ullage.whatif.remedies import replay_trials
+
+    def is_open(finding: Finding) -> bool:
+        trial = finding.trial
+        return (
+            sets_allocator(finding)
+            and trial is not None
+            and trial.makes_it_fit is MakesItFit.NOT_TRIED
+        )
+
+    asked = [one for process in result.processes for one in process.findings if is_open(one)]
+    failure = _failure_of(result, job) if asked else None
+    if failure is None:
+        return result
+    try:
+        # All of them advise the same setting.
+        (answer,) = replay_trials(failure.report, asked[:1], python=job.program.python)
+    except (EnvironmentProblem, SpecError):  # what is derived is not to be lost for it
+        return result
+    findings = tuple(
+        replace(one, trial=answer.trial) if is_open(one) else one
+        for one in failure.process.findings
+    )
+    return replace(result, processes=(replace(failure.process, findings=findings),))
+
+
 def _failure_of(result: RunReport, job: Job) -> _Failure | None:
     """What has remedies to try."""
     from ullage.explain.remedies import ran_out, room_of
