@@ -81,7 +81,6 @@ class CallGuard:
         self._unused: WeakSet[Any] = WeakSet()  # optimizers without a step
         self._settled: WeakSet[Any] = WeakSet()
         self._has_met = False
-        self._has_models = False
         self._who = ""
         self._changes = Changes()
         self._looking: Changes | None = None
@@ -143,8 +142,8 @@ class CallGuard:
         self.say_count()
 
     def say_count(self) -> None:
-        """Says how many recoveries there were, if a model was guarded."""
-        if self._has_models:
+        """Says how many recoveries there were, if any."""
+        if self.num_recoveries:
             say(f"{self._who}recoveries: {self.num_recoveries} in {self.num_steps} steps")
 
     def note(self, state: State, reason: str = "") -> None:
@@ -272,7 +271,6 @@ class CallGuard:
         parameters = parameters_of(top, optimizers)
         replica = None if wrapper is None else Replica(wrapper)
         self._describe(top, ladder, replica)
-        self._has_models = True
         guard = ModelGuard(
             top, parameters, ladder,
             calm=Calm(self._calm_steps), activity=self._activity, replica=replica,
@@ -304,13 +302,12 @@ class CallGuard:
                 "several ranks: one that runs out of memory runs its own call or backward again, "
                 "while the others wait for it; after that all go to its rung"
             )
-        say(f"{class_name(top)}: {ladder.text}")
+        say(
+            f"{class_name(top)}: {ladder.text}; run again are the model's calls, their backward, a "
+            "loss of torch, and the rest of an optimizer's step, not what the script does between"
+        )
         for proof in ladder.proofs:
             say(proof)
-        say(
-            "run again are the model's calls, their backward, a loss of torch, and the rest of an "
-            "optimizer's step; not what the script does in between, such as clipping or an average"
-        )
         for optimizer in self._live_optimizers():
             if optimizer.reason is not None:
                 say(f"not recovered: {optimizer.reason}")

@@ -41,6 +41,7 @@ class Cap:
         allocator_bytes: the most that the allocator may reserve.
         is_of_process: whether the context is that of the process; else it is all that others have
             too.
+        total_bytes: the memory of the GPU.
     """
 
     device: int
@@ -49,10 +50,16 @@ class Cap:
     reserve_bytes: int
     allocator_bytes: int
     is_of_process: bool
+    total_bytes: int
 
     @property
     def text(self) -> str:
         """What it is made of, in a line."""
+        if self.cap_bytes >= self.total_bytes:
+            return (
+                f"cap: {format_bytes(self.cap_bytes)} limit nothing: GPU {self.device} has "
+                f"{format_bytes(self.total_bytes)}"
+            )
         own = "context and reserve" if self.is_of_process else "context and others"
         return (
             f"cap: {format_bytes(self.cap_bytes)} of GPU {self.device}: "
@@ -103,16 +110,17 @@ def cap(
             parse_bytes(reserve),
             read_process_memory(torch, number),
             reserved_bytes,
+            torch.cuda.mem_get_info(number)[1],
         )
-        total_bytes = torch.cuda.mem_get_info(number)[1]
-        fraction = min(division.allocator_bytes / total_bytes, _NO_CAP)
+        fraction = min(division.allocator_bytes / division.total_bytes, _NO_CAP)
         torch.cuda.set_per_process_memory_fraction(fraction, number)
     return division
 
 
 def _divide(
-    device: int, cap_bytes: int, reserve_bytes: int, used: ProcessMemory, reserved_bytes: int
-) -> Cap:
+    device: int, cap_bytes: int, reserve_bytes: int, used: ProcessMemory, reserved_bytes: int,
+    total_bytes: int,
+) -> Cap:  # fmt: skip
     """Divides a cap among the context, the reserve and the allocator.
 
     Raises:
@@ -126,6 +134,7 @@ def _divide(
         reserve_bytes=reserve_bytes,
         allocator_bytes=cap_bytes - context_bytes - reserve_bytes,
         is_of_process=used.is_of_process,
+        total_bytes=total_bytes,
     )
     if divided.allocator_bytes <= reserved_bytes:
         raise SpecError(
