@@ -226,7 +226,8 @@ def run(
         meanwhile=_load_report,
     )  # fmt: skip
     if any(process.oom for process in report.processes):
-        from ullage.plan.remedy_runs import replay_settings, try_remedies as try_each
+        from ullage.plan.remedy_runs import replay_settings
+        from ullage.plan.remedy_runs import try_remedies as try_each
 
         unpublished = replace(job, options=replace(job.options, nvml=None))
         report = (

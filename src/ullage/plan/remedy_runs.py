@@ -97,30 +97,19 @@ def replay_settings(result: RunReport, job: Job) -> RunReport:
     """The run with what a replay says of an allocator setting that its findings advise."""
     from ullage.explain.remedies import sets_allocator
     from ullage.explain.trial import MakesItFit
-    from ullage.whatif.remedies import replay_trials
 
-    def is_open(finding: Finding) -> bool:
-        trial = finding.trial
-        return (
-            sets_allocator(finding)
-            and trial is not None
-            and trial.makes_it_fit is MakesItFit.NOT_TRIED
-        )
-
-    asked = [one for process in result.processes for one in process.findings if is_open(one)]
-    failure = _failure_of(result, job) if asked else None
+    findings = [finding for process in result.processes for finding in process.findings]
+    is_asked = [sets_allocator(each) and each.is_said(MakesItFit.NOT_TRIED) for each in findings]
+    failure = _failure_of(result, job) if any(is_asked) else None
     if failure is None:
         return result
-    try:
-        # All of them advise the same setting.
-        (answer,) = replay_trials(failure.report, asked[:1], python=job.program.python)
-    except (EnvironmentProblem, SpecError):  # what is derived is not to be lost for it
-        return result
-    findings = tuple(
-        replace(one, trial=answer.trial) if is_open(one) else one
-        for one in failure.process.findings
+    # All of them advise the same setting.
+    (answer,) = _replay(failure, failure.report, [findings[is_asked.index(True)]])
+    tried = tuple(
+        replace(each, trial=answer.trial) if is_open else each
+        for each, is_open in zip(findings, is_asked, strict=True)
     )
-    return replace(result, processes=(replace(failure.process, findings=findings),))
+    return replace(result, processes=(replace(failure.process, findings=tried),))
 
 
 def _failure_of(result: RunReport, job: Job) -> _Failure | None:
@@ -184,18 +173,25 @@ def _replayed(failure: _Failure, whole: SnapshotReport) -> tuple[Finding, ...]:
     """Why it failed, then what is found in the whole trace, with what replays of it say."""
     from ullage.explain.remedies import derive_whole
     from ullage.explain.rules.registry import find_findings
-    from ullage.whatif.remedies import replay_trials
 
     causes = tuple(finding for finding in failure.process.findings if finding.is_fatal)
+    if any(cause.relief is not None for cause in causes):
+        causes = _replay(failure, failure.report, causes)
     findings = derive_whole(whole, find_findings(whole), failure.limit_bytes)
+    return (*causes, *_replay(failure, whole, findings, failure.limit_bytes))
+
+
+def _replay(
+    failure: _Failure, report: SnapshotReport, findings: Sequence[Finding],
+    limit_bytes: int | None = None,
+) -> tuple[Finding, ...]:  # fmt: skip
+    from ullage.whatif.remedies import replay_trials
+
     python = failure.job.program.python
     try:
-        if any(cause.relief is not None for cause in causes):
-            causes = replay_trials(failure.report, causes, python=python)
-        findings = replay_trials(whole, findings, python=python, limit_bytes=failure.limit_bytes)
+        return replay_trials(report, findings, python=python, limit_bytes=limit_bytes)
     except (EnvironmentProblem, SpecError):  # what is derived is not to be lost for it
-        return (*causes, *findings)
-    return (*causes, *findings)
+        return tuple(findings)
 
 
 def _run_each(
@@ -208,9 +204,7 @@ def _run_each(
     with Trials(job) as trials:
         plans = _Plans(trials, job)
         for number, finding in enumerate(findings):
-            is_open = (
-                finding.trial is not None and finding.trial.makes_it_fit is MakesItFit.NOT_TRIED
-            )
+            is_open = finding.is_said(MakesItFit.NOT_TRIED)
             if not is_open or num_runs == _MAX_RUNS or failure.is_late:
                 continue
             trial = _run_one(failure, plans, finding, say)
@@ -221,7 +215,7 @@ def _run_each(
     result.sort(
         key=lambda finding: (
             not finding.is_fatal,
-            finding.trial is None or finding.trial.makes_it_fit is not MakesItFit.YES,
+            not finding.is_said(MakesItFit.YES),
         )
     )
     return tuple(result)

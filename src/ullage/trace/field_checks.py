@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING
+from dataclasses import fields as fields_of
 from typing import Any, TypeVar
 
 import numpy as np
@@ -111,6 +113,26 @@ def row(value: object, width: int, name: str) -> Sequence[Any]:
     if not isinstance(value, list | tuple) or len(value) != width:
         raise SnapshotError(f"{name} holds an entry that is not {width} values: {value!r:.80}")
     return value
+
+
+_CHECKS: Mapping[str, Callable[[Mapping[str, Any], str], object]] = {
+    "int": size,
+    "str": text,
+    "str | None": optional_text,
+}
+
+
+def parse_record(kind: Callable[..., T], value: object, name: str, **given: object) -> T:
+    """A dict as a dataclass of sizes, counts and texts, of which those with a default may be
+    missing; "bytes" is `size_bytes`. `given` are fields that were read in another way.
+    """
+    entries = typed(value, dict, name)
+    for field in fields_of(kind):  # type: ignore[arg-type]
+        key = "bytes" if field.name == "size_bytes" else field.name
+        is_needed = field.default is MISSING
+        if field.name not in given and (is_needed or entries.get(key) is not None):
+            given[field.name] = _CHECKS[str(field.type)](entries, key)
+    return kind(**given)
 
 
 def parse_rows(fields: Mapping[str, Any], name: str, parse: Callable[[object], T]) -> tuple[T, ...]:

@@ -84,8 +84,7 @@ class Events:
         scope: for a block given out, the module in which it was, as an index into the record's
             `modules`; -1: in none.
         has_graph: whether autograd noted what the thread ran; in backward, that it recomputed.
-        was_kept: whether a block that was taken back had been kept for a collective that nobody
-            waited for, until it was seen to be done; None in records of before.
+        was_kept: whether a block that was taken back had been kept: `operands` of a collective.
     """
 
     address: Int64Array
@@ -312,14 +311,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class HostRead:
-    """Values that a kernel may have written, read by the host; `size_bytes` were read, and the
-    answer was what the run assumed, or zeros.
-    """
+    """Values that a kernel may have written, read by the host, and what the run answered."""
 
     what: str
-    where: str
     count: int
-    size_bytes: int
+    where: str = ""
+    size_bytes: int = 0
     answer: str = "answered as zeros"
 
 
@@ -328,10 +325,10 @@ class AssumedShape:
     """A shape that depended on such a value, and what was taken for it."""
 
     what: str
-    where: str
     count: int
-    size_bytes: int
-    assumption: str
+    where: str = ""
+    size_bytes: int = 0
+    assumption: str = ""
 
 
 @dataclass(frozen=True, slots=True)

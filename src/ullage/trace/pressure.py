@@ -91,11 +91,7 @@ class MeasuredPressure:
 
 
 def parse_pressure(value: object) -> MeasuredPressure | None:
-    """The field of a record; None: an earlier version wrote it.
-
-    Raises:
-        SnapshotError: it is damaged.
-    """
+    """The field of a record; None: there is none. Raises SnapshotError where it is damaged."""
     if value is None:
         return None
     fields = field_checks.typed(value, dict, "pressure")

@@ -270,33 +270,12 @@ def _parse_exit(fields: Mapping[str, Any]) -> ProgramExit:
 
 def _parse_device(value: object) -> DeviceTotals:
     fields = field_checks.typed(value, dict, "devices")
-    return DeviceTotals(
-        index=field_checks.number(fields, "index"),
-        name=field_checks.text(fields, "name"),
-        total_bytes=field_checks.size(fields, "total_bytes"),
-        context_bytes=field_checks.size(fields, "context_bytes"),
-        non_torch_bytes=field_checks.size(fields, "non_torch_bytes"),
-        peak_requested_bytes=field_checks.size(fields, "peak_requested_bytes"),
-        peak_allocated_bytes=field_checks.size(fields, "peak_allocated_bytes"),
-        peak_reserved_bytes=field_checks.size(fields, "peak_reserved_bytes"),
-        num_allocs=field_checks.size(fields, "num_allocs"),
-        num_segments=field_checks.size(fields, "num_segments"),
-        num_ooms=field_checks.size(fields, "num_ooms"),
-        num_alloc_retries=field_checks.size(fields, "num_alloc_retries"),
-        outside=field_checks.parse_rows(fields, "outside", _parse_outside),
-        peak_of_all_bytes=field_checks.size(fields, "peak_of_all_bytes", 0),
-        place=field_checks.number(fields, "place", 0),
-    )
+    outside = field_checks.parse_rows(fields, "outside", _parse_outside)
+    return field_checks.parse_record(DeviceTotals, fields, "devices", outside=outside, num_others=0)
 
 
 def _parse_outside(value: object) -> OutsideBytes:
-    fields = field_checks.typed(value, dict, "outside")
-    return OutsideBytes(
-        what=field_checks.text(fields, "what"),
-        count=field_checks.size(fields, "count"),
-        low_bytes=field_checks.size(fields, "low_bytes"),
-        high_bytes=field_checks.size(fields, "high_bytes"),
-    )
+    return field_checks.parse_record(OutsideBytes, value, "outside")
 
 
 def _parse_claims(rows: Sequence[object]) -> Claims:
@@ -362,36 +341,15 @@ def _parse_graph(value: object) -> GraphHolder:
 
 
 def _parse_read(value: object) -> HostRead:
-    fields = field_checks.typed(value, dict, "reads")
-    return HostRead(
-        what=field_checks.text(fields, "what"),
-        where=field_checks.optional_text(fields, "where") or "",
-        count=field_checks.size(fields, "count"),
-        size_bytes=field_checks.size(fields, "bytes", 0),
-        answer=field_checks.optional_text(fields, "answer") or "answered as zeros",
-    )
+    return field_checks.parse_record(HostRead, value, "reads")
 
 
 def _parse_shape(value: object) -> AssumedShape:
-    fields = field_checks.typed(value, dict, "shapes")
-    return AssumedShape(
-        what=field_checks.text(fields, "what"),
-        where=field_checks.optional_text(fields, "where") or "",
-        count=field_checks.size(fields, "count"),
-        size_bytes=field_checks.size(fields, "bytes", 0),
-        assumption=field_checks.optional_text(fields, "assumption") or "",
-    )
+    return field_checks.parse_record(AssumedShape, value, "shapes")
 
 
 def _parse_assumed(value: object) -> AssumedBytes:
-    fields = field_checks.typed(value, dict, "assumed")
-    return AssumedBytes(
-        what=field_checks.text(fields, "what"),
-        count=field_checks.size(fields, "count"),
-        low_bytes=field_checks.size(fields, "low_bytes"),
-        answered_bytes=field_checks.size(fields, "answered_bytes"),
-        high_bytes=field_checks.size(fields, "high_bytes"),
-    )
+    return field_checks.parse_record(AssumedBytes, value, "assumed")
 
 
 def _parse_refused(fields: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:

@@ -98,7 +98,7 @@ def replay_trials(
 
 
 def _unanswered(finding: Finding, why: str) -> Finding:
-    if finding.trial is None or finding.trial.makes_it_fit is not MakesItFit.NOT_TRIED:
+    if finding.trial is None or not finding.is_said(MakesItFit.NOT_TRIED):
         return finding
     return replace(finding, trial=replace(finding.trial, reason=why))
 
@@ -107,8 +107,7 @@ def _orders(trace: Trace, findings: Sequence[Finding]) -> list[_Order]:
     """The replays for findings about this device that arithmetic could not decide."""
     orders = []
     for number, finding in enumerate(findings):
-        is_open = finding.trial is not None and finding.trial.makes_it_fit is MakesItFit.NOT_TRIED
-        if not is_open or finding.device != trace.device:
+        if not finding.is_said(MakesItFit.NOT_TRIED) or finding.device != trace.device:
             continue
         if sets_allocator(finding):
             if not find_conflicts(trace.snapshot).get(Family.EXPANDABLE):

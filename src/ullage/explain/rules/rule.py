@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ullage.explain.rules.case import Case
-from ullage.explain.trial import Relief, Trial
+from ullage.explain.trial import MakesItFit, Relief, Trial
 from ullage.trace.snapshot import Int64Array
 
 
@@ -91,3 +91,7 @@ class Finding:
     blocks: Int64Array | None = field(default=None, repr=False)
     relief: Relief | None = field(default=None, repr=False)
     trial: Trial | None = None
+
+    def is_said(self, answer: MakesItFit) -> bool:
+        """Whether this came of trying its change."""
+        return self.trial is not None and self.trial.makes_it_fit is answer

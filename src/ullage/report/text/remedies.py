@@ -40,7 +40,7 @@ def _is_shown(number: int, finding: Finding) -> bool:
 
 
 def _helps(finding: Finding) -> bool:
-    return finding.trial is not None and finding.trial.makes_it_fit is MakesItFit.YES
+    return finding.is_said(MakesItFit.YES)
 
 
 def _remedy(finding: Finding, width: int) -> Iterator[Text]:
@@ -48,7 +48,7 @@ def _remedy(finding: Finding, width: int) -> Iterator[Text]:
     head.append(finding.rule.code, style="bold red")
     yield head.append("  " + "\n".join(_wrap(finding.what, width))[9:])
     # A setting that was tried and does not help is no advice.
-    is_refuted = finding.trial is not None and finding.trial.makes_it_fit is MakesItFit.NO
+    is_refuted = finding.is_said(MakesItFit.NO)
     if not (is_refuted and sets_allocator(finding)):
         yield Text("\n".join(_wrap(f"do: {finding.change}", width)))
     if finding.trial is not None:

@@ -31,10 +31,9 @@ _NO_CAP: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """A cap that was set.
+    """A cap that was set on the GPU of a number.
 
     Attributes:
-        device: the number of the GPU.
         cap_bytes: the most that nvidia-smi is to show for the process.
         context_bytes: what the process has beside the allocator, when the cap was set.
         reserve_bytes: what is left free for its growth.
@@ -110,7 +109,7 @@ def cap(
             parse_bytes(reserve),
             read_process_memory(torch, number),
             reserved_bytes,
-            torch.cuda.mem_get_info(number)[1],
+            total_bytes=torch.cuda.mem_get_info(number)[1],
         )
         fraction = min(division.allocator_bytes / division.total_bytes, _NO_CAP)
         torch.cuda.set_per_process_memory_fraction(fraction, number)
@@ -118,7 +117,7 @@ def cap(
 
 
 def _divide(
-    device: int, cap_bytes: int, reserve_bytes: int, used: ProcessMemory, reserved_bytes: int,
+    device: int, cap_bytes: int, reserve_bytes: int, used: ProcessMemory, reserved_bytes: int, *,
     total_bytes: int,
 ) -> Cap:  # fmt: skip
     """Divides a cap among the context, the reserve and the allocator.
