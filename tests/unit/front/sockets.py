@@ -61,6 +61,21 @@ async def running_stub(blocks: int, speed: Speed, port: int = 0) -> AsyncIterato
         task.cancel()
 
 
+@asynccontextmanager
+async def running_page(body: bytes, head: bytes = b"200 OK") -> AsyncIterator[int]:
+    """An engine that gives every request one answer, byte for byte; gives the port."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        size = str(len(body)).encode()
+        writer.write(b"HTTP/1.1 %b\r\ncontent-length: %b\r\n\r\n%b" % (head, size, body))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Stub:
     """A stub engine, and where it is."""

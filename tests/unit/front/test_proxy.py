@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 from benchmarks.front.engine_model import Speed
+from tests.rows import each
 from tests.unit.front.conftest import RunFront
 
 pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
 pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 
-from tests.unit.front.sockets import FAST, KEYS, Setup, key, running_stub, until
+from tests.unit.front.sockets import FAST, KEYS, Setup, key, running_page, running_stub, until
 
 from ullage.front.proxy.board import Board
 from ullage.front.proxy.monitor import Monitor
+from ullage.front.proxy.server import keep_on
 
 SLOW = Speed(step_s=0.02, sequence_s=0, prompt_token_s=1e-6, cached_token_s=0)
 
@@ -288,6 +290,78 @@ def test_preemptions_and_old_metrics_make_it_careful(run_front: RunFront) -> Non
         assert not engine.is_stale
 
     run_front(scenario)
+
+
+@each("odd", ["1e999", "-1e999", "1.2.3"])
+def test_metrics_that_cannot_be_read_are_old_and_the_engine_stays(
+    run_front: RunFront, caplog: pytest.LogCaptureFixture, odd: str
+) -> None:
+    async def scenario(setup: Setup) -> None:
+        (stub,), times = setup.stubs, [0.0]
+        name = f"e{stub.port}"
+        engine, upstream = setup.app.board.admission.engines[name], setup.app.relay.upstreams[name]
+        monitor = Monitor(Board(setup.app.board.admission, clock=lambda: times[-1]), upstream)
+        async with running_page(f"vllm:kv_cache_usage_perc {odd}\n".encode()) as port:
+            upstream._base = f"http://127.0.0.1:{port}"
+            for now_s in (0.0, 2.0, 5.0, 60.0):
+                times.append(now_s)
+                await monitor.look()
+            assert engine.is_stale and engine.is_up
+        upstream._base = f"http://127.0.0.1:{stub.port}"
+        await monitor.look()
+        assert not engine.is_stale
+
+    run_front(scenario)
+    said = [record.message for record in caplog.records if record.name == "ullage.front"]
+    assert sum(one.startswith("engine e") for one in said) >= 1
+
+
+@each("head", [b"200 OK\r\ncontent-type: text/\xff", b"999 Odd", b"101 Switching Protocols"])
+def test_an_odd_head_of_an_engine_is_a_clean_502(run_front: RunFront, head: bytes) -> None:
+    async def scenario(setup: Setup) -> None:
+        (stub,) = setup.stubs
+        upstream = setup.app.relay.upstreams[f"e{stub.port}"]
+        async with running_page(b"{}", head) as port:
+            upstream._base = f"http://127.0.0.1:{port}"
+            answer = await setup.ask({"prompt": "x", "max_tokens": 3})
+            assert answer.status_code == 502, answer.text
+            monitor = Monitor(setup.app.board, upstream)
+            await monitor.look()
+        upstream._base = f"http://127.0.0.1:{stub.port}"
+        await monitor.look()
+        assert (await setup.ask({"prompt": "x", "max_tokens": 3})).status_code == 200
+
+    run_front(scenario)
+
+
+def test_a_moment_to_try_again_that_is_no_number_is_left_out(run_front: RunFront) -> None:
+    async def scenario(setup: Setup) -> None:
+        upstream = setup.app.relay.upstreams[f"e{setup.stubs[0].port}"]
+        head = "429 Too Many Requests\r\nretry-after: \u00b2".encode()
+        async with running_page(b"{}", head) as port:
+            upstream._base = f"http://127.0.0.1:{port}"
+            answer = await setup.ask({"prompt": "x", "max_tokens": 3})
+            assert answer.status_code == 429 and "retry-after" not in answer.headers
+
+    run_front(scenario)
+
+
+def test_what_the_front_does_beside_goes_on_after_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls = []
+
+    async def look() -> None:
+        calls.append(1)
+        raise OSError("odd")
+
+    async def scenario() -> None:
+        task = asyncio.create_task(keep_on(look, 0.0))
+        await until(lambda: len(calls) > 2)
+        task.cancel()
+
+    asyncio.run(scenario())
+    assert "failed; it goes on" in caplog.text and "OSError: odd" in caplog.text
 
 
 def test_what_others_hold_in_an_engine_is_not_given_out(run_front: RunFront) -> None:

@@ -15,13 +15,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
 
 from ullage.front.policy.admission import Admission
 from ullage.front.policy.request import Decision, Reject, Request, Start
 from ullage.front.proxy.refusal import refuse
-
-_TICK_S: Final = 0.05
 
 
 class Board:
@@ -97,11 +94,9 @@ class Board:
             engine.is_up = True
             self.schedule()
 
-    async def run(self) -> None:
-        """Looks for deadlines that have passed, until it is cancelled."""
-        while True:
-            await asyncio.sleep(_TICK_S)
-            self._decide()
+    async def look(self) -> None:
+        """Looks for deadlines that have passed."""
+        self._decide()
 
     def schedule(self) -> None:
         """Decides once for all that happens in one turn of the loop."""

@@ -8,14 +8,17 @@ there. So an engine whose metrics are old is not given up: only half of its cach
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
 from ullage.front.proxy.board import Board
 from ullage.front.proxy.upstream import EngineLost, Upstream
 
-_INTERVAL_S: Final = 1.0
+_LOG: Final = logging.getLogger("ullage.front")
 _STALE_S: Final = 3.0
 _LOST_S: Final = 30.0
 _PATIENCE_S: Final = 2.0
@@ -35,15 +38,18 @@ class EngineMetrics:
 def read_metrics(text: str) -> EngineMetrics:
     """Reads Prometheus's text format. Of several values of a metric, as of ranks, the largest usage
     and the sum of preemptions count.
+
+    Raises:
+        ValueError: a value of them is no finite number.
     """
-    values: dict[str, list[float]] = {}
+    values: defaultdict[str, list[float]] = defaultdict(list)
     for name, number in _LINE.findall(text):
-        try:
-            values.setdefault(name, []).append(float(number))
-        except ValueError:
-            continue
-    usages = [value for name in _USAGE for value in values.get(name, ())]
-    preemptions = [value for name in _PREEMPTIONS for value in values.get(name, ())]
+        if name in _USAGE or name in _PREEMPTIONS:
+            values[name].append(float(number))
+    usages = [value for name in _USAGE for value in values[name]]
+    preemptions = [value for name in _PREEMPTIONS for value in values[name]]
+    if not math.isfinite(sum(map(abs, (*usages, *preemptions)))):
+        raise ValueError("a value of its metrics is not finite")
     return EngineMetrics(
         min(1.0, max(0.0, *usages, 0.0)) if usages else None,
         int(sum(preemptions)) if preemptions else None,
@@ -51,50 +57,58 @@ def read_metrics(text: str) -> EngineMetrics:
 
 
 class Monitor:
-    """Watches one engine."""
+    """Watches one engine. What goes wrong with an answer, whatever it is, counts as none."""
 
     def __init__(self, board: Board, upstream: Upstream) -> None:
         self._board, self._upstream = board, upstream
         self._engine = board.admission.engines[upstream.settings.spec.name]
         self._read_s = board.clock()
         self._num_preemptions: int | None = None
-
-    async def run(self) -> None:
-        """Looks until it is cancelled."""
-        while True:
-            await self.look()
-            await asyncio.sleep(_INTERVAL_S)
+        self._trouble = ""
 
     async def look(self) -> None:
         """Looks once."""
         settings = self._upstream.settings
-        engine = self._engine
-        if not settings.has_metrics and engine.is_up:
+        if not settings.has_metrics and self._engine.is_up:
             return
-        path = "/metrics" if settings.has_metrics else settings.health
+        trouble = ""
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                async with self._upstream.open(path, silent_s=_PATIENCE_S) as answer:
-                    body = await answer.read()
-        except (EngineLost, TimeoutError) as error:
-            self._miss(is_refused=isinstance(error, EngineLost) and error.is_unreachable)
-            return
+                await self._ask("/metrics" if settings.has_metrics else settings.health)
+        except Exception as error:
+            trouble = f"{type(error).__name__}: {error}"
+            self._miss(error)
+        if trouble not in ("", self._trouble):
+            _LOG.warning("engine %s: no answer of use (%s)", settings.spec.name, trouble)
+        self._trouble = trouble
+
+    async def _ask(self, path: str) -> None:
+        """Takes what the engine says.
+
+        Raises:
+            EngineLost: there is no answer of use.
+            ValueError: it answers, and its metrics cannot be read.
+        """
+        settings = self._upstream.settings
+        async with self._upstream.open(path, silent_s=_PATIENCE_S) as answer:
+            body = await answer.read()
         if answer.status != 200:
-            self._miss(is_refused=False)
-            return
-        self._read_s = self._board.clock()
-        engine.is_stale = False
+            raise EngineLost(f"status {answer.status}")
+        self._board.set_up(settings.spec.name, is_up=True)
         if settings.has_metrics:
             self._take(read_metrics(body.decode("utf-8", "replace")))
-        self._board.set_up(settings.spec.name, is_up=True)
+        self._read_s = self._board.clock()
+        self._engine.is_stale = False
 
-    def _miss(self, *, is_refused: bool) -> None:
-        """There is no answer: an engine that is busy answers late, one that is down refuses the
-        connection, or stays silent for long.
+    def _miss(self, error: Exception) -> None:
+        """There is no answer of use: an engine that is busy answers late, one that is down refuses
+        the connection, or stays silent for long.
         """
         age_s = self._board.clock() - self._read_s
         self._engine.is_stale = age_s > _STALE_S
-        if is_refused or age_s > _LOST_S:
+        is_refused = isinstance(error, EngineLost) and error.is_unreachable
+        is_silent = age_s > _LOST_S and not isinstance(error, ValueError)
+        if is_refused or is_silent:
             self._board.set_up(self._upstream.settings.spec.name, is_up=False)
             self._num_preemptions = None
 

@@ -7,7 +7,7 @@ import gc
 import importlib.util
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ullage.front.proxy.app import FrontApp
 
 _NEEDED: Final = ("aiohttp", "httptools", "prometheus_client", "starlette", "uvicorn")
+_TICK_S: Final = 0.05
+_LOOK_S: Final = 1.0  # at each engine
 _GRACE_S: Final = 30
 _IDLE_S: Final = 30  # longer than clients keep connections that they do not use
 
@@ -67,6 +69,16 @@ async def _serve(settings: FrontSettings, listener: socket.socket) -> None:
         await uvicorn.Server(config).serve(sockets=[listener])
 
 
+async def keep_on(look: Callable[[], Awaitable[None]], interval_s: float) -> None:
+    """Looks again and again until it is cancelled. An error is logged, and does not end it."""
+    while True:
+        try:
+            await look()
+        except Exception:
+            logging.getLogger("ullage.front").exception("%s failed; it goes on", look)
+        await asyncio.sleep(interval_s)
+
+
 @asynccontextmanager
 async def make_front(settings: FrontSettings) -> AsyncIterator[FrontApp]:
     """The application, and all that runs beside it."""
@@ -89,8 +101,9 @@ async def make_front(settings: FrontSettings) -> AsyncIterator[FrontApp]:
     upstreams = {name: Upstream(each) for name, each in settings.engines.items()}
     relay = Relay(board, upstreams, settings.slow_reader_s)
     keys = Keys({name: tenant.key for name, tenant in settings.tenants.items()})
-    monitors = [Monitor(board, upstream).run() for upstream in upstreams.values()]
-    tasks = [asyncio.create_task(work) for work in (board.run(), *monitors)]
+    looks = [Monitor(board, upstream).look for upstream in upstreams.values()]
+    works = [keep_on(board.look, _TICK_S), *(keep_on(look, _LOOK_S) for look in looks)]
+    tasks = [asyncio.create_task(work) for work in works]
     try:
         yield FrontApp(settings, board, relay, keys, limits, versions)
     finally:

@@ -109,16 +109,15 @@ class Upstream:
         request ended, where the answer is left before its end.
 
         Raises:
-            EngineLost: there is no answer.
+            EngineLost: there is no answer, or its head cannot be passed on.
         """
         response = await self._send(path, body, silent_s)
         try:
-            yield Answer(
-                response.status,
-                response.headers.get("content-type", "application/octet-stream").encode(),
-                _seconds(response.headers.get("retry-after", "")),
-                response,
-            )
+            kind = response.headers.get("content-type", "application/octet-stream")
+            if not (200 <= response.status < 600 and kind.isascii()):
+                raise EngineLost(f"status {response.status}, content type {kind!a}")
+            retry_after_s = _seconds(response.headers.get("retry-after", ""))
+            yield Answer(response.status, kind.encode(), retry_after_s, response)
         finally:
             response.close()  # nothing happens where all was read: the connection is kept then
 
@@ -142,4 +141,4 @@ class Upstream:
 
 
 def _seconds(text: str) -> int | None:
-    return int(text) if text.isdigit() and len(text) < 6 else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
