@@ -9,16 +9,33 @@ thousands of digits an error that names a setting of the interpreter.
 
 from __future__ import annotations
 
+import errno
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 # The largest signed 64-bit integer; no size and no count is larger.
 MAX_NUMBER: Final = 2**63 - 1
 _MAX_DEPTH: Final = 100
 _MAX_SHOWN: Final = 200
+_MOST_BYTES: Final = 64 * 2**20
+
+
+def read_bounded(path: Path) -> str:
+    """The text of a file, which may be a device without an end.
+
+    Raises:
+        OSError: it cannot be read, or has more than 64 MiB.
+        ValueError: it is not UTF-8.
+    """
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES >> 20} MiB", str(path))
+    return content.decode()
 
 
 def parse_toml(text: str) -> dict[str, Any]:

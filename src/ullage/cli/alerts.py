@@ -56,7 +56,10 @@ def show_alerts(
     """
     from ullage.report.text.alerts import alert_line
 
-    for event in report_alerts(stream, read_rules(config), _warn):
+    settings = read_rules(config)
+    if settings.path != config:
+        _warn(f"configuration: {settings.path}")
+    for event in report_alerts(stream, settings, _warn):
         if on_event is not None:
             on_event(event)
         if as_json:

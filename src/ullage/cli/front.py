@@ -46,7 +46,7 @@ def front_command(*, config: Path | None, check: bool) -> None:
 
 def _describe(settings: FrontSettings) -> list[str]:
     """What is in force, assumptions included."""
-    lines = []
+    lines = [f"configuration: {settings.path}"]
     for name, engine in settings.engines.items():
         spec = engine.spec
         tokens = spec.cache_bytes // spec.footprint.token_bytes

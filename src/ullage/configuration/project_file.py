@@ -1,7 +1,7 @@
 """Finds and reads the file that holds the configuration: ullage.toml, or [tool.ullage] of
 pyproject.toml.
 
-    opened = find_configuration(Path.cwd())     # None: there is none here or above
+    opened = open_configuration(Path.cwd())     # None: there is none here or above
     source, table = read_configuration(Path("ullage.toml"))
 """
 
@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ullage.configuration.owners import refuse_foreign
 from ullage.configuration.sections import Source
 from ullage.errors import SpecError
 from ullage.files import is_file
-from ullage.parsing import parse_toml, show_value
+from ullage.parsing import parse_toml, read_bounded, show_value
 from ullage.printable import printable
 
 CONFIG_NAME = "ullage.toml"
@@ -24,11 +25,21 @@ _AROUND = ("tool", "ullage")
 _TABLE = "[tool.ullage.scenario.train]"
 
 
-def find_configuration(start: Path) -> tuple[Source, Mapping[str, Any]] | None:
+def open_configuration(
+    start: Path, path: Path | None = None
+) -> tuple[Source, Mapping[str, Any]] | None:
+    """What a file says about ullage: one that was named, or the one that is found; None: there is
+    none. Errors are those of `find_configuration` and `read_configuration`.
+    """
+    found = path or find_configuration(start.absolute())
+    return None if found is None else read_configuration(found)
+
+
+def find_configuration(start: Path) -> Path | None:
     """The configuration of a directory, or of the nearest one above that has one.
 
     Raises:
-        SpecError: it cannot be read, or a directory has two.
+        SpecError: a directory has two, or somebody else may have written it.
     """
     for directory in (start, *start.parents):
         own, project = directory / CONFIG_NAME, directory / PROJECT_NAME
@@ -37,25 +48,27 @@ def find_configuration(start: Path) -> tuple[Source, Mapping[str, Any]] | None:
             raise SpecError(
                 f"both {own} and [tool.ullage] in {project} are there; keep one of them"
             )
-        if is_file(own):
-            return read_configuration(own)
-        if has_table:
-            return read_configuration(project)
+        if is_file(own) or has_table:
+            found = own if is_file(own) else project
+            refuse_foreign(found)
+            return found
     return None
 
 
 def _has_table(project: Path) -> bool:
     """Whether a pyproject.toml has our table; True where it cannot be parsed and might have it."""
     try:
-        content = project.read_bytes()
+        text = read_bounded(project)
+    except UnicodeDecodeError as error:
+        return b"tool.ullage" in error.object
     except OSError:
         return False
-    if not re.search(rb"\bullage\b", content):
+    if not re.search(r"\bullage\b", text):
         return False
     try:
-        tool = parse_toml(content.decode()).get(_AROUND[0])
+        tool = parse_toml(text).get(_AROUND[0])
     except ValueError:
-        return b"tool.ullage" in content
+        return "tool.ullage" in text
     return isinstance(tool, dict) and _AROUND[1] in tool
 
 
@@ -66,14 +79,13 @@ def read_configuration(path: Path) -> tuple[Source, Mapping[str, Any]]:
         SpecError: it cannot be read, or it is not TOML.
     """
     try:
-        content = path.read_bytes()
+        text = read_bounded(path)
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{str(path)!r} cannot be read: it is not UTF-8 ({error})") from None
     except (OSError, ValueError) as error:
         raise SpecError(f"{str(path)!r} cannot be read: {error}") from None
     try:
-        text = content.decode()
         document = parse_toml(text)
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{str(path)!r} cannot be read: it is not UTF-8 ({error})") from None
     except ValueError as error:
         raise SpecError(f"{printable(path.name)}: {_explain_syntax(str(error))}") from None
     around = _AROUND if path.name == PROJECT_NAME else ()

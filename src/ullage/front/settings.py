@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from ullage.configuration.project_file import find_configuration, read_configuration
+from ullage.configuration.project_file import open_configuration
 from ullage.configuration.sections import Section, Source
 from ullage.errors import SpecError
 from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
@@ -97,6 +97,7 @@ class FrontSettings:
     """The whole table.
 
     Attributes:
+        path: of the file.
         address: where the front listens.
         admin_key: for /admin and /metrics; None: they answer this machine alone.
         engines: by name.
@@ -113,6 +114,7 @@ class FrontSettings:
         slow_reader_s: seconds after which a client that takes nothing is cut off.
     """
 
+    path: Path
     address: Address
     admin_key: bytes | None
     engines: Mapping[str, EngineSettings]
@@ -138,7 +140,7 @@ def load_front(start: Path, path: Path | None = None) -> FrontSettings:
     Raises:
         SpecError: there are none, or something in them is wrong.
     """
-    opened = read_configuration(path) if path is not None else find_configuration(start.absolute())
+    opened = open_configuration(start, path)
     if opened is None or "front" not in opened[1]:
         where = f"{str(start.absolute())!r} or above" if opened is None else str(opened[0].path)
         raise SpecError(f"there is no table [front] in {where}; write one, such as {_EXAMPLE}")
@@ -147,6 +149,7 @@ def load_front(start: Path, path: Path | None = None) -> FrontSettings:
     root = source.path.parent
     quantile = _quantile(section)
     settings = FrontSettings(
+        path=source.path,
         address=_address(section),
         admin_key=_key(section, "admin_key_file", root),
         engines={

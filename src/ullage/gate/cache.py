@@ -27,6 +27,7 @@ from ullage.files import keep_file, write_text
 from ullage.gate.figures import Measured
 from ullage.gate.inputs import is_unchanged
 from ullage.gate.lock import Entry, Lock, parse_lock, render_lock
+from ullage.parsing import read_bounded
 from ullage.units import MIB
 
 CACHE_NAME = ".ullage_cache"
@@ -56,7 +57,7 @@ class Cache:
         for path in self._directory.glob(f"{key}-*.json"):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError,
                                      SpecError):  # fmt: skip
-                document = json.loads(path.read_text(encoding="utf-8"))
+                document = json.loads(read_bounded(path))
                 if document["version"] == _VERSION and is_unchanged(document["inputs"]):
                     result = _parse(document)
                     _touch(path)

@@ -24,8 +24,7 @@ from typing import Any
 from ullage.configuration.project_file import (
     CONFIG_NAME,
     PROJECT_NAME,
-    find_configuration,
-    read_configuration,
+    open_configuration,
 )
 from ullage.configuration.sections import Section, Source
 from ullage.errors import SpecError
@@ -75,7 +74,7 @@ def load_configuration(start: Path, path: Path | None = None) -> Configuration:
     Raises:
         SpecError: there is none, or something in it is wrong.
     """
-    opened = read_configuration(path) if path is not None else find_configuration(start.absolute())
+    opened = open_configuration(start, path)
     if opened is None:
         raise SpecError(
             f"there is no {CONFIG_NAME} in {str(start.absolute())!r} or above, and no "

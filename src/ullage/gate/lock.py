@@ -25,7 +25,7 @@ from ullage.errors import SpecError
 from ullage.explain.basis import BasisKind
 from ullage.files import write_text
 from ullage.gate.lock_text import Plain, Table, render_toml
-from ullage.parsing import parse_toml, show_value
+from ullage.parsing import parse_toml, read_bounded, show_value
 
 LOCK_NAME = "ullage.lock"
 LOCK_VERSION = 1
@@ -137,7 +137,7 @@ def read_lock(path: Path) -> Lock:
         SpecError: it cannot be read, is damaged, or a newer ullage wrote it.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path)
     except FileNotFoundError:
         return Lock()
     except (OSError, UnicodeDecodeError) as error:

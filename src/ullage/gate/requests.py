@@ -21,6 +21,7 @@ from typing import Any
 from ullage.configuration.sections import Section
 from ullage.errors import SpecError
 from ullage.gate.scenario import PORT_NAME, Case, Replay, variables_in
+from ullage.parsing import read_bounded
 from ullage.phantom.http_requests import PORT, Endpoint, check_request
 from ullage.record.requests.requests import Request, in_parts, read_requests
 from ullage.trace.growth import MIN_STEPS
@@ -159,7 +160,7 @@ def _check_function(text: str, directory: Path, inner: Section) -> None:
     if path.suffix != ".py":
         return  # a module, which only its own interpreter can find
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(read_bounded(path))
     except FileNotFoundError:
         raise inner.error("function", f"is {text!r}, and there is no file {str(path)!r}") from None
     except (OSError, ValueError, SyntaxError) as error:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ullage.errors import SpecError
+from ullage.parsing import read_bounded
 
 FILE_NAME: Final = "config.json"
 COUNTED: Final = "counted"  # model_type of a mere number of parameters
-_LARGEST_BYTES: Final = 16 * 2**20
 
 
 class _Ask:
@@ -133,9 +133,7 @@ def read_config(path: str | Path) -> Config:
     if file.is_dir():
         file = file / FILE_NAME
     try:
-        if file.stat().st_size > _LARGEST_BYTES:
-            raise SpecError(f"{file}: found over 16 MiB, expected a configuration")
-        fields = json.loads(file.read_text(encoding="utf-8"))
+        fields = json.loads(read_bounded(file))
     except OSError as error:
         raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

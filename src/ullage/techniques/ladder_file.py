@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ullage.errors import PlanError
 from ullage.files import check_writable, write_text
-from ullage.parsing import parse_json, show_value
+from ullage.parsing import parse_json, read_bounded, show_value
 from ullage.techniques.plan import Plan
 from ullage.version import __version__
 
@@ -147,7 +147,7 @@ class LadderFile:
             PlanError: the file cannot be read, or is no ladder.
         """
         try:
-            document = parse_json(Path(path).read_text(encoding="utf-8"))
+            document = parse_json(read_bounded(Path(path)))
         except (OSError, ValueError) as error:
             raise PlanError(f"the ladder {str(path)!r} cannot be read: {error}") from None
         try:
@@ -218,7 +218,7 @@ def _field(document: Mapping[str, Any], name: str, kind: Any) -> Any:
 def is_ladder(path: Path) -> bool:
     """Whether a file says that it is a ladder, of whatever version."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_bounded(path))
     except (OSError, ValueError):
         return False
     schema = document.get("schema") if isinstance(document, dict) else None

@@ -20,7 +20,7 @@ from typing import Any
 
 from ullage.errors import PlanError
 from ullage.files import check_writable, write_text
-from ullage.parsing import parse_json, show_value
+from ullage.parsing import parse_json, read_bounded, show_value
 from ullage.techniques.applying.apply import applied_actions, apply_actions
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.made_for import MadeFor
@@ -119,7 +119,7 @@ class Plan:
             PlanError: the file cannot be read, is not a plan, or has an unknown field or technique.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = read_bounded(Path(path))
         except (OSError, ValueError) as error:
             raise PlanError(f"the plan {str(path)!r} cannot be read: {error}") from None
         return cls.parse(text, str(path))

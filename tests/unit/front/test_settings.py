@@ -116,6 +116,7 @@ def test_check_shows_what_is_in_force(folder: Path, capsys: pytest.CaptureFixtur
     load(folder, GOOD)
     assert run_cli(["front", "--check", "--config", str(folder / "ullage.toml")]) == 0
     assert capsys.readouterr().out == (
+        f"configuration: {folder / 'ullage.toml'}\n"
         "engine a: 127.0.0.1:8001, 40.0 GiB of cache for 42,949,672 tokens, llama\n"
         "  no tokenizer: assumes 3 characters a token\n"
         "tenant chat: weight 2, first token: 5 s\n"

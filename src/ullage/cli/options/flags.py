@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -50,10 +51,24 @@ capability = click.option(
 
 # Scenarios of ullage.toml.
 scenarios = click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
+
+
+def _search(_context: click.Context, _option: click.Parameter, named: Path | None) -> Path | None:
+    """The file that was named, or else the one that is found, which is said."""
+    from ullage.cli.main import say
+    from ullage.configuration.project_file import find_configuration
+
+    found = named or find_configuration(Path.cwd())
+    if found != named:
+        say(f"ullage: configuration: {found}", is_aside=True)
+    return found
+
+
 config = click.option(
     "--config",
     type=FILE,
     metavar="FILE",
+    callback=_search,
     help="Configuration; default: ullage.toml in this directory or above.",
 )
 no_cache = click.option(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ullage.errors import SnapshotError
-from ullage.parsing import parse_json
+from ullage.parsing import parse_json, read_bounded
 from ullage.trace.model import Category
 
 _OUTSIDE = ("context_bytes", "non_torch_bytes", "other_processes_bytes")
@@ -45,7 +45,7 @@ def read_document(path: Path) -> Path | Totals:
     """
     try:
         with path.open("rb") as file:
-            document = parse_json(path.read_bytes()) if file.read(1) == b"{" else None
+            document = parse_json(read_bounded(path)) if file.read(1) == b"{" else None
     except (OSError, ValueError):
         document = None  # the reader of snapshots says what is wrong
     if not isinstance(document, dict) or "schema" not in document:

@@ -43,6 +43,11 @@ _OTHERS: Final[Mapping[str, str]] = {
 }
 
 
+def _read(path: Path) -> str:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(MOST_CHARS)
+
+
 def looks_like_server(path: Path) -> bool:
     """Whether a file is text with a line of a server, read or not; a snapshot is not."""
     try:
@@ -50,7 +55,7 @@ def looks_like_server(path: Path) -> bool:
             head = file.read(_HEAD_BYTES)
         if not head or head.startswith(_BINARY) or b"\0" in head or head[:1] == b"{":
             return False
-        text = clean(path.read_text(encoding="utf-8", errors="replace"))
+        text = clean(_read(path))
     except OSError:
         return False
     return any((is_metrics(text), is_sglang(text), is_vllm(text), find_other(text)))
@@ -63,8 +68,7 @@ def read_server(path: Path) -> ServerStart:
         SpecError: it cannot be read, or is neither a log nor a page of metrics.
     """
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            text = file.read(MOST_CHARS)
+        text = _read(path)
     except OSError as error:
         raise SpecError(f"{str(path)!r} cannot be read: {error.strerror or error}") from None
     try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ullage.errors import SpecError
+from ullage.parsing import read_bounded
 from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
 
 # One of them is in each file that `deepspeed.initialize` takes.
@@ -29,7 +30,7 @@ def read_deepspeed_config(word: str) -> dict[str, Any] | None:
     if path.suffix != ".json" or not path.is_file():
         return None
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_bounded(path))
     except (OSError, ValueError) as error:
         raise SpecError(f"{word!r} is not JSON that can be read: {error}") from None
     return document if isinstance(document, dict) and document.keys() & _TELLING else None

@@ -27,7 +27,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from ullage.configuration.project_file import find_configuration, read_configuration
+from ullage.configuration.project_file import open_configuration
 from ullage.configuration.sections import Section, Source
 from ullage.errors import SpecError
 from ullage.parsing import show_value
@@ -67,7 +67,7 @@ def load_settings(start: Path, path: Path | None = None) -> Settings:
     Raises:
         SpecError: something in the file is wrong.
     """
-    opened = read_configuration(path) if path is not None else find_configuration(start.absolute())
+    opened = open_configuration(start, path)
     if opened is None:
         return Settings()
     source, table = opened
