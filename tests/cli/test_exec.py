@@ -153,6 +153,10 @@ def test_a_plan_and_a_guard_are_not_given_both(
     assert "--plan and --guard are given; expected one" in message
 
 
+def test_a_cap_that_its_reserve_takes_is_refused(place: Place) -> None:
+    assert "--cap 0 leaves nothing: 256.0 MiB" in place.refuse(*words(place, "--cap", "0"))
+
+
 def test_a_rung_that_is_no_plan_is_refused(place: Place) -> None:
     message = place.refuse(*words(place, "--guard", "plan.json"))
     assert "the plan 'plan.json' cannot be read" in message

@@ -77,3 +77,13 @@ def test_a_cap_above_what_the_gpu_has_is_said_to_limit_nothing(thin_python: Path
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "ullage: cap: 100.0 GiB limit nothing: GPU 0 has 79.2 GiB\n" in done.stderr
+
+
+def test_a_cap_that_is_too_small_ends_the_program_in_a_line(thin_python: Path) -> None:
+    done = run_alone(
+        thin_python, "linear.py", verb=("exec", "--cap", "600MiB"),
+        env=bare_environment(thin_python, gpu="h100-80gb"),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("ullage: cap: no GPU was capped: a cap of 600.0 MiB is too small")
+    assert done.stderr.count("\n") == 1

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ullage.cli import main
+from ullage.cli.crash import crash_report
 from ullage.cli.main import run_cli
 from ullage.errors import SpecError
 from ullage.files import check_writable, write_text
@@ -210,6 +211,13 @@ def test_a_defect_is_told_in_a_line_and_a_file(
     assert "Traceback" in text and "in check_command" in text and "arguments: check" in text
     assert HOME not in text and "somebody" not in text and "\x1b" not in text
     assert str(Path(main.__file__).parents[1]) not in text
+
+
+def test_a_report_of_a_defect_has_no_argument_of_the_programs() -> None:
+    words = ("exec", "--plan", "http://me:hunter2@host/plan", "--", "train.py", "--key", "hunter2")
+    text = crash_report(ValueError("odd"), words)
+    assert "arguments: exec --plan removed -- (3 more)" in text
+    assert "hunter2" not in text
 
 
 def test_what_is_not_for_display_is_escaped() -> None:

@@ -56,7 +56,7 @@ def crash_report(error: BaseException, arguments: Sequence[str]) -> str:
     lines = [
         f"ullage {__version__}, Python {platform.python_version()}, {platform.platform()}",
         ", ".join(f"{name} {installed}" for name in _DEPENDENCIES if (installed := _version(name))),
-        f"arguments: {' '.join(arguments)}",
+        f"arguments: {' '.join(_own_arguments(arguments))}",
         "",
         *"".join(traceback.format_exception(error)).splitlines(),
     ]
@@ -65,6 +65,14 @@ def crash_report(error: BaseException, arguments: Sequence[str]) -> str:
     if len(text) > _MAX_CHARS:
         text = f"{text[: _MAX_CHARS // 2]}\n...\n{text[-_MAX_CHARS // 2 :]}"
     return text + "\n"
+
+
+def _own_arguments(arguments: Sequence[str]) -> list[str]:
+    """Those of ullage: the program's may hold passwords, and had no part in it."""
+    if "--" not in arguments:
+        return list(arguments)
+    end = arguments.index("--")
+    return [*arguments[:end], f"-- ({len(arguments) - end - 1} more)"]
 
 
 def _version(name: str) -> str | None:

@@ -49,11 +49,17 @@ def exec_command(
     end. Else it exits as the program does. A line on stderr says what is done, or why nothing is.
     """
     from ullage.api.exec import execute, execute_capped, execute_guarded
+    from ullage.techniques.applying.cap import RESERVE_BYTES
     from ullage.techniques.applying.outcome import NEVER
     from ullage.techniques.plan import Plan
-    from ullage.units import parse_bytes
+    from ullage.units import format_bytes, parse_bytes
 
     cap_bytes = None if cap is None else parse_bytes(cap)
+    if cap_bytes is not None and cap_bytes <= RESERVE_BYTES:
+        raise SpecError(
+            f"--cap {cap} leaves nothing: {format_bytes(RESERVE_BYTES)} of it are kept free, since "
+            "the context grows"
+        )
 
     def aside(text: str) -> None:
         say(text, is_aside=True)

@@ -282,15 +282,16 @@ def _versions(section: Section) -> dict[str, float]:
 
 def _url(section: Section) -> tuple[str, int]:
     text = section.text("url", "http://127.0.0.1:8001")
-    parts = urlsplit(text or "")
     try:
-        port = parts.port
-    except ValueError:
-        port = None
-    rest = (parts.path.rstrip("/"), parts.query, parts.fragment, parts.username)
-    if parts.scheme != "http" or not parts.hostname or port is None or any(rest):
+        parts = urlsplit(text or "")
+        rest = (parts.path.rstrip("/"), parts.query, parts.fragment, parts.username)
+        is_plain = parts.scheme == "http" and not any(rest)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # half of an address of IPv6, or a port beyond 65535
+        is_plain, host, port = False, None, None
+    if not is_plain or not host or port is None:
         raise section.error("url", f"is {text!r}; expected http://HOST:PORT and nothing more")
-    return parts.hostname, port
+    return host, port
 
 
 def _footprint(section: Section, root: Path) -> Footprint:

@@ -137,7 +137,7 @@ def read_config(path: str | Path) -> Config:
     except OSError as error:
         raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"{file}: found something that is not JSON ({error})") from None
+        raise SpecError(f"{file}: cannot be read as JSON: {error}") from None
     if not isinstance(fields, Mapping):
         raise SpecError(f"{file}: found {type(fields).__name__}, expected an object")
     return Config(str(path), fields)

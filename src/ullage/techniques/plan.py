@@ -130,7 +130,7 @@ class Plan:
         try:
             document = parse_json(text)
         except ValueError as error:
-            raise PlanError(f"{name} is not JSON: {error}; create it with `ullage fit`") from None
+            raise PlanError(f"{name} is no plan: {error}; create it with `ullage fit`") from None
         try:
             return _read(document)
         except PlanError as error:

@@ -83,6 +83,8 @@ def test_with_max_tokens_reserved_the_whole_cache_is_given_out(folder: Path) -> 
         (GOOD.replace("http://127.0.0.1:8001", "http://a:1/x"), "expected http://HOST:PORT"),
         (GOOD.replace("http://127.0.0.1:8001", "http://a"), "expected http://HOST:PORT"),
         (GOOD.replace('"40GiB"', '"40G"'), "two ways"),
+        (GOOD.replace("//127.0.0.1:8001", "//[::1"), "expected http://HOST:PORT"),
+        (GOOD.replace(":8001", ":80010"), "expected http://HOST:PORT"),
         (GOOD.replace("weight = 2", "weight = 0"), "above 0"),
         (GOOD.replace("weight = 2", 'trim = "all"'), "expected never or oldest-messages"),
         (GOOD.replace("weight", "weightt"), "did you mean 'weight'"),

@@ -96,7 +96,7 @@ WRONG = {
     ),
     "no program": (json.dumps({**PLAN.document, "made_for": {}}), "lacks the field 'torch'"),
     "a list": ("[]", "a plan is .*; expected dict"),
-    "no JSON": ("{", "is not JSON"),
+    "no JSON": ("{", "is no plan: "),
 }  # fmt: skip
 
 

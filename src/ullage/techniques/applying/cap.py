@@ -173,7 +173,7 @@ def _set_at_start(torch: Any, limit: str, environment: Mapping[str, str]) -> Non
         limits = cap(limit, device=int(rank) if is_rank else None)
     except SpecError as error:
         _note(environment, State.REFUSED, str(error))
-        raise
+        raise SystemExit(1) from None  # without a traceback: `ullage exec` says why
     _note(environment, State.APPLIED)
     if limits is not None:
         print(f"ullage: {limits.text}", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ullage.printable import printable
 from ullage.watch.sample import DeviceSample
 
 
@@ -56,9 +57,5 @@ def gpu_labels(device: DeviceSample) -> dict[str, str]:
 
 
 def known_labels(**values: str | int | None) -> dict[str, str]:
-    """Those that are known, as texts that can be written in UTF-8."""
-    return {
-        name: str(value).encode("utf-8", "replace").decode("utf-8")
-        for name, value in values.items()
-        if value is not None
-    }
+    """Those that are known, as texts of one line that can be written in UTF-8."""
+    return {name: printable(str(value)) for name, value in values.items() if value is not None}

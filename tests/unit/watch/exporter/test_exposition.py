@@ -11,6 +11,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from ullage.printable import printable
 from ullage.protocol.job import Job
 from ullage.watch.alerts.defaults import DEFAULTS
 from ullage.watch.alerts.engine import Engine
@@ -143,7 +144,7 @@ def test_names_of_any_characters_can_be_read_again(full_sample: Sample, accept: 
     sample = replace(full_sample, devices=(replace(device, processes=(process,)), *rest), jobs=())
     values = values_of(render(sample, accept, with_names=True), accept)
     ((labels, _),) = values["ullage_process_memory_bytes"].items()
-    assert dict(labels)["program"] == dict(labels)["user"] == name.replace("\udcff", "?")
+    assert dict(labels)["program"] == dict(labels)["user"] == printable(name)
 
 
 def test_a_pid_that_is_listed_twice_is_exported_once(full_sample: Sample) -> None:
