@@ -11,35 +11,36 @@ from pathlib import Path
 from ullage.errors import SpecError
 
 
-def refuse_foreign(found: Path) -> None:
+def refuse_foreign(file: Path) -> None:
     """Raises SpecError if a file, or its directory, belongs to neither the user nor root, or if
     others may write to it.
     """
-    for path, held in ((found, found.lstat()), (found, found.stat()), _directory(found)):
+    for path, status in ((file, file.lstat()), (file, file.stat()), _directory(file)):
         why = None
-        if held.st_uid not in (0, os.geteuid()):
-            why = f"belongs to {_name(held.st_uid)}"
-        elif _is_open(held):
+        if status.st_uid not in (0, os.geteuid()):
+            why = f"belongs to {_name(status.st_uid)}"
+        elif _is_open(status):
             why = "can be written to by others"
         if why is not None:
             raise SpecError(
                 f"{str(path)!r} {why}, who may have commands run by it; it was searched for, not "
-                f"named: if you trust it, give --config {str(found)!r}"
+                f"named: if you trust it, give --config {str(file)!r}"
             )
 
 
-def _directory(found: Path) -> tuple[Path, os.stat_result]:
-    return found.parent, found.parent.stat()
+def _directory(file: Path) -> tuple[Path, os.stat_result]:
+    return file.parent, file.parent.stat()
 
 
-def _is_open(held: os.stat_result) -> bool:
+def _is_open(status: os.stat_result) -> bool:
     """Whether others than the owner may change it; in a sticky directory nobody changes what is
     another's.
     """
-    if stat.S_ISLNK(held.st_mode) or (stat.S_ISDIR(held.st_mode) and held.st_mode & stat.S_ISVTX):
+    mode = status.st_mode
+    if stat.S_ISLNK(mode) or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
         return False
-    is_of_group = held.st_mode & stat.S_IWGRP and not _is_own_group(held.st_gid, held.st_uid)
-    return bool(held.st_mode & stat.S_IWOTH or is_of_group)
+    is_of_group = mode & stat.S_IWGRP and not _is_own_group(status.st_gid, status.st_uid)
+    return bool(mode & stat.S_IWOTH or is_of_group)
 
 
 def _is_own_group(group: int, user: int) -> bool:

@@ -31,8 +31,8 @@ def open_configuration(
     """What a file says about ullage: one that was named, or the one that is found; None: there is
     none. Errors are those of `find_configuration` and `read_configuration`.
     """
-    found = path or find_configuration(start.absolute())
-    return None if found is None else read_configuration(found)
+    file = path or find_configuration(start.absolute())
+    return None if file is None else read_configuration(file)
 
 
 def find_configuration(start: Path) -> Path | None:
@@ -49,9 +49,9 @@ def find_configuration(start: Path) -> Path | None:
                 f"both {own} and [tool.ullage] in {project} are there; keep one of them"
             )
         if is_file(own) or has_table:
-            found = own if is_file(own) else project
-            refuse_foreign(found)
-            return found
+            file = own if is_file(own) else project
+            refuse_foreign(file)
+            return file
     return None
 
 

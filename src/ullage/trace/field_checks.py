@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
 from dataclasses import fields as fields_of
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from ullage.parsing import show_value
 from ullage.printable import printable, printable_lines
 
 T = TypeVar("T")
+# How fields of records are annotated that are no plain sizes: the types of the checks below.
+Index: TypeAlias = int  # -1: of nothing
+Position: TypeAlias = int
+Positions: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 # Beyond any device and any count; sums of such sizes still fit in 64 bits.
 MAX_SIZE = 2**60
 # More would let positions overflow 64 bits where they are combined with sizes.
@@ -115,10 +119,23 @@ def row(value: object, width: int, name: str) -> Sequence[Any]:
     return value
 
 
-_CHECKS: Mapping[str, Callable[[Mapping[str, Any], str], object]] = {
-    "int": size,
-    "str": text,
-    "str | None": optional_text,
+def _or_none(check: Callable[[Any, str], object]) -> Callable[[Any, str], object]:
+    return lambda value, name: None if value is None else check(value, name)
+
+
+_CHECKS: Mapping[str, Callable[[Any, str], object]] = {
+    "int": lambda value, name: size({name: value}, name),
+    "Index": lambda value, name: whole(value, name),
+    "Position": lambda value, name: position(value, name),
+    "float": lambda value, name: seconds({name: value}, name),
+    "bool": lambda value, name: typed(value, bool, name),
+    "str": lambda value, name: shown(value, name),
+}
+_CHECKS = {**_CHECKS, **{f"{kind} | None": _or_none(check) for kind, check in _CHECKS.items()}}
+_COLUMNS: Mapping[str, Callable[[Sequence[Any], str], object]] = {
+    "Int64Array": lambda values, name: int_column(values, name),
+    "Positions": lambda values, name: position_column(values, name),
+    "tuple[str, ...]": lambda values, name: tuple(shown(value, name) for value in values),
 }
 
 
@@ -131,13 +148,40 @@ def parse_record(kind: Callable[..., T], value: object, name: str, **given: obje
         key = "bytes" if field.name == "size_bytes" else field.name
         is_needed = field.default is MISSING
         if field.name not in given and (is_needed or entries.get(key) is not None):
-            given[field.name] = _CHECKS[str(field.type)](entries, key)
+            given[field.name] = _CHECKS[str(field.type)](entries.get(key), key)
     return kind(**given)
+
+
+def parse_row(kind: Callable[..., T], entry: object, name: str, *given: object) -> T:
+    """An entry of a list as a tuple or dataclass; `given` are its last fields, which are not in the
+    entry.
+    """
+    # Those of a NamedTuple are wrapped.
+    kinds = [str(getattr(of, "__forward_arg__", of)) for of in kind.__annotations__.values()]
+    kinds = kinds[: -len(given) or None]
+    values = row(entry, len(kinds), name)
+    checked = (_CHECKS[of](value, name) for of, value in zip(kinds, values, strict=True))
+    return kind(*checked, *given)
+
+
+def parse_columns(kind: Callable[..., T], entries: Sequence[object], name: str) -> T:
+    """The entries of a list as a dataclass of columns."""
+    kinds = kind.__annotations__.values()
+    values = columns(entries, len(kinds), name)
+    return kind(*(_COLUMNS[str(of)](each, name) for of, each in zip(kinds, values, strict=True)))
 
 
 def parse_rows(fields: Mapping[str, Any], name: str, parse: Callable[[object], T]) -> tuple[T, ...]:
     """The entries of a list, each parsed."""
     return tuple(parse(entry) for entry in rows(fields, name))
+
+
+def parse_all(kind: Callable[..., T], fields: Mapping[str, Any], name: str) -> tuple[T, ...]:
+    """The entries of a list, each a dict or a row, as dataclasses or tuples."""
+    return tuple(
+        parse_record(kind, entry, name) if isinstance(entry, dict) else parse_row(kind, entry, name)
+        for entry in rows(fields, name)
+    )
 
 
 def parse_texts(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:

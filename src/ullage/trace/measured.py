@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from ullage.trace import field_checks
 from ullage.trace.pressure import MeasuredPressure, parse_pressure
-from ullage.trace.record_schema import ROWS
 
 
 class StepsPeak(NamedTuple):
@@ -63,7 +62,7 @@ def parse_measured(fields: Mapping[str, Any]) -> Measured | None:
         mode=field_checks.text(measured, "mode"),
         driver=field_checks.optional_text(measured, "driver"),
         num_lost=field_checks.size(measured, "num_lost", 0),
-        step_peaks=field_checks.parse_rows(measured, "step_peaks", _parse_step),
+        step_peaks=field_checks.parse_all(StepsPeak, measured, "step_peaks"),
         num_others=_parse_others(measured.get("num_others", [])),
         is_phantom=measured.get("is_phantom") is True,
         pressure=parse_pressure(measured.get("pressure")),
@@ -76,13 +75,3 @@ def _parse_others(entries: object) -> tuple[int | None, ...]:
         None if number is None else field_checks.position(number, "num_others")
         for number in numbers
     )
-
-
-def _parse_step(entry: object) -> StepsPeak:
-    row = field_checks.row(entry, len(ROWS["step_peaks"]), "step_peaks")
-    *numbers, seconds = row
-    first, num_steps, allocated, reserved = (
-        field_checks.position(number, "step_peaks") for number in numbers
-    )
-    duration = field_checks.seconds({"step_peaks": seconds}, "step_peaks")
-    return StepsPeak(first, num_steps, allocated, reserved, duration)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ullage.trace.bounds import AtOnce as AtOnce
 from ullage.trace.category import Category as Category
+from ullage.trace.field_checks import Index, Position, Positions
 from ullage.trace.workspaces import Scratch as Scratch
 from ullage.trace.workspaces import Workspaces as Workspaces
 
@@ -174,7 +175,7 @@ class Copies:
 class PinnedLevels:
     """How much host memory was pinned from each position on, as columns."""
 
-    position: Int64Array
+    position: Positions
     size_bytes: Int64Array
 
     def __len__(self) -> int:
@@ -185,9 +186,9 @@ class PinnedLevels:
 class Holder:
     """By which name the program held a tensor: "outputs[3] in train()"."""
 
-    position: int
-    device: int
-    address: int
+    position: Position
+    device: Index
+    address: Index
     chain: str
 
 
@@ -195,7 +196,7 @@ class Holder:
 class GraphHolder:
     """A tensor that kept an autograd graph of `num_nodes` nodes alive, by its name."""
 
-    position: int
+    position: Position
     num_nodes: int
     chain: str
 
@@ -303,8 +304,8 @@ class Request:
     """
 
     where: str
-    begin: int
-    end: int
+    begin: Position
+    end: Position
     failure: str = ""
     is_out_of_memory: bool = False
 

@@ -102,7 +102,7 @@ def parse_pressure(value: object) -> MeasuredPressure | None:
         windows=_parse_windows(fields),
         num_requests=field_checks.size(fields, "num_requests", 0),
         requests=_parse_request_times(fields),
-        last_requests=field_checks.parse_rows(fields, "last_requests", _parse_request),
+        last_requests=field_checks.parse_all(RequestRow, fields, "last_requests"),
         token_growth=tuple(
             (_whole(call, "token_growth"), _whole(size, "token_growth"))
             for call, size in _rows(fields, "token_growth")
@@ -142,16 +142,10 @@ def _parse_windows(fields: Mapping[str, Any]) -> tuple[Window, ...]:
         if _whole(place, "window_times") >= len(rows):
             raise SnapshotError(f"window_times names the window {place} of {len(rows)}")
         times[place][_bin(number, "window_times")] += _whole(count, "window_times")
-    return tuple(_parse_window(row, Durations(own)) for row, own in zip(rows, times, strict=True))
-
-
-def _parse_window(row: Sequence[Any], times: Durations) -> Window:
-    first, num_steps, began_s, seconds, *levels = row
-    allocated, reserved, split, retries, frees = (_whole(number, "windows") for number in levels)
-    return Window(
-        _whole(first, "windows"), _whole(num_steps, "windows"), _seconds(began_s, "windows"),
-        _seconds(seconds, "windows"), allocated, reserved, split, retries, frees, times,
-    )  # fmt: skip
+    return tuple(
+        field_checks.parse_row(Window, row, "windows", Durations(own))
+        for row, own in zip(rows, times, strict=True)
+    )
 
 
 def _parse_request_times(fields: Mapping[str, Any]) -> Mapping[str, RequestTimes]:
@@ -161,22 +155,3 @@ def _parse_request_times(fields: Mapping[str, Any]) -> Mapping[str, RequestTimes
     return {
         name: RequestTimes(*_parse_times(rows, "request_times")) for name, rows in by_name.items()
     }
-
-
-def _parse_request(entry: object) -> RequestRow:
-    where = "last_requests"
-    name, began_s, seconds, *numbers, has_failed = field_checks.row(entry, len(ROWS[where]), where)
-    begin, end, peak, calls, tokens, first, last, beside = (
-        None if number is None else _whole(number, where) for number in numbers
-    )
-    if None in {begin, end, peak, calls, beside}:
-        raise SnapshotError(f"{where} holds an entry without its bytes or counts")
-    return RequestRow(
-        field_checks.shown(name, where), _seconds(began_s, where), _seconds(seconds, where),
-        begin or 0, end or 0, peak or 0, calls or 0, tokens, first, last, beside or 0,
-        has_failed is True,
-    )  # fmt: skip
-
-
-def _seconds(value: object, name: str) -> float:
-    return field_checks.seconds({name: value}, name)

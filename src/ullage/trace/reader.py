@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -113,11 +114,11 @@ def parse_record(value: object) -> Record:
         modules=field_checks.parse_texts(fields, "modules"),
         last_use=_parse_last_use(fields, len(events)),
         **_parse_usage(fields),
-        holders=field_checks.parse_rows(fields, "holders", _parse_holder),
-        graphs=field_checks.parse_rows(fields, "graphs", _parse_graph),
-        reads=field_checks.parse_rows(fields, "reads", _parse_read),
-        shapes=field_checks.parse_rows(fields, "shapes", _parse_shape),
-        assumed=field_checks.parse_rows(fields, "assumed", _parse_assumed),
+        holders=field_checks.parse_all(Holder, fields, "holders"),
+        graphs=field_checks.parse_all(GraphHolder, fields, "graphs"),
+        reads=field_checks.parse_all(HostRead, fields, "reads"),
+        shapes=field_checks.parse_all(AssumedShape, fields, "shapes"),
+        assumed=field_checks.parse_all(AssumedBytes, fields, "assumed"),
         refused=_parse_refused(field_checks.typed(fields.get("refused", {}), dict, "refused")),
         **_parse_not_initialised(fields),
         **_parse_ooms(fields, events),
@@ -126,7 +127,7 @@ def parse_record(value: object) -> Record:
         warnings=field_checks.parse_texts(fields, "warnings"),
         groups=field_checks.parse_rows(fields, "groups", _parse_group),
         operands=field_checks.parse_rows(fields, "operands", _parse_operand),
-        requests=field_checks.parse_rows(fields, "requests", _parse_request),
+        requests=field_checks.parse_all(Request, fields, "requests"),
     )
 
 
@@ -158,19 +159,6 @@ def _parse_not_initialised(fields: Mapping[str, Any]) -> dict[str, Any]:
         "num_not_initialised": field_checks.size(counted, "count", 0),
         "not_initialised_bytes": field_checks.size(counted, "bytes", 0),
     }
-
-
-def _parse_request(entry: object) -> Request:
-    where, begin, end, failure, is_out_of_memory = field_checks.row(
-        entry, len(ROWS["requests"]), "requests"
-    )
-    return Request(
-        where=field_checks.shown(where, "requests"),
-        begin=field_checks.position(begin, "requests"),
-        end=field_checks.position(end, "requests"),
-        failure=field_checks.shown(failure, "requests"),
-        is_out_of_memory=field_checks.typed(is_out_of_memory, bool, "requests"),
-    )
 
 
 def _parse_attempts(entry: object) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -270,12 +258,8 @@ def _parse_exit(fields: Mapping[str, Any]) -> ProgramExit:
 
 def _parse_device(value: object) -> DeviceTotals:
     fields = field_checks.typed(value, dict, "devices")
-    outside = field_checks.parse_rows(fields, "outside", _parse_outside)
+    outside = field_checks.parse_all(OutsideBytes, fields, "outside")
     return field_checks.parse_record(DeviceTotals, fields, "devices", outside=outside, num_others=0)
-
-
-def _parse_outside(value: object) -> OutsideBytes:
-    return field_checks.parse_record(OutsideBytes, value, "outside")
 
 
 def _parse_claims(rows: Sequence[object]) -> Claims:
@@ -291,7 +275,8 @@ def _parse_claims(rows: Sequence[object]) -> Claims:
 
 def _parse_usage(fields: Mapping[str, Any]) -> dict[str, Any]:
     parsers = {"scratch": parse_scratch, "copies": _parse_copies}
-    parsers |= dict.fromkeys(("pinned", "pinned_low"), _parse_pinned)
+    pinned = partial(field_checks.parse_columns, PinnedLevels, name="pinned")
+    parsers |= dict.fromkeys(("pinned", "pinned_low"), pinned)
     names = [name for name in parsers if name in fields]
     return {name: parsers[name](field_checks.rows(fields, name)) for name in names}
 
@@ -311,45 +296,6 @@ def _parse_copies(rows: Sequence[object]) -> Copies:
         is_pinned=(flags & 2) != 0,
         is_waited_for=(flags & 4) != 0,
     )
-
-
-def _parse_pinned(rows: Sequence[object]) -> PinnedLevels:
-    position, size = (
-        field_checks.int_column(column, "pinned")
-        for column in field_checks.columns(rows, len(ROWS["pinned"]), "pinned")
-    )
-    return PinnedLevels(position=position, size_bytes=size)
-
-
-def _parse_holder(value: object) -> Holder:
-    position, device, address, chain = field_checks.row(value, len(ROWS["holders"]), "holders")
-    return Holder(
-        position=field_checks.position(position, "holders"),
-        device=field_checks.whole(device, "holders"),
-        address=field_checks.whole(address, "holders"),
-        chain=field_checks.shown(chain, "holders"),
-    )
-
-
-def _parse_graph(value: object) -> GraphHolder:
-    position, num_nodes, chain = field_checks.row(value, len(ROWS["graphs"]), "graphs")
-    return GraphHolder(
-        position=field_checks.position(position, "graphs"),
-        num_nodes=field_checks.whole(num_nodes, "graphs"),
-        chain=field_checks.shown(chain, "graphs"),
-    )
-
-
-def _parse_read(value: object) -> HostRead:
-    return field_checks.parse_record(HostRead, value, "reads")
-
-
-def _parse_shape(value: object) -> AssumedShape:
-    return field_checks.parse_record(AssumedShape, value, "shapes")
-
-
-def _parse_assumed(value: object) -> AssumedBytes:
-    return field_checks.parse_record(AssumedBytes, value, "assumed")
 
 
 def _parse_refused(fields: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:

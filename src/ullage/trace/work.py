@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ullage.trace import field_checks
+from ullage.trace.field_checks import Index
 
 
 class Operation(NamedTuple):
@@ -27,7 +28,7 @@ class Operation(NamedTuple):
         num: how many there were.
     """
 
-    module: int
+    module: Index
     part: str
     name: str
     precision: str
@@ -45,7 +46,7 @@ class Node(NamedTuple):
     how many parameters and children it has.
     """
 
-    module: int
+    module: Index
     kind: str
     held_by: str
     num_parameters: int
@@ -70,15 +71,10 @@ def parse_work(fields: Mapping[str, Any]) -> Work | None:
         return None
     work = field_checks.typed(fields["work"], dict, "work")
     return Work(
-        field_checks.parse_rows(work, "rows", lambda row: Operation(*_parse(row, Operation))),
-        field_checks.parse_rows(work, "tree", lambda row: Node(*_parse(row, Node))),
+        field_checks.parse_rows(
+            work, "rows", lambda row: field_checks.parse_row(Operation, row, "work")
+        ),
+        field_checks.parse_rows(
+            work, "tree", lambda row: field_checks.parse_row(Node, row, "work")
+        ),
     )
-
-
-def _parse(row: object, kind: type[Operation] | type[Node]) -> list[Any]:
-    kinds = {"part": str, "name": str, "precision": str, "kind": str, "held_by": str}
-    values = field_checks.row(row, len(kind._fields), "work")
-    return [
-        field_checks.typed(value, kinds.get(name, int), "work")
-        for name, value in zip(kind._fields, values, strict=True)
-    ]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage.trace import field_checks
-from ullage.trace.record_schema import ROWS
+from ullage.trace.field_checks import Positions
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
@@ -19,7 +19,7 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 class Workspaces:
     """Blocks that a library was handed as scratch memory, as columns."""
 
-    position: Int64Array
+    position: Positions
     device: Int64Array
     address: Int64Array
     size_bytes: Int64Array
@@ -35,13 +35,13 @@ class Scratch:
     where the answer was that none is needed.
     """
 
-    what: tuple[str, ...]
-    position: Int64Array
+    position: Positions
     device: Int64Array
     address: Int64Array
     low_bytes: Int64Array
     answered_bytes: Int64Array
     high_bytes: Int64Array
+    what: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.position)
@@ -49,18 +49,9 @@ class Scratch:
 
 def parse_workspaces(rows: Sequence[object]) -> Workspaces:
     """The workspaces of a record; raises SnapshotError."""
-    columns = field_checks.columns(rows, len(ROWS["workspaces"]), "workspaces")
-    return Workspaces(
-        position=field_checks.position_column(columns[0], "workspaces"),
-        device=field_checks.int_column(columns[1], "workspaces"),
-        address=field_checks.int_column(columns[2], "workspaces"),
-        size_bytes=field_checks.int_column(columns[3], "workspaces"),
-        library=tuple(field_checks.shown(text, "workspaces") for text in columns[4]),
-    )
+    return field_checks.parse_columns(Workspaces, rows, "workspaces")
 
 
 def parse_scratch(rows: Sequence[object]) -> Scratch:
     """The scratch memory of a record; raises SnapshotError."""
-    *sizes, what = field_checks.columns(rows, len(ROWS["scratch"]), "scratch")
-    numbers = (field_checks.int_column(column, "scratch") for column in sizes)
-    return Scratch(tuple(field_checks.shown(text, "scratch") for text in what), *numbers)
+    return field_checks.parse_columns(Scratch, rows, "scratch")

@@ -42,7 +42,7 @@ def with_scratch(record: Record, *rows: tuple[int, int, int, int, int]) -> Recor
     columns = np.array(rows, dtype=np.int64).T
     address = np.where(columns[0] < 0, 0, record.events.address[columns[0]])
     device = np.zeros(len(rows), dtype=np.int64)
-    scratch = Scratch((NAME,) * len(rows), columns[1], device, address, *columns[2:])
+    scratch = Scratch(columns[1], device, address, *columns[2:], (NAME,) * len(rows))
     return replace(record, scratch=scratch)
 
 

@@ -53,15 +53,15 @@ capability = click.option(
 scenarios = click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
 
 
-def _search(_context: click.Context, _option: click.Parameter, named: Path | None) -> Path | None:
+def _search(_context: click.Context, _option: click.Parameter, value: Path | None) -> Path | None:
     """The file that was named, or else the one that is found, which is said."""
     from ullage.cli.main import say
     from ullage.configuration.project_file import find_configuration
 
-    found = named or find_configuration(Path.cwd())
-    if found != named:
-        say(f"ullage: configuration: {found}", is_aside=True)
-    return found
+    file = value or find_configuration(Path.cwd())
+    if file != value:
+        say(f"ullage: configuration: {file}", is_aside=True)
+    return file
 
 
 config = click.option(

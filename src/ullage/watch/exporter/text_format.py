@@ -27,12 +27,12 @@ class _Points(Collector):
         metric with the same labels the first counts.
         """
         families: dict[Metric, Family] = {}
-        seen: set[tuple[Metric, frozenset[tuple[str, str]]]] = set()
+        keys: set[tuple[Metric, frozenset[tuple[str, str]]]] = set()
         for metric, labels, value in self._points:
             key = (metric, frozenset(labels.items()))
-            if key in seen:
+            if key in keys:
                 continue
-            seen.add(key)
+            keys.add(key)
             if metric not in families:
                 name = metric.name.removesuffix(_END)
                 families[metric] = Family(name, metric.text, metric.type.value)
