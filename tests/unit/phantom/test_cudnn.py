@@ -188,6 +188,24 @@ def test_float_uses_tensor_cores_only_where_there_is_tf32(
     assert ampere == 4 * (32 * 64 * 56 * 56 + 64 * 64 * 9)
 
 
+@pytest.mark.parametrize(
+    ("stem", "data_type", "num_bytes"),
+    [
+        ("Forward", FLOAT, 0),
+        ("BackwardData", BFLOAT16, 0),
+        ("BackwardFilter", FLOAT, 32 * 144 * 24 * 4),  # a result for each image
+    ],
+)
+def test_a_filter_of_one_place_reads_rows_in_place_on_ampere_too(
+    open_cudnn: Callable[[str], Cudnn], stem: str, data_type: int, num_bytes: int
+) -> None:
+    case = Case((32, 24, 56, 56), (144, 24, 1, 1), data_type, NCHW)
+    odd = Case((32, 24, 7, 7), (144, 24, 1, 1), data_type, NCHW)
+    cudnn = open_cudnn("8.0")
+    assert cudnn.workspace(stem, case) == num_bytes
+    assert cudnn.workspace(stem, odd) >= 24 * 32 * 49 * (4 if data_type == FLOAT else 2)
+
+
 # ---- Recurrent networks ----
 
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # plain (two), LSTM, GRU

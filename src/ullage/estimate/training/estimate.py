@@ -116,11 +116,7 @@ _TENSORS: Final = {
 }
 
 
-def estimate_training(
-    config: Config,
-    recipe: Recipe,
-    gpu: Entry | None = None,
-) -> TrainingEstimate:
+def estimate_training(config: Config, recipe: Recipe, gpu: Entry | None = None) -> TrainingEstimate:
     """What a training loop needs on a GPU; no torch, a few milliseconds.
 
     Counts: the step that play_training() plays, the allocator's slack, the driver's context.
@@ -253,11 +249,7 @@ def _surroundings(
     rounding, cached = find_slack(timeline)
     rows = [
         ("block rounding", rounding, "blocks that are given whole, up to 1 MiB above the request"),
-        (
-            "cached blocks",
-            cached,
-            "segments kept for later; given back when memory is short",
-        ),
+        ("cached blocks", cached, "segments kept for later; given back when memory is short"),
     ]
     terms = [
         OwnedTerm(name, interval.likely, interval.low, interval.high, what, _REPLAYED)

@@ -22,12 +22,7 @@ from ullage.estimate.training.architectures.images.diffusion import FACTOR
 from ullage.estimate.training.eager.tensor import INT64, empty
 from ullage.estimate.training.recipe import Recipe
 from ullage.estimate.workloads.answer import Place, WorkloadEstimate
-from ullage.estimate.workloads.passes import (
-    Pass,
-    device_and_machine,
-    make_place,
-    play_pass,
-)
+from ullage.estimate.workloads.passes import Pass, device_and_machine, make_place, play_pass
 from ullage.trace.category import Category
 
 if TYPE_CHECKING:

@@ -56,9 +56,7 @@ class Pass:
     rounding_bytes: int
 
 
-def device_and_machine(
-    gpu: str | Entry | None,
-) -> tuple[Entry | None, Machine]:
+def device_and_machine(gpu: str | Entry | None) -> tuple[Entry | None, Machine]:
     """A GPU of the catalogue, and what PyTorch takes from its kind; None: an H100's rules."""
     if gpu is None:
         return None, Machine()

@@ -18,12 +18,7 @@ from ullage.estimate.term import Term, exact
 from ullage.estimate.training.architectures.whisper import Whisper
 from ullage.estimate.training.recipe import Recipe
 from ullage.estimate.workloads.answer import Place, WorkloadEstimate
-from ullage.estimate.workloads.passes import (
-    Pass,
-    device_and_machine,
-    make_place,
-    play_pass,
-)
+from ullage.estimate.workloads.passes import Pass, device_and_machine, make_place, play_pass
 from ullage.models.architecture import read_model
 from ullage.models.layers import Attention, Cross, Model
 
@@ -77,10 +72,7 @@ def feature_bytes(config: Config, windows: int) -> int:
 
 
 def estimate_speech(
-    config: Config,
-    streams: int,
-    at_once: int | None = None,
-    gpu: str | Entry | None = None,
+    config: Config, streams: int, at_once: int | None = None, gpu: str | Entry | None = None
 ) -> WorkloadEstimate:
     """What streams of speech need on a GPU, with transformers in 16 bits.
 

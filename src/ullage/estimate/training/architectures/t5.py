@@ -54,11 +54,7 @@ class Attention(Module):
         self.norm = Norm(arena, hidden, dtype)
 
     def __call__(
-        self,
-        x: Tensor,
-        bias: Tensor,
-        others: Tensor | None = None,
-        mask: Tensor | None = None,
+        self, x: Tensor, bias: Tensor, others: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         out = self.norm(x)
         source = out if others is None else others

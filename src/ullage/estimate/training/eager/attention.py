@@ -67,12 +67,7 @@ class Heads:
 
 
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    *,
-    dropout: float = 0.0,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, dropout: float = 0.0
 ) -> Tensor:
     """F.scaled_dot_product_attention over (batch, heads, length, width), by the kernel that PyTorch
     takes on the machine. Keys and values may have fewer heads, values another width.

@@ -17,6 +17,7 @@ from ullage.estimate.training.eager.machine import Machine
 _TILE: Final = 128  # rows and columns of a product that one block of threads makes
 _LEAST_SLICE: Final = 256  # of the sum: below, a split costs more than it brings
 _VECTOR_BYTES: Final = 16
+_FIRST_IN_PLACE: Final = 8  # compute capability
 _WINOGRAD_FILTER: Final = 16  # floats of a transformed 3 x 3 filter, tiles of 4 x 4
 _WINOGRAD_TILE: Final = 36  # floats of a tile of 6 x 6
 
@@ -64,6 +65,14 @@ class Convolution(NamedTuple):
         return _VECTOR_BYTES // self.dtype.itemsize
 
     @property
+    def is_product(self) -> bool:
+        """A matrix product for each image, whose rows of whole vectors are read where they lie."""
+        row_bytes = prod(self.response[2:]) * self.dtype.itemsize
+        is_one_place = prod(self.filter[2:]) == 1 and self.response[2:] == self.image[2:]
+        is_plain = self.has_unit_strides and self.num_groups == 1 and not self.is_channels_last
+        return is_one_place and is_plain and row_bytes % _VECTOR_BYTES == 0
+
+    @property
     def suits_winograd(self) -> bool:
         """3 x 3 without strides, dilation or groups."""
         return self.filter[2:] == (3, 3) and self.has_unit_strides and self.num_groups == 1
@@ -105,6 +114,9 @@ def _on_tensor_cores(machine: Machine, direction: Direction, convolution: Convol
         likely = inputs + (split or output)
     if convolution.filter[1] < convolution.vector_channels and convolution.num_groups > 1:
         likely = 0
+    if convolution.is_product and machine.capability[0] >= _FIRST_IN_PLACE:
+        is_sum = direction is Direction.BACKWARD_FILTER  # of a result for each image
+        likely = min(likely, convolution.image[0] * prod(convolution.filter) * 4 * is_sum)
     if convolution.suits_winograd and not (
         convolution.is_channels_last or convolution.image[1] == 1
     ):

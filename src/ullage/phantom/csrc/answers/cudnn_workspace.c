@@ -26,7 +26,8 @@
  *  6. TF32 forward copies the response, too, as all other kernels do (20 of 23 shapes; low: not). Its copies are not padded.
  *  7. A product per image. 1 x 1 at stride 1 in NCHW is a matrix product for each image, whose rows are read in place if
  *     they are multiples of 16 bytes: no copies. The filter gradient is a sum over images of such products: a float result
- *     for each image, or rules 1 and 2 where that is less (14 of 14 shapes).
+ *     for each image, or rules 1 and 2 where that is less (14 of 14 shapes). Taken for 8.0 and later: 9.0's own instruction
+ *     reads float in one layout alone (wgmma in PTX's manual transposes 16 bits only), so that kernels of 8.0 do this.
  *  8. A split filter gradient is copied into the layout of the caller, as an unsplit one is. Filters of up to 64 responses
  *     have tiles of 64 x 64.
  *  9. Copies begin at multiples of 16 bytes: 16 bytes more.
@@ -166,13 +167,17 @@ static struct scratch tensor_core_scratch(const struct convolution *c, const cha
   return scratch;
 }
 
-/* Rules 6 to 9. */
-static bool is_product_per_image(const struct convolution *c) {
+/* Rule 7: what is less, the sums of a product for each image, or the copies. High: the copies. */
+static struct scratch without_copies(const struct convolution *c, struct scratch scratch) {
   size_t row_bytes = (size_t)spatial_size(&c->response) * data_type_bytes(c->image.data_type);
-  return spatial_size(&c->filter) == 1 && c->unit_strides && num_groups(c) == 1 && row_bytes % 16 == 0 &&
-         spatial_size(&c->response) == spatial_size(&c->image) && !is_channels_last(&c->image);
+  bool is_product = spatial_size(&c->filter) == 1 && c->unit_strides && num_groups(c) == 1 && row_bytes % 16 == 0 &&
+                    spatial_size(&c->response) == spatial_size(&c->image) && !is_channels_last(&c->image);
+  size_t sums = c->direction == BACKWARD_FILTER ? (size_t)(c->image.dims[0] * c->filter.dims[0] * c->filter.dims[1]) * 4 : 0;
+  if (is_product && sums < scratch.answered) scratch.answered = sums;
+  return scratch;
 }
 
+/* Rules 6, 8 and 9. */
 static size_t unpadded_copy(const struct tensor *tensor) { return is_channels_last(tensor) ? 0 : packed_bytes(tensor); }
 
 static struct scratch hopper_scratch(const struct convolution *c, const char *what) {
@@ -187,10 +192,6 @@ static struct scratch hopper_scratch(const struct convolution *c, const char *wh
     scratch.answered = layout_copy(&c->image) + layout_copy(&c->response) + layout_copy(&c->filter) + split;
   }
   if (scratch.answered) scratch.answered += 16;
-  if (is_product_per_image(c)) {
-    size_t sums = c->direction == BACKWARD_FILTER ? (size_t)(c->image.dims[0] * c->filter.dims[0] * c->filter.dims[1]) * 4 : 0;
-    if (sums < scratch.answered) scratch.answered = sums;
-  }
   scratch.high = larger(scratch.high, scratch.answered);
   return scratch;
 }
@@ -211,9 +212,10 @@ struct scratch convolution_scratch(const struct convolution *c) {
                                       "cuDNN convolution backward-filter workspace"};
   const char *what = names[c->direction];
   if (c->image.num_dims < 3 || c->filter.num_dims < 3 || c->response.num_dims < 3) return (struct scratch){what, 0, 0, 0};
-  if (c->tensor_cores && has_tensor_cores(c->image.data_type))
-    return device(current_device())->major >= 9 ? hopper_scratch(c, what) : tensor_core_scratch(c, what);
-  return plain_scratch(c, what);
+  if (!c->tensor_cores || !has_tensor_cores(c->image.data_type)) return plain_scratch(c, what);
+  int major = device(current_device())->major;
+  struct scratch scratch = major >= 9 ? hopper_scratch(c, what) : tensor_core_scratch(c, what);
+  return major >= 8 ? without_copies(c, scratch) : scratch;
 }
 
 /* ---- Attention and the rest -------------------------------------------------------------------------------------- */
