@@ -32,7 +32,7 @@ class Addresses:
 class WindowsAddresses(Addresses):
     """The lowest free range that is large enough."""
 
-    def __init__(self, segments: Iterable[_Range] = ()) -> None:
+    def __init__(self, segments: Iterable[_Range] = (), _earlier: Iterable[_Range] = ()) -> None:
         """segments: address and bytes of those that are there; what is new comes above them."""
         self._free = [(max((a + n for a, n in segments), default=CHUNK_BYTES), _TOP)]
 
@@ -48,13 +48,18 @@ class LinuxAddresses(Addresses):
     chunk with room comes first, and goes when it is empty.
     """
 
-    def __init__(self, segments: Iterable[_Range] = ()) -> None:
-        """segments: address and bytes of those that are there; what is new comes below them."""
+    def __init__(self, segments: Iterable[_Range] = (), earlier: Iterable[_Range] = ()) -> None:
+        """segments: address and bytes of those that are there; what is new comes below them.
+        earlier: those that were there once, which say how large the chunks of these are.
+        """
         self._chunks: list[tuple[_Range, list[_Range]]] = []  # the newest first
-        bottom = _TOP
-        for chunk in reversed(find_chunks(segments)):
+        bottom, there = _TOP, sorted(segments)
+        for chunk in reversed(find_chunks({*there, *earlier})):
+            here = [one for one in there if chunk.start <= one[0] < chunk.end]
+            if not here:  # it went with its last segment
+                continue
             free = [(chunk.start, chunk.end)]
-            for address, size in chunk.segments:
+            for address, size in here:
                 start, end = free.pop()
                 free += [(start, address)] if start < address else []
                 free += [(address + size, end)]

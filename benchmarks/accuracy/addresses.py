@@ -94,12 +94,16 @@ def read_recordings() -> list[Recording]:
     ]
 
 
-def score_steps(recording: Recording, platform: Platform | None = None) -> Score:
+def score_steps(
+    recording: Recording, platform: Platform | None = None, before: Recording | None = None
+) -> Score:
     """Hands out addresses for a recording's segments, from those that were there before it.
 
     platform: whose order; None: that of the system that it was made on.
+    before: the recording that this one goes on from.
     """
-    policy = POLICIES[platform or recording.platform](recording.at_begin.items())
+    earlier = before.at_begin.items() if before else ()
+    policy = POLICIES[platform or recording.platform](recording.at_begin.items(), earlier)
     own, large = _hand_out(recording, policy)
     real_steps = [b - a for (a, _), (b, _) in pairwise(large)]
     own_steps = [b - a for (_, a), (_, b) in pairwise(large)]
@@ -114,6 +118,13 @@ def score_steps(recording: Recording, platform: Platform | None = None) -> Score
         num_pairs=len(pairs),
         num_pairs_right=sum(own[low] < own[high] for low, high in pairs),
     )
+
+
+def find_before(recordings: Sequence[Recording]) -> dict[str, Recording]:
+    """Of each recording that begins with the segments with which another ends: that one."""
+    ends = {frozenset(recording.at_end): recording for recording in recordings if recording.at_end}
+    begins = {recording.name: frozenset(recording.at_begin.items()) for recording in recordings}
+    return {name: ends[begin] for name, begin in begins.items() if begin in ends}
 
 
 def _hand_out(
@@ -208,8 +219,9 @@ def _outcome(outcome: Replayed) -> str:
 
 def _page() -> str:
     recordings = read_recordings()
-    scores = [score_steps(recording) for recording in recordings]
-    others = [score_steps(recording, recording.platform.other) for recording in recordings]
+    before = find_before(recordings)
+    scores = [score_steps(one, before=before.get(one.name)) for one in recordings]
+    others = [score_steps(one, one.platform.other, before.get(one.name)) for one in recordings]
     text = (Path(__file__).parent / "addresses.md.txt").read_text(encoding="utf-8")
     return text.format(
         made_by=made_by("benchmarks.accuracy.addresses"),
