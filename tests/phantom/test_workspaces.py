@@ -15,14 +15,17 @@ from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import check_torch, find_torch
 from ullage.programs.allocator_replay import ATTEMPT
+from ullage.protocol.run import Platform
 from ullage.trace.replay import replay
 from ullage.trace.snapshot_reader import read_snapshot
 from ullage.whatif import variants
 from ullage.whatif.child import Where
+from ullage.whatif.events import measure_by_events
 from ullage.whatif.requests import find_requests
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
+LARGE_SEGMENT_BYTES = 20 << 20
 ENDS = (
     "peak_allocated_low_bytes", "peak_allocated_bytes", "peak_allocated_high_bytes",
     "peak_reserved_low_bytes", "peak_reserved_bytes", "peak_reserved_high_bytes",
@@ -115,6 +118,22 @@ def test_without_convolutions_there_is_one_end(run_program: RunProgram) -> None:
     assert (low, high) == (peak, peak)
     assert (reserved_low, reserved_high) == (reserved, reserved)
     assert not replayed(outcome)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_the_record_alone_has_the_interval_too(
+    run_program: RunProgram, thin_python: Path, precision: str
+) -> None:
+    outcome = run_program("residual_net.py", precision, gpu="rtx-4090")
+    build = check_torch(find_torch(str(thin_python)), LIBRARY_DIR)
+    where = Where(str(thin_python), build, choose_device(None))
+    (ends,) = measure_by_events(outcome.record, where, Platform.LINUX).workspace_ends
+    names = "peak_reserved_low_bytes", "peak_reserved_high_bytes"
+    low, high = (outcome.device[name] for name in names)
+    # A record has the bytes of blocks, a snapshot also those that were asked for.
+    assert abs(ends.reserved_low_bytes - low) <= LARGE_SEGMENT_BYTES
+    assert abs(ends.reserved_high_bytes - high) <= LARGE_SEGMENT_BYTES
+    assert ends.reserved_low_bytes < outcome.device["peak_reserved_bytes"]
 
 
 @pytest.mark.parametrize("program", ["residual_net.py", "asks_in_many_ways.py"])

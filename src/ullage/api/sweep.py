@@ -143,9 +143,7 @@ def sweep(
 
 
 def _check(
-    program: Sequence[str],
-    variables: Mapping[str, tuple[str, ...]],
-    gpus: Sequence[str | None],
+    program: Sequence[str], variables: Mapping[str, tuple[str, ...]], gpus: Sequence[str | None]
 ) -> None:
     """Raises SpecError where a sweep says what it cannot mean."""
     if not gpus:

@@ -14,12 +14,14 @@ from ullage.trace.model import DeviceTotals, Record
 
 @dataclass(frozen=True, slots=True)
 class AddressEnds:
-    """Both ends of the peak of what a device's allocator held, in bytes; equal where nothing
-    depends on the order, or where the other one was not measured.
+    """Both ends of the peaks of what a device's allocator held and had given out, in bytes; equal
+    where nothing depends on the order, or where the other one was not measured.
     """
 
     low_bytes: int
     high_bytes: int
+    allocated_low_bytes: int
+    allocated_high_bytes: int
 
     @property
     def width_bytes(self) -> int:
@@ -29,6 +31,7 @@ class AddressEnds:
 
 def find_address_ends(record: Record, totals: DeviceTotals) -> AddressEnds:
     """Both ends of one device of a process."""
-    peaks = [totals.peak_reserved_bytes]
-    peaks += [peak for device, peak in record.other_order if device == totals.index]
-    return AddressEnds(min(peaks), max(peaks))
+    own = (totals.peak_reserved_bytes, totals.peak_allocated_bytes)
+    others = [peaks for device, peaks in record.other_order if device == totals.index]
+    reserved, allocated = zip(own, *others, strict=True)
+    return AddressEnds(min(reserved), max(reserved), min(allocated), max(allocated))

@@ -151,9 +151,13 @@ def _completion(ends: Completion, peak_allocated_bytes: int) -> Iterable[Assumpt
 
 def _address_order(ends: AddressEnds) -> Iterable[Assumption]:
     """How much depends on the order in which the driver hands out addresses."""
-    if ends.width_bytes:
-        what = "reserved with addresses in the order of Linux's driver, or of Windows'"
-        yield _assumed_size(what, 1, ends.low_bytes, ends.high_bytes)
+    for what, low, high in (
+        ("allocated", ends.allocated_low_bytes, ends.allocated_high_bytes),
+        ("reserved", ends.low_bytes, ends.high_bytes),
+    ):
+        if low != high:
+            orders = "addresses in the order of Linux's driver, or of Windows'"
+            yield _assumed_size(f"{what} with {orders}", 1, low, high)
 
 
 def _workspaces(ends: Workspaces) -> Iterable[Assumption]:

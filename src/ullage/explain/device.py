@@ -12,12 +12,7 @@ from ullage.explain.moments.growth import has_no_end, live_after, num_done, step
 from ullage.explain.moments.ledger import Ledger, balance
 from ullage.explain.moments.peak import Ownership, own_at, peak_position
 from ullage.explain.moments.phases import Regions, find_regions
-from ullage.explain.moments.steps import (
-    EvaluationPeak,
-    StepPeak,
-    counted_steps,
-    peak_per_step,
-)
+from ullage.explain.moments.steps import EvaluationPeak, StepPeak, counted_steps, peak_per_step
 from ullage.explain.owners.modules import (
     ModuleOwners,
     ModuleShare,

@@ -59,12 +59,14 @@ class Reserved:
         at_once, warm = self.completion.allocated_low_bytes, self.tuning.allocated_low_bytes
         low = warm if at_once is None else min(at_once, warm)
         below = self.allocated_bytes - self.workspaces.allocated_low_bytes
+        below += self.allocated_bytes - self.addresses.allocated_low_bytes
         return max(low - below, 0)
 
     @property
     def allocated_high_bytes(self) -> int:
-        """Its upper end: that of the run, but for workspaces."""
-        return self.workspaces.allocated_high_bytes
+        """Its upper end: that of the run, but for workspaces and the order of addresses."""
+        above = self.addresses.allocated_high_bytes - self.allocated_bytes
+        return self.workspaces.allocated_high_bytes + above
 
 
 def find_reserved(record: Record, totals: DeviceTotals) -> Reserved:

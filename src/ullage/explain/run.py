@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING
 from ullage.explain.basis import Basis, allocator_basis, device_basis
 from ullage.explain.device import DeviceReport, explain_devices
 from ullage.explain.host import HostMemory, host_memory
-from ullage.explain.losses import (
-    describe_end,
-    describe_timeout,
-    find_gap,
-    find_losses,
-    settle_exit,
-)
+from ullage.explain.losses import describe_end, describe_timeout, find_gap, find_losses, settle_exit
 from ullage.explain.lost_work import find_lost
 from ullage.explain.program import Program
 from ullage.explain.stops import find_stop

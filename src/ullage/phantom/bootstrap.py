@@ -22,14 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ullage.native.libraries import LIBRARY_DIR
-from ullage.protocol.variables import (
-    NUM_DEVICES,
-    NVML,
-    PARENT,
-    PLAN_NOTES,
-    RUN_DIR,
-    VIRTUAL_TIME,
-)
+from ullage.protocol.variables import NUM_DEVICES, NVML, PARENT, PLAN_NOTES, RUN_DIR, VIRTUAL_TIME
 from ullage.record.owners.module_trees import of_kinds
 from ullage.record.program_end import watch_end
 from ullage.record.session.frameworks import note_framework
@@ -202,10 +195,7 @@ def install_plan(
         install_from(environment, torch, wait, None if session is None else session.step_aside)
 
 
-def watch(
-    torch: ModuleType,
-    environment: Mapping[str, str] = os.environ,
-) -> Session | None:
+def watch(torch: ModuleType, environment: Mapping[str, str] = os.environ) -> Session | None:
     """Switches the recording on; the record is written however the process ends. None: there is
     nothing to watch.
 

@@ -98,11 +98,7 @@ def write_placeholder(site_packages: Path, placeholder: Placeholder) -> Path:
         *(f"Provides-Extra: {extra}" for extra in placeholder.extras),
     ]
     wheel = "Wheel-Version: 1.0\nGenerator: ullage\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    files = {
-        "METADATA": "\n".join(metadata) + "\n",
-        "WHEEL": wheel,
-        "INSTALLER": "ullage\n",
-    }
+    files = {"METADATA": "\n".join(metadata) + "\n", "WHEEL": wheel, "INSTALLER": "ullage\n"}
     record = []
     for name, text in files.items():
         (dist_info / name).write_text(text, encoding="utf-8")

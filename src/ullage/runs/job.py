@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 from ullage.errors import SpecError
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import PhantomDevice
-from ullage.phantom.launch import (
-    RunOptions,
-    check_platform,
-    make_environment,
-    run_directory,
-)
+from ullage.phantom.launch import RunOptions, check_platform, make_environment, run_directory
 from ullage.phantom.launcher import launcher_of, ranks_of
 from ullage.phantom.peer_ranks import PeerRanks, peer_ranks
 from ullage.phantom.program import UserProgram, resolve_program
@@ -176,11 +171,7 @@ def job_peer_ranks(job: Job, mail: Path) -> Iterator[PeerRanks | None]:
 
     def environment_of(number: int, directory: Path) -> dict[str, str]:
         options = replace(
-            job.options,
-            rank=replace(rank, number=number),
-            mail=mail,
-            has_snapshot=False,
-            nvml=None,
+            job.options, rank=replace(rank, number=number), mail=mail, has_snapshot=False, nvml=None
         )
         return make_environment(directory, job.device, job.build, options)
 

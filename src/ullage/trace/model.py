@@ -21,6 +21,7 @@ from ullage.trace.workspaces import Scratch as Scratch
 from ullage.trace.workspaces import Workspaces as Workspaces
 
 if TYPE_CHECKING:
+    from ullage.trace.allocator import Peaks
     from ullage.trace.batch_waits import BatchWaits
     from ullage.trace.bounds import WarmCache, WorkspaceEnds
     from ullage.trace.measured import Measured
@@ -354,7 +355,7 @@ class Record:
     how often the allocator asked whether another stream was done with a block, and it was not, and
     how many blocks were kept for a collective; only then can its bytes depend on when work is done;
     `operands` has what was kept so at the end: (position, device, address). `at_once` has the
-    result of doing all work at once. `other_order` has pairs: a device, and its reserved peak with
+    result of doing all work at once. `other_order` has pairs: a device, and its peaks with
     the other order of addresses. `num_timed` is how often Inductor timed kernels; `warm`
     has the result of not doing so. `workspace_ends` has the result of `scratch` at its bounds.
     `attempts` has for each work for which a request of memory failed the numbers of these failures,
@@ -404,7 +405,7 @@ class Record:
     num_not_yet: int = 0
     operands: tuple[tuple[int, int, int], ...] = ()
     at_once: tuple[AtOnce, ...] = ()
-    other_order: tuple[tuple[int, int], ...] = ()
+    other_order: tuple[tuple[int, Peaks], ...] = ()
     num_timed: int = 0
     warm: tuple[WarmCache, ...] = ()
     scratch: Scratch | None = None

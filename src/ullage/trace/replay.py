@@ -30,14 +30,7 @@ from ullage.trace.before_trace import (
 )
 from ullage.trace.plain import load_library
 from ullage.trace.segment_lives import SegmentLives, find_segments
-from ullage.trace.snapshot import (
-    Action,
-    BlockState,
-    EventTable,
-    Int64Array,
-    Snapshot,
-    UInt32Array,
-)
+from ullage.trace.snapshot import Action, BlockState, EventTable, Int64Array, Snapshot, UInt32Array
 from ullage.units import MIB
 
 BoolArray = NDArray[np.bool_]

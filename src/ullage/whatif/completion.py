@@ -33,8 +33,7 @@ def measure_at_once(snapshot: Snapshot, record: Record | None, where: Where) -> 
     A device on which nothing was held back needs no replay. What a replay says counts where a
     replay of what was recorded comes to what was recorded; elsewhere there is no figure.
 
-    Raises:
-        EnvironmentProblem: the replay failed.
+    Raises: EnvironmentProblem: the replay failed.
     """
     return tuple(
         _measure(snapshot, record, device, where)

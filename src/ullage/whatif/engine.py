@@ -29,13 +29,7 @@ from ullage.whatif.conflicts import UNSEEN, find_conflicts
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
 from ullage.whatif.packing import Packing, Spans, find_packing, lower_bound
 from ullage.whatif.requests import Requests, find_requests
-from ullage.whatif.settings import (
-    EXPANDABLE,
-    Family,
-    Setting,
-    list_settings,
-    recorded_settings,
-)
+from ullage.whatif.settings import EXPANDABLE, Family, Setting, list_settings, recorded_settings
 
 _MAX_GPUS = 4
 

@@ -14,7 +14,7 @@ with each other start from the second.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -165,6 +165,11 @@ def _in_order(
         (-np.array([*emptied.values()], np.int64), np.array([*emptied], np.int64)),
         (-(ATTEMPT + 8 * events.size_bytes[failed]), failed),
     ]
+    return in_order(columns)
+
+
+def in_order(columns: Sequence[tuple[Int64Array, Int64Array]]) -> tuple[Int64Array, Int64Array]:
+    """Operations and their events by event; of one event, in the order of the columns."""
     ops, event = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     order = np.argsort(event, kind="stable")
     return ops[order], event[order]

@@ -46,13 +46,10 @@ class _Timed:
 
 
 def measure_warm(snapshot: Snapshot, where: Where) -> tuple[WarmCache, ...]:
-    """The warm end of each device on which kernels were timed.
+    """The warm end of each device on which kernels were timed; without a figure where a replay of
+    what was recorded does not come to it.
 
-    What a replay says counts where a replay of what was recorded comes to what was recorded;
-    elsewhere there is no figure.
-
-    Raises:
-        EnvironmentProblem: the replay could not be made.
+    Raises: EnvironmentProblem: the replay could not be made.
     """
     replays = {
         device: replay(snapshot, device)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ullage.phantom.launch import run_directory
 from ullage.programs.allocator_replay import RETRY
+from ullage.protocol.run import Platform
 from ullage.trace.addresses import platform_of
 from ullage.trace.allocator import Peaks
 from ullage.trace.emptied import held_before
@@ -25,8 +26,7 @@ def replay_variants(
     give the recorded peaks for the recorded requests, else by PyTorch's own allocator, for which a
     process imports torch; empty where that does not give them, either.
 
-    Raises:
-        EnvironmentProblem: the replay failed.
+    Raises: EnvironmentProblem: the replay failed.
     """
     if len(requests.packed):
         return []
@@ -48,6 +48,11 @@ def _replay_by_rules(
     if recorded_settings(snapshot.settings):
         return []
     order = platform_of(snapshot, device) if where.build.chooses_by_address else None
+    return replay_by_rules(requests, order, where)
+
+
+def replay_by_rules(requests: Requests, order: Platform | None, where: Where) -> list[Peaks]:
+    """The same, with the default settings and addresses in the order of a system; None: by age."""
     gpu = where.device.usable
     room = PIB if where.device.is_unlimited else gpu.total_bytes - gpu.context_high_bytes
     names = ("ops", *requests.variants)

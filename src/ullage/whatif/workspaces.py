@@ -1,27 +1,28 @@
 """What would have been reserved had closed libraries needed the least or the most scratch memory.
 
 How much memory an operation of cuDNN, cuFFT, cuSOLVER or cuSPARSE asks for follows a model with
-bounds (phantom/csrc/answers/cudnn_workspace.c for cuDNN). PyTorch takes it from its allocator for
-one operation, and its segments stay, so the bounds of a workspace are not those of the peak. Here
-the requests of a trace are made again with each workspace at its lower bound, and with each at its
-upper bound; one that the model said was not needed is then allocated and freed where the operation
-began, on the default stream.
+bounds (such as phantom/csrc/answers/cudnn_workspace.c). PyTorch's allocator keeps its segments, so
+the bounds of a workspace are not those of the peak. Here the requests of a trace are made again
+with each workspace at its lower, and with each at its upper bound; one that was not needed is then
+allocated and freed where the operation began, on the default stream.
 
     measure_workspaces(read_snapshot(path), record, where)       a `WorkspaceEnds` for each device
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ullage.explain.owners.matching import Match, match_record
 from ullage.programs.allocator_replay import ATTEMPT
+from ullage.trace.allocator import Peaks
 from ullage.trace.bounds import WorkspaceEnds
 from ullage.trace.lifetime import find_blocks
 from ullage.trace.model import Record, Scratch
-from ullage.trace.replay import Replay, replay
+from ullage.trace.replay import BoolArray, replay
 from ullage.trace.snapshot import Int64Array, Snapshot
 from ullage.whatif.child import Where
 from ullage.whatif.requests import Requests, find_requests
@@ -48,13 +49,10 @@ class _Resized:
 def measure_workspaces(
     snapshot: Snapshot, record: Record, where: Where
 ) -> tuple[WorkspaceEnds, ...]:
-    """Both ends of each device whose libraries were handed workspaces of an assumed size.
+    """Both ends of each device whose libraries were handed workspaces of an assumed size; without a
+    figure where a replay of what was recorded does not come to it.
 
-    What a replay says counts where a replay of what was recorded comes to what was recorded;
-    elsewhere there is no figure.
-
-    Raises:
-        EnvironmentProblem: the replay failed.
+    Raises: EnvironmentProblem: the replay failed.
     """
     scratch = record.scratch
     if scratch is None:
@@ -70,42 +68,51 @@ def _measure(
     snapshot: Snapshot, record: Record, scratch: Scratch, device: int, where: Where
 ) -> WorkspaceEnds:
     rows = np.flatnonzero(scratch.device == device)
-    what = frozenset(scratch.what[row] for row in rows)
-    unknown = WorkspaceEnds(device, what, len(rows), None, None, None, None)
     recorded = replay(snapshot, device)
     match = match_record(record, recorded, device)
     if match is None:
-        return unknown
-    resized = find_resized(match, scratch, rows, recorded)
+        return ends_of(device, scratch, rows, ())
+    is_traced = recorded.blocks.birth >= 0
+    resized = find_resized(match, scratch, rows, is_traced, recorded.num_events)
     requests = find_requests(snapshot, recorded, device)
     if requests.num_retries or requests.num_failed or not len(resized.blocks) + len(resized.at):
-        return unknown
+        return ends_of(device, scratch, rows, ())
     peaks = replay_variants(snapshot, device, recorded, with_bounds(requests, resized), where)
+    return ends_of(device, scratch, rows, peaks)
+
+
+def ends_of(
+    device: int, scratch: Scratch, rows: Int64Array, peaks: Sequence[Peaks]
+) -> WorkspaceEnds:
+    """The ends of a device with the workspaces of these rows; unknown without peaks."""
+    what = frozenset(scratch.what[row] for row in rows)
     if not peaks:
-        return unknown
+        return WorkspaceEnds(device, what, len(rows), None, None, None, None)
     reserved, allocated = zip(*peaks, strict=True)
     ends = (min(allocated), max(allocated), min(reserved), max(reserved))
     return WorkspaceEnds(device, what, len(rows), *ends)
 
 
-def find_resized(match: Match, scratch: Scratch, rows: Int64Array, recorded: Replay) -> _Resized:
+def find_resized(
+    match: Match, scratch: Scratch, rows: Int64Array, is_traced: BoolArray, num_events: int
+) -> _Resized:
     """The workspaces of these rows; those of before the trace are left out."""
-    lives, blocks = match.lifetimes, recorded.blocks
+    lives = match.lifetimes
     block_of = np.full(len(lives) + 1, -1, dtype=np.int64)
-    is_matched = (match.row >= 0) & (blocks.birth >= 0)
+    is_matched = (match.row >= 0) & is_traced
     block_of[match.row[is_matched]] = np.flatnonzero(is_matched)
     places = (scratch.position[rows], scratch.device[rows], scratch.address[rows])
     block = block_of[find_blocks(lives, *places)]
     is_needed = scratch.address[rows] != 0
     here = rows[is_needed & (block >= 0)]
-    at = match.event_after(scratch.position[rows[~is_needed]], recorded.num_events)
-    is_traced = scratch.position[rows[~is_needed]] >= match.positions.min(initial=0)
+    at = match.event_after(scratch.position[rows[~is_needed]], num_events)
+    is_inside = scratch.position[rows[~is_needed]] >= match.positions.min(initial=0)
     return _Resized(
         blocks=block[is_needed & (block >= 0)],
         less_bytes=scratch.answered_bytes[here] - scratch.low_bytes[here],
         more_bytes=scratch.high_bytes[here] - scratch.answered_bytes[here],
-        at=at[is_traced],
-        bytes=scratch.high_bytes[rows[~is_needed]][is_traced],
+        at=at[is_inside],
+        bytes=scratch.high_bytes[rows[~is_needed]][is_inside],
     )
 
 

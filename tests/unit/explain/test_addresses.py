@@ -14,6 +14,7 @@ from ullage.explain.run import explain_run
 from ullage.gpus.catalog import Gpu
 from ullage.report.document.run import run_document
 from ullage.report.text.run import render_run
+from ullage.trace.allocator import Peaks
 from ullage.trace.model import AtOnce, Record
 
 Make = Callable[..., Record]
@@ -24,14 +25,14 @@ SCRIPT = "+30 +40 -30 +30 -30"
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
-        ((), AddressEnds(70, 70)),
-        (((0, 60),), AddressEnds(60, 70)),
-        (((0, 90),), AddressEnds(70, 90)),
-        (((1, 90),), AddressEnds(70, 70)),  # of another device
+        ((), AddressEnds(70, 70, 70, 70)),
+        (((0, Peaks(60, 70)),), AddressEnds(60, 70, 70, 70)),
+        (((0, Peaks(90, 65)),), AddressEnds(70, 90, 65, 70)),
+        (((1, Peaks(90, 75)),), AddressEnds(70, 70, 70, 70)),  # of another device
     ],
 )
 def test_the_ends_are_those_of_both_orders(
-    make_record: Make, other: tuple[tuple[int, int], ...], expected: AddressEnds
+    make_record: Make, other: tuple[tuple[int, Peaks], ...], expected: AddressEnds
 ) -> None:
     record = replace(make_record(SCRIPT), other_order=other)
     assert find_address_ends(record, record.devices[0]) == expected
@@ -41,7 +42,7 @@ def test_the_ends_are_those_of_both_orders(
 def test_the_report_states_them_and_the_verdict_uses_the_upper_one(
     make_record: Make, program: Program, small_gpu: Gpu, other: int
 ) -> None:
-    record = replace(make_record(SCRIPT), other_order=((0, other),))
+    record = replace(make_record(SCRIPT), other_order=((0, Peaks(other, 70)),))
     report = explain_run(
         [(record, None)], program=program, torch="2.11.0", gpu=small_gpu, is_unlimited=False
     )
@@ -57,9 +58,25 @@ def test_the_report_states_them_and_the_verdict_uses_the_upper_one(
     assert f"order of addresses -{high - low} B" in render_run(report)
 
 
+@pytest.mark.parametrize("other", [66, 75])
+def test_what_is_allocated_has_the_ends_of_both_orders_too(
+    make_record: Make, program: Program, small_gpu: Gpu, other: int
+) -> None:
+    record = replace(make_record(SCRIPT), other_order=((0, Peaks(70, other)),))
+    report = explain_run(
+        [(record, None)], program=program, torch="2.11.0", gpu=small_gpu, is_unlimited=False
+    )
+    low, high = sorted((70, other))
+    shown = run_document(report)["devices"][0]
+    assert (shown["peak_allocated_low_bytes"], shown["peak_allocated_high_bytes"]) == (low, high)
+    (assumption,) = report.allocator_basis.assumptions
+    assert (assumption.low_bytes, assumption.high_bytes) == (low, high)
+    assert report.devices[0].peak_used_bytes == 70 + 120, "the verdict goes by what is reserved"
+
+
 def test_both_assumptions_add_up(make_record: Make, program: Program, small_gpu: Gpu) -> None:
     record = make_record(SCRIPT, num_not_yet=1)
-    record = replace(record, other_order=((0, 90),), at_once=(AtOnce(0, 1, 10, 55),))
+    record = replace(record, other_order=((0, Peaks(90, 70)),), at_once=(AtOnce(0, 1, 10, 55),))
     report = explain_run(
         [(record, None)], program=program, torch="2.11.0", gpu=small_gpu, is_unlimited=False
     )

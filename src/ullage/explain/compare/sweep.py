@@ -234,10 +234,7 @@ def _find_lines(
 
 
 def _find_line(
-    points: Sequence[Point],
-    names: tuple[str, ...],
-    held: tuple[tuple[str, str], ...],
-    gpu: str,
+    points: Sequence[Point], names: tuple[str, ...], held: tuple[tuple[str, str], ...], gpu: str
 ) -> Line | None:
     """Fits a line through the largest values that fit on the GPU; returns None for fewer than two
     values, or for a product to which the peak is not linear.

@@ -89,12 +89,7 @@ def find_findings(report: SnapshotReport) -> tuple[Finding, ...]:
 
 def _rank(finding: Finding) -> tuple[bool, bool, int, int]:
     rule = finding.rule
-    return (
-        not finding.is_fatal,
-        finding.is_guess,
-        _ORDER.index(rule.kind),
-        -finding.gain_bytes,
-    )
+    return (not finding.is_fatal, finding.is_guess, _ORDER.index(rule.kind), -finding.gain_bytes)
 
 
 def _is_covered(finding: Finding, others: list[Finding], report: SnapshotReport) -> bool:

@@ -136,11 +136,7 @@ class ShardedSearch:
         return [base, *plain, *self._measure([self._checkpointed(sharding) for sharding in large])]
 
     def _told(
-        self,
-        first: RunReport,
-        base: _Measured,
-        measured: Sequence[_Measured],
-        budget_bytes: int,
+        self, first: RunReport, base: _Measured, measured: Sequence[_Measured], budget_bytes: int
     ) -> FitReport:
         """The report of all measured shardings, which are tried on the device in this order."""
         ends = self._try(measured, budget_bytes)
@@ -275,11 +271,7 @@ class ShardedSearch:
         return ends_by_place
 
     def _candidate(
-        self,
-        measured: _Measured,
-        ends: Ends | None,
-        best: _Measured | None,
-        budget_bytes: int,
+        self, measured: _Measured, ends: Ends | None, best: _Measured | None, budget_bytes: int
     ) -> Candidate:
         worse = None if ends is None else max(ends, key=lambda end: (not end.fits, end.used_bytes))
         used = measured.used_bytes if worse is None else worse.used_bytes

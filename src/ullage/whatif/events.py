@@ -1,0 +1,73 @@
+"""What a run without a snapshot would have reserved otherwise: with its workspaces at their bounds,
+and with addresses in the other order.
+
+The events of its record stand for its requests. They have no streams, pools or settings, and bytes
+of blocks, up to 1 MiB more than was asked for: where the rules of PyTorch's allocator do not come
+to the recorded peaks of reserved and allocated bytes with them, there is no figure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ullage.explain.owners.matching import Match
+from ullage.programs.allocator_replay import EMPTY_CACHE
+from ullage.protocol.run import Platform
+from ullage.trace.allocator import Peaks
+from ullage.trace.lifetime import NEVER, find_lifetimes
+from ullage.trace.model import EventKind, Int64Array, Record
+from ullage.whatif.addresses import MAX_EVENTS
+from ullage.whatif.child import Where
+from ullage.whatif.requests import Requests, in_order, peaks_by_rules
+from ullage.whatif.variants import replay_by_rules
+from ullage.whatif.workspaces import ends_of, find_resized, with_bounds
+
+
+def measure_by_events(record: Record, where: Where, platform: Platform) -> Record:
+    """The record with the ends of each device for which the replay comes to what was recorded."""
+    events = record.events
+    if record.first_position or len(events) > MAX_EVENTS or (events.kind != EventKind.BLOCK).any():
+        return record
+    order = platform if where.build.chooses_by_address else None
+    others, ends = [], []
+    for device in np.unique(events.device).tolist():
+        requests, scratch = _requests_of(record, device)
+        rows = np.flatnonzero(events.device == device)
+        reserved, allocated = events.reserved_bytes[rows], events.size_bytes[rows].cumsum()
+        peaks = replay_by_rules(requests, order, where)
+        if peaks[:1] != [Peaks(int(reserved.max()), int(allocated.max()))]:
+            continue
+        other = peaks_by_rules(requests, order.other) if order else None
+        others += [(device, other)] if other else []
+        if record.scratch is not None and len(scratch):
+            ends.append(ends_of(device, record.scratch, scratch, peaks[1:]))
+    return replace(record, other_order=tuple(others), workspace_ends=tuple(ends))
+
+
+def _requests_of(record: Record, device: int) -> tuple[Requests, Int64Array]:
+    """The requests of a device, with its workspaces at their bounds; and the rows of these."""
+    lives, none = find_lifetimes(record.events), np.empty(0, dtype=np.int64)
+    blocks = np.flatnonzero(lives.device == device)
+    numbers, birth, death = np.arange(len(blocks)), lives.birth[blocks], lives.death[blocks]
+    # What is reserved falls where the cache was emptied, before the event that tells.
+    rows = np.flatnonzero(record.events.device == device)
+    emptied = rows[1:][np.diff(record.events.reserved_bytes[rows]) < 0] + 1
+    dies = death < NEVER
+    ops, event = in_order(
+        [
+            (np.full(len(emptied), -EMPTY_CACHE), emptied),
+            (numbers, birth),
+            (len(blocks) + numbers[dies], death[dies]),
+        ]
+    )
+    sizes = lives.size_bytes[blocks]
+    requests = Requests(sizes, np.zeros_like(sizes), ops, event, none, none, len(emptied), 0, 0)
+    scratch = record.scratch
+    if scratch is None or not (scratch.device == device).any():
+        return requests, none
+    of_device = np.flatnonzero(scratch.device == device)
+    match, is_traced = Match(record, lives, blocks, event, event), np.ones(len(blocks), dtype=bool)
+    resized = find_resized(match, scratch, of_device, is_traced, len(record.events) + 1)
+    return with_bounds(requests, resized), of_device
