@@ -1,9 +1,9 @@
 """What a run without a snapshot would have reserved otherwise: with its workspaces at their bounds,
 and with addresses in the other order.
 
-The events of its record stand for its requests. They have no streams, pools or settings, and bytes
-of blocks, up to 1 MiB more than was asked for: where the rules of PyTorch's allocator do not come
-to the recorded peaks of reserved and allocated bytes with them, there is no figure.
+The events of its record stand for its requests. They have no streams, pools or settings: where the
+rules of PyTorch's allocator do not come to the recorded peaks, there is no figure. And they have
+bytes of blocks, up to 1 MiB more than was asked for, so there is none of what is allocated.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ def measure_by_events(record: Record, where: Where, platform: Platform) -> Recor
     for device in np.unique(events.device).tolist():
         requests, scratch = _requests_of(record, device)
         rows = np.flatnonzero(events.device == device)
-        reserved, allocated = events.reserved_bytes[rows], events.size_bytes[rows].cumsum()
+        allocated = int(events.size_bytes[rows].cumsum().max())
         peaks = replay_by_rules(requests, order, where)
-        if peaks[:1] != [Peaks(int(reserved.max()), int(allocated.max()))]:
+        if peaks[:1] != [Peaks(int(events.reserved_bytes[rows].max()), allocated)]:
             continue
         other = peaks_by_rules(requests, order.other) if order else None
-        others += [(device, other)] if other else []
+        others += [(device, Peaks(other.reserved_bytes, allocated))] if other else []
         if record.scratch is not None and len(scratch):
-            ends.append(ends_of(device, record.scratch, scratch, peaks[1:]))
+            bounds = ends_of(device, record.scratch, scratch, peaks[1:])
+            ends.append(replace(bounds, allocated_low_bytes=None, allocated_high_bytes=None))
     return replace(record, other_order=tuple(others), workspace_ends=tuple(ends))
 
 
