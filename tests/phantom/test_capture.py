@@ -113,3 +113,40 @@ def test_graphs_take_memory_by_their_nodes_and_leave_it_to_others(run_program: R
     low_bytes = 2 * (112 << 10) + (39 + 999) * 2304
     assert made["low_bytes"] == -(-low_bytes >> 21 << 21)
     assert made["high_bytes"] == device["non_torch_bytes"]
+
+
+def test_the_runtime_tells_what_the_work_of_a_capture_waits_for(run_program: RunProgram) -> None:
+    found = run_program("captured_reuse.py").printed
+    assert found["waits"] == {
+        "at the start": [],
+        "after a kernel": [0],
+        "after the join": [0, 1],
+        "after a kernel more": [2],
+        "that waited for": [0, 1],
+        "the other stream's for": [0],
+        "when it was set": [0],
+    }
+    assert found["num_nodes"] == 3
+
+
+REUSE = "graph_capture_record_stream_reuse:True"
+
+
+@pytest.mark.parametrize(("settings", "expected"), [([], False), ([REUSE], True)])
+def test_a_block_of_another_stream_is_reused_after_the_join_if_it_is_set(
+    run_program: RunProgram, torch_version: str, settings: list[str], *, expected: bool
+) -> None:
+    if settings and torch_version.startswith(("2.6.", "2.7.", "2.8.")):
+        pytest.skip(f"torch {torch_version} has no {REUSE}")
+    found = run_program("captured_reuse.py", *settings).printed
+    assert found["is_reused"] == [False, expected]
+    # The first, one in its place while the other stream may use it, and one after the join.
+    assert found["blocks"] == 3 - expected
+
+
+def test_the_body_of_a_conditional_node_is_captured(
+    run_program: RunProgram, torch_version: str
+) -> None:
+    if not torch_version.startswith("2.15."):
+        pytest.skip(f"torch {torch_version} has no conditional nodes, or others")
+    assert run_program("conditional_graph.py").printed == {"shape": [4]}

@@ -61,15 +61,8 @@ API int cudaGetLastError(void) { return take_last_failure(); }
 
 /* ---- Devices ----------------------------------------------------------------------------------------------------- */
 
-API int cudaGetDeviceCount(int *count) {
-  *count = num_devices();
-  return *count ? SUCCESS : fail(NO_DEVICE);
-}
-
-API int cudaGetDevice(int *index) {
-  *index = current_device();
-  return num_devices() ? SUCCESS : fail(NO_DEVICE);
-}
+API int cudaGetDeviceCount(int *count) { return (*count = num_devices()) ? SUCCESS : fail(NO_DEVICE); }
+API int cudaGetDevice(int *index) { return *index = current_device(), num_devices() ? SUCCESS : fail(NO_DEVICE); }
 
 API int cudaSetDevice(int index) {
   if (!num_devices()) return fail(NO_DEVICE);
@@ -169,7 +162,7 @@ API int cudaEventRecord(void *event, void *stream) { return record_event(event, 
 static bool is_captured_node(const void *stream, unsigned flags, void *event, bool is_wait) {
   if (!(flags & 1) || !event) return false;
   const struct graph_event noted = {keep_event(event), destroy_event, is_wait, false};
-  bool is_node = is_event_captured(stream, &noted);
+  bool is_node = is_captured(stream, &noted);
   if (!is_node) destroy_event(event);
   return is_node;
 }
@@ -193,60 +186,59 @@ API int cudaEventElapsedTime(float *ms, void *start, void *end) { return elapsed
 
 /* What the host is to do between two pieces of work is done at once: nobody waits for it in vain. */
 API int cudaStreamAddCallback(void *stream, void (*call)(void *, int, void *), void *data, unsigned flags) {
-  (void)flags;
-  note_work(stream);
-  call(stream, SUCCESS, data);
-  return SUCCESS;
+  return (void)flags, note_work(stream), call(stream, SUCCESS, data), SUCCESS;
 }
 
 API int cudaLaunchHostFunc(void *stream, void (*call)(void *), void *data) {
-  note_work(stream);
-  call(data);
-  return SUCCESS;
+  return note_work(stream), call(data), SUCCESS;
 }
 
 /* ---- Capture and graphs ------------------------------------------------------------------------------------------ */
 
-API int cudaStreamBeginCapture(void *stream, int mode) { return begin_capture(stream, stream_flags(stream), new_graph(), mode); }
+API int cudaStreamBeginCapture(void *stream, int mode) { return begin_capture(stream, NULL, mode); }
 
-API int cudaStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, const void *edges, size_t count, int mode) {
-  (void)nodes, (void)edges, (void)count;
-  return begin_capture(stream, stream_flags(stream), graph, mode);
+API int cudaStreamBeginCaptureToGraph(void *stream, void *graph, void *nodes, void *edges, size_t count, int mode) {
+  int status = graph ? begin_capture(stream, graph, mode) : fail(INVALID_VALUE);
+  return (void)edges, status ? status : wait_for_nodes(stream, nodes, count, true);
 }
 
 API int cudaStreamEndCapture(void *stream, void **graph) { return end_capture(stream, graph); }
 
-API int cudaStreamIsCapturing(void *stream, int *status) {
-  return *status = capture_status(stream, NULL, NULL), SUCCESS;
-}
+API int cudaStreamIsCapturing(void *stream, int *status) { return *status = capture_status(stream, NULL), SUCCESS; }
 
-static int capture_info(void *stream, int *status, unsigned long long *id, void **graph, size_t *count) {
-  uint64_t number = 0;
-  *status = capture_status(stream, &number, graph);
-  if (id) *id = number;
-  if (count) *count = 0;
-  return SUCCESS;
-}
-
-/* CUDA 13 */
-API int cudaStreamGetCaptureInfo(void *stream, int *status, unsigned long long *id, void **graph, const void ***nodes,
+/* CUDA 13. What annotates an edge is 8 bytes, of an ordinary one 0. */
+API int cudaStreamGetCaptureInfo(void *stream, int *status, uint64_t *id, void **graph, struct node ***nodes,
                                  const void **edges, size_t *count) {
-  if (nodes) *nodes = NULL;
-  if (edges) *edges = NULL;
-  return capture_info(stream, status, id, graph, count);
+  static const uint64_t ORDINARY[1 << 14];
+  struct captured in = {0};
+  *status = capture_status(stream, &in);
+  if (id) *id = in.id;
+  if (graph) *graph = in.graph;
+  if (nodes) *nodes = in.before.each;
+  if (edges) *edges = ORDINARY;
+  if (count) *count = in.before.count;
+  return SUCCESS;
 }
 ALIAS(cudaStreamGetCaptureInfo_v3, cudaStreamGetCaptureInfo);
 
 /* CUDA 12 */
-API int cudaStreamGetCaptureInfo_v2(void *stream, int *status, unsigned long long *id, void **graph, const void ***nodes,
-                                    size_t *count) {
-  if (nodes) *nodes = NULL;
-  return capture_info(stream, status, id, graph, count);
+API int cudaStreamGetCaptureInfo_v2(void *s, int *status, uint64_t *id, void **g, struct node ***nodes, size_t *n) {
+  return cudaStreamGetCaptureInfo(s, status, id, g, nodes, NULL, n);
+}
+
+/* With edges since CUDA 13; before, what follows them is an argument earlier, and _v2 is the name of the other. */
+static bool has_edges(void) { return library_version("cudart", 13020) >= 13000; }
+
+API int cudaStreamUpdateCaptureDependencies_v2(void *s, void *nodes, void *edges, size_t count, size_t flags) {
+  return (void)edges, wait_for_nodes(s, nodes, count, flags & 1);
+}
+
+API int cudaStreamUpdateCaptureDependencies(void *s, void *nodes, void *third, size_t fourth, size_t flags) {
+  return has_edges() ? wait_for_nodes(s, nodes, fourth, flags & 1) : wait_for_nodes(s, nodes, (size_t)third, fourth & 1);
 }
 
 API int cudaThreadExchangeStreamCaptureMode(int *mode) {
-  *mode = exchange_capture_mode(*mode);
-  return SUCCESS;
+  return *mode = exchange_capture_mode(*mode), SUCCESS;
 }
 
 static int give_handle(void **out) { return out ? (*out = new_handle(), SUCCESS) : fail(INVALID_VALUE); }
@@ -257,43 +249,59 @@ API int cudaGraphInstantiate(void **exec, void *graph, unsigned long long flags)
 API int cudaGraphExecDestroy(void *exec) { return destroy_executable(exec), SUCCESS; }
 ALIAS(cudaGraphInstantiateWithFlags, cudaGraphInstantiate);
 
-API int cudaGraphAddNode(void **node, void *graph, const void *before, const void *edges, size_t count, void *params) {
-  (void)graph, (void)before, (void)edges, (void)count, (void)params;
-  return give_handle(node);
+API int cudaGraphAddEmptyNode(void **node, void *graph, void *before, size_t count) {
+  return (*node = add_node(graph, before, count, 0)) ? SUCCESS : fail(OUT_OF_MEMORY);
 }
 
-API int cudaGraphLaunch(void *exec, void *stream) {
-  note_work(stream);
-  launch_graph(exec, stream);
+/* A conditional node has bodies, into which the program captures. What they do may happen whenever the graph runs, so that each is
+ * the graph itself. */
+API int cudaGraphAddNode(struct node **node, void *graph, void *before, size_t fourth, size_t fifth, void *sixth) {
+  enum { CONDITIONAL = 13 };
+  struct {
+    int type, reserved[3];
+    uint64_t handle;
+    unsigned kind, size;
+    void **bodies;
+  } *params = has_edges() ? sixth : (void *)fifth;
+  size_t count = has_edges() ? fifth : fourth, size = params->type == CONDITIONAL ? params->size : 0;
+  if (!(*node = add_node(graph, before, count, size))) return fail(OUT_OF_MEMORY);
+  if (size) params->bodies = (void **)((*node)->before + count);
+  for (size_t i = 0; i < size; i++) params->bodies[i] = graph;
   return SUCCESS;
 }
+
+API int cudaGraphLaunch(void *exec, void *stream) { return note_work(stream), launch_graph(exec, stream), SUCCESS; }
 ALIAS(cudaGraphLaunch_ptsz, cudaGraphLaunch);
 
-/* PyTorch warns of graphs without any; it asks for no more than their number. */
-API int cudaGraphGetNodes(void *graph, void **nodes, size_t *count) {
-  size_t there = ((const struct graph *)graph)->num_nodes;
-  for (size_t i = 0; nodes && i < *count; i++) nodes[i] = i < there ? graph : NULL;
-  *count = nodes && *count < there ? *count : there;
+/* As many as there is room for; without room their number. */
+static int give_nodes(struct node *const *there, size_t num_there, void **nodes, size_t *count) {
+  for (size_t i = 0; nodes && i < *count; i++) nodes[i] = i < num_there ? there[i] : NULL;
+  *count = nodes && *count < num_there ? *count : num_there;
   return SUCCESS;
 }
 
-API int cudaGraphNodeGetDependencies(void *node, void **before, void *edges, size_t *count) {
-  (void)node, (void)before, (void)edges;
-  return *count = 0, SUCCESS;
+API int cudaGraphGetNodes(const struct graph *graph, void **nodes, size_t *count) {
+  return give_nodes(graph->nodes.each, graph->nodes.count, nodes, count);
+}
+
+API int cudaGraphNodeGetDependencies_v2(struct node *node, void **before, void *edges, size_t *count) {
+  if (before && edges) memset(edges, 0, *count * 8);
+  return give_nodes(node->before, node->count, before, count);
+}
+
+API int cudaGraphNodeGetDependencies(struct node *node, void **before, void *third, size_t *fourth) {
+  if (has_edges()) return cudaGraphNodeGetDependencies_v2(node, before, third, fourth);
+  return give_nodes(node->before, node->count, before, third);
 }
 
 API int cudaGraphConditionalHandleCreate(unsigned long long *handle, void *graph, unsigned value, unsigned flags) {
-  (void)graph, (void)value, (void)flags;
-  *handle = (uintptr_t)new_handle();
-  return SUCCESS;
+  return (void)graph, (void)value, (void)flags, *handle = (uintptr_t)new_handle(), SUCCESS;
 }
 
 API int cudaUserObjectCreate(void **object, void *p, void (*destroy)(void *), unsigned count, unsigned flags) {
-  (void)p, (void)destroy, (void)count, (void)flags;
-  return give_handle(object);
+  return (void)p, (void)destroy, (void)count, (void)flags, give_handle(object);
 }
 
-API int cudaStreamUpdateCaptureDependencies(void *stream) { return (void)stream, SUCCESS; }
 API int cudaDeviceSetGraphMemAttribute(int d, int a, void *value) { return (void)d, (void)a, (void)value, SUCCESS; }
 
 API int cudaDeviceGetGraphMemAttribute(int index, int attribute, uint64_t *value) {

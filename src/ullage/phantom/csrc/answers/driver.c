@@ -102,8 +102,8 @@ API int cuStreamGetFlags(void *stream, unsigned *flags) { return *flags = stream
 API int cuStreamGetId(void *stream, unsigned long long *id) { return *id = (uintptr_t)stream, SUCCESS; }
 API int cuStreamGetCtx(void *stream, void **context) { return (void)stream, *context = context_of(current_device()), SUCCESS; }
 API int cuStreamGetDevice(void *stream, int *dev) { return (void)stream, *dev = current_device(), SUCCESS; }
-API int cuStreamIsCapturing(void *stream, int *status) { return *status = capture_status(stream, NULL, NULL), SUCCESS; }
-API int cuStreamBeginCapture_v2(void *stream, int mode) { return begin_capture(stream, stream_flags(stream), new_graph(), mode); }
+API int cuStreamIsCapturing(void *stream, int *status) { return *status = capture_status(stream, NULL), SUCCESS; }
+API int cuStreamBeginCapture_v2(void *stream, int mode) { return begin_capture(stream, NULL, mode); }
 API int cuThreadExchangeStreamCaptureMode(int *mode) { return *mode = exchange_capture_mode(*mode), SUCCESS; }
 API int cuStreamEndCapture(void *stream, void **graph) { return end_capture(stream, graph); }
 API int cuEventCreate(void **event, unsigned flags) { return create_event(event, flags); }

@@ -45,6 +45,8 @@ struct graph *new_graph(void) {
 void drop_graph(struct graph *graph) {
   if (!graph || __atomic_sub_fetch(&graph->references, 1, __ATOMIC_ACQ_REL)) return;
   for (size_t i = 0; i < graph->num_events; i++) graph->events[i].drop(graph->events[i].event);
+  for (size_t i = 0; i < graph->nodes.count; i++) free(graph->nodes.each[i]);
+  free(graph->nodes.each);
   free(graph->events);
   free(graph->written);
   free(graph);
@@ -57,9 +59,40 @@ void note_write(struct graph *graph, uintptr_t address) {
 }
 
 void note_event(struct graph *graph, struct graph_event event) {
-  event.is_first = graph->num_nodes == graph->num_events;
+  event.is_first = graph->nodes.count == graph->num_events;
   if (has_room_for_row(&graph->events, &graph->event_room, graph->num_events, sizeof *graph->events, SIZE_MAX))
     graph->events[graph->num_events++] = event;
+}
+
+/* ---- Nodes --------------------------------------------------------------------------------------------------------- */
+
+static void append(struct nodes *to, struct node *node) {
+  if (has_room_for_row(&to->each, &to->room, to->count, sizeof *to->each, SIZE_MAX)) to->each[to->count++] = node;
+}
+
+struct node *add_node(struct graph *graph, struct node *const *before, size_t count, size_t room) {
+  struct node *node = calloc(1, sizeof *node + (count + room) * sizeof *before);
+  if (!node) return NULL;
+  for (; node->count < count; node->count++) node->before[node->count] = before[node->count];
+  append(&graph->nodes, node);
+  return node;
+}
+
+void join_nodes(struct nodes *to, struct node *const *more, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    size_t at = 0;
+    while (at < to->count && to->each[at] != more[i]) at++;
+    if (at == to->count) append(to, more[i]);
+  }
+}
+
+/* From the last on: what a node waits for was made before it. */
+void reach_nodes(const struct graph *graph, const struct nodes *end) {
+  for (size_t i = 0; i < end->count; i++) end->each[i]->is_reached = true;
+  for (size_t n = graph->nodes.count; n-- > 0;) {
+    const struct node *node = graph->nodes.each[n];
+    for (size_t i = 0; node->is_reached && i < node->count; i++) node->before[i]->is_reached = true;
+  }
 }
 
 static int by_address(const void *a, const void *b) {
@@ -78,9 +111,10 @@ void close_graph(struct graph *graph) {
 }
 
 static struct bytes need_of(const struct graph *graph) {
-  if (!graph->num_nodes) return (struct bytes){0, 0};
-  return (struct bytes){PER_BRANCH.low + (graph->num_nodes - 1) * PER_NODE.low,
-                        graph->num_branches * PER_BRANCH.high + graph->num_nodes * PER_NODE.high};
+  size_t nodes = graph->nodes.count;
+  if (!nodes) return (struct bytes){0, 0};
+  return (struct bytes){PER_BRANCH.low + (nodes - 1) * PER_NODE.low,
+                        graph->num_branches * PER_BRANCH.high + nodes * PER_NODE.high};
 }
 
 static size_t whole_pages(size_t size) { return (size + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; }
@@ -124,19 +158,4 @@ void destroy_executable(void *executable) {
   free(e);
 }
 
-uint32_t number_of_graph(const void *executable) {
-  const struct executable *e = executable;
-  return e ? e->graph->number : 0;
-}
-
-const struct graph_event *events_of(const void *executable, size_t *count) {
-  const struct executable *e = executable;
-  *count = e ? e->graph->num_events : 0;
-  return e ? e->graph->events : NULL;
-}
-
-const uintptr_t *writes_of(const void *executable, size_t *count) {
-  const struct executable *e = executable;
-  *count = e ? e->graph->num_written : 0;
-  return e ? e->graph->written : NULL;
-}
+const struct graph *graph_of(const void *executable) { return ((const struct executable *)executable)->graph; }

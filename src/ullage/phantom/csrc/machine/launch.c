@@ -167,10 +167,7 @@ API int cudaLaunchKernelExC(const void *config, const void *host, void **params)
 }
 ALIAS(cudaLaunchKernelExC_ptsz, cudaLaunchKernelExC);
 
-API int __cudaGetKernel(void **kernel, const void *host) {
-  *kernel = (void *)host;
-  return SUCCESS;
-}
+API int __cudaGetKernel(void **kernel, const void *host) { return *kernel = (void *)host, SUCCESS; }
 ALIAS(cudaGetKernel, __cudaGetKernel);
 ALIAS(cudaGetFuncBySymbol, __cudaGetKernel);
 
@@ -258,34 +255,28 @@ API int cudaOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, const void *hos
 }
 
 API int cudaOccupancyMaxActiveClusters(int *clusters, const void *host, const void *config) {
-  (void)host, (void)config;
-  *clusters = device(current_device())->multiprocessors / 2;
-  return SUCCESS;
+  return (void)host, (void)config, *clusters = device(current_device())->multiprocessors / 2, SUCCESS;
 }
 
 API int cudaOccupancyMaxPotentialClusterSize(int *size, const void *host, const void *config) {
-  (void)host, (void)config;
-  *size = 8;
-  return SUCCESS;
+  return (void)host, (void)config, *size = 8, SUCCESS;
 }
 
 /* Its events before any of its work, or those after: where between its work they lie is not known. */
-static void pass_events(const void *executable, void *stream, bool are_first) {
-  size_t count;
-  const struct graph_event *events = events_of(executable, &count);
-  for (size_t i = 0; i < count; i++) {
-    if (events[i].is_first != are_first) continue;
-    if (events[i].is_wait) wait_for_event(stream, events[i].event);
-    else record_event(events[i].event, stream);
+static void pass_events(const struct graph *graph, void *stream, bool are_first) {
+  for (const struct graph_event *e = graph->events; e < graph->events + graph->num_events; e++) {
+    if (e->is_first != are_first) continue;
+    if (e->is_wait) wait_for_event(stream, e->event);
+    else record_event(e->event, stream);
   }
 }
 
 void launch_graph(const void *executable, void *stream) {
-  pass_events(executable, stream, true);
-  log_graph(stream, number_of_graph(executable));
+  if (!executable) return;
+  const struct graph *graph = graph_of(executable);
+  pass_events(graph, stream, true);
+  log_graph(stream, graph->number);
   use_every_block();
-  size_t count;
-  const uintptr_t *written = writes_of(executable, &count);
-  for (size_t i = 0; i < count; i++) forget((const void *)written[i]);
-  pass_events(executable, stream, false);
+  for (size_t i = 0; i < graph->num_written; i++) forget((const void *)graph->written[i]);
+  pass_events(graph, stream, false);
 }

@@ -15,7 +15,7 @@
 struct event {
   uint64_t tick;
   uint64_t capture; /* that it was recorded in; 0: none */
-  struct captured_work captured;
+  struct nodes captured; /* that it comes after, there */
   struct frontier after;
   struct mark collective; /* that it is the end of; position 0: none */
   uint64_t logged;        /* its record's number in the log of work; 0: none */
@@ -31,11 +31,11 @@ static _Thread_local const void *library_stream;
 /* Within a capture nothing is done, so there is nothing to wait for. */
 void note_work(const void *stream) {
   need_context();
-  if (!is_work_captured(stream)) note_lane_work(lane_of(stream));
+  if (!is_captured(stream, NULL)) note_lane_work(lane_of(stream));
 }
 
 void note_collective(const void *stream) {
-  if (!is_work_captured(stream)) note_lane_collective(lane_of(stream));
+  if (!is_captured(stream, NULL)) note_lane_collective(lane_of(stream));
 }
 
 void follow_stream(const void *stream) { library_stream = stream; }
@@ -119,6 +119,7 @@ int destroy_event(void *event) {
   if (!e) return fail(INVALID_HANDLE);
   if (__atomic_sub_fetch(&e->references, 1, __ATOMIC_ACQ_REL)) return SUCCESS;
   drop_frontier(&e->after);
+  free(e->captured.each);
   free(e);
   return SUCCESS;
 }
@@ -139,7 +140,7 @@ int record_event(void *event, const void *stream) {
 int wait_for_event(void *stream, const void *event) {
   const struct event *e = event;
   if (!e) return fail(INVALID_HANDLE);
-  int status = e->tick ? wait_in_capture(stream, stream_flags(stream), e->capture, &e->captured) : SUCCESS;
+  int status = e->tick ? wait_in_capture(stream, e->capture, &e->captured) : SUCCESS;
   drop_waited(e->collective);
   if (status || e->capture) return status;
   log_wait(lane_of(stream), e->logged);

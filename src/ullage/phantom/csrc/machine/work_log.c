@@ -131,12 +131,11 @@ static void log_host_wait(struct entry entry, enum host_call call) {
 }
 
 static void log_with(const void *stream, const struct work *work, const struct given_kernel *kernel, struct argument argument) {
-  uint64_t id;
-  void *graph = NULL;
-  bool is_captured = capture_status(stream, &id, &graph) == CAPTURE_ACTIVE && graph;
+  struct captured in;
+  bool is_captured = capture_status(stream, &in) == CAPTURE_ACTIVE;
   struct entry entry = entry_of(is_captured ? CAPTURED : GIVEN, lane_of(stream), 0);
   entry.scope = current_scope();
-  if (is_captured) entry.other = ((struct graph *)graph)->number;
+  if (is_captured) entry.other = in.graph->number;
   pthread_mutex_lock(&lock);
   entry.work = number_of(work, argument);
   uint64_t number = entry.work != UINT32_MAX ? append(is_captured ? &captured : &entries, entry) : 0;
