@@ -49,7 +49,7 @@ def look() -> dict:
 
 
 def main() -> None:
-    """Nine windows over the same kind of work."""
+    """Windows over the same kind of work."""
     found, held = {}, [work(8)]
     found["before"] = look()
     record()
@@ -91,6 +91,11 @@ def main() -> None:
     held.append(work(3))
     found["flags_by_default"] = look()
     record(False)
+    for context in ("all", None, "alloc", "state", "alloc"):
+        record(context=context, stacks="python")
+        held.append(work(4))
+        found[f"{context}_after_all"] = look()
+    record(enabled=None)
     del held
     found["after"] = look()
     torch.cuda.empty_cache()

@@ -33,14 +33,14 @@ class View:
     start: tuple[int, ...]
     max_entries: int
     skipped_actions: frozenset[str]
-    has_frames: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """While the program had stacks taken: from one index a device to another, None while it has."""
+    """While the program had stacks taken, of what is live or of entries, too; end None: it has."""
 
     start: tuple[int, ...]
+    is_of_entries: bool
     end: tuple[int, ...] | None = None
 
     def holds(self, device: int, index: int) -> bool:
@@ -127,7 +127,7 @@ class History:
             return
         if enabled is None:
             self._view = None
-            self._close_window()
+            self._close_window(self._lengths())
             self.begin()
             return
         if enabled not in _ENABLED or context not in _CONTEXTS or stacks not in _STACKS:
@@ -141,17 +141,13 @@ class History:
                 skipped, options[index] = frozenset(option), []
         taken = "all" if context == "all" else "alloc"
         self._record("all", taken, stacks, self._max_entries, *(False for _ in clear), *options)
-        opens = context is not None and not self._has_open_window()
-        view = None if any(clear) else self._view
-        now = self._lengths() if view is None or opens else ()
-        start = now if view is None else view.start
+        now = self._lengths()
+        start = now if self._view is None or any(clear) else self._view.start
         # torch keeps one entry where the program asks for the state alone.
-        num_entries = max_entries if enabled == "all" else 1
-        self._view = View(start, num_entries, skipped, has_frames=context in ("alloc", "all"))
-        if context is None:
-            self._close_window()
-        elif opens:
-            self._windows.append(Window(now))
+        self._view = View(start, max_entries if enabled == "all" else 1, skipped)
+        self._close_window(now)
+        if context is not None:
+            self._windows.append(Window(now, context != "state"))
 
     def _record_as_of_old(
         self,
@@ -164,15 +160,12 @@ class History:
         stacks = "all" if has_cpp_stacks else "python"
         self._record_for_program("all" if enabled else None, context, stacks, max_entries, *options)
 
-    def _has_open_window(self) -> bool:
-        return bool(self._windows) and self._windows[-1].end is None
-
     def _lengths(self) -> tuple[int, ...]:
         return tuple(len(trace) for trace in self.snapshot()["device_traces"])
 
-    def _close_window(self) -> None:
-        if self._has_open_window():
-            self._windows[-1] = replace(self._windows[-1], end=self._lengths())
+    def _close_window(self, now: tuple[int, ...]) -> None:
+        if self._windows and self._windows[-1].end is None:
+            self._windows[-1] = replace(self._windows[-1], end=now)
 
     def _snapshot_for_program(self, *arguments: Any) -> Snapshot:
         snapshot = self._look(*arguments)
@@ -185,20 +178,25 @@ def visible(snapshot: Snapshot, view: View | None, windows: Sequence[Window] = (
     What is live keeps the stack that was taken in one of the program's windows, open or not.
     """
     _hide_stacks(snapshot, windows)
+    bounds = [bound for w in windows for bound in (w.start, w.end or ())]
+    bounds += [] if view is None else [view.start]
+    stacks = [w for w in windows if w.is_of_entries]
     for device, trace in enumerate(snapshot["device_traces"]):
         start = len(trace) if view is None else _index(view.start, device)
-        entries = trace[start:]
-        if view is not None and entries and entries[0]["action"] == "snapshot":
-            del entries[0]  # ullage's own look at where the view begins
+        for index, entry in enumerate(trace[start:], start):
+            if not any(w.holds(device, index) for w in stacks):
+                entry["frames"] = []
+        # ullage's own looks at where the view and its windows begin and end are not the program's.
+        looks = {_index(bound, device) for bound in bounds}
+        looks = {
+            index for index in looks if index < len(trace) and trace[index]["action"] == "snapshot"
+        }
+        entries = [trace[index] for index in range(start, len(trace)) if index not in looks]
         if view is not None and view.skipped_actions:
             entries = [entry for entry in entries if entry["action"] not in view.skipped_actions]
         if view is not None and len(entries) > view.max_entries:
             entries = entries[len(entries) - view.max_entries :]
         trace[:] = entries
-    if view is None or not view.has_frames:
-        for trace in snapshot["device_traces"]:
-            for entry in trace:
-                entry["frames"] = []
     return snapshot
 
 
