@@ -136,6 +136,7 @@ def test_each_device_counts_for_itself(run_program: RunProgram) -> None:
     found = run_program("devices/asks.py", options=TWO).printed
     assert (found["current"], found["taken"], found["stream"]) == (0, 64 * MIB, 1)
     assert found["uuids"] == 2
+    assert "invalid resource handle" in found["between"]
 
 
 @pytest.mark.parametrize(("visible", "count"), [("1", 1), ("1,0", 2), ("0,1,2", 2), ("", 0)])

@@ -81,6 +81,15 @@ def test_the_record_of_ullage_stays_whole(run_program: RunProgram) -> None:
 
 
 @pytest.mark.slow
+def test_a_profile_of_the_cpu_shows_what_it_would_show_alone(run_program: RunProgram) -> None:
+    watched = run_program("profiled_on_cpu.py").printed
+    bare = run_program("profiled_on_cpu.py", env=BARE).printed
+    assert watched == bare
+    assert [1, "aten::fill_", 0] in bare
+    assert [2, "[memory]", 1024 * 512 * 4] in bare
+
+
+@pytest.mark.slow
 def test_every_window_of_a_recording_shows_what_it_would_show_alone(
     run_program: RunProgram,
 ) -> None:
@@ -108,7 +117,7 @@ def test_the_record_of_ullage_covers_what_lies_between_the_windows(
 ) -> None:
     outcome = run_program("records_windows.py")
     num_allocs = outcome.device["num_allocs"]
-    # 8 + 10 + 6 + 12 + 8 x 20 + 4 + 5 + 5 + 7 + 9 + 3 + 5 x 4 blocks, whether or not the program looked.
+    # 8 + 10 + 6 + 12 + 8 x 20 + 4 + 5 + 5 + 7 + 9 + 3 + 5 x 4 blocks, whether it looked or not.
     assert num_allocs == 249
     actions = [entry["action"] for entry in outcome.snapshot["device_traces"][0]]
     assert actions.count("alloc") == num_allocs

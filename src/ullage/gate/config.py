@@ -48,7 +48,6 @@ from ullage.units import format_bytes, parse_bytes
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _EXAMPLE = '[scenario.train] with command = "train.py" and gpu = "h100-80gb"'
-MAX_CASES = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     *_list(
         "torch._C._autograd",
-        "_enable_record_function",
+        "_enable_record_function _profiler_enabled",
         "a profile of the program shows operations of ullage's",
         is_optional=True,
     ),

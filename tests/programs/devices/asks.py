@@ -1,6 +1,7 @@
 """What a program finds out about its devices; its last line is JSON.
 
 copied: how much the copy of a transposed matrix of 4 MiB adds to the most that both devices held.
+between: the error of asking for the time between events of two devices.
 """
 
 import json
@@ -19,6 +20,19 @@ def copied() -> list[int]:
     return [torch.cuda.max_memory_allocated(i) - before[i] for i in range(2)]
 
 
+def between() -> str:
+    """One event on each device."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    for index, event in enumerate(events):
+        with torch.cuda.device(index):
+            event.record()
+        event.synchronize()
+    try:
+        return str(events[0].elapsed_time(events[1]))
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+
+
 def main() -> None:
     """Asks."""
     found: dict[str, object] = {"count": torch.cuda.device_count()}
@@ -34,6 +48,7 @@ def main() -> None:
             "stream": torch.cuda.Stream(device=1).device.index,
             "uuids": len({str(torch.cuda.get_device_properties(i).uuid) for i in range(2)}),
             "copied": copied(),
+            "between": between(),
         }
         del kept
     print(json.dumps(found))

@@ -27,7 +27,6 @@ _POOL: Final = (
     r"(?m)^(?:\[[^\]]*?((?: [A-Z]+\d+)*)\])?.*KV Cache is allocated\..*?#tokens: (\d+), "
     rf"(?:KV size: {_GB}|K size: {_GB}, V size: {_GB})"
 )
-_GRAPH_END: Final = r"Capture (?:[\w ]+ )?(?:cuda|CUDA) graph end\."
 
 
 def is_sglang(text: str) -> bool:

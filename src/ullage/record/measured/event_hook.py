@@ -22,8 +22,6 @@ from ullage.trace.record_schema import ROWS
 if TYPE_CHECKING:
     from ullage.trace.record_schema import EventColumns, Rows
 
-EVENT_BYTES = 32
-"""Of host memory, for each event in the ring."""
 _COLUMNS = (("address", "q"), ("bytes", "q"), ("reserved", "q"), ("scope", "i"), ("device", "B"),
             ("kind", "B"))  # fmt: skip
 _MORE = 2**64 - 1

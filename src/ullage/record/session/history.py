@@ -178,25 +178,22 @@ def visible(snapshot: Snapshot, view: View | None, windows: Sequence[Window] = (
     What is live keeps the stack that was taken in one of the program's windows, open or not.
     """
     _hide_stacks(snapshot, windows)
-    bounds = [bound for w in windows for bound in (w.start, w.end or ())]
-    bounds += [] if view is None else [view.start]
+    bounds = [bound for w in windows for bound in (w.start, w.end) if bound is not None]
     stacks = [w for w in windows if w.is_of_entries]
     for device, trace in enumerate(snapshot["device_traces"]):
-        start = len(trace) if view is None else _index(view.start, device)
+        if view is None:
+            trace.clear()
+            continue
+        start, entries = _index(view.start, device), []
+        looks = {start, *(_index(bound, device) for bound in bounds)}
         for index, entry in enumerate(trace[start:], start):
             if not any(w.holds(device, index) for w in stacks):
                 entry["frames"] = []
-        # ullage's own looks at where the view and its windows begin and end are not the program's.
-        looks = {_index(bound, device) for bound in bounds}
-        looks = {
-            index for index in looks if index < len(trace) and trace[index]["action"] == "snapshot"
-        }
-        entries = [trace[index] for index in range(start, len(trace)) if index not in looks]
-        if view is not None and view.skipped_actions:
-            entries = [entry for entry in entries if entry["action"] not in view.skipped_actions]
-        if view is not None and len(entries) > view.max_entries:
-            entries = entries[len(entries) - view.max_entries :]
-        trace[:] = entries
+            # Not ullage's own looks at where the view and its windows begin and end.
+            is_own = index in looks and entry["action"] == "snapshot"
+            if not is_own and entry["action"] not in view.skipped_actions:
+                entries.append(entry)
+        trace[:] = entries[max(0, len(entries) - view.max_entries) :]
     return snapshot
 
 

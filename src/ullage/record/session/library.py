@@ -107,6 +107,7 @@ expect_element = bind("ullage_expect_element", None, c_char_p, c_size_t, c_int)
 """(element, its size, whether it is true): what this thread's unknown bytes read as."""
 expect_zeros = bind("ullage_expect_zeros", None)
 forget = bind("ullage_forget", None, c_void_p)
+hide_host_memory = bind("ullage_hide_host_memory", None, c_int)
 follow_thread = bind("ullage_follow_thread", None, c_int)
 know_nodes = bind("ullage_know_nodes", c_int, c_void_p, c_uint64)
 enter_scope = bind("ullage_enter_scope", None, c_int)

@@ -317,13 +317,15 @@ class Values(Following):
         if op in self._copies:
             self._beside.take_over(result)
         elif op in self._drawn and self._draws.draw(op, args, kwargs, known, result):
-            return
+            pass
         elif op in self._chooses:
             is_routed = op is self._topk and is_unknown and self._routers.choose(args, result)
             if not is_routed:
                 self._choices.choose(op, args, kwargs, known, result)
         elif op in self._counts and (is_unknown or op is self._histogram):
             self._routers.count(args, result)
+        if known is not None:
+            known.inputs.clear()  # copies, which no profile sees go
 
     def _expect_awaited(self, module: ModuleType) -> None:
         self._awaited = getattr(module, "AsyncCollectiveTensor", None)
@@ -354,7 +356,7 @@ class Values(Following):
 
     def _go_on(self, op: Any, keys: Any, args: Any, kwargs: Any) -> Any:
         """Runs an operation by the keys after ours, so that nobody sees it twice. Where a number
-        stands for a tensor, torch takes it by a call alone.
+        stands for a tensor, torch takes it by a call alone, whose parts no profile would see.
         """
         if keys is None or self._beside.has_number_for_tensor(op, args):
             return self.unseen.call_unrecorded(op, *args, **kwargs)

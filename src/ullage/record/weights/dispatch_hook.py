@@ -221,7 +221,7 @@ class Cover:
     def _see(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         """Intercepts every operation while something is deferred."""
         if op not in self._whole:
-            if self._comes_apart(op):
+            if self._is_composite(op.name()):  # its parts are intercepted one by one
                 self._pass_by(op)
                 return op(*args, **kwargs)
             self._whole.add(op)
@@ -244,10 +244,6 @@ class Cover:
             fallthrough = self._torch.library.fallthrough_kernel
             self._library(op.namespace).impl(op, fallthrough, _KEY)
             self._parted.add(op)
-
-    def _comes_apart(self, op: Any) -> bool:
-        """Whether an operation is a composite of others, which are intercepted one by one."""
-        return self._is_composite(op.name())
 
     def _is_composite(self, name: str) -> bool:
         has = self._torch._C._dispatch_has_kernel_for_dispatch_key

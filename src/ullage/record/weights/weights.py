@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from ullage.record import torch_internals
 from ullage.record.session import library
 from ullage.record.weights.deferred_storage import Held
 from ullage.record.weights.dispatch_hook import Cover
@@ -68,6 +69,8 @@ class SkippedWeights:
         self._copied = {*self._floats, *filter(None, narrow)}
         self._storage_of = torch._C.TensorBase.untyped_storage
         self._address_of = torch._C.TensorBase.data_ptr
+        asked = torch_internals.find(torch, "torch._C._autograd._profiler_enabled")
+        self._is_profiled: Callable[[], bool] = asked or bool
         self.is_over, self._num_calls = False, 0
 
     def _name_operations(self, aten: Any) -> None:
@@ -119,9 +122,9 @@ class SkippedWeights:
         self._cover.settle()
 
     def put_off(self, op: Any, args: Any, kwargs: Any) -> Any:
-        """Defers an operation and returns its result; None: it cannot be deferred."""
-        starts = {} if self.is_over or self.held.recipes.is_busy else self._starts
-        return starts[op](op, args, kwargs) if op in starts else None
+        """Defers an operation and returns its result; None: it is not, as while a profile looks."""
+        is_over = self.is_over or self.held.recipes.is_busy or self._is_profiled()
+        return None if is_over or op not in self._starts else self._starts[op](op, args, kwargs)
 
     def _fill_random(self, op: Any, args: Any, kwargs: Any) -> Any:
         tensor, recipes, torch = args[0], self.held.recipes, self._torch

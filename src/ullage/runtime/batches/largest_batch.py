@@ -23,7 +23,6 @@ from ullage.runtime.failure import release, take_failure
 from ullage.units import format_bytes
 
 SIZES: Final = (2, 4, 8)
-MARGIN: Final = 0.05
 # Moments lie on lines where the memory of the batch between differs by less than this share of the
 # growth: blocks have granules.
 _STRAIGHT: Final = 0.05

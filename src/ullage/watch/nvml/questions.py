@@ -35,7 +35,6 @@ _THROTTLE_REASONS: Final = {
     0x100: "display_clock_setting",
 }
 _IDLE: Final = 0x1
-_MIN_UNKNOWN_BIT: Final = 0x200
 _SM, _MEMORY = 1, 2
 _KIB: Final = 1024
 # The structures of pynvml read their fields in Python, to decode texts: most of a reading's cost.

@@ -61,7 +61,7 @@ API int cudaGetLastError(void) { return take_last_failure(); }
 
 /* ---- Devices ----------------------------------------------------------------------------------------------------- */
 
-API int cudaGetDeviceCount(int *count) { return (*count = num_devices()) ? SUCCESS : fail(NO_DEVICE); }
+API int cudaGetDeviceCount(int *n) { return (*n = num_devices()) ? SUCCESS : fail(NO_DEVICE); }
 API int cudaGetDevice(int *index) { return *index = current_device(), num_devices() ? SUCCESS : fail(NO_DEVICE); }
 
 API int cudaSetDevice(int index) {
@@ -88,8 +88,7 @@ API int cudaDeviceGetAttribute(int *value, int attribute, int index) {
 }
 
 API int cudaDeviceGetPCIBusId(char *text, int room, int index) {
-  snprintf(text, (size_t)room, "0000:%02X:00.0", place_of(index) + 1);
-  return SUCCESS;
+  return snprintf(text, (size_t)room, "0000:%02X:00.0", place_of(index) + 1), SUCCESS;
 }
 
 API int cudaDeviceGetByPCIBusId(int *index, const char *text) {
@@ -237,9 +236,7 @@ API int cudaStreamUpdateCaptureDependencies(void *s, void *nodes, void *third, s
   return has_edges() ? wait_for_nodes(s, nodes, fourth, flags & 1) : wait_for_nodes(s, nodes, (size_t)third, fourth & 1);
 }
 
-API int cudaThreadExchangeStreamCaptureMode(int *mode) {
-  return *mode = exchange_capture_mode(*mode), SUCCESS;
-}
+API int cudaThreadExchangeStreamCaptureMode(int *m) { return *m = exchange_capture_mode(*m), SUCCESS; }
 
 static int give_handle(void **out) { return out ? (*out = new_handle(), SUCCESS) : fail(INVALID_VALUE); }
 
@@ -304,9 +301,7 @@ API int cudaUserObjectCreate(void **object, void *p, void (*destroy)(void *), un
 
 API int cudaDeviceSetGraphMemAttribute(int d, int a, void *value) { return (void)d, (void)a, (void)value, SUCCESS; }
 
-API int cudaDeviceGetGraphMemAttribute(int index, int attribute, uint64_t *value) {
-  return (void)index, (void)attribute, *value = 0, SUCCESS;
-}
+API int cudaDeviceGetGraphMemAttribute(int d, int a, size_t *bytes) { return (void)d, (void)a, *bytes = 0, SUCCESS; }
 
 /* ---- Libraries of kernels loaded at run time --------------------------------------------------------------------- */
 

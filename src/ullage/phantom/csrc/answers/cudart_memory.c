@@ -145,15 +145,12 @@ API int cudaHostGetFlags(unsigned *flags, void *p) { return (void)p, *flags = 0,
 API int cudaHostUnregister(void *p) { return unregister_pinned(p) ? SUCCESS : fail(HOST_MEMORY_NOT_REGISTERED); }
 
 API int cudaHostRegister(void *p, size_t bytes, unsigned flags) {
-  (void)flags;
-  return register_pinned(p, bytes) ? SUCCESS : fail(HOST_MEMORY_REGISTERED);
+  return (void)flags, register_pinned(p, bytes) ? SUCCESS : fail(HOST_MEMORY_REGISTERED);
 }
 
 /* Unified addressing: the device sees pinned memory at the host's address. */
 API int cudaHostGetDevicePointer(void **dev, void *host, unsigned flags) {
-  (void)flags;
-  *dev = host;
-  return is_pinned_address(host) ? SUCCESS : fail(INVALID_VALUE);
+  return (void)flags, *dev = host, is_pinned_address(host) ? SUCCESS : fail(INVALID_VALUE);
 }
 
 struct pointer_attributes {

@@ -91,6 +91,11 @@ static bool is_recording_graph(void) {
   return is_enabled && is_enabled();
 }
 
+/* What ullage itself does in the program takes memory of the host that no profile of the program's sees. */
+static _Thread_local int num_hiding;
+
+API void ullage_hide_host_memory(int more) { num_hiding += more; }
+
 API void REPORT_USAGE(void *block, int64_t bytes, size_t allocated, size_t reserved, c10_device where) {
   static void (*next)(void *, int64_t, size_t, size_t, c10_device);
   if (!next) next = (void (*)(void *, int64_t, size_t, size_t, c10_device))in_libc10(NAME_OF(REPORT_USAGE));
@@ -103,7 +108,7 @@ API void REPORT_USAGE(void *block, int64_t bytes, size_t allocated, size_t reser
                                  allocated);
     if (bytes > 0) block_allocated((uintptr_t)block, (size_t)bytes, number);
   }
-  if (next) next(block, bytes, allocated, reserved, where);
+  if (next && (!num_hiding || (where & 0xff) == CUDA)) next(block, bytes, allocated, reserved, where);
 }
 
 API void REPORT_OOM(int64_t bytes, size_t allocated, size_t reserved, c10_device where) {

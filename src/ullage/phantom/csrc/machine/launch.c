@@ -150,8 +150,7 @@ static int launch(const void *host, struct dim3 grid, struct dim3 block, void *c
 }
 
 API int cudaLaunchKernel(const void *host, struct dim3 grid, struct dim3 block, void **params, size_t shared, void *stream) {
-  (void)shared;
-  return launch(host, grid, block, params, stream);
+  return (void)shared, launch(host, grid, block, params, stream);
 }
 ALIAS(cudaLaunchKernel_ptsz, cudaLaunchKernel);
 ALIAS(cudaLaunchCooperativeKernel, cudaLaunchKernel);
@@ -243,9 +242,7 @@ API int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, cons
 }
 
 API int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *host, int threads, size_t shared) {
-  (void)host;
-  *blocks = occupancy(threads, shared);
-  return SUCCESS;
+  return (void)host, *blocks = occupancy(threads, shared), SUCCESS;
 }
 
 API int cudaOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, const void *host, int blocks, int threads) {

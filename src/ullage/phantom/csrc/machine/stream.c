@@ -21,6 +21,7 @@ struct event {
   uint64_t logged;        /* its record's number in the log of work; 0: none */
   bool takes_time;
   int references; /* of the program, and of graphs */
+  int device;
 };
 
 /* ---- Work -------------------------------------------------------------------------------------------------------- */
@@ -104,7 +105,7 @@ int create_event(void **event, unsigned flags) {
   struct event *e = event ? calloc(1, sizeof *e) : NULL;
   if (!e) return fail(INVALID_VALUE);
   e->takes_time = !(flags & WITHOUT_TIME);
-  e->references = 1;
+  e->references = 1, e->device = current_device();
   *event = e;
   return SUCCESS;
 }
@@ -180,10 +181,10 @@ static double (*clock_elapsed)(uint64_t start, uint64_t end);
 
 API void ullage_on_elapsed(double (*callback)(uint64_t, uint64_t)) { clock_elapsed = callback; }
 
-/* Without the clock one millisecond from each record to the next. */
+/* Without the clock one millisecond from each record to the next. Two devices have no time in common. */
 int elapsed_ms(float *ms, const void *start, const void *end) {
-  if (!ms || !start || !end) return fail(INVALID_HANDLE);
   const struct event *from = start, *to = end;
+  if (!ms || !from || !to || from->device != to->device) return fail(INVALID_HANDLE);
   double passed = clock_elapsed && from->logged && to->logged ? clock_elapsed(from->logged, to->logged) : NAN;
   *ms = isnan(passed) ? (float)(int64_t)(to->tick - from->tick) : (float)passed;
   return SUCCESS;
