@@ -194,7 +194,7 @@ def test_a_file_of_an_earlier_version_opens_and_has_nothing_to_draw(tmp_path: Pa
         ("windows", [[0, 1]], "not 9 values"),
         ("windows", [[0, 1, float("nan"), 0.0, 0, 0, 0, 0, 0]], "expected seconds"),
         ("last_requests", [["chat", 0.0, 0.0, None, 0, 0, 0, None, None, None, 0, False]],
-         "without its bytes"),
+         "is NoneType, not int"),
         ("request_times", "text", "not a list"),
         ("token_growth", [["a", 1]], "not int"),
     ],
