@@ -6,9 +6,9 @@ phantom, and writes docs/results/torch-tests.md and torch-tests.csv.
 DIR is a checkout, or an unpacked source package, of the PyTorch that the tests are of, outside of
 this repository; without it nothing is run, and that is said. ENV is made by `ullage env
 --with-triton`, with pytest, pytest-timeout, expecttest, hypothesis, numpy, scipy, psutil,
-parameterized, nvidia-ml-py, pulp and pwlf. The rows of other torches, and of files that are not run
-again, stay. A test that compares what kernels compute cannot pass; the column *values* counts those. What
-fails otherwise is run again alone, and its class is found by the text of its error.
+parameterized, nvidia-ml-py, pulp and pwlf. The rows of other torches, and of files that are not
+run again, stay. A test that compares what kernels compute cannot pass; the column *values* counts
+those. What fails otherwise has its class by the text of its error, or is run again alone.
 """
 
 from __future__ import annotations
