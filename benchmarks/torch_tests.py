@@ -44,8 +44,10 @@ FILES: Final = {
     "distributed/_composable/fsdp/test_fully_shard_memory.py": 2,
     "profiler/test_memory_profiler.py": 1, "inductor/test_cudagraph_trees.py": 1,
 }  # fmt: skip
-APART: Final = ("test_cuda_primary_ctx.py", "test_cuda_nvml_based_avail.py")
-"""Each test wants a process of its own."""
+APART: Final = (
+    "test_cuda_primary_ctx.py", "test_cuda_nvml_based_avail.py", "inductor/test_cudagraph_trees.py",
+)  # fmt: skip
+"""Each test wants a process of its own; in the last one a test that fails keeps graphs alive."""
 VARIABLES: Final = {
     "test_cuda_expandable_segments.py": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "test_cuda.py" + LEAKS: {"PYTORCH_TEST_CUDA_MEM_LEAK_CHECK": "1"},
@@ -152,7 +154,8 @@ class Suite(NamedTuple):
             str(Path(sys.executable).with_name("ullage")), "run", "--gpu", "h100-80gb", "--gpus",
             str(FILES[file]), "--python", self.python, "--quiet", "--snapshot",
             str(directory / "snapshot.pickle"), "--", "-m", "pytest", "--noconftest", "-q", "-p",
-            "no:cacheprovider", f"--timeout={LIMIT_S}", "--timeout-method=signal", *arguments,
+            "no:cacheprovider", "-p", "no:logging", f"--timeout={LIMIT_S}",
+            "--timeout-method=signal", *arguments,
         ]  # fmt: skip
         output = directory / "output"
         with output.open("w") as printed, subprocess.Popen(
