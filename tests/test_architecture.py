@@ -40,7 +40,7 @@ SOURCE = ROOT / "src" / "ullage"
 LAYERS = (
     ("version", "units", "errors", "printable", "parsing", "protocol", "native", "programs"),
     ("caches", "files", "gpus", "models", "trace"),
-    ("clock", "configuration", "record"),
+    ("clock", "configuration", "doors", "record"),
     ("estimate", "loaders", "techniques"),
     ("phantom", "explain", "runtime", "watch"),
     ("callbacks", "front", "whatif"),

@@ -98,7 +98,8 @@ def test_a_port_that_is_taken(place: Any, machine: dict[str, str]) -> None:
         port = taken.getsockname()[1]
         done = place.run("watch", "--listen", str(port), **machine)
     assert done.returncode == 2
-    assert f"--listen 127.0.0.1:{port}: Address already in use; give another" in done.stderr
+    assert f"127.0.0.1:{port} cannot be listened on (Address already in use" in done.stderr
+    assert "give --listen another address or port" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,25 @@ with open_exporter(ListenOptions("9400")) as exporter:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from ullage.errors import EnvironmentProblem, SpecError
+from ullage.errors import SpecError
 
 if TYPE_CHECKING:
+    import socket
+
+    import uvicorn
+
     from ullage.watch.alerts.event import Event
     from ullage.watch.exporter.exposition import Exposition
-    from ullage.watch.exporter.scrape_server import ScrapeServer
     from ullage.watch.sample import Sample
+
+_CONNECTIONS: Final = 64
+_NEEDED: Final = ("httptools", "prometheus_client", "starlette", "uvicorn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +51,14 @@ class ListenOptions:
 class Exporter:
     """A server for the metrics of a stream of samples; it answers between `with` and its end."""
 
-    def __init__(self, server: ScrapeServer) -> None:
-        self._server = server
-
-    @property
-    def url(self) -> str:
-        """Where the metrics are."""
-        return self._server.url
-
-    @property
-    def exposition(self) -> Exposition:
-        """What is served."""
-        return self._server.exposition
+    def __init__(
+        self, server: uvicorn.Server, listener: socket.socket, exposition: Exposition, url: str
+    ) -> None:
+        self.exposition, self.url = exposition, url
+        self._server, self._listener = server, listener
+        self._thread = threading.Thread(
+            target=server.run, args=([listener],), name="ullage-exporter", daemon=True
+        )
 
     def note(self, event: Event) -> None:
         """Serves an alert from when it is raised until it is cleared."""
@@ -68,11 +71,13 @@ class Exporter:
             yield sample
 
     def __enter__(self) -> Self:
-        self._server.__enter__()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.__exit__()
+        self._server.should_exit = True
+        self._thread.join()
+        self._listener.close()
 
 
 def open_exporter(options: ListenOptions) -> Exporter:
@@ -81,9 +86,10 @@ def open_exporter(options: ListenOptions) -> Exporter:
     Raises:
         SpecError: the options do not go together, a file is wrong, the address is beyond loopback
             without a token or TLS, or it cannot be listened at.
-        EnvironmentProblem: prometheus_client is not installed.
+        EnvironmentProblem: what the server needs is not installed.
     """
-    from ullage.watch.exporter.address import open_certificate, parse_address, read_token
+    from ullage.doors.address import Address, open_certificate, parse_address, read_token
+    from ullage.doors.asgi_server import check_installed, listen, make_server
 
     if options.address is None:
         raise SpecError(
@@ -101,17 +107,15 @@ def open_exporter(options: ListenOptions) -> Exporter:
     tls = None
     if options.certificate is not None and options.key is not None:
         tls = open_certificate(options.certificate, options.key)
-    try:
-        from ullage.watch.exporter.exposition import Exposition
-        from ullage.watch.exporter.points import oldest_s
-        from ullage.watch.exporter.scrape_server import Access, ScrapeServer
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("prometheus_client"):
-            raise
-        raise EnvironmentProblem(
-            "--listen needs prometheus-client, which is not installed; "
-            "install it with: pip install 'ullage[watch]'"
-        ) from None
+    check_installed("--listen", "watch", _NEEDED)
+    from ullage.watch.exporter.app import ExporterApp
+    from ullage.watch.exporter.exposition import Exposition
+    from ullage.watch.exporter.points import oldest_s
+
     exposition = Exposition(with_names=options.with_names)
-    max_age_s = oldest_s(options.interval_s)
-    return Exporter(ScrapeServer(address, exposition, Access(token, tls), max_age_s=max_age_s))
+    app = ExporterApp(exposition, token, address.is_loopback, oldest_s(options.interval_s))
+    listener = listen(address, "give --listen another address or port")
+    place = Address(address.host, listener.getsockname()[1])
+    server = make_server(app, _CONNECTIONS, grace_s=1, tls=tls)
+    scheme = "http" if tls is None else "https"
+    return Exporter(server, listener, exposition, f"{scheme}://{place}/metrics")

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 from ullage.configuration.project_file import open_configuration
 from ullage.configuration.sections import Section, Source
+from ullage.doors.address import Address, parse_address, read_token
 from ullage.errors import SpecError
 from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
 from ullage.front.policy.admission import TenantSpec
@@ -37,7 +38,6 @@ from ullage.models.find import find_config
 from ullage.models.layers import Recurrent
 from ullage.parsing import show_value
 from ullage.units import parse_bytes
-from ullage.watch.exporter.address import Address, parse_address, read_token
 
 _EXAMPLE: Final = '[front.engine.a] with url = "http://127.0.0.1:8001"'
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -18,10 +18,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ullage.doors.access import check_local
+from ullage.doors.refusal import Refusal
 from ullage.errors import SpecError
 
 ENTER: Final = "/enter/"
-_NAMES: Final = ("127.0.0.1", "localhost")
 _METHODS: Final = ("GET", "POST")
 HEADERS: Final = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -50,8 +51,6 @@ class Guard:
         self.app = app
         self.token = token
         self.cookie = f"ullage-{port}"  # cookies do not tell ports apart
-        self.hosts = tuple(f"{name}:{port}" for name in _NAMES)
-        self.origins = tuple(f"http://{host}" for host in self.hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuses a request, or passes it on."""
@@ -77,17 +76,17 @@ class Guard:
         """Why a request is refused; None: it is allowed."""
         headers = Headers(scope=scope)
         method, path = scope["method"], scope["path"]
-        if headers.getlist("host") not in [[host] for host in self.hosts]:
-            return _say(403, "this server answers to 127.0.0.1 and localhost alone")
+        try:
+            check_local(scope, "open the address that `ullage ui` printed")
+        except Refusal as refusal:
+            return _say(refusal.status, refusal.message)
         if method not in _METHODS:
             return _say(405, f"{method} is not answered; GET and POST are")
         if path.startswith(ENTER):
             is_known = method == "GET" and _are_equal(path.removeprefix(ENTER), self.token)
             return None if is_known else _say(403, "the token is not that of this server")
-        origin = headers.get("origin")
-        if origin not in self.origins and (method == "POST" or origin is not None):
-            return _say(403, "requests come from the page itself alone")
-        if headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}:
+        is_other = headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}
+        if is_other or (method == "POST" and "origin" not in headers):
             return _say(403, "requests come from the page itself alone")
         if not _are_equal(_read_cookies(headers).get(self.cookie, ""), self.token):
             return _say(403, "open the address that `ullage ui` printed: it has the token")

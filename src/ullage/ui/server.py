@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import secrets
-import socket
 import tempfile
 import threading
 import webbrowser
@@ -14,10 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ullage.errors import EnvironmentProblem, SpecError
+from ullage.doors.address import Address
+from ullage.doors.asgi_server import check_installed, listen, make_server
 
 _ADDRESS: Final = "127.0.0.1"
-_NEEDED: Final = ("starlette", "uvicorn")
+_CONNECTIONS: Final = 64
+_NEEDED: Final = ("httptools", "starlette", "uvicorn")
 
 
 def serve(
@@ -42,28 +42,20 @@ def serve(
         EnvironmentProblem: what the page's server needs is not installed.
         SpecError: the port is taken.
     """
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise EnvironmentProblem(
-            f"`ullage ui` needs {missing[0]}, which is not installed; install it with: "
-            "pip install 'ullage[ui]'"
-        )
-    import uvicorn
-
+    check_installed("`ullage ui`", "ui", _NEEDED)
     from ullage.ui.app import make_app
     from ullage.ui.engine import find_python
     from ullage.ui.guard import ENTER
 
     token = secrets.token_urlsafe(24)
-    with _listen(port) as listener, tempfile.TemporaryDirectory(prefix="ullage-ui-") as scratch:
+    with (
+        listen(Address(_ADDRESS, port), "leave --port out to take a free one") as listener,
+        tempfile.TemporaryDirectory(prefix="ullage-ui-") as scratch,
+    ):
         bound_port = listener.getsockname()[1]
         app = make_app(
             port=bound_port, token=token, scratch=Path(scratch), python=python,
             vllm_python=find_python(vllm_python),
-        )  # fmt: skip
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, date_header=False,
-            ws="none", timeout_graceful_shutdown=1,
         )  # fmt: skip
         gc.freeze()  # what is loaded stays: no answer waits until all of it was looked through
         address = f"http://{_ADDRESS}:{bound_port}{ENTER}{token}"
@@ -71,13 +63,4 @@ def serve(
         if is_opened:  # requests wait until the server takes them
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         with suppress(KeyboardInterrupt):  # Ctrl-C is how it is ended
-            uvicorn.Server(config).run(sockets=[listener])
-
-
-def _listen(port: int) -> socket.socket:
-    try:
-        return socket.create_server((_ADDRESS, port))
-    except OSError as error:
-        raise SpecError(
-            f"port {port} cannot be listened on ({error}); leave --port out to take a free one"
-        ) from None
+            make_server(app, _CONNECTIONS, grace_s=1).run(sockets=[listener])

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 from benchmarks.front.engine_model import EngineModel, Speed
 from benchmarks.front.stub_engine import StubEngine
 
+from ullage.doors.address import Address
+from ullage.doors.asgi_server import listen, make_server
 from ullage.front.proxy.app import FrontApp
-from ullage.front.proxy.protocol import HttpProtocol
 from ullage.front.proxy.server import make_front
 from ullage.front.settings import load_front
 
@@ -25,18 +25,14 @@ PATIENCE_S = 60.0
 
 
 @asynccontextmanager
-async def serve_app(app: Any, port: int = 0) -> AsyncIterator[int]:
+async def serve_app(app: Any, port: int = 0, connections: int = 4096) -> AsyncIterator[int]:
     """Serves an application on loopback; gives the port."""
-    config = uvicorn.Config(
-        app, port=port, log_level="critical", access_log=False, lifespan="off", ws="none",
-        proxy_headers=False, http=HttpProtocol,
-        timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server._serve())
+    listener = listen(Address("127.0.0.1", port), "")
+    server = make_server(app, connections, grace_s=1)
+    task = asyncio.create_task(server._serve([listener]))
     await until(lambda: server.started)
     try:
-        yield server.servers[0].sockets[0].getsockname()[1]
+        yield listener.getsockname()[1]
     finally:
         server.should_exit = True
         await task
@@ -131,6 +127,7 @@ def write_configuration(
 def run_scenario(
     folder: Path, scenario: Callable[[Setup], Awaitable[None]], *, blocks: int = 64,
     speed: Speed = FAST, engines: int = 1, more: str = "", engines_more: str = "",
+    connections: int = 4096,
 ) -> None:  # fmt: skip
     """Runs a scenario against a front with engines behind it; at its end nothing runs there."""
 
@@ -144,7 +141,7 @@ def run_scenario(
                 folder, write_configuration(folder, ports, blocks, more, engines_more)
             )
             app = await stack.enter_async_context(make_front(settings))
-            port = await stack.enter_async_context(serve_app(app))
+            port = await stack.enter_async_context(serve_app(app, connections=connections))
             client = await stack.enter_async_context(
                 httpx.AsyncClient(
                     base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE_S,

@@ -219,8 +219,8 @@ def test_of_a_field_that_comes_twice_the_engine_gets_what_was_checked(run_front:
 
 @pytest.mark.parametrize("authorization", [None, b"", b"Bearer", b"Bearer \xff", b"bearer x y"])
 def test_what_is_no_key_finds_nobody(authorization: bytes | None) -> None:
+    from ullage.doors.refusal import Refusal
     from ullage.front.proxy.keys import Keys
-    from ullage.front.proxy.refusal import Refusal
 
     keys = Keys({"a": b"a" * 16, "b": b"b" * 16})
     assert keys.find(b"Bearer " + b"b" * 16) == "b"

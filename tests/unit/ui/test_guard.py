@@ -28,14 +28,14 @@ STRANGERS: list[dict[str, str | None]] = [
     {"cookie": f"ullage-{PORT + 1}={TOKEN}"},
     {"cookie": "\x00=;;"},
     {"host": f"evil.example:{PORT}"},  # DNS rebinding
-    {"host": "127.0.0.1"},
-    {"host": f"127.0.0.1:{PORT + 1}"},
     {"host": f"127.0.0.1:{PORT}.evil.example"},
     {"host": None},
     {"origin": "http://evil.example"},
     {"origin": "null"},
     {"origin": f"http://127.0.0.1:{PORT + 1}"},
     {"origin": f"https://{HOST}"},
+    {"x-forwarded-for": "192.0.2.1"},
+    {"via": "1.1 proxy"},
     {"sec-fetch-site": "cross-site"},
     {"sec-fetch-site": "same-site"},  # another port of this machine
 ]

@@ -34,7 +34,7 @@ def test_a_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> Non
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert run_cli(["ui", "--no-browser", "--port", str(port)]) == 2
-    assert f"port {port} cannot be listened on" in capsys.readouterr().err
+    assert f"127.0.0.1:{port} cannot be listened on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("port", ["-1", "65536"])

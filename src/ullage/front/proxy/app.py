@@ -13,7 +13,6 @@ Every request gets an answer. None of a request's text is ever logged or kept.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,19 +22,18 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from ullage.errors import SpecError
+from ullage.doors.access import check_key, check_local, header
+from ullage.doors.refusal import Refusal, send_refusal, send_whole
 from ullage.front.policy.request import Request
 from ullage.front.policy.versions import Versions
 from ullage.front.proxy.board import Board
-from ullage.front.proxy.head import check_head, header
+from ullage.front.proxy.head import check_head
 from ullage.front.proxy.inputs import ENCODER_PATHS, read_inputs
 from ullage.front.proxy.keys import Keys
 from ullage.front.proxy.metrics import METRICS_TYPE, write_admin_page, write_metrics
 from ullage.front.proxy.prompt import Limits, Order, read_order, trim_oldest
-from ullage.front.proxy.refusal import Refusal, send_refusal, send_whole
 from ullage.front.proxy.relay import Relay, SlowReader
 from ullage.front.settings import FrontSettings, TenantSettings
-from ullage.watch.exporter.address import parse_address
 
 _CHAT: Final = "/v1/chat/completions"
 _COMPLETIONS: Final = (_CHAT, "/v1/completions")
@@ -102,7 +100,7 @@ class FrontApp:
         check_head(scope, has_body=True)
         if scope["method"] != "POST":
             raise Refusal(405, "expected POST")
-        tenant = self.keys.find(header(scope, b"authorization"))
+        tenant = self._tenant(scope)
         try:
             order, request = await self._read(scope, receive, tenant)
         except Refusal as refusal:
@@ -182,8 +180,14 @@ class FrontApp:
             engine.fits_alone(request) for engine in engines if order.model in engine.spec.models
         )
 
+    def _tenant(self, scope: Scope) -> str:
+        tenant = self.keys.find(header(scope, b"authorization"))
+        if self.settings.tenants[tenant].key is None:
+            check_local(scope, "give the tenant a key_file")
+        return tenant
+
     async def _models(self, scope: Scope, send: Send) -> None:
-        self.keys.find(header(scope, b"authorization"))
+        self._tenant(scope)
         engines = self.settings.engines.values()
         models = sorted(
             self.versions.models.union(name for each in engines for name in each.spec.models)
@@ -224,13 +228,11 @@ class FrontApp:
     def _check_admin(self, scope: Scope) -> None:
         key = self.settings.admin_key
         if key is not None:
-            kind, _, word = (header(scope, b"authorization") or b"").partition(b" ")
-            if kind.lower() != b"bearer" or not hmac.compare_digest(word.strip(), key):
-                raise Refusal(401, "send the admin's key: Authorization: Bearer KEY")
+            check_key(scope, key, "the admin's key")
         elif not self.settings.address.is_loopback:
             raise Refusal(403, "give the front an admin_key_file to see this from elsewhere")
-        elif not _is_local(header(scope, b"host") or b""):
-            raise Refusal(403, "this answers to 127.0.0.1 and localhost alone")
+        else:
+            check_local(scope, "give the front an admin_key_file")
 
 
 def make_limits(
@@ -260,18 +262,6 @@ def make_limits(
         characters_per_token=settings.characters_per_token,
         choose=versions.choose,
     )
-
-
-def _is_local(host: bytes) -> bool:
-    """Whether a request names this machine: a web page of another name that resolves to it, open in
-    a browser here, does not.
-    """
-    name = host.decode("ascii", "replace")
-    name = name if name.endswith("]") else name.rpartition(":")[0] or name
-    try:
-        return parse_address(f"{name}:0").is_loopback
-    except SpecError:
-        return False
 
 
 async def _read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:

@@ -15,10 +15,19 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
+from ullage.doors.refusal import Refusal
 from ullage.front.policy.admission import Admission
-from ullage.front.policy.request import Decision, Reject, Request, Start
-from ullage.front.proxy.refusal import refuse
+from ullage.front.policy.request import Decision, Reason, Reject, Request, Start
+
+_STATUS: Final = {
+    Reason.TOO_LARGE: 400,
+    Reason.NO_ENGINE: 503,
+    Reason.TENANT_QUEUE: 429,
+    Reason.QUEUE: 503,
+    Reason.DEADLINE: 503,
+}
 
 
 class Board:
@@ -53,7 +62,7 @@ class Board:
         """
         reject = self.admission.submit(request, self.clock())
         if reject is not None:
-            raise refuse(reject)
+            raise _refuse(reject)
         future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         self._futures[request.id] = future
         self.schedule()
@@ -65,7 +74,7 @@ class Board:
         finally:
             self._futures.pop(request.id, None)
         if isinstance(decision, Reject):
-            raise refuse(decision)
+            raise _refuse(decision)
         return decision
 
     def advance(self, number: int, generated: int) -> None:
@@ -121,3 +130,8 @@ class Board:
             return
         with suppress(ValueError):
             self.admission.withdraw(request, self.clock())
+
+
+def _refuse(reject: Reject) -> Refusal:
+    reason = reject.reason
+    return Refusal(_STATUS[reason], reason.value, retry_after_s=reject.retry_after_s)

@@ -12,9 +12,8 @@ from typing import Final
 
 from starlette.types import Scope
 
-from ullage.front.proxy.refusal import Refusal
+from ullage.doors.refusal import MAX_HEADER_BYTES, Refusal
 
-MAX_HEADER_BYTES: Final = 16 * 1024
 _MAX_HEADERS: Final = 100
 _HOST: Final = re.compile(rb"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
 _ONCE: Final = frozenset(
@@ -29,11 +28,6 @@ _FORBIDDEN: Final = frozenset(
         b"x-method-override", b"x-forwarded-path",
     )
 )  # fmt: skip
-
-
-def header(scope: Scope, name: bytes) -> bytes | None:
-    """The value of a header; None: there is none."""
-    return next((value for key, value in scope["headers"] if key == name), None)
 
 
 def check_head(scope: Scope, *, has_body: bool) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ullage.doors.refusal import Refusal
 from ullage.front.proxy.prompt import Limits, Order, read_fields
-from ullage.front.proxy.refusal import Refusal
 
 _EMBEDDINGS: Final = "/v1/embeddings"
 _RERANK: Final = "/v1/rerank"

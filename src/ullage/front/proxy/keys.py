@@ -13,7 +13,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
-from ullage.front.proxy.refusal import Refusal
+from ullage.doors.refusal import Refusal
 
 
 class Keys:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from ullage.doors.refusal import Refusal
 from ullage.front.policy.request import PREFIX_TOKENS
-from ullage.front.proxy.refusal import Refusal
 from ullage.parsing import parse_json, show_value
 
 _FORBIDDEN: Final = (

@@ -16,10 +16,10 @@ from typing import Final
 
 from starlette.types import Message, Send
 
+from ullage.doors.refusal import Refusal, error_document, send_whole
 from ullage.front.policy.request import Request
 from ullage.front.proxy.board import Board
 from ullage.front.proxy.prompt import Order
-from ullage.front.proxy.refusal import Refusal, error_document, send_whole
 from ullage.front.proxy.upstream import Answer, EngineLost, Upstream
 
 _ATTEMPTS: Final = 2

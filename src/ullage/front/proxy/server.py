@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from ullage.errors import EnvironmentProblem, SpecError
+from ullage.doors.asgi_server import check_installed, listen, make_server, raise_descriptors
 from ullage.front.settings import FrontSettings
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ _NEEDED: Final = ("aiohttp", "httptools", "prometheus_client", "starlette", "uvi
 _TICK_S: Final = 0.05
 _LOOK_S: Final = 1.0  # at each engine
 _GRACE_S: Final = 30
-_IDLE_S: Final = 30  # longer than clients keep connections that they do not use
 
 
 def serve_front(settings: FrontSettings, announce: Callable[[str], None] = print) -> None:
@@ -36,13 +35,8 @@ def serve_front(settings: FrontSettings, announce: Callable[[str], None] = print
         EnvironmentProblem: what it needs is not installed.
         SpecError: the address is taken.
     """
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise EnvironmentProblem(
-            f"`ullage front` needs {missing[0]}, which is not installed; install it with: "
-            "pip install 'ullage[front]'"
-        )
-    with _listen(settings) as listener:
+    check_installed("`ullage front`", "front", _NEEDED)
+    with listen(settings.address, "give front.listen another port") as listener:
         address = settings.address
         port = listener.getsockname()[1]
         announce(f"http://{type(address)(address.host, port)}")
@@ -52,21 +46,12 @@ def serve_front(settings: FrontSettings, announce: Callable[[str], None] = print
 
 
 async def _serve(settings: FrontSettings, listener: socket.socket) -> None:
-    import uvicorn
-
-    from ullage.front.proxy.protocol import HttpProtocol
-
     async with make_front(settings) as app:
         # What is there now stays: the collector would look through it again and again, which
         # makes some requests wait tens of milliseconds.
         gc.collect()
         gc.freeze()
-        config = uvicorn.Config(
-            app, log_level=logging.WARNING, access_log=False, server_header=False,
-            date_header=False, proxy_headers=False, ws="none", lifespan="off", http=HttpProtocol,
-            timeout_graceful_shutdown=_GRACE_S, timeout_keep_alive=_IDLE_S,
-        )  # fmt: skip
-        await uvicorn.Server(config).serve(sockets=[listener])
+        await make_server(app, raise_descriptors(), grace_s=_GRACE_S).serve(sockets=[listener])
 
 
 async def keep_on(look: Callable[[], Awaitable[None]], interval_s: float) -> None:
@@ -143,21 +128,6 @@ def _make_counter(settings: FrontSettings) -> Callable[[str, str], int]:
         for model in each.spec.models
     }
     return make_counter(tokenizers, settings.characters_per_token)
-
-
-def _listen(settings: FrontSettings) -> socket.socket:
-    address = settings.address
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    try:
-        listener = socket.create_server((address.host, address.port), family=family, backlog=1024)
-    except OSError as error:
-        raise SpecError(
-            f"{address} cannot be listened on ({error}); give front.listen another port"
-        ) from None
-    # Connections inherit it. asyncio sets it on sockets whose protocol is named alone, and without
-    # it the end of an answer waits 40 ms for the client's acknowledgement of its beginning.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

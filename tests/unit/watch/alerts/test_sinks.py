@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,31 @@ def test_a_server_that_does_not_answer(server: Server, event: Event) -> None:
     server.delay_s = 0.5
     with pytest.raises(SinkError, match="timed out"):
         hook(server, [], timeout_s=0.05, pauses_s=(0.0,)).send(event)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_an_attempt_ends_though_a_byte_comes_again_and_again(event: Event, scheme: str) -> None:
+    """Also in the handshake of TLS, of which the server sends the head of a record without end."""
+    first = b"HTTP/1.1 200 OK\r\na: " if scheme == "http" else b"\x16\x03\x03\x40\x00"
+    stop = threading.Event()
+
+    def trickle(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(first)
+            while not stop.wait(0.05):
+                connection.sendall(b"b")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=trickle, args=(listener,))
+        thread.start()
+        try:
+            url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/secret"
+            with pytest.raises(SinkError, match="timed out"):
+                Webhook(url, timeout_s=0.3, pauses_s=()).send(event)
+        finally:
+            stop.set()
+            thread.join()
 
 
 def test_a_server_that_is_not_there(event: Event) -> None:

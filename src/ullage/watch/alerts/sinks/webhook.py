@@ -1,16 +1,19 @@
 """Posts events to a web address: as they are, or in the form that Slack takes.
 
-An attempt may take 5 s; after a failure that may pass (no connection, 429, 5xx) there are three
-more, 1, 2 and 4 s apart. Redirections are refused: an event goes to the address that was given.
+An attempt may take 5 s in all; after a failure that may pass (no connection, 429, 5xx) there are
+three more, 1, 2 and 4 s apart. Redirections are refused: an event goes to the address of the file.
 """
 
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Final
@@ -48,7 +51,7 @@ class Webhook:
     Attributes:
         url: where to; its path may be a secret and is in no message.
         form: "json" or "slack".
-        timeout_s: for each attempt.
+        timeout_s: for each attempt, from its connection to the end of the answer's head.
         pauses_s: between attempts; there is one more attempt than pauses.
     """
 
@@ -75,19 +78,65 @@ class Webhook:
         """What went wrong, and whether another attempt may do."""
         headers = {"Content-Type": "application/json", "User-Agent": f"ullage/{__version__}"}
         request = urllib.request.Request(self.url, body, headers, method="POST")
-        opener = urllib.request.build_opener(_NoRedirection)
+        limit = _TimeLimit(self.timeout_s)
+        opener = urllib.request.build_opener(_NoRedirection, limit)
         try:
-            with opener.open(request, timeout=self.timeout_s):
-                return None, False
+            with limit, opener.open(request, timeout=self.timeout_s):
+                if not limit.is_over:
+                    return None, False
+                raise TimeoutError  # what came is only the begin of an answer
         except urllib.error.HTTPError as error:
             error.close()
             may_pass = error.code == _TOO_MANY or error.code >= _SERVER_FAILED
             return f"the server answered {error.code}", may_pass
-        except urllib.error.URLError as error:
-            why = error.reason
-            return str(why.strerror or why) if isinstance(why, OSError) else str(why), True
         except (OSError, HTTPException) as error:
-            return str(error) or type(error).__name__, True
+            why = error.reason if isinstance(error, urllib.error.URLError) else error
+            text = why.strerror if isinstance(why, OSError) else None
+            return "timed out" if limit.is_over else text or str(why) or type(why).__name__, True
+
+
+class _TimeLimit(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Ends an attempt's connection when its time is over: the limit of a socket is for each read,
+    and begins again with each byte.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__()
+        self.is_over = False
+        self._twins: list[socket.socket] = []
+        self._timer = threading.Timer(limit_s, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        for twin in self._twins:
+            twin.close()
+
+    def do_open(self, http_class: Any, req: Any, **arguments: Any) -> Any:  # noqa: ANN401
+        """Opens a connection that can be ended."""
+
+        def make(*words: Any, **more: Any) -> Any:  # noqa: ANN401
+            connection = http_class(*words, **more)
+            connection._create_connection = self._connect
+            return connection
+
+        return super().do_open(make, req, **arguments)
+
+    def _connect(self, *words: Any) -> socket.socket:  # noqa: ANN401
+        connected = socket.create_connection(*words)
+        self._twins.append(connected.dup())  # whatever TLS makes of the other
+        if self.is_over:
+            raise TimeoutError
+        return connected
+
+    def _end(self) -> None:
+        self.is_over = True
+        for twin in self._twins:
+            with suppress(OSError):
+                twin.shutdown(socket.SHUT_RDWR)
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):

@@ -12,8 +12,7 @@ from typing import Final
 
 from starlette.types import Message, Receive, Send
 
-from ullage.front.policy.request import Reason, Reject
-
+MAX_HEADER_BYTES: Final = 16 * 1024
 LINGER_S: Final = 2.0
 """Seconds in which the rest of a request that was answered already is read and thrown away.
 
@@ -21,13 +20,6 @@ Were the connection closed while it comes, the system would throw the answer awa
 """
 
 _UNREAD: Final = (408, 413, 431)  # the rest of such a request is not read
-_STATUS: Final = {
-    Reason.TOO_LARGE: 400,
-    Reason.NO_ENGINE: 503,
-    Reason.TENANT_QUEUE: 429,
-    Reason.QUEUE: 503,
-    Reason.DEADLINE: 503,
-}
 _KINDS: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -49,12 +41,6 @@ class Refusal(Exception):
     def __init__(self, status: int, message: str, *, retry_after_s: int | None = None) -> None:
         super().__init__(message)
         self.status, self.message, self.retry_after_s = status, message, retry_after_s
-
-
-def refuse(reject: Reject) -> Refusal:
-    """The answer to a request that the policy rejects."""
-    reason = reject.reason
-    return Refusal(_STATUS[reason], reason.value, retry_after_s=reject.retry_after_s)
 
 
 def error_document(status: int, message: str) -> bytes:

@@ -7,17 +7,18 @@ import shutil
 import socket
 import ssl
 import subprocess
-import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
 from ullage.api.listen import Exporter, ListenOptions, open_exporter
+from ullage.doors import asgi_server, protocol
+from ullage.doors.address import parse_address
 from ullage.errors import SpecError
-from ullage.watch.exporter import scrape_server
-from ullage.watch.exporter.address import parse_address
+from ullage.watch.exporter.exposition import Page
 from ullage.watch.sample import Sample
 
 TOKEN = "0123456789abcdef0123"
@@ -97,13 +98,13 @@ def test_nothing_but_two_paths_is_answered(start: Start) -> None:
     for path in ("/", "/metrics/", "/../metrics", "/-/ready"):
         assert ask(exporter, path)[0] == 404
     for method in ("POST", "PUT", "DELETE", "HEAD", "TRACE"):
-        assert ask(exporter, method=method)[0] == 501
+        assert ask(exporter, method=method)[0] == 405
 
 
 def test_before_the_first_sample(start: Start) -> None:
     exporter = start(is_empty=True)
     status, _, text = ask(exporter)
-    assert (status, text) == (503, "there is no sample yet\n")
+    assert status == 503 and "there is no sample yet" in text
 
 
 def test_without_samples_it_is_not_healthy(
@@ -164,37 +165,116 @@ def test_tls(start: Start, certificate: tuple[Path, Path]) -> None:
         ask(exporter)  # without TLS
 
 
-def test_a_client_that_says_nothing_holds_nobody_up(
-    start: Start, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The server would wait for longer than the other client does, however busy the machine is.
-    monkeypatch.setattr(scrape_server, "_TIMEOUT_S", 120.0)
-    exporter = start(certificate=certificate[0], key=certificate[1])
-    context = ssl.create_default_context(cafile=str(certificate[0]))
-    with socket.create_connection(("127.0.0.1", port_of(exporter))):  # no handshake
-        http_ = http.client.HTTPSConnection(
-            "127.0.0.1", port_of(exporter), context=context, timeout=30
-        )
-        with closing(http_):
-            http_.request("GET", "/-/healthy")
-            assert http_.getresponse().status == 200
+@pytest.fixture
+def slow_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads have a minute: the clients of a test are the sooner ones, however busy the machine."""
+    monkeypatch.setattr(protocol, "_HEAD_S", 60.0)
 
 
-def test_connections_are_limited(start: Start) -> None:
-    exporter = start()
+def get_health(exporter: Exporter, certificate: Path) -> int:
+    """The status of the liveness probe over TLS."""
+    context = ssl.create_default_context(cafile=str(certificate))
     place = "127.0.0.1", port_of(exporter)
-    before = set(threading.enumerate())  # other tests' connections may still be open
+    with closing(http.client.HTTPSConnection(*place, context=context, timeout=30)) as http_:
+        http_.request("GET", "/-/healthy")
+        return http_.getresponse().status
+
+
+@pytest.mark.usefixtures("slow_heads")
+def test_the_probe_is_answered_while_slow_heads_fill_the_rest(start: Start) -> None:
+    exporter = start()
     with ExitStack() as stack:
-        for _ in range(16):
-            stack.enter_context(socket.create_connection(place))
-        with pytest.raises((http.client.HTTPException, OSError)):
-            ask(exporter)
-        assert len(set(threading.enumerate()) - before) <= 16
+        slow = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port_of(exporter))))
+            for _ in range(80)  # more than there may be
+        ]
+        for turn in range(3):
+            for connection in slow:
+                with suppress(OSError):  # closed to make room
+                    connection.sendall(b"GET /metrics HTTP/1.1\r\n" if turn == 0 else b"a: b\r\n")
+            assert ask(exporter, "/-/healthy")[0] == 200
+            assert ask(exporter)[0] == 200
+
+
+@pytest.mark.usefixtures("slow_heads")
+def test_the_probe_is_answered_while_handshakes_that_do_not_end_fill_the_rest(
+    start: Start, certificate: tuple[Path, Path]
+) -> None:
+    exporter = start(certificate=certificate[0], key=certificate[1])
+    with ExitStack() as stack:
+        for _ in range(80):
+            connection = socket.create_connection(("127.0.0.1", port_of(exporter)))
+            stack.enter_context(connection).sendall(b"\x16")
+        assert get_health(exporter, certificate[0]) == 200
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_a_head_has_a_deadline(
+    start: Start, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, *, has_tls: bool
+) -> None:
+    """Also where some of it comes again and again, and where a request was answered before."""
+    monkeypatch.setattr(protocol, "_HEAD_S", 0.3)
+    files = {"certificate": certificate[0], "key": certificate[1]} if has_tls else {}
+    exporter = start(**files)
+    with socket.create_connection(("127.0.0.1", port_of(exporter)), timeout=20) as slow:
+        if not has_tls:
+            slow.sendall(b"GET /-/healthy HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert b" 200 " in slow.recv(4096)
+            slow.sendall(b"GET / HTTP/1.1\r\n")
+        slow.settimeout(0.02)
+        begin_s = time.monotonic()
+        with pytest.raises((ConnectionError, EOFError)):
+            while time.monotonic() < begin_s + 20:
+                slow.sendall(b"\x16" if has_tls else b"a: b\r\n")
+                with suppress(TimeoutError):
+                    if not slow.recv(1):
+                        raise EOFError
+
+
+def test_a_client_that_takes_nothing_is_cut_off(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi_server, "_IDLE_S", 0.1)
+    exporter = start()
+    page = Page("text/plain", b"x" * 2**24)
+    monkeypatch.setattr(exporter.exposition, "page", lambda accept: page)
+    for word in ("close", "keep-alive"):
+        with socket.create_connection(("127.0.0.1", port_of(exporter)), timeout=20) as idle:
+            head = f"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: {word}\r\n\r\n"
+            idle.sendall(head.encode())
+            until(lambda: not exporter._server.server_state.connections, is_there=False)
+            until(lambda: not exporter._server.server_state.connections)
+
+
+def until(is_so: Callable[[], bool], *, is_there: bool = True) -> None:
+    """Waits until something is so, or is not, a minute at most."""
+    end_s = time.monotonic() + 60
+    while is_so() != is_there:
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Forwarded": "for=1.2.3.4"}, {"X-Forwarded-For": "1.2.3.4"}, {"X-Forwarded-Host": "a"},
+        {"X-Real-IP": "1.2.3.4"}, {"Via": "1.1 proxy"}, {"Origin": "http://evil.example"},
+        {"Origin": "null"}, {"Origin": "http://localhost:3000"},
+    ],
+)  # fmt: skip
+def test_what_a_proxy_or_another_page_sends_is_refused_without_a_token(
+    start: Start, token_file: Path, headers: dict[str, str]
+) -> None:
+    assert ask(start(), Host="localhost:9400", **headers)[0] == 403
+    exporter = start(token_file=token_file)
+    assert ask(exporter, Authorization=f"Bearer {TOKEN}", **headers)[0] == 200
 
 
 def test_a_port_that_is_taken(start: Start) -> None:
     port = port_of(start())
-    with pytest.raises(SpecError, match=rf"--listen 127.0.0.1:{port}: Address already in use"):
+    with pytest.raises(
+        SpecError, match=rf"127.0.0.1:{port} cannot be listened on \(Address already in use"
+    ):
         start(str(port))
 
 
@@ -240,7 +320,10 @@ def test_options_that_do_not_go_together(
         (ListenOptions("0", short), "has no token: expected one line of 16"),
         (ListenOptions("0", certificate=key, key=cert), "cannot be used"),
         (ListenOptions("0", certificate=cert, key=token_file), "cannot be used"),
-        (ListenOptions("no.such.host.invalid:0", token_file), "--listen no.such.host.invalid:0"),
+        (
+            ListenOptions("no.such.host.invalid:0", token_file),
+            "invalid:0 cannot be listened on",
+        ),
     ):
         with pytest.raises(SpecError, match=message.replace("(", r"\(")):
             open_exporter(options)
