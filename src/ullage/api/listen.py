@@ -109,8 +109,7 @@ def open_exporter(options: ListenOptions) -> Exporter:
         tls = open_certificate(options.certificate, options.key)
     check_installed("--listen", "watch", _NEEDED)
     from ullage.watch.exporter.app import ExporterApp
-    from ullage.watch.exporter.exposition import Exposition
-    from ullage.watch.exporter.points import oldest_s
+    from ullage.watch.exporter.exposition import Exposition, oldest_s
 
     exposition = Exposition(with_names=options.with_names)
     app = ExporterApp(exposition, token, address.is_loopback, oldest_s(options.interval_s))

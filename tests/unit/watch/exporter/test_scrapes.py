@@ -111,9 +111,8 @@ def test_without_samples_it_is_not_healthy(
     start: Start, full_sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exporter = start()
-    current = exporter.exposition._current
-    now_s = current._clock()
-    monkeypatch.setattr(current, "_clock", lambda: now_s + 40)
+    now_s = exporter.exposition._clock()
+    monkeypatch.setattr(exporter.exposition, "_clock", lambda: now_s + 40)
     assert ask(exporter, "/-/healthy")[0] == 503
     exporter.exposition.publish(full_sample)
     assert ask(exporter, "/-/healthy")[0] == 200
