@@ -12,7 +12,6 @@ import resource
 import socket
 import ssl
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ullage.doors.address import Address
@@ -67,9 +66,7 @@ def raise_descriptors() -> int:
     as many to engines.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     return min(limit // 2 - _OWN_DESCRIPTORS, _MAX_CONNECTIONS)
 
 

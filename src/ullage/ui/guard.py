@@ -67,30 +67,29 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        refusal = self._refuse(scope)
-        if refusal is None and scope["path"].startswith(ENTER):
-            refusal = self._enter()
-        await (refusal or self.app)(scope, receive, send_with_headers)
+        try:
+            self._check(scope)
+            app = self._enter() if scope["path"].startswith(ENTER) else self.app
+        except Refusal as refusal:
+            app = PlainTextResponse(f"ullage: {refusal.message}\n", refusal.status)
+        await app(scope, receive, send_with_headers)
 
-    def _refuse(self, scope: Scope) -> Response | None:
-        """Why a request is refused; None: it is allowed."""
+    def _check(self, scope: Scope) -> None:
+        """Raises a Refusal unless the request is allowed."""
         headers = Headers(scope=scope)
         method, path = scope["method"], scope["path"]
-        try:
-            check_local(scope, "open the address that `ullage ui` printed")
-        except Refusal as refusal:
-            return _say(refusal.status, refusal.message)
+        check_local(scope, "open the address that `ullage ui` printed")
         if method not in _METHODS:
-            return _say(405, f"{method} is not answered; GET and POST are")
+            raise Refusal(405, f"{method} is not answered; GET and POST are")
         if path.startswith(ENTER):
-            is_known = method == "GET" and _are_equal(path.removeprefix(ENTER), self.token)
-            return None if is_known else _say(403, "the token is not that of this server")
+            if method != "GET" or not _are_equal(path.removeprefix(ENTER), self.token):
+                raise Refusal(403, "the token is not that of this server")
+            return
         is_other = headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}
         if is_other or (method == "POST" and "origin" not in headers):
-            return _say(403, "requests come from the page itself alone")
+            raise Refusal(403, "requests come from the page itself alone")
         if not _are_equal(_read_cookies(headers).get(self.cookie, ""), self.token):
-            return _say(403, "open the address that `ullage ui` printed: it has the token")
-        return None
+            raise Refusal(403, "open the address that `ullage ui` printed: it has the token")
 
     def _enter(self) -> Response:
         response = Response(_ENTERED, media_type="text/html")
@@ -123,7 +122,3 @@ def _read_cookies(headers: Headers) -> Mapping[str, str]:
 def _are_equal(text: str, expected: str) -> bool:
     """Compares in constant time."""
     return hmac.compare_digest(text.encode(), expected.encode())
-
-
-def _say(status: int, text: str) -> Response:
-    return PlainTextResponse(f"ullage: {text}\n", status)
