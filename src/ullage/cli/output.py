@@ -37,6 +37,12 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PROGRESS_WIDTH = 32
 
 
+def named_fields(options: object, kind: Callable[..., _Report], **given: object) -> _Report:
+    """The fields of a TypedDict that options have by the same names, and those that are given."""
+    names = [name for name in kind.__annotations__ if hasattr(options, name)]
+    return kind(**{**{name: getattr(options, name) for name in names}, **given})
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """How a result is shown: as JSON, as the first line alone, in full, and in a file too."""

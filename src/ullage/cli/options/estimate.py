@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ullage.cli.output import Output
+from ullage.cli.output import Output, named_fields
 from ullage.errors import SpecError
 from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.recipe import Lora
@@ -147,48 +147,27 @@ class EstimateOptions:
     @property
     def recipe(self) -> RecipeFields:
         """The training, as `ullage.estimate_training` names it."""
-        return {
-            "batch": self.batch,
-            "length": self.length,
-            "image": self.image,
-            "precision": self.precision,
-            "optimizer": self.optimizer,
-            "checkpointing": _parse_checkpointing(self.checkpointing),
-            "attention": self.attention,
-            "accumulation": self.accumulation,
-            "layout": self.layout,
-            "lora": self.adapters,
-            "library": self.library,
-            "loss": self.loss,
-            "gradients": self.gradients,
-            "zeroes_late": self.zeroes_late or None,
-            "packed": self.packed or None,
-            "compiled": self.compile or None,
-            "torch": self.torch,
-        }
+        from ullage.api.estimate import RecipeFields
+
+        return named_fields(
+            self, RecipeFields, checkpointing=_parse_checkpointing(self.checkpointing),
+            lora=self.adapters, zeroes_late=self.zeroes_late or None, packed=self.packed or None,
+            compiled=self.compile or None,
+        )  # fmt: skip
 
     @property
     def serving_plan(self) -> ServingFields:
         """The server, as `ullage.estimate_serving` names it."""
-        return {
-            "engine": self.engine,
-            "engine_version": self.engine_version,
-            "context": self.context,
-            "users": self.users,
-            "weights": self.weights,
-            "kv": self.kv,
-            "utilization": self.utilization,
-            "capacity_bytes": None if self.memory is None else parse_bytes(self.memory),
-            "block_size": self.block_size,
-            "max_batched_tokens": self.batched_tokens,
-            "max_seqs": self.max_seqs,
-            "has_graphs": False if self.eager else None,
-            "is_cached": True if self.cached else None,
-            "lora_slots": self._slots[0],
-            "lora_rank": self._slots[1],
-            "draft": self.draft,
-            "tensor_parallel": self.tensor,
-        }
+        from ullage.api.serving import ServingFields
+
+        slots, rank = self._slots
+        return named_fields(
+            self, ServingFields,
+            max_batched_tokens=self.batched_tokens, tensor_parallel=self.tensor,
+            capacity_bytes=None if self.memory is None else parse_bytes(self.memory),
+            has_graphs=False if self.eager else None, is_cached=True if self.cached else None,
+            lora_slots=slots, lora_rank=rank,
+        )  # fmt: skip
 
     @property
     def _slots(self) -> tuple[int | None, int | None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from ullage.cli.output import Output
+from ullage.cli.output import Output, named_fields
 from ullage.errors import SpecError
 from ullage.runs.job import ProgramOptions
 
@@ -84,20 +84,9 @@ class FitOptions:
     @property
     def of_search(self) -> SearchOptions:
         """The options that every search takes, as `ullage.fit` names them."""
-        return {
-            "gpu": self.gpu,
-            "memory": self.memory,
-            "capability": self.capability,
-            "budget": self.budget,
-            "python": self.python,
-        }
+        return named_fields(self, SearchOptions)
 
     @property
     def of_program(self) -> ProgramOptions:
         """The options that decide how the program runs, as `ullage.fit` names them."""
-        return {
-            "alloc_conf": self.alloc_conf,
-            "steps": self.steps,
-            "dummy_weights": self.dummy_weights,
-            "assume": self.assume,
-        }
+        return named_fields(self, ProgramOptions)

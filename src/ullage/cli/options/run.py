@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ullage.cli.output import Output
+from ullage.cli.output import Output, named_fields
 from ullage.runs.job import ProgramOptions
 
 
@@ -77,16 +77,5 @@ class RunOptions:
     @property
     def of_program(self) -> ProgramOptions:
         """The options that decide how the program runs, as `ullage.run` names them."""
-        return {
-            "alloc_conf": self.alloc_conf,
-            "steps": self.steps,
-            "real_init": self.real_init,
-            "dummy_weights": self.dummy_weights,
-            "values": self.values,
-            "assume": self.assume,
-            "plan": self.plan,
-            "platform": self.platform,
-            "time": self.time or self.timeline is not None,
-            "interconnect": self.interconnect,
-            "clock": self.clock,
-        }
+        has_time = self.time or self.timeline is not None
+        return named_fields(self, ProgramOptions, time=has_time)
