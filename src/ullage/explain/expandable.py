@@ -38,13 +38,17 @@ def measure_expandable(snapshot: Snapshot, replay: Replay, device: int) -> int |
     operations = list(_operations(snapshot, replay, device))
     asked = np.maximum(replay.blocks.requested_bytes, 1)
     streams = replay.blocks.stream.tolist()
-    recorded = CachingAllocator(
-        max_split_bytes=max_split_bytes(settings),
-        addresses=segments.address[np.argsort(segments.birth, kind="stable")].tolist(),
-    )
-    _play(recorded, operations, round_sizes(asked, settings), streams)
     reserved = held_before(replay.segments, replay.num_events)
-    if (recorded.peak_reserved_bytes, recorded.reserved_bytes) != (reserved.max(), reserved[-1]):
+    # Of free blocks of a size torch takes the oldest segment's, up to 2.12 the lowest.
+    for addresses in ((), segments.address[np.argsort(segments.birth, kind="stable")].tolist()):
+        recorded = CachingAllocator(max_split_bytes=max_split_bytes(settings), addresses=addresses)
+        _play(recorded, operations, round_sizes(asked, settings), streams)
+        if (recorded.peak_reserved_bytes, recorded.reserved_bytes) == (
+            reserved.max(),
+            reserved[-1],
+        ):
+            break
+    else:
         return None
     expandable = CachingAllocator(is_expandable=True)
     # The allocator gave its cache back where memory was short; with less of it, it need not.

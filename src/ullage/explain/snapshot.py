@@ -7,7 +7,7 @@ report.devices[0].owners_at_peak
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,13 @@ import numpy as np
 from ullage.errors import SnapshotError
 from ullage.explain.fragmentation import Fragmentation, find_fragmentation, find_private
 from ullage.explain.moments.course import Course, find_course
-from ullage.explain.moments.growth import Growth, StepLevels, find_growth, find_step_levels
+from ullage.explain.moments.growth import (
+    Growth,
+    StepLevels,
+    find_growth,
+    find_step_levels,
+    has_no_end,
+)
 from ullage.explain.moments.levels import Levels, find_levels
 from ullage.explain.moments.phases import Phase
 from ullage.explain.moments.spikes import Spike, find_spike
@@ -112,11 +118,11 @@ class SnapshotReport:
         return tuple(text for device in self.devices for text in device.replay.contradictions)
 
 
-def explain_snapshot(snapshot: Snapshot) -> SnapshotReport:
-    """Explains a snapshot."""
+def explain_snapshot(snapshot: Snapshot, record: Record | None = None) -> SnapshotReport:
+    """Explains a snapshot, with what ullage recorded in it where that has been read already."""
     sites = find_sites(snapshot.stacks)
-    record, remark = None, ""
-    if snapshot.record is not None:
+    remark = ""
+    if record is None and snapshot.record is not None:
         try:
             record = parse_record(snapshot.record)
         except SnapshotError as error:
@@ -150,7 +156,7 @@ def _explain_device(
         phase = course.phase[course.region_at(np.array([oom[0]]))[0]]
         is_expandable = snapshot.settings.get("expandable_segments") is True
         shortage = find_shortage(
-            oom, replayed, lay, growth, totals,
+            oom, replayed, lay, _without_end(growth, owners), totals,
             is_expandable=is_expandable, is_backward=phase == Phase.BACKWARD,
         )  # fmt: skip
     lives = Lives(replayed, levels, owners, course, growth)
@@ -174,6 +180,12 @@ def _explain_device(
         totals=totals,
         recorded=None if match is None else find_recorded(match, lives, index),
     )
+
+
+def _without_end(growth: Sequence[Growth], owners: Owners) -> tuple[Growth, ...]:
+    """What grows and is not of a model that is on its way to the device."""
+    is_left = has_no_end(owners.category) | ~np.bool_(owners.is_known)
+    return tuple(each for each in growth if not each.blocks or is_left[each.blocks[-1]])
 
 
 def _totals_of(match: Match | None, device: int) -> DeviceTotals | None:

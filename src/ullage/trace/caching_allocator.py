@@ -62,24 +62,25 @@ class _Pool:
     def __init__(self, *, is_small: bool) -> None:
         self.is_small = is_small
         self.page_bytes = PAGE_BYTES if is_small else _LARGE_SEGMENT_BYTES
-        self.order: list[tuple[int, int]] = []
-        self.by_address: dict[int, Block] = {}
+        self.order: list[tuple[int, int, int]] = []
+        # Not by address: a replay that parts from its recording may have two blocks at one.
+        self.by_id: dict[int, Block] = {}
         self.first: Block | None = None  # of an expandable segment
 
     def add(self, block: Block) -> None:
         """A free block."""
-        insort(self.order, (block.size_bytes, block.address))
-        self.by_address[block.address] = block
+        insort(self.order, (block.size_bytes, block.address, id(block)))
+        self.by_id[id(block)] = block
 
     def remove(self, block: Block) -> None:
         """A block is no longer free, or another one."""
-        del self.order[bisect_left(self.order, (block.size_bytes, block.address))]
-        del self.by_address[block.address]
+        del self.order[bisect_left(self.order, (block.size_bytes, block.address, id(block)))]
+        del self.by_id[id(block)]
 
     def best_fit(self, size: int) -> Block | None:
         """The smallest free block that is large enough."""
-        place = bisect_left(self.order, (size, -1))
-        return self.by_address[self.order[place][1]] if place < len(self.order) else None
+        place = bisect_left(self.order, (size,))
+        return self.by_id[self.order[place][2]] if place < len(self.order) else None
 
 
 class CachingAllocator:
@@ -89,7 +90,8 @@ class CachingAllocator:
         is_expandable: whether its segments are.
         max_split_bytes: blocks of this size or more are not split.
         addresses: where the segments lie, in the order of their allocation; without them, or beyond
-            them, each lies above those before it. Of expandable segments it does not matter.
+            them, each lies above those before it, so that of blocks of a size the oldest segment's
+            is taken, as from torch 2.13 on. Of expandable segments it does not matter.
     """
 
     def __init__(
@@ -139,7 +141,7 @@ class CachingAllocator:
     def empty_cache(self) -> None:
         """Gives back free segments, or the free pages of expandable ones."""
         for pool in self._pools.values():
-            for block in list(pool.by_address.values()):
+            for block in list(pool.by_id.values()):
                 if self._is_expandable:
                     self._unmap(pool, block)
                 elif block.before is None and block.after is None:
@@ -239,12 +241,12 @@ def _best_of_expandable(pool: _Pool, size: int) -> Block | None:
     """The best fit where the size that a block could grow to counts: of those that could grow more
     a later one in the order is taken.
     """
-    place = bisect_left(pool.order, (size, -1))
-    if place == len(pool.order):
+    best = pool.best_fit(size)
+    if best is None:
         return None
-    best = pool.by_address[pool.order[place][1]]
+    place = bisect_left(pool.order, (size,))
     for number in range(place + 1, len(pool.order)):
-        following = pool.by_address[pool.order[number][1]]
+        following = pool.by_id[pool.order[number][2]]
         if _room_of(following) >= _room_of(best):
             break
         best = following

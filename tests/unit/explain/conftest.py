@@ -22,7 +22,8 @@ from ullage.trace.snapshot_reader import read_snapshot
 from ullage.units import KIB, MIB
 
 _MARKS = {
-    "F": ("forward_begin", {"grad": True}), "N": ("forward_begin", {"grad": False}),
+    "F": ("forward_begin", {"grad": True}), "F1": ("forward_begin", {"grad": True, "module": 0}),
+    "F2": ("forward_begin", {"grad": True, "module": 1}), "N": ("forward_begin", {"grad": False}),
     "f": ("forward_end", None), "fa": ("forward_end", {"autocast": True}),
     "B": ("backward_begin", None), "b": ("backward_end", None),
     "O": ("optimizer_begin", None), "o": ("optimizer_end", None),
@@ -61,8 +62,9 @@ class SnapshotBuilder:
         a+4@main:3>layer:7 from line 7 of layer, called from line 3 of main, =parameter claimed,
         =parameter/Net.0.weight of a module;
         a- it goes; F f N B b O o marks of ullage's record, S a step ends; !16:2 a request of 16 MiB
-        fails with 2 MiB free. Only of the record: a~ block a is used; a< it is copied to, from
-        memory that is pinned (a<p), waited for (a<w), on another stream (a<s), or all (a<pws);
+        fails with 2 MiB free; F1 and F2 are forwards of two modules. Only of the record: a~ block a
+        is used; a< it is copied to, from memory that is pinned (a<p), waited for (a<w), on another
+        stream (a<s), or all (a<pws);
         ^64 64 MiB are pinned; a?v a search finds block a by a variable, a?o by an output of a cell,
         a?e by a traceback (a?eg: it has a graph).
         """

@@ -15,6 +15,9 @@ ReportOf = Callable[..., SnapshotReport]
 # The recorded device has 4096 MiB, its driver's context 96: 4000 are left for the allocator.
 LEAK = "[3900 w+100 " + " ".join(f"F y{n}+500@main:6 f S" for n in range(7)) + " !400:100"
 
+# A model on its way to the device.
+MOVED = "[3900 " + " ".join(f"w{n}+240@main:12=parameter" for n in range(16)) + " !240:100"
+
 
 @pytest.mark.parametrize(
     ("script", "cause", "code"),
@@ -22,6 +25,7 @@ LEAK = "[3900 w+100 " + " ".join(f"F y{n}+500@main:6 f S" for n in range(7)) + "
         ("[3900 w+3850 !200:100", Cause.TOO_BIG, "UL151"),
         ("[3900 a+100 w+3000 b+800 a- !150:100", Cause.FRAGMENTED, "UL152"),
         (LEAK, Cause.LEAKED, "UL153"),
+        (MOVED, Cause.TOO_BIG, "UL151"),
         ("[2000 w+1900 !300:100", Cause.OTHERS, "UL154"),
         ("[1900 w+1800 !2300:2100", Cause.SPIKE, "UL155"),
         (

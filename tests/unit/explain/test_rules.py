@@ -314,6 +314,15 @@ def test_without_the_fault_nothing_is_found(report_of: ReportOf, code: str) -> N
     assert code not in found(report_of(CASES[code][1], has_record=True))
 
 
+def test_of_lbfgs_a_shorter_history_is_advised(report_of: ReportOf) -> None:
+    notes = [{"name": "Optimizer.step#LBFGS.step", "stage": "END", "time_us": 9000, "device": 0}]
+    report = report_of(CASES["UL101"][0], has_record=True, external_annotations=notes)
+    finding = found(report)["UL101"]
+    assert "history_size" in finding.change
+    assert finding.gain_bytes == 200 * MIB // 2
+    assert "8bit" in found(report_of(CASES["UL101"][0], has_record=True))["UL101"].change
+
+
 @pytest.mark.parametrize(
     ("code", "gain"),
     [

@@ -6,7 +6,7 @@ for its words. The first of many were findings before the rule was mended.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,8 +50,23 @@ FRAGMENTED = "[3900 a+100 w+3000 b+800 a- !150:100"
 LEAKED = "[3900 w+100 " + numbered("F y$+500@main:6 f S", range(7)) + " !400:100"
 OTHERS = "[2000 w+1900 !300:100"
 SPIKE = "[1900 w+1800 !2300:2100"
+# How many results are live after each step, where the collector frees most of them now and then.
+NUM_LIVE = (1, 2, 3, 4, 2, 3, 4, 5, 6, 3, 4, 5, 6, 7, 8, 9, 4, 5, 6, 7, 8, 9, 4, 5, 6, 7, 8, 9, 10,
+            5, 6, 7, 8, 9, 10, 11, 6, 7, 8, 9)  # fmt: skip
 LIMITED_PIECES = "[1000 a+100 w+600 b+200 a- !150:2000"
 
+
+def collect(num_live: Sequence[int]) -> str:
+    """Steps with a block each, of which the oldest go until so many are left."""
+    steps, oldest = [], 0
+    for number, left in enumerate(num_live, 1):
+        gone = range(oldest, number - left)
+        oldest = number - left
+        steps += [f"F x{number - 1}+9@main:5 f", *(f"x{old}-" for old in gone), "S"]
+    return " ".join(["[65536", WEIGHTS, *steps])
+
+
+COLLECTED = collect(NUM_LIVE)
 # rule: what the program does: its trace, recorded by ullage.
 QUIET: dict[str, dict[str, str]] = {
     "UL101": {
@@ -86,6 +101,13 @@ QUIET: dict[str, dict[str, str]] = {
         "gradients of two micro-batches are added up": repeat(ACCUMULATED, 4, WEIGHTS),
         "zero_grad at the head of the loop": repeat(ZEROED_FIRST, 4, WEIGHTS),
         "zero_grad right after the step": repeat(FREED_AFTER, 4, WEIGHTS),
+        "gradients are views of a bucket of DDP's": repeat(
+            "F x#+64 f B x#- t#+1 t#- b O o S", 4, WEIGHTS + " g+100=gradient"
+        ),
+        "a list holds the gradients until it has the next": "[65536 " + WEIGHTS + "".join(
+            f" F x{n}+64 f B x{n}- t{n}+1 t{n}- g{n}+100=gradient{f' g{n - 1}-' * (n > 0)} b O o S"
+            for n in range(4)
+        ),
     },
     "UL105": {
         "a teacher is a module": repeat(STEP, 3, MANY + numbered(" t$+$@main:2=parameter", LAYERS)),
@@ -196,6 +218,10 @@ QUIET: dict[str, dict[str, str]] = {
             "F a#+50@f:1 c#+50@f:2 a#- d#+50@f:3 c#- e#+50@f:4 d#- f e#- F x#+9@g:1 f B x#- b O o "
             "S", 3
         ),
+        "each layer is a module of its own, and its input goes to the host": repeat(
+            "F1 a#+50@f:1 f c#+50@g:1 k#+1k l#+1k a#- F2 d#+50@f:1 m#+1k c#- f n#+1k B d#- "
+            "g#+9=gradient b O o g#- k#- l#- m#- n#- S", 3,
+        ),
         "memory ran out amid the pass": "[400 F a+20@f:1 f B a- b O o S F b+200@f:1 c+150@f:2 "
         "!100:10 b- c-",
     },
@@ -241,6 +267,10 @@ QUIET: dict[str, dict[str, str]] = {
         ),
         "the loss is made in chunks": repeat(
             "F a#+400@f:1 b#+9@f:2>cross_entropy:3 b#- c#+9@f:2>cross_entropy:3 c#- f B a#- b S", 3
+        ),
+        "activations of layers have half the size of the logits": repeat(
+            f"F {numbered('a#_$+50@f:1', range(16))} b#+100@f:9 f c#+100@f:2>cross_entropy:3 B "
+            f"{numbered('a#_$-', range(16))} b#- c#- b S", 3
         ),
         "a regression has no classes": repeat(
             "F a#+50@f:1 b#+100@f:2>mse_loss:3 c#+100@f:3 f B a#- b#- c#- b S", 3
@@ -320,6 +350,7 @@ QUIET: dict[str, dict[str, str]] = {
     "UL131": {
         "a cache of fixed length": repeat("N x#+4@cat:9 f x#- S", 8, "c+90@cat:9"),
         "each batch is longer": repeat("x#+1#@load:3 F a#+9@f:1 f B a#- b S x#-", 8),
+        "garbage of one size goes several at a time, in ever larger groups": COLLECTED,
         "a mask is concatenated anew, as large each time": repeat(
             "N m#+40@cat:3 f m#- S", 8, WEIGHTS
         ),
@@ -439,6 +470,12 @@ QUIET: dict[str, dict[str, str]] = {
 # Those that take more than a script: written as tests below, under these names.
 OTHER = {"UL134": 3, "UL145": 3, "UL148": 3, "UL149": 3, "UL165": 6}
 CASES = [(code, name) for code, cases in QUIET.items() for name in cases]
+
+
+def test_what_the_collector_frees_is_named_as_that(report_of: ReportOf) -> None:
+    (finding,) = find_findings(report_of(COLLECTED, has_record=True))
+    assert finding.rule.code == "UL115"
+    assert "hold 18.0 MiB to 99.0 MiB, rising and falling" in finding.evidence[0]
 
 
 @each(("code", "name"), CASES)

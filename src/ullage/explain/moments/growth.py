@@ -179,11 +179,21 @@ def _find_by_steps(
         growth
         for site in np.flatnonzero(sizes[-1] > sizes[_first_row(levels)]).tolist()
         if (growth := _growth(replay, sites, course, levels, site)) is not None
+        and not _goes_up_and_down(replay, sites, growth)
     ]
     if course.source is StepSource.STACKS:
         # A guessed loop may be one that fills a list for later use.
         grown_sites = [site for site in grown_sites if _is_there_at_end(replay, site)]
     return grown_sites
+
+
+def _goes_up_and_down(replay: Replay, sites: Sites, growth: Growth) -> bool:
+    """Whether blocks of one size come, and go several at a time: what replaces others is larger."""
+    blocks = replay.blocks
+    own = sites.of_stack[blocks.stack] == growth.site
+    before = own & blocks.is_live(int(growth.ends[growth.first_step]) - 1)
+    sizes = (blocks.requested_bytes[of].max(initial=0) for of in (before, list(growth.blocks)))
+    return growth.is_replaced and next(sizes) >= next(sizes)
 
 
 def _is_there_at_end(replay: Replay, growth: Growth) -> bool:

@@ -21,6 +21,8 @@ _CHECKPOINT = re.compile(r"^checkpoint$|^_checkpoint_without_reentrant|Checkpoin
 _LOGITS_FRAC = 0.25
 _LOGIT_FRAC = 0.06
 _CHUNKS = 8
+_NEAR = 8
+"""What a loss reads is one of so many blocks before its own."""
 _SPIKE_FRAC = 0.2
 _MIN_SPIKE_BYTES = 64 * MIB
 _SAVED_FRAC = 0.5
@@ -30,13 +32,13 @@ _OF_A_PASS = (Category.ACTIVATION, Category.TEMPORARY, Category.UNATTRIBUTED)
 
 
 def _find_logits(case: Case) -> Iterator[Found]:
-    """The tensors of the loss and what has its size, or half or twice of it, at the peak."""
+    """The tensors of the loss, the logits that it reads, and their gradients, at the peak."""
     blocks = case.device.replay.blocks
     in_loss = case.calls(_LOSS) & (blocks.birth >= 0)
     if not in_loss.any():
         return
     size = int(blocks.requested_bytes[in_loss].max())
-    same = np.isin(blocks.requested_bytes, [size // 2, size, 2 * size]) & case.is_of(*_OF_A_PASS)
+    same = _of_loss(case, in_loss, size)
     total = case.sum(same & case.is_live)
     if size < _LOGIT_FRAC * case.peak_bytes or not case.is_worth(total, _LOGITS_FRAC):
         return
@@ -52,6 +54,30 @@ def _find_logits(case: Case) -> Iterator[Found]:
         relief=case.relief(same, left_frac=1 / _CHUNKS, is_whole=False),
         is_guess=not case.is_known,
     )
+
+
+def _of_loss(case: Case, in_loss: BoolArray, size: int) -> BoolArray:
+    """Of the blocks of the size of logits, or half or twice that: the loss's own, what it reads,
+    and what its backward makes.
+    """
+    blocks = case.device.replay.blocks
+    same = np.isin(blocks.requested_bytes, [size // 2, size, 2 * size]) & case.is_of(*_OF_A_PASS)
+    # What it reads comes right before it, by lines that run once in a pass: those of layers repeat.
+    is_read = np.zeros(len(same), dtype=np.bool_)
+    for first in np.flatnonzero(in_loss & ~np.append(False, in_loss[:-1])).tolist():
+        is_read[max(first - _NEAR, 0) : first] = True
+    if not case.is_known:
+        guess: BoolArray = same & (in_loss | is_read | case.calls_backward())
+        return guess
+    calls = case.region[same] * len(case.report.sites.call) + case.call[same]
+    _, place, counts = np.unique(calls, return_inverse=True, return_counts=True)
+    is_read[same] &= counts[place] == 1
+    # Its backward is over when the first parameter has its gradient.
+    num_gradients = np.append(0, np.cumsum(case.is_of(Category.GRADIENT)))
+    at_begin = num_gradients[np.searchsorted(case.region, case.region)]
+    is_backward = case.born_in(Phase.BACKWARD) & (num_gradients[:-1] == at_begin)
+    mask: BoolArray = same & (in_loss | is_read | is_backward)
+    return mask
 
 
 def _find_spike(case: Case) -> Iterator[Found]:
@@ -182,8 +208,9 @@ RULES = (
         kind=Kind.CHOICE,
         meaning="A large vocabulary times all tokens: the logits, their copy in fp32, the "
         "log-softmax and its gradient are each as large.",
-        evidence="Tensors made in a loss function, and those of the same, half or twice their "
-        "size, are 25 % of the peak or more.",
+        evidence="Tensors made in a loss function, those that it reads, and those that backward "
+        "makes before the first gradient of a parameter, of the same size, half or twice it, are "
+        "25 % of the peak or more.",
         cost="some time, unless the loss is fused",
         change="compute the loss in chunks of tokens, under checkpointing (torchtune's "
         "CEWithChunkedOutputLoss, Liger's FusedLinearCrossEntropy)",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ullage.explain.expandable import measure_expandable
-from ullage.explain.rules.case import Case
+from ullage.explain.rules.case import MIN_FREE_BYTES, Case
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.trace.snapshot import Action
 from ullage.units import MIB, format_bytes
@@ -22,8 +22,6 @@ _UNCUT = (
     "without it, up to 1 MiB of a segment that is left over is not cut off a block"
 )
 _PLANS = "cuFFT plans"  # phantom/csrc/answers/cufft.c
-# Segments of 20 MiB leave so much free in any program.
-_MIN_FREE_BYTES = 192 * MIB
 
 
 def _find_holes(case: Case) -> Iterator[Found]:
@@ -71,7 +69,7 @@ def _find_holes(case: Case) -> Iterator[Found]:
 
 def _is_worth(num_bytes: int, reserved_bytes: int) -> bool:
     """Whether so many bytes of what is reserved are worth telling."""
-    return num_bytes >= _MIN_FREE_BYTES and num_bytes >= _EXPANDABLE_FRAC * reserved_bytes
+    return num_bytes >= MIN_FREE_BYTES and num_bytes >= _EXPANDABLE_FRAC * reserved_bytes
 
 
 def _last_request(case: Case) -> Iterator[str]:
@@ -96,7 +94,7 @@ def _find_streams(case: Case) -> Iterator[Found]:
     free = _free_by_stream(case)
     side = _free_on_side_streams(case)
     lost = min(side, device.peak_reserved_bytes - case.peak_bytes)
-    if case.report.contradictions or lost < _MIN_FREE_BYTES:
+    if case.report.contradictions or lost < MIN_FREE_BYTES:
         return
     if lost < _SIDE_FRAC * device.peak_reserved_bytes:
         return
@@ -152,7 +150,7 @@ def _find_unused_cache(case: Case) -> Iterator[Found]:
     needed = int(levels.allocated_bytes[begin + 1 : end + 1].max(initial=0))
     reserved = int(levels.reserved_bytes[begin + 1 : end + 1].min(initial=2**62))
     lost = reserved - needed
-    if lost < _MIN_FREE_BYTES or lost < _UNUSED_FRAC * reserved:
+    if lost < MIN_FREE_BYTES or lost < _UNUSED_FRAC * reserved:
         return
     if case.device.peak_event < course.step_ends[0]:  # UL144 says more
         return
@@ -177,7 +175,7 @@ def _find_unused_cache(case: Case) -> Iterator[Found]:
 def _find_private(case: Case) -> Iterator[Found]:
     holes = case.device.fragmentation
     lost = holes.private_free_bytes
-    if lost < _MIN_FREE_BYTES or lost < _PRIVATE_FRAC * max(holes.reserved_bytes, 1):
+    if lost < MIN_FREE_BYTES or lost < _PRIVATE_FRAC * max(holes.reserved_bytes, 1):
         return
     yield Found(
         what=f"private pools hold {format_bytes(holes.private_bytes)}, of which "
@@ -190,7 +188,7 @@ def _find_private(case: Case) -> Iterator[Found]:
 def _find_plans(case: Case) -> Iterator[Found]:
     totals = case.device.totals
     for size in () if totals is None else totals.outside:
-        if size.what == _PLANS and size.high_bytes >= _MIN_FREE_BYTES:
+        if size.what == _PLANS and size.high_bytes >= MIN_FREE_BYTES:
             low, high = format_bytes(size.low_bytes), format_bytes(size.high_bytes)
             yield Found(
                 what=f"{_PLANS} hold up to {high} beside PyTorch's allocator",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,8 @@ from ullage.units import MIB, format_bytes
 # A finding has at least this share of the peak, and this many bytes.
 MIN_FRAC = 0.03
 MIN_BYTES = MIB
+MIN_FREE_BYTES = 192 * MIB
+"""Segments of 20 MiB leave so much free in any program."""
 _LISTED = 3
 _NODE = re.compile(r"\btorch::autograd::(generated::\w+Backward|Engine::)")
 
@@ -137,19 +140,27 @@ class Case:
 
     def list_sites(self, blocks: Int64Array) -> tuple[str, ...]:
         """The sites of blocks with most bytes: "1.2 GiB in 12 blocks: train.py:31 in main"."""
-        sums: dict[str, list[int]] = {}
+        groups: dict[str, list[int]] = {}
         for block in blocks.tolist():
-            row = sums.setdefault(self.site(block), [0, 0])
-            row[0] += int(self.size_bytes[block])
-            row[1] += 1
-        rows = sorted(sums.items(), key=lambda item: -item[1][0])
+            groups.setdefault(f": {self.site(block)}", []).append(block)
+        return self.list_groups(groups)
+
+    def list_groups(
+        self, groups: Mapping[str, Sequence[int]], others: str = "at {} other places"
+    ) -> tuple[str, ...]:
+        """The groups of blocks with most bytes, by what is said of each."""
+        rows = sorted(
+            ((int(self.size_bytes[[*blocks]].sum()), len(blocks), text)
+             for text, blocks in groups.items()),
+            key=lambda row: -row[0],
+        )  # fmt: skip
         lines = [
-            f"{format_bytes(size)} in {count} block{'s' * (count > 1)}: {site}"
-            for site, (size, count) in rows[:_LISTED]
+            f"{format_bytes(size)} in {count} block{'s' * (count > 1)}{text}"
+            for size, count, text in rows[:_LISTED]
         ]
-        rest = sum(size for _, (size, _) in rows[_LISTED:])
+        rest = sum(size for size, _, _ in rows[_LISTED:])
         if rest:
-            lines.append(f"{format_bytes(rest)} at {len(rows) - _LISTED} other places")
+            lines.append(f"{format_bytes(rest)} {others.format(len(rows) - _LISTED)}")
         return tuple(lines)
 
     def list_holders(self, blocks: Int64Array) -> tuple[str, ...]:
@@ -162,22 +173,18 @@ class Case:
         """(num_blocks,) which blocks' stacks hold a node of autograd's graph: where phases are not
         known, that alone says that backward made them.
         """
-        stacks = self.report.snapshot.stacks
-        hits = np.array([_NODE.search(name) is not None for name in stacks.frames.function])
-        inside = np.append(0, np.cumsum(hits[stacks.frame]))
-        of_stack = inside[stacks.start[1:]] > inside[stacks.start[:-1]]
-        mask: BoolArray = of_stack[self.device.replay.blocks.stack]
-        return mask
+        return self._holds(lambda _, name: _NODE.search(name) is not None)
 
     def calls(self, pattern: re.Pattern[str]) -> BoolArray:
         """(num_blocks,) which blocks' stacks hold a Python function whose name matches, or an
         operator of torch's ("cross_entropy_loss").
         """
+        return self._holds(lambda file, name: _is_call(file, name, pattern))
+
+    def _holds(self, is_meant: Callable[[str, str], bool]) -> BoolArray:
+        """(num_blocks,) which blocks' stacks hold such a frame, by its file and function."""
         stacks = self.report.snapshot.stacks
-        names = zip(stacks.frames.file, stacks.frames.function, strict=True)
-        hits = np.array([_is_call(file, name, pattern) for file, name in names])
-        if not hits.any():
-            return np.zeros(len(self.size_bytes), dtype=np.bool_)
+        hits = np.array([*map(is_meant, stacks.frames.file, stacks.frames.function)], np.bool_)
         inside = np.append(0, np.cumsum(hits[stacks.frame]))
         of_stack = inside[stacks.start[1:]] > inside[stacks.start[:-1]]
         mask: BoolArray = of_stack[self.device.replay.blocks.stack]

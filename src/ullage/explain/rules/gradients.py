@@ -34,18 +34,23 @@ def _calls_zero_grad(case: Case) -> bool:
 
 
 def _find_stale(case: Case, why: str) -> Iterator[Found]:
-    """Gradients of one step that are still live when the backward of the next spans."""
+    """Gradients of one step that are still live when the next step has ended: what goes before is
+    held by a name of the program's, which is bound anew.
+    """
     course = case.device.course
     # Without an optimizer, gradients may be what the program is for, as in a saliency map.
     has_optimizer = bool((course.phase == Phase.OPTIMIZER).any())
     if not case.is_known or course.num_steps < _MIN_STEPS or not has_optimizer:
         return
-    is_gradient = case.is_of(Category.GRADIENT)
+    # DDP makes its buckets, of which gradients are views, outside of backward, and keeps them.
+    is_gradient = case.is_of(Category.GRADIENT) & case.born_in(Phase.BACKWARD)
     backwards = _backward_of_steps(case)
     stale = np.zeros(len(is_gradient), dtype=np.bool_)
     blocks = case.device.replay.blocks
+    ends = np.append(course.step_ends, case.device.replay.num_events)
     for step, (begin, _) in backwards.items():
-        stale |= is_gradient & blocks.is_live(begin) & (case.step < step)
+        is_there = blocks.is_live(begin) & (blocks.death >= ends[step])
+        stale |= is_gradient & is_there & (case.step < step)
     size = case.sum(stale)
     if not case.is_worth(size):
         return

@@ -10,7 +10,7 @@ import numpy as np
 from ullage.explain.moments.course import StepSource
 from ullage.explain.moments.evaluations import Forward, find_rounds_of_marks
 from ullage.explain.moments.growth import BOUNDED, Growth, find_step_levels
-from ullage.explain.rules.case import Case, category_of
+from ullage.explain.rules.case import MIN_FREE_BYTES, Case, category_of
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.explain.trial import Relief
 from ullage.trace.growth import find_trend
@@ -166,7 +166,8 @@ def _find_grown(case: Case) -> Iterator[Found]:
     # What each step leaves behind is too small for the next.
     sites = case.report.sites.of_stack[case.device.replay.blocks.stack]
     came = case.sum(np.isin(sites, [growth.site for growth in grown]))
-    left = min(max(case.device.peak_reserved_bytes - case.peak_bytes, 0), came)
+    left = min(case.device.peak_reserved_bytes - case.peak_bytes, came)
+    left = left if left >= MIN_FREE_BYTES else 0
     yield from _growth_found(
         case, grown, "a cache is grown by concatenation: {rate}, {size} by the end", left
     )

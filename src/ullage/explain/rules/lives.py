@@ -16,7 +16,6 @@ from ullage.units import format_bytes
 
 _DEAD_FRAC = 0.1
 _CACHE_FRAC = 0.4
-_LISTED = 3
 
 
 def _find_dead(case: Case) -> Iterator[Found]:
@@ -39,20 +38,16 @@ def _find_dead(case: Case) -> Iterator[Found]:
     )
 
 
-def _list_dead(case: Case, blocks: Int64Array, last_use: Int64Array) -> Iterator[str]:
+def _list_dead(case: Case, blocks: Int64Array, last_use: Int64Array) -> tuple[str, ...]:
+    """The sites with most bytes, of more than some bytes, and when each was last used."""
     sites: dict[str, list[int]] = {}
     for block in blocks.tolist():
         sites.setdefault(case.site(block), []).append(block)
-    rows = sorted(sites.items(), key=lambda item: -int(case.size_bytes[item[1]].sum()))
-    for site, mine in rows[:_LISTED]:
-        if site != rows[0][0] and case.size_bytes[mine].sum() < MIN_BYTES:
-            break
-        count = f"{len(mine)} block{'s' * (len(mine) > 1)}"
-        used = when_used(case, int(last_use[mine].max()))
-        yield f"{format_bytes(int(case.size_bytes[mine].sum()))} in {count}, {used}: {site}"
-    rest = sum(int(case.size_bytes[mine].sum()) for _, mine in rows[_LISTED:])
-    if rest >= MIN_BYTES:
-        yield f"{format_bytes(rest)} at {len(rows) - _LISTED} other places"
+    least = min(max(int(case.size_bytes[mine].sum()) for mine in sites.values()), MIN_BYTES)
+    return case.list_groups({
+        f", {when_used(case, int(last_use[mine].max()))}: {site}": mine
+        for site, mine in sites.items() if case.size_bytes[mine].sum() >= least
+    })  # fmt: skip
 
 
 def when_used(case: Case, event: int) -> str:
@@ -111,17 +106,10 @@ def _bytes_of(case: Case, leftovers: Sequence[Leftover]) -> int:
 
 def _list_chains(case: Case, leftovers: Sequence[Leftover]) -> tuple[str, ...]:
     """The names with most bytes: "1.2 GiB in 2 blocks held by Out[3]"."""
-    names: dict[str, list[Leftover]] = {}
+    names: dict[str, list[int]] = {}
     for each in leftovers:
-        names.setdefault(" and ".join(each.chains[:2]), []).append(each)
-    rows = sorted(names.items(), key=lambda item: -_bytes_of(case, item[1]))
-    lines = [
-        f"{format_bytes(_bytes_of(case, mine))} in {len(mine)} block{'s' * (len(mine) > 1)} held "
-        f"by {name}"
-        for name, mine in rows[:_LISTED]
-    ]
-    rest = sum(_bytes_of(case, mine) for _, mine in rows[_LISTED:])
-    return (*lines, *[f"{format_bytes(rest)} by {len(rows) - _LISTED} other names"] * (rest > 0))
+        names.setdefault(f" held by {' and '.join(each.chains[:2])}", []).append(each.block)
+    return case.list_groups(names, "by {} other names")
 
 
 def _find_cache(case: Case) -> Iterator[Found]:

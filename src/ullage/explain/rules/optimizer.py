@@ -18,6 +18,11 @@ _LARGE_STATES = 1.5
 _TEMPORARIES_FRAC = 0.1
 # Of two fp32 states an 8-bit optimizer keeps a quarter, and its scales.
 _EIGHT_BIT_GAIN = 0.74
+# It keeps two vectors for each step of its history, and no 8-bit optimizer does that.
+_LBFGS = "Optimizer.step#LBFGS"
+_SHORTER_HISTORY = (
+    "halve history_size of torch.optim.LBFGS: it keeps two vectors for each step of it"
+)
 
 
 def _find_states(case: Case) -> Iterator[Found]:
@@ -34,14 +39,18 @@ def _find_states(case: Case) -> Iterator[Found]:
     if case.is_known and parameters:
         evidence.append(f"{states / parameters:.1f} bytes of state for each byte of parameter")
     blocks = np.flatnonzero(case.is_live & case.is_of(Category.OPTIMIZER_STATE))
+    notes = case.report.snapshot.annotations
+    keeps_history = any(note.name.startswith(_LBFGS) for note in notes)
+    gain_frac = 0.5 if keeps_history else _EIGHT_BIT_GAIN
     yield Found(
         what=f"optimizer states are {case.share(states)}",
         evidence=tuple(evidence),
-        gain_bytes=int(states * _EIGHT_BIT_GAIN),
+        gain_bytes=int(states * gain_frac),
+        change=_SHORTER_HISTORY if keeps_history else "",
         blocks=blocks,
         is_guess=not case.is_known,
         relief=case.relief(
-            case.is_of(Category.OPTIMIZER_STATE), left_frac=1 - _EIGHT_BIT_GAIN, is_whole=False
+            case.is_of(Category.OPTIMIZER_STATE), left_frac=1 - gain_frac, is_whole=False
         ),
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ullage.explain.moments.course import Course
+from ullage.explain.moments.evaluations import find_rounds_of_marks
 from ullage.explain.moments.phases import Phase
 from ullage.explain.moments.spikes import birth_after
 from ullage.explain.rules.case import Case
@@ -119,19 +120,25 @@ def _find_twins(case: Case, saved: BoolArray, of_pass: Int64Array) -> Int64Array
 def _is_separate(case: Case) -> BoolArray:
     """By the number of a forward pass: whether the next one does without what it saved.
 
-    It does where a backward came between the two, or where a loss was made of this one alone. A
-    contrastive loss needs the outputs of both, and a recurrent network goes on from the last.
+    It does where its own backward came between the two, which frees of that, or where a loss
+    was made of this one alone. A contrastive loss needs the outputs of both, a recurrent network
+    goes on from the last, and in a pipeline the backward of an earlier micro-batch comes between.
     """
     course, blocks = case.device.course, case.device.replay.blocks
     forward = course.begin[course.phase == Phase.FORWARD]
     backward = course.begin[course.phase == Phase.BACKWARD]
     is_loss = case.born_in(Phase.LOSS) & (blocks.requested_bytes <= _MAX_LOSS_BYTES)
+    is_saved = case.is_of(Category.ACTIVATION) & case.grad
     of_pass = _pass_of(case, case.region)
     result = np.zeros(len(forward) + 1, dtype=np.bool_)
     before = np.searchsorted(backward, forward)
     for number in range(1, len(forward)):
         if before[number] > before[number - 1]:
-            result[number] = True
+            mine = is_saved & (of_pass == number)
+            is_freed = (blocks.death > backward[before[number - 1]]) & (
+                blocks.death <= forward[number]
+            )
+            result[number] = case.sum(mine & is_freed) >= _PASS_FRAC * case.sum(mine)
             continue
         loss = is_loss & (of_pass == number) & (blocks.death > forward[number])
         num_passes = int((before == before[number]).sum())
@@ -224,8 +231,9 @@ def _unused_passes(case: Case) -> np.ndarray:
     cut = set(_pass_of(case, course.region_at(failed)).tolist())
     saved = case.is_of(Category.ACTIVATION) & case.grad
     of_pass = _pass_of(case, case.region)
+    is_link = _links(case)
     for number, region in enumerate(forward.tolist(), start=1):
-        if not course.grad[region]:
+        if not course.grad[region] or is_link[number - 1]:
             continue
         begin = course.begin[region]
         place = np.searchsorted(backwards, begin)
@@ -237,6 +245,27 @@ def _unused_passes(case: Case) -> np.ndarray:
         used = case.sum(mine & (blocks.death >= following))
         result[number] = 2 * used < case.sum(mine) and number not in cut
     return result
+
+
+def _links(case: Case) -> list[bool]:
+    """Which forward passes are of a module that no backward ever follows at once, though one comes
+    in their step: another module goes on from what they give.
+    """
+    record, course = case.report.record, case.device.course
+    rounds = find_rounds_of_marks(() if record is None else record.marks)
+    passes = [(each.module, round_.has_backward) for round_ in rounds for each in round_.forwards]
+    num_passes = int((course.phase == Phase.FORWARD).sum())
+    if len(passes) != num_passes:
+        return [False] * num_passes
+    places = course.begin[course.phase == Phase.BACKWARD].searchsorted(
+        course.begin[course.phase == Phase.FORWARD]
+    )
+    followed = {
+        module
+        for number, ((module, _), place) in enumerate(zip(passes, places.tolist(), strict=True))
+        if _is_followed(course, number, place)
+    }
+    return [has_backward and module not in followed for module, has_backward in passes]
 
 
 def _is_followed(course: Course, number: int, place: int) -> bool:
