@@ -71,6 +71,17 @@ def test_a_cache_that_grows_is_told_by_the_token(run_program: RunProgram) -> Non
     assert "512.0 KiB a token" in explanation.text(full=True)
 
 
+def test_generated_code_is_named_where_it_can_be_opened(run_program: RunProgram) -> None:
+    outcome = run_program("generated_code.py")
+    (device,) = explain_file(outcome.directory / "snapshot.pickle").report.devices
+    sites = {share.size_bytes >> 20: share.site for share in device.sites_at_peak}
+    (stays,) = outcome.printed
+    program = "programs/generated_code.py"
+    assert sites[64] == f"{stays}:4 in make"
+    assert sites[32] == f"{program}:35 in <module>", "the file is gone: where it is called"
+    assert sites[16] == f"{program}:36 in <module>", "there is no file"
+
+
 def test_the_timeline_adds_up_and_has_the_peak(run_program: RunProgram) -> None:
     outcome = run_program("holds.py")
     device = explain_file(outcome.directory / "snapshot.pickle").document["devices"][0]

@@ -91,6 +91,26 @@ def test_where_only_a_library_is_known_it_is_the_site() -> None:
     )
 
 
+INDUCTOR = "/tmp/torchinductor_ada/vq/cvqmx2wcvi5ewjbhpzgrk4dq2rxnbqpo3vq5oyfz2v5gkqvmq7xv.py"
+
+
+def test_generated_code_without_a_file_is_no_site_where_a_line_of_the_users_is() -> None:
+    made, caller = ("<made.py>", 7, "make"), ("my/train.py", 24, "main")
+    assert told(made, caller) == ("my/train.py:24 in main",) * 2
+    assert told(made) == ("<made.py>:7 in make", UNKNOWN_SITE)
+    assert told(("<console>", 1, "<module>"), caller)[0] == "<console>:1 in <module>"
+
+
+def test_a_generated_file_that_is_there_has_its_whole_path() -> None:
+    site, caller = told(("/tmp/tmpab12cd34/made.py", 7, "make"), ("my/train.py", 24, "main"))
+    assert site == caller == "/tmp/tmpab12cd34/made.py:7 in make"
+
+
+def test_what_inductor_generates_is_not_the_users() -> None:
+    site, caller = told((INDUCTOR, 61, "call"), (TORCH, 134, "forward"), ("my/train.py", 24, "f"))
+    assert site == caller == "my/train.py:24 in f"
+
+
 @pytest.mark.parametrize(
     ("file", "rank"),
     [
@@ -113,6 +133,7 @@ def test_where_only_a_library_is_known_it_is_the_site() -> None:
         ("C:/ada/project/lib/model.py", 0),
         ("C:/ada/AppData/Local/Temp/ipykernel_12/3.py", 0),
         ("C:/ada/train.py", 0),
+        ("/usr/lib/libpython3.11.so.1.0", 4),
     ],
 )
 def test_whose_code_a_frame_is(file: str, rank: int) -> None:

@@ -19,8 +19,11 @@ from ullage.trace.snapshot import Stacks, UInt8Array, UInt32Array
 
 UNKNOWN_SITE = "no stack was recorded"
 
-# Frames of torch's own Python, of the interpreter, and of C++ (which have no Python file).
-_TORCH = re.compile(r"(^|/)torch/|(^|/)torch$|(^|/)modules/module\.py$")
+# Frames of torch's own Python, of the interpreter, and of C++ (which have no Python file). What
+# Inductor generates has a hash for its name.
+_TORCH = re.compile(
+    r"(^|/)torch/|(^|/)torch$|(^|/)modules/module\.py$|(^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$"
+)
 # Installed code: packages, also in a wheel or an egg that is run as it is, and what pip checks out
 # into an environment. What is installed to be edited lies in the user's own directories.
 _LIBRARY = re.compile(
@@ -35,8 +38,13 @@ _PYTHON = re.compile(
 _WINDOWS_PYTHON = re.compile(r"^(?:[A-Za-z]:/(?:.*/)?[Ll]ib|(?:.*/)?Lib)/(\w+)(?:\.py$|/)")
 # Modules of torch, which call those of whoever holds models.
 _MODULE = re.compile(r"(^|/)modules/\w+\.py$")
+# Code that a program generates, and files of it that were gone at the end of the run: no line of it
+# can be opened. What is typed into a session is the user's.
+_GENERATED = re.compile(r"<(?!ipython-input|python-input|input>|console>|frozen )")
+# The last parts of such a path do not say where a file is.
+_TEMPORARY = re.compile(r"(/private)?(/var)?/tmp/|(/private)?/var/folders/|.*/AppData/Local/Temp/")
 _NO_FILE = frozenset({"", "??", ":0", "<string>", "<stdin>"})
-_COMPILED = (".cpp", ".cc", ".cu", ".c", ".h", ".hpp", ".o", ".so", ".S")
+_COMPILED = re.compile(r"\.(cpp|cc|cu|c|h|hpp|o|S|so(\.\d+)*)$")
 # The recorder of ullage calls torch's operations itself.
 _ULLAGE = re.compile(r"(^|/)ullage/(record|phantom)/|(^|/)torch/_ops\.py$")
 _KEPT_PARTS = 2
@@ -104,26 +112,28 @@ def _rank_sites(stacks: Stacks, ranks: UInt8Array) -> UInt8Array:
         inside = is_module[frames]
         if inside.any():
             holds[package[frames[int(inside.argmax()) :]]] = True
-    is_told = (ranks == _LIBRARYS) & holds[package]
+    is_told = (ranks == _LIBRARYS) & holds[package] & (package != known.get("", -1))
     return np.where(is_told, np.uint8(_USERS), ranks)
 
 
 def rank_frames(stacks: Stacks) -> UInt8Array:
-    """Ranks each frame, the most useful first: 0 the user's code, 1 a library, 2 torch, 3 Python,
-    4 C++, 5 the recorder."""
+    """Ranks each frame, the most useful first: 0 the user's code, 1 a library or generated code,
+    2 torch, 3 Python, 4 C++, 5 the recorder.
+    """
     return np.array([_rank(file) for file in stacks.frames.file], dtype=np.uint8)
 
 
 def has_python_file(file: str) -> bool:
     """Whether a frame's file is a Python file."""
-    return file not in _NO_FILE and not file.endswith(_COMPILED)
+    return file not in _NO_FILE and _COMPILED.search(file) is None
 
 
 def describe_frame(stacks: Stacks, frame: int) -> str:
     """Describes a frame: the last parts of its path, the line and the function."""
     frames = stacks.frames
-    parts = frames.file[frame].split("/")
-    path = "/".join(parts[-_KEPT_PARTS:]) if len(parts) > 1 else parts[0]
+    path = frames.file[frame]
+    if not _TEMPORARY.match(path):
+        path = "/".join(path.split("/")[-_KEPT_PARTS:])
     where = f"{path}:{frames.line[frame]}" if path not in _NO_FILE else ""
     function = frames.function[frame]
     return f"{where} in {function}" if where and function else where or function
@@ -147,7 +157,7 @@ def _rank(file: str) -> int:
         return _WATCHING
     if _TORCH.search(file):
         return _TORCHS
-    if _LIBRARY.search(file):
+    if _LIBRARY.search(file) or _GENERATED.match(file):
         return _LIBRARYS
     return _PYTHONS if _PYTHON.search(file) or _is_windows_python(file) else _USERS
 

@@ -43,7 +43,7 @@ def shell() -> Any | None:
 
 def is_typed(filename: str) -> bool:
     """Whether the code object of such a file was typed into a session, or is a cell."""
-    return filename.startswith(_TYPED)
+    return filename.startswith(_TYPED) or _OF_KERNEL in filename
 
 
 def cell_name(filename: str) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -199,8 +200,9 @@ def visible(snapshot: Snapshot, view: View | None, windows: Sequence[Window] = (
 
 def without_ours(snapshot: Snapshot) -> Snapshot:
     """Takes ullage out of every stack: its own frames, and those of torch's that it called. A cell
-    of a notebook gets its number in place of the file that IPython makes up. Equal stacks become
-    one list, which is looked at, and written to a file, once.
+    of a notebook gets its number in place of the file that IPython makes up, and a temporary file
+    that is gone is named as code without a file. Equal stacks become one list, which is looked at,
+    and written to a file, once.
     """
     holders = [entry for trace in snapshot["device_traces"] for entry in trace]
     holders += snapshot["segments"]
@@ -208,9 +210,9 @@ def without_ours(snapshot: Snapshot) -> Snapshot:
     stacks = _share_stacks(holders)
     # torch makes one dict of each place, so most of them are looked at once.
     places = {id(frame): frame["filename"] for stack in stacks for frame in stack}
-    cells = {filename: notebook.cell_name(filename) for filename in set(places.values())}
-    for frame in (frame for stack in stacks for frame in stack) if any(cells.values()) else ():
-        frame["filename"] = cells.get(frame["filename"]) or frame["filename"]
+    names = {file: notebook.cell_name(file) or _gone(file) for file in set(places.values())}
+    for frame in (frame for stack in stacks for frame in stack) if any(names.values()) else ():
+        frame["filename"] = names.get(frame["filename"]) or frame["filename"]
     ours = {number for number, filename in places.items() if source_location.is_ours(filename)}
     for stack in stacks if ours else ():
         if ours.isdisjoint(map(id, stack)):
@@ -224,6 +226,14 @@ def without_ours(snapshot: Snapshot) -> Snapshot:
                 entries.append(frame)
         stack[:] = entries
     return snapshot
+
+
+def _gone(filename: str) -> str | None:
+    """The name of a temporary file that is not there any more: "<made.py>"."""
+    # Not gettempdir(), which would try the directory by a file of its own.
+    is_temporary = filename.startswith(f"{tempfile.tempdir or '/tmp'}{os.sep}")
+    is_left = not is_temporary or notebook.is_typed(filename) or Path(filename).exists()
+    return None if is_left else f"<{Path(filename).name}>"
 
 
 def _share_stacks(holders: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
