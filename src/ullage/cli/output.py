@@ -166,8 +166,10 @@ def write_run(
             say(verdict_line(run.report))
         else:
             click.echo()  # the program's own output ends here
-            print_report = print_run if output.is_full else print_brief
-            print_report(run.report, Console())
+            if output.is_full:
+                print_run(run.report, Console())
+            else:
+                print_brief(run.report, Console(), run.findings)
 
     files: list[object] = [process.snapshot for process in run.report.processes]
     problems = list(run.report.program.not_kept)

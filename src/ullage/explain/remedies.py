@@ -22,6 +22,7 @@ from ullage.explain.oom import Cause, Shortage
 from ullage.explain.rules.rule import Finding, Kind
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
 from ullage.explain.trial import MakesItFit, Relief, Trial
+from ullage.trace.model import Record
 from ullage.trace.replay import Replay
 from ullage.trace.snapshot import Int64Array
 from ullage.units import format_bytes
@@ -261,16 +262,14 @@ def _changes(relief: Relief, replay: Replay) -> Int64Array:
     return np.cumsum(changes)[:-1]
 
 
-def find_remedies(path: str) -> tuple[Finding, ...]:
-    """What is found in the snapshot of a program that ran out of memory; empty where it cannot be
-    read.
-    """
+def find_remedies(path: str, record: Record) -> tuple[Finding, ...]:
+    """What is found in the snapshot of a process with its record; empty where it cannot be read."""
     from ullage.explain.rules.registry import find_findings
     from ullage.explain.snapshot import explain_snapshot
     from ullage.trace.snapshot_reader import read_snapshot
 
     try:
-        report = explain_snapshot(read_snapshot(Path(path)))
+        report = explain_snapshot(read_snapshot(Path(path), has_record=False), record)
     except SnapshotError:
         return ()
     return derive_trials(report, find_findings(report))

@@ -135,7 +135,7 @@ def with_findings(report: RunReport) -> RunReport:
         from ullage.explain.remedies import find_remedies
         from ullage.explain.rules.graphs import LEAKS
 
-        findings = find_remedies(process.snapshot)
+        findings = find_remedies(process.snapshot, process.record)
         if process.oom is None:
             findings = tuple(each for each in findings if each.rule.code in LEAKS)
         return replace(process, findings=findings)

@@ -11,6 +11,8 @@ import pytest
 from rich.console import Console
 
 from ullage.explain.program import Program
+from ullage.explain.rules.registry import RULES
+from ullage.explain.rules.rule import Finding
 from ullage.explain.run import RunReport, explain_run
 from ullage.gpus.catalog import Gpu
 from ullage.report.text.run import print_run, render_brief, render_run
@@ -34,6 +36,8 @@ MESSAGE = (
     "See "
     "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc"
 )
+# Parameters, states, an input, activations and gradients, in the backward of a later step.
+PEAK = 200 + 150 + 3 + 300 + 100
 OOM = {"kind": "exception", "exception": "torch.OutOfMemoryError", "message": MESSAGE,
        "where": "train.py:3 in main", "code": 1}  # fmt: skip
 
@@ -76,6 +80,22 @@ def test_the_short_report_is_the_one_on_file(name: str, reports: dict[str, RunRe
 
 def test_the_short_report_has_at_most_fourteen_lines(reports: dict[str, RunReport]) -> None:
     assert len(render_brief(reports["fits"]).splitlines()) <= 14
+
+
+def test_the_short_report_ends_with_what_the_largest_finding_is_worth(
+    reports: dict[str, RunReport],
+) -> None:
+    report = reports["fits"]
+    assert report.devices[0].totals.peak_allocated_bytes == PEAK
+    findings = [
+        Finding(RULES["UL125"], 0, "what", (), gain_bytes=gain, change="", is_guess=False)
+        for gain in (PEAK // 4, PEAK // 8)
+    ]
+    line = render_brief(report, 80, findings).splitlines()[-1]
+    assert line == (
+        "The largest of 2 findings is worth up to 188 B (25 % of the peak): "
+        "ullage explain ullage-train.pickle"
+    )
 
 
 def test_the_table_is_of_the_device_that_ran_out_of_memory(reports: dict[str, RunReport]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -45,6 +46,9 @@ from ullage.report.text.run_parts import (
 from ullage.trace.model import StepKind
 from ullage.units import format_bytes
 
+if TYPE_CHECKING:
+    from ullage.explain.rules.rule import Finding
+
 _NAMED_GPUS = 8
 _MAX_OWNERS = 3
 # The short report omits parts that are smaller than the device's memory divided by this.
@@ -66,14 +70,16 @@ def print_run(report: RunReport, console: Console) -> None:
     print_parts(_parts(report, bar=bar_mark(console), width=console.width), console)
 
 
-def render_brief(report: RunReport, width: int = 80) -> str:
+def render_brief(report: RunReport, width: int = 80, findings: Sequence[Finding] = ()) -> str:
     """The short report as a text without colour, `width` columns wide."""
-    return render(lambda console: print_brief(report, console), width)
+    return render(lambda console: print_brief(report, console, findings), width)
 
 
-def print_brief(report: RunReport, console: Console) -> None:
-    """Prints the verdict, the memory by category, the largest owners and the assumptions."""
-    print_parts(_brief_parts(report, bar=bar_mark(console), width=console.width), console)
+def print_brief(report: RunReport, console: Console, findings: Sequence[Finding] = ()) -> None:
+    """Prints the verdict, the memory by category, the largest owners, the assumptions, and what the
+    largest of the findings is worth.
+    """
+    print_parts(_brief_parts(report, bar_mark(console), console.width, findings), console)
 
 
 def verdict_line(report: RunReport) -> str:
@@ -109,7 +115,9 @@ def _parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
         yield Text(f"\n{_fitting_gpus(report)}")
 
 
-def _brief_parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
+def _brief_parts(
+    report: RunReport, bar: str, width: int, findings: Sequence[Finding]
+) -> Iterator[RenderableType]:
     fullest = _fullest(report)
     yield from _head(report)
     yield from _problems(report, width)
@@ -132,6 +140,8 @@ def _brief_parts(report: RunReport, bar: str, width: int) -> Iterator[Renderable
         yield from _all_devices(report.devices, dict(report.covers))
     if report.is_unlimited:
         yield Text(_fitting_gpus(report))
+    if findings:
+        yield Text(_worth_line(report, findings), no_wrap=True, overflow="ignore")
 
 
 def _fullest(report: RunReport) -> DeviceReport | None:
@@ -168,6 +178,15 @@ def _fitting_gpus(report: RunReport) -> str:
     names = ", ".join(report.fits_on[:_NAMED_GPUS]) or "none of the catalogued GPUs"
     more = len(report.fits_on) - _NAMED_GPUS
     return f"The peak fits on: {names}{f' and {more} larger ones' if more > 0 else ''}"
+
+
+def _worth_line(report: RunReport, findings: Sequence[Finding]) -> str:
+    """What the first of the findings is worth, and the command that explains them."""
+    gain = findings[0].gain_bytes
+    percent = 100 * gain / report.devices[0].totals.peak_allocated_bytes
+    which = f"The largest of {len(findings)} findings" if len(findings) > 1 else "A finding"
+    worth = f"{which} is worth up to {format_bytes(gain)} ({percent:.0f} % of the peak)"
+    return f"{worth}: ullage explain {printable(str(report.processes[0].snapshot))}"
 
 
 def _owners_line(device: DeviceReport) -> str:
