@@ -97,8 +97,8 @@ class Run:
         if self.exit_code or is_told or self.snapshot is None or not self.devices:
             return ()
         index, least = self.devices[0].totals.index, self.peak_allocated_bytes // 10
-        found = find_remedies(self.snapshot, self.report.processes[0].record)
-        worth = (each for each in found if each.device == index and each.gain_bytes > least)
+        findings = find_remedies(self.snapshot, self.report.processes[0].record)
+        worth = (each for each in findings if each.device == index and each.gain_bytes > least)
         return tuple(sorted(worth, key=lambda each: -each.gain_bytes))
 
     @property
