@@ -57,9 +57,14 @@ ROOT_FILES = {
     "__init__", "errors", "files", "parsing", "printable", "pytest_plugin", "units", "version",
 }  # fmt: skip
 ROW_OF = {name: row for row, names in enumerate(LAYERS) for name in names}
-# units states what its errors are; a child process starts the guard that runs in it; a scenario may
-# be a server.
-WITHIN_A_ROW = {("units", "errors"), ("phantom", "runtime"), ("gate", "serve")}
+# units states what its errors are; a job's file is parsed; a child process starts the guard that
+# runs in it; a scenario may be a server.
+WITHIN_A_ROW = {
+    ("units", "errors"),
+    ("protocol", "parsing"),
+    ("phantom", "runtime"),
+    ("gate", "serve"),
+}
 
 # What runs inside the user's process, where torch is.
 MAY_IMPORT_TORCH = (

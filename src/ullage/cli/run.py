@@ -154,11 +154,7 @@ def run_command(options: RunOptions) -> int:
 
 
 def _choose_mode(options: RunOptions) -> Callable[[RunOptions], int]:
-    """One run, one rank of a job, several ranks of it, or a sweep.
-
-    Raises:
-        SpecError: options of two of them are given.
-    """
+    """One run, one rank of a job, several ranks of it, or a sweep."""
     from ullage.cli.ranks import run_many_ranks
     from ullage.cli.sweep import run_sweep
 

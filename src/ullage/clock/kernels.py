@@ -151,11 +151,7 @@ def memory_bound(gpu: Gpu, num_bytes: float) -> Duration:
 
 
 def _itemsize(precision: str) -> float:
-    """Bytes of a number.
-
-    Raises:
-        SpecError: the precision is not known.
-    """
+    """Bytes of a number."""
     if precision not in ITEMSIZES:
         raise SpecError(f"precision={precision!r}; expected one of {', '.join(ITEMSIZES)}")
     return ITEMSIZES[precision]

@@ -1,8 +1,5 @@
 """Who may ask: whoever brings the key or, where none is needed, the programs of this machine.
 
-    check_key(scope, key, "the token")      # raises Refusal
-    check_local(scope, "give --token-file FILE")
-
 A server on loopback is reached by every page that is open in a browser there, and by whatever a
 proxy on the machine passes on.
 """

@@ -1,8 +1,4 @@
-"""What the servers of ullage are made of: a socket, and uvicorn with bounds.
-
-with listen(parse_address("9400"), "give another port") as listener:
-    make_server(app, 64, grace_s=1).run(sockets=[listener])
-"""
+"""What the servers of ullage are made of: a socket, and uvicorn with bounds."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
 """Reads HTTP from clients with llhttp, and holds little of what never becomes a request.
 
-class Protocol(HttpProtocol):
-    limits = Connections(1000)
-
-uvicorn.Config(app, http=Protocol)
-
 llhttp is strict about what two programs could read differently, and ten times as fast as a parser
 in Python, but it takes lines of any length, and waits for their ends.
 """

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Final, NamedTuple
+
+from ullage.parsing import parse_json
+from ullage.protocol.plain import restore
 
 SCHEMA: Final = "ullage.job/1"
 MAX_BYTES: Final = 4096
@@ -234,76 +236,12 @@ def parse_job(content: bytes) -> Job:
         JobFileError: it is not such a document.
     """
     try:
-        document = json.loads(content)
-    except (ValueError, RecursionError):
-        raise JobFileError("not JSON") from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise JobFileError(f"not a document of schema {SCHEMA!r}")
-    devices, peaks = document.get("devices"), document.get("step_peaks", [])
-    if not isinstance(devices, list) or not isinstance(peaks, list):
-        raise JobFileError("devices and step_peaks have to be lists")
-    parts = {
-        "devices": tuple(JobDevice(**_fields_of(JobDevice, device)) for device in devices),
-        "step_peaks": tuple(_parse_peak(row) for row in peaks),
-    }
-    return Job(**_fields_of(Job, {**document, **parts}))
-
-
-def _parse_peak(row: object) -> StepPeak:
-    names = StepPeak._fields
-    if not isinstance(row, list) or len(row) != len(names):
-        raise JobFileError(f"a row of step_peaks has to be {list(names)}")
-    return StepPeak(**_fields_of(StepPeak, dict(zip(names, row, strict=True)), names))
-
-
-def _fields_of(
-    record: type[Any], document: object, names: tuple[str, ...] | None = None
-) -> dict[str, Any]:
-    if not isinstance(document, dict):
-        raise JobFileError(f"{record.__name__} has to be an object")
-    values = {}
-    kinds = _kinds_of(record)
-    for name in names or kinds:
-        if name not in document:
-            continue
-        value, kind = document[name], kinds[name]
-        if not _has_type(value, kind):
-            raise JobFileError(f"{name} is {str(value)[:40]!r}, not {kind}")
-        values[name] = value
-    missing = [name for name in _required(record) if name not in values]
-    if missing:
-        raise JobFileError(f"{', '.join(missing)} missing")
-    return values
-
-
-# By record: a watcher reads the files of all jobs once a second.
-_KINDS: dict[type[Any], dict[str, str]] = {}
-
-
-def _kinds_of(record: type[Any]) -> dict[str, str]:
-    """The type of each field, as a text."""
-    if record not in _KINDS:
-        _KINDS[record] = {name: str(kind) for name, kind in get_type_hints(record).items()}
-    return _KINDS[record]
-
-
-def _required(record: type[Any]) -> Iterable[str]:
-    if record is Job:
-        return ("pid", "started_s", "updated_s", "name", "devices")
-    return _kinds_of(record)
-
-
-def _has_type(value: object, kind: str) -> bool:
-    if value is None:
-        return "None" in kind
-    if isinstance(value, bool):
-        return False
-    if isinstance(value, float):
-        return "float" in kind and math.isfinite(value)
-    if isinstance(value, int):
-        return "tuple" not in kind and ("int" in kind or "float" in kind)
-    wanted_type = tuple if "tuple" in kind else str
-    return isinstance(value, wanted_type) and wanted_type.__name__ in kind
+        document = parse_json(content)
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise ValueError(f"not a document of schema {SCHEMA!r}")
+        return restore(Job, document, "job")
+    except ValueError as error:
+        raise JobFileError(str(error)) from None
 
 
 def is_running(job: Job) -> bool:

@@ -122,11 +122,7 @@ class Again(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
         return result
 
     def _is_executed(self, call: Call, row: int | None, target: Any, entry: Entry) -> bool:
-        """Whether an in-place operation was executed in the failed try.
-
-        Raises:
-            GuardError: version counters do not say.
-        """
+        """Whether an in-place operation was executed in the failed try."""
         check_counter(target, entry.tensor)
         if not self._progress.has_gone_on and not self._counts(call, row):
             _refuse_uncounted(call)

@@ -330,11 +330,7 @@ class Guard:
         return result
 
     def _rewind(self, failure: Failure) -> None:
-        """Restores the state before the step.
-
-        Raises:
-            GuardError: it cannot be restored.
-        """
+        """Restores the state before the step."""
         if any(each.has_run for each in self._guarded):
             raise GuardError(
                 f"the step ran out of memory after the optimizer's step ({failure.text}); what "

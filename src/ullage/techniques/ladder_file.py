@@ -204,11 +204,7 @@ def _read_proof(document: Any) -> Proof:
 
 
 def _field(document: Mapping[str, Any], name: str, kind: Any) -> Any:
-    """A field of a document, of this type.
-
-    Raises:
-        PlanError: it is missing or has another.
-    """
+    """A field of a document, of this type."""
     value = document.get(name)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise PlanError(f"its field {name!r} is {show_value(value)}; make it again")

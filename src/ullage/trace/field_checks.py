@@ -21,6 +21,7 @@ from ullage.printable import printable, printable_lines
 T = TypeVar("T")
 # How fields of records are annotated that are no plain sizes: the types of the checks below.
 Index: TypeAlias = int  # -1: of nothing
+Lines: TypeAlias = str
 Position: TypeAlias = int
 Positions: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 # Beyond any device and any count; sums of such sizes still fit in 64 bits.
@@ -130,6 +131,8 @@ _CHECKS: Mapping[str, Callable[[Any, str], object]] = {
     "float": lambda value, name: seconds({name: value}, name),
     "bool": lambda value, name: typed(value, bool, name),
     "str": lambda value, name: shown(value, name),
+    "Lines": lambda value, name: printable_lines(typed(value, str, name)),
+    "tuple[str, ...]": lambda value, name: parse_texts({name: value}, name),
 }
 _CHECKS = {**_CHECKS, **{f"{kind} | None": _or_none(check) for kind, check in _CHECKS.items()}}
 _COLUMNS: Mapping[str, Callable[[Sequence[Any], str], object]] = {
@@ -139,16 +142,16 @@ _COLUMNS: Mapping[str, Callable[[Sequence[Any], str], object]] = {
 }
 
 
-def parse_record(kind: Callable[..., T], value: object, name: str, **given: object) -> T:
+def parse_record(kind: Callable[..., T], value: object, name: str, /, **given: object) -> T:
     """A dict as a dataclass of sizes, counts and texts, of which those with a default may be
     missing; "bytes" is `size_bytes`. `given` are fields that were read in another way.
     """
     entries = typed(value, dict, name)
     for field in fields_of(kind):  # type: ignore[arg-type]
         key = "bytes" if field.name == "size_bytes" else field.name
-        is_needed = field.default is MISSING
-        if field.name not in given and (is_needed or entries.get(key) is not None):
-            given[field.name] = _CHECKS[str(field.type)](entries.get(key), key)
+        check = None if field.name in given else _CHECKS.get(str(field.type))
+        if check and (entries.get(key) is not None or field.default is MISSING):
+            given[field.name] = check(entries.get(key), key)
     return kind(**given)
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ullage.trace.bounds import AtOnce as AtOnce
 from ullage.trace.category import Category as Category
-from ullage.trace.field_checks import Index, Position, Positions
+from ullage.trace.field_checks import Index, Lines, Position, Positions
 from ullage.trace.workspaces import Scratch as Scratch
 from ullage.trace.workspaces import Workspaces as Workspaces
 
@@ -277,9 +277,9 @@ class ProgramExit:
 
     kind: ExitKind
     exception: str | None
-    message: str | None
+    message: Lines | None
     where: str | None
-    code: int
+    code: Index = 0
     stop: Stop | None = None
 
 
@@ -289,10 +289,10 @@ class OutOfMemory:
     'loader'", where nobody caught it there.
     """
 
-    position: int
-    device: int
+    position: Position
+    device: Index
     requested_bytes: int
-    message: str | None
+    message: Lines | None
     where: str | None
     ended: str | None = None
 
@@ -375,7 +375,7 @@ class Record:
     ended_s: float
     exit: ProgramExit
     devices: tuple[DeviceTotals, ...]
-    first_position: int
+    first_position: Position
     events: Events
     marks: tuple[Mark, ...]
     claims: Claims

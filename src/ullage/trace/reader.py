@@ -103,15 +103,17 @@ def parse_record(value: object) -> Record:
     if schema != SCHEMA:
         raise SnapshotError(f"its schema is {schema!r}; this ullage reads {SCHEMA!r}")
     events = _parse_events(field_checks.typed(fields.get("events"), dict, "events"))
-    return Record(
-        **_parse_program(fields),
+    return field_checks.parse_record(
+        Record,
+        fields,
+        "the record",
+        argv=field_checks.parse_texts(fields, "argv"),
+        exit=_parse_exit(field_checks.typed(fields.get("exit"), dict, "exit")),
         devices=field_checks.parse_rows(fields, "devices", _parse_device),
-        first_position=field_checks.position(fields.get("first_position"), "first_position"),
         events=events,
         marks=field_checks.parse_rows(fields, "marks", parse_mark),
         claims=_parse_claims(field_checks.rows(fields, "claims")),
         workspaces=parse_workspaces(field_checks.rows(fields, "workspaces")),
-        modules=field_checks.parse_texts(fields, "modules"),
         last_use=_parse_last_use(fields, len(events)),
         **_parse_usage(fields),
         holders=field_checks.parse_all(Holder, fields, "holders"),
@@ -124,7 +126,6 @@ def parse_record(value: object) -> Record:
         **_parse_ooms(fields, events),
         attempts=field_checks.parse_rows(fields, "attempts", _parse_attempts),
         **_parse_optional(fields),
-        warnings=field_checks.parse_texts(fields, "warnings"),
         groups=field_checks.parse_rows(fields, "groups", _parse_group),
         operands=field_checks.parse_rows(fields, "operands", _parse_operand),
         requests=field_checks.parse_all(Request, fields, "requests"),
@@ -132,25 +133,13 @@ def parse_record(value: object) -> Record:
 
 
 def _parse_optional(fields: Mapping[str, Any]) -> dict[str, Any]:
-    sizes = (
-        "host_peak_bytes",
-        "host_needed_bytes",
-        "pinned_peak_bytes",
-        "pinned_low_peak_bytes",
-        "pinned_asked_peak_bytes",
-        "num_not_yet",
-        "num_timed",
-        "num_lost_copies",
-    )
-    numbers = {name: field_checks.size(fields, name, 0) for name in sizes}
     # A module for each field that few records have, which is imported for those alone.
     rare = ("work", "work_log", "measured", "batch_waits")
-    parts = {
+    return {
         name: getattr(import_module(f"ullage.trace.{name}"), f"parse_{name}")(fields)
         for name in rare
         if name in fields
     }
-    return numbers | parts
 
 
 def _parse_not_initialised(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,22 +170,6 @@ def _parse_operand(entry: object) -> tuple[int, int, int]:
     position, device, address = field_checks.row(entry, len(ROWS["operands"]), "operands")
     whole = field_checks.whole
     return whole(position, "operands"), whole(device, "operands"), whole(address, "operands")
-
-
-def _parse_program(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What ran, and how it ended."""
-    return {
-        "ullage": field_checks.text(fields, "ullage"),
-        "torch": field_checks.text(fields, "torch"),
-        "cuda": field_checks.optional_text(fields, "cuda"),
-        "python": field_checks.text(fields, "python"),
-        "argv": field_checks.parse_texts(fields, "argv"),
-        "pid": field_checks.number(fields, "pid"),
-        "rank": None if fields.get("rank") is None else field_checks.number(fields, "rank"),
-        "started_s": field_checks.seconds(fields, "started_s"),
-        "ended_s": field_checks.seconds(fields, "ended_s"),
-        "exit": _parse_exit(field_checks.typed(fields.get("exit"), dict, "exit")),
-    }
 
 
 def _parse_events(fields: Mapping[str, Any]) -> Events:
@@ -246,14 +219,9 @@ def _parse_last_use(fields: Mapping[str, Any], num_events: int) -> UInt32Array |
 
 
 def _parse_exit(fields: Mapping[str, Any]) -> ProgramExit:
-    return ProgramExit(
-        kind=field_checks.choice(ExitKind, fields.get("kind"), "exit.kind"),
-        exception=field_checks.optional_text(fields, "exception"),
-        message=field_checks.optional_lines(fields, "message"),
-        where=field_checks.optional_text(fields, "where"),
-        code=field_checks.number(fields, "code", 0),
-        stop=parse_stop(fields),
-    )
+    kind = field_checks.choice(ExitKind, fields.get("kind"), "exit.kind")
+    stop = parse_stop(fields)
+    return field_checks.parse_record(ProgramExit, fields, "exit", kind=kind, stop=stop)
 
 
 def _parse_device(value: object) -> DeviceTotals:
@@ -309,20 +277,8 @@ def _parse_ooms(fields: Mapping[str, Any], events: Events) -> dict[str, Any]:
     # Those that the program met, and those after which a library took another algorithm.
     first = field_checks.position(fields.get("first_position"), "first_position")
     after = set((np.flatnonzero(events.kind == EventKind.DONE_WITHOUT) + first + 1).tolist())
-    ooms = field_checks.parse_rows(fields, "ooms", _parse_oom)
+    ooms = field_checks.parse_all(OutOfMemory, fields, "ooms")
     return {
         "ooms": tuple(oom for oom in ooms if oom.position not in after),
         "done_without": tuple(oom for oom in ooms if oom.position in after),
     }
-
-
-def _parse_oom(value: object) -> OutOfMemory:
-    fields = field_checks.typed(value, dict, "ooms")
-    return OutOfMemory(
-        position=field_checks.position(fields.get("position"), "ooms"),
-        device=field_checks.number(fields, "device"),
-        requested_bytes=field_checks.size(fields, "requested_bytes"),
-        message=field_checks.optional_lines(fields, "message"),
-        where=field_checks.optional_text(fields, "where"),
-        ended=field_checks.optional_text(fields, "ended"),
-    )

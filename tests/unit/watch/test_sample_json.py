@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage.protocol.job import Job, JobDevice, StepPeak
-from ullage.watch import sample_json
 from ullage.watch.sample import (
     DeviceSample,
     MigInstance,
@@ -116,17 +115,3 @@ def test_a_field_that_is_missing_is_named() -> None:
 def test_what_is_no_sample_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         sample_from_line(line)
-
-
-def test_what_is_kept_of_earlier_samples_is_bounded_by_one_sample() -> None:
-    """However many there were, of however many GPUs."""
-    for turn in range(300):
-        devices = tuple(replace(DEVICE, index=index, temperature_c=turn) for index in range(10))
-        sample = replace(SAMPLE, devices=devices, jobs=(replace(JOB, step=turn),))
-        assert sample_from_line(sample_to_line(sample)) == sample
-    assert len(sample_json._texts) <= 3 * 10 + 2
-    many = tuple(replace(DEVICE, index=index) for index in range(64))
-    sample_to_line(replace(SAMPLE, devices=many))
-    sample_to_line(SAMPLE)
-    sample_to_line(SAMPLE)
-    assert len(sample_json._texts) <= 3 + 2

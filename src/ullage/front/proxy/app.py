@@ -131,11 +131,7 @@ class FrontApp:
     async def _read(
         self, scope: Scope, receive: Receive, tenant: str
     ) -> tuple[Order, Request]:  # fmt: skip
-        """Reads and checks a body.
-
-        Raises:
-            Refusal: it cannot be served.
-        """
+        """Reads and checks a body."""
         limits = self.limits[tenant]
         try:
             async with asyncio.timeout(_BODY_S):

@@ -83,12 +83,7 @@ class Monitor:
         self._trouble = trouble
 
     async def _ask(self, path: str) -> None:
-        """Takes what the engine says.
-
-        Raises:
-            EngineLost: there is no answer of use.
-            ValueError: it answers, and its metrics cannot be read.
-        """
+        """Takes what the engine says."""
         settings = self._upstream.settings
         async with self._upstream.open(path, silent_s=_PATIENCE_S) as answer:
             body = await answer.read()

@@ -280,11 +280,7 @@ class CallGuard:
         return guard
 
     def _make_ladder(self, top: Any, optimizers: list[Any]) -> Ladder:
-        """The rungs of a model.
-
-        Raises:
-            PlanError: a plan is for another program, or there are no repeated blocks.
-        """
+        """The rungs of a model."""
         plans = [plan for plan in self._plans or () if plan.made_for.model == class_name(top)]
         if self._plans and not plans:
             say(f"the plans are for {self._plans[0].made_for.model}, not for {class_name(top)}")

@@ -99,11 +99,7 @@ class GuardedAverage:
         self._on_recovery(failure)
 
     def _finish(self, update: Callable[[], None], before: list[tuple[Any, int]]) -> None:
-        """Does the rest of an update.
-
-        Raises:
-            GuardError: it cannot be finished.
-        """
+        """Does the rest of an update."""
         progress: Progress | None = None
         for _ in range(_TRIES):
             if progress is None:

@@ -261,11 +261,7 @@ class GuardedOptimizer:
             raise GuardError(f"{name_of(self._optimizer)} has run a part of its step; {why}")
 
     def _finish(self, failure: Failure, before: Before) -> Failure | None:
-        """Does the rest of a step. Returns the last error if nothing of it is done.
-
-        Raises:
-            GuardError: it is half done and cannot be finished.
-        """
+        """Does the rest of a step. Returns the last error if nothing of it is done."""
         step = raw_step(self._optimizer)
         progress: Progress | None = None
         is_fused = any(group.get("fused") for group in self._optimizer.param_groups)

@@ -148,11 +148,7 @@ class InferenceGuard:
         return _Before(versions, random, number)
 
     def _check(self, before: _Before, keywords: Settings, failure: Failure) -> None:
-        """Restores the generators if no other request has run since.
-
-        Raises:
-            GuardError: the request has changed what a second try would find changed.
-        """
+        """Restores the generators if no other request has run since."""
         used = [name for name in _USED_UP if keywords.get(name) is not None]
         if used:
             raise GuardError(

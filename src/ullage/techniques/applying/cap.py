@@ -120,11 +120,7 @@ def _divide(
     device: int, cap_bytes: int, reserve_bytes: int, used: ProcessMemory, reserved_bytes: int, *,
     total_bytes: int,
 ) -> Cap:  # fmt: skip
-    """Divides a cap among the context, the reserve and the allocator.
-
-    Raises:
-        SpecError: nothing is left for the allocator, or less than it has.
-    """
+    """Divides a cap among the context, the reserve and the allocator."""
     context_bytes = max(0, used.used_bytes - reserved_bytes)
     divided = Cap(
         device=device,

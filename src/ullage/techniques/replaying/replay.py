@@ -132,11 +132,7 @@ def _ways() -> Iterator[_Way]:
 
 
 def _try(model: Model, actions: tuple[Action, ...], way: _Way) -> Replayed:
-    """Replays on twins that are made smaller in one way.
-
-    Raises:
-        Exception: the twin does not train without the plan.
-    """
+    """Replays on twins that are made smaller in one way."""
     import torch
 
     dtype = torch.float64 if way.is_double else torch.float32

@@ -199,11 +199,7 @@ def _severity(section: Section, text: str) -> Severity:
 
 
 def _amount(section: Section, key: str, value: str | int | float, unit: Unit) -> float:
-    """A number of a unit.
-
-    Raises:
-        SpecError: it is none, or it is out of range.
-    """
+    """A number of a unit."""
     number: float | None = None
     if not isinstance(value, str):
         number = float(value)

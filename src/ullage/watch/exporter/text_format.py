@@ -1,7 +1,4 @@
-"""Prometheus's text format and OpenMetrics 1.0 of points, as prometheus_client writes them.
-
-write_page(points, is_openmetrics=True).decode()
-"""
+"""Prometheus's text format and OpenMetrics 1.0 of points, as prometheus_client writes them."""
 
 from __future__ import annotations
 
