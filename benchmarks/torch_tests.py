@@ -68,11 +68,19 @@ class Rule(NamedTuple):
     reason: str
 
 
-ENVIRONMENT, LIMIT, FOLLOWS, OTHER = "environment", "limit", "follows", "other"
+ENVIRONMENT, LIMIT, OLD = "environment", "limit", "old"
+FOLLOWS, OTHER = "follows", "other"
 RULES: Final = (
     Rule(r"URLError", ENVIRONMENT, "no network"),
     Rule(r"Error building extension|CUDA_HOME", ENVIRONMENT, "no CUDA toolkit to build with"),
     Rule(r"\bis_alive\b", ENVIRONMENT, "its processes have 10 s, and the machine is slower"),
+    Rule(r"requires the cuda-bindings package", ENVIRONMENT, "no cuda-bindings"),
+    Rule(
+        r"'(?:torch\.cuda|MemPool)'.* has no attribute|\bactive_pool_ids\b|Unrecognized key 'foo'"
+        r"|flag leak detected|converted to type int32_t|\(True, True\) != True|!= 'LAZY'"
+        r"|number of active blocks|delta of active\.small_pool|\bcheck_workspace_size\b",
+        OLD, "this torch does it in another way than the torch that the test is of",
+    ),
     Rule(r"NVMLError_NotSupported", LIMIT, "temperature, power and load are not known"),
     Rule(
         r"\.query\(\)", LIMIT,
@@ -202,6 +210,7 @@ def read_case(torch: str, file: str, case: ElementTree.Element) -> Row:
 
 KINDS: Final = {
     ENVIRONMENT: "what the environment lacks", LIMIT: "a limit that the documentation states",
+    OLD: "the test is older than the torch",
     FOLLOWS: "passes in a process of its own", OTHER: "all else",
 }  # fmt: skip
 
