@@ -41,8 +41,8 @@ _MODULE = re.compile(r"(^|/)modules/\w+\.py$")
 # Code that a program generates, and files of it that were gone at the end of the run: no line of it
 # can be opened. What is typed into a session is the user's.
 _GENERATED = re.compile(r"<(?!ipython-input|python-input|input>|console>|frozen )")
-# The last parts of such a path do not say where a file is.
-_TEMPORARY = re.compile(r"(/private)?(/var)?/tmp/|(/private)?/var/folders/|.*/AppData/Local/Temp/")
+# A name that Python's tempfile has drawn: the last parts of such a path do not say where a file is.
+_TEMPORARY = re.compile(r".*/tmp[a-z0-9_]{8}(/|\w*\.py$)")
 _NO_FILE = frozenset({"", "??", ":0", "<string>", "<stdin>"})
 _COMPILED = re.compile(r"\.(cpp|cc|cu|c|h|hpp|o|S|so(\.\d+)*)$")
 # The recorder of ullage calls torch's operations itself.
