@@ -38,6 +38,7 @@ def look() -> dict:
     entries = [entry for trace in snapshot["device_traces"] for entry in trace]
     blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
     return {
+        "is_on": torch._C._cuda_isHistoryEnabled(),
         "actions": [entry["action"] for entry in entries],
         "sizes": [entry.get("size") for entry in entries],
         "with_frames": Counter(entry["action"] for entry in entries if is_here(entry)),

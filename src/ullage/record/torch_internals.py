@@ -71,7 +71,7 @@ _OPERATION = "the operation has no rule of its own"
 INTERNALS: tuple[Internal, ...] = (
     # Memory and devices.
     *_list("torch._C", "_cuda_record_memory_history _cuda_memorySnapshot", _HISTORY),
-    *_list("torch._C", "_cuda_record_memory_history_legacy", _HISTORY),
+    *_list("torch._C", "_cuda_record_memory_history_legacy _cuda_isHistoryEnabled", _HISTORY),
     *_list("torch.cuda.memory", "_record_memory_history _snapshot", _HISTORY),
     *_list("torch._C", "_cuda_memoryStats", "the allocator's peaks and counts are not known"),
     *_list(

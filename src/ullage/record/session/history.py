@@ -72,6 +72,7 @@ class History:
         patches.replace(self._c, "_cuda_record_memory_history", self._record_for_program)
         patches.replace(self._c, "_cuda_record_memory_history_legacy", self._record_as_of_old)
         patches.replace(self._c, "_cuda_memorySnapshot", self._snapshot_for_program)
+        patches.replace(self._c, "_cuda_isHistoryEnabled", lambda: self._view is not None)
 
     def begin(self) -> None:
         """Starts ullage's own recording.

@@ -267,7 +267,7 @@ API int cudaGraphAddNode(struct node **node, void *graph, void *before, size_t f
   return SUCCESS;
 }
 
-API int cudaGraphLaunch(void *exec, void *stream) { return note_work(stream), launch_graph(exec, stream), SUCCESS; }
+API int cudaGraphLaunch(void *e, void *s) { return note_work(s), launch_graph(e, s), SUCCESS; }
 ALIAS(cudaGraphLaunch_ptsz, cudaGraphLaunch);
 
 /* As many as there is room for; without room their number. */
