@@ -22,8 +22,8 @@ MAY_LOAD = {
         "report.palette", "report.terminal", "report.text", "runs", "trace",
     },
     "estimate": OF_ALL | {
-        "clock", "estimate", "models", "report.document", "report.palette", "report.terminal",
-        "report.text", "trace",
+        "clock", "estimate", "models", "parsing", "report.document", "report.palette",
+        "report.terminal", "report.text", "trace",
     },
     "--help": {"cli", "errors"},
 }  # fmt: skip

@@ -64,7 +64,7 @@ def record_of(record: Record, events: list[list[int]], position: int) -> Record:
     column = [np.append(size[rows] + more, end) for more, end in
               ((-LESS, 0), (0, 0), (MORE, NOT_NEEDED))]  # fmt: skip
     places = np.append(rows + 1, position), np.zeros(len(rows) + 1, dtype=np.int64)
-    scratch = Scratch((NAME,) * (len(rows) + 1), *places, np.append(address[rows], 0), *column)
+    scratch = Scratch(*places, np.append(address[rows], 0), *column, (NAME,) * (len(rows) + 1))
     return replace(record, events=columns, scratch=scratch)
 
 

@@ -57,7 +57,9 @@ int occupancy(int block_threads, size_t shared_bytes);
 int create_stream(void **stream, unsigned flags, int priority);
 int destroy_stream(void *stream);
 int stream_priority(const void *stream);
-unsigned stream_flags(const void *stream);
+/* 0, 1 and 2 stand for default streams; small numbers are never addresses of ours, which begin with their flags. */
+static inline bool is_default(const void *stream) { return (uintptr_t)stream < 4096; }
+static inline unsigned stream_flags(const void *stream) { return is_default(stream) ? 0 : *(const unsigned *)stream; }
 int create_event(void **event, unsigned flags);
 int destroy_event(void *event);
 void *keep_event(void *event); /* a graph has it, too, until it destroys it */
