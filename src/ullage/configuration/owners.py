@@ -15,7 +15,11 @@ def refuse_foreign(file: Path) -> None:
     """Raises SpecError if a file, or its directory, belongs to neither the user nor root, or if
     others may write to it.
     """
-    for path, status in ((file, file.lstat()), (file, file.stat()), _directory(file)):
+    for path, status in (
+        (file, file.lstat()),
+        (file, file.stat()),
+        (file.parent, file.parent.stat()),
+    ):
         why = None
         if status.st_uid not in (0, os.geteuid()):
             why = f"belongs to {_name(status.st_uid)}"
@@ -26,10 +30,6 @@ def refuse_foreign(file: Path) -> None:
                 f"{str(path)!r} {why}, who may have commands run by it; it was searched for, not "
                 f"named: if you trust it, give --config {str(file)!r}"
             )
-
-
-def _directory(file: Path) -> tuple[Path, os.stat_result]:
-    return file.parent, file.parent.stat()
 
 
 def _is_open(status: os.stat_result) -> bool:

@@ -122,8 +122,9 @@ def _failure_of(result: RunReport, job: Job) -> _Failure | None:
     is_alone = len(processes) == 1 and job.options.plan is None and job.options.rank is None
     if not is_alone or processes[0].oom is None or processes[0].snapshot is None:
         return None
-    try:
-        report = explain_snapshot(read_snapshot(Path(processes[0].snapshot)))
+    path = Path(processes[0].snapshot)
+    try:  # its record has been read already
+        report = explain_snapshot(read_snapshot(path, has_record=False), processes[0].record)
     except SnapshotError:
         return None
     device = next((device for device in report.devices if ran_out(device)), None)

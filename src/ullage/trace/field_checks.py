@@ -47,12 +47,6 @@ def optional_text(fields: Mapping[str, Any], name: str) -> str | None:
     return None if fields.get(name) is None else text(fields, name)
 
 
-def optional_lines(fields: Mapping[str, Any], name: str) -> str | None:
-    """A field that is a text of any number of lines, fit to be shown, or None."""
-    value = fields.get(name)
-    return None if value is None else printable_lines(typed(value, str, name))
-
-
 def number(fields: Mapping[str, Any], name: str, fallback: int | None = None) -> int:
     """A field that is a number of 64 bits; `fallback` where it is missing."""
     value = fields.get(name)
