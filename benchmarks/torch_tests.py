@@ -34,10 +34,10 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "docs" / "results"
 TABLE, PAGE = RESULTS / "torch-tests.csv", RESULTS / "torch-tests.md"
 LIMIT_S: Final = 120
-LEAKS: Final = " with the leak check"
+LEAKS, EXPANDABLE = " with the leak check", " with expandable segments"
 # The files and folders, and how many GPUs they want.
 FILES: Final = {
-    "test_cuda.py": 1, "test_cuda_expandable_segments.py": 1, "test_cuda.py" + LEAKS: 1,
+    "test_cuda.py": 1, "test_cuda.py" + EXPANDABLE: 1, "test_cuda.py" + LEAKS: 1,
     "test_cuda_multigpu.py": 2, "test_cuda_primary_ctx.py": 2, "test_cuda_nvml_based_avail.py": 1,
     "test_cuda_trace.py": 1, "test_cuda_sanitizer.py": 1, "test_multiprocessing.py": 2,
     "distributed/_tools": 2, "distributed/fsdp/test_fsdp_memory.py": 2,
@@ -49,7 +49,7 @@ APART: Final = (
 )  # fmt: skip
 """Each test wants a process of its own; in the last one a test that fails keeps graphs alive."""
 VARIABLES: Final = {
-    "test_cuda_expandable_segments.py": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    "test_cuda.py" + EXPANDABLE: {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "test_cuda.py" + LEAKS: {"PYTORCH_TEST_CUDA_MEM_LEAK_CHECK": "1"},
 }
 """What the file's own main would have set, or who runs it."""
@@ -126,7 +126,7 @@ class Suite(NamedTuple):
 
     def file(self, file: str) -> list[Row]:
         """Runs a file's tests, all in one process, or each in its own where one is not enough."""
-        path = file.removesuffix(LEAKS)
+        path = file.partition(" with")[0]
         rows = None if file in APART else self.run(file, path)
         if rows is None:
             with tempfile.TemporaryDirectory() as directory:

@@ -44,7 +44,7 @@ def test_bfloat16_on_turing_takes_the_math_path_and_float16_is_advised(
 
 @pytest.mark.parametrize(
     ("pieces", "makes_it_fit", "verdict"),
-    [("pages", "not_tried", "fits"), ("halves", "no", "out_of_memory")],
+    [("pages", "not_known", "fits"), ("halves", "no", "out_of_memory")],
 )
 def test_a_setting_is_replayed_before_it_is_advised(
     run_program: RunProgram, pieces: str, makes_it_fit: str, verdict: str

@@ -96,14 +96,14 @@ def _of_whole(finding: Finding, device: DeviceSnapshot, limit_bytes: int) -> Tri
     if sets_allocator(finding):
         if peak > limit_bytes:
             return Trial(MakesItFit.NO, f"{format_bytes(peak)} are allocated at once, {has}", peak)
-        return Trial(MakesItFit.NOT_TRIED, f"{format_bytes(peak)} are allocated at once, {has}")
+        return Trial(MakesItFit.NOT_KNOWN, f"{format_bytes(peak)} are allocated at once, {has}")
     if finding.relief is None:
         return _of_gain(finding.gain_bytes, Room(limit_bytes, peak))
     lower = peak_under(finding.relief, device)
     reason = f"with it {format_bytes(lower)} are allocated at once, {has}"
     if lower - _doubt(finding.relief, peak - lower) > limit_bytes:
         return Trial(MakesItFit.NO, reason, lower)
-    return Trial(MakesItFit.NOT_TRIED, f"{reason}; no run shows what else it does", lower)
+    return Trial(MakesItFit.NOT_KNOWN, f"{reason}; no run shows what else it does", lower)
 
 
 def ran_out(device: DeviceSnapshot) -> bool:
@@ -135,10 +135,10 @@ def _derive(finding: Finding, device: DeviceSnapshot) -> Trial:
 def _without_shortage(finding: Finding, device: DeviceSnapshot) -> Trial:
     """Nothing has to be made to fit: the peak under the remedy is what can be said."""
     if finding.relief is None or device.replay.contradictions:
-        return Trial(MakesItFit.NOT_TRIED, "the program did not run out of memory here")
+        return Trial(MakesItFit.NOT_KNOWN, "the program did not run out of memory here")
     peak = peak_under(finding.relief, device)
     return Trial(
-        MakesItFit.NOT_TRIED,
+        MakesItFit.NOT_KNOWN,
         f"the program did not run out of memory here; with it the peak of this trace would be "
         f"{format_bytes(peak)} instead of {format_bytes(device.peak_allocated_bytes)}",
         peak,
@@ -156,7 +156,7 @@ def _of_setting(room: Room) -> Trial:
             room.needed_bytes,
         )  # fmt: skip
     return Trial(
-        MakesItFit.NOT_TRIED,
+        MakesItFit.NOT_KNOWN,
         f"{needed}: there is room for this request, but the trace ends with it",
     )
 
@@ -166,20 +166,20 @@ def _of_cause(shortage: Shortage, room: Room) -> Trial:
         free = room.limit_bytes - shortage.allocated_bytes
         parts = -(-shortage.requested_bytes // free)
         return Trial(
-            MakesItFit.NOT_TRIED,
+            MakesItFit.NOT_KNOWN,
             f"{format_bytes(free)} are left for a request of "
             f"{format_bytes(shortage.requested_bytes)}: in {parts} parts or more it has room",
         )
     if shortage.cause is Cause.LIMITED:
         return Trial(
-            MakesItFit.NOT_TRIED,
+            MakesItFit.NOT_KNOWN,
             f"the device had {format_bytes(shortage.device_free_bytes)} free: this request has "
             "room without the limit, but the trace ends with it",
         )
     if shortage.cause is Cause.OTHERS:
-        return Trial(MakesItFit.NOT_TRIED, "what is not this process's is not in the trace")
+        return Trial(MakesItFit.NOT_KNOWN, "what is not this process's is not in the trace")
     return Trial(
-        MakesItFit.NOT_TRIED,
+        MakesItFit.NOT_KNOWN,
         f"it is no single change; {format_bytes(max(room.missing_bytes, 0))} have to go",
     )
 
@@ -193,7 +193,7 @@ def _of_relief(relief: Relief, device: DeviceSnapshot, shortage: Shortage, room:
     )
     if needed - _doubt(relief, freed) > room.limit_bytes:
         return Trial(MakesItFit.NO, reason, needed)
-    return Trial(MakesItFit.NOT_TRIED, f"{reason}; the trace ends with it", needed)
+    return Trial(MakesItFit.NOT_KNOWN, f"{reason}; the trace ends with it", needed)
 
 
 def _doubt(relief: Relief, freed_bytes: int) -> int:
@@ -210,7 +210,7 @@ def _of_gain(gain_bytes: int, room: Room) -> Trial:
     )
     if gain_bytes < room.missing_bytes:
         return Trial(MakesItFit.NO, reason)
-    return Trial(MakesItFit.NOT_TRIED, f"{reason}; a trace does not show what it changes")
+    return Trial(MakesItFit.NOT_KNOWN, f"{reason}; a trace does not show what it changes")
 
 
 def freed_at(relief: Relief, replay: Replay, event: int) -> int:

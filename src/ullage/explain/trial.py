@@ -19,7 +19,7 @@ class MakesItFit(enum.Enum):
 
     YES = "yes"
     NO = "no"
-    NOT_TRIED = "not_tried"
+    NOT_KNOWN = "not_known"
 
     @property
     def label(self) -> str:

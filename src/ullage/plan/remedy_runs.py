@@ -99,7 +99,7 @@ def replay_settings(result: RunReport, job: Job) -> RunReport:
     from ullage.explain.trial import MakesItFit
 
     findings = [finding for process in result.processes for finding in process.findings]
-    is_asked = [sets_allocator(each) and each.is_said(MakesItFit.NOT_TRIED) for each in findings]
+    is_asked = [sets_allocator(each) and each.is_said(MakesItFit.NOT_KNOWN) for each in findings]
     failure = _failure_of(result, job) if any(is_asked) else None
     if failure is None:
         return result
@@ -205,7 +205,7 @@ def _run_each(
     with Trials(job) as trials:
         plans = _Plans(trials, job)
         for number, finding in enumerate(findings):
-            is_open = finding.is_said(MakesItFit.NOT_TRIED)
+            is_open = finding.is_said(MakesItFit.NOT_KNOWN)
             if not is_open or num_runs == _MAX_RUNS or failure.is_late:
                 continue
             trial = _run_one(failure, plans, finding, say)
@@ -272,7 +272,7 @@ class _Plans:
         try:
             plan = self._known.plan((action,))
         except PlanError as error:
-            return Trial(MakesItFit.NOT_TRIED, f"no plan of {action.technique}: {error}")
+            return Trial(MakesItFit.NOT_KNOWN, f"no plan of {action.technique}: {error}")
         (report,) = run([RunRequest(plan, device.gpu)])
         trial = _judge(report, f"run under the technique {action.technique}")
         return replace(trial, plan=plan.document)
@@ -287,7 +287,7 @@ def _judge(report: RunReport, how: str) -> Trial:
     if report.verdict is Verdict.OUT_OF_MEMORY:
         return Trial(MakesItFit.NO, f"{how}: out of memory")
     if report.verdict is not Verdict.FITS or not report.devices:
-        return Trial(MakesItFit.NOT_TRIED, f"{how}, which failed: {report.reason}")
+        return Trial(MakesItFit.NOT_KNOWN, f"{how}, which failed: {report.reason}")
     device = report.devices[0]
     steps = len([step for step in device.steps if step.is_complete])
     left = format_bytes(max(device.headroom_bytes, 0))

@@ -98,7 +98,7 @@ def replay_trials(
 
 
 def _unanswered(finding: Finding, why: str) -> Finding:
-    if finding.trial is None or not finding.is_said(MakesItFit.NOT_TRIED):
+    if finding.trial is None or not finding.is_said(MakesItFit.NOT_KNOWN):
         return finding
     return replace(finding, trial=replace(finding.trial, reason=why))
 
@@ -107,7 +107,7 @@ def _orders(trace: Trace, findings: Sequence[Finding]) -> list[_Order]:
     """The replays for findings about this device that arithmetic could not decide."""
     orders = []
     for number, finding in enumerate(findings):
-        if not finding.is_said(MakesItFit.NOT_TRIED) or finding.device != trace.device:
+        if not finding.is_said(MakesItFit.NOT_KNOWN) or finding.device != trace.device:
             continue
         if sets_allocator(finding):
             if not find_conflicts(trace.snapshot).get(Family.EXPANDABLE):
@@ -195,10 +195,10 @@ def _judge(
         extent = f"{steps} step{'s' * (steps != 1)}" if steps else "the whole program"
         return Trial(MakesItFit.YES, f"{extent}, recorded without a limit, {reason}", peak)
     if not trace.is_whole:
-        return Trial(MakesItFit.NOT_TRIED, f"{reason}: room, but the trace begins late", peak)
+        return Trial(MakesItFit.NOT_KNOWN, f"{reason}: room, but the trace begins late", peak)
     if shows_whole_steps(relief, device):
         steps = device.course.num_steps
         return Trial(
             MakesItFit.YES, f"{reason}; the {steps} steps before show what the next one needs", peak
         )
-    return Trial(MakesItFit.NOT_TRIED, f"{reason}: room for the request that failed{_CUT}", peak)
+    return Trial(MakesItFit.NOT_KNOWN, f"{reason}: room for the request that failed{_CUT}", peak)

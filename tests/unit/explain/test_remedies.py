@@ -43,7 +43,7 @@ def test_expandable_segments_cannot_help_a_job_of_five_times_the_device(
 
 def test_a_request_that_has_room_in_pieces_is_left_open(report_of: ReportOf) -> None:
     trial = tried(report_of("[3900 a+100 w+3000 b+800 a- !150:100", has_record=True))["UL152"][1]
-    assert trial.makes_it_fit is MakesItFit.NOT_TRIED
+    assert trial.makes_it_fit is MakesItFit.NOT_KNOWN
     assert "the trace ends with it" in trial.reason
 
 
@@ -53,13 +53,13 @@ def test_what_frees_less_than_was_missing_cannot_help(report_of: ReportOf) -> No
     assert trial.makes_it_fit is MakesItFit.NO
     assert trial.peak_bytes == (3300 + 100 + 900) * MIB  # what the last step made stays
     enough = tried(report_of(LEAK, has_record=True))["UL112"][1]
-    assert enough.makes_it_fit is MakesItFit.NOT_TRIED
+    assert enough.makes_it_fit is MakesItFit.NOT_KNOWN
 
 
 def test_a_program_that_did_not_run_out_has_its_peak_under_the_remedy(report_of: ReportOf) -> None:
     script = "[65536 " + " ".join(f"N x{n}+9@f:1 y{n}+9@f:2 f x{n}- S" for n in range(6))
     trial = tried(report_of(script, has_record=True))["UL112"][1]
-    assert trial.makes_it_fit is MakesItFit.NOT_TRIED
+    assert trial.makes_it_fit is MakesItFit.NOT_KNOWN
     assert "did not run out" in trial.reason
     assert trial.peak_bytes == 18 * MIB  # x5 and y5: the others go with their steps
 
@@ -72,7 +72,7 @@ def test_all_of_a_program_that_ran_out_are_looked_at_and_else_three(report_of: R
         assert [one.trial is not None for one in derived] == [True] * count + [False] * (5 - count)
 
 
-@pytest.mark.parametrize(("limit", "answer"), [(200, MakesItFit.NO), (700, MakesItFit.NOT_TRIED)])
+@pytest.mark.parametrize(("limit", "answer"), [(200, MakesItFit.NO), (700, MakesItFit.NOT_KNOWN)])
 def test_of_a_whole_trace_the_peak_decides(
     report_of: ReportOf, limit: int, answer: MakesItFit
 ) -> None:

@@ -66,8 +66,8 @@ def test_a_run_without_findings_has_no_such_part(report: RunReport) -> None:
 
 
 def test_the_document_says_what_was_tried() -> None:
-    assert finding_document(finding("UL121", MakesItFit.NOT_TRIED))["tried"] == {
-        "makes_it_fit": "not_tried", "reason": "as was tried", "bytes": 5, "plan": {"actions": []},
+    assert finding_document(finding("UL121", MakesItFit.NOT_KNOWN))["tried"] == {
+        "makes_it_fit": "not_known", "reason": "as was tried", "bytes": 5, "plan": {"actions": []},
     }  # fmt: skip
     assert finding_document(finding("UL121", None))["tried"] is None
 

@@ -197,7 +197,7 @@ def _finding_head(finding: Finding, width: int, max_lines: int | None = None) ->
 
 
 _FITS = {MakesItFit.YES: "makes it fit", MakesItFit.NO: "not enough alone"}
-_TRIAL_STYLES = {MakesItFit.YES: "green", MakesItFit.NO: "red", MakesItFit.NOT_TRIED: "dim"}
+_TRIAL_STYLES = {MakesItFit.YES: "green", MakesItFit.NO: "red", MakesItFit.NOT_KNOWN: "dim"}
 
 
 def trial_line(trial: Trial) -> str:
