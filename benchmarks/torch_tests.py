@@ -98,6 +98,10 @@ RULES: Final = (
         r"specified values in sparse COO", LIMIT, "unknown indices are taken to be all different"
     ),
     Rule(
+        r"in test_fallback_to_eager_if_recompiling_too_many_times:", LIMIT,
+        "PyTorch's history of memory, which is on, keeps the code of its stacks",
+    ),
+    Rule(
         r"in test_data_flow_graph_complicated|in test_match_schemas", LIMIT,
         "a profile does not show the parts of an operation with a number for a tensor",
     ),
@@ -200,7 +204,7 @@ def read_case(torch: str, file: str, case: ElementTree.Element) -> Row:
     module, _, group = case.get("classname", "").removeprefix("test.").rpartition(".")
     test = f"{module.replace('.', '/')}.py::{group}::{case.get('name')}"
     for child in case:
-        text = f"{child.get('message') or ''} {child.text or ''}"
+        text = f"in {case.get('name')}: {child.get('message') or ''} {child.text or ''}"
         error = (child.get("message") or "").strip().partition("\n")[0][:160]
         if child.tag == "skipped":
             return Row(torch, file, test, "skipped", "", "", "")
