@@ -37,6 +37,7 @@ PLACES = (ROOT / "examples", ROOT / "tests" / "programs")
 MAIN = "from ullage.cli.main import main; main()"
 ESTIMATE = "estimate: "
 TIMEOUT_S = 900
+VARIES = "varies"
 _LINE = re.compile(r"([^\s/]+/)*([^\s/]+\.py:\d+)")
 
 
@@ -128,14 +129,11 @@ def find_rows(program: Row, snapshot: Path) -> list[Row]:
     """What the rules find in the snapshot of a program, in the order of the report."""
     bare = Row(program.program, program.gpu, program.tier)
     return [
-        replace(bare, rule=finding.rule.code, gain_bytes=_gain(finding), line=_line(finding))
+        replace(
+            bare, rule=finding.rule.code, gain_bytes=str(finding.gain_bytes), line=_line(finding)
+        )
         for finding in explain_file(snapshot).findings
     ] or [bare]
-
-
-def _gain(finding: Finding) -> str:
-    """Of what the garbage collector frees the size hangs on what else the process has made."""
-    return "varies" if finding.rule.code == "UL115" else str(finding.gain_bytes)
 
 
 def _line(finding: Finding) -> str:
@@ -145,7 +143,8 @@ def _line(finding: Finding) -> str:
 
 def differences(before: Sequence[Row], now: Sequence[Row]) -> Iterator[str]:
     """What is found and was not judged, and what was judged and is not found."""
-    expected, found = ({row.measured: row for row in rows} for rows in (before, now))
+    rows = with_judgements(before, now)
+    expected, found = ({row.measured: row for row in each} for each in (before, rows))
     yield from (f"found, not judged: {' '.join(key)}" for key in found if key not in expected)
     yield from (f"judged, not found: {' '.join(key)}" for key in expected if key not in found)
     for row in before:
@@ -154,9 +153,19 @@ def differences(before: Sequence[Row], now: Sequence[Row]) -> Iterator[str]:
 
 
 def with_judgements(before: Sequence[Row], now: Sequence[Row]) -> list[Row]:
-    """The rows that were found, each with the judgement of its rule there."""
-    judged = {row.rule: row.why for row in before}
-    return [replace(row, why=judged.get(row.rule, "")) for row in now]
+    """The rows that were found, each with the judgement of its rule there. A size that was judged
+    to vary from run to run stays so: of what the garbage collector frees, or where an old address
+    on the stack counts as a use.
+    """
+    judged = {row.rule: row for row in before}
+    return [
+        replace(
+            row, why=known.why, gain_bytes=VARIES if known.gain_bytes == VARIES else row.gain_bytes
+        )
+        if (known := judged.get(row.rule))
+        else row
+        for row in now
+    ]
 
 
 def main() -> int:
