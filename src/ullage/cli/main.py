@@ -270,6 +270,24 @@ def _stopping() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN)  # all is done
 
 
+def refuse_reload() -> None:
+    """SIGHUP, with which a reload is asked of a server, gets an answer in words, and ends nothing.
+
+    A signal may come while a stream is written to, which then must not be written to in Python.
+    """
+    text = (
+        b"ullage: SIGHUP: this server does not read its configuration again while it runs; end it "
+        b"with SIGTERM, which lets requests finish, and start it anew\n"
+    )
+
+    def refuse(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        with contextlib.suppress(OSError):
+            os.write(2, text)
+
+    signal.signal(signal.SIGHUP, refuse)
+
+
 def _show_wrong_use(error: click.ClickException) -> None:
     """click's message in our form; the help where it asks for help."""
     context = error.ctx if isinstance(error, click.UsageError) else None
