@@ -21,12 +21,22 @@ _HOSTILE: Final = (
 )
 _PATTERN: Final = re.compile(f"[{_HOSTILE}]")
 _PATTERN_BUT_LINES: Final = re.compile(f"(?!\n)[{_HOSTILE}]")
+_NAME_CHARS: Final = 4096  # of a path of Linux
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def printable(text: str) -> str:
     """The text in one line, with an escape such as `\\x1b` for each unprintable character."""
     return _PATTERN.sub(_escape, text)
+
+
+def printable_name(text: str) -> str:
+    """The same for the name of a file or a function; of one that is longer than any path, its
+    beginning and its end.
+    """
+    if len(text) > _NAME_CHARS:
+        text = f"{text[: _NAME_CHARS // 2]}...{text[-_NAME_CHARS // 2 :]}"
+    return printable(text)
 
 
 def printable_lines(text: str) -> str:

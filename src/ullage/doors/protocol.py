@@ -138,7 +138,7 @@ class HttpProtocol(uvicorn_http.HttpToolsProtocol):
         if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSED:
             self._end()
             return
-        if not self.cycle.response_started:
+        if not self.pipeline and not self.cycle.response_started:
             self.transport.write(interim)
         self.loop.call_later(PROBE_S, self._probe)
 

@@ -329,7 +329,7 @@ def test_preemptions_and_old_metrics_make_it_careful(run_front: RunFront) -> Non
     run_front(scenario)
 
 
-@each("odd", ["1e999", "-1e999", "1.2.3"])
+@each("odd", ["1e999", "-1e999", "1.2.3", f"0.5 {'x' * 2**22}"], name=lambda odd: odd[:9])
 def test_metrics_that_cannot_be_read_are_old_and_the_engine_stays(
     run_front: RunFront, caplog: pytest.LogCaptureFixture, odd: str
 ) -> None:
