@@ -11,6 +11,7 @@ the direction of the text, or a lone surrogate, which cannot be encoded.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 # C0 and C1 controls and DEL, separators of lines, characters that change the direction of the text,
@@ -22,6 +23,12 @@ _HOSTILE: Final = (
 _PATTERN: Final = re.compile(f"[{_HOSTILE}]")
 _PATTERN_BUT_LINES: Final = re.compile(f"(?!\n)[{_HOSTILE}]")
 _NAME_CHARS: Final = 4096  # of a path of Linux
+HIDDEN: Final = "***"
+_SECRET: Final = re.compile(
+    r"(?is)(.*(?:api|access|private|secret)[-_]?key=|.*(?:secret|(?<!(?:pad|eos|bos|unk|sep|cls|max|num)[-_])token|passw(?:or)?d|passphrase|"
+    r"credentials?|auth|bearer)=).*"
+)
+_PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -53,6 +60,23 @@ def printable_values(value: Any) -> Any:  # noqa: ANN401 - plain values of any k
     if isinstance(value, list | tuple):
         return type(value)(map(printable_values, value))
     return value
+
+
+def hide_secrets(words: Iterable[str]) -> tuple[str, ...]:
+    """The words of a command line without the values of arguments and variables whose names are
+    those of secrets (`--api-key=...`, `--token ...`, `HF_TOKEN=...`), and without passwords in
+    addresses.
+    """
+    hidden: list[str] = []
+    is_value = False
+    for word in words:
+        match = _SECRET.fullmatch(word)
+        if is_value and not word.startswith("-"):
+            hidden.append(HIDDEN)
+        else:
+            hidden.append(_PASSWORD.sub(HIDDEN, f"{match[1]}{HIDDEN}" if match else word))
+        is_value = word.startswith("-") and _SECRET.fullmatch(f"{word}=") is not None
+    return tuple(hidden)
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -92,7 +93,7 @@ def _resolve_words(
     if command is None and os.access(path, os.F_OK):
         _check_script(path)
         return UserProgram(interpreter, words, words, directory)
-    if path.is_symlink():
+    with suppress(OSError):  # it is no link
         target = os.readlink(path)  # noqa: PTH115 - as it is written
         raise SpecError(
             f"{words[0]!r} is a link to {target!r}, which does not exist; give a file that does"
