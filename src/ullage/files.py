@@ -119,9 +119,7 @@ def keep_file(source: Path, target: Path, *, force: bool) -> Path:
 
 
 def file_mode(directory: Path) -> int:
-    """The mode of a new file: its owner's alone where others may write beside it, as in /tmp, else
-    by the umask.
-    """
+    """The mode of a new file: its owner's alone where others may write beside it."""
     return 0o600 if _is_shared(directory) else 0o666 & ~_umask()
 
 

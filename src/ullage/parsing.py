@@ -43,8 +43,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Parses a TOML document.
 
     Raises:
-        ValueError: it is not TOML, nests more than 100 deep, or has a number beyond 64 bits or a
-            text beyond 64 KiB.
+        ValueError: it is not TOML, too deep, or has a number or a text that is too large.
     """
     with _in_one_sentence():
         document = tomllib.loads(text)

@@ -38,9 +38,7 @@ def printable(text: str) -> str:
 
 
 def printable_name(text: str) -> str:
-    """The same for the name of a file or a function; of one that is longer than any path, its
-    beginning and its end.
-    """
+    """The same for a name; of one that is longer than any path, its beginning and its end."""
     if len(text) > _NAME_CHARS:
         text = f"{text[: _NAME_CHARS // 2]}...{text[-_NAME_CHARS // 2 :]}"
     return printable(text)
@@ -63,9 +61,8 @@ def printable_values(value: Any) -> Any:  # noqa: ANN401 - plain values of any k
 
 
 def hide_secrets(words: Iterable[str]) -> tuple[str, ...]:
-    """The words of a command line without the values of arguments and variables whose names are
-    those of secrets (`--api-key=...`, `--token ...`, `HF_TOKEN=...`), and without passwords in
-    addresses.
+    """The words of a command line without values of what is called like a secret (`--api-key=...`,
+    `--token ...`, `HF_TOKEN=...`) and without passwords in addresses.
     """
     hidden: list[str] = []
     is_value = False

@@ -47,6 +47,12 @@ def test_a_line_of_a_servers_log(part: str) -> None:
         within_a_minute(partial(find_other, begin + line + "\n"))
 
 
+@each("printed", ["{1, 2}", "{[]: 1}", "{'a'", "{}", "{(1, 2)}"])
+def test_options_that_are_no_dict_are_none(printed: str) -> None:
+    start = read_start(f"{BASE}non-default args: {printed}\n")
+    assert start is not None and start.engine == "vllm"
+
+
 def snapshot(file: str, function: str) -> dict[str, Any]:
     """A snapshot of one event in one frame."""
     frame = {"filename": file, "name": function, "line": 1}

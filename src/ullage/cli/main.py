@@ -271,10 +271,7 @@ def _stopping() -> Iterator[None]:
 
 
 def refuse_reload() -> None:
-    """SIGHUP, with which a reload is asked of a server, gets an answer in words, and ends nothing.
-
-    A signal may come while a stream is written to, which then must not be written to in Python.
-    """
+    """SIGHUP asks a server to reload: it is answered in words, and ends nothing."""
     text = (
         b"ullage: SIGHUP: this server does not read its configuration again while it runs; end it "
         b"with SIGTERM, which lets requests finish, and start it anew\n"
@@ -283,7 +280,7 @@ def refuse_reload() -> None:
     def refuse(number: int, frame: FrameType | None) -> None:
         del number, frame
         with contextlib.suppress(OSError):
-            os.write(2, text)
+            os.write(2, text)  # in Python stderr may be written to right now
 
     signal.signal(signal.SIGHUP, refuse)
 

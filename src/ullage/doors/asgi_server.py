@@ -80,14 +80,14 @@ def make_server(
     import uvicorn
 
     from ullage.doors.protocol import Connections, HttpProtocol
-    from ullage.doors.server_end import EndingServer, ToldApp
+    from ullage.doors.server_end import EndingServer, tell_clients
 
     class Protocol(HttpProtocol):
         limits = Connections(connections)
 
     Protocol.tls = tls
     config = uvicorn.Config(
-        ToldApp(app), log_level=logging.ERROR, access_log=False, server_header=False,
+        tell_clients(app), log_level=logging.ERROR, access_log=False, server_header=False,
         date_header=False, proxy_headers=False, ws="none", http=Protocol,
         loop="asyncio",  # uvloop gives the bytes of a handshake to the protocol before
         # So many are accepted at once, before any is counted.

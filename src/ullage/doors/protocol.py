@@ -117,9 +117,7 @@ class HttpProtocol(uvicorn_http.HttpToolsProtocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends no more: what it has asked for is answered, then the connection closed.
-        One that has closed it looks the same until something is sent to it.
-        """
+        """The client sends no more: what it has asked for is answered, unless it is gone."""
         last = self.pipeline[0][0] if self.pipeline else self.cycle
         if self.tls or self._is_over or not last or last.response_complete or last.more_body:
             return False
@@ -129,9 +127,7 @@ class HttpProtocol(uvicorn_http.HttpToolsProtocol):
         return True
 
     def _probe(self, interim: bytes = b"") -> None:
-        """Closes the connection where the client has. An interim answer, which a client of HTTP/1.1
-        expects at any time, makes its system say so; in a stream the next piece does.
-        """
+        """Closes the connection where the client has, as its system says to what is sent."""
         if self.transport.is_closing():
             return
         connection = self.transport.get_extra_info("socket")
@@ -182,8 +178,7 @@ class HttpProtocol(uvicorn_http.HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answers what is no request. The connection is closed a little later: were it closed while
-        more of it comes, the system would throw the answer away. Behind a request that is yet to be
-        answered it gets no answer.
+        more of it comes, the system would throw the answer away. Behind another it has none.
         """
         if self._is_over or self.transport.is_closing():
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
@@ -31,20 +30,12 @@ class EndingServer(uvicorn.Server):
             await asyncio.wait(state.tasks, timeout=LINGER_S)
 
 
-@dataclass(frozen=True, slots=True)
-class ToldApp:
-    """An application whose clients are told where the server ends before they are answered.
+def tell_clients(app: ASGIApp) -> ASGIApp:
+    """The same, but a client is told that the server ends; what has no length is of events."""
 
-    Attributes:
-        app: what answers them otherwise. Only its streams of events may come without a length.
-    """
-
-    app: ASGIApp
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request."""
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self.app(scope, receive, send)
+            await app(scope, receive, send)
         except asyncio.CancelledError:
             refusal = Refusal(503, "the server ends; send the request again", retry_after_s=1)
             cycle: Any = getattr(send, "__self__", None)  # uvicorn's, which knows what was sent
@@ -55,3 +46,5 @@ class ToldApp:
                 await send({"type": "http.response.body", "body": event, "more_body": False})
             else:
                 cycle.transport.abort()
+
+    return answer

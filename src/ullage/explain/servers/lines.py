@@ -41,10 +41,10 @@ def size(text: str, unit: int = GIB) -> int:
 def options_of_dict(text: str) -> Mapping[str, str]:
     """The fields of a printed dict; empty where it is none, or was cut off."""
     try:
-        fields = ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        fields = dict(ast.literal_eval(text))  # in braces there may also be a set
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return dict(_entries(text))
-    return {str(name): str(value) for name, value in fields.items()} if fields else {}
+    return {str(name): str(value) for name, value in fields.items()}
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:
