@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 import pytest
 from tests.rows import each
+from tests.variables import VARIABLES, Variable
 
 import ullage
 from ullage.api.estimate import RecipeFields
@@ -31,7 +32,6 @@ from ullage.cli.serve import ServeOptions
 from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.estimate.training.recipe import Recipe
 from ullage.protocol import variables
-from ullage.protocol.variables import VARIABLES, Variable
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ullage"

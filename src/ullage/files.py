@@ -107,7 +107,7 @@ def keep_file(source: Path, target: Path, *, force: bool) -> Path:
             with source.open("rb") as read, target.open("wb") as written:
                 shutil.copyfileobj(read, written)
             return target
-        source.chmod(0o666 & ~_umask())
+        source.chmod(file_mode(target.parent))
         try:
             return _publish(source, target, force=force)
         except OSError as error:
@@ -116,6 +116,17 @@ def keep_file(source: Path, target: Path, *, force: bool) -> Path:
         with _beside(target) as aside:
             shutil.copyfile(source, aside)
             return _publish(aside, target, force=force)
+
+
+def file_mode(directory: Path) -> int:
+    """The mode of a new file: its owner's alone where others may write beside it."""
+    return 0o600 if _is_shared(directory) else 0o666 & ~_umask()
+
+
+def make_directory(path: Path) -> None:
+    """Makes a directory, and those above it; its owner's alone where others may write beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700 if _is_shared(path.parent) else 0o777, exist_ok=True)
 
 
 def write_text(text: str, target: Path, *, force: bool) -> Path:
@@ -155,7 +166,7 @@ def _beside(target: Path) -> Iterator[Path]:
     )
     aside = Path(name)
     try:
-        os.fchmod(number, 0o666 & ~_umask())
+        os.fchmod(number, file_mode(target.parent))
         os.close(number)
         yield aside
     finally:
@@ -200,6 +211,10 @@ def _name(source: Path, path: Path) -> None:
 def _cut(name: str, num_bytes: int) -> str:
     """The longest beginning of a name that fits into `num_bytes`."""
     return os.fsencode(name)[:num_bytes].decode(errors="ignore")
+
+
+def _is_shared(directory: Path) -> bool:
+    return directory.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) != 0
 
 
 def _umask() -> int:

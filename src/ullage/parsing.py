@@ -22,6 +22,7 @@ MAX_NUMBER: Final = 2**63 - 1
 _MAX_DEPTH: Final = 100
 _MAX_SHOWN: Final = 200
 _MOST_BYTES: Final = 64 * 2**20
+_MOST_CHARS: Final = 64 * 1024  # of a value: some of Python's own readers take the square of it
 
 
 def read_bounded(path: Path) -> str:
@@ -42,11 +43,11 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Parses a TOML document.
 
     Raises:
-        ValueError: it is not TOML, nests more than 100 deep, or has a number beyond 64 bits.
+        ValueError: it is not TOML, too deep, or has a number or a text that is too large.
     """
     with _in_one_sentence():
         document = tomllib.loads(text)
-    _check(document, 0)
+    _check(document, 0, _MOST_CHARS)
     return document
 
 
@@ -59,7 +60,7 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - whatever the text ho
     """
     with _in_one_sentence():
         value = json.loads(text, parse_constant=_refuse_constant)
-    _check(value, 0)
+    _check(value, 0, _MOST_BYTES)
     return value
 
 
@@ -89,15 +90,17 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"it holds {name}, which is no number of JSON")
 
 
-def _check(value: object, depth: int) -> None:
-    """Raises ValueError if a value nests too deep or a number is too large."""
+def _check(value: object, depth: int, most: int) -> None:
+    """Raises ValueError if a value nests too deep, or a number or a text is too large."""
     if depth > _MAX_DEPTH:
         raise ValueError(_TOO_DEEP)
     if isinstance(value, Mapping):
         for member in value.values():
-            _check(member, depth + 1)
+            _check(member, depth + 1, most)
     elif isinstance(value, list):
         for member in value:
-            _check(member, depth + 1)
+            _check(member, depth + 1, most)
+    elif isinstance(value, str) and len(value) > most:
+        raise ValueError(f"it holds a text of {len(value)} characters; expected {most} or fewer")
     elif isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
         raise ValueError(_TOO_LARGE)

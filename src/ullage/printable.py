@@ -11,6 +11,7 @@ the direction of the text, or a lone surrogate, which cannot be encoded.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 # C0 and C1 controls and DEL, separators of lines, characters that change the direction of the text,
@@ -21,12 +22,26 @@ _HOSTILE: Final = (
 )
 _PATTERN: Final = re.compile(f"[{_HOSTILE}]")
 _PATTERN_BUT_LINES: Final = re.compile(f"(?!\n)[{_HOSTILE}]")
+_NAME_CHARS: Final = 4096  # of a path of Linux
+HIDDEN: Final = "***"
+_SECRET: Final = re.compile(
+    r"(?is)(.*(?:api|access|private|secret)[-_]?key=|.*(?:secret|(?<!(?:pad|eos|bos|unk|sep|cls|max|num)[-_])token|passw(?:or)?d|passphrase|"
+    r"credentials?|auth|bearer)=).*"
+)
+_PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def printable(text: str) -> str:
     """The text in one line, with an escape such as `\\x1b` for each unprintable character."""
     return _PATTERN.sub(_escape, text)
+
+
+def printable_name(text: str) -> str:
+    """The same for a name; of one that is longer than any path, its beginning and its end."""
+    if len(text) > _NAME_CHARS:
+        text = f"{text[: _NAME_CHARS // 2]}...{text[-_NAME_CHARS // 2 :]}"
+    return printable(text)
 
 
 def printable_lines(text: str) -> str:
@@ -43,6 +58,22 @@ def printable_values(value: Any) -> Any:  # noqa: ANN401 - plain values of any k
     if isinstance(value, list | tuple):
         return type(value)(map(printable_values, value))
     return value
+
+
+def hide_secrets(words: Iterable[str]) -> tuple[str, ...]:
+    """The words of a command line without values of what is called like a secret (`--api-key=...`,
+    `--token ...`, `HF_TOKEN=...`) and without passwords in addresses.
+    """
+    hidden: list[str] = []
+    is_value = False
+    for word in words:
+        match = _SECRET.fullmatch(word)
+        if is_value and not word.startswith("-"):
+            hidden.append(HIDDEN)
+        else:
+            hidden.append(_PASSWORD.sub(HIDDEN, f"{match[1]}{HIDDEN}" if match else word))
+        is_value = word.startswith("-") and _SECRET.fullmatch(f"{word}=") is not None
+    return tuple(hidden)
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -61,7 +61,7 @@ def parse_bytes(size: str | int) -> int:
         raise SpecError(f"{size!r} is not a whole number of bytes; write a unit, as in {number}GiB")
     from decimal import Decimal  # a megabyte that a program under `ullage run` does not need
 
-    num_bytes = int(Decimal(number) * _BYTES_PER_UNIT[unit])
+    num_bytes = int(Decimal(number[:_SHOWN_CHARS]) * _BYTES_PER_UNIT[unit])
     if num_bytes > _MAX_BYTES:
         raise SpecError(f"{str(size)[:_SHOWN_CHARS]!r} is more than the 8 EiB that 64 bits hold")
     return num_bytes

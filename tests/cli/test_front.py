@@ -57,11 +57,14 @@ def test_it_serves_until_it_is_interrupted(configuration: Path, number: int) -> 
     pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
     code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {MAIN}"
     command = [sys.executable, "-c", code, "front", "--config", str(configuration)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
         line = next(line for line in process.stdout if line.startswith("Serving "))
         host = line.removeprefix("Serving http://").strip()
         assert host.startswith("127.0.0.1:")
+        process.send_signal(signal.SIGHUP)
+        assert "does not read its configuration again" in process.stderr.readline()
         connection = http.client.HTTPConnection(host, timeout=60)
         connection.request("GET", "/v1/models")
         answer = connection.getresponse()
@@ -70,3 +73,4 @@ def test_it_serves_until_it_is_interrupted(configuration: Path, number: int) -> 
         connection.close()
         process.send_signal(number)
         assert process.wait(60) == 0
+        assert "Traceback" not in process.stderr.read()

@@ -72,6 +72,8 @@ def test_it_serves_until_it_is_stopped(
 ) -> None:
     with place.start("watch", "--listen", "0", "--interval", "0.1", *words, **machine) as process:
         url = url_of(process)
+        process.send_signal(signal.SIGHUP)
+        assert "does not read its configuration again" in str(process.stderr.readline())
         families = {x.name: x.samples for x in text_string_to_metric_families(scrape(url))}
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=60)

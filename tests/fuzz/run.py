@@ -1,10 +1,12 @@
-"""Fuzzes the readers of snapshots, each for some time or so many inputs, from small seeds.
+"""Fuzzes the readers of what others write, each for some time or so many inputs, from small seeds.
 
     python tests/fuzz/run.py --seconds 600
     python tests/fuzz/run.py --runs 1000000 --only read_pickle
+    python tests/fuzz/run.py --seconds 600 --only bodies --page docs/results/fuzzing.md
 
 read_pickle, replay_trace: the C parts, under libFuzzer with the sanitizers of addresses and of
 undefined behaviour; they need clang. read_snapshots: the whole reader in Python, under atheris.
+logs, bodies, metrics, alerts, plans, configurations: the readers of texts, likewise.
 What is found is left in the folder that is named. Exits with 1 when anything is found, and with 2
 when what it takes is not there.
 """
@@ -22,9 +24,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -36,12 +38,31 @@ C_TARGETS = {
     "replay_trace": ("replay.c",),
 }
 PROCESS_RUNS = 200_000
-TARGETS = (*C_TARGETS, "read_snapshots")
+# The readers of texts: where their seeds are, and what part of a file of Markdown is one.
+TEXT_TARGETS = {
+    "logs": ("tests/unit/explain/server_words/*.log", "tests/unit/explain/server_logs/*.log"),
+    "bodies": ("tests/fuzz/seeds/*.body",),
+    "metrics": ("tests/fuzz/seeds/*.metrics",),
+    "alerts": ("docs/guide/alerts.md", "docs/reference/alerts*.md"),
+    "plans": ("tests/fuzz/seeds/*.plan", "docs/reference/ladder-file.md"),
+    "configurations": ("ullage.toml", "docs/guide/front.md", "docs/guide/check.md"),
+}
+TARGETS = (*C_TARGETS, "read_snapshots", *TEXT_TARGETS)
+_FENCED = re.compile(r"```(?:toml|json)\n(.*?)```", re.DOTALL)
 FLAGS = (
     "-std=c11", "-D_GNU_SOURCE=", "-g", "-O1", "-DBUFFER_BYTES=48",
     "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined",
 )  # fmt: skip
 OPTIONS = ("-max_len=8192", "-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1")
+
+
+class Outcome(NamedTuple):
+    """What came of the run of a target."""
+
+    target: str
+    num_inputs: int
+    seconds: int
+    is_clean: bool
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -100,8 +121,20 @@ def write_seeds(folder: Path) -> Path:
     return whole
 
 
+def write_texts(target: str, folder: Path) -> None:
+    """Fills the folder with seeds of a reader of texts; of Markdown, what is in fences."""
+    paths = [path for pattern in TEXT_TARGETS[target] for path in sorted(ROOT.glob(pattern))]
+    for path in paths:
+        text = path.read_text()
+        parts = _FENCED.findall(text) if path.suffix == ".md" else [text]
+        for number, part in enumerate(parts):
+            (folder / f"{path.name}-{number}").write_text(part)
+
+
 def build(target: str, folder: Path) -> list[str]:
     """The command of a target, built if it has to be."""
+    if target in TEXT_TARGETS:
+        return [sys.executable, str(HERE / "read_texts.py"), target]
     if target not in C_TARGETS:
         return [sys.executable, str(HERE / f"{target}.py")]
     program = folder / target
@@ -112,11 +145,15 @@ def build(target: str, folder: Path) -> list[str]:
     return [str(program)]
 
 
-def fuzz(target: str, folder: Path, seconds: int, num_runs: int | None) -> bool:
-    """Runs one target; returns whether nothing was found."""
+def fuzz(target: str, folder: Path, seconds: int, num_runs: int | None) -> Outcome:
+    """Runs one target."""
     corpus = folder / f"{target}-corpus"
     corpus.mkdir(exist_ok=True)
-    seed = write_seeds(corpus)
+    seed = HERE
+    if target in TEXT_TARGETS:
+        write_texts(target, corpus)
+    else:
+        seed = write_seeds(corpus)
     command = [*build(target, folder), str(corpus), *OPTIONS]
     command += [f"-artifact_prefix={folder}/{target}-"]
     number, started, is_clean = 0, time.monotonic(), True
@@ -139,7 +176,18 @@ def fuzz(target: str, folder: Path, seconds: int, num_runs: int | None) -> bool:
     print(f"{target}: {number} inputs in {seconds} s, {'nothing found' if is_clean else 'FOUND:'}")
     if not is_clean:
         print(done.stderr[-6000:], f"see {folder}", sep="\n")
-    return is_clean
+    return Outcome(target, number, seconds, is_clean)
+
+
+def write_page(page: Path, outcomes: Sequence[Outcome]) -> None:
+    """Puts what was found into the table of the readers of texts on a page, a row for each."""
+    text = page.read_text()
+    today = time.strftime("%Y-%m-%d")
+    for each in outcomes:
+        found = "nothing" if each.is_clean else "see the log"
+        row = f"| `{each.target}` | {each.num_inputs:,} | {each.seconds} | {today} | {found} |"
+        text = re.sub(rf"(?m)^\| `{each.target}` \| [\d,]+ \| .*$", row, text)
+    page.write_text(text)
 
 
 def main() -> int:
@@ -149,6 +197,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=600, help="for each target")
     parser.add_argument("--runs", type=int, help="inputs for each target, at most")
     parser.add_argument("--folder", type=Path, help="for what is found, and corpora to go on from")
+    parser.add_argument("--page", type=Path, help="whose table gets the figures")
     arguments = parser.parse_args()
     targets = arguments.only or TARGETS
     if missing := [why for target in targets if (why := what_is_missing(target))]:
@@ -157,7 +206,9 @@ def main() -> int:
     folder = (arguments.folder or Path(tempfile.mkdtemp(prefix="ullage-fuzz-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     results = [fuzz(target, folder, arguments.seconds, arguments.runs) for target in targets]
-    return 0 if all(results) else 1
+    if arguments.page is not None:
+        write_page(arguments.page, results)
+    return 0 if all(each.is_clean for each in results) else 1
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.fuzz.run import TARGETS
 
 SECONDS = 5
 RUN = Path(__file__).with_name("run.py")
@@ -14,7 +15,7 @@ RUN = Path(__file__).with_name("run.py")
 
 @pytest.mark.fuzz
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["read_pickle", "replay_trace", "read_snapshots"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_nothing_is_found_in_some_seconds(target: str, tmp_path: Path) -> None:
     options = ("--only", target, "--seconds", str(SECONDS), "--folder", str(tmp_path))
     done = subprocess.run(

@@ -14,12 +14,7 @@ from ullage.record.torch_internals import INTERNALS
 
 pytestmark = [pytest.mark.phantom, pytest.mark.nightly]
 SOURCE = Path(ullage.__file__).parent.parent
-LIST = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-from ullage.record.torch_internals import list_missing
-print(json.dumps(list_missing()))
-"""
+LIST = Path(__file__).with_name("missing_internals.py")
 
 
 def parse_version(version: str) -> tuple[int, ...]:
@@ -39,7 +34,7 @@ def expect_missing(version: str) -> set[str]:
 
 
 def test_the_table_knows_what_this_torch_lacks(thin_python: Path, torch_version: str) -> None:
-    command = [str(thin_python), "-W", "ignore", "-c", LIST, str(SOURCE)]
+    command = [str(thin_python), "-W", "ignore", str(LIST), str(SOURCE)]
     completed = subprocess.run(command, check=True, capture_output=True, text=True)
     missing = set(json.loads(completed.stdout.splitlines()[-1]))
     print(f"torch {torch_version} lacks {len(missing)} of {len(INTERNALS)} private names:")

@@ -20,6 +20,7 @@ from ullage.errors import SpecError
 from ullage.files import check_writable, write_text
 from ullage.gate.lock import LOCK_NAME, parse_lock
 from ullage.gate.scenario import Case
+from ullage.phantom.program import resolve_program
 from ullage.printable import printable, printable_lines
 from ullage.techniques.plan import Plan
 
@@ -67,6 +68,7 @@ CONFIGURATIONS = {
     "a variable without a name": ('env = { "" = "1" }', "expected a name without = and NUL"),
     "a value with NUL": ('env = { A = "1\\u0000" }', "holds the character NUL"),
     "a word with NUL": ('assume = ["\\u0000"]', "holds the character NUL"),
+    "a text beyond all": (f'directory = "{"d" * 70000}"', "a text of 70000 characters; expected"),
     "a long directory": (f'directory = "{"d" * 5000}"', "there is no such directory"),
     "nobody's home": ('directory = "~nobody-of-this-name/x"', "there is no such directory"),
     "a size beyond all": (f'memory = "{"9" * 5000}GiB"', "more than the 8 EiB that 64 bits hold"),
@@ -227,3 +229,8 @@ def test_what_is_not_for_display_is_escaped() -> None:
     )  # fmt: skip
     assert printable_lines("a\nb\x07") == "a\nb\\x07"
     assert printable(printable(text)) == printable(text)
+
+
+def test_a_command_that_no_file_can_be_called_like_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="give a Python file"):
+        resolve_program(["c" * 5000], sys.executable, tmp_path)

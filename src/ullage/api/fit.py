@@ -28,6 +28,7 @@ from ullage.plan.findings import FitReport
 from ullage.plan.fit import Smallest, find_plan
 from ullage.plan.objective import Goal, Objective, read_objective
 from ullage.plan.runner import make_search_job, make_trials
+from ullage.printable import hide_secrets
 from ullage.runs.job import ProgramOptions
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
@@ -153,7 +154,7 @@ def fit(
     return Fit(
         replace(
             report,
-            program=job.program.argv,
+            program=hide_secrets(job.program.argv),
             num_runs=trials.num_runs,
             price=price,
             objective=goal.objective,

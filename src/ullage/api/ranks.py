@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from ullage.api.run import Run
 from ullage.errors import SpecError
+from ullage.files import make_directory
 from ullage.gpus.price import check_price
 from ullage.phantom.device import choose_device
 from ullage.phantom.launch import run_directory
@@ -98,7 +99,7 @@ def run_ranks(
 def _make_directory(path: Path, *, force: bool) -> Path:
     """A directory without snapshots of ranks."""
     try:
-        path.mkdir(exist_ok=True)
+        make_directory(path)
         old = sorted(path.glob("rank*.pickle"))
         if old and not force:
             raise SpecError(

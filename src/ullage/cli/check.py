@@ -14,7 +14,7 @@ from ullage.cli.main import say
 from ullage.cli.options import flags
 from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
 from ullage.errors import SpecError
-from ullage.files import write_text
+from ullage.files import make_directory, write_text
 
 if TYPE_CHECKING:
     from ullage.api.check import Check
@@ -133,7 +133,7 @@ def _show(
 
 def _write_pages(result: Check, directory: Path) -> dict[str, Path]:
     """A page of each entry that changed; pages of an earlier check are overwritten."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     return {
         name: write_text(page, directory / f"{_file_name(name)}.html", force=True)
         for name, page in result.pages.items()

@@ -19,7 +19,8 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ullage.printable import printable, printable_lines
+from ullage.files import write_text
+from ullage.printable import hide_secrets, printable, printable_lines
 from ullage.trace.scrubbing.scrub_rules import ScrubRules
 from ullage.version import __version__
 
@@ -45,9 +46,8 @@ def write_crash(error: BaseException, arguments: Sequence[str]) -> Path | None:
         return None
     name = f"ullage-crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     for directory in (Path(), Path(tempfile.gettempdir())):
-        with suppress(OSError), (directory / name).open("x", encoding="utf-8") as file:
-            file.write(text)
-            return directory / name
+        with suppress(OSError):
+            return write_text(text, directory / name, force=False)
     return None
 
 
@@ -56,7 +56,7 @@ def crash_report(error: BaseException, arguments: Sequence[str]) -> str:
     lines = [
         f"ullage {__version__}, Python {platform.python_version()}, {platform.platform()}",
         ", ".join(f"{name} {installed}" for name in _DEPENDENCIES if (installed := _version(name))),
-        f"arguments: {' '.join(_own_arguments(arguments))}",
+        f"arguments: {' '.join(hide_secrets(_own_arguments(arguments)))}",
         "",
         *"".join(traceback.format_exception(error)).splitlines(),
     ]

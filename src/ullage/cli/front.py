@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ullage.cli.main import say
+from ullage.cli.main import refuse_reload, say
 from ullage.cli.output import FILE
 from ullage.units import format_bytes
 
@@ -41,6 +41,7 @@ def front_command(*, config: Path | None, check: bool) -> None:
     for line in _describe(settings):
         say(line)
     if not check:
+        refuse_reload()
         serve_front(settings, lambda url: say(f"Serving {url}\nCtrl-C ends it."))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from ullage.api.listen import Exporter, ListenOptions, open_exporter
-from ullage.cli.main import say
+from ullage.cli.main import refuse_reload, say
 from ullage.errors import SpecError
 
 
@@ -23,5 +23,6 @@ def enter_exporter(files: ExitStack, options: ListenOptions, *, is_past: bool) -
     if is_past:
         raise SpecError("--listen serves what happens now; it does not go with --once or --replay")
     exporter = files.enter_context(open_exporter(options))
+    refuse_reload()
     say(f"Serving {exporter.url}", is_aside=True)
     return exporter

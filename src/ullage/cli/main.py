@@ -270,6 +270,21 @@ def _stopping() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN)  # all is done
 
 
+def refuse_reload() -> None:
+    """SIGHUP asks a server to reload: it is answered in words, and ends nothing."""
+    text = (
+        b"ullage: SIGHUP: this server does not read its configuration again while it runs; end it "
+        b"with SIGTERM, which lets requests finish, and start it anew\n"
+    )
+
+    def refuse(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        with contextlib.suppress(OSError):
+            os.write(2, text)  # in Python stderr may be written to right now
+
+    signal.signal(signal.SIGHUP, refuse)
+
+
 def _show_wrong_use(error: click.ClickException) -> None:
     """click's message in our form; the help where it asks for help."""
     context = error.ctx if isinstance(error, click.UsageError) else None

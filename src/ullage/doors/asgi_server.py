@@ -74,23 +74,24 @@ def make_server(
     Args:
         app: in ASGI.
         connections: that may be open.
-        grace_s: what requests have that run then.
+        grace_s: what requests have that run then; those that take longer are told.
         tls: None: it speaks plain HTTP.
     """
     import uvicorn
 
     from ullage.doors.protocol import Connections, HttpProtocol
+    from ullage.doors.server_end import EndingServer, tell_clients
 
     class Protocol(HttpProtocol):
         limits = Connections(connections)
 
     Protocol.tls = tls
     config = uvicorn.Config(
-        app, log_level=logging.ERROR, access_log=False, server_header=False, date_header=False,
-        proxy_headers=False, ws="none", http=Protocol,
+        tell_clients(app), log_level=logging.ERROR, access_log=False, server_header=False,
+        date_header=False, proxy_headers=False, ws="none", http=Protocol,
         loop="asyncio",  # uvloop gives the bytes of a handshake to the protocol before
         # So many are accepted at once, before any is counted.
         backlog=min(1024, connections // 4),
         timeout_graceful_shutdown=grace_s, timeout_keep_alive=_IDLE_S,
     )  # fmt: skip
-    return uvicorn.Server(config)
+    return EndingServer(config)

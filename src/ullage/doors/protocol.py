@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import time
 from collections import Counter
@@ -21,6 +22,9 @@ from ullage.doors.refusal import LINGER_S, MAX_HEADER_BYTES, error_document
 _MAX_HEAD_BYTES: Final = 2 * MAX_HEADER_BYTES
 _HEAD_S: Final = 10.0  # from its first byte, or that of the connection
 _LOG_S: Final = 60.0
+PROBE_S: Final = 1.0  # until a client that sends no more is asked whether it is there
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CLOSED: Final = 7  # TCP_CLOSE of Linux
 
 
 class Connections:
@@ -112,6 +116,28 @@ class HttpProtocol(uvicorn_http.HttpToolsProtocol):
         self._forget()
         super().connection_lost(exc)
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more: what it has asked for is answered, unless it is gone."""
+        last = self.pipeline[0][0] if self.pipeline else self.cycle
+        if self.tls or self._is_over or not last or last.response_complete or last.more_body:
+            return False
+        last.keep_alive = False
+        interim = b"" if last.scope["http_version"] == "1.0" else _CONTINUE
+        self.loop.call_later(PROBE_S, self._probe, interim)
+        return True
+
+    def _probe(self, interim: bytes = b"") -> None:
+        """Closes the connection where the client has, as its system says to what is sent."""
+        if self.transport.is_closing():
+            return
+        connection = self.transport.get_extra_info("socket")
+        if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSED:
+            self._end()
+            return
+        if not self.pipeline and not self.cycle.response_started:
+            self.transport.write(interim)
+        self.loop.call_later(PROBE_S, self._probe)
+
     def _forget(self) -> None:
         self.limits.leave(self)
         self._end_after(None)
@@ -152,10 +178,15 @@ class HttpProtocol(uvicorn_http.HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answers what is no request. The connection is closed a little later: were it closed while
-        more of it comes, the system would throw the answer away.
+        more of it comes, the system would throw the answer away. Behind another it has none.
         """
+        if self._is_over or self.transport.is_closing():
+            return
         self._is_over = True
-        if self.transport.is_closing():
+        last = self.cycle
+        is_late = last and (last.response_started or not last.more_body)
+        if is_late and not last.response_complete:
+            last.keep_alive = False
             return
         body = error_document(400, msg)
         head = (
@@ -181,11 +212,24 @@ class HttpProtocol(uvicorn_http.HttpToolsProtocol):
         """The body begins."""
         if not self.url.startswith(b"/"):
             raise ValueError("the address names a host")
+        self._check_encoding()
         self._is_head = False
         self._has_body = True
         self._end_after(None)
         self.limits.waiting.pop(self, None)
         super().on_headers_complete()
+
+    def _check_encoding(self) -> None:
+        """Two programs could read another encoding, or one beside a length, differently."""
+        names = [name for name, _ in self.headers]
+        encodings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if encodings and b"content-length" in names:
+            encodings.append(b"a length beside it")
+        if encodings and [each.strip().lower() for each in encodings] != [b"chunked"]:
+            text = b", ".join(encodings)[:80].decode("ascii", "replace")
+            why = f"the header 'transfer-encoding' is {text!r}; expected 'chunked' alone, or none"
+            self.send_400_response(why)
+            raise ValueError(why)
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""

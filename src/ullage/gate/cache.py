@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ullage.errors import SpecError
-from ullage.files import keep_file, write_text
+from ullage.files import keep_file, make_directory, write_text
 from ullage.gate.figures import Measured
 from ullage.gate.inputs import is_unchanged
 from ullage.gate.lock import Entry, Lock, parse_lock, render_lock
@@ -104,7 +104,7 @@ class Cache:
 
     def _make(self) -> None:
         """The directory, with a .gitignore in it."""
-        self._directory.mkdir(exist_ok=True)
+        make_directory(self._directory)
         ignore = self._directory / ".gitignore"
         if not ignore.exists():
             write_text("*\n", ignore, force=True)

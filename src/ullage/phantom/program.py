@@ -14,10 +14,12 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ullage.errors import SpecError
+from ullage.files import is_directory, is_file
 
 _INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
 # The second line of a script whose interpreter's path is too long for "#!": '''exec'
@@ -88,10 +90,10 @@ def _resolve_words(
     """Finds a file, a directory or a command; `is_chosen`: the user named the interpreter."""
     path = (directory or Path()) / words[0]
     command = _command_beside(path, words[0], interpreter)
-    if command is None and path.exists():
+    if command is None and os.access(path, os.F_OK):
         _check_script(path)
         return UserProgram(interpreter, words, words, directory)
-    if path.is_symlink():
+    with suppress(OSError):  # it is no link
         target = os.readlink(path)  # noqa: PTH115 - as it is written
         raise SpecError(
             f"{words[0]!r} is a link to {target!r}, which does not exist; give a file that does"
@@ -114,8 +116,8 @@ def _command_beside(path: Path, word: str, interpreter: str) -> Path | None:
     program, such as `litgpt` or `yolo` in the project's own clone. None: there is no such
     directory, or no such command.
     """
-    is_program = (path / "__main__.py").exists() and not (path / "__init__.py").exists()
-    if os.sep in word or not path.is_dir() or is_program:
+    is_program = is_file(path / "__main__.py") and not is_file(path / "__init__.py")
+    if os.sep in word or is_program or not is_directory(path):
         return None
     script = _which_entry_point(word, interpreter)
     return None if script is None else Path(script)
@@ -141,8 +143,8 @@ def _check_script(path: Path) -> None:
     """Raises SpecError if python cannot run it: a script must be readable, and a directory must
     have a __main__.py.
     """
-    file = path / "__main__.py" if path.is_dir() else path
-    if not file.exists():
+    file = path / "__main__.py" if is_directory(path) else path
+    if not os.access(file, os.F_OK):
         raise SpecError(
             f"{str(path)!r} is a directory without __main__.py, and there is no command of that "
             "name beside the interpreter or on PATH; give a file, a command, or -m MODULE"

@@ -14,9 +14,6 @@ source, and a nightly test compares it with the torch of an environment.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -364,38 +361,3 @@ def list_losses(torch: ModuleType) -> list[str]:
     """What watching loses because this torch lacks a name that every version tried has."""
     missing = (path for path in _WATCHED if find(torch, path) is None)
     return [explain_missing(torch, path) for path in missing]
-
-
-def list_missing() -> list[str]:
-    """The paths of the table that the torch of this interpreter does not have.
-
-    Imports every module on the way, which takes seconds: for tests.
-    """
-    return [internal.path for internal in INTERNALS if not _exists(internal.path)]
-
-
-def _exists(path: str) -> bool:
-    """Whether a path leads to a module, to an attribute, or to what a class or module sets."""
-    owner: Any = importlib.import_module("torch")
-    *owners, last = path.split(".")[1:]
-    for name in owners:
-        if not hasattr(owner, name) and _is_module(owner, name):
-            importlib.import_module(f"{owner.__name__}.{name}")
-        if not hasattr(owner, name):
-            return False
-        owner = getattr(owner, name)
-    # A module at the end is not executed: it may need packages that are not there.
-    return hasattr(owner, last) or _is_module(owner, last) or _sets(owner, last)
-
-
-def _is_module(package: Any, name: str) -> bool:
-    is_package = isinstance(package, ModuleType) and hasattr(package, "__path__")
-    return is_package and importlib.util.find_spec(f"{package.__name__}.{name}") is not None
-
-
-def _sets(owner: Any, name: str) -> bool:
-    """Whether the source of a class or module has a name that only its objects have."""
-    try:
-        return name in inspect.getsource(owner)
-    except (OSError, TypeError):
-        return False

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ullage.errors import EnvironmentProblem, SnapshotError
 from ullage.phantom.caches import unused_cache
 from ullage.phantom.launch import PROGRESS_FILE, Ended, make_environment, run_directory, start
+from ullage.printable import hide_secrets
 from ullage.runs.job import Job, job_peer_ranks
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def explain_job(
     report = explain_run(
         records,
         program=Program(
-            argv=job.program.argv,
+            argv=hide_secrets(job.program.argv),
             pid=pid,
             exit_code=ended.exit_code,
             wall_s=ended.wall_s,

@@ -15,6 +15,7 @@ from ullage.errors import SnapshotError
 from ullage.explain.program import Program
 from ullage.phantom.launch import SITE_DIR, start
 from ullage.phantom.program import UserProgram, put_before
+from ullage.printable import hide_secrets
 from ullage.protocol.variables import RECORDING
 from ullage.record.measured.recording_settings import RecordingSettings
 from ullage.runs.one import with_findings
@@ -66,7 +67,7 @@ def run_recorded(
         except SnapshotError as error:
             problems.append(str(error))
     as_parent_saw = Program(
-        argv=program.argv,
+        argv=hide_secrets(program.argv),
         pid=child.pid,
         exit_code=ended.exit_code,
         wall_s=ended.wall_s,

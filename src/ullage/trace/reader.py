@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ullage.errors import SnapshotError
+from ullage.printable import hide_secrets
 from ullage.trace import field_checks
 from ullage.trace.marks import parse_mark, parse_stop
 from ullage.trace.model import (
@@ -107,7 +108,7 @@ def parse_record(value: object) -> Record:
         Record,
         fields,
         "the record",
-        argv=field_checks.parse_texts(fields, "argv"),
+        argv=hide_secrets(field_checks.parse_texts(fields, "argv")),
         exit=_parse_exit(field_checks.typed(fields.get("exit"), dict, "exit")),
         devices=field_checks.parse_rows(fields, "devices", _parse_device),
         events=events,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ullage.errors import SnapshotError
 from ullage.parsing import show_value
-from ullage.printable import printable, printable_values
+from ullage.printable import printable_name, printable_values
 from ullage.trace.compact_format.compact import is_compact, read_compact
 from ullage.trace.plain import (
     ABSENT,
@@ -327,7 +327,9 @@ class _Reading:
         context = np.zeros(len(rows), dtype=np.uint32)
         for key in _CONTEXT_KEYS:
             values, place = _distinct(self.file.column(rows, key))
-            texts = [printable(self.file.text(v)) if v & 7 == TEXT else "" for v in values.tolist()]
+            texts = [
+                printable_name(self.file.text(v)) if v & 7 == TEXT else "" for v in values.tolist()
+            ]
             numbers = [
                 0 if text in _NO_CONTEXT else self._texts.setdefault(text, len(self._texts))
                 for text in texts
@@ -364,7 +366,8 @@ class _Reading:
         """Texts that are shown: frames, annotations."""
         texts = self.file.column(rows, key).tolist()
         return [
-            printable(change(self.file.text(text))) if text & 7 == TEXT else "" for text in texts
+            printable_name(change(self.file.text(text))) if text & 7 == TEXT else ""
+            for text in texts
         ]
 
     def _annotations(self, annotations: Value) -> Iterable[Annotation]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from ullage.errors import SpecError
-from ullage.files import NotWrittenError, check_writable, is_stream
+from ullage.files import NotWrittenError, check_writable, file_mode, is_stream
 from ullage.watch.sample import Sample
 from ullage.watch.sample_json import sample_from_line, sample_to_line
 
@@ -42,7 +42,7 @@ class Recording:
             flags |= os.O_TRUNC if force else os.O_EXCL
         self.path = path
         try:
-            self._number = os.open(path, flags, 0o666)
+            self._number = os.open(path, flags, file_mode(path.parent))
         except OSError as error:
             raise self._not_written(error) from None
 

@@ -15,11 +15,23 @@ from tests.unit.front.conftest import RunFront
 pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
 pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 
-from tests.unit.front.sockets import FAST, KEYS, Setup, key, running_page, running_stub, until
+import httpx
+from tests.unit.front.sockets import (
+    FAST,
+    KEYS,
+    Setup,
+    key,
+    running_page,
+    running_stub,
+    serve_app,
+    until,
+    write_configuration,
+)
 
 from ullage.front.proxy.board import Board
 from ullage.front.proxy.monitor import Monitor
-from ullage.front.proxy.server import keep_on
+from ullage.front.proxy.server import keep_on, make_front
+from ullage.front.settings import load_front
 
 SLOW = Speed(step_s=0.02, sequence_s=0, prompt_token_s=1e-6, cached_token_s=0)
 
@@ -87,6 +99,31 @@ def test_clients_that_hang_up_give_their_bytes_back(run_front: RunFront) -> None
         assert (await setup.ask({"prompt": "x" * 400, "max_tokens": 5})).status_code == 200
 
     run_front(scenario, speed=SLOW)
+
+
+def test_the_front_ends_and_says_so_in_a_stream_without_an_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It gives what runs a second here, and half a minute when it is served."""
+    fields = {"model": "stub", "prompt": "x", "max_tokens": 900, "stream": True}
+
+    async def all_of_it() -> str:
+        async with running_stub(64, SLOW) as stub:
+            settings = load_front(tmp_path, write_configuration(tmp_path, [stub.port], 64))
+            async with make_front(settings) as app, httpx.AsyncClient(trust_env=False) as client:
+                async with serve_app(app) as port:
+                    url = f"http://127.0.0.1:{port}/v1/completions"
+                    stream = asyncio.create_task(
+                        client.post(url, json=fields, headers=key("chat"), timeout=60)
+                    )
+                    await until(lambda: stub.engine.last_id == 1)
+                await until(lambda: app.board.admission.num_running == 0)
+                return (await stream).text
+
+    text = asyncio.run(all_of_it())
+    assert '"text": "2 "' in text and '"code": 503' in text
+    assert "the server ends" in text and "[DONE]" not in text
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_client_that_hangs_up_while_it_waits_is_forgotten(run_front: RunFront) -> None:
@@ -292,7 +329,7 @@ def test_preemptions_and_old_metrics_make_it_careful(run_front: RunFront) -> Non
     run_front(scenario)
 
 
-@each("odd", ["1e999", "-1e999", "1.2.3"])
+@each("odd", ["1e999", "-1e999", "1.2.3", f"0.5 {'x' * 2**22}"], name=lambda odd: odd[:9])
 def test_metrics_that_cannot_be_read_are_old_and_the_engine_stays(
     run_front: RunFront, caplog: pytest.LogCaptureFixture, odd: str
 ) -> None:

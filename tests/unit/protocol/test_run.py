@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from tests.variables import VARIABLES
 
 from ullage.protocol import variables
 from ullage.protocol.run import (
@@ -17,7 +18,7 @@ from ullage.protocol.run import (
     Platform,
     RunVariables,
 )
-from ullage.protocol.variables import VARIABLES, device_property
+from ullage.protocol.variables import device_property
 
 PLAIN = RunVariables(Path("/run"))
 FULL = RunVariables(

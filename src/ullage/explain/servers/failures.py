@@ -9,12 +9,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from ullage.explain.servers.lines import first, number, size
+from ullage.explain.servers.lines import NUMBER, first, number, size
 from ullage.explain.servers.start import Failure, ServerStart
 from ullage.units import format_bytes
 
-_NUMBER: Final = r"(-?\d+(?:\.\d+)?)"
-_GIB: Final = rf"{_NUMBER} ?GiB"
+_GIB: Final = rf"{NUMBER} ?GiB"
 # vLLM cuts the cache into whole blocks; a share is written with three digits.
 _SHARE_STEP: Final = 0.005
 _MOST_SHARE: Final = 0.98
@@ -32,8 +31,8 @@ def find_failure(start: ServerStart, text: str) -> Failure | None:
 
 def _busy_device(start: ServerStart, text: str) -> Failure | None:
     match = first(
-        rf"Free memory on device (?:\S+ )?\({_NUMBER}/{_GIB}\) on startup\s+is less than desired "
-        rf"GPU memory utilization\s+\({_NUMBER}, {_GIB}\)", text,
+        rf"Free memory on device (?:\S+ )?\({NUMBER}/{_GIB}\) on startup\s+is less than desired "
+        rf"GPU memory utilization\s+\({NUMBER}, {_GIB}\)", text,
     )  # fmt: skip
     if match is None:
         return None

@@ -12,12 +12,15 @@ from ullage.units import GIB, MIB
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # 80 MiB of log is a day of a busy server; its start is at its beginning.
 MOST_CHARS: Final = 80 * MIB
-_PAIR: Final = re.compile(r"(\w+)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^,()\s]+)")
+_LINE_CHARS: Final = 32 * 1024  # the options of SGLang's start take a third
+NUMBER: Final = r"(?<!\d)(-?\d+(?:\.\d+)?)"  # begins in no place but its first digit
+_PAIR: Final = re.compile(r"\b(\w+)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^,()\s]+)")
 
 
 def clean(text: str) -> str:
-    """The text without colours."""
-    return _COLOUR.sub("", text[:MOST_CHARS])
+    """The text without colours, and the beginnings of its lines."""
+    lines = _COLOUR.sub("", text[:MOST_CHARS]).split("\n")
+    return "\n".join([line[:_LINE_CHARS] for line in lines])
 
 
 def first(pattern: str, text: str) -> re.Match[str] | None:
@@ -38,10 +41,10 @@ def size(text: str, unit: int = GIB) -> int:
 def options_of_dict(text: str) -> Mapping[str, str]:
     """The fields of a printed dict; empty where it is none, or was cut off."""
     try:
-        fields = ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        fields = dict(ast.literal_eval(text))  # in braces there may also be a set
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return dict(_entries(text))
-    return {str(name): str(value) for name, value in fields.items()} if fields else {}
+    return {str(name): str(value) for name, value in fields.items()}
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:

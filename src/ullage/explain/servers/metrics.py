@@ -15,7 +15,7 @@ from ullage.explain.servers.start import Load, ServerStart
 from ullage.units import GIB
 
 _LINE: Final = re.compile(r"([\w:]+)(?:\{(.*)\})? ([^\s]+)(?: \d+)?")
-_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL: Final = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Sample(NamedTuple):

@@ -21,6 +21,7 @@ from ullage.explain.servers.start import ServerStart
 from ullage.explain.servers.vllm_log import is_vllm, read_vllm
 
 _HEAD_BYTES: Final = 64
+_HEAD_CHARS: Final = 200  # of a line, before what it says
 # How a pickle, a zip (torch.save) and gzip begin.
 _BINARY: Final = (b"\x80", b"PK", b"\x1f\x8b")
 # What a start says first, in its order; what is said again, after some progress, is another's.
@@ -36,7 +37,7 @@ _OTHERS: Final[Mapping[str, str]] = {
     "TGI": r"text[-_]generation[-_](?:launcher|router|server|inference)",
     "TensorRT-LLM": r"\[TensorRT-LLM\]|\[TRT-LLM\]|tensorrt_llm",
     "Triton Inference Server": r"tritonserver|TRITONBACKEND_|model_lifecycle\.cc:",
-    "Ollama": r"\bsource=\w+\.go:\d|OLLAMA_\w+:|\bollama (?:serve|runner)\b",
+    "Ollama": r"\bsource=\w+\.go:\d|\bOLLAMA_\w+:|\bollama (?:serve|runner)\b",
     "llama.cpp": r"\bllama_(?:model_load|context|kv_cache|init_from|new_context)|"
     r"\bllm_load_|(?m:^load_tensors: )|ggml_cuda_init",
     "LMDeploy": r"\blmdeploy\b|\[TM\]\[(?:INFO|WARNING|ERROR)",
@@ -121,7 +122,7 @@ def split_starts(text: str) -> list[str]:
     for match in re.finditer("|".join(f"({words})" for words in _BEGINNINGS), text):
         line = text.rfind("\n", 0, match.start()) + 1
         # Engines that share a start (data parallel) each say that they begin.
-        if re.search(_LATER_ENGINE, text[line : match.start()]):
+        if re.search(_LATER_ENGINE, text[line : match.start()][:_HEAD_CHARS]):
             continue
         kind = match.lastindex or 0
         if (kind == 1 and last) or (

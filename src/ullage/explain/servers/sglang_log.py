@@ -15,17 +15,17 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ullage.explain.servers.failures import find_failure
-from ullage.explain.servers.lines import first, number, options_of_call, size
+from ullage.explain.servers.lines import NUMBER, first, number, options_of_call, size
 from ullage.explain.servers.start import ServerStart
 from ullage.units import GIB
 
-_GB: Final = r"(-?\d+(?:\.\d+)?) ?GB"
+_GB: Final = rf"{NUMBER} ?GB"
 _MARKS: Final = ("Load weight begin", "Load weight end", "max_total_num_tokens=", "sglang",
                  "KV Cache is allocated", "mem_fraction_static", "Mamba Cache is allocated",
                  "SWAKVPool", "Memory pool end", "increase --mem-fraction-static")  # fmt: skip
 _POOL: Final = (
-    r"(?m)^(?:\[[^\]]*?((?: [A-Z]+\d+)*)\])?.*KV Cache is allocated\..*?#tokens: (\d+), "
-    rf"(?:KV size: {_GB}|K size: {_GB}, V size: {_GB})"
+    r"(?m)^(?:\[[^\]]{0,80}?((?: [A-Z]+\d+){0,8})\])?.*KV Cache is allocated\..{0,300}?#tokens: "
+    rf"(\d+), (?:KV size: {_GB}|K size: {_GB}, V size: {_GB})"
 )
 
 
@@ -39,7 +39,7 @@ def read_sglang(text: str) -> ServerStart:
     pools = _pools(text)
     fields: dict[str, Any] = {
         "free_bytes": _size(rf"Load weight begin\. avail mem={_GB}", text),
-        "weights_bytes": _size(rf"Load weight end\..*?\bmem usage={_GB}", text),
+        "weights_bytes": _size(rf"Load weight end\..{{0,300}}?\bmem usage={_GB}", text),
         "graph_bytes": _graphs(text),
         "free_at_end_bytes": _size(rf"available_gpu_mem={_GB}", text),
         "state_bytes": _states(text),
@@ -95,15 +95,15 @@ def _pools(text: str) -> dict[int, int]:
 def _states(text: str) -> int | None:
     """All that is kept of recurrent layers, what speculation holds of them, too."""
     line = text.partition("Mamba Cache is allocated")[2].partition("\n[")[0]
-    sizes = re.findall(rf"(?:conv|ssm|intermediate)_\w+(?: size)?:? ?{_GB}", line)
+    sizes = re.findall(rf"\b(?:conv|ssm|intermediate)_\w+(?: size)?:? ?{_GB}", line)
     return sum(map(size, sizes)) if sizes else None
 
 
 def _graphs(text: str) -> int | None:
     """All captures of the first rank: of decoding, and of prompts where those are captured."""
     sizes: dict[str, int] = {}
-    for match in re.finditer(rf"Capture ([\w ]*?)\s*(?:cuda|CUDA) graph end\..*?mem usage={_GB}",
-                             text):  # fmt: skip
+    for match in re.finditer(rf"Capture ([\w ]{{0,40}}?) ?(?:cuda|CUDA) graph end\..{{0,300}}?mem "
+                             rf"usage={_GB}", text):  # fmt: skip
         sizes.setdefault(match[1], size(match[2]))
     return sum(sizes.values()) if sizes else None
 

@@ -17,19 +17,18 @@ from typing import Any, Final
 from ullage.errors import SpecError
 from ullage.estimate.serving.engines.vllm_releases import find_release
 from ullage.explain.servers.failures import find_failure
-from ullage.explain.servers.lines import first, number, options_of_dict, size
+from ullage.explain.servers.lines import NUMBER, first, number, options_of_dict, size
 from ullage.explain.servers.start import ServerStart
 from ullage.units import GIB
 
-_NUMBER: Final = r"(-?\d+(?:\.\d+)?)"
-_GIB: Final = rf"{_NUMBER} ?Gi?[Bb]"  # 0.6 writes GB and means GiB, and once Gib
+_GIB: Final = rf"{NUMBER} ?Gi?[Bb]"  # 0.6 writes GB and means GiB, and once Gib
 Read = Callable[[str], Any]
 
 FIGURES: Final[tuple[tuple[str, str, Read], ...]] = (
     # The line of a ready engine, 0.10 to 0.33; of weights and the rest outside together from 0.27.
-    ("free_bytes", rf"Free memory on device (?:\S+ )?\({_NUMBER}/", size),
-    ("total_bytes", rf"Free memory on device (?:\S+ )?\([\d.]+/{_NUMBER} GiB\)", size),
-    ("share", rf"[Dd]esired GPU memory utilization (?:is )?\({_NUMBER},", float),
+    ("free_bytes", rf"Free memory on device (?:\S+ )?\({NUMBER}/", size),
+    ("total_bytes", rf"Free memory on device (?:\S+ )?\([\d.]+/{NUMBER} GiB\)", size),
+    ("share", rf"[Dd]esired GPU memory utilization (?:is )?\({NUMBER},", float),
     ("asked_bytes", rf"[Dd]esired GPU memory utilization (?:is )?\([\d.]+, {_GIB}\)", size),
     ("activation_bytes", rf"{_GIB}\s+for peak activation", size),
     ("outside_bytes", rf"{_GIB}\s+for non-torch memory", size),
@@ -42,7 +41,7 @@ FIGURES: Final[tuple[tuple[str, str, Read], ...]] = (
     ("graph_bytes", rf"Graph capturing finished in [\d.]+ secs?, took {_GIB}", size),
     # 0.6.5 to 0.8, with V0: three lines that begin with the time.
     ("total_bytes", rf"total_gpu_memory \({_GIB}\)", size),
-    ("share", rf"x gpu_memory_utilization \({_NUMBER}\)", float),
+    ("share", rf"x gpu_memory_utilization \({NUMBER}\)", float),
     ("asked_bytes", rf"x gpu_memory_utilization \([\d.]+\)\s*= {_GIB}", size),
     ("weights_bytes", rf"model weights take {_GIB}", size),
     ("outside_bytes", rf"non_torch_memory takes {_GIB}", size),
@@ -54,7 +53,7 @@ FIGURES: Final[tuple[tuple[str, str, Read], ...]] = (
     ("weights_bytes", rf"weights memory: {_GIB}", size),
     # 0.6.0 to 0.6.4.
     ("total_bytes", rf"total_gpu_memory ?= ?{_GIB}", size),
-    ("share", rf"gpu_memory_utilization ?= ?{_NUMBER}", float),
+    ("share", rf"gpu_memory_utilization ?= ?{NUMBER}", float),
     ("outside_bytes", rf"non_torch_memory ?= ?{_GIB}", size),
     ("cache_bytes", rf"kv_cache_size ?= ?{_GIB}", size),
     ("weights_bytes", rf"Model loading took {_GIB}", size),
@@ -161,7 +160,7 @@ def _complete(fields: dict[str, Any], options: Mapping[str, str], text: str) -> 
     match = first(rf"Actual usage is {_GIB} for consumed memory", text)
     if match is not None and "weights_bytes" in fields:
         fields["outside_bytes"] = max(0, size(match[1]) - fields["weights_bytes"])
-    asked = re.fullmatch(_NUMBER, options.get("gpu_memory_utilization", ""))
+    asked = re.fullmatch(NUMBER, options.get("gpu_memory_utilization", ""))
     if asked is not None and "share" not in fields:
         fields["share"] = float(asked[1])
     if "share" not in fields and "version" in fields:

@@ -66,11 +66,8 @@ def check_head(scope: Scope, *, has_body: bool) -> None:
 
 
 def _check_framing(values: dict[bytes, bytes], *, has_body: bool) -> None:
-    length, encoding = values.get(b"content-length"), values.get(b"transfer-encoding")
-    if length is not None and (encoding is not None or not length.isdigit()):
-        raise Refusal(400, "the length of the body is told in two ways, or it is no number")
-    if encoding is not None and encoding.strip().lower() != b"chunked":
-        raise Refusal(400, "the header 'transfer-encoding' is not 'chunked'")
+    if not values.get(b"content-length", b"0").isdigit():
+        raise Refusal(400, "the length of the body is no number")
     if not has_body:
         return
     if values.get(b"content-encoding", b"identity").strip().lower() != b"identity":

@@ -22,6 +22,7 @@ _LOG: Final = logging.getLogger("ullage.front")
 _STALE_S: Final = 3.0
 _LOST_S: Final = 30.0
 _PATIENCE_S: Final = 2.0
+_PAGE_BYTES: Final = 4 * 2**20  # of which no request notices that it is read
 _USAGE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
 _PREEMPTIONS: Final = ("vllm:num_preemptions_total", "sglang:num_retracted_reqs_total")
 _LINE: Final = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})? ([0-9.eE+-]+)", re.MULTILINE)
@@ -90,6 +91,8 @@ class Monitor:
         if answer.status != 200:
             raise EngineLost(f"status {answer.status}")
         self._board.set_up(settings.spec.name, is_up=True)
+        if len(body) > _PAGE_BYTES:
+            raise ValueError(f"its page has {len(body)} bytes; expected {_PAGE_BYTES} or fewer")
         if settings.has_metrics:
             self._take(read_metrics(body.decode("utf-8", "replace")))
         self._read_s = self._board.clock()

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ullage.printable import hide_secrets
 from ullage.record.session import host
 from ullage.record.session.settings import launcher_rank
 from ullage.trace.record_schema import SCHEMA
@@ -51,7 +52,7 @@ def program_fields(torch: ModuleType, started_s: float, exit_: ExitFields) -> Pr
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
-        "argv": list(sys.argv),
+        "argv": list(hide_secrets(sys.argv)),
         "pid": os.getpid(),
         "rank": launcher_rank(),
         "started_s": started_s,

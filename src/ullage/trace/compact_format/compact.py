@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullage.errors import SnapshotError
-from ullage.printable import printable, printable_values
+from ullage.printable import printable, printable_name, printable_values
 from ullage.trace.compact_format.container import (
     MAGIC,
     Columns,
@@ -222,7 +222,7 @@ class _Reading:
         texts = self._values.items(value).tolist()
         if value & 7 != LIST or any(text & 7 != TEXT for text in texts):
             raise damaged(f"its {key} are not texts")
-        return tuple(printable(self._values.text(text)) for text in texts)
+        return tuple(printable_name(self._values.text(text)) for text in texts)
 
     def _pairs(self, key: str, first: type[T], second: type[U]) -> Iterator[tuple[T, U]]:
         for row in self._python(key, list):

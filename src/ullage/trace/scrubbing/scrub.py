@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ullage.errors import SnapshotError
-from ullage.printable import printable, printable_lines
+from ullage.printable import printable, printable_lines, printable_name
 from ullage.trace.compact_format.compact import is_compact
 from ullage.trace.plain import ABSENT, DICT, TEXT, PlainFile, read_plain
 from ullage.trace.scrubbing.scrub_rules import IS_PATH, REMOVED, ROOTS, USER, ScrubRules
@@ -122,7 +122,7 @@ class _Texts:
 
     def is_path(self, text: str) -> bool:
         """Whether a text is the file of a frame, whichever slashes it has."""
-        return printable(as_posix(text)) in self.paths
+        return printable_name(as_posix(text)) in self.paths
 
     def all(self) -> Iterator[str]:
         """Every different text of the file."""

@@ -76,7 +76,7 @@ def load_settings(start: Path, path: Path | None = None) -> Settings:
     for name, fields in section.inner("alert").items().items():
         rule = _read_rule(_table(source, ("watch", "alert", name), fields), name, rules.get(name))
         if rule is None:
-            del rules[name]
+            rules.pop(name, None)  # a rule of the file alone, too
         else:
             rules[name] = rule
     receivers = tuple(

@@ -45,6 +45,11 @@ def test_rules_may_be_in_pyproject(tmp_path: Path) -> None:
     assert len(load_settings(tmp_path).rules) == len(DEFAULTS) - 1
 
 
+def test_a_rule_of_the_file_alone_can_be_switched_off(tmp_path: Path) -> None:
+    text = '[watch.alert.hot]\nkind = "temperature"\nabove = 80\nenabled = false\n'
+    assert load(tmp_path, text).rules == DEFAULTS
+
+
 def test_a_default_rule_is_changed_by_its_name(tmp_path: Path) -> None:
     settings = load(
         tmp_path,

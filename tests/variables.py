@@ -1,0 +1,239 @@
+"""Every ULLAGE_* variable: what it carries, who writes and who reads it."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ullage.protocol.variables import (
+    ASSUME,
+    CAP,
+    CAP_NOTES,
+    CLOCK,
+    COMPLETION,
+    DESCRIBE,
+    DEVICE,
+    DUMMY_WEIGHTS,
+    GUARD,
+    INPUTS,
+    LIBRARIES,
+    MAIL,
+    NUM_DEVICES,
+    NVML,
+    PARENT,
+    PHANTOM,
+    PLAN,
+    PLAN_NOTES,
+    PLATFORM,
+    PREFORK,
+    PROGRESS,
+    RANK,
+    REAL_INIT,
+    RECORD,
+    RECORDING,
+    REPLAY,
+    RUN_DIR,
+    SNAPSHOT,
+    STEPS,
+    VALUES,
+    VIRTUAL_TIME,
+    WARM,
+    WORK,
+)
+
+
+class Variable(NamedTuple):
+    """A variable of the protocol.
+
+    Attributes:
+        name: in the environment.
+        carries: its text, and what it means.
+        writers: the files below ullage/ that set it; empty: only people and tests do.
+        readers: the files below ullage/ that read it.
+    """
+
+    name: str
+    carries: str
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+
+
+_LAUNCH = ("phantom/launch.py",)
+_SITE = "phantom/site/sitecustomize.py"
+_RECORDER = ("record/session/settings.py",)
+_DEVICE_C = "phantom/csrc/machine/device.c"
+_SCRIPT = "techniques/applying/script.py"
+
+VARIABLES: Final = (
+    Variable(
+        PHANTOM,
+        "1: the GPU of this process is the phantom",
+        (*_LAUNCH, "techniques/replaying/process.py"),
+        (
+            _DEVICE_C,
+            _SITE,
+            "testing/options.py",
+            "record/measured/record_document.py",
+        ),
+    ),
+    Variable(
+        RECORD,
+        "0: nothing is recorded, and nothing of ullage is imported; default 1",
+        ("whatif/child.py", "testing/warm_pytest.py"),
+        (_SITE,),
+    ),
+    Variable(
+        RECORDING,
+        "what `ullage record` asks of a process on a real GPU: a JSON object",
+        ("runs/recorded.py", "record/measured/program.py"),
+        (_SITE, "record/measured/recording_settings.py"),
+    ),
+    Variable(
+        PARENT,
+        "the number of the process with which the started one ends; it takes the variable out",
+        _LAUNCH,
+        ("phantom/bootstrap.py",),
+    ),
+    Variable(
+        RUN_DIR,
+        "the directory for what the processes of a run leave: records, snapshots, notes",
+        _LAUNCH,
+        (
+            "phantom/csrc/machine/memory.c",
+            "phantom/csrc/machine/publish.c",
+            "phantom/bootstrap.py",
+            "phantom/fork.py",
+            "phantom/launch.py",
+            "phantom/orphan_processes.py",
+            "programs/allocator_replay.py",
+            "record/requests/calls.py",
+            "record/session/input_files.py",
+            "record/measured/entrance.py",
+            *_RECORDER,
+            _SCRIPT,
+            "testing/child.py",
+        ),
+    ),
+    Variable(
+        INPUTS,
+        "the directory in which each process notes the files that it reads; absent: none does",
+        _LAUNCH,
+        (_SITE, "record/session/input_files.py"),
+    ),
+    Variable(
+        DEVICE,
+        "the device's properties: key=value;key=value",
+        (*_LAUNCH, "programs/allocator_replay.py"),
+        (
+            _DEVICE_C,
+            "phantom/prefork.py",
+            "record/session/peaks.py",
+        ),
+    ),
+    Variable(
+        NUM_DEVICES,
+        "the number of devices, all alike",
+        _LAUNCH,
+        (_DEVICE_C, "phantom/bootstrap.py"),
+    ),
+    Variable(
+        LIBRARIES,
+        "the versions of NVIDIA's libraries that torch was built with: key=value;key=value",
+        _LAUNCH,
+        (_DEVICE_C,),
+    ),
+    Variable(
+        COMPLETION,
+        "at_once: work on the device is complete as soon as it is submitted; for tests",
+        (),
+        ("phantom/csrc/machine/completion.c",),
+    ),
+    Variable(
+        PLATFORM,
+        "the system whose driver's order of addresses the devices have: linux or windows",
+        (*_LAUNCH, "programs/allocator_replay.py"),
+        (_DEVICE_C,),
+    ),
+    Variable(
+        NVML,
+        "the directory in which each process tells NVML programs what it uses of the devices",
+        _LAUNCH,
+        ("phantom/bootstrap.py", "phantom/csrc/machine/publish.c"),
+    ),
+    Variable(STEPS, "the number of steps after which the program ends", _LAUNCH, _RECORDER),
+    Variable(
+        PROGRESS,
+        "the file to which each step appends",
+        (*_LAUNCH, "testing/warm_pytest.py"),
+        _RECORDER,
+    ),
+    Variable(SNAPSHOT, "0: no memory snapshot is written; default 1", _LAUNCH, _RECORDER),
+    Variable(WORK, "1: the work of a step is recorded", _LAUNCH, _RECORDER),
+    Variable(CLOCK, "1: what streams are given is logged, for the clock", _LAUNCH, _RECORDER),
+    Variable(
+        VIRTUAL_TIME,
+        "the GPU and the links by which the program's own clocks go",
+        _LAUNCH,
+        ("phantom/bootstrap.py",),
+    ),
+    Variable(REAL_INIT, "1: weights on the CPU are really initialised", _LAUNCH, _RECORDER),
+    Variable(
+        DUMMY_WEIGHTS, "1: weight files that are missing get dummy content", _LAUNCH, _RECORDER
+    ),
+    Variable(VALUES, "0: small values are not computed on the CPU; default 1", _LAUNCH, _RECORDER),
+    Variable(
+        ASSUME,
+        "what is assumed of unknown values: nonzero=half,experts=balanced; absent: the worst case",
+        _LAUNCH,
+        _RECORDER,
+    ),
+    Variable(
+        RANK, "the rank that is played without its peers: RANK/WORLD_SIZE", _LAUNCH, _RECORDER
+    ),
+    Variable(MAIL, "the directory through which played ranks exchange data", _LAUNCH, _RECORDER),
+    Variable(
+        CAP,
+        "the most bytes of a GPU that a process may take, its context included",
+        ("api/exec.py",),
+        ("techniques/applying/cap.py", "phantom/site/sitecustomize.py"),
+    ),
+    Variable(
+        CAP_NOTES,
+        "the directory in which each process notes what became of its cap",
+        ("api/exec.py",),
+        ("techniques/applying/cap.py",),
+    ),
+    Variable(
+        PLAN,
+        "the file of the plan that is applied to the model; without a phantom too",
+        _LAUNCH,
+        (_SITE, _SCRIPT),
+    ),
+    Variable(
+        PLAN_NOTES,
+        "the directory for the outcome of the plan or guard and the description of the model",
+        (*_LAUNCH, "api/exec.py"),
+        ("phantom/bootstrap.py", _SCRIPT, "runtime/calls/unmodified.py"),
+    ),
+    Variable(DESCRIBE, "1: the model is described with all its modules", _LAUNCH, (_SCRIPT,)),
+    Variable(
+        REPLAY, "1: the plan is replayed on the CPU in place of the training", _LAUNCH, (_SCRIPT,)
+    ),
+    Variable(
+        GUARD,
+        "the models that a process trains are guarded: the files of its rungs, a JSON list",
+        ("api/exec.py",),
+        (_SITE, "runtime/calls/unmodified.py"),
+    ),
+    Variable(
+        WARM,
+        "the descriptor of the socket on which a warm process waits after the import of torch",
+        ("phantom/warm.py",),
+        (_SITE, "phantom/fork.py"),
+    ),
+    Variable(
+        PREFORK,
+        "the descriptor of the socket on which a process waits at the first call of its model",
+        ("phantom/warm.py",),
+        (_SITE, "phantom/prefork.py"),
+    ),
+)
