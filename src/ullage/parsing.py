@@ -46,7 +46,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """
     with _in_one_sentence():
         document = tomllib.loads(text)
-    _check(document, 0)
+    check_values(document)
     return document
 
 
@@ -59,8 +59,26 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - whatever the text ho
     """
     with _in_one_sentence():
         value = json.loads(text, parse_constant=_refuse_constant)
-    _check(value, 0)
+    check_values(value)
     return value
+
+
+def check_values(value: object, depth: int = 0) -> None:
+    """Accepts what was parsed.
+
+    Raises:
+        ValueError: a value nests more than 100 deep, or a number is beyond 64 bits.
+    """
+    if depth > _MAX_DEPTH:
+        raise ValueError(_TOO_DEEP)
+    if isinstance(value, Mapping):
+        for member in value.values():
+            check_values(member, depth + 1)
+    elif isinstance(value, list):
+        for member in value:
+            check_values(member, depth + 1)
+    elif isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
+        raise ValueError(_TOO_LARGE)
 
 
 def show_value(value: object) -> str:
@@ -87,17 +105,3 @@ _TOO_LARGE: Final = "it holds a number that no 64 bits hold"
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"it holds {name}, which is no number of JSON")
-
-
-def _check(value: object, depth: int) -> None:
-    """Raises ValueError if a value nests too deep or a number is too large."""
-    if depth > _MAX_DEPTH:
-        raise ValueError(_TOO_DEEP)
-    if isinstance(value, Mapping):
-        for member in value.values():
-            _check(member, depth + 1)
-    elif isinstance(value, list):
-        for member in value:
-            _check(member, depth + 1)
-    elif isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
-        raise ValueError(_TOO_LARGE)

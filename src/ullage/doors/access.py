@@ -25,14 +25,19 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
+def read_bearer(authorization: bytes | None) -> bytes:
+    """The key in the header; empty: there is none."""
+    kind, _, word = (authorization or b"").partition(b" ")
+    return word.strip() if kind.lower() == b"bearer" else b""
+
+
 def check_key(scope: Scope, key: bytes, whose: str) -> None:
     """Accepts a request with the key, which is compared in constant time.
 
     Raises:
         Refusal: it has none, or another.
     """
-    kind, _, word = (header(scope, b"authorization") or b"").partition(b" ")
-    if kind.lower() != b"bearer" or not hmac.compare_digest(word.strip(), key):
+    if not hmac.compare_digest(read_bearer(header(scope, b"authorization")), key):
         raise Refusal(401, f"send {whose}: Authorization: Bearer KEY")
 
 

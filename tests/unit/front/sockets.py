@@ -107,14 +107,15 @@ def key(tenant: str) -> dict[str, str]:
 
 
 def write_configuration(
-    folder: Path, ports: list[int], blocks: int, more: str = "", engines_more: str = ""
-) -> Path:
+    folder: Path, ports: list[int], blocks: int, more: str = "", engines_more: str = "",
+    each_engine: str = "",
+) -> Path:  # fmt: skip
     """A configuration: engines whose blocks have 16 tokens of a KiB, and two tenants."""
     for name, word in KEYS.items():
         (folder / name).write_text(word)
     engines = "".join(
         f'[front.engine.e{port}]\nurl = "http://127.0.0.1:{port}"\nmodels = "stub"\n'
-        f'cache = "{blocks * 16}KiB"\ntoken_bytes = 1024\n'
+        f'cache = "{blocks * 16}KiB"\ntoken_bytes = 1024\n{each_engine}'
         for port in ports
     )
     tenants = "".join(f'[front.tenant.{name}]\nkey_file = "{name}"\n' for name in KEYS)
@@ -127,7 +128,7 @@ def write_configuration(
 def run_scenario(
     folder: Path, scenario: Callable[[Setup], Awaitable[None]], *, blocks: int = 64,
     speed: Speed = FAST, engines: int = 1, more: str = "", engines_more: str = "",
-    connections: int = 4096,
+    each_engine: str = "", connections: int = 4096,
 ) -> None:  # fmt: skip
     """Runs a scenario against a front with engines behind it; at its end nothing runs there."""
 
@@ -138,7 +139,7 @@ def run_scenario(
             ]
             ports = [stub.port for stub in stubs]
             settings = load_front(
-                folder, write_configuration(folder, ports, blocks, more, engines_more)
+                folder, write_configuration(folder, ports, blocks, more, engines_more, each_engine)
             )
             app = await stack.enter_async_context(make_front(settings))
             port = await stack.enter_async_context(serve_app(app, connections=connections))

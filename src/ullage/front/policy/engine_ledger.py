@@ -151,11 +151,6 @@ class Engine:
         return self.is_up and not self.is_draining
 
     @property
-    def free_bytes(self) -> int:
-        """What admission may still give out, as of now."""
-        return self.usable_bytes - self.bytes_now
-
-    @property
     def bytes_now(self) -> int:
         """What the requests of this front hold."""
         return sum(_bytes_now(self.spec, each) for each in self.running.values())

@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -25,26 +25,20 @@ from starlette.types import Receive, Scope, Send
 from ullage.doors.access import check_key, check_local, header
 from ullage.doors.refusal import Refusal, send_refusal, send_whole
 from ullage.front.policy.request import Request
-from ullage.front.policy.versions import Versions
 from ullage.front.proxy.board import Board
+from ullage.front.proxy.fields import FIELDS
 from ullage.front.proxy.head import check_head
-from ullage.front.proxy.inputs import ENCODER_PATHS, read_inputs
 from ullage.front.proxy.keys import Keys
 from ullage.front.proxy.metrics import METRICS_TYPE, write_admin_page, write_metrics
-from ullage.front.proxy.prompt import Limits, Order, read_order, trim_oldest
+from ullage.front.proxy.order import Order, OrderReader
 from ullage.front.proxy.relay import Relay, SlowReader
-from ullage.front.settings import FrontSettings, TenantSettings
+from ullage.front.settings import FrontSettings
 
-_CHAT: Final = "/v1/chat/completions"
-_COMPLETIONS: Final = (_CHAT, "/v1/completions")
-_PATHS: Final = (*_COMPLETIONS, *ENCODER_PATHS)
 _DRAIN: Final = re.compile(r"/admin/engines/([A-Za-z0-9_-]{1,64})/(drain|resume)")
 _BODY_S: Final = 60.0
 _LARGE_BYTES: Final = 64 * 1024
 _JSON: Final = b"application/json"
 _HTML: Final = b"text/html; charset=utf-8"
-
-Answer = Callable[[Scope, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +50,14 @@ class FrontApp:
         board: where requests wait.
         relay: brings them to engines.
         keys: of the tenants.
-        limits: of each tenant's requests.
-        versions: of models.
+        reader: of bodies.
     """
 
     settings: FrontSettings
     board: Board
     relay: Relay
     keys: Keys
-    limits: Mapping[str, Limits]
-    versions: Versions
+    reader: OrderReader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, whatever it is."""
@@ -74,7 +66,7 @@ class FrontApp:
                 await send({"type": "websocket.close", "code": 1008})
             return
         try:
-            if scope["path"] in _PATHS:
+            if scope["path"] in FIELDS:
                 await self._complete(scope, receive, send)
             elif (match := _DRAIN.fullmatch(scope["path"])) is not None:
                 await self._drain(scope, send, match[1], is_draining=match[2] == "drain")
@@ -85,16 +77,29 @@ class FrontApp:
 
     async def _answer_get(self, scope: Scope, send: Send) -> None:
         check_head(scope, has_body=False)
-        answers: Mapping[str, Answer] = {
-            "/v1/models": self._models, "/health": self._health, "/metrics": self._metrics,
-            "/admin": self._admin,
-        }  # fmt: skip
-        answer = answers.get(scope["path"])
-        if answer is None:
-            raise Refusal(404, f"there is no such path; there are {', '.join(_PATHS)}")
+        path = scope["path"]
+        if path not in ("/v1/models", "/health", "/metrics", "/admin"):
+            raise Refusal(404, f"there is no such path; there are {', '.join(FIELDS)}")
         if scope["method"] != "GET":
             raise Refusal(405, "expected GET")
-        await answer(scope, send)
+        if path == "/v1/models":
+            self._tenant(scope)
+            names = sorted(self.reader.models)
+            rows = [{"id": name, "object": "model", "owned_by": "ullage"} for name in names]
+            body = json.dumps({"object": "list", "data": rows}).encode()
+            await send_whole(send, 200, body, _JSON)
+        elif path == "/health":
+            if not any(engine.is_up for engine in self.board.admission.engines.values()):
+                raise Refusal(503, "no engine answers", retry_after_s=5)
+            await send_whole(send, 200, b'{"status": "ok"}', _JSON)
+        elif path == "/metrics":
+            self._check_admin(scope)
+            await send_whole(send, 200, write_metrics(self.board), METRICS_TYPE)
+        else:
+            self._check_admin(scope)
+            policy = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+            headers = [(b"content-security-policy", policy)]
+            await send_whole(send, 200, write_admin_page(self.board), _HTML, headers)
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
         check_head(scope, has_body=True)
@@ -132,26 +137,17 @@ class FrontApp:
         self, scope: Scope, receive: Receive, tenant: str
     ) -> tuple[Order, Request]:  # fmt: skip
         """Reads and checks a body."""
-        limits = self.limits[tenant]
         try:
             async with asyncio.timeout(_BODY_S):
                 body = await _read_body(scope, receive, self.settings.max_body_bytes)
         except TimeoutError:
             raise Refusal(408, f"the body was not there after {_BODY_S:.0f} s") from None
-        if len(body) <= _LARGE_BYTES:
-            order = self._order(body, limits, tenant, scope["path"])
-        else:  # nobody else waits until a long text is counted
-            order = await asyncio.to_thread(self._order, body, limits, tenant, scope["path"])
+        read = partial(
+            self.reader.read, body, scope["path"], tenant, lambda each: self._fits(each, tenant)
+        )
+        # Nobody else waits until a long text is counted.
+        order = read() if len(body) <= _LARGE_BYTES else await asyncio.to_thread(read)
         return order, self._request(order, tenant)
-
-    def _order(self, body: bytes, limits: Limits, tenant: str, path: str) -> Order:
-        """A body that was read, shorter where the tenant allows that and it fits no cache."""
-        if path in ENCODER_PATHS:
-            return read_inputs(body, limits, path)
-        order = read_order(body, limits, is_chat=path == _CHAT)
-        if self.settings.tenants[tenant].is_trimmed and not self._fits(order, tenant):
-            return trim_oldest(order, limits, lambda each: self._fits(each, tenant))
-        return order
 
     def _request(self, order: Order, tenant: str) -> Request:
         now_s = self.board.clock()
@@ -182,31 +178,6 @@ class FrontApp:
             check_local(scope, "give the tenant a key_file")
         return tenant
 
-    async def _models(self, scope: Scope, send: Send) -> None:
-        self._tenant(scope)
-        engines = self.settings.engines.values()
-        models = sorted(
-            self.versions.models.union(name for each in engines for name in each.spec.models)
-        )
-        rows = [{"id": name, "object": "model", "owned_by": "ullage"} for name in models]
-        await send_whole(send, 200, json.dumps({"object": "list", "data": rows}).encode(), _JSON)
-
-    async def _health(self, scope: Scope, send: Send) -> None:
-        del scope
-        if not any(engine.is_up for engine in self.board.admission.engines.values()):
-            raise Refusal(503, "no engine answers", retry_after_s=5)
-        await send_whole(send, 200, b'{"status": "ok"}', _JSON)
-
-    async def _metrics(self, scope: Scope, send: Send) -> None:
-        self._check_admin(scope)
-        await send_whole(send, 200, write_metrics(self.board), METRICS_TYPE)
-
-    async def _admin(self, scope: Scope, send: Send) -> None:
-        self._check_admin(scope)
-        policy = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-        headers = [(b"content-security-policy", policy)]
-        await send_whole(send, 200, write_admin_page(self.board), _HTML, headers)
-
     async def _drain(self, scope: Scope, send: Send, name: str, *, is_draining: bool) -> None:
         """Begins or ends that nothing new is sent to an engine."""
         check_head(scope, has_body=True)  # JSON: a form on a web page cannot send it
@@ -229,35 +200,6 @@ class FrontApp:
             raise Refusal(403, "give the front an admin_key_file to see this from elsewhere")
         else:
             check_local(scope, "give the front an admin_key_file")
-
-
-def make_limits(
-    settings: FrontSettings, tenant: TenantSettings, versions: Versions,
-    count: Callable[[str, str], int],
-) -> Limits:  # fmt: skip
-    """What the bodies of a tenant are held against.
-
-    Args:
-        settings: of the configuration.
-        tenant: whose they are.
-        versions: of models.
-        count: tokens of a text, for a model.
-    """
-    engines = settings.engines.values()
-    return Limits(
-        models=versions.models.union(model for each in engines for model in each.spec.models),
-        default_tokens=settings.max_tokens,
-        max_tokens=tenant.max_tokens,
-        media_tokens={
-            model: each.media_tokens
-            for each in engines
-            if each.media_tokens is not None
-            for model in each.spec.models
-        },
-        count=count,
-        characters_per_token=settings.characters_per_token,
-        choose=versions.choose,
-    )
 
 
 async def _read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:

@@ -13,6 +13,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
+from ullage.doors.access import read_bearer
 from ullage.doors.refusal import Refusal
 
 
@@ -31,15 +32,11 @@ class Keys:
         """
         if self._open is not None:
             return self._open
-        kind, _, word = (authorization or b"").partition(b" ")
-        digest = _digest(word.strip())
-        tenant = None
-        for name, expected in self._digests:
-            if hmac.compare_digest(digest, expected):
-                tenant = name
-        if tenant is None or kind.lower() != b"bearer":
+        digest = _digest(read_bearer(authorization))
+        tenants = [name for name, key in self._digests if hmac.compare_digest(digest, key)]
+        if not tenants:
             raise Refusal(401, "no tenant has this key; send Authorization: Bearer KEY")
-        return tenant
+        return tenants[0]
 
 
 def _digest(key: bytes) -> bytes:

@@ -19,7 +19,7 @@ from starlette.types import Message, Send
 from ullage.doors.refusal import Refusal, error_document, send_whole
 from ullage.front.policy.request import Request
 from ullage.front.proxy.board import Board
-from ullage.front.proxy.prompt import Order
+from ullage.front.proxy.order import Order
 from ullage.front.proxy.upstream import Answer, EngineLost, Upstream
 
 _ATTEMPTS: Final = 2

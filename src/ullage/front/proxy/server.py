@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ullage.front.policy.admission import Admission
     from ullage.front.proxy.app import FrontApp
 
-_NEEDED: Final = ("aiohttp", "httptools", "prometheus_client", "starlette", "uvicorn")
+_NEEDED: Final = ("aiohttp", "httptools", "orjson", "prometheus_client", "starlette", "uvicorn")
 _TICK_S: Final = 0.05
 _LOOK_S: Final = 1.0  # at each engine
 _GRACE_S: Final = 30
@@ -68,20 +68,17 @@ async def keep_on(look: Callable[[], Awaitable[None]], interval_s: float) -> Non
 async def make_front(settings: FrontSettings) -> AsyncIterator[FrontApp]:
     """The application, and all that runs beside it."""
     from ullage.front.policy.versions import Versions
-    from ullage.front.proxy.app import FrontApp, make_limits
+    from ullage.front.proxy.app import FrontApp
     from ullage.front.proxy.board import Board
     from ullage.front.proxy.keys import Keys
     from ullage.front.proxy.monitor import Monitor
+    from ullage.front.proxy.order import OrderReader
     from ullage.front.proxy.relay import Relay
     from ullage.front.proxy.upstream import Upstream
 
     admission = _make_admission(settings)
     versions = Versions(settings.versions, admission.is_served)
-    count = _make_counter(settings)
-    limits = {
-        name: make_limits(settings, tenant, versions, count)
-        for name, tenant in settings.tenants.items()
-    }
+    reader = OrderReader(settings, versions, _make_counter(settings))
     board = Board(admission)
     upstreams = {name: Upstream(each) for name, each in settings.engines.items()}
     relay = Relay(board, upstreams, settings.slow_reader_s)
@@ -90,7 +87,7 @@ async def make_front(settings: FrontSettings) -> AsyncIterator[FrontApp]:
     works = [keep_on(board.look, _TICK_S), *(keep_on(look, _LOOK_S) for look in looks)]
     tasks = [asyncio.create_task(work) for work in works]
     try:
-        yield FrontApp(settings, board, relay, keys, limits, versions)
+        yield FrontApp(settings, board, relay, keys, reader)
     finally:
         for task in tasks:
             task.cancel()
