@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -69,16 +69,14 @@ def check_values(value: object, depth: int = 0) -> None:
     Raises:
         ValueError: a value nests more than 100 deep, or a number is beyond 64 bits.
     """
-    if depth > _MAX_DEPTH:
+    if isinstance(value, dict | list) and value and depth >= _MAX_DEPTH:
         raise ValueError(_TOO_DEEP)
-    if isinstance(value, Mapping):
-        for member in value.values():
+    rows = value if isinstance(value, list) else (value,)
+    for member in value.values() if isinstance(value, dict) else rows:
+        if isinstance(member, dict | list):
             check_values(member, depth + 1)
-    elif isinstance(value, list):
-        for member in value:
-            check_values(member, depth + 1)
-    elif isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
-        raise ValueError(_TOO_LARGE)
+        elif isinstance(member, int | float) and not -MAX_NUMBER <= member <= MAX_NUMBER:
+            raise ValueError(_TOO_LARGE)
 
 
 def show_value(value: object) -> str:

@@ -23,7 +23,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import urlsplit
 
 from ullage.configuration.project_file import open_configuration
 from ullage.configuration.sections import Section
@@ -41,6 +40,7 @@ from ullage.units import parse_bytes
 Read = TypeVar("Read")
 _EXAMPLE: Final = '[front.engine.a] with url = "http://127.0.0.1:8001"'
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_URL: Final = re.compile(r"http://(\[[0-9A-Fa-f:.]+\]|[\w.-]+):([0-9]{1,5})/*")
 _PERCENT: Final = re.compile(r"([0-9]{1,2}(?:\.[0-9]+)?)\s*%")
 _BOUND: Final = "max_tokens"
 _USES: Final = ("free", "text")
@@ -272,16 +272,10 @@ def _versions(section: Section) -> dict[str, float]:
 
 def _url(section: Section) -> tuple[str, int]:
     text = section.text("url", "http://127.0.0.1:8001")
-    try:
-        parts = urlsplit(text or "")
-        rest = (parts.path.rstrip("/"), parts.query, parts.fragment, parts.username)
-        is_plain = parts.scheme == "http" and not any(rest)
-        host, port = parts.hostname, parts.port
-    except ValueError:  # half of an address of IPv6, or a port beyond 65535
-        is_plain, host, port = False, None, None
-    if not is_plain or not host or port is None:
+    match = _URL.fullmatch(text or "")
+    if match is None or int(match[2]) > 65535:
         raise section.error("url", f"is {text!r}; expected http://HOST:PORT and nothing more")
-    return host, port
+    return match[1].strip("[]"), int(match[2])
 
 
 def _footprint(section: Section, root: Path) -> Footprint:

@@ -15,8 +15,8 @@ from benchmarks.front.stub_engine import StubEngine
 
 from ullage.doors.address import Address
 from ullage.doors.asgi_server import listen, make_server
-from ullage.front.proxy.app import FrontApp
-from ullage.front.proxy.server import make_front
+from ullage.front.proxy.app import FrontApp, make_front
+from ullage.front.proxy.upstream import Upstream
 from ullage.front.settings import load_front
 
 KEYS = {"chat": "chat-" + "c" * 20, "hog": "hog-" + "h" * 20}
@@ -58,18 +58,27 @@ async def running_stub(blocks: int, speed: Speed, port: int = 0) -> AsyncIterato
 
 
 @asynccontextmanager
-async def running_page(body: bytes, head: bytes = b"200 OK") -> AsyncIterator[int]:
+async def running_page(
+    body: bytes, head: bytes = b"200 OK", length: int | None = None
+) -> AsyncIterator[int]:
     """An engine that gives every request one answer, byte for byte; gives the port."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        size = str(len(body)).encode()
+        size = str(len(body) if length is None else length).encode()
         writer.write(b"HTTP/1.1 %b\r\ncontent-length: %b\r\n\r\n%b" % (head, size, body))
         await writer.drain()
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1]
+
+
+def move(upstream: Upstream, port: int) -> int:
+    """Lets the engine be at another port; gives the port that it was at."""
+    upstream.close()
+    before, upstream.port = upstream.port, port
+    return before
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import pytest
 from tests.rows import each
 from tests.unit.front.conftest import RunFront
 
-pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
 pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 
 from tests.unit.front.sockets import KEYS, Setup

@@ -180,8 +180,12 @@ class Engine:
     def fits_alone(self, request: Request) -> bool:
         """Whether the whole request, up to its bound, ever fits this engine's cache."""
         whole = _bytes_of(self.spec, request, request.max_tokens)
-        whole += self._loaded_bytes(request)
-        return whole <= self._most_bytes() * (1.0 - self.spec.margin_frac)
+        if request.model in self.spec.adapters:
+            whole += self.spec.adapter_bytes
+        most = self.spec.cache_bytes
+        if self._budget is not None:
+            most = min(most, self._budget.total_bytes)
+        return whole <= most * (1.0 - self.spec.margin_frac)
 
     def fits(self, request: Request, output_tokens: int, spare_bytes: int = 0) -> bool:
         """Whether the request fits now and until it ends, with all that run, and so many bytes are
@@ -324,13 +328,6 @@ class Engine:
     def _has_slot(self, request: Request) -> bool:
         slots = self.spec.adapter_slots
         return slots is None or self.has_adapter(request) or len(self._adapters) < slots
-
-    def _loaded_bytes(self, request: Request) -> int:
-        return self.spec.adapter_bytes if request.model in self.spec.adapters else 0
-
-    def _most_bytes(self) -> int:
-        own = self.spec.cache_bytes
-        return own if self._budget is None else min(own, self._budget.total_bytes)
 
     def _learn_prefill(self, running: Running, now_s: float) -> None:
         tokens = running.uncached_tokens + running.ahead_tokens

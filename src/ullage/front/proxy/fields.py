@@ -1,16 +1,14 @@
 """The fields of requests that engines know, and how each is treated.
 
 FREE passes: it is no part of a prompt, and has 16 KiB of JSON at most. TEXT is counted as a part of
-the prompt, names and numbers in it too. Fields that are not here are refused, because they reach
-into the engine (priorities, transfers of caches, processors, ids of requests, templates), because
-no bound on their tokens is known (embeddings, padding, patches of images), or because an event of
-the stream is then more than a token (`stream_interval`, `stream_reasoning`). An operator may name
-more in the table [front] of the configuration.
+the prompt. All others are refused: they reach into the engine, no bound on their tokens is known
+(embeddings, padding, patches of images), or an event of the stream is then more than a token
+(`stream_interval`, `stream_reasoning`). The table [front] of the configuration may name more.
 
-Read from vLLM 0.33 (vllm/entrypoints/openai/chat_completion/protocol.py and completion/protocol.py,
-at 002032ee; entrypoints/pooling/base and scoring, at 020638a6 and 004706d8; the `guided_` fields
-from its versions before 0.12), SGLang 0.5 (srt/entrypoints/openai/protocol.py, at 004c82e0),
-transformers serve 5 (cli/serving/chat_completion.py and utils.py, at 0084b910), and OpenAI's API.
+Read from vLLM 0.33 (vllm/entrypoints/openai/chat_completion/protocol.py and completion/protocol.py
+at 002032ee, pooling/base at 020638a6, pooling/scoring at 004706d8; `guided_` from before 0.12),
+SGLang 0.5 (srt/entrypoints/openai/protocol.py at 004c82e0), transformers serve 5
+(cli/serving/chat_completion.py and utils.py at 0084b910) and OpenAI's API.
 """
 
 from __future__ import annotations
@@ -52,39 +50,40 @@ _FORMATS: Final = """
     structured_outputs"""
 _POOLING: Final = """
     add_special_tokens cache_salt truncate_prompt_tokens truncation_side use_activation user"""
-_TABLE: Final = {
-    CHAT: {
-        Use.READ: "messages model stream n max_tokens max_completion_tokens",
-        Use.FREE: _SAMPLING + """
-            add_generation_prompt continue_final_message include_reasoning parallel_tool_calls
-            prompt_cache_key return_prompt_token_ids safety_identifier separate_reasoning
-            top_logprobs verbosity""",
-        Use.TEXT: _FORMATS + f"""
-            documents function_call functions prediction reasoning reasoning_effort task tool_choice
-            tools {_KWARGS}.clear_thinking {_KWARGS}.enable_thinking {_KWARGS}.preserve_thinking
-            {_KWARGS}.reasoning_effort {_KWARGS}.thinking {_KWARGS}.thinking_budget""",
-    },
-    COMPLETIONS: {
-        Use.READ: "prompt model stream n best_of max_tokens",
-        Use.FREE: _SAMPLING,
-        Use.TEXT: _FORMATS + " suffix",
-    },
-    EMBEDDINGS: {
-        Use.READ: "input model stream",
-        Use.FREE: _POOLING + " dimensions embed_dtype encoding_format endianness normalize",
-        Use.TEXT: "",
-    },
-    RERANK: {
-        Use.READ: "query documents model stream",
-        Use.FREE: _POOLING + " return_documents top_n",
-        Use.TEXT: "instruct",
-    },
-    SCORE: {Use.READ: "text_1 text_2 model stream", Use.FREE: _POOLING, Use.TEXT: ""},
-}  # fmt: skip
+
+
+def _make(read: str, free: str, text: str = "") -> dict[str, Use]:
+    return {
+        name: use
+        for use, names in zip(Use, (read, free, text), strict=True)
+        for name in names.split()
+    }
+
+
 FIELDS: Final = {
-    path: {name: use for use, names in table.items() for name in names.split()}
-    for path, table in _TABLE.items()
-}
+    CHAT: _make(
+        "messages model stream n max_tokens max_completion_tokens",
+        _SAMPLING + """
+        add_generation_prompt continue_final_message include_reasoning parallel_tool_calls
+        prompt_cache_key return_prompt_token_ids safety_identifier separate_reasoning top_logprobs
+        verbosity""",
+        _FORMATS + f"""
+        documents function_call functions prediction reasoning reasoning_effort task tool_choice
+        tools {_KWARGS}.clear_thinking {_KWARGS}.enable_thinking {_KWARGS}.preserve_thinking
+        {_KWARGS}.reasoning_effort {_KWARGS}.thinking {_KWARGS}.thinking_budget""",
+    ),
+    COMPLETIONS: _make(
+        "prompt model stream n best_of max_tokens", _SAMPLING, _FORMATS + " suffix"
+    ),
+    EMBEDDINGS: _make(
+        "input model stream",
+        _POOLING + " dimensions embed_dtype encoding_format endianness normalize",
+    ),
+    RERANK: _make(
+        "query documents model stream", _POOLING + " return_documents top_n", "instruct"
+    ),
+    SCORE: _make("text_1 text_2 model stream", _POOLING),
+}  # fmt: skip
 
 
 def read_fields(fields: Mapping[str, Any], path: str, more: Mapping[str, Use]) -> str:

@@ -57,7 +57,10 @@ _STYLE: Final = (
 
 def write_admin_page(board: Board) -> bytes:
     """A page that loads itself anew each two seconds; it has no script."""
-    engines = [_engine_row(name, engine) for name, engine in board.admission.engines.items()]
+    engines = [
+        (name, *(_show(figure, read(engine)) for figure, _, read in _OF_ENGINES))
+        for name, engine in board.admission.engines.items()
+    ]
     counters = board.admission.shares.counters
     tenants: list[tuple[str, ...]] = []
     for tenant, waiting in board.admission.num_waiting.items():
@@ -72,24 +75,14 @@ def write_admin_page(board: Board) -> bytes:
     page = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>ullage front</title>'
         f'<meta http-equiv="refresh" content="2"><style>{_STYLE}</style><h1>ullage front</h1>'
-        + _table(
-            ("engine", "state", "requests", "held", "expected peak", "usable", "cache"), engines
-        )
+        + _table(("engine", *(name.replace("_", " ") for name, *_ in _OF_ENGINES)), engines)
         + _table(("tenant", "waiting", "GiB s used", "fair counter", "requests"), tenants)
     )
     return page.encode()
 
 
-def _engine_row(name: str, engine: Engine) -> tuple[str, ...]:
-    state = "up" if engine.is_up else "down"
-    if engine.is_up and engine.is_stale:
-        state = "metrics are old: half of the cache is used"
-    if engine.is_draining:
-        state += ", draining"
-    sizes = (
-        engine.bytes_now, engine.peak_bytes(), engine.usable_bytes, engine.spec.cache_bytes,
-    )  # fmt: skip
-    return (name, state, str(len(engine.running)), *map(format_bytes, sizes))
+def _show(figure: str, value: float) -> str:
+    return format_bytes(int(value)) if figure.endswith("bytes") else str(int(value))
 
 
 def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -1,7 +1,7 @@
 """Reads the body of a request: which model, how many tokens, what it begins with.
 
-    order = reader.read(body, "/v1/chat/completions", "chat", fits)
-    order.prompt_tokens, order.max_tokens, order.prefix
+    order = reader.read(body, "/v1/chat/completions", "chat", now_s, fits)
+    order.request.prompt_tokens, order.body
 
 A body is read strictly and written anew before it is sent on, so that an engine's parser cannot see
 another request than this one. Bytes are all that is kept of it.
@@ -12,70 +12,62 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from ullage.doors.refusal import Refusal
-from ullage.front.policy.request import PREFIX_TOKENS
+from ullage.front.policy.request import PREFIX_TOKENS, Request
 from ullage.front.policy.versions import Versions
 from ullage.front.proxy.fields import CHAT, COMPLETIONS, Use, read_fields
 from ullage.front.proxy.prompt import read_prompts
+from ullage.front.proxy.tokens import make_counter
 from ullage.front.settings import FrontSettings
 from ullage.parsing import check_values, show_value
 
 _MAX_SEQUENCES: Final = 16
 _MAX_INPUTS: Final = 2048  # of an encoder
+_MAX_VALUES: Final = 2**18  # some 30 MB of objects
 _BOUNDS: Final = ("max_completion_tokens", "max_tokens")
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A request; `body` is what is sent on."""
+class Order(NamedTuple):
+    """A request, and the body that is sent on for it."""
 
-    model: str
+    request: Request
     body: bytes
-    prompt_tokens: int
-    max_tokens: int
-    sequences: int
-    prefix: tuple[int, ...]
-    is_streamed: bool
     num_trimmed: int = 0
 
 
 class OrderReader:
-    """Reads bodies; `count` gives the tokens of a text, or an upper bound, for a model."""
+    """Reads bodies."""
 
-    def __init__(
-        self, settings: FrontSettings, versions: Versions, count: Callable[[str, str], int]
-    ) -> None:
-        self._settings, self._choose, self._count = settings, versions.choose, count
-        self.models = versions.models.union(
-            model for each in settings.engines.values() for model in each.spec.models
-        )
-        self._media_tokens = {
-            model: each.media_tokens
-            for each in settings.engines.values()
-            if each.media_tokens is not None
-            for model in each.spec.models
-        }
+    def __init__(self, settings: FrontSettings, versions: Versions) -> None:
+        self._settings, self._choose = settings, versions.choose
+        served = [(name, each) for each in settings.engines.values() for name in each.spec.models]
+        self.models = versions.models.union(name for name, _ in served)
+        self._media_tokens = {name: each.media_tokens for name, each in served if each.media_tokens}
+        tokenizers = {name: each.tokenizer for name, each in served if each.tokenizer}
+        self._count = make_counter(tokenizers, settings.characters_per_token)
         self._fields = {name: Use(use) for name, use in settings.fields.items()}
 
-    def read(self, body: bytes, path: str, tenant: str, fits: Callable[[Order], bool]) -> Order:
+    def read(
+        self, body: bytes, path: str, tenant: str, now_s: float, fits: Callable[[Request], bool]
+    ) -> Order:
         """Reads a body.
 
         Args:
             body: of the request.
             path: that it was sent to.
             tenant: whose it is.
-            fits: whether it fits a cache; where it does not, and the tenant allows that, the oldest
-                messages are left out.
+            now_s: the time.
+            fits: a cache; where it does not, the oldest messages may be left out.
 
         Raises:
             Refusal: it is not one that can be served.
         """
         limits = self._settings.tenants[tenant]
+        deadline_s = None if limits.deadline_s is None else now_s + limits.deadline_s
         fields = _parse(body)
         counted = read_fields(fields, path, self._fields)
         name = fields.get("model")
@@ -103,17 +95,24 @@ class OrderReader:
             tokens = sum(self._count(model, text) for text in texts)
             tokens += sum(prompt.num_tokens for prompt in prompts)
             prefix = _prefix(texts[0], self._settings.characters_per_token) if bound else ()
-            return Order(
-                model, b"", max(1, tokens), bound, sequences, prefix, bool(is_streamed), num_trimmed
-            )
+            request = Request(
+                0, tenant, model, max(1, tokens), bound, now_s, deadline_s, sequences, prefix,
+                bool(is_streamed),
+            )  # fmt: skip
+            return Order(request, b"", num_trimmed)
 
         order = make(fields, 0)
-        if limits.is_trimmed and path == CHAT and not fits(order):
+        if limits.is_trimmed and path == CHAT and not fits(order.request):
             order, fields = _trim_oldest(order, fields, make, fits)
-        return replace(order, body=orjson.dumps(fields))
+        # A copy: what orjson returns keeps many times its bytes where there are many values.
+        return order._replace(body=bytes(memoryview(orjson.dumps(fields))))
 
 
 def _parse(body: bytes) -> dict[str, Any]:
+    if _has_many_values(body):
+        raise Refusal(
+            400, f"the body has more than {_MAX_VALUES} values; send a text in place of its tokens"
+        )
     try:
         fields = orjson.loads(body)
         check_values(fields)
@@ -125,9 +124,30 @@ def _parse(body: bytes) -> dict[str, Any]:
     return fields
 
 
+def _has_many_values(body: bytes) -> bool:
+    """Whether more objects would be made than are taken. A value stands behind a comma, or behind
+    what opens a list or an object; such signs in a text are no values.
+    """
+    # Many short calls in place of one: other threads run between them.
+    if len(body) <= _MAX_VALUES or sum(body.count(sign) for sign in b",[{") <= _MAX_VALUES:
+        return False
+    # Without escapes, each quotation mark begins or ends a text.
+    rest = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    total = num_texts = end = 0
+    while total <= _MAX_VALUES and num_texts <= 2 * _MAX_VALUES:  # more texts than signs: no JSON
+        begin = rest.find(b'"', end)
+        gap = rest[end : begin if begin >= 0 else None]
+        total += gap.count(b",") + gap.count(b"[") + gap.count(b"{")
+        end = rest.find(b'"', begin + 1) + 1
+        if begin < 0 or not end:
+            return total > _MAX_VALUES
+        num_texts += 1
+    return True
+
+
 def _trim_oldest(
     order: Order, fields: dict[str, Any], make: Callable[[Mapping[str, Any], int], Order],
-    fits: Callable[[Order], bool],
+    fits: Callable[[Request], bool],
 ) -> tuple[Order, dict[str, Any]]:  # fmt: skip
     """Leaves out the oldest messages, but for the system's and the last, until the order fits; the
     order as it is where that does not suffice.
@@ -146,7 +166,7 @@ def _trim_oldest(
 
     # Bisection: a prompt of thousands of messages is not counted thousands of times.
     counts = range(len(oldest) + 1)
-    fewest = bisect_left(counts, 1, key=lambda count: int(fits(make(trim(count), count))))
+    fewest = bisect_left(counts, 1, key=lambda count: int(fits(make(trim(count), count).request)))
     if fewest == len(counts):
         return order, fields
     return make(trim(fewest), fewest), trim(fewest)
