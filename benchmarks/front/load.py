@@ -41,7 +41,11 @@ STREAMS = 1000
 STUB = (20_000, 0.001, 2048, "--prompt-token", "0")
 STREAM_TOKENS = 20
 WARM = 50
-DIRECT, FRONT, ROUTER = "to the engine itself", "through the front", "through vllm-router"
+DIRECT, FRONT = "to the engine itself", "through the front"
+ROUTERS = {
+    "through vllm-router": (),
+    "through vllm-router, round robin": ("--policy", "round_robin"),
+}
 HEAVY = 6  # bodies at once, of 2.6 million empty lists each
 TABLE = "|---|---|---|---|"
 
@@ -147,9 +151,9 @@ def main() -> None:
         ports, processes = {DIRECT: engine, FRONT: port}, {}
         with front(folder, port) as processes[FRONT]:
             with ExitStack() as inner:
-                if options.router is not None:
-                    router = inner.enter_context(vllm_router(options.router, engine))
-                    ports[ROUTER], processes[ROUTER] = router
+                for name, more in ROUTERS.items() if options.router is not None else ():
+                    router = vllm_router(options.router, engine, *more)
+                    ports[name], processes[name] = inner.enter_context(router)
                 asyncio.run(alternate(ports, WARM))
                 before_s = {name: processor_s(each) for name, each in processes.items()}
                 times = asyncio.run(alternate(ports, options.requests))
@@ -192,7 +196,8 @@ def write(
         (
             f"{count:,} requests with {len(PROMPT):,} characters and one token, one after the "
             "other, by turns to the engine itself, through the front, and through vllm-router, a "
-            "router in Rust with its defaults and one worker, which admits nothing:"
+            "router in Rust with one worker, which admits nothing: with its defaults, by which it "
+            "keeps a tree of prompts to find those that share a prefix, and with round robin:"
         ),
         "",
         "| whole request, ms | p50 | p90 | p99 |",
@@ -203,7 +208,7 @@ def write(
         *(f"The processor time {name} is {value:.3f} ms a request." for name, value in
           each_ms.items()),
         "",
-        compare(each_ms, added_ms),
+        *compare(each_ms, added_ms),
         "",
         "Where the front's processor time goes, by samples of the function that runs:",
         "",
@@ -245,16 +250,17 @@ def row(name: str, values: Sequence[float], shares: Sequence[float]) -> str:
     return f"| {name} | {' | '.join(f'{quantile(values, share):.2f}' for share in shares)} |"
 
 
-def compare(each_ms: Mapping[str, float], added_ms: Mapping[str, Sequence[float]]) -> str:
-    """The front's figures over the router's."""
-    if ROUTER not in each_ms:
-        return "vllm-router was not measured: its environment was not given (`--router VENV`)."
-    processor = each_ms[FRONT] / each_ms[ROUTER]
-    added = median(added_ms[FRONT]) / median(added_ms[ROUTER])
-    return (
-        f"The front takes {processor:.2f} times vllm-router's processor time, and adds "
-        f"{added:.2f} times as much to the median."
-    )
+def compare(each_ms: Mapping[str, float], added_ms: Mapping[str, Sequence[float]]) -> list[str]:
+    """The front's figures over those of the routers."""
+    lines = [
+        f"| {name} | {each_ms[FRONT] / each_ms[name]:.2f} | "
+        f"{median(added_ms[FRONT]) / median(added_ms[name]):.2f} |"
+        for name in ROUTERS
+        if name in each_ms
+    ]
+    if not lines:
+        return ["vllm-router was not measured: its environment was not given (`--router VENV`)."]
+    return ["| the front's over those | processor time | added p50 |", "|---|---|---|", *lines]
 
 
 if __name__ == "__main__":

@@ -113,11 +113,13 @@ def processor_s(process: subprocess.Popen[bytes]) -> float:
 
 
 @contextlib.contextmanager
-def vllm_router(folder: Path, engine: int) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """vllm-router of an environment with one worker and its defaults; gives its port."""
+def vllm_router(
+    folder: Path, engine: int, *options: str
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """vllm-router of an environment with one worker; gives its port."""
     port = free_port()
     arguments = ["--worker-urls", f"http://127.0.0.1:{engine}", "--port", str(port)]
-    arguments += ["--prometheus-port", str(free_port())]
+    arguments += ["--prometheus-port", str(free_port()), *options]
     command = str(folder / "bin" / "vllm-router")
     with program(arguments, port, python=command) as process:
         yield port, process

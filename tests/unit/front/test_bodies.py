@@ -8,6 +8,7 @@ import asyncio
 import json
 import threading
 import tracemalloc
+from typing import Any
 
 import pytest
 from tests.rows import each
@@ -55,7 +56,8 @@ def test_objects_are_counted_before_they_are_made(
         tracemalloc.start()
         try:
             with pytest.raises(Refusal, match=r"values|JSON"):
-                setup.app.reader.read(HEAD + text, "/v1/completions", "chat", 0.0, bool)
+                read = setup.app.reader.read
+                read(HEAD + text, "/v1/completions", "chat", bool, number=1, now_s=0)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -143,9 +145,9 @@ def test_one_large_body_of_a_tenant_is_parsed_at_a_time_beside_the_loop(
     names: list[str] = []
     original = OrderReader.read
 
-    def read(self: OrderReader, body: bytes, *arguments: object) -> Order:
+    def read(*arguments: Any, **named: Any) -> Order:
         names.append(threading.current_thread().name)
-        return original(self, body, *arguments)  # type: ignore[arg-type]
+        return original(*arguments, **named)
 
     monkeypatch.setattr(OrderReader, "read", read)
 

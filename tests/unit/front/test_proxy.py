@@ -19,6 +19,7 @@ from tests.unit.front.sockets import FAST, KEYS, Setup, key, move, running_page,
 from ullage.front.proxy.app import keep_on
 from ullage.front.proxy.board import Board
 from ullage.front.proxy.monitor import Monitor
+from ullage.front.proxy.upstream import EngineLost
 
 SLOW = Speed(step_s=0.02, sequence_s=0, prompt_token_s=1e-6, cached_token_s=0)
 
@@ -400,11 +401,14 @@ def test_a_connection_to_an_engine_serves_one_request_after_another(run_front: R
         before = {*upstream._idle}
         for is_streamed in (True, False):
             await setup.ask({"prompt": "x", "max_tokens": 2, "stream": is_streamed})
-        assert {*upstream._idle} == before
+            await until(lambda: {*upstream._idle} == before)
         # One that is left before its end is closed, as is one whose engine is out of step.
         answer = await upstream.send("/v1/completions", b'{"prompt": "x", "max_tokens": 900}')
         answer.close()
         assert answer not in upstream._idle
+        setup.stubs[0].engine.is_silent = True
+        with pytest.raises(EngineLost, match="silent"):
+            await upstream.send("/metrics", silent_s=0.1)
         async with running_page(
             b"{}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", length=2
         ) as port:

@@ -125,11 +125,9 @@ class Admission:
 
     def decide(self, now_s: float) -> list[Decision]:
         """What is to be done now: requests to start, and those whose deadline cannot be met."""
-        if not self.waiting:
-            return []
-        decisions: list[Decision] = [*self._expire(now_s)]
+        decisions: list[Decision] = [*self._expire(now_s)] if self.waiting else []
         blocked: set[str] = set()
-        while (start := self._start_next(now_s, blocked)) is not None:
+        while self.waiting and (start := self._start_next(now_s, blocked)) is not None:
             decisions.append(start)
         return decisions
 

@@ -266,7 +266,7 @@ class Engine:
         """
         running = self.running[number]
         expected = running.output_tokens
-        if generated >= expected:
+        if expected <= generated and expected < running.request.max_tokens:
             longer = math.ceil(generated * _LONGER) + _MORE_TOKENS
             expected = max(expected, min(running.request.max_tokens, longer))
             self.reserved_bytes += _bytes_of(self.spec, running.request, expected)
@@ -283,15 +283,9 @@ class Engine:
             self._heavy_rest_s = now_s + (now_s - running.started_s)
         # Not `replace`, which takes five times as long: this is done for every token.
         self.running[number] = Running(
-            running.request,
-            running.engine,
-            expected,
-            running.started_s,
-            running.uncached_tokens,
-            running.ahead_tokens,
-            generated,
-            first_s,
-        )
+            running.request, running.engine, expected, running.started_s, running.uncached_tokens,
+            running.ahead_tokens, generated, first_s,
+        )  # fmt: skip
         return was_heavy
 
     def finish(self, number: int, now_s: float) -> Running:

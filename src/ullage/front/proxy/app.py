@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
@@ -150,8 +150,8 @@ class FrontApp:
         try:
             async with asyncio.timeout(_BODY_S), queue.slots if is_large else nullcontext():
                 body = await _read_body(scope, receive, self.settings.max_body_bytes)
-                now_s = self.board.clock()
-                read = partial(self.reader.read, body, scope["path"], tenant, now_s, self._fits)
+                at: dict[str, Any] = {"number": next(self.board.ids), "now_s": self.board.clock()}
+                read = partial(self.reader.read, body, scope["path"], tenant, self._fits, **at)
                 # Nobody else waits until a long text is counted.
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(queue.thread, read) if is_large else read()

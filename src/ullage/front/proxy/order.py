@@ -1,6 +1,6 @@
 """Reads the body of a request: which model, how many tokens, what it begins with.
 
-    order = reader.read(body, "/v1/chat/completions", "chat", now_s, fits)
+    order = reader.read(body, "/v1/chat/completions", "chat", fits, number=1, now_s=0)
     order.request.prompt_tokens, order.body
 
 A body is read strictly and written anew before it is sent on, so that an engine's parser cannot see
@@ -52,16 +52,18 @@ class OrderReader:
         self._fields = {name: Use(use) for name, use in settings.fields.items()}
 
     def read(
-        self, body: bytes, path: str, tenant: str, now_s: float, fits: Callable[[Request], bool]
-    ) -> Order:
+        self, body: bytes, path: str, tenant: str, fits: Callable[[Request], bool],
+        *, number: int, now_s: float,
+    ) -> Order:  # fmt: skip
         """Reads a body.
 
         Args:
             body: of the request.
             path: that it was sent to.
             tenant: whose it is.
-            now_s: the time.
             fits: a cache; where it does not, the oldest messages may be left out.
+            number: of the request.
+            now_s: the time.
 
         Raises:
             Refusal: it is not one that can be served.
@@ -96,7 +98,7 @@ class OrderReader:
             tokens += sum(prompt.num_tokens for prompt in prompts)
             prefix = _prefix(texts[0], self._settings.characters_per_token) if bound else ()
             request = Request(
-                0, tenant, model, max(1, tokens), bound, now_s, deadline_s, sequences, prefix,
+                number, tenant, model, max(1, tokens), bound, now_s, deadline_s, sequences, prefix,
                 bool(is_streamed),
             )  # fmt: skip
             return Order(request, b"", num_trimmed)

@@ -49,8 +49,8 @@ class Relay:
             Refusal: nothing was sent to the client; this is its answer.
             TimeoutError: it does not take what is sent, and has to be cut off.
         """
+        request = order.request
         for attempt in range(1, _ATTEMPTS + 1):
-            request = replace(order.request, id=next(self.board.ids))
             start = await self.board.place(request)
             is_whole = False
             try:
@@ -69,6 +69,7 @@ class Relay:
                     ) from None
             finally:
                 self.board.finish(request.id, is_whole=is_whole)
+            request = replace(request, id=next(self.board.ids))
 
     async def _send_whole(self, request: Request, order: Order, answer: Answer, send: Send) -> bool:
         """Reads all of the answer, so that one that breaks off can be asked for again."""

@@ -46,6 +46,7 @@ class Answer(asyncio.Protocol):
     retry_after_s: int | None
     _transport: asyncio.Transport
     _parser: httptools.HttpResponseParser
+    _timer: asyncio.TimerHandle  # ends an answer of which nothing comes for long
 
     def __init__(self, idle: dict[Answer, float]) -> None:
         self._idle = idle
@@ -59,7 +60,8 @@ class Answer(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._num_bytes = 0  # of a head, or of pieces
         self._is_done = self._is_kept = self._has_end = False
-        self._silent_s = silent_s
+        self._silent_s, self._came_s = silent_s, self._loop.time()
+        self._timer = self._loop.call_later(silent_s, self._end_silence)
         self._parser = httptools.HttpResponseParser(self)
         self._transport.writelines((head, body))
 
@@ -84,6 +86,7 @@ class Answer(asyncio.Protocol):
         piece = b"".join(self._pieces)
         self._pieces.clear()
         if self._num_bytes > _READ_AHEAD_BYTES and not self._trouble:
+            self._came_s = self._loop.time()
             self._transport.resume_reading()
         self._num_bytes = 0
         return piece
@@ -106,13 +109,9 @@ class Answer(asyncio.Protocol):
         """Whether all of the body was read."""
         return self._is_done and not self._pieces
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether anything of the answer came."""
-        return bool(self.status or self._num_bytes)
-
     def close(self) -> None:
         """Keeps the connection for another request where all of the answer is there."""
+        self._timer.cancel()
         if self._is_kept and self.is_read and not self._trouble:
             self._idle[self] = time.monotonic()
         else:
@@ -122,11 +121,14 @@ class Answer(asyncio.Protocol):
         if self._trouble:
             raise EngineLost(self._trouble)
         self._waiter = self._loop.create_future()
-        timer = self._loop.call_later(self._silent_s, self.abort, "it is silent")
-        try:
-            await self._waiter
-        finally:
-            timer.cancel()
+        await self._waiter
+
+    def _end_silence(self) -> None:
+        left_s = self._came_s + self._silent_s - self._loop.time()
+        if left_s <= 0:
+            self.abort("it is silent")
+        else:
+            self._timer = self._loop.call_later(left_s, self._end_silence)
 
     def abort(self, trouble: str) -> None:
         """Closes the connection; who waits for the answer gets an error that says why."""
@@ -146,6 +148,7 @@ class Answer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes what came."""
+        self._came_s = self._loop.time()
         try:
             self._parser.feed_data(data)
         except Exception as error:  # of the parser, or what a callback below raises
@@ -159,6 +162,7 @@ class Answer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The engine has hung up, which ends a body whose length nothing says."""
         self._idle.pop(self, None)
+        self._timer.cancel()
         if exc is None and not self._trouble and self.status and not self._has_end:
             self._is_done = True
         self._trouble = self._trouble or type(exc or EOFError()).__name__
@@ -232,7 +236,7 @@ class Upstream:
                 await answer.read_head()
             except EngineLost:
                 # An engine may close an idle connection in the moment in which it is taken.
-                if not is_used or answer.has_begun:
+                if not is_used:
                     raise
             except BaseException:  # a client that has hung up
                 answer.close()
