@@ -39,7 +39,7 @@ class Connection:
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self.port)
         reader, writer = self._streams
-        body = json.dumps({"model": "stub", **fields}).encode()
+        body = json.dumps({"model": "stub", **fields}, separators=(",", ":")).encode()
         head = (
             f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
             f"authorization: Bearer {self.key}\r\ncontent-length: {len(body)}\r\n\r\n"

@@ -26,7 +26,8 @@ def program(
     arguments: Sequence[str], port: int, *, python: str = sys.executable, patience_s: float = 60
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A Python program that listens on a port, from then on until the end."""
-    process = subprocess.Popen([python, *arguments], stdout=subprocess.DEVNULL)
+    quiet = subprocess.DEVNULL if python != sys.executable else None
+    process = subprocess.Popen([python, *arguments], stdout=subprocess.DEVNULL, stderr=quiet)
     try:
         limit_s = time.monotonic() + patience_s
         while True:
@@ -106,5 +107,19 @@ def resident_kib(process: subprocess.Popen[bytes]) -> int:
 
 
 def processor_s(process: subprocess.Popen[bytes]) -> float:
-    """Processor seconds of a process: of its first thread, on which its event loop is."""
-    return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1e9
+    """Processor seconds of a process: of all its threads."""
+    files = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+    return sum(int(file.read_text().split()[0]) for file in files) / 1e9
+
+
+@contextlib.contextmanager
+def vllm_router(
+    folder: Path, engine: int, *options: str
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """vllm-router of an environment with one worker; gives its port."""
+    port = free_port()
+    arguments = ["--worker-urls", f"http://127.0.0.1:{engine}", "--port", str(port)]
+    arguments += ["--prometheus-port", str(free_port()), *options]
+    command = str(folder / "bin" / "vllm-router")
+    with program(arguments, port, python=command) as process:
+        yield port, process

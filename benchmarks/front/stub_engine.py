@@ -38,6 +38,7 @@ class StubEngine:
     last_id: int = 0
     num_cancelled: int = 0
     encoded: dict[str, object] = field(default_factory=dict)  # the latest such request
+    latest: dict[str, object] = field(default_factory=dict)  # the latest request for a completion
     completed: Counter[str] = field(default_factory=Counter)  # requests by model
     max_used_blocks: int = 0
     is_failing: bool = False  # breaks off all answers
@@ -83,7 +84,7 @@ class StubEngine:
 
     async def complete(self, request: Request) -> Response:
         """A completion."""
-        fields = await request.json()
+        self.latest = fields = await request.json()
         self.completed[fields.get("model", "")] += 1
         text = fields.get("prompt") or json.dumps(fields.get("messages"))
         prompt_tokens = max(1, len(text) // CHARACTERS_PER_TOKEN)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -47,7 +47,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """
     with _in_one_sentence():
         document = tomllib.loads(text)
-    _check(document, 0, _MOST_CHARS)
+    check_values(document, _MOST_CHARS)
     return document
 
 
@@ -60,8 +60,29 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - whatever the text ho
     """
     with _in_one_sentence():
         value = json.loads(text, parse_constant=_refuse_constant)
-    _check(value, 0, _MOST_BYTES)
+    check_values(value)
     return value
+
+
+def check_values(value: object, most_chars: int = _MOST_BYTES, depth: int = 0) -> None:
+    """Accepts what was parsed.
+
+    Raises:
+        ValueError: a value nests more than 100 deep, a number is beyond 64 bits, or a text has more
+            characters than that.
+    """
+    if isinstance(value, dict | list) and value and depth >= _MAX_DEPTH:
+        raise ValueError(_TOO_DEEP)
+    rows = value if isinstance(value, list) else (value,)
+    for member in value.values() if isinstance(value, dict) else rows:
+        if isinstance(member, dict | list):
+            check_values(member, most_chars, depth + 1)
+        elif isinstance(member, str) and len(member) > most_chars:
+            raise ValueError(
+                f"it holds a text of {len(member)} characters; expected {most_chars} or fewer"
+            )
+        elif isinstance(member, int | float) and not -MAX_NUMBER <= member <= MAX_NUMBER:
+            raise ValueError(_TOO_LARGE)
 
 
 def show_value(value: object) -> str:
@@ -88,19 +109,3 @@ _TOO_LARGE: Final = "it holds a number that no 64 bits hold"
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"it holds {name}, which is no number of JSON")
-
-
-def _check(value: object, depth: int, most: int) -> None:
-    """Raises ValueError if a value nests too deep, or a number or a text is too large."""
-    if depth > _MAX_DEPTH:
-        raise ValueError(_TOO_DEEP)
-    if isinstance(value, Mapping):
-        for member in value.values():
-            _check(member, depth + 1, most)
-    elif isinstance(value, list):
-        for member in value:
-            _check(member, depth + 1, most)
-    elif isinstance(value, str) and len(value) > most:
-        raise ValueError(f"it holds a text of {len(value)} characters; expected {most} or fewer")
-    elif isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
-        raise ValueError(_TOO_LARGE)

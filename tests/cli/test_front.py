@@ -54,7 +54,6 @@ def test_without_a_table_it_says_what_to_write(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_it_is_interrupted(configuration: Path, number: int) -> None:
-    pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
     code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {MAIN}"
     command = [sys.executable, "-c", code, "front", "--config", str(configuration)]
     pipe = subprocess.PIPE

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.types import Scope
@@ -25,15 +26,17 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
-def check_key(scope: Scope, key: bytes, whose: str) -> None:
-    """Accepts a request with the key, which is compared in constant time.
+def find_holder(scope: Scope, keys: Mapping[str, bytes], whose: str) -> str:
+    """Whose key a request brings. All are compared each time, in constant time.
 
     Raises:
         Refusal: it has none, or another.
     """
     kind, _, word = (header(scope, b"authorization") or b"").partition(b" ")
-    if kind.lower() != b"bearer" or not hmac.compare_digest(word.strip(), key):
+    holders = [name for name, key in keys.items() if hmac.compare_digest(word.strip(), key)]
+    if kind.lower() != b"bearer" or not holders:
         raise Refusal(401, f"send {whose}: Authorization: Bearer KEY")
+    return holders[0]
 
 
 def check_local(scope: Scope, remedy: str) -> None:

@@ -19,14 +19,13 @@ All that can be known to be wrong before anything listens is refused here.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-from urllib.parse import urlsplit
+from typing import Final, TypeVar
 
 from ullage.configuration.project_file import open_configuration
-from ullage.configuration.sections import Section, Source
+from ullage.configuration.sections import Section
 from ullage.doors.address import Address, parse_address, read_token
 from ullage.errors import SpecError
 from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
@@ -36,13 +35,15 @@ from ullage.front.policy.request import Footprint
 from ullage.models.architecture import read_layers
 from ullage.models.find import find_config
 from ullage.models.layers import Recurrent
-from ullage.parsing import show_value
 from ullage.units import parse_bytes
 
+Read = TypeVar("Read")
 _EXAMPLE: Final = '[front.engine.a] with url = "http://127.0.0.1:8001"'
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_URL: Final = re.compile(r"http://(\[[0-9A-Fa-f:.]+\]|[\w.-]+):([0-9]{1,5})/*")
 _PERCENT: Final = re.compile(r"([0-9]{1,2}(?:\.[0-9]+)?)\s*%")
 _BOUND: Final = "max_tokens"
+_USES: Final = ("free", "text")
 _TRIMS: Final = ("never", "oldest-messages")
 
 
@@ -111,6 +112,7 @@ class FrontSettings:
         spare_requests: of each other tenant, for which one above its share leaves room; None: as
             many as that one usually has at once.
         max_body_bytes: of a request.
+        fields: that requests may have beside those that are known: "free" or "text" by name.
         slow_reader_s: seconds after which a client that takes nothing is cut off.
     """
 
@@ -127,6 +129,7 @@ class FrontSettings:
     max_queue: int
     spare_requests: int | None
     max_body_bytes: int
+    fields: Mapping[str, str]
     slow_reader_s: float
 
 
@@ -152,28 +155,17 @@ def load_front(start: Path, path: Path | None = None) -> FrontSettings:
         path=source.path,
         address=_address(section),
         admin_key=_key(section, "admin_key_file", root),
-        engines={
-            name: _engine(_table(source, ("front", "engine", name), fields), root, quantile)
-            for name, fields in section.inner("engine").items().items()
-        },
-        tenants={
-            name: _tenant(_table(source, ("front", "tenant", name), fields), root)
-            for name, fields in section.inner("tenant").items().items()
-        },
-        gpus={
-            name: _gpu(_table(source, ("front", "gpu", name), fields))
-            for name, fields in section.inner("gpu").items().items()
-        },
-        versions={
-            name: _versions(_table(source, ("front", "model", name), fields, is_model=True))
-            for name, fields in section.inner("model").items().items()
-        },
+        engines=_tables(section, "engine", lambda each: _engine(each, root, quantile)),
+        tenants=_tables(section, "tenant", lambda each: _tenant(each, root)),
+        gpus=_tables(section, "gpu", _gpu),
+        versions=_tables(section, "model", _versions, has_names=False),
         quantile=quantile,
         max_tokens=section.number("max_tokens", 1) or 1024,
         characters_per_token=_positive(section, "characters_per_token", 3.0),
         max_queue=section.number("max_queue", 0) or 2048,
         spare_requests=section.number("spare_requests", 0),
         max_body_bytes=_size(section, "max_body", "8MiB"),
+        fields=_fields(section),
         slow_reader_s=_positive(section, "slow_reader_s", 30.0),
     )
     section.refuse_rest()
@@ -207,17 +199,15 @@ def _check(section: Section, settings: FrontSettings) -> None:
         raise section.error("tenant", "has two with the same key; give each its own")
 
 
-def _table(
-    source: Source, keys: tuple[str, ...], fields: object, *, is_model: bool = False
-) -> Section:
-    if not isinstance(fields, Mapping):
-        name = ".".join(keys)
-        raise source.error(keys, f"{name} is {show_value(fields)}; expected a table: [{name}]")
-    if not is_model and not _NAME.fullmatch(keys[-1]):
-        raise source.error(
-            keys, f"{keys[-1]!r} is not a name; expected letters, digits, and any of _ -"
-        )
-    return Section(source, keys, fields)
+def _tables(
+    section: Section, kind: str, read: Callable[[Section], Read], *, has_names: bool = True
+) -> dict[str, Read]:
+    """The tables [front.KIND.NAME], by name."""
+    tables = section.inner(kind)
+    for name in tables.names:
+        if has_names and not _NAME.fullmatch(name):
+            raise tables.error(name, "is not a name; expected letters, digits, and any of _ -")
+    return {name: read(tables.inner(name)) for name in tables.names}
 
 
 def _address(section: Section) -> Address:
@@ -282,16 +272,10 @@ def _versions(section: Section) -> dict[str, float]:
 
 def _url(section: Section) -> tuple[str, int]:
     text = section.text("url", "http://127.0.0.1:8001")
-    try:
-        parts = urlsplit(text or "")
-        rest = (parts.path.rstrip("/"), parts.query, parts.fragment, parts.username)
-        is_plain = parts.scheme == "http" and not any(rest)
-        host, port = parts.hostname, parts.port
-    except ValueError:  # half of an address of IPv6, or a port beyond 65535
-        is_plain, host, port = False, None, None
-    if not is_plain or not host or port is None:
+    match = _URL.fullmatch(text or "")
+    if match is None or int(match[2]) > 65535:
         raise section.error("url", f"is {text!r}; expected http://HOST:PORT and nothing more")
-    return host, port
+    return match[1].strip("[]"), int(match[2])
 
 
 def _footprint(section: Section, root: Path) -> Footprint:
@@ -330,6 +314,14 @@ def _tenant(section: Section, root: Path) -> TenantSettings:
     )
     section.refuse_rest()
     return settings
+
+
+def _fields(section: Section) -> Mapping[str, str]:
+    fields = section.mapping("fields")
+    for name, use in fields.items():
+        if use not in _USES:
+            raise section.error("fields", f'has {name} = {use!r}; expected "free" or "text"')
+    return fields
 
 
 def _quantile(section: Section) -> float | None:

@@ -24,7 +24,7 @@ from ullage.runs.one import run_job
 from ullage.serve.host_time import MEASURED, NO_HOST_TIME, HostTime
 from ullage.serve.outcome import Engine, Outcome, read_engine, read_outcome
 from ullage.serve.task import Task, write_task
-from ullage.serve.traffic import Traffic, load_traffic
+from ullage.serve.traffic import Traffic
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
@@ -126,28 +126,6 @@ def serve(
     ]
     by_load = tuple(sorted(outcomes, key=lambda loaded: loaded.load)) if loads else ()
     return Served(tuple(command), task.gpu, outcomes[0].outcome, report, by_load, host, first)
-
-
-def start_twice(
-    command: Sequence[str], *, gpu: str, python: str | None = None, stdout_to_stderr: bool = True
-) -> tuple[Engine, Engine]:
-    """The engine's own figures of a first start, and of one that finds its compile cache; no
-    request is sent.
-
-    Args:
-        command: `vllm serve MODEL ...`.
-        gpu, python: as for serve.
-
-    Raises:
-        SpecError: the command or the model cannot be served here.
-        EnvironmentProblem: the engine did not start; its own output says why.
-    """
-    model = check_command(command)
-    _check_has_compile_cache(command)
-    nothing = load_traffic("closed:users=1,requests=1,prompt=16,output=2")
-    with _made_ready(command, model, nothing, gpu) as task:
-        program = _Program(tuple(command), task.gpu, python, stdout_to_stderr)
-        return program.start(task), program.start(task)
 
 
 @contextmanager

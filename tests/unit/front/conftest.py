@@ -14,7 +14,6 @@ RunFront = Callable[..., None]
 @pytest.fixture
 def run_front(tmp_path: Path) -> RunFront:
     """Runs a scenario against a front: run_front(scenario, blocks=64, speed=FAST, engines=1)."""
-    pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
     pytest.importorskip("httptools", reason="needs the extra ullage[front]")
     from tests.unit.front.sockets import run_scenario
 

@@ -15,8 +15,8 @@ from benchmarks.front.stub_engine import StubEngine
 
 from ullage.doors.address import Address
 from ullage.doors.asgi_server import listen, make_server
-from ullage.front.proxy.app import FrontApp
-from ullage.front.proxy.server import make_front
+from ullage.front.proxy.app import FrontApp, make_front
+from ullage.front.proxy.upstream import Upstream
 from ullage.front.settings import load_front
 
 KEYS = {"chat": "chat-" + "c" * 20, "hog": "hog-" + "h" * 20}
@@ -58,18 +58,27 @@ async def running_stub(blocks: int, speed: Speed, port: int = 0) -> AsyncIterato
 
 
 @asynccontextmanager
-async def running_page(body: bytes, head: bytes = b"200 OK") -> AsyncIterator[int]:
+async def running_page(
+    body: bytes, head: bytes = b"200 OK", length: int | None = None
+) -> AsyncIterator[int]:
     """An engine that gives every request one answer, byte for byte; gives the port."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        size = str(len(body)).encode()
+        size = str(len(body) if length is None else length).encode()
         writer.write(b"HTTP/1.1 %b\r\ncontent-length: %b\r\n\r\n%b" % (head, size, body))
         await writer.drain()
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1]
+
+
+def move(upstream: Upstream, port: int) -> int:
+    """Lets the engine be at another port; gives the port that it was at."""
+    upstream.close()
+    before, upstream.port = upstream.port, port
+    return before
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +116,15 @@ def key(tenant: str) -> dict[str, str]:
 
 
 def write_configuration(
-    folder: Path, ports: list[int], blocks: int, more: str = "", engines_more: str = ""
-) -> Path:
+    folder: Path, ports: list[int], blocks: int, more: str = "", engines_more: str = "",
+    each_engine: str = "",
+) -> Path:  # fmt: skip
     """A configuration: engines whose blocks have 16 tokens of a KiB, and two tenants."""
     for name, word in KEYS.items():
         (folder / name).write_text(word)
     engines = "".join(
         f'[front.engine.e{port}]\nurl = "http://127.0.0.1:{port}"\nmodels = "stub"\n'
-        f'cache = "{blocks * 16}KiB"\ntoken_bytes = 1024\n'
+        f'cache = "{blocks * 16}KiB"\ntoken_bytes = 1024\n{each_engine}'
         for port in ports
     )
     tenants = "".join(f'[front.tenant.{name}]\nkey_file = "{name}"\n' for name in KEYS)
@@ -127,7 +137,7 @@ def write_configuration(
 def run_scenario(
     folder: Path, scenario: Callable[[Setup], Awaitable[None]], *, blocks: int = 64,
     speed: Speed = FAST, engines: int = 1, more: str = "", engines_more: str = "",
-    connections: int = 4096,
+    each_engine: str = "", connections: int = 4096,
 ) -> None:  # fmt: skip
     """Runs a scenario against a front with engines behind it; at its end nothing runs there."""
 
@@ -138,7 +148,7 @@ def run_scenario(
             ]
             ports = [stub.port for stub in stubs]
             settings = load_front(
-                folder, write_configuration(folder, ports, blocks, more, engines_more)
+                folder, write_configuration(folder, ports, blocks, more, engines_more, each_engine)
             )
             app = await stack.enter_async_context(make_front(settings))
             port = await stack.enter_async_context(serve_app(app, connections=connections))

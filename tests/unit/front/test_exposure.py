@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 from tests.unit.front.conftest import RunFront
 
-pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
 pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 
 import httpx
 from tests.unit.front.sockets import Setup, key, until
 
 from ullage.doors import protocol
-from ullage.front.proxy.server import make_front
+from ullage.front.proxy.app import make_front
 from ullage.front.settings import load_front
 
 SETTINGS = """

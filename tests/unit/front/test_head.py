@@ -10,7 +10,6 @@ import json
 import pytest
 from tests.unit.front.conftest import RunFront
 
-pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
 pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 
 from tests.unit.front.sockets import KEYS, Setup, until
@@ -219,10 +218,14 @@ def test_of_a_field_that_comes_twice_the_engine_gets_what_was_checked(run_front:
 
 @pytest.mark.parametrize("authorization", [None, b"", b"Bearer", b"Bearer \xff", b"bearer x y"])
 def test_what_is_no_key_finds_nobody(authorization: bytes | None) -> None:
+    from ullage.doors.access import find_holder
     from ullage.doors.refusal import Refusal
-    from ullage.front.proxy.keys import Keys
 
-    keys = Keys({"a": b"a" * 16, "b": b"b" * 16})
-    assert keys.find(b"Bearer " + b"b" * 16) == "b"
-    with pytest.raises(Refusal, match="no tenant has this key"):
-        keys.find(authorization)
+    def find(*values: bytes | None) -> str:
+        headers = [(b"authorization", value) for value in values if value is not None]
+        keys = {"a": b"a" * 16, "b": b"b" * 16}
+        return find_holder({"type": "http", "headers": headers}, keys, "a key")
+
+    assert find(b"Bearer " + b"b" * 16) == find(b"bearer  " + b"b" * 16) == "b"
+    with pytest.raises(Refusal, match="send a key"):
+        find(authorization)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.unit.front.conftest import RunFront
 
-pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
 pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 
 from tests.unit.front.sockets import Setup

@@ -12,7 +12,6 @@ from benchmarks.front.engine_model import Speed
 from tests.rows import each
 from tests.unit.front.conftest import RunFront
 
-pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
 pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 
 import httpx
@@ -21,6 +20,7 @@ from tests.unit.front.sockets import (
     KEYS,
     Setup,
     key,
+    move,
     running_page,
     running_stub,
     serve_app,
@@ -28,9 +28,10 @@ from tests.unit.front.sockets import (
     write_configuration,
 )
 
+from ullage.front.proxy.app import keep_on, make_front
 from ullage.front.proxy.board import Board
 from ullage.front.proxy.monitor import Monitor
-from ullage.front.proxy.server import keep_on, make_front
+from ullage.front.proxy.upstream import EngineLost
 from ullage.front.settings import load_front
 
 SLOW = Speed(step_s=0.02, sequence_s=0, prompt_token_s=1e-6, cached_token_s=0)
@@ -152,12 +153,12 @@ def test_an_engine_that_dies_is_replaced_and_used_again_when_it_is_back(
         # Nobody listens there now, as after a crash.
         settings = setup.app.settings.engines[dead]
         upstream = setup.app.relay.upstreams[dead]
-        base, upstream._base = upstream._base, "http://127.0.0.1:1"
+        port = move(upstream, 1)
         answers = await asyncio.gather(*(setup.ask(fields) for _ in range(20)))
         assert {answer.status_code for answer in answers} == {200}
         assert all(len(words(answer.text)) == 3 for answer in answers)
         assert not engines[dead].is_up and settings.has_metrics
-        upstream._base = base
+        move(upstream, port)
         await until(lambda: engines[dead].is_up)
 
     run_front(scenario, engines=2)
@@ -165,7 +166,7 @@ def test_an_engine_that_dies_is_replaced_and_used_again_when_it_is_back(
 
 def test_without_any_engine_there_is_an_answer_with_retry_after(run_front: RunFront) -> None:
     async def scenario(setup: Setup) -> None:
-        setup.app.relay.upstreams[f"e{setup.stubs[0].port}"]._base = "http://127.0.0.1:1"
+        move(setup.app.relay.upstreams[f"e{setup.stubs[0].port}"], 1)
         for _ in range(2):
             answer = await setup.ask({"prompt": "x", "max_tokens": 3})
             assert answer.status_code == 503
@@ -339,12 +340,12 @@ def test_metrics_that_cannot_be_read_are_old_and_the_engine_stays(
         engine, upstream = setup.app.board.admission.engines[name], setup.app.relay.upstreams[name]
         monitor = Monitor(Board(setup.app.board.admission, clock=lambda: times[-1]), upstream)
         async with running_page(f"vllm:kv_cache_usage_perc {odd}\n".encode()) as port:
-            upstream._base = f"http://127.0.0.1:{port}"
+            move(upstream, port)
             for now_s in (0.0, 2.0, 5.0, 60.0):
                 times.append(now_s)
                 await monitor.look()
             assert engine.is_stale and engine.is_up
-        upstream._base = f"http://127.0.0.1:{stub.port}"
+        move(upstream, stub.port)
         await monitor.look()
         assert not engine.is_stale
 
@@ -359,12 +360,12 @@ def test_an_odd_head_of_an_engine_is_a_clean_502(run_front: RunFront, head: byte
         (stub,) = setup.stubs
         upstream = setup.app.relay.upstreams[f"e{stub.port}"]
         async with running_page(b"{}", head) as port:
-            upstream._base = f"http://127.0.0.1:{port}"
+            move(upstream, port)
             answer = await setup.ask({"prompt": "x", "max_tokens": 3})
             assert answer.status_code == 502, answer.text
             monitor = Monitor(setup.app.board, upstream)
             await monitor.look()
-        upstream._base = f"http://127.0.0.1:{stub.port}"
+        move(upstream, stub.port)
         await monitor.look()
         assert (await setup.ask({"prompt": "x", "max_tokens": 3})).status_code == 200
 
@@ -376,7 +377,7 @@ def test_a_moment_to_try_again_that_is_no_number_is_left_out(run_front: RunFront
         upstream = setup.app.relay.upstreams[f"e{setup.stubs[0].port}"]
         head = "429 Too Many Requests\r\nretry-after: \u00b2".encode()
         async with running_page(b"{}", head) as port:
-            upstream._base = f"http://127.0.0.1:{port}"
+            move(upstream, port)
             answer = await setup.ask({"prompt": "x", "max_tokens": 3})
             assert answer.status_code == 429 and "retry-after" not in answer.headers
 
@@ -420,7 +421,7 @@ def test_an_engine_can_die_and_come_back_at_its_port(run_front: RunFront) -> Non
         engine = setup.app.board.admission.engines[f"e{setup.stubs[0].port}"]
         async with running_stub(64, FAST) as other:
             upstream = setup.app.relay.upstreams[f"e{setup.stubs[0].port}"]
-            upstream._base = f"http://127.0.0.1:{other.port}"
+            move(upstream, other.port)
             assert (await setup.ask({"prompt": "x", "max_tokens": 3})).status_code == 200
         await until(lambda: not engine.is_up)
         async with running_stub(64, FAST, other.port):
@@ -428,3 +429,31 @@ def test_an_engine_can_die_and_come_back_at_its_port(run_front: RunFront) -> Non
             assert (await setup.ask({"prompt": "x", "max_tokens": 3})).status_code == 200
 
     run_front(scenario)
+
+
+def test_a_connection_to_an_engine_serves_one_request_after_another(run_front: RunFront) -> None:
+    async def scenario(setup: Setup) -> None:
+        upstream = setup.app.relay.upstreams[f"e{setup.stubs[0].port}"]
+        await setup.ask({"prompt": "x", "max_tokens": 1})
+        await until(lambda: len(upstream._idle) > 0)
+        before = {*upstream._idle}
+        for is_streamed in (True, False):
+            await setup.ask({"prompt": "x", "max_tokens": 2, "stream": is_streamed})
+            await until(lambda: {*upstream._idle} == before)
+        # One that is left before its end is closed, as is one whose engine is out of step.
+        answer = await upstream.send("/v1/completions", b'{"prompt": "x", "max_tokens": 900}')
+        answer.close()
+        assert answer not in upstream._idle
+        setup.stubs[0].engine.is_silent = True
+        with pytest.raises(EngineLost, match="silent"):
+            await upstream.send("/metrics", silent_s=0.1)
+        async with running_page(
+            b"{}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", length=2
+        ) as port:
+            move(upstream, port)
+            answer = await upstream.send("/metrics")
+            assert await answer.read() == b"{}"
+            answer.close()
+            await until(lambda: not upstream._idle)
+
+    run_front(scenario, more="", each_engine="metrics = false\n")

@@ -11,6 +11,7 @@ that it may write, until it ends.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,7 +19,7 @@ from typing import Any, Final
 from ullage.front.policy.admission import Admission, TenantSpec
 from ullage.front.policy.engine_ledger import Engine, EngineSpec
 from ullage.front.policy.lengths import Lengths
-from ullage.front.policy.request import Footprint, Reject, Request, Start
+from ullage.front.policy.request import Decision, Footprint, Reject, Request, Start
 
 _MODEL: Final = "deployment"  # all replicas of a deployment serve the same
 _CHARACTERS_PER_TOKEN: Final = 3
@@ -63,9 +64,7 @@ def read_asked(arguments: Iterable[Any]) -> Asked:
     Counts: a token for each three bytes of the text, as nothing else is known here.
     """
     for argument in arguments:
-        given = argument if isinstance(argument, Mapping) else vars(argument, ) if hasattr(
-            argument, "__dict__"
-        ) else {}  # fmt: skip
+        given = argument if isinstance(argument, Mapping) else getattr(argument, "__dict__", {})
         texts = [given[name] for name in _TEXTS if given.get(name)]
         if texts:
             size = len(str(texts[0]).encode("utf-8", "surrogatepass"))
@@ -88,14 +87,13 @@ class Replicas:
         self._names = frozenset(weights)
         self._requests: dict[str, Request] = {}
         self._by_number: dict[int, str] = {}
-        self._places: dict[str, str] = {}
-        self._rejects: dict[str, Reject] = {}
-        self._last = 0
+        self._decisions: dict[str, Decision] = {}
+        self._ids = itertools.count(1)
 
     @property
     def num_waiting(self) -> int:
         """Requests without a replica."""
-        return len(self._requests) - len(self._places)
+        return len(self._requests) - len(self._decisions)
 
     def reserved_bytes(self, name: str) -> int:
         """What is promised in a replica."""
@@ -119,15 +117,12 @@ class Replicas:
                 return reject
             self._requests[key], self._by_number[request.id] = request, key
         for decision in self._admission.decide(now_s):
-            other = self._by_number[decision.request.id]
-            if isinstance(decision, Start):
-                self._places[other] = decision.engine
-            else:
-                self._rejects[other] = decision
-        if key in self._rejects:
+            self._decisions[self._by_number[decision.request.id]] = decision
+        chosen = self._decisions.get(key)
+        if isinstance(chosen, Reject):
             self._forget(key)
-            return self._rejects.pop(key)
-        return self._places.get(key)
+            return chosen
+        return None if chosen is None else chosen.engine
 
     def finish(self, key: str, now_s: float) -> None:
         """A request has ended, or nobody waits for it any more; others than those that came, and
@@ -136,24 +131,22 @@ class Replicas:
         request = self._requests.get(key)
         if request is None:
             return
-        if key in self._places:
-            self._admission.finish(request.id, now_s, is_whole=False)
-        elif key not in self._rejects:
+        if key not in self._decisions:
             self._admission.withdraw(request, now_s)
-        self._rejects.pop(key, None)
+        elif isinstance(self._decisions[key], Start):
+            self._admission.finish(request.id, now_s, is_whole=False)
         self._forget(key)
 
     def _forget(self, key: str) -> None:
         request = self._requests.pop(key)
         self._by_number.pop(request.id)
-        self._places.pop(key, None)
+        self._decisions.pop(key, None)
 
     def _make_request(self, asked: Asked, now_s: float) -> Request:
-        self._last += 1
         tenant = asked.tenant if asked.tenant in self._names else _OTHERS
         most = self._spec.max_tokens if asked.max_tokens is None else asked.max_tokens
         return Request(
-            self._last, tenant, _MODEL, asked.prompt_tokens, most, arrival_s=now_s,
+            next(self._ids), tenant, _MODEL, asked.prompt_tokens, most, arrival_s=now_s,
             is_streamed=False,
         )  # fmt: skip
 

@@ -84,7 +84,7 @@ class Admission:
         self._max_queue = max_queue
         self._queues: dict[str, deque[Request]] = {name: deque() for name in tenants}
         self._places: dict[int, _Place] = {}
-        self._waiting: dict[int, float] = {}  # byte-seconds that each will take
+        self.waiting: dict[int, float] = {}  # byte-seconds that each will take
         self._sizes: dict[int, int] = {}  # bytes that each was taken for when it came
         self._waiting_byte_seconds = 0.0
         self._expired_s = -math.inf
@@ -119,15 +119,15 @@ class Admission:
         estimate = _byte_seconds(engines[0], request, expected, expected * engines[0].token_s)
         self._sizes[request.id] = engines[0].bytes_of(request, expected)
         pool.room.come(request.tenant, self._sizes[request.id], now_s)
-        self._waiting[request.id] = estimate
+        self.waiting[request.id] = estimate
         self._waiting_byte_seconds += estimate
         return None
 
     def decide(self, now_s: float) -> list[Decision]:
         """What is to be done now: requests to start, and those whose deadline cannot be met."""
-        decisions: list[Decision] = [*self._expire(now_s)]
+        decisions: list[Decision] = [*self._expire(now_s)] if self.waiting else []
         blocked: set[str] = set()
-        while (start := self._start_next(now_s, blocked)) is not None:
+        while self.waiting and (start := self._start_next(now_s, blocked)) is not None:
             decisions.append(start)
         return decisions
 
@@ -161,7 +161,7 @@ class Admission:
         """Takes a request that waits out of its queue."""
         self._queues[request.tenant].remove(request)
         self._go(request, now_s)
-        self._waiting_byte_seconds -= self._waiting.pop(request.id)
+        self._waiting_byte_seconds -= self.waiting.pop(request.id)
         self.shares.leave(request.tenant)
 
     def is_served(self, model: str) -> bool:
@@ -190,7 +190,7 @@ class Admission:
             return Reason.TOO_LARGE
         if len(self._queues[request.tenant]) >= self._tenants[request.tenant].max_queue:
             return Reason.TENANT_QUEUE
-        if len(self._waiting) >= self._max_queue:
+        if len(self.waiting) >= self._max_queue:
             return Reason.QUEUE
         return None
 
@@ -245,7 +245,8 @@ class Admission:
                 is_patient = position or blocked or now_s - request.arrival_s <= PATIENCE_S
                 # Who has more than a share keeps nobody waiting.
                 if free and not is_patient and not pool.is_above_share(tenant, size, now_s):
-                    blocked.add(max(free, key=_room_left).spec.name)
+                    most = max(free, key=lambda each: each.usable_bytes - each.reserved_bytes)
+                    blocked.add(most.spec.name)
         return None
 
     def _start(self, request: Request, engine: Engine, expected: int, now_s: float) -> Start:
@@ -257,13 +258,9 @@ class Admission:
         is_heavy = pool.is_above_share(request.tenant, num_bytes, now_s)
         pool.room.take(request.tenant, num_bytes)
         self._places[request.id] = _Place(engine, num_bytes, charged)
-        self._waiting_byte_seconds -= self._waiting.pop(request.id)
+        self._waiting_byte_seconds -= self.waiting.pop(request.id)
         engine.start(request, expected, now_s, is_heavy=is_heavy)
         return Start(request, engine.spec.name, expected)
-
-
-def _room_left(engine: Engine) -> int:
-    return engine.usable_bytes - engine.reserved_bytes
 
 
 def _byte_seconds(engine: Engine, request: Request, tokens: int, took_s: float) -> float:

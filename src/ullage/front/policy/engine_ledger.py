@@ -151,11 +151,6 @@ class Engine:
         return self.is_up and not self.is_draining
 
     @property
-    def free_bytes(self) -> int:
-        """What admission may still give out, as of now."""
-        return self.usable_bytes - self.bytes_now
-
-    @property
     def bytes_now(self) -> int:
         """What the requests of this front hold."""
         return sum(_bytes_now(self.spec, each) for each in self.running.values())
@@ -185,8 +180,12 @@ class Engine:
     def fits_alone(self, request: Request) -> bool:
         """Whether the whole request, up to its bound, ever fits this engine's cache."""
         whole = _bytes_of(self.spec, request, request.max_tokens)
-        whole += self._loaded_bytes(request)
-        return whole <= self._most_bytes() * (1.0 - self.spec.margin_frac)
+        if request.model in self.spec.adapters:
+            whole += self.spec.adapter_bytes
+        most = self.spec.cache_bytes
+        if self._budget is not None:
+            most = min(most, self._budget.total_bytes)
+        return whole <= most * (1.0 - self.spec.margin_frac)
 
     def fits(self, request: Request, output_tokens: int, spare_bytes: int = 0) -> bool:
         """Whether the request fits now and until it ends, with all that run, and so many bytes are
@@ -267,7 +266,7 @@ class Engine:
         """
         running = self.running[number]
         expected = running.output_tokens
-        if generated >= expected:
+        if expected <= generated and expected < running.request.max_tokens:
             longer = math.ceil(generated * _LONGER) + _MORE_TOKENS
             expected = max(expected, min(running.request.max_tokens, longer))
             self.reserved_bytes += _bytes_of(self.spec, running.request, expected)
@@ -284,15 +283,9 @@ class Engine:
             self._heavy_rest_s = now_s + (now_s - running.started_s)
         # Not `replace`, which takes five times as long: this is done for every token.
         self.running[number] = Running(
-            running.request,
-            running.engine,
-            expected,
-            running.started_s,
-            running.uncached_tokens,
-            running.ahead_tokens,
-            generated,
-            first_s,
-        )
+            running.request, running.engine, expected, running.started_s, running.uncached_tokens,
+            running.ahead_tokens, generated, first_s,
+        )  # fmt: skip
         return was_heavy
 
     def finish(self, number: int, now_s: float) -> Running:
@@ -329,13 +322,6 @@ class Engine:
     def _has_slot(self, request: Request) -> bool:
         slots = self.spec.adapter_slots
         return slots is None or self.has_adapter(request) or len(self._adapters) < slots
-
-    def _loaded_bytes(self, request: Request) -> int:
-        return self.spec.adapter_bytes if request.model in self.spec.adapters else 0
-
-    def _most_bytes(self) -> int:
-        own = self.spec.cache_bytes
-        return own if self._budget is None else min(own, self._budget.total_bytes)
 
     def _learn_prefill(self, running: Running, now_s: float) -> None:
         tokens = running.uncached_tokens + running.ahead_tokens

@@ -20,14 +20,10 @@ class Shares:
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = dict(weights)
-        self._counters = dict.fromkeys(self._weights, 0.0)
+        # Byte-seconds of each tenant, divided by its weight; lifted after pauses.
+        self.counters = dict.fromkeys(self._weights, 0.0)
         self._active: dict[str, int] = {}
         self._expected = dict.fromkeys(self._weights, 0.0)  # part of the counters, not yet used
-
-    @property
-    def counters(self) -> Mapping[str, float]:
-        """Byte-seconds of each tenant, divided by its weight; lifted after pauses."""
-        return self._counters
 
     def enter(self, tenant: str) -> None:
         """A request of the tenant comes; `leave` is called once it has ended."""
@@ -35,12 +31,12 @@ class Shares:
             # Without what is only expected of requests that run: where that was too much and is
             # given back, who came meanwhile would come last.
             others = [
-                self._counters[name] - self._expected[name]
+                self.counters[name] - self._expected[name]
                 for name, count in self._active.items()
                 if count
             ]
             if others:
-                self._counters[tenant] = max(self._counters[tenant], min(others))
+                self.counters[tenant] = max(self.counters[tenant], min(others))
         self._active[tenant] = self._active.get(tenant, 0) + 1
 
     def leave(self, tenant: str) -> None:
@@ -50,14 +46,14 @@ class Shares:
     def charge(self, tenant: str, byte_seconds: float) -> None:
         """Adds what a request is expected to use."""
         share = byte_seconds / self._weights[tenant]
-        self._counters[tenant] += share
+        self.counters[tenant] += share
         self._expected[tenant] += share
 
     def settle(self, tenant: str, used: float, charged: float) -> None:
         """Puts what a request has used in place of what was charged for it."""
-        self._counters[tenant] += (used - charged) / self._weights[tenant]
+        self.counters[tenant] += (used - charged) / self._weights[tenant]
         self._expected[tenant] -= charged / self._weights[tenant]
 
     def order(self, tenants: Iterable[str]) -> list[str]:
         """The tenants, the one that is next first."""
-        return sorted(tenants, key=lambda tenant: self._counters[tenant])
+        return sorted(tenants, key=lambda tenant: self.counters[tenant])

@@ -25,15 +25,11 @@ class Versions:
         self, shares: Mapping[str, Mapping[str, float]], is_served: Callable[[str], bool]
     ) -> None:
         self._shares = {model: dict(weights) for model, weights in shares.items()}
+        self.models = frozenset(shares)  # that have versions
         self._is_served = is_served
         self._credits = {
             model: dict.fromkeys(weights, 0.0) for model, weights in self._shares.items()
         }
-
-    @property
-    def models(self) -> frozenset[str]:
-        """The models that have versions."""
-        return frozenset(self._shares)
 
     def choose(self, model: str) -> str:
         """The version for the next request of a model; the model itself where it has none."""

@@ -14,67 +14,68 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
-from ullage.doors.access import check_key, check_local, header
+from ullage.doors.access import check_local, find_holder, header
 from ullage.doors.refusal import Refusal, send_refusal, send_whole
+from ullage.front.policy.admission import Admission
+from ullage.front.policy.engine_ledger import Budget, Engine
+from ullage.front.policy.lengths import Lengths
 from ullage.front.policy.request import Request
 from ullage.front.policy.versions import Versions
 from ullage.front.proxy.board import Board
+from ullage.front.proxy.fields import FIELDS
 from ullage.front.proxy.head import check_head
-from ullage.front.proxy.inputs import ENCODER_PATHS, read_inputs
-from ullage.front.proxy.keys import Keys
 from ullage.front.proxy.metrics import METRICS_TYPE, write_admin_page, write_metrics
-from ullage.front.proxy.prompt import Limits, Order, read_order, trim_oldest
-from ullage.front.proxy.relay import Relay, SlowReader
-from ullage.front.settings import FrontSettings, TenantSettings
+from ullage.front.proxy.monitor import Monitor
+from ullage.front.proxy.order import Order, OrderReader
+from ullage.front.proxy.relay import Relay, cut_off
+from ullage.front.proxy.upstream import Upstream
+from ullage.front.settings import FrontSettings
 
-_CHAT: Final = "/v1/chat/completions"
-_COMPLETIONS: Final = (_CHAT, "/v1/completions")
-_PATHS: Final = (*_COMPLETIONS, *ENCODER_PATHS)
 _DRAIN: Final = re.compile(r"/admin/engines/([A-Za-z0-9_-]{1,64})/(drain|resume)")
 _BODY_S: Final = 60.0
-_LARGE_BYTES: Final = 64 * 1024
+_LARGE_BYTES: Final = 32 * 1024
+_TICK_S: Final = 0.05
+_LOOK_S: Final = 1.0  # at each engine
+_LARGE_AT_ONCE: Final = 4  # of a tenant
 _JSON: Final = b"application/json"
 _HTML: Final = b"text/html; charset=utf-8"
 
-Answer = Callable[[Scope, Send], Awaitable[None]]
+
+class BodyQueue:
+    """Where large bodies of a tenant wait: few are in memory at a time, and one of them is read."""
+
+    def __init__(self) -> None:
+        self.slots = asyncio.Semaphore(_LARGE_AT_ONCE)
+        self.thread = ThreadPoolExecutor(1)
 
 
 @dataclass(frozen=True, slots=True)
 class FrontApp:
-    """Answers requests.
-
-    Attributes:
-        settings: of the configuration.
-        board: where requests wait.
-        relay: brings them to engines.
-        keys: of the tenants.
-        limits: of each tenant's requests.
-        versions: of models.
-    """
+    """Answers requests; `queues` has a tenant's large bodies."""
 
     settings: FrontSettings
     board: Board
     relay: Relay
-    keys: Keys
-    limits: Mapping[str, Limits]
-    versions: Versions
+    reader: OrderReader
+    queues: Mapping[str, BodyQueue]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, whatever it is."""
         if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
             return
         try:
-            if scope["path"] in _PATHS:
+            if scope["path"] in FIELDS:
                 await self._complete(scope, receive, send)
             elif (match := _DRAIN.fullmatch(scope["path"])) is not None:
                 await self._drain(scope, send, match[1], is_draining=match[2] == "drain")
@@ -85,16 +86,29 @@ class FrontApp:
 
     async def _answer_get(self, scope: Scope, send: Send) -> None:
         check_head(scope, has_body=False)
-        answers: Mapping[str, Answer] = {
-            "/v1/models": self._models, "/health": self._health, "/metrics": self._metrics,
-            "/admin": self._admin,
-        }  # fmt: skip
-        answer = answers.get(scope["path"])
-        if answer is None:
-            raise Refusal(404, f"there is no such path; there are {', '.join(_PATHS)}")
+        path = scope["path"]
+        if path not in ("/v1/models", "/health", "/metrics", "/admin"):
+            raise Refusal(404, f"there is no such path; there are {', '.join(FIELDS)}")
         if scope["method"] != "GET":
             raise Refusal(405, "expected GET")
-        await answer(scope, send)
+        if path == "/v1/models":
+            self._tenant(scope)
+            names = sorted(self.reader.models)
+            rows = [{"id": name, "object": "model", "owned_by": "ullage"} for name in names]
+            body = json.dumps({"object": "list", "data": rows}).encode()
+            await send_whole(send, 200, body, _JSON)
+        elif path == "/health":
+            if not any(engine.is_up for engine in self.board.admission.engines.values()):
+                raise Refusal(503, "no engine answers", retry_after_s=5)
+            await send_whole(send, 200, b'{"status": "ok"}', _JSON)
+        elif path == "/metrics":
+            self._check_admin(scope)
+            await send_whole(send, 200, write_metrics(self.board), METRICS_TYPE)
+        else:
+            self._check_admin(scope)
+            policy = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+            headers = [(b"content-security-policy", policy)]
+            await send_whole(send, 200, write_admin_page(self.board), _HTML, headers)
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
         check_head(scope, has_body=True)
@@ -102,110 +116,60 @@ class FrontApp:
             raise Refusal(405, "expected POST")
         tenant = self._tenant(scope)
         try:
-            order, request = await self._read(scope, receive, tenant)
+            order = await self._read(scope, receive, tenant)
         except Refusal as refusal:
             self.board.outcomes[tenant, f"refused {refusal.status}"] += 1
             raise
         # Whoever hangs up ends the task that works for him, wherever that waits.
-        work = asyncio.ensure_future(self.relay.run(request, order, scope["path"], send))
-        gone = asyncio.ensure_future(_wait_until_gone(receive))
+        task = asyncio.current_task()
+        gone = asyncio.create_task(_cancel_when_gone(receive, task))
         outcome = "failed"
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                outcome = "hung up"
-                return
-            work.result()
+            await self.relay.run(order, scope["path"], send)
             outcome = "answered"
+        except asyncio.CancelledError:
+            if task is None or not gone.done():
+                raise  # the server ends
+            task.uncancel()
+            outcome = "hung up"
         except Refusal as refusal:
             outcome = f"refused {refusal.status}"
             raise
-        except SlowReader:
-            outcome = "slow reader"
-            _cut_off(send)
-        finally:
-            self.board.outcomes[tenant, outcome] += 1
-            await _cancel(work)
-            await _cancel(gone)
-
-    async def _read(
-        self, scope: Scope, receive: Receive, tenant: str
-    ) -> tuple[Order, Request]:  # fmt: skip
-        """Reads and checks a body."""
-        limits = self.limits[tenant]
-        try:
-            async with asyncio.timeout(_BODY_S):
-                body = await _read_body(scope, receive, self.settings.max_body_bytes)
         except TimeoutError:
-            raise Refusal(408, f"the body was not there after {_BODY_S:.0f} s") from None
-        if len(body) <= _LARGE_BYTES:
-            order = self._order(body, limits, tenant, scope["path"])
-        else:  # nobody else waits until a long text is counted
-            order = await asyncio.to_thread(self._order, body, limits, tenant, scope["path"])
-        return order, self._request(order, tenant)
+            outcome = "slow reader"
+            cut_off(send)
+        finally:
+            gone.cancel()
+            self.board.outcomes[tenant, outcome] += 1
 
-    def _order(self, body: bytes, limits: Limits, tenant: str, path: str) -> Order:
-        """A body that was read, shorter where the tenant allows that and it fits no cache."""
-        if path in ENCODER_PATHS:
-            return read_inputs(body, limits, path)
-        order = read_order(body, limits, is_chat=path == _CHAT)
-        if self.settings.tenants[tenant].is_trimmed and not self._fits(order, tenant):
-            return trim_oldest(order, limits, lambda each: self._fits(each, tenant))
-        return order
+    async def _read(self, scope: Scope, receive: Receive, tenant: str) -> Order:
+        """Reads and checks a body."""
+        length = header(scope, b"content-length")
+        is_large = length is None or len(length) > 18 or int(length) > _LARGE_BYTES
+        queue = self.queues[tenant]
+        try:
+            async with asyncio.timeout(_BODY_S), queue.slots if is_large else nullcontext():
+                body = await _read_body(scope, receive, self.settings.max_body_bytes)
+                at: dict[str, Any] = {"number": next(self.board.ids), "now_s": self.board.clock()}
+                read = partial(self.reader.read, body, scope["path"], tenant, self._fits, **at)
+                # Nobody else waits until a long text is counted.
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(queue.thread, read) if is_large else read()
+        except TimeoutError:
+            raise Refusal(408, f"the body was not there and read after {_BODY_S:.0f} s") from None
 
-    def _request(self, order: Order, tenant: str) -> Request:
-        now_s = self.board.clock()
-        deadline_s = self.settings.tenants[tenant].deadline_s
-        return Request(
-            id=self.board.make_id(),
-            tenant=tenant,
-            model=order.model,
-            prompt_tokens=order.prompt_tokens,
-            max_tokens=order.max_tokens,
-            arrival_s=now_s,
-            deadline_s=None if deadline_s is None else now_s + deadline_s,
-            sequences=order.sequences,
-            prefix=order.prefix,
-            is_streamed=order.is_streamed,
-        )
-
-    def _fits(self, order: Order, tenant: str) -> bool:
-        request = self._request(order, tenant)
+    def _fits(self, request: Request) -> bool:
         engines = self.board.admission.engines.values()
         return any(
-            engine.fits_alone(request) for engine in engines if order.model in engine.spec.models
+            engine.fits_alone(request) for engine in engines if request.model in engine.spec.models
         )
 
     def _tenant(self, scope: Scope) -> str:
-        tenant = self.keys.find(header(scope, b"authorization"))
-        if self.settings.tenants[tenant].key is None:
-            check_local(scope, "give the tenant a key_file")
-        return tenant
-
-    async def _models(self, scope: Scope, send: Send) -> None:
-        self._tenant(scope)
-        engines = self.settings.engines.values()
-        models = sorted(
-            self.versions.models.union(name for each in engines for name in each.spec.models)
-        )
-        rows = [{"id": name, "object": "model", "owned_by": "ullage"} for name in models]
-        await send_whole(send, 200, json.dumps({"object": "list", "data": rows}).encode(), _JSON)
-
-    async def _health(self, scope: Scope, send: Send) -> None:
-        del scope
-        if not any(engine.is_up for engine in self.board.admission.engines.values()):
-            raise Refusal(503, "no engine answers", retry_after_s=5)
-        await send_whole(send, 200, b'{"status": "ok"}', _JSON)
-
-    async def _metrics(self, scope: Scope, send: Send) -> None:
-        self._check_admin(scope)
-        await send_whole(send, 200, write_metrics(self.board), METRICS_TYPE)
-
-    async def _admin(self, scope: Scope, send: Send) -> None:
-        self._check_admin(scope)
-        policy = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-        headers = [(b"content-security-policy", policy)]
-        await send_whole(send, 200, write_admin_page(self.board), _HTML, headers)
+        keys = {name: each.key for name, each in self.settings.tenants.items() if each.key}
+        if keys:
+            return find_holder(scope, keys, "a tenant's key")
+        check_local(scope, "give the tenant a key_file")
+        return next(iter(self.settings.tenants))
 
     async def _drain(self, scope: Scope, send: Send, name: str, *, is_draining: bool) -> None:
         """Begins or ends that nothing new is sent to an engine."""
@@ -224,75 +188,78 @@ class FrontApp:
     def _check_admin(self, scope: Scope) -> None:
         key = self.settings.admin_key
         if key is not None:
-            check_key(scope, key, "the admin's key")
+            find_holder(scope, {"": key}, "the admin's key")
         elif not self.settings.address.is_loopback:
             raise Refusal(403, "give the front an admin_key_file to see this from elsewhere")
         else:
             check_local(scope, "give the front an admin_key_file")
 
 
-def make_limits(
-    settings: FrontSettings, tenant: TenantSettings, versions: Versions,
-    count: Callable[[str, str], int],
-) -> Limits:  # fmt: skip
-    """What the bodies of a tenant are held against.
-
-    Args:
-        settings: of the configuration.
-        tenant: whose they are.
-        versions: of models.
-        count: tokens of a text, for a model.
-    """
-    engines = settings.engines.values()
-    return Limits(
-        models=versions.models.union(model for each in engines for model in each.spec.models),
-        default_tokens=settings.max_tokens,
-        max_tokens=tenant.max_tokens,
-        media_tokens={
-            model: each.media_tokens
-            for each in engines
-            if each.media_tokens is not None
-            for model in each.spec.models
-        },
-        count=count,
-        characters_per_token=settings.characters_per_token,
-        choose=versions.choose,
-    )
-
-
 async def _read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
-    length = header(scope, b"content-length")
-    too_large = Refusal(413, f"the body has more than {limit_bytes} bytes")
-    if length is not None and (len(length) > 18 or int(length) > limit_bytes):
-        raise too_large
-    body = bytearray()
+    length = header(scope, b"content-length") or b"0"
+    body, is_whole = bytearray(), False
     while True:
+        if len(length) > 18 or max(int(length), len(body)) > limit_bytes:
+            raise Refusal(413, f"the body has more than {limit_bytes} bytes")
+        if is_whole:
+            return bytes(body)
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Refusal(400, "the body broke off")
         body += message.get("body", b"")
-        if len(body) > limit_bytes:
-            raise too_large
-        if not message.get("more_body", False):
-            return bytes(body)
+        is_whole = not message.get("more_body", False)
 
 
-async def _wait_until_gone(receive: Receive) -> None:
+async def _cancel_when_gone(receive: Receive, task: asyncio.Task[None] | None) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _cancel(task: asyncio.Future[None]) -> None:
-    if not task.done():
+    if task is not None:
         task.cancel()
-        with suppress(asyncio.CancelledError, Refusal, SlowReader):
-            await task
 
 
-def _cut_off(send: Send) -> None:
-    """Closes the connection of a client that takes nothing, and with it what it was not sent. ASGI
-    has no word for it; uvicorn's `send` belongs to what holds the connection.
-    """
-    transport = getattr(getattr(send, "__self__", None), "transport", None)
-    if transport is not None:
-        transport.abort()
+async def keep_on(look: Callable[[], Awaitable[None]], interval_s: float) -> None:
+    """Looks again and again until it is cancelled. An error is logged, and does not end it."""
+    while True:
+        try:
+            await look()
+        except Exception:
+            logging.getLogger("ullage.front").exception("%s failed; it goes on", look)
+        await asyncio.sleep(interval_s)
+
+
+@asynccontextmanager
+async def make_front(settings: FrontSettings) -> AsyncIterator[FrontApp]:
+    """The application, and all that runs beside it."""
+    board = Board(_make_admission(settings))
+    reader = OrderReader(settings, Versions(settings.versions, board.admission.is_served))
+    upstreams = {name: Upstream(each) for name, each in settings.engines.items()}
+    relay = Relay(board, upstreams, settings.slow_reader_s)
+    looks = {Monitor(board, upstream).look: _LOOK_S for upstream in upstreams.values()}
+    works = {board.look: _TICK_S, **looks}.items()
+    tasks = [asyncio.create_task(keep_on(look, interval_s)) for look, interval_s in works]
+    try:
+        yield FrontApp(
+            settings, board, relay, reader, {name: BodyQueue() for name in settings.tenants}
+        )
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for upstream in upstreams.values():
+            upstream.close()
+
+
+def _make_admission(settings: FrontSettings) -> Admission:
+
+    budgets = {name: Budget(size) for name, size in settings.gpus.items()}
+    engines = [
+        Engine(each.spec, None if each.gpu is None else budgets[each.gpu])
+        for each in settings.engines.values()
+    ]
+    return Admission(
+        engines,
+        {name: tenant.spec for name, tenant in settings.tenants.items()},
+        Lengths(settings.quantile),
+        max_queue=settings.max_queue,
+        spare_requests=settings.spare_requests,
+    )

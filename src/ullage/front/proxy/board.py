@@ -11,6 +11,7 @@ own handler, however that ends.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -47,12 +48,7 @@ class Board:
         self.byte_seconds: Counter[str] = Counter()
         self._futures: dict[int, asyncio.Future[Decision]] = {}
         self._is_scheduled = False
-        self._last_id = 0
-
-    def make_id(self) -> int:
-        """A number for a request that nobody else has."""
-        self._last_id += 1
-        return self._last_id
+        self.ids = itertools.count(1)  # numbers for requests
 
     async def place(self, request: Request) -> Start:
         """Waits until the request is to be sent.
@@ -60,14 +56,17 @@ class Board:
         Raises:
             Refusal: it is rejected.
         """
+        is_alone = not self.admission.waiting
         reject = self.admission.submit(request, self.clock())
         if reject is not None:
             raise _refuse(reject)
-        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        self._futures[request.id] = future
-        self.schedule()
+        future = self._futures[request.id] = asyncio.get_running_loop().create_future()
+        if is_alone:
+            self._decide()
+        else:
+            self.schedule()
         try:
-            decision = await future
+            decision: Decision = await future
         except asyncio.CancelledError:
             self._forget(request, future)
             raise
@@ -109,7 +108,7 @@ class Board:
 
     def schedule(self) -> None:
         """Decides once for all that happens in one turn of the loop."""
-        if not self._is_scheduled:
+        if not self._is_scheduled and self.admission.waiting:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._decide)
 

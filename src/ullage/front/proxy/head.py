@@ -7,7 +7,6 @@ refused here would only be of use to somebody who hopes that two programs read i
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import Final
 
 from starlette.types import Scope
@@ -40,21 +39,22 @@ def check_head(scope: Scope, *, has_body: bool) -> None:
     Raises:
         Refusal: it does not.
     """
-    headers = [(bytes(name).lower(), bytes(value)) for name, value in scope["headers"]]
+    headers = scope["headers"]
     if sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEADER_BYTES:
         raise Refusal(431, f"the headers have more than {MAX_HEADER_BYTES} bytes")
     if len(headers) > _MAX_HEADERS:
         raise Refusal(431, f"there are more than {_MAX_HEADERS} headers")
     if b"%" in scope.get("raw_path", b"") or scope.get("query_string"):
         raise Refusal(400, "the path has escapes or a query; expected neither")
-    counts = Counter(name.replace(b"_", b"-") for name, _ in headers)
-    repeated = sorted(name for name in _ONCE if counts[name] > 1)
-    if repeated:
-        raise Refusal(400, f"there is more than one header {repeated[0].decode()!r}")
-    forbidden = sorted(_FORBIDDEN & counts.keys())
+    names = [name.replace(b"_", b"-") for name, _ in headers]
+    forbidden = sorted(_FORBIDDEN.intersection(names))
     if forbidden:
         raise Refusal(400, f"the header {forbidden[0].decode()!r} is not taken")
     values = dict(headers)
+    if len(values) < len(names):
+        repeated = sorted(name for name in _ONCE if names.count(name) > 1)
+        if repeated:
+            raise Refusal(400, f"there is more than one header {repeated[0].decode()!r}")
     if any(b"_" in name and name.replace(b"_", b"-") in _ONCE for name in values):
         raise Refusal(400, "a header's name has an underscore in place of a hyphen")
     if not _HOST.fullmatch(values.get(b"host", b"")):
@@ -62,10 +62,6 @@ def check_head(scope: Scope, *, has_body: bool) -> None:
     words = {word.strip().lower() for word in values.get(b"connection", b"").split(b",")}
     if not words <= _CONNECTION:
         raise Refusal(400, "the header 'connection' names others; expected keep-alive or close")
-    _check_framing(values, has_body=has_body)
-
-
-def _check_framing(values: dict[bytes, bytes], *, has_body: bool) -> None:
     if not values.get(b"content-length", b"0").isdigit():
         raise Refusal(400, "the length of the body is no number")
     if not has_body:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import escape
 from typing import Final
 
@@ -20,26 +20,16 @@ _WAITING: Final = Metric("ullage_front_waiting_requests", Type.GAUGE, "Requests 
 _BYTE_SECONDS: Final = Metric(
     "ullage_front_byte_seconds_total", Type.COUNTER, "Bytes of cache times seconds, by tenant."
 )
-_UP: Final = Metric("ullage_front_engine_up", Type.GAUGE, "1 while the engine answers.")
-_DRAINING: Final = Metric(
-    "ullage_front_engine_draining", Type.GAUGE, "1 while nothing new is sent to the engine."
+_OF_ENGINES: Final[tuple[tuple[str, str, Callable[[Engine], float]], ...]] = (
+    ("engine_up", "1 while the engine answers.", lambda each: each.is_up),
+    ("engine_draining", "1 while nothing new is sent there.", lambda each: each.is_draining),
+    ("engine_stale", "1 while the engine's metrics are old.", lambda each: each.is_stale),
+    ("running_requests", "Requests in an engine.", lambda each: len(each.running)),
+    ("cache_bytes", "Bytes of an engine's cache.", lambda each: each.spec.cache_bytes),
+    ("usable_bytes", "Bytes that admission may give out.", lambda each: each.usable_bytes),
+    ("held_bytes", "Bytes that requests hold now.", lambda each: each.bytes_now),
+    ("expected_peak_bytes", "The most that those that run will hold.", Engine.peak_bytes),
 )
-_STALE: Final = Metric(
-    "ullage_front_engine_stale", Type.GAUGE, "1 while the engine's metrics are old."
-)
-_RUNNING: Final = Metric("ullage_front_running_requests", Type.GAUGE, "Requests in an engine.")
-_CACHE: Final = Metric("ullage_front_cache_bytes", Type.GAUGE, "Bytes of an engine's cache.")
-_USABLE: Final = Metric(
-    "ullage_front_usable_bytes", Type.GAUGE, "Bytes of it that admission may give out."
-)
-_NOW: Final = Metric("ullage_front_held_bytes", Type.GAUGE, "Bytes that requests hold now.")
-_PEAK: Final = Metric(
-    "ullage_front_expected_peak_bytes", Type.GAUGE, "The most that those that run will hold."
-)
-METRICS: Final = (
-    _REQUESTS, _WAITING, _BYTE_SECONDS, _UP, _DRAINING, _STALE, _RUNNING, _CACHE, _USABLE, _NOW,
-    _PEAK,
-)  # fmt: skip
 
 
 def write_metrics(board: Board) -> bytes:
@@ -53,16 +43,10 @@ def _points(board: Board) -> Iterator[Point]:
     for tenant, count in board.admission.num_waiting.items():
         yield Point(_WAITING, {"tenant": tenant}, float(count))
         yield Point(_BYTE_SECONDS, {"tenant": tenant}, float(board.byte_seconds[tenant]))
-    for name, engine in board.admission.engines.items():
-        labels = {"engine": name}
-        yield Point(_UP, labels, float(engine.is_up))
-        yield Point(_DRAINING, labels, float(engine.is_draining))
-        yield Point(_STALE, labels, float(engine.is_stale))
-        yield Point(_RUNNING, labels, float(len(engine.running)))
-        yield Point(_CACHE, labels, float(engine.spec.cache_bytes))
-        yield Point(_USABLE, labels, float(engine.usable_bytes))
-        yield Point(_NOW, labels, float(engine.bytes_now))
-        yield Point(_PEAK, labels, float(engine.peak_bytes()))
+    for name, text, read in _OF_ENGINES:
+        metric = Metric(f"ullage_front_{name}", Type.GAUGE, text)
+        for engine_name, engine in board.admission.engines.items():
+            yield Point(metric, {"engine": engine_name}, float(read(engine)))
 
 
 _STYLE: Final = (
@@ -73,7 +57,10 @@ _STYLE: Final = (
 
 def write_admin_page(board: Board) -> bytes:
     """A page that loads itself anew each two seconds; it has no script."""
-    engines = [_engine_row(name, engine) for name, engine in board.admission.engines.items()]
+    engines = [
+        (name, *(_show(figure, read(engine)) for figure, _, read in _OF_ENGINES))
+        for name, engine in board.admission.engines.items()
+    ]
     counters = board.admission.shares.counters
     tenants: list[tuple[str, ...]] = []
     for tenant, waiting in board.admission.num_waiting.items():
@@ -88,24 +75,14 @@ def write_admin_page(board: Board) -> bytes:
     page = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>ullage front</title>'
         f'<meta http-equiv="refresh" content="2"><style>{_STYLE}</style><h1>ullage front</h1>'
-        + _table(
-            ("engine", "state", "requests", "held", "expected peak", "usable", "cache"), engines
-        )
+        + _table(("engine", *(name.replace("_", " ") for name, *_ in _OF_ENGINES)), engines)
         + _table(("tenant", "waiting", "GiB s used", "fair counter", "requests"), tenants)
     )
     return page.encode()
 
 
-def _engine_row(name: str, engine: Engine) -> tuple[str, ...]:
-    state = "up" if engine.is_up else "down"
-    if engine.is_up and engine.is_stale:
-        state = "metrics are old: half of the cache is used"
-    if engine.is_draining:
-        state += ", draining"
-    sizes = (
-        engine.bytes_now, engine.peak_bytes(), engine.usable_bytes, engine.spec.cache_bytes,
-    )  # fmt: skip
-    return (name, state, str(len(engine.running)), *map(format_bytes, sizes))
+def _show(figure: str, value: float) -> str:
+    return format_bytes(int(value)) if figure.endswith("bytes") else str(int(value))
 
 
 def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

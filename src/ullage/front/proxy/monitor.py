@@ -12,7 +12,7 @@ import logging
 import math
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from contextlib import closing
 from typing import Final
 
 from ullage.front.proxy.board import Board
@@ -28,16 +28,9 @@ _PREEMPTIONS: Final = ("vllm:num_preemptions_total", "sglang:num_retracted_reqs_
 _LINE: Final = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})? ([0-9.eE+-]+)", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineMetrics:
-    """What an engine's page says; None: nothing of it."""
-
-    usage_frac: float | None
-    num_preemptions: int | None
-
-
-def read_metrics(text: str) -> EngineMetrics:
-    """Reads Prometheus's text format. Of several values of a metric, as of ranks, the largest usage
+def read_metrics(text: str) -> tuple[float | None, int | None]:
+    """The usage of an engine's cache and the number of its preemptions in Prometheus's text format;
+    None: nothing is said of it. Of several values of a metric, as of ranks, the largest usage
     and the sum of preemptions count.
 
     Raises:
@@ -51,10 +44,8 @@ def read_metrics(text: str) -> EngineMetrics:
     preemptions = [value for name in _PREEMPTIONS for value in values[name]]
     if not math.isfinite(sum(map(abs, (*usages, *preemptions)))):
         raise ValueError("a value of its metrics is not finite")
-    return EngineMetrics(
-        min(1.0, max(0.0, *usages, 0.0)) if usages else None,
-        int(sum(preemptions)) if preemptions else None,
-    )
+    usage_frac = min(1.0, max(0.0, *usages, 0.0)) if usages else None
+    return usage_frac, int(sum(preemptions)) if preemptions else None
 
 
 class Monitor:
@@ -86,7 +77,7 @@ class Monitor:
     async def _ask(self, path: str) -> None:
         """Takes what the engine says."""
         settings = self._upstream.settings
-        async with self._upstream.open(path, silent_s=_PATIENCE_S) as answer:
+        with closing(await self._upstream.send(path, silent_s=_PATIENCE_S)) as answer:
             body = await answer.read()
         if answer.status != 200:
             raise EngineLost(f"status {answer.status}")
@@ -94,7 +85,7 @@ class Monitor:
         if len(body) > _PAGE_BYTES:
             raise ValueError(f"its page has {len(body)} bytes; expected {_PAGE_BYTES} or fewer")
         if settings.has_metrics:
-            self._take(read_metrics(body.decode("utf-8", "replace")))
+            self._take(*read_metrics(body.decode("utf-8", "replace")))
         self._read_s = self._board.clock()
         self._engine.is_stale = False
 
@@ -110,13 +101,12 @@ class Monitor:
             self._board.set_up(self._upstream.settings.spec.name, is_up=False)
             self._num_preemptions = None
 
-    def _take(self, metrics: EngineMetrics) -> None:
+    def _take(self, usage_frac: float | None, num_preemptions: int | None) -> None:
         engine = self._engine
-        if metrics.usage_frac is not None:
-            seen_bytes = int(metrics.usage_frac * engine.spec.cache_bytes)
+        if usage_frac is not None:
+            seen_bytes = int(usage_frac * engine.spec.cache_bytes)
             engine.foreign_bytes = max(0, seen_bytes - engine.bytes_now)
-        if metrics.num_preemptions is not None:
-            before = self._num_preemptions
-            if before is not None:
-                engine.note_preemptions(max(0, metrics.num_preemptions - before))
-            self._num_preemptions = metrics.num_preemptions
+        if num_preemptions is not None:
+            if self._num_preemptions is not None:
+                engine.note_preemptions(max(0, num_preemptions - self._num_preemptions))
+            self._num_preemptions = num_preemptions

@@ -1,6 +1,6 @@
 """Brings one request to an engine and its answer back.
 
-    await relay(board, upstreams, request, order, send)
+    await Relay(board, upstreams, slow_reader_s).run(order, path, send)
 
 An engine that is lost before the client has got anything is replaced by another. Later than that
 the client is told in the stream. What the request held is given back in any case.
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,16 +20,12 @@ from starlette.types import Message, Send
 from ullage.doors.refusal import Refusal, error_document, send_whole
 from ullage.front.policy.request import Request
 from ullage.front.proxy.board import Board
-from ullage.front.proxy.prompt import Order
+from ullage.front.proxy.order import Order
 from ullage.front.proxy.upstream import Answer, EngineLost, Upstream
 
 _ATTEMPTS: Final = 2
 _EVENT_END: Final = b"\n\n"
 _USAGE: Final = re.compile(rb'"completion_tokens"\s*:\s*([0-9]{1,9})')
-
-
-class SlowReader(Exception):
-    """A client does not take what is sent to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +42,20 @@ class Relay:
     upstreams: Mapping[str, Upstream]
     slow_reader_s: float
 
-    async def run(self, request: Request, order: Order, path: str, send: Send) -> None:
+    async def run(self, order: Order, path: str, send: Send) -> None:
         """Answers a request.
 
         Raises:
             Refusal: nothing was sent to the client; this is its answer.
-            SlowReader: it has to be cut off.
+            TimeoutError: it does not take what is sent, and has to be cut off.
         """
-        body = order.body
+        request = order.request
         for attempt in range(1, _ATTEMPTS + 1):
             start = await self.board.place(request)
             is_whole = False
             try:
-                async with self.upstreams[start.engine].open(path, body) as answer:
-                    if order.is_streamed and answer.status == 200:
+                with closing(await self.upstreams[start.engine].send(path, order.body)) as answer:
+                    if request.is_streamed and answer.status == 200:
                         is_whole = await self._stream(request, order, answer, send)
                     else:
                         is_whole = await self._send_whole(request, order, answer, send)
@@ -72,61 +69,58 @@ class Relay:
                     ) from None
             finally:
                 self.board.finish(request.id, is_whole=is_whole)
-            request = replace(request, id=self.board.make_id())
+            request = replace(request, id=next(self.board.ids))
 
     async def _send_whole(self, request: Request, order: Order, answer: Answer, send: Send) -> bool:
         """Reads all of the answer, so that one that breaks off can be asked for again."""
         body = await answer.read()
         if 300 <= answer.status < 400:
             raise Refusal(502, "the engine answered with a redirection, which is not followed")
-        usage = _USAGE.findall(body[-4096:])
         is_whole = answer.status == 200
-        if is_whole and usage:
-            self.board.advance(request.id, -(-int(usage[-1]) // request.sequences))
+        if is_whole:
+            self._count(request, 0, body[-4096:])
         headers = _own_headers(order)
         if answer.retry_after_s is not None:
             headers.append((b"retry-after", str(answer.retry_after_s).encode()))
-        try:
-            async with asyncio.timeout(self.slow_reader_s):
-                await send_whole(send, answer.status, body, answer.content_type, headers)
-        except TimeoutError:
-            raise SlowReader(f"{self.slow_reader_s:g} s") from None
+        await self._in_time(
+            send, send_whole(send, answer.status, body, answer.content_type, headers)
+        )
         return is_whole
+
+    async def _in_time(self, send: Send, sending: Awaitable[None]) -> None:
+        """Waits until the client takes what is sent."""
+        # uvicorn waits where the connection is full already: a timer for each piece is dear.
+        flow = getattr(getattr(send, "__self__", None), "flow", None)
+        is_free = flow is not None and not flow.write_paused
+        async with nullcontext() if is_free else asyncio.timeout(self.slow_reader_s):
+            await sending
 
     async def _stream(self, request: Request, order: Order, answer: Answer, send: Send) -> bool:
         """Passes the pieces on as they come; counts the events in them as tokens."""
         num_events = 0
-        is_started = False
+        is_started = is_last = False
         try:
-            async for chunk in answer.chunks():
+            while not is_last:
+                chunk = await answer.read_piece()
+                is_last = answer.is_read
                 num_events += chunk.count(_EVENT_END)
                 self._count(request, num_events, chunk)
                 if not is_started:
                     await send(_head(answer, order))
                     is_started = True
-                try:
-                    async with asyncio.timeout(self.slow_reader_s):
-                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                except TimeoutError:
-                    raise SlowReader(f"{self.slow_reader_s:g} s") from None
+                message = {"type": "http.response.body", "body": chunk, "more_body": not is_last}
+                await self._in_time(send, send(message))
         except EngineLost:
             if not is_started:
                 raise
             # The status is sent already, so the stream itself has to say it.
             event = b"data: " + error_document(502, "the engine broke off the answer") + _EVENT_END
             await send({"type": "http.response.body", "body": event, "more_body": False})
-            return False
-        if not is_started:
-            await send(_head(answer, order))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-        return True
+        return is_last
 
-    def _count(self, request: Request, num_events: int, chunk: bytes) -> None:
-        generated = -(-num_events // request.sequences)
-        if b'"completion_tokens"' in chunk:
-            usage = _USAGE.findall(chunk)
-            if usage:
-                generated = -(-int(usage[-1]) // request.sequences)
+    def _count(self, request: Request, num_events: int, text: bytes) -> None:
+        usage = _USAGE.findall(text) if b'"completion_tokens"' in text else ()
+        generated = -(-int(usage[-1] if usage else num_events) // request.sequences)
         if generated:
             self.board.advance(request.id, generated)
 
@@ -134,8 +128,8 @@ class Relay:
 def _own_headers(order: Order) -> list[tuple[bytes, bytes]]:
     """What the front has assumed or changed, for the client to see."""
     headers = [
-        (b"x-ullage-prompt-tokens", str(order.prompt_tokens).encode()),
-        (b"x-ullage-model", order.model.encode("ascii", "replace")),
+        (b"x-ullage-prompt-tokens", str(order.request.prompt_tokens).encode()),
+        (b"x-ullage-model", order.request.model.encode("ascii", "replace")),
     ]
     if order.num_trimmed:
         headers.append((b"x-ullage-trimmed-messages", str(order.num_trimmed).encode()))
@@ -151,3 +145,12 @@ def _head(answer: Answer, order: Order) -> Message:
             (b"x-content-type-options", b"nosniff"), *_own_headers(order),
         ],
     }  # fmt: skip
+
+
+def cut_off(send: Send) -> None:
+    """Closes the connection of a client that takes nothing, and with it what it was not sent. ASGI
+    has no word for it; uvicorn's `send` belongs to what holds the connection.
+    """
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    if transport is not None:
+        transport.abort()

@@ -11,7 +11,7 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from ullage.doors.access import check_key, check_local, header
+from ullage.doors.access import check_local, find_holder, header
 from ullage.doors.refusal import Refusal, send_refusal, send_whole
 from ullage.watch.exporter.exposition import Exposition, Page
 
@@ -53,7 +53,7 @@ class ExporterApp:
                 raise Refusal(503, f"no sample for {age_s:.0f} s")
             return _HEALTHY
         if self.token is not None:
-            check_key(scope, self.token, "the token")
+            find_holder(scope, {"": self.token}, "the token")
         elif self.is_local:
             check_local(scope, "give --token-file FILE")
         if scope["path"] != "/metrics":

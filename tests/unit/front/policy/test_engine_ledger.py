@@ -67,7 +67,7 @@ def test_what_a_request_held_is_free_again_however_it_ends() -> None:
             engine.advance(1, generated, 1.0)
         engine.finish(1, 2.0)
         assert engine.reserved_bytes == engine.pending_tokens == engine.bytes_now == 0
-        assert engine.free_bytes == engine.usable_bytes == 1000
+        assert engine.usable_bytes == 1000
         assert engine._tokens_now == 0
 
 
