@@ -9,6 +9,7 @@ Nothing but the errors of each reader may come out. Run by run.py; the first arg
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import tempfile
@@ -22,9 +23,10 @@ with atheris.instrument_imports(include=["ullage"]):
     from ullage.doors.refusal import Refusal
     from ullage.errors import PlanError, SpecError
     from ullage.explain.servers.reader import read_start
-    from ullage.front.proxy.inputs import ENCODER_PATHS, read_inputs
+    from ullage.front.policy.versions import Versions
+    from ullage.front.proxy.fields import FIELDS
     from ullage.front.proxy.monitor import read_metrics
-    from ullage.front.proxy.prompt import Limits, read_order, trim_oldest
+    from ullage.front.proxy.order import OrderReader
     from ullage.front.settings import load_front
     from ullage.gate.config import load_configuration
     from ullage.techniques.ladder_file import LadderFile
@@ -33,10 +35,20 @@ with atheris.instrument_imports(include=["ullage"]):
 
 SCRATCH = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
 CONFIGURATION = SCRATCH / "ullage.toml"
-LIMITS = Limits(
-    models=frozenset({"m"}), default_tokens=16, max_tokens=64, media_tokens={"m": 10},
-    count=lambda _, text: len(text), characters_per_token=3.0, choose=lambda name: name,
-)  # fmt: skip
+FRONT = """
+[front]
+fields.more = "text"
+[front.engine.a]
+url = "http://127.0.0.1:8001"
+models = ["m"]
+cache = "1GiB"
+token_bytes = 1000
+media_tokens = 10
+[front.tenant.a]
+key_file = "a"
+max_tokens = 64
+trim = "oldest-messages"
+"""
 
 
 def read_log(content: bytes) -> None:
@@ -46,23 +58,29 @@ def read_log(content: bytes) -> None:
         assert start is None or repr(start)
 
 
+@functools.cache
+def order_reader() -> OrderReader:
+    """Reads the bodies of requests to a front with one engine."""
+    CONFIGURATION.write_text(FRONT)
+    settings = load_front(SCRATCH, CONFIGURATION)
+    return OrderReader(settings, Versions(settings.versions, lambda _: True))
+
+
 def read_body(content: bytes) -> None:
-    """The body of a request of each kind."""
-    for is_chat in (True, False):
+    """The body of a request to each path."""
+    for path in FIELDS:
         with contextlib.suppress(Refusal):
-            order = read_order(content, LIMITS, is_chat=is_chat)
-            assert order.body and order.sequences > 0
-            trim_oldest(order, LIMITS, lambda each: each.prompt_tokens < 50)
-    for path in ENCODER_PATHS:
-        with contextlib.suppress(Refusal):
-            assert read_inputs(content, LIMITS, path).body
+            order = order_reader().read(
+                content, path, "a", lambda request: request.prompt_tokens < 50, number=1, now_s=0
+            )
+            assert order.body and order.request.sequences > 0
 
 
 def read_page(content: bytes) -> None:
     """A page of an engine's metrics, as the front reads it and as `explain` does."""
     text = content.decode(errors="replace")
     with contextlib.suppress(ValueError):
-        usage = read_metrics(text).usage_frac
+        usage = read_metrics(text)[0]
         assert usage is None or 0 <= usage <= 1
     read_log(b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1\n" + content)
 
