@@ -20,6 +20,7 @@ import os
 import shlex
 import statistics
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +31,8 @@ from ullage.models.architecture import read_model
 from ullage.models.find import find_config
 from ullage.serve.cache_bytes import RealCache, real_cache
 from ullage.serve.outcome import Engine, read_engine
-from ullage.serve.run import start_twice
+from ullage.serve.run import Program, check_command, made_ready
+from ullage.serve.traffic import load_traffic
 from ullage.units import GIB
 
 HERE: Final = Path(__file__).resolve().parent
@@ -95,6 +97,16 @@ def settings(row: dict[str, Any]) -> tuple[list[str], str, dict[str, str]]:
         "VLLM_USE_V2_MODEL_RUNNER": str(int(runner is Runner.SECOND)),
         "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS": str(int(release.counts_graphs(runner))),
     }  # fmt: skip
+
+
+def start_twice(command: Sequence[str], *, gpu: str, python: str) -> tuple[Engine, Engine]:
+    """The engine's own figures of a first start, and of one that finds its compile cache; no
+    request is sent.
+    """
+    nothing = load_traffic("closed:users=1,requests=1,prompt=16,output=2")
+    with made_ready(command, check_command(command), nothing, gpu) as task:
+        program = Program(tuple(command), task.gpu, python, stdout_to_stderr=True)
+        return program.start(task), program.start(task)
 
 
 def start(row: dict[str, Any], python: str) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from benchmarks.serving.phantom_loops import run_on_phantom
+from benchmarks.serving.phantom_starts import start_twice
 from benchmarks.serving.real.page import PHANTOM, SERVERS, write_page
 from ullage.models.builtin import find_model
 from ullage.serve.host_time import MEASURED, NO_HOST_TIME
-from ullage.serve.run import start_twice
 from ullage.serve.traffic import load_traffic
 
 GPU: Final = "h100-80gb"

@@ -112,8 +112,8 @@ def serve(
         _check_has_compile_cache(command)
     sent = (1.0, *(load for load in loads if load != 1.0))
     first = None
-    with _made_ready(command, model, traffic, gpu) as task:
-        program = _Program(tuple(command), task.gpu, python, stdout_to_stderr)
+    with made_ready(command, model, traffic, gpu) as task:
+        program = Program(tuple(command), task.gpu, python, stdout_to_stderr)
         task = replace(task, loads=sent, host=host)
         if is_cached:
             first = program.start(task)
@@ -129,7 +129,7 @@ def serve(
 
 
 @contextmanager
-def _made_ready(command: Sequence[str], model: str, traffic: Traffic, gpu: str) -> Iterator[Task]:
+def made_ready(command: Sequence[str], model: str, traffic: Traffic, gpu: str) -> Iterator[Task]:
     """The order for a command's program, in a directory that lasts as long."""
     config = find_config(model).config
     with TemporaryDirectory(prefix="ullage-serve-") as name:
@@ -144,7 +144,7 @@ def _made_ready(command: Sequence[str], model: str, traffic: Traffic, gpu: str) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Program:
+class Program:
     command: tuple[str, ...]
     gpu: str
     python: str | None
