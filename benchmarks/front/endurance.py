@@ -461,8 +461,8 @@ def write(journal: Journal, duration_s: float, place: Setting) -> list[str]:
             f"Of {journal.outcomes.total():,} requests **{count(LOST):,}** ended without an "
             f"answer, and **{count(', not '):,}** got another than the expected one, which is 200 "
             "for each well-formed request, as one sound engine was always up. "
-            f"{count('killed'):,} more broke off or got a 502 while an engine was killed. Of the slow "
-            f"readers the front says that it cut off {cut_off:.0f}."
+            f"{count('killed'):,} more broke off or got a 502 while an engine was killed. Of the "
+            f"slow readers the front says that it cut off {cut_off:.0f}."
         ),
         "",
         "| kind | outcome | requests |",
