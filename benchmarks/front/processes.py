@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 from urllib.request import ProxyHandler, build_opener
 
 TOKEN_BYTES = 1024
@@ -23,11 +24,12 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def program(
-    arguments: Sequence[str], port: int, *, python: str = sys.executable, patience_s: float = 60
-) -> Iterator[subprocess.Popen[bytes]]:
+    arguments: Sequence[str], port: int, *, python: str = sys.executable, patience_s: float = 60,
+    log: IO[bytes] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:  # fmt: skip
     """A Python program that listens on a port, from then on until the end."""
-    quiet = subprocess.DEVNULL if python != sys.executable else None
-    process = subprocess.Popen([python, *arguments], stdout=subprocess.DEVNULL, stderr=quiet)
+    errors = subprocess.DEVNULL if python != sys.executable else log
+    process = subprocess.Popen([python, *arguments], stdout=subprocess.DEVNULL, stderr=errors)
     try:
         limit_s = time.monotonic() + patience_s
         while True:
@@ -92,11 +94,13 @@ def write_front(
 
 
 @contextlib.contextmanager
-def front(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+def front(
+    folder: Path, port: int, log: IO[bytes] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """`ullage front` with the configuration of a folder."""
     code = "from ullage.cli.main import main; main()"
     arguments = ["-c", code, "front", "--config", str(folder / "ullage.toml")]
-    with program(arguments, port) as process:
+    with program(arguments, port, log=log) as process:
         yield process
 
 

@@ -43,7 +43,7 @@ class StubEngine:
     max_used_blocks: int = 0
     is_failing: bool = False  # breaks off all answers
     is_silent: bool = False  # leaves requests for metrics without an answer
-    padding: str = ""  # of each token
+    padding: str = ""  # of each token; or the field `user` of a request
 
     async def run(self) -> None:
         """Steps, until it is cancelled."""
@@ -90,18 +90,18 @@ class StubEngine:
         prompt_tokens = max(1, len(text) // CHARACTERS_PER_TOKEN)
         output_tokens = fields.get("min_tokens") or fields["max_tokens"]
         if fields.get("stream"):
-            return StreamingResponse(
-                self._events(prompt_tokens, output_tokens), media_type="text/event-stream"
-            )
+            padding = fields.get("user") or self.padding
+            events = self._events(prompt_tokens, output_tokens, padding)
+            return StreamingResponse(events, media_type="text/event-stream")
         words = [f"{number} " async for number in self.tokens(prompt_tokens, output_tokens)]
         usage = {"prompt_tokens": prompt_tokens, "completion_tokens": len(words)}
         return JSONResponse({"choices": [{"text": "".join(words)}], "usage": usage})
 
-    async def _events(self, prompt_tokens: int, output_tokens: int):  # noqa: ANN202
+    async def _events(self, prompt_tokens: int, output_tokens: int, padding: str):  # noqa: ANN202
         async for number in self.tokens(prompt_tokens, output_tokens):
             if self.is_failing:
                 raise ConnectionError("the stub was told to break off")
-            yield f'data: {{"choices": [{{"text": "{number} {self.padding}"}}]}}\n\n'.encode()
+            yield f'data: {{"choices": [{{"text": "{number} {padding}"}}]}}\n\n'.encode()
         yield b"data: [DONE]\n\n"
 
     async def encode(self, request: Request) -> Response:
@@ -163,12 +163,13 @@ async def serve(port: int, blocks: int, speed: Speed) -> None:
 
 def main() -> None:
     """Reads the options."""
+    usual = Speed()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--blocks", type=int, default=2560)
-    parser.add_argument("--step", type=float, default=Speed.step_s, help="seconds of a step")
-    parser.add_argument("--prompt-token", type=float, default=Speed.prompt_token_s, help="seconds")
-    parser.add_argument("--sequences", type=int, default=Speed.max_sequences)
+    parser.add_argument("--step", type=float, default=usual.step_s, help="seconds of a step")
+    parser.add_argument("--prompt-token", type=float, default=usual.prompt_token_s, help="seconds")
+    parser.add_argument("--sequences", type=int, default=usual.max_sequences)
     options = parser.parse_args()
     speed = Speed(
         step_s=options.step, prompt_token_s=options.prompt_token, max_sequences=options.sequences
