@@ -68,8 +68,7 @@ def check_values(value: object, most_chars: int = _MOST_BYTES, depth: int = 0) -
     """Accepts what was parsed.
 
     Raises:
-        ValueError: a value nests more than 100 deep, a number is beyond 64 bits, or a text has more
-            characters than that.
+        ValueError: it nests more than 100 deep, or a number or a text in it is too large.
     """
     if isinstance(value, dict | list) and value and depth >= _MAX_DEPTH:
         raise ValueError(_TOO_DEEP)

@@ -145,6 +145,8 @@ def made_ready(command: Sequence[str], model: str, traffic: Traffic, gpu: str) -
 
 @dataclass(frozen=True, slots=True)
 class Program:
+    """An engine's program on the phantom."""
+
     command: tuple[str, ...]
     gpu: str
     python: str | None
