@@ -20,11 +20,11 @@ from benchmarks.front.processes import program
 
 PARTS = {
     "server": ("/uvicorn/", "/doors/protocol", "/doors/refusal", "/starlette/"),
-    "head and keys": ("/proxy/head", "/proxy/keys", "/doors/access"),
+    "head and keys": ("/proxy/head", "/doors/access"),
     "parse and count": ("/proxy/order", "/proxy/fields", "/proxy/prompt", "/proxy/tokens",
                         "/ullage/parsing", "/json/"),
     "admission": ("/front/policy/", "/proxy/board"),
-    "client": ("/proxy/upstream", "/aiohttp/", "/yarl/", "/multidict/"),
+    "client": ("/proxy/upstream",),
     "relay": ("/proxy/app", "/proxy/relay"),
     "event loop": ("/asyncio/", "/contextlib"),
     "the rest": ("",),

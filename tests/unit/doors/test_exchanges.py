@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("aiohttp", reason="needs the extra ullage[front]")
-pytest.importorskip("httptools", reason="needs the extra ullage[watch]")
+pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 
 from tests.unit.front.sockets import serve_app, until
 
