@@ -25,8 +25,9 @@ _PATTERN_BUT_LINES: Final = re.compile(f"(?!\n)[{_HOSTILE}]")
 _NAME_CHARS: Final = 4096  # of a path of Linux
 HIDDEN: Final = "***"
 _SECRET: Final = re.compile(
-    r"(?is)(.*(?:api|access|private|secret)[-_]?key=|.*(?:secret|(?<!(?:pad|eos|bos|unk|sep|cls|max|num)[-_])token|passw(?:or)?d|passphrase|"
-    r"credentials?|auth|bearer)=).*"
+    r"(?is)(.*(?:api|access|private|secret)[-_]?key="
+    r"|.*(?:secret|(?<!(?:pad|eos|bos|unk|sep|cls|max|num)[-_])token"
+    r"|passw(?:or)?d|passphrase|credentials?|auth|bearer)=).*"
 )
 _PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}

@@ -277,8 +277,7 @@ def refuse_reload() -> None:
         b"with SIGTERM, which lets requests finish, and start it anew\n"
     )
 
-    def refuse(number: int, frame: FrameType | None) -> None:
-        del number, frame
+    def refuse(_number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
             os.write(2, text)  # in Python stderr may be written to right now
 

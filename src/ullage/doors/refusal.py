@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from starlette.types import Message, Receive, Send
 
@@ -69,6 +69,11 @@ async def send_refusal(send: Send, receive: Receive, refusal: Refusal) -> None:
                 while (message := await receive()).get("more_body", False):
                     del message
         await send({"type": "http.response.body", "body": b""})
+
+
+def cycle_of(send: Send) -> Any:  # noqa: ANN401 - ASGI has no word for it
+    """What holds the exchange that an application sends in: uvicorn's; None for another server."""
+    return getattr(send, "__self__", None)
 
 
 async def send_whole(

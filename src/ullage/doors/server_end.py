@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ullage.doors.refusal import LINGER_S, Refusal, error_document, send_refusal
+from ullage.doors.refusal import LINGER_S, Refusal, cycle_of, error_document, send_refusal
 
 
 class EndingServer(uvicorn.Server):
@@ -38,7 +37,7 @@ def tell_clients(app: ASGIApp) -> ASGIApp:
             await app(scope, receive, send)
         except asyncio.CancelledError:
             refusal = Refusal(503, "the server ends; send the request again", retry_after_s=1)
-            cycle: Any = getattr(send, "__self__", None)  # uvicorn's, which knows what was sent
+            cycle = cycle_of(send)
             if not cycle.response_started:
                 await send_refusal(send, receive, refusal)
             elif cycle.chunked_encoding:

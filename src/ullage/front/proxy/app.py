@@ -62,12 +62,13 @@ class BodyQueue:
 
 @dataclass(frozen=True, slots=True)
 class FrontApp:
-    """Answers requests; `queues` has a tenant's large bodies."""
+    """Answers requests; `keys` and `queues` of large bodies are by tenant."""
 
     settings: FrontSettings
     board: Board
     relay: Relay
     reader: OrderReader
+    keys: Mapping[str, bytes]
     queues: Mapping[str, BodyQueue]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,8 +113,6 @@ class FrontApp:
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
         check_head(scope, has_body=True)
-        if scope["method"] != "POST":
-            raise Refusal(405, "expected POST")
         tenant = self._tenant(scope)
         try:
             order = await self._read(scope, receive, tenant)
@@ -144,12 +143,12 @@ class FrontApp:
 
     async def _read(self, scope: Scope, receive: Receive, tenant: str) -> Order:
         """Reads and checks a body."""
-        length = header(scope, b"content-length")
-        is_large = length is None or len(length) > 18 or int(length) > _LARGE_BYTES
+        length = _length(scope)
+        is_large = length is None or length > _LARGE_BYTES
         queue = self.queues[tenant]
         try:
             async with asyncio.timeout(_BODY_S), queue.slots if is_large else nullcontext():
-                body = await _read_body(scope, receive, self.settings.max_body_bytes)
+                body = await _read_body(length or 0, receive, self.settings.max_body_bytes)
                 at: dict[str, Any] = {"number": next(self.board.ids), "now_s": self.board.clock()}
                 read = partial(self.reader.read, body, scope["path"], tenant, self._fits, **at)
                 # Nobody else waits until a long text is counted.
@@ -165,17 +164,14 @@ class FrontApp:
         )
 
     def _tenant(self, scope: Scope) -> str:
-        keys = {name: each.key for name, each in self.settings.tenants.items() if each.key}
-        if keys:
-            return find_holder(scope, keys, "a tenant's key")
+        if self.keys:
+            return find_holder(scope, self.keys, "a tenant's key")
         check_local(scope, "give the tenant a key_file")
         return next(iter(self.settings.tenants))
 
     async def _drain(self, scope: Scope, send: Send, name: str, *, is_draining: bool) -> None:
         """Begins or ends that nothing new is sent to an engine."""
         check_head(scope, has_body=True)  # JSON: a form on a web page cannot send it
-        if scope["method"] != "POST":
-            raise Refusal(405, "expected POST")
         self._check_admin(scope)
         engine = self.board.admission.engines.get(name)
         if engine is None:
@@ -195,11 +191,16 @@ class FrontApp:
             check_local(scope, "give the front an admin_key_file")
 
 
-async def _read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
-    length = header(scope, b"content-length") or b"0"
+def _length(scope: Scope) -> int | None:
+    """Of a body, as its head says; a number of more digits than any body has bytes is cut off."""
+    length = header(scope, b"content-length")
+    return None if length is None else int(length) if len(length) <= 18 else 10**18
+
+
+async def _read_body(length: int, receive: Receive, limit_bytes: int) -> bytes:
     body, is_whole = bytearray(), False
     while True:
-        if len(length) > 18 or max(int(length), len(body)) > limit_bytes:
+        if max(length, len(body)) > limit_bytes:
             raise Refusal(413, f"the body has more than {limit_bytes} bytes")
         if is_whole:
             return bytes(body)
@@ -238,9 +239,9 @@ async def make_front(settings: FrontSettings) -> AsyncIterator[FrontApp]:
     works = {board.look: _TICK_S, **looks}.items()
     tasks = [asyncio.create_task(keep_on(look, interval_s)) for look, interval_s in works]
     try:
-        yield FrontApp(
-            settings, board, relay, reader, {name: BodyQueue() for name in settings.tenants}
-        )
+        keys = {name: each.key for name, each in settings.tenants.items() if each.key}
+        queues = {name: BodyQueue() for name in settings.tenants}
+        yield FrontApp(settings, board, relay, reader, keys, queues)
     finally:
         for task in tasks:
             task.cancel()
@@ -250,7 +251,6 @@ async def make_front(settings: FrontSettings) -> AsyncIterator[FrontApp]:
 
 
 def _make_admission(settings: FrontSettings) -> Admission:
-
     budgets = {name: Budget(size) for name, size in settings.gpus.items()}
     engines = [
         Engine(each.spec, None if each.gpu is None else budgets[each.gpu])

@@ -71,3 +71,5 @@ def check_head(scope: Scope, *, has_body: bool) -> None:
     kind = values.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
         raise Refusal(415, "the header 'content-type' is not 'application/json'")
+    if scope["method"] != "POST":
+        raise Refusal(405, "expected POST")

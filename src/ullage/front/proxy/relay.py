@@ -17,7 +17,7 @@ from typing import Final
 
 from starlette.types import Message, Send
 
-from ullage.doors.refusal import Refusal, error_document, send_whole
+from ullage.doors.refusal import Refusal, cycle_of, error_document, send_whole
 from ullage.front.policy.request import Request
 from ullage.front.proxy.board import Board
 from ullage.front.proxy.order import Order
@@ -90,7 +90,7 @@ class Relay:
     async def _in_time(self, send: Send, sending: Awaitable[None]) -> None:
         """Waits until the client takes what is sent."""
         # uvicorn waits where the connection is full already: a timer for each piece is dear.
-        flow = getattr(getattr(send, "__self__", None), "flow", None)
+        flow = getattr(cycle_of(send), "flow", None)
         is_free = flow is not None and not flow.write_paused
         async with nullcontext() if is_free else asyncio.timeout(self.slow_reader_s):
             await sending
@@ -148,9 +148,7 @@ def _head(answer: Answer, order: Order) -> Message:
 
 
 def cut_off(send: Send) -> None:
-    """Closes the connection of a client that takes nothing, and with it what it was not sent. ASGI
-    has no word for it; uvicorn's `send` belongs to what holds the connection.
-    """
-    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    """Closes the connection of a client that takes nothing, and with it what it was not sent."""
+    transport = getattr(cycle_of(send), "transport", None)
     if transport is not None:
         transport.abort()
