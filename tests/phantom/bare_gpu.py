@@ -7,12 +7,14 @@ ullage watches them, so that recorders and watchers of real GPUs can be tested.
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.phantom.conftest import MAIN, Outcome, environment, execute, find_program
 
 from ullage.native.libraries import LIBRARY_DIR, PHANTOM
+from ullage.phantom.caches import without_spaces
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import check_torch, find_torch
 from ullage.protocol import variables
@@ -25,7 +27,8 @@ def bare_environment(
 ) -> Mapping[str, str]:
     """The environment of a process that has such a GPU."""
     build = check_torch(find_torch(str(python)), LIBRARY_DIR)
-    preloaded = [PHANTOM, *build.preloaded(LIBRARY_DIR)]
+    libraries = without_spaces(LIBRARY_DIR, Path(tempfile.gettempdir()))
+    preloaded = [libraries / PHANTOM.name, *build.preloaded(libraries)]
     return environment(
         {
             variables.PHANTOM: "1",
@@ -34,7 +37,7 @@ def bare_environment(
             variables.LIBRARIES: build.libraries_text(),
             variables.NUM_DEVICES: str(num_gpus),
             "LD_PRELOAD": ":".join(map(str, preloaded)),
-            "LD_LIBRARY_PATH": str(LIBRARY_DIR),
+            "LD_LIBRARY_PATH": str(libraries),
             **others,
         }
     )
