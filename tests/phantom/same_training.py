@@ -220,6 +220,7 @@ ROUNDED = (
     # The kernels are compared within the first call of a block, where its products are saved.
     case("vit", "flash_attention", (), Near(SINGLE, SINGLE), under=SELECTIVELY),
     case("text", "optimizer_kernel", (), Near(LOSS)),
+    case("text", "optimizer_kernel", (), Near(LOSS), optimizer="SGD"),
     case("text", "tiled_mlp", ("blocks.0.mlp", "blocks.1.mlp"), Near(LOSS)),
     case("small_llama", "flash_attention", (), Near(LOSS)),
     case("small_llama", "chunked_loss", (), Near(LOSS), num_rows=20),

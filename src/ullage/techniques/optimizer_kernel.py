@@ -26,11 +26,12 @@ def _apply(target: Target, action: Action) -> None:
         _check(optimizer, kernel)
     for optimizer in target.optimizers:
         target.changes.on_undo(_place_steps, optimizer)
+        # The constructor's note that the first fused step has to check the parameters.
+        target.changes.set_item(vars(optimizer), "_need_device_dtype_check_for_fused", value=True)
         for keys in (optimizer.defaults, *optimizer.param_groups):
             for key, value in _KEYS[kernel].items():
                 if key in keys:
-                    target.changes.on_undo(keys.__setitem__, key, keys[key])
-                    keys[key] = value
+                    target.changes.set_item(keys, key, value)
         _place_steps(optimizer)
 
 
