@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import grp
 import itertools
 import os
+import pwd
 import shutil
 import stat
 import tempfile
@@ -120,13 +122,13 @@ def keep_file(source: Path, target: Path, *, force: bool) -> Path:
 
 def file_mode(directory: Path) -> int:
     """The mode of a new file: its owner's alone where others may write beside it."""
-    return 0o600 if _is_shared(directory) else 0o666 & ~_umask()
+    return 0o600 if may_others_write(directory.stat()) else 0o666 & ~_umask()
 
 
 def make_directory(path: Path) -> None:
     """Makes a directory, and those above it; its owner's alone where others may write beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=0o700 if _is_shared(path.parent) else 0o777, exist_ok=True)
+    path.mkdir(mode=0o700 if may_others_write(path.parent.stat()) else 0o777, exist_ok=True)
 
 
 def write_text(text: str, target: Path, *, force: bool) -> Path:
@@ -213,8 +215,29 @@ def _cut(name: str, num_bytes: int) -> str:
     return os.fsencode(name)[:num_bytes].decode(errors="ignore")
 
 
-def _is_shared(directory: Path) -> bool:
-    return directory.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) != 0
+def may_others_write(status: os.stat_result) -> bool:
+    """Whether others than its owner may write to a file or directory, by its modes."""
+    mode = status.st_mode
+    is_of_group = mode & stat.S_IWGRP and not _is_own_group(status.st_gid, status.st_uid)
+    return bool(mode & stat.S_IWOTH or is_of_group)
+
+
+def user_name(user: int) -> str:
+    """The name of a user, or its number."""
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"
+
+
+def _is_own_group(group: int, user: int) -> bool:
+    """Whether only the user is in a group, as by the custom of a group for each user."""
+    try:
+        name, _, _, members = grp.getgrgid(group)
+    except KeyError:
+        name, members = "", []
+    is_named_alike = group in (0, user) or name == user_name(user)
+    return is_named_alike and set(members) <= {user_name(user), "root"}
 
 
 def _umask() -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import stat
 from pathlib import Path
 
 from ullage.errors import SpecError
+from ullage.files import may_others_write, user_name
 
 
 def refuse_foreign(file: Path) -> None:
@@ -22,7 +21,7 @@ def refuse_foreign(file: Path) -> None:
     ):
         why = None
         if status.st_uid not in (0, os.geteuid()):
-            why = f"belongs to {_name(status.st_uid)}"
+            why = f"belongs to {user_name(status.st_uid)}"
         elif _is_open(status):
             why = "can be written to by others"
         if why is not None:
@@ -33,28 +32,6 @@ def refuse_foreign(file: Path) -> None:
 
 
 def _is_open(status: os.stat_result) -> bool:
-    """Whether others than the owner may change it; in a sticky directory nobody changes what is
-    another's.
-    """
-    mode = status.st_mode
-    if stat.S_ISLNK(mode) or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
-        return False
-    is_of_group = mode & stat.S_IWGRP and not _is_own_group(status.st_gid, status.st_uid)
-    return bool(mode & stat.S_IWOTH or is_of_group)
-
-
-def _is_own_group(group: int, user: int) -> bool:
-    """Whether only the user is in a group, as by the custom of a group for each user."""
-    try:
-        name, _, _, members = grp.getgrgid(group)
-    except KeyError:
-        name, members = "", []
-    is_named_alike = group in (0, user) or name == _name(user)
-    return is_named_alike and set(members) <= {_name(user), "root"}
-
-
-def _name(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return f"user {user}"
+    """Whether others may change it; in a sticky directory nobody changes what is another's."""
+    is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    return not (stat.S_ISLNK(status.st_mode) or is_sticky) and may_others_write(status)
