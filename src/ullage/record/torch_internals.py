@@ -183,6 +183,7 @@ INTERNALS: tuple[Internal, ...] = (
         is_optional=True,
     ),
     *_list("torch.optim.Optimizer", "_optimizer_step_pre_hooks", "hooks of a step are not run"),
+    *_list("torch.optim.SGD", "_need_device_dtype_check_for_fused", "an undone plan leaves a note"),
     *_list(
         "torch.amp.grad_scaler.GradScaler",
         "_maybe_opt_step",

@@ -14,11 +14,6 @@ from ullage.techniques.technique import Action, Place, Semantics, Setting, Techn
 if TYPE_CHECKING:
     from ullage.techniques.applying.target import Target
 
-_KEYS = {
-    "fused": {"fused": True, "foreach": False},
-    "for_loop": {"fused": False, "foreach": False},
-}
-
 
 def _apply(target: Target, action: Action) -> None:
     kernel = str(OPTIMIZER_KERNEL.value_of(action, "kernel"))
@@ -29,7 +24,7 @@ def _apply(target: Target, action: Action) -> None:
         # The constructor's note that the first fused step has to check the parameters.
         target.changes.set_item(vars(optimizer), "_need_device_dtype_check_for_fused", value=True)
         for keys in (optimizer.defaults, *optimizer.param_groups):
-            for key, value in _KEYS[kernel].items():
+            for key, value in (("fused", kernel == "fused"), ("foreach", False)):
                 if key in keys:
                     target.changes.set_item(keys, key, value)
         _place_steps(optimizer)
@@ -76,7 +71,7 @@ OPTIMIZER_KERNEL = Technique(
         "kernel": Setting(
             default="fused",
             what="kernel of the step; the fused one differs in the last bit",
-            choices=tuple(_KEYS),
+            choices=("fused", "for_loop"),
         )
     },
     excludes=("eight_bit_states",),
