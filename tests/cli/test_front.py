@@ -6,6 +6,9 @@ import http.client
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,17 +55,47 @@ def test_without_a_table_it_says_what_to_write(
     assert "there is no table [front]" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_it_is_interrupted(configuration: Path, number: int) -> None:
+@contextmanager
+def running(configuration: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A front and its address."""
     code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {MAIN}"
     command = [sys.executable, "-c", code, "front", "--config", str(configuration)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
-        assert process.stdout is not None and process.stderr is not None
-        line = next(line for line in process.stdout if line.startswith("Serving "))
-        host = line.removeprefix("Serving http://").strip()
+        try:
+            assert process.stdout is not None
+            line = next(line for line in process.stdout if line.startswith("Serving "))
+            yield process, line.removeprefix("Serving http://").strip()
+        finally:
+            process.terminate()
+
+
+def resident_mib(process: subprocess.Popen[str]) -> float:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def test_the_memory_of_large_bodies_goes_back_to_the_system(configuration: Path) -> None:
+    def post(number: int) -> int:
+        body = f'{{"model": "m", "prompt": "{"x" * (2 + number % 3) * 2**20}", "zeal": 1}}'
+        with closing(http.client.HTTPConnection(host, timeout=60)) as connection:
+            connection.request(
+                "POST", "/v1/completions", body, {"content-type": "application/json"}
+            )
+            return connection.getresponse().status
+
+    with running(configuration) as (process, host), ThreadPoolExecutor(4) as clients:
+        before_mib = resident_mib(process)
+        assert {*clients.map(post, range(24))} == {400}
+        assert resident_mib(process) - before_mib < 8
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_interrupted(configuration: Path, number: int) -> None:
+    with running(configuration) as (process, host):
         assert host.startswith("127.0.0.1:")
         process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
         assert "does not read its configuration again" in process.stderr.readline()
         connection = http.client.HTTPConnection(host, timeout=60)
         connection.request("GET", "/v1/models")

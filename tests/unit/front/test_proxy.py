@@ -246,7 +246,9 @@ def test_what_never_fits_is_refused_or_trimmed_where_that_is_allowed(run_front: 
     run_front_with_tenant(run_front, scenario, '[front.tenant.chat]\ntrim = "oldest-messages"\n')
 
 
-def test_a_slow_reader_is_cut_off_and_gives_its_bytes_back(run_front: RunFront) -> None:
+def test_a_slow_reader_is_cut_off_and_gives_its_bytes_back(
+    run_front: RunFront, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def scenario(setup: Setup) -> None:
         body = json.dumps(
             {"model": "stub", "prompt": "x" * 40, "max_tokens": 1000, "stream": True}
@@ -266,6 +268,7 @@ def test_a_slow_reader_is_cut_off_and_gives_its_bytes_back(run_front: RunFront) 
         writer.close()
 
     run_front(scenario, more="slow_reader_s = 0.2", blocks=128)
+    assert capsys.readouterr().err == ""
 
 
 def test_many_requests_leave_nothing_behind(run_front: RunFront) -> None:
@@ -429,6 +432,27 @@ def test_an_engine_can_die_and_come_back_at_its_port(run_front: RunFront) -> Non
             assert (await setup.ask({"prompt": "x", "max_tokens": 3})).status_code == 200
 
     run_front(scenario)
+
+
+def test_an_engine_that_breaks_off_and_then_is_gone_is_replaced(
+    run_front: RunFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(setup: Setup) -> None:
+        killed, sound = (f"e{stub.port}" for stub in setup.stubs)
+        engines = setup.app.board.admission.engines
+        errors = [EngineLost("broke off"), EngineLost("nobody listens", is_unreachable=True)]
+
+        async def send(*_: object) -> None:
+            # The sound one takes nothing new until the other is found gone.
+            engines[sound].is_draining = len(errors) > 1
+            raise errors.pop(0)
+
+        monkeypatch.setattr(setup.app.relay.upstreams[killed], "send", send)
+        engines[sound].is_draining = True
+        assert (await setup.ask({"prompt": "x", "max_tokens": 3})).status_code == 200
+        assert not errors and not engines[killed].is_up
+
+    run_front(scenario, engines=2, each_engine="metrics = false\n")
 
 
 def test_a_connection_to_an_engine_serves_one_request_after_another(run_front: RunFront) -> None:

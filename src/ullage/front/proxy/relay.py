@@ -23,7 +23,7 @@ from ullage.front.proxy.board import Board
 from ullage.front.proxy.order import Order
 from ullage.front.proxy.upstream import Answer, EngineLost, Upstream
 
-_ATTEMPTS: Final = 2
+_ATTEMPTS: Final = 3  # an engine that is killed breaks one off, and refuses the next
 _EVENT_END: Final = b"\n\n"
 _USAGE: Final = re.compile(rb'"completion_tokens"\s*:\s*([0-9]{1,9})')
 
@@ -50,7 +50,7 @@ class Relay:
             TimeoutError: it does not take what is sent, and has to be cut off.
         """
         request = order.request
-        for attempt in range(1, _ATTEMPTS + 1):
+        for _ in range(_ATTEMPTS):
             start = await self.board.place(request)
             is_whole = False
             try:
@@ -63,13 +63,10 @@ class Relay:
             except EngineLost as error:
                 if error.is_unreachable:
                     self.board.set_up(start.engine, is_up=False)
-                if attempt == _ATTEMPTS:
-                    raise Refusal(
-                        502, "the engines broke off the answer; try again", retry_after_s=1
-                    ) from None
             finally:
                 self.board.finish(request.id, is_whole=is_whole)
             request = replace(request, id=next(self.board.ids))
+        raise Refusal(502, "the engines broke off the answer; try again", retry_after_s=1)
 
     async def _send_whole(self, request: Request, order: Order, answer: Answer, send: Send) -> bool:
         """Reads all of the answer, so that one that breaks off can be asked for again."""
@@ -149,6 +146,7 @@ def _head(answer: Answer, order: Order) -> Message:
 
 def cut_off(send: Send) -> None:
     """Closes the connection of a client that takes nothing, and with it what it was not sent."""
-    transport = getattr(cycle_of(send), "transport", None)
-    if transport is not None:
-        transport.abort()
+    cycle = cycle_of(send)
+    if cycle is not None:
+        cycle.transport.abort()
+        cycle.disconnected = True  # else uvicorn logs an answer without an end

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
-import importlib.util
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +30,10 @@ def serve_front(settings: FrontSettings, announce: Callable[[str], None] = print
         SpecError: the address is taken.
     """
     check_installed("`ullage front`", "front", _NEEDED)
+    # The memory of a large body goes back to the system with the body. By itself the C library
+    # keeps it: its bound rises to the largest block that was freed (mallopt(3)).
+    with suppress(AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(-3, 256 * 1024)  # M_MMAP_THRESHOLD of malloc.h
     with listen(settings.address, "give front.listen another port") as listener:
         announce(f"http://{replace(settings.address, port=listener.getsockname()[1])}")
         runner = asyncio.Runner(loop_factory=_loop_factory())
@@ -50,8 +54,8 @@ async def _serve(settings: FrontSettings, listener: socket.socket) -> None:
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's event loop where that is installed: it takes about half as long for a request."""
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    import uvloop
+    with suppress(ImportError):
+        import uvloop
 
-    return lambda: uvloop.new_event_loop()  # typed, where uvloop is not installed
+        return lambda: uvloop.new_event_loop()  # typed, where uvloop is not installed
+    return None
