@@ -128,7 +128,7 @@ def execute_guarded(
         ended = _run(
             replace(resolved, arguments=(*resolved.arguments, *words)),
             {name: value for name, value in variables.items() if value},
-            directory, cap_bytes, tell, _end_with_others(job),
+            directory, cap_bytes, tell, on_poll=_end_with_others(job),
         )  # fmt: skip
         result = ended.exit_code, None if plan is None else _read(directory, plan)
         failure = job.find_failure() if ended.exit_code and not ended.was_interrupted else None
@@ -163,7 +163,7 @@ def _say_nothing(_text: str) -> None:
 
 def _run(
     program: UserProgram, variables: Mapping[str, str], directory: Path, cap_bytes: int | None,
-    say: Say | None, on_poll: Callable[[Child], None] | None = None,
+    say: Say | None, *, on_poll: Callable[[Child], None] | None = None,
 ) -> Ended:  # fmt: skip
     environment = os.environ | variables
     notes = directory / "cap"

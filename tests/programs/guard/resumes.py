@@ -1,16 +1,19 @@
 """Trains as scripts do that know nothing of a guard, and goes on from its own checkpoints.
 
-resumes.py KIND DIRECTORY [--resume] [--fail]   KIND: plain, ddp, transformers or lightning
+resumes.py KIND DIRECTORY [--resume] [--fail|--wait|--helper]
 
-The third batch is long. After each step there is a checkpoint in DIRECTORY, and with --resume it
-goes on from the last one. With --fail it raises an error of its own in the third step. The last
-line of rank 0 is a document: the weights at the end, and the steps that this process has done.
+KIND is plain, ddp, transformers or lightning. The third batch is long. After each step there is a
+checkpoint in DIRECTORY, and with --resume it goes on from the last one. In the third step it raises
+with --fail an error of its own, about one of memory, and with --wait it waits to be asked to end.
+With --helper it starts a process, whose number is in DIRECTORY, and leaves it. The last line of
+rank 0 is a document: the weights at the end, and the steps that this process has done.
 """
 
 import hashlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,7 +24,9 @@ from torch.utils.data import DataLoader, Dataset
 
 KIND, DIRECTORY = sys.argv[1], Path(sys.argv[2])
 RESUMES, FAILS, WAITS = ("--resume" in sys.argv, "--fail" in sys.argv, "--wait" in sys.argv)
-STEPS, LONG, SHORT = 5, 96, 8
+IS_ON_GPU = KIND == "plain" and torch.cuda.is_available()
+STEPS, LONG, SHORT = 5, 96 * 20_000 if IS_ON_GPU else 96, 8
+DEVICE = "cuda" if IS_ON_GPU else "cpu"
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 DONE = []
 
@@ -67,22 +72,32 @@ def note_step(step):
     """Called in each step."""
     DONE.append(step)
     if FAILS and step == 2:
-        raise ValueError("the program's own")
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        except torch.OutOfMemoryError:
+            raise ValueError("the program's own")  # noqa: B904
     if WAITS and step == 2:
-        Path(DIRECTORY, "waits").write_text(str(os.getpid()))
-        signal.signal(signal.SIGTERM, lambda *_: (Path(DIRECTORY, "asked").touch(), sys.exit(3)))
+        signal.signal(signal.SIGTERM, lambda *_: (Path(DIRECTORY, "asked").touch(), sys.exit(7)))
+        note_process("waits", os.getpid())
         time.sleep(600)
+
+
+def note_process(name, number):
+    """Writes the number of a process to a file, whole."""
+    path = DIRECTORY / f"{name}-{RANK}-{os.getpid()}.pid"
+    path.with_suffix(".new").write_text(str(number))
+    path.with_suffix(".new").replace(path)
 
 
 def last_checkpoint():
     """The last one, and the number of its step."""
     paths = sorted(DIRECTORY.glob("step-*.pt"))
-    return torch.load(paths[-1]) if paths and RESUMES else None
+    return torch.load(paths[-1], map_location="cpu") if paths and RESUMES else None
 
 
 def plain():
     """A loop, alone or under DistributedDataParallel."""
-    model = wrapped = Network()
+    model = wrapped = Network().to(DEVICE)
     if KIND == "ddp":
         torch.distributed.init_process_group("gloo")
         wrapped = nn.parallel.DistributedDataParallel(model)
@@ -96,12 +111,14 @@ def plain():
     batches = Batches()
     for step in range(first, STEPS):
         note_step(step)
-        wrapped(**batches[step * RANKS + RANK])["loss"].backward()
+        wrapped(batches[step * RANKS + RANK]["x"].to(DEVICE))["loss"].backward()
         optimizer.step()
         optimizer.zero_grad()
         if RANK == 0:
-            state = {"step": step + 1, "model": model.state_dict(),
-                     "optimizer": optimizer.state_dict(), "generator": torch.get_rng_state()}  # fmt: skip
+            state = {
+                "step": step + 1, "model": model.state_dict(), "optimizer": optimizer.state_dict(),
+                "generator": torch.get_rng_state(),
+            }  # fmt: skip
             path = DIRECTORY / f"step-{step + 1}.pt"
             torch.save(state, path.with_suffix(".new"))
             path.with_suffix(".new").replace(path)
@@ -149,13 +166,14 @@ def lightning():
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
     module = Module()
-    keeps = ModelCheckpoint(DIRECTORY, save_last=True, every_n_train_steps=1, save_top_k=-1)
+    keeps = ModelCheckpoint(DIRECTORY, "{step}", every_n_train_steps=1, save_top_k=-1)
+    paths = sorted(DIRECTORY.glob("step=*.ckpt"))
     trainer = L.Trainer(
         accelerator="cpu", devices=1, max_steps=STEPS, logger=False, callbacks=[keeps],
         enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     batches = DataLoader(Batches(), 1, collate_fn=lambda rows: rows[0])
-    trainer.fit(module, batches, ckpt_path="last" if RESUMES else None)
+    trainer.fit(module, batches, ckpt_path=paths[-1] if RESUMES else None)
     return module.model
 
 
@@ -163,10 +181,13 @@ def main():
     """Trains, and prints what came of it."""
     torch.set_num_threads(1)
     torch.manual_seed(1 + RANK)
+    if "--helper" in sys.argv:
+        words = [sys.executable, "-c", "import time; time.sleep(600)"]
+        note_process("helper", subprocess.Popen(words).pid)
     model = {"transformers": transformers, "lightning": lightning}.get(KIND, plain)()
     digest = hashlib.sha256()
     for value in model.state_dict().values():
-        digest.update(value.numpy().tobytes())
+        digest.update(value.cpu().numpy().tobytes())
     if RANK == 0:
         print(json.dumps({"digest": digest.hexdigest(), "steps": DONE}))
 

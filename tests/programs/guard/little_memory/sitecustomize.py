@@ -1,5 +1,5 @@
-"""A processor with the memory of a little GPU: what autograd saves for backward, in all, may take as
-many bytes as the variable LITTLE_MEMORY says. Beyond it an operation raises the error of a GPU.
+"""A processor with the memory of a little GPU: what autograd saves for backward may take as many
+bytes in all as the variable LITTLE_MEMORY says. Beyond it an operation raises the error of a GPU.
 
 In front of PYTHONPATH it changes the program's torch, and not the program.
 """
