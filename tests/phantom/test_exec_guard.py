@@ -35,7 +35,7 @@ LITTLE = str(Path(find_program(PROGRAM)).parent / "little_memory")
 # under rung 1, and less under rung 2.
 RUNG_0, RUNG_1, MUCH = "200000", "150000", "9999999"
 PARAMETERS = 4 * (16 * 64 + 64 + 64 * 16 + 16)
-WAIT_S = 60
+WAIT_S = 300
 RESUME = ("--resume", "--resume")
 
 

@@ -110,8 +110,10 @@ def open_job(environment: Mapping[str, str] = os.environ) -> Iterator[Job]:
     name = f"ullage-{os.getuid()}-{sha256(place.encode()).hexdigest()[:16]}"
     directory = Path(tempfile.gettempdir(), name)
     directory.mkdir(mode=0o700, exist_ok=True)
-    if directory.lstat().st_uid != os.getuid():  # a link has an owner, too
-        raise SpecError(f"{str(directory)!r} is another user's; set TMPDIR to another directory")
+    if directory.is_symlink() or directory.stat().st_uid != os.getuid():
+        raise SpecError(
+            f"{str(directory)!r} is a link or another user's; set TMPDIR to another directory"
+        )
     with (directory / "lock").open("w") as lock:
         # The kernel gives it back for who is killed: whoever is alone finds what they left.
         if _is_alone(lock.fileno()):
