@@ -168,7 +168,8 @@ def test_ranks_of_torchrun_end_with_the_weights_of_a_start_on_rung_1(
 def test_a_supervisor_for_each_rank_starts_all_ranks_again(
     thin_python: Path, plan: Any, tmp_path: Path
 ) -> None:
-    path, ends = plan(2), []
+    path = plan(2)
+    ends: list[tuple[str, list[str]]] = []
     env = {"LITTLE_MEMORY": RUNG_0, "PYTHONPATH": f"{SOURCE}:{LITTLE}", "TMPDIR": str(tmp_path)}
     for verb in ((*RESUME, "--guard", path), ("--plan", path)):
         directory = tmp_path / "checkpoints"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ullage.errors import SpecError
-from ullage.runs.joint_start import open_job, variables_of
+from ullage.runs.joint_start import Job, open_job, variables_of
 from ullage.runtime.end_note import EndNote
 
 RANKS = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -24,6 +24,10 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def is_noted(job: Job) -> bool:
+    return job.failure is not None
+
+
 def test_what_one_rank_notes_all_find(temporary: Path) -> None:
     note = EndNote(1, "1", "OutOfMemoryError", "2.00 GiB asked for", is_out_of_memory=True)
     with open_job({**RANKS, "RANK": "0"}) as job, open_job({**RANKS, "RANK": "1"}) as other:
@@ -31,7 +35,7 @@ def test_what_one_rank_notes_all_find(temporary: Path) -> None:
         (other.begin(0) / "end-1.json").write_text(json.dumps(asdict(note)))
         assert job.failure == job.find_failure() == note
         job.begin(1)
-        assert job.failure is None, "it is of the start before"
+        assert not is_noted(job), "it is of the start before"
     assert not [*temporary.iterdir()]
 
 
@@ -77,10 +81,7 @@ def test_a_link_in_the_place_of_the_directory_is_not_followed(temporary: Path) -
     others = temporary / "others"
     (others / "kept").mkdir(parents=True)
     name.symlink_to(others)
-    with (
-        pytest.raises(SpecError, match="is a link or another user's"),
-        open_job({**RANKS, "RANK": "0"}),
-    ):
+    with pytest.raises(SpecError, match="is a link or"), open_job({**RANKS, "RANK": "0"}):
         pass
     assert (others / "kept").is_dir()
 
