@@ -137,8 +137,8 @@ def execute_guarded(
         who = "the program" if failure.rank is None else f"rank {failure.rank}"
         text = f"{who} ran out of memory ({failure.text})"
         problem = job.wait_for_all()
-        if problem:
-            tell(f"ullage: guard: {text}: not started again: {problem}")
+        if problem and say is not None:
+            say(f"ullage: guard: {text}: not started again: {problem}")
         return Start(result, None if problem else text, read_outcome(directory, plan).rungs)
 
     with open_job() as job:
