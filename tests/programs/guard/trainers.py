@@ -1,6 +1,7 @@
 """Trains by a trainer with a guard of its steps, and fails at some of the operations.
 
 trainers.py TRAINER EVERY    TRAINER: transformers or lightning
+trainers.py refused          what the callbacks say of trainers whose step cannot be run again
 
 It fails at every EVERY-th allocation in turn ("5:12": at the sixth share of about twelve), and
 compares what is left with the same training unfailed. The last line of the output is a document:
@@ -16,6 +17,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
+from types import SimpleNamespace
 
 import torch
 from ends import Kind, Run, share_of
@@ -23,6 +25,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from training import LENGTH, VOCABULARY, Block, Faults
+
+from ullage.errors import SpecError
 
 STEPS = 2
 RUNTIME = f"ullage{os.sep}runtime"
@@ -168,11 +172,34 @@ def judge(loop, faults, expected):
     return "out of memory" if end.startswith("the script's own") else end
 
 
+def refused():
+    """The errors of both callbacks under DeepSpeed."""
+    from ullage.callbacks import lightning, transformers
+
+    loop = SimpleNamespace(epoch_loop=None)
+    deepspeed = SimpleNamespace(handles_gradient_accumulation=True)
+    trainer = SimpleNamespace(is_deepspeed_enabled=True, strategy=deepspeed, fit_loop=loop)
+    starts = {
+        "transformers": lambda: transformers.GuardMemory(trainer).on_train_begin(None, None, None),
+        "lightning": lambda: lightning.GuardMemory().on_train_start(trainer, None),
+    }
+    errors = {}
+    for name, start in starts.items():
+        try:
+            start()
+        except SpecError as error:
+            errors[name] = str(error)
+    return errors
+
+
 LOOPS = {each.__name__: each for each in (transformers, lightning)}
 
 
 def main():
     """Runs the sweep."""
+    if sys.argv[1] == "refused":
+        print(json.dumps(refused()))
+        return
     loop, share = sys.argv[1:3]
     torch.set_num_threads(1)
     train(loop, Watched())
