@@ -283,7 +283,7 @@ def test_an_error_of_a_gpus_allocator_is_known(thin_python: Path, tmp_path: Path
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (line,) = guard_lines(done.stderr.splitlines())
-    assert re.search(r"ran out of memory \([\d.]+ MiB asked for, [\d.]+ MiB free\) on rung 0", line)
+    assert re.search(r"ran out of memory \([\d.]+ MiB asked for, .* free\) on rung 0", line)
 
 
 @pytest.mark.phantom

@@ -26,7 +26,6 @@ KIND, DIRECTORY = sys.argv[1], Path(sys.argv[2])
 RESUMES, FAILS, WAITS = ("--resume" in sys.argv, "--fail" in sys.argv, "--wait" in sys.argv)
 IS_ON_GPU = KIND == "plain" and torch.cuda.is_available()
 STEPS, LONG, SHORT = 5, 96 * 20_000 if IS_ON_GPU else 96, 8
-DEVICE = "cuda" if IS_ON_GPU else "cpu"
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 DONE = []
 
@@ -65,6 +64,8 @@ class Batches(Dataset):
     def __getitem__(self, index):
         generator = torch.Generator().manual_seed(index)
         length = LONG if index // RANKS == 2 and index % RANKS == RANKS - 1 else SHORT
+        if IS_ON_GPU:
+            return {"x": torch.randn(length, 16, device="cuda")}
         return {"x": torch.randn(length, 16, generator=generator)}
 
 
@@ -97,7 +98,7 @@ def last_checkpoint():
 
 def plain():
     """A loop, alone or under DistributedDataParallel."""
-    model = wrapped = Network().to(DEVICE)
+    model = wrapped = Network().to("cuda" if IS_ON_GPU else "cpu")
     if KIND == "ddp":
         torch.distributed.init_process_group("gloo")
         wrapped = nn.parallel.DistributedDataParallel(model)
@@ -111,7 +112,7 @@ def plain():
     batches = Batches()
     for step in range(first, STEPS):
         note_step(step)
-        wrapped(batches[step * RANKS + RANK]["x"].to(DEVICE))["loss"].backward()
+        wrapped(batches[step * RANKS + RANK]["x"])["loss"].backward()
         optimizer.step()
         optimizer.zero_grad()
         if RANK == 0:
