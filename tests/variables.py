@@ -90,7 +90,7 @@ VARIABLES: Final = (
     Variable(
         PARENT,
         "the number of the process with which the started one ends; it takes the variable out",
-        _LAUNCH,
+        (*_LAUNCH, "phantom/bootstrap.py", "api/exec.py"),
         ("phantom/bootstrap.py",),
     ),
     Variable(
@@ -210,9 +210,9 @@ VARIABLES: Final = (
     ),
     Variable(
         PLAN_NOTES,
-        "the directory for the outcome of the plan or guard and the description of the model",
-        (*_LAUNCH, "api/exec.py"),
-        ("phantom/bootstrap.py", _SCRIPT, "runtime/calls/unmodified.py"),
+        "the directory for the outcome of the plan and the description of the model",
+        _LAUNCH,
+        ("phantom/bootstrap.py", _SCRIPT, _SITE),
     ),
     Variable(DESCRIBE, "1: the model is described with all its modules", _LAUNCH, (_SCRIPT,)),
     Variable(
@@ -220,9 +220,9 @@ VARIABLES: Final = (
     ),
     Variable(
         GUARD,
-        "the models that a process trains are guarded: the files of its rungs, a JSON list",
+        "the directory in which each process under `exec --guard` notes what ended it",
         ("api/exec.py",),
-        (_SITE, "runtime/calls/unmodified.py"),
+        (_SITE, "runtime/end_note.py", "phantom/launch.py", "phantom/orphan_processes.py"),
     ),
     Variable(
         WARM,

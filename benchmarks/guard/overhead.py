@@ -22,25 +22,19 @@ PAGE = ROOT / "docs" / "results" / "guard-overhead.md"
 PROGRAM = Path(__file__).with_name("overhead_program.py")
 ROUNDS = 16
 MOST_PERCENT = 0.5
-# What is guarded, by what, and how many ranks.
-CASES = (("steps", 1), ("calls", 1), ("calls", 2), ("steps", 2))
-NAMES = {
-    ("steps", 1): "`ullage.guard`, one process",
-    ("calls", 1): "`exec --guard`, `ullage.guard_model`, one process",
-    ("calls", 2): "`exec --guard`, DDP on 2 ranks",
-    ("steps", 2): "`ullage.guard`, DDP on 2 ranks",
-}
+# By how many ranks the model is trained.
+NAMES = {1: "`ullage.guard`, one process", 2: "`ullage.guard`, DDP on 2 ranks"}
 COLUMNS = (
     "guard", "a step without, ms", "the same again", "with the guard", "the guard's own work, us",
     "half of the rounds", "of the step", "by the clock, us",
 )  # fmt: skip
-Documents = dict[tuple[str, int], dict[str, Any]]
+Documents = dict[int, dict[str, Any]]
 
 
-def measure(python: Path, kind: str, num_ranks: int) -> dict[str, Any]:
+def measure(python: Path, num_ranks: int) -> dict[str, Any]:
     """Runs the program on the bare phantom."""
     ranks = rank_variables(num_ranks) if num_ranks > 1 else [{}]
-    words = [str(python), str(PROGRAM), str(ROOT / "src"), str(ROUNDS), kind]
+    words = [str(python), str(PROGRAM), str(ROOT / "src"), str(ROUNDS)]
     environment = bare_environment(python)
     return run([words] * num_ranks, [environment | each for each in ranks])
 
@@ -94,7 +88,7 @@ def own_percent(document: dict[str, Any]) -> float:
     return 100 * statistics.median(own_ms(document)) / median(document, "off")
 
 
-def row(name: tuple[str, int], document: dict[str, Any]) -> str:
+def row(name: int, document: dict[str, Any]) -> str:
     """A line of the table."""
     low, middle, high = (1e3 * each for each in statistics.quantiles(own_ms(document), n=4))
     clock = 1e3 * statistics.median(own_ms(document, "clock"))
@@ -135,7 +129,7 @@ def page(documents: Documents, torch: str) -> str:
             "Its code and data are mostly not in the processor's caches then, as in a training.",
             "An earlier version of this page repeated that work in a loop, where the caches had",
             "it, and its figure was too low. By the clock ranks also wait for each other:",
-            "`ullage.guard` votes twice in a step; under `exec --guard` there is no vote.",
+            "the guard votes twice in a step.",
             f"At most {MOST_PERCENT} % of a step was asked for. {verdict(documents)}",
             "",
         ]
@@ -148,8 +142,8 @@ def main() -> int:
     parser.add_argument("--python", type=Path, required=True, metavar="PATH")
     python = parser.parse_args().python.absolute()
     documents: Documents = {}
-    for case in CASES:
-        documents[case] = measure(python, *case)
+    for case in NAMES:
+        documents[case] = measure(python, case)
         print(row(case, documents[case]), flush=True)
         PAGE.write_text(page(documents, torch_version(python)), encoding="utf-8")
     print(f"Wrote {PAGE.relative_to(ROOT)}")

@@ -1,9 +1,8 @@
 """Measures a step of GPT-2 124M with and without a guard; prints one JSON object.
 
-    python overhead_program.py SOURCE_OF_ULLAGE ROUNDS calls|steps
+    python overhead_program.py SOURCE_OF_ULLAGE ROUNDS
 
-With RANK and WORLD_SIZE the model is in DistributedDataParallel with NCCL. "calls": the calls of
-the model are guarded, as under `ullage exec --guard`; "steps": `ullage.guard`.
+With RANK and WORLD_SIZE the model is in DistributedDataParallel with NCCL.
 
 Each round has steps without a guard, then steps with one, of two kinds: whole steps, and empty ones
 of the same model, parameters and optimizer whose forward, backward and update compute nothing. The
@@ -113,21 +112,17 @@ def measure(bench: Bench, run: Callable[[], object], name: str) -> dict[str, flo
     return {name: whole, f"{name} empty": empty, f"{name} clock": clock}
 
 
-def measure_round(bench: Bench, kind: str) -> dict[str, float]:
+def measure_round(bench: Bench) -> dict[str, float]:
     """Steps without a guard, with one, and without one again."""
     off = measure(bench, bench.step, "off")
-    if kind == "calls":
-        with ullage.guard_model(bench.model, bench.optimizer):
-            guarded = measure(bench, bench.step, "guarded")
-    else:
-        with ullage.guard(bench.model, bench.optimizer) as guard:
-            guarded = measure(bench, lambda: guard.step(bench.step), "guarded")
+    with ullage.guard(bench.model, bench.optimizer) as guard:
+        guarded = measure(bench, lambda: guard.step(bench.step), "guarded")
     return {**off, **guarded, **measure(bench, bench.step, "off again")}
 
 
 def main() -> None:
     """Measures, and prints."""
-    rounds, kind = int(sys.argv[2]), sys.argv[3]
+    rounds = int(sys.argv[2])
     rank = int(os.environ.get("RANK", "0"))
     if "RANK" in os.environ:
         torch.cuda.set_device(rank)
@@ -135,7 +130,7 @@ def main() -> None:
     bench = Bench()
     for _ in range(3):
         bench.step()
-    results = [measure_round(bench, kind) for _ in range(rounds)]
+    results = [measure_round(bench) for _ in range(rounds)]
     if rank == 0:
         print(json.dumps({"rounds": results, "parameters": len(bench.parameters)}))
     if dist.is_initialized():

@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from ullage.record.measured.entrance import record
     from ullage.runtime.adapting.adapt import Adapt
     from ullage.runtime.batches.split_check import SplitCheck, check_split
-    from ullage.runtime.calls.call_guard import guard_model
     from ullage.runtime.open_guard import guard
     from ullage.runtime.parts import split_rows
     from ullage.runtime.requests.inference import guard_inference
@@ -131,7 +130,6 @@ __all__ = [
     "forecast_serving",
     "guard",
     "guard_inference",
-    "guard_model",
     "lock",
     "prefetch",
     "read_recording",
@@ -203,7 +201,6 @@ _MODULES = {
     "forecast_serving": "ullage.api.servers.forecast",
     "guard": "ullage.runtime.open_guard",
     "guard_inference": "ullage.runtime.requests.inference",
-    "guard_model": "ullage.runtime.calls.call_guard",
     "lock": "ullage.api.lock",
     "prefetch": "ullage.loaders.prefetch",
     "read_recording": "ullage.api.record",

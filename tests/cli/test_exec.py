@@ -179,9 +179,26 @@ def test_a_guarded_program_that_trains_nothing_is_as_without(
     place: Place, write_plan: Callable[..., str], code: str, expected: int
 ) -> None:
     (place.directory / "train.py").write_text(code)
-    done = place.run(*words(place, "--guard", write_plan(CHECKPOINT)))
-    line = "ullage: guard: no model was guarded: the program did not import torch\n"
-    assert (done.returncode, done.stderr) == (expected, line)
+    done = place.run(*words(place, "--guard", write_plan(CHECKPOINT), "--resume", "'a b' c"))
+    assert (done.returncode, done.stderr) == (expected, "")
+    assert list(place.temporary.iterdir()) == []
+
+
+def test_words_for_a_restart_are_for_a_guard(place: Place) -> None:
+    assert "--resume is for restarts; add --guard" in place.refuse(*words(place, "--resume", "x"))
+    message = place.refuse(*words(place, "--guard", "--resume", "'x"))
+    assert "No closing quotation" in message
+
+
+def test_ranks_on_several_machines_are_refused(
+    place: Place, write_plan: Callable[..., str]
+) -> None:
+    done = place.run(
+        *words(place, "--guard", write_plan(CHECKPOINT)),
+        RANK="0", WORLD_SIZE="16", LOCAL_WORLD_SIZE="8", MASTER_PORT="29500",
+    )  # fmt: skip
+    assert done.returncode == 2 and not place.marker.exists()
+    assert done.stderr.startswith("ullage: 8 of 16 ranks are on this machine; a guard starts them")
 
 
 def test_a_capped_program_without_torch_is_told_so(place: Place) -> None:

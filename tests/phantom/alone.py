@@ -63,7 +63,11 @@ def printed_by(python: Path, *words: str, **more: Any) -> Any:
 
 
 def run_ranks(
-    python: Path, *words: str, verb: tuple[str, ...] = (), num_ranks: int = 2
+    python: Path,
+    *words: str,
+    verb: tuple[str, ...] = (),
+    num_ranks: int = 2,
+    env: Mapping[str, str] | None = None,
 ) -> list[Done]:
     """Runs a program on several ranks, which are told so by the variables of torchrun."""
     with socket.socket() as listener:
@@ -71,7 +75,7 @@ def run_ranks(
         port = listener.getsockname()[1]
     common = {
         "PYTHONPATH": SOURCE, "WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **(env or {}),
     }  # fmt: skip
     ranks = [
         subprocess.Popen(

@@ -8,21 +8,18 @@ do so for one operation after another. Here is which trainings there are, and ho
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.phantom.alone import printed_by, run_ranks
+from tests.phantom.alone import printed_by
 from tests.rotation import Table
 
-EXEC = ("exec", "--guard")
-OWN = "the script's own: CUDA out of memory"
 BETWEEN = ("in between: equal", "in between: out of memory")
-# Between backward and the optimizer, where gradients of earlier micro-batches are sums already.
 MANY_STEPS, MAX_GROWN_BYTES = 500, 8 << 20
+# Between backward and the optimizer, where gradients of earlier micro-batches are sums already.
 LOST = "refused: a value that was computed before the error is needed"
 
 
@@ -39,8 +36,6 @@ class Training:
         others: how an error may end but equal, by the first words.
         recovered: which fraction of the errors ends equal: at least (of a share half of it, as
             there are few), and at most.
-        verb: of ullage that the program runs under.
-        num_ranks: so many processes are started, as a launcher starts them; 0: one of its own.
     """
 
     program: str
@@ -50,12 +45,10 @@ class Training:
     every: int = 1
     others: tuple[str, ...] = ()
     recovered: tuple[float, float] = (1.0, 1.0)
-    verb: tuple[str, ...] = ()
-    num_ranks: int = 0
 
     def __str__(self) -> str:
         """As the name of a test."""
-        words = (*self.verb, self.program.removesuffix(".py"), *self.before, *self.after)
+        words = (self.program.removesuffix(".py"), *self.before, *self.after)
         return " ".join(words)
 
     def words(self, share: str) -> list[str]:
@@ -73,13 +66,6 @@ STEPS = tuple(Training("sweep.py", (case, step)) for step in "12" for case in MO
 OPERATIONS = tuple(
     Training("sweep.py", (case, "1"), ("all",), every=3, others=("refused: ",), recovered=(0.5, 1))
     for case in MODELS
-)
-CALLED = ("vit accumulated", "cnn", "gpt2 accumulated", "moe", "llama accumulated", "vit")
-CALLS = tuple(
-    # Errors in the loss, in clipping and in the loss scale are the script's.
-    Training("sweep.py", (case, step), ("calls",), others=(OWN,), recovered=(0.8, 1))
-    for step in "12"
-    for case in CALLED
 )
 
 
@@ -115,40 +101,31 @@ IN_OPTIMIZERS = tuple(
 )
 KINDS = (
     of_kind("average plain 0"),
-    of_kind("calls two calls of one backward", OWN, recovered=(0.6, 1)),
+    of_kind("two calls of one backward"),
     of_kind("accumulated, twice", num_errors=9),
     of_kind("in parts"),
-    of_kind("calls of a library", "the script's own: CUDA error: CUBLAS", recovered=(0.6, 1)),
+    of_kind("errors of a library"),
     of_kind("average moving 1"),
-    of_kind("calls outputs of all kinds", OWN, recovered=(0.6, 1)),
+    of_kind("outputs of all kinds"),
     of_kind("request"),
     of_kind("shards foreach", num_errors=100),
     of_kind("fused SGD, twice", "refused: there is no memory to look at how far the optimizer",
             recovered=(0.2, 1), num_errors=40),
-    of_kind("calls a graph that is kept", OWN, recovered=(0.6, 1)),
+    of_kind("a graph that is kept"),
     of_kind("average plain 1"),
     # These errors are not about memory.
-    of_kind("calls with mistakes", "the script's own: CUDA error: device-side", recovered=(0, 0)),
+    of_kind("mistakes", "the script's own: CUDA error: device-side", recovered=(0, 0)),
     of_kind("shards fused", num_errors=100),
-    of_kind("calls an evaluation between", OWN, recovered=(0.6, 1)),
+    of_kind("an evaluation between"),
     of_kind("average moving 0"),
-    # torch.autograd.grad goes past the guard.
-    of_kind("calls gradients of some parameters", OWN, recovered=(0, 1)),
+    of_kind("gradients of some parameters"),
 )  # fmt: skip
 
 
-def of_script(loop: str, *after: str, **more: Any) -> Training:
-    """A training of unmodified.py: a script that knows of no guard."""
-    return Training(
-        "unmodified.py", (loop,), after, 8, others=BETWEEN, recovered=(0.6, 1), **more
-    )  # fmt: skip
-
-
-FRAMEWORKS = ("transformers", "lightning", "accelerate")
-SCRIPTS = (
-    of_script("plain", verb=EXEC),
-    *(of_script(loop, "callbacks") for loop in FRAMEWORKS),
-    *(of_script(loop, verb=EXEC) for loop in FRAMEWORKS),
+# In between, where the trainer clips and counts, an error is its own.
+TRAINERS = tuple(
+    Training("trainers.py", (name,), (), 8, others=BETWEEN, recovered=(0.6, 1))
+    for name in ("transformers", "lightning")
 )
 
 
@@ -200,25 +177,6 @@ SHARDED = (
 )
 
 
-def of_script_on_ranks(loop: str, *after: str, every: int = 1) -> Training:
-    """A training of unmodified_ranks.py."""
-    return Training("unmodified_ranks.py", (loop,), after, 4, every, verb=EXEC, num_ranks=2)
-
-
-LOOPS = (
-    of_script_on_ranks("ddp"),
-    of_script_on_ranks("ddp unused views hook", every=5),
-    of_script_on_ranks("ddp", "both", every=5),
-    of_script_on_ranks("ddp unused", every=2),
-    of_script_on_ranks("ddp views", every=2),
-)
-TRAINERS = (
-    of_script_on_ranks("accelerate", every=2),
-    of_script_on_ranks("transformers", every=8),
-    of_script_on_ranks("lightning", every=4),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Repeated:
     """A training of repeated.py: of every so many steps one has an error at a random allocation.
@@ -248,17 +206,13 @@ REPEATED = (
 
 IN_STEPS = Table("errors in a guarded step", STEPS, 2, 5)
 AT_OPERATIONS = Table("errors at any operation of a guarded step", OPERATIONS, 1, 1)
-IN_CALLS = Table("errors in guarded calls of a model", CALLS, 1, 2)
 OF_OPTIMIZERS = Table("errors in the step of an optimizer", IN_OPTIMIZERS, 1, 3)
 OF_KINDS = Table("errors in trainings of other kinds", KINDS, 2, 7)
-IN_SCRIPTS = Table("errors in unchanged scripts", SCRIPTS, 0, 2)
+IN_TRAINERS = Table("errors in the guarded steps of trainers", TRAINERS, 0, 1)
 ON_RANKS = Table("errors on one of several ranks", DDP, 1, 3)
 ON_SHARDS = Table("errors on one of several ranks with shards", SHARDED, 0, 4)
-IN_LOOPS = Table("errors on ranks of unchanged loops", LOOPS, 0, 2)
-IN_TRAINERS = Table("errors on ranks of unchanged trainers", TRAINERS, 0, 1)
 SWEPT = (
-    IN_STEPS, AT_OPERATIONS, IN_CALLS, OF_OPTIMIZERS, OF_KINDS, IN_SCRIPTS, ON_RANKS, ON_SHARDS,
-    IN_LOOPS, IN_TRAINERS,
+    IN_STEPS, AT_OPERATIONS, OF_OPTIMIZERS, OF_KINDS, IN_TRAINERS, ON_RANKS, ON_SHARDS,
 )  # fmt: skip
 IN_EVERY_OTHER_STEP = Table("errors in every other step", REPEATED, 0, 4)
 TABLES = (*SWEPT, IN_EVERY_OTHER_STEP)
@@ -285,24 +239,16 @@ def check(python: Path, training: Training, share: str, least: float) -> None:
         if wrong or not least <= ends["equal"] / count <= most:
             found = "; ".join(f"{number} x {end}" for end, number in ends.most_common())
             words = shlex.join(training.words(share))
-            under = "under ullage exec --guard " * bool(training.verb)
             raise AssertionError(
                 f"of {count} errors {ends['equal']} ended equal, where {least:.0%} to {most:.0%} "
                 f"are expected, and the others as {training.others or 'none'}: {found}. Run "
-                f"tests/programs/{words} {under}to see where they came"
+                f"tests/programs/{words} to see where they came"
             )
 
 
 def run(python: Path, training: Training, share: str) -> list[Counter[str]]:
     """How the trainings ended, counted, on each rank."""
-    words = training.words(share)
-    if training.num_ranks:
-        done = run_ranks(python, *words, verb=training.verb, num_ranks=training.num_ranks)
-        assert not any(one.returncode for one in done), [one.stderr for one in done]
-        lines = done[0].stdout.splitlines()
-        document = json.loads(next(line for line in lines if line.startswith('{"loop"')))
-    else:
-        document = printed_by(python, *words, verb=training.verb)
+    document = printed_by(python, *training.words(share))
     ranks = document.get("ranks", [document])
     return [Counter(flatten(rank["results"])) for rank in ranks]
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.phantom.alone import printed_by
 from tests.phantom.bare_gpu import bare_environment
 from tests.phantom.conftest import execute, find_program
 
@@ -104,3 +105,12 @@ def test_each_of_two_ranks_has_a_file_with_its_number(
         assert record.rank == rank and record.exit.kind is ExitKind.RETURNED
         assert record.measured is not None and record.measured.num_steps == 4
         assert len(record.events) > 0
+
+
+@pytest.mark.slow
+def test_a_trainer_whose_step_cannot_be_run_again_is_refused(thin_python: Path) -> None:
+    errors = printed_by(thin_python, "guard/trainers.py", "refused")
+    assert errors == {
+        "transformers": "DeepSpeed's backward cannot be run again; train without it",
+        "lightning": "a step of SimpleNamespace cannot be run again; use another strategy",
+    }

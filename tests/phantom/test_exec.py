@@ -17,7 +17,6 @@ pytestmark = pytest.mark.phantom
 
 NO_OPTIMIZER = "the program imported torch, and made no optimizer"
 NO_CALL = "no module with parameters of an optimizer was called with gradients"
-RUNGS = "Sequential: 3 rungs: 0. the program as it is; 1. checkpoint (2 modules); 2. checkpoint"
 
 
 def lines(python: Path, word: str, *verb: str) -> tuple[int, list[str]]:
@@ -54,14 +53,6 @@ def test_a_plan_is_said_in_a_line_or_why_there_is_none(
         assert said[0].startswith(f"ullage: the plan was not applied: {expected}; a plan never")
     else:
         assert (code, said) == (0, ["ullage: plan: checkpoint (4 modules) of Sequential"])
-
-
-@each(("word", "expected"), [("imports", NO_OPTIMIZER), ("makes", NO_CALL), ("trains", RUNGS)])
-def test_a_guard_is_said_or_why_there_is_none(thin_python: Path, word: str, expected: str) -> None:
-    code, said = lines(thin_python, word, "--guard")
-    nothing = "" if word == "trains" else "no model was guarded: "
-    assert code == 0 and said[0].startswith(f"ullage: guard: {nothing}{expected}")
-    assert len(said) == 1
 
 
 def test_a_cap_without_a_gpu_is_said_to_do_nothing(thin_python: Path) -> None:

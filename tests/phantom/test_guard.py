@@ -34,6 +34,12 @@ def test_nothing_is_run_twice_but_forward_and_backward(answers: dict[str, Any]) 
     assert (counters["calls"], counters["steps"], counters["recoveries"]) == (2, [2], 2)
 
 
+def test_a_decorated_function_is_a_step(answers: dict[str, Any]) -> None:
+    doc, loss, num_losses, is_open, is_closed, last = answers["a_decorated_step"]
+    assert (doc, loss, num_losses, is_open, is_closed) == ("A step.", 0.0, 2, True, True)
+    assert last == "ullage: guard: recoveries: 1 in 1 steps"
+
+
 def test_nothing_is_left_of_a_guard(answers: dict[str, Any]) -> None:
     assert answers["nothing_is_left"] == [1, [], True]
     assert answers["nothing_is_left_after_an_error"] == ["ValueError: no such row", True]

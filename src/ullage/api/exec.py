@@ -1,9 +1,9 @@
-"""Runs a program under a plan or a memory cap, or guarded, on the GPU of this machine: nothing is
-recorded, and nothing of the phantom is in it.
+"""Runs a program under a plan or a memory cap, or supervised, on the GPU of this machine: nothing
+is recorded, and nothing of the phantom is in it.
 
     code, outcome = execute(["train.py"], Plan.load("plan.json"))
     code = execute_capped(["train.py"], 20 << 30)
-    code = execute_guarded(["train.py"], ["half.json", "all.json"])
+    code, outcome = execute_guarded(["train.py"], ["ladder.json"], resume=["--resume", "last.pt"])
 """
 
 from __future__ import annotations
@@ -11,20 +11,31 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ullage.errors import PlanError
-from ullage.phantom.launch import SITE_DIR, plan_variables, run_directory, start
+from ullage.phantom.launch import (
+    SITE_DIR,
+    Child,
+    Ended,
+    plan_variables,
+    run_directory,
+    start,
+)
 from ullage.phantom.program import UserProgram, put_before, resolve_program
 from ullage.phantom.torch_build import find_version
-from ullage.protocol.run import GuardVariables
-from ullage.protocol.variables import CAP, CAP_NOTES, PLAN_NOTES
+from ullage.protocol.variables import CAP, CAP_NOTES, GUARD, PARENT
+from ullage.runs.joint_start import Job, open_job, variables_of
+from ullage.runs.supervisor import Start, supervise
 from ullage.runtime.ladder import load_plans
 from ullage.techniques.applying.outcome import Outcome, read_outcome
 from ullage.techniques.made_for import public_version
 from ullage.techniques.plan import Plan
 
 Say = Callable[[str], None]
+# For a rank that another one's end takes with it; then it is killed.
+_PATIENCE_S = 10.0
 
 
 def execute(
@@ -53,8 +64,8 @@ def execute(
     with run_directory() as directory:
         variables = plan_variables(directory, plan)
         present = {name: value for name, value in variables.items() if value}
-        code = _run(resolved, present, directory, cap_bytes, say)
-        return code, _read(directory, plan)
+        ended = _run(resolved, present, directory, cap_bytes, say)
+        return ended.exit_code, _read(directory, plan)
 
 
 def execute_capped(
@@ -68,44 +79,92 @@ def execute_capped(
         Its exit code, 128 + the signal that ended it.
     """
     with run_directory() as directory:
-        return _run(resolve_program(program, python), {}, directory, cap_bytes, say)
+        ended = _run(resolve_program(program, python), {}, directory, cap_bytes, say)
+        return ended.exit_code
 
 
 def execute_guarded(
     program: Sequence[str], plans: Sequence[str | os.PathLike[str]], python: str | None = None, *,
-    cap_bytes: int | None = None, say: Say | None = None,
-) -> int:  # fmt: skip
-    """Runs a program whose models are guarded against running out of memory.
+    resume: Sequence[str] = (), cap_bytes: int | None = None, say: Say | None = None,
+) -> tuple[int, Outcome | None]:  # fmt: skip
+    """Runs a program, and starts it again under the next rung where it ends out of memory.
+
+    Where this process is one rank of several on a machine, by the variables of torchrun, all ranks
+    are started again together.
 
     Args:
         program: its words, as for `ullage.run`.
-        plans: the files of the rungs, from the fastest to the leanest; empty: checkpoints.
+        plans: the files of the rungs, from the fastest to the leanest, or the one of a ladder;
+            empty: checkpoints.
         python: the interpreter of another environment.
+        resume: the words that have it go on from its own checkpoint, appended to a restart.
         cap_bytes: the most memory of a GPU that each of its processes may take; None: no cap.
-        say: called with a line if there was nothing to guard, or to cap.
+        say: called with a line for each start that ran out of memory, and if there was nothing to
+            cap.
 
     Returns:
-        Its exit code (128 + the signal that ended it).
+        The exit code of the last start (128 + the signal that ended it), and what became of its
+        plan; None: it had none.
 
     Raises:
-        SpecError: there is no such program.
+        SpecError: there is no such program, or its ranks are on several machines.
         EnvironmentProblem: there is no torch.
         PlanError: a file is no plan, its plan cannot be a rung, or is for another torch.
     """
     resolved = resolve_program(program, python)
-    _check_version(resolved, load_plans(plans))
-    files = tuple(Path(plan).absolute() for plan in plans)
-    with run_directory() as directory:
-        variables = {**GuardVariables(files).to_environment(), PLAN_NOTES: str(directory)}
-        code = _run(resolved, variables, directory, cap_bytes, say)
-        _say_unused(directory, "guard: no model was guarded", say)
-        return code
+    rungs = load_plans(plans) if plans else None
+    _check_version(resolved, rungs or ())
+
+    def start_on(
+        number: int, plan: Plan | None, words: tuple[str, ...]
+    ) -> Start[tuple[int, Outcome | None]]:
+        directory = job.begin(number)
+        variables = {
+            **plan_variables(directory, plan, describes=rungs is None and not number),
+            **variables_of(number),
+            GUARD: str(directory),
+            PARENT: str(os.getpid()),
+        }
+        ended = _run(
+            replace(resolved, arguments=(*resolved.arguments, *words)),
+            {name: value for name, value in variables.items() if value},
+            directory, cap_bytes, tell, on_poll=_end_with_others(job),
+        )  # fmt: skip
+        result = ended.exit_code, None if plan is None else _read(directory, plan)
+        failure = job.find_failure() if ended.exit_code and not ended.was_interrupted else None
+        if failure is None or not failure.is_out_of_memory:
+            return Start(result, None)
+        who = "the program" if failure.rank is None else f"rank {failure.rank}"
+        text = f"{who} ran out of memory ({failure.text})"
+        problem = job.wait_for_all()
+        if problem and say is not None:
+            say(f"ullage: guard: {text}: not started again: {problem}")
+        return Start(result, None if problem else text, read_outcome(directory, plan).rungs)
+
+    with open_job() as job:
+        tell = say if say is not None and not job.rank else _say_nothing
+        return supervise(start_on, rungs, tuple(resume), tell)
+
+
+def _end_with_others(job: Job) -> Callable[[Child], None] | None:
+    """What ends a rank of this supervisor once one of another is out of memory."""
+
+    def look(child: Child) -> None:
+        failure = job.failure
+        if failure is not None and failure.is_out_of_memory:
+            child.end(_PATIENCE_S, lambda: False)
+
+    return look if job.is_joint else None
+
+
+def _say_nothing(_text: str) -> None:
+    return
 
 
 def _run(
     program: UserProgram, variables: Mapping[str, str], directory: Path, cap_bytes: int | None,
-    say: Say | None,
-) -> int:  # fmt: skip
+    say: Say | None, *, on_poll: Callable[[Child], None] | None = None,
+) -> Ended:  # fmt: skip
     environment = os.environ | variables
     notes = directory / "cap"
     if cap_bytes is not None:
@@ -113,10 +172,10 @@ def _run(
         environment |= {CAP: str(cap_bytes), CAP_NOTES: str(notes)}
     put_before(environment, "PYTHONPATH", str(SITE_DIR))
     with start(program, environment) as child:
-        code = child.wait().exit_code
+        ended = child.wait(None if on_poll is None else partial(on_poll, child))
     if cap_bytes is not None:
         _say_unused(notes, "cap: no GPU was capped", say)
-    return code
+    return ended
 
 
 def _read(directory: Path, plan: Plan | None) -> Outcome:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import strftime
 from typing import TYPE_CHECKING, Any, Unpack
@@ -174,8 +175,11 @@ def run(
     interconnect: str | None = None,
     clock: str = "real",
     nvml: str | os.PathLike[str] | None = None,
+    guard: Sequence[str | os.PathLike[str]] | None = None,
+    resume: Sequence[str] = (),
     try_remedies: bool = False,
     stdout_to_stderr: bool = False,
+    say: Callable[[str], None] | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Run:
     """Runs a program on a simulated GPU, and reports whether it fits, its peak, and who owns it.
@@ -214,16 +218,21 @@ def run(
             is the predicted time. Implies `time`.
         nvml: a directory in which NVML programs outside see the GPUs, and what the program uses of
             them (`ullage nvml`); made if it does not exist. None: none.
+        guard: where the program ends out of memory, it is run again under the next of these rungs,
+            as by `ullage exec --guard`; the result is that of the last run. Files of plans, or one
+            of a ladder; empty: checkpoints. None: it is run once.
+        resume: words that a further run appends, to go on from the program's own checkpoint.
         try_remedies: where memory runs out, run the program again with what may help; needs a
             snapshot.
         stdout_to_stderr: the program's own output goes to stderr.
+        say: called with a line for each run that the guard follows by another.
         on_progress: called with a line, such as "step 3 allocated 8641234567", as steps end.
 
     Raises:
         SpecError: an option or the program is not possible.
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
         SnapshotError: what the program left cannot be read.
-        PlanError: the plan cannot be read.
+        PlanError: the plan cannot be read, or cannot be a rung.
     """
     check_price(price)
     path = None if snapshot is None else Path(snapshot)
@@ -239,10 +248,16 @@ def run(
     )  # fmt: skip
     if nvml is not None:
         job = publish(job, Path(nvml))
-    report = run_job(
-        job, path, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force,
+    run_one = partial(
+        run_job, snapshot=path, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress,
         meanwhile=_load_report,
     )  # fmt: skip
+    if guard is None:
+        report = run_one(job, force=force)
+    else:
+        from ullage.runs.guarded import run_guarded
+
+        job, report = run_guarded(job, guard, tuple(resume), run_one, force=force, say=say)
     if any(process.oom for process in report.processes):
         from ullage.plan.remedy_runs import replay_settings
         from ullage.plan.remedy_runs import try_remedies as try_each

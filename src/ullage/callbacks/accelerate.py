@@ -1,27 +1,23 @@
-"""Records a training loop of Accelerate, as one of its trackers, or guards it against running out
-of memory.
+"""Records a training loop of Accelerate, as one of its trackers.
 
 accelerator = Accelerator(log_with=RecordMemory("run.pickle"))
 accelerator.init_trackers("name")  # begins
 ...
 accelerator.end_training()  # writes the file
 
-with guard_prepared(accelerator):   # after accelerator.prepare(...)
-    ...
+Accelerate has no training step of its own that could be guarded: `ullage.guard(model, optimizer)`
+runs that of the program, with what `accelerator.prepare` has returned.
 """
 
 from __future__ import annotations
 
 import os
 
-from accelerate import Accelerator, PartialState
+from accelerate import PartialState
 from accelerate.tracking import GeneralTracker
 
-from ullage.callbacks.training_guard import Plans
 from ullage.callbacks.training_recording import TrainingRecording
-from ullage.errors import SpecError
 from ullage.record.session.settings import launcher_rank
-from ullage.runtime.calls.call_guard import CallGuard, guard_model
 
 
 class RecordMemory(GeneralTracker):  # type: ignore[misc]
@@ -68,17 +64,3 @@ class RecordMemory(GeneralTracker):  # type: ignore[misc]
         """Writes the file."""
         self._has_begun = False
         self.recording.end()
-
-
-def guard_prepared(accelerator: Accelerator, plans: Plans = None, **options: int) -> CallGuard:
-    """A guard for the model and the optimizers that an accelerator has prepared: a context manager.
-
-    The options and errors are those of `ullage.guard_model`.
-
-    Raises:
-        SpecError: no model, or no optimizer, was prepared.
-    """
-    models, optimizers = accelerator._models, accelerator._optimizers
-    if not models or not optimizers:
-        raise SpecError("nothing is prepared; call accelerator.prepare(model, optimizer) first")
-    return guard_model(models[0], optimizers, plans=plans, **options)

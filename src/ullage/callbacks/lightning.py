@@ -16,6 +16,7 @@ except ImportError:  # the package under its older name
 
 from ullage.callbacks.training_guard import Plans, TrainingGuard
 from ullage.callbacks.training_recording import TrainingRecording
+from ullage.errors import SpecError
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -50,18 +51,35 @@ class RecordMemory(Callback):  # type: ignore[misc]
 
 
 class GuardMemory(Callback):  # type: ignore[misc]
-    """Guards the calls of the modules that `training_step` calls, during `fit`.
+    """Has a guard run each step of the optimization loop during `fit`: `training_step`, backward,
+    clipping, and the optimizer's step unless gradients are accumulated.
 
-    The arguments and errors are those of `ullage.guard_model`.
+    The arguments and errors are those of `ullage.guard`.
     """
 
-    def __init__(self, plans: Plans = None, **options: int) -> None:
+    def __init__(self, plans: Plans = None, **options: object) -> None:
         super().__init__()
         self.training = TrainingGuard(plans, **options)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begins."""
-        self.training.begin(pl_module, trainer.optimizers)
+        """Begins.
+
+        Raises:
+            SpecError: the strategy runs the steps itself, as DeepSpeed's.
+        """
+        strategy, loop = trainer.strategy, trainer.fit_loop.epoch_loop
+        if strategy.handles_gradient_accumulation:
+            raise SpecError(
+                f"a step of {type(strategy).__name__} cannot be run again; use another strategy"
+            )
+        automatic, manual = loop.automatic_optimization, loop.manual_optimization
+        is_automatic = pl_module.automatic_optimization
+        # What they count is a part of checkpoints.
+        counts = automatic.optim_progress if is_automatic else manual.optim_step_progress
+        self.training.begin(
+            automatic if is_automatic else manual, "run", strategy.model, trainer.optimizers,
+            scaler=getattr(strategy.precision_plugin, "scaler", None), extra=[counts],
+        )  # fmt: skip
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Ends."""

@@ -1,52 +1,71 @@
-"""A guard that begins and ends with a training."""
+"""A guard of the training step of a framework, which begins and ends with a training."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import ClassVar, TypeAlias
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
-from ullage.runtime.calls.call_guard import CallGuard, guard_model
+from ullage.runtime.open_guard import guard
+from ullage.techniques.applying.changes import Changes
 from ullage.techniques.plan import Plan
 
-Plans: TypeAlias = Iterable[Plan | str | os.PathLike[str]] | None
+if TYPE_CHECKING:
+    from ullage.runtime.guard import Guard
+
+Plans: TypeAlias = str | os.PathLike[str] | Iterable[Plan | str | os.PathLike[str]] | None
 
 
 class TrainingGuard:
-    """Opens and closes a guard.
+    """Has each call of a framework's own training step run by a guard.
 
     Args:
-        plans: as those of `ullage.guard_model`.
+        plans: as those of `ullage.guard`.
         options: the same.
 
     Attributes:
-        guard: of the training; None before the first.
+        guard: of the training; None: before it, and after it.
     """
 
-    # No framework tells a callback that a training failed, and only one guard can be open.
-    _open: ClassVar[list[TrainingGuard]] = []
-
-    def __init__(self, plans: Plans = None, **options: int) -> None:
-        self.guard: CallGuard | None = None
-        self._plans = None if plans is None else list(plans)
+    def __init__(self, plans: Plans = None, **options: object) -> None:
+        self.guard: Guard | None = None
+        self._plans = plans if plans is None or isinstance(plans, str | os.PathLike) else [*plans]
         self._options = options
+        self._changes = Changes()
 
-    def begin(self, model: object, optimizer: object) -> None:
-        """The training begins. A guard of before, whose training failed, ends now.
+    def begin(
+        self,
+        owner: object,
+        name: str,
+        model: object,
+        optimizer: object,
+        *,
+        scaler: object = None,
+        extra: Sequence[object] = (),
+    ) -> None:
+        """The training begins. The guard of before, whose training failed, ends now.
+
+        Args:
+            owner: has the training step.
+            name: of that method.
+            model, optimizer, scaler, extra: as for `ullage.guard`.
 
         Raises:
-            SpecError: several ranks, a compiled or replicated model, or an invalid option.
+            SpecError: a compiled or replicated model, or an invalid option.
             PlanError: a plan cannot be a rung.
         """
-        for training in [*self._open]:
-            training.end()
-        self.guard = guard_model(model, optimizer, plans=self._plans, **self._options)
-        self.guard.open()
-        self._open.append(self)
+        self.end()
+        self.guard = guard(
+            model, optimizer, plans=self._plans, scaler=scaler, extra=extra,
+            **self._options,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.guard.__enter__()
+        self._changes.set(owner, name, partial(self.guard.step, getattr(owner, name)))
 
     def end(self) -> None:
         """The training has ended."""
-        if self in self._open:
-            self._open.remove(self)
         if self.guard is not None:
-            self.guard.close()
+            self._changes.undo()
+            self.guard.__exit__(None, None, None)
+            self.guard = None

@@ -1,7 +1,7 @@
 """Records a training of transformers' Trainer, or guards it against running out of memory.
 
 Trainer(..., callbacks=[RecordMemory("run.pickle")]).train()
-Trainer(..., callbacks=[GuardMemory(["half.json", "all.json"])]).train()
+trainer.add_callback(GuardMemory(trainer, ["half.json", "all.json"]))
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from transformers import TrainerCallback
 
 from ullage.callbacks.training_guard import Plans, TrainingGuard
 from ullage.callbacks.training_recording import TrainingRecording
+from ullage.errors import SpecError
 
 if TYPE_CHECKING:
-    from transformers import TrainerControl, TrainerState, TrainingArguments
+    from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 
 
 class RecordMemory(TrainerCallback):  # type: ignore[misc]
@@ -42,25 +43,33 @@ class RecordMemory(TrainerCallback):  # type: ignore[misc]
 
 
 class GuardMemory(TrainerCallback):  # type: ignore[misc]
-    """Guards the calls of the model from the beginning to the end of `train()`.
+    """Has a guard run each `training_step` of a trainer: forward and backward of a micro-batch.
+    What the trainer does between two of them, such as clipping and evaluation, is not guarded.
 
-    The arguments and errors are those of `ullage.guard_model`.
+    Args:
+        trainer: whose step it is; `transformers` does not tell a callback.
+        plans: as those of `ullage.guard`, whose options and errors these are.
     """
 
-    def __init__(self, plans: Plans = None, **options: int) -> None:
+    def __init__(self, trainer: Trainer, plans: Plans = None, **options: object) -> None:
+        self._trainer = trainer
         self.training = TrainingGuard(plans, **options)
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: object = None,
-        optimizer: object = None,
-        **_: object,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Begins."""
-        self.training.begin(model, optimizer)
+        """Begins.
+
+        Raises:
+            SpecError: DeepSpeed trains the model.
+        """
+        trainer = self._trainer
+        if trainer.is_deepspeed_enabled:
+            raise SpecError("DeepSpeed's backward cannot be run again; train without it")
+        self.training.begin(
+            trainer, "training_step", trainer.model_wrapped, trainer.optimizer,
+            scaler=trainer.accelerator.scaler,
+        )  # fmt: skip
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object

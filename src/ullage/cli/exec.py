@@ -1,16 +1,19 @@
-"""`ullage exec`: runs a program under a plan or a memory cap, or guarded, on the GPU of this
-machine.
-"""
+"""`ullage exec`: runs a program under a plan, a memory cap or a guard, on this machine's GPU."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ullage.cli.main import say
 from ullage.cli.options import flags
+from ullage.cli.options.run import check_guard
 from ullage.errors import SpecError
+
+if TYPE_CHECKING:
+    from ullage.techniques.applying.outcome import Outcome
 
 _NOT_APPLIED = 3
 
@@ -20,13 +23,8 @@ _NOT_APPLIED = 3
 @click.option(
     "--plan", type=click.Path(path_type=Path), metavar="FILE", help="Plan from `ullage fit`."
 )
-@click.option(
-    "--guard",
-    "is_guarded",
-    is_flag=True,
-    help="Run what runs out of memory again under leaner plans: the plan files between --guard "
-    "and --, or checkpoints.",
-)
+@flags.guard
+@flags.resume
 @click.option(
     "--cap",
     metavar="SIZE",
@@ -35,22 +33,22 @@ _NOT_APPLIED = 3
 @flags.python
 def exec_command(
     program: tuple[str, ...], *,
-    plan: Path | None, is_guarded: bool, cap: str | None, python: str | None,
+    plan: Path | None, guard: tuple[str, ...] | None, resume: tuple[str, ...], cap: str | None,
+    python: str | None,
 ) -> int:  # fmt: skip
-    """Run a program under a plan or a memory cap, or guarded, on the GPU of this machine.
+    """Run a program under a plan, a memory cap or a guard, on the GPU of this machine.
 
     \b
     ullage exec --plan plan.json -- train.py --batch-size 16
-    ullage exec --guard -- train.py
-    ullage exec --guard half.json all.json -- train.py
+    ullage exec --guard ladder.json --resume "--resume last.pt" -- train.py
+    ullage exec --guard half.json,all.json -- train.py
     ullage exec --cap 20GiB -- train.py --batch-size 16
 
-    With --plan it exits as the program does; with 3 where the plan was not applied, or not to the
-    end. Else it exits as the program does. A line on stderr says what is done, or why nothing is.
+    It exits as the program does, with --guard as its last start; with 3 where a plan was not
+    applied, or not to the end. A line on stderr says what is done, or why nothing is.
     """
     from ullage.api.exec import execute, execute_capped, execute_guarded
     from ullage.techniques.applying.cap import RESERVE_BYTES
-    from ullage.techniques.applying.outcome import NEVER
     from ullage.techniques.plan import Plan
     from ullage.units import format_bytes, parse_bytes
 
@@ -64,11 +62,12 @@ def exec_command(
     def aside(text: str) -> None:
         say(text, is_aside=True)
 
-    if is_guarded:
-        if plan is not None:
-            raise SpecError("--plan and --guard are given; expected one: a plan can be a rung")
-        plans, words = _split(program)
-        return execute_guarded(words, plans, python, cap_bytes=cap_bytes, say=aside)
+    check_guard(guard, plan, resume)
+    if guard is not None:
+        code, outcome = execute_guarded(
+            program, guard, python, resume=resume, cap_bytes=cap_bytes, say=aside
+        )
+        return _judge(code, outcome)
     if plan is None:
         if cap_bytes is None:
             raise SpecError("no plan was given; for example: ullage exec --plan plan.json -- ...")
@@ -76,17 +75,15 @@ def exec_command(
     loaded = Plan.load(plan)
     if not loaded.actions:
         aside(f"ullage: plan: {loaded.summary}")
-    code, outcome = execute(program, loaded, python, cap_bytes=cap_bytes, say=aside)
-    if outcome.is_applied:
+    return _judge(*execute(program, loaded, python, cap_bytes=cap_bytes, say=aside))
+
+
+def _judge(code: int, outcome: Outcome | None) -> int:
+    """The exit code of a program, or that of a plan that was not applied, which is said."""
+    from ullage.techniques.applying.outcome import NEVER
+
+    if outcome is None or outcome.is_applied:
         return code
     more = "" if outcome.is_refused else f"; {NEVER}"
-    aside(f"ullage: {outcome.failure}{more}")
+    say(f"ullage: {outcome.failure}{more}", is_aside=True)
     return code if code and not outcome.is_refused else _NOT_APPLIED
-
-
-def _split(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The files of plans before "--", and the program after it."""
-    if "--" not in words:
-        return (), words
-    index = words.index("--")
-    return words[:index], words[index + 1 :]

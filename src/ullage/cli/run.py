@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import click
 
 from ullage.api.run import default_snapshot, run
+from ullage.cli.main import say
 from ullage.cli.options import flags
-from ullage.cli.options.run import RunOptions
+from ullage.cli.options.run import RunOptions, check_guard
 from ullage.cli.output import FILE, UNWRITABLE, check_files, write_run
 from ullage.errors import SpecError
 
@@ -23,8 +25,8 @@ from ullage.errors import SpecError
             "Ranks of a job": ("world_size", "ranks", "local_world_size"),
             "Time": ("time", "price", "interconnect", "clock", "timeline"),
             "Program": (
-                "plan", "try_remedies", "alloc_conf", "real_init", "dummy_weights", "values",
-                "assume", "nvml",
+                "plan", "guard", "resume", "try_remedies", "alloc_conf", "real_init",
+                "dummy_weights", "values", "assume", "nvml",
             ),
             "Output": ("snapshot", "output", "plot", "as_json", "full", "force", "quiet"),
         }
@@ -83,6 +85,8 @@ from ullage.errors import SpecError
     "--try-remedies", is_flag=True, help="If memory runs out, run again with each remedy."
 )
 @click.option("--plan", type=FILE, metavar="FILE", help="Run under this plan (from `ullage fit`).")
+@flags.guard
+@flags.resume
 @click.option(
     "--snapshot",
     type=FILE,
@@ -158,6 +162,9 @@ def _choose_mode(options: RunOptions) -> Callable[[RunOptions], int]:
     from ullage.cli.ranks import run_many_ranks
     from ullage.cli.sweep import run_sweep
 
+    check_guard(options.guard, options.plan, options.resume)
+    if options.guard is not None and (options.is_sweep or options.has_many_ranks):
+        raise SpecError("--guard is for one run, or one rank of a job; leave it or the others out")
     if options.try_remedies and (options.is_sweep or options.has_many_ranks):
         raise SpecError("--try-remedies is for one run on one GPU; leave it or the others out")
     if options.nvml is not None and (options.is_sweep or options.has_many_ranks):
@@ -203,6 +210,9 @@ def _run_once(options: RunOptions, rank: int | None) -> int:
             try_remedies=options.try_remedies,
             price=options.price,
             nvml=options.nvml,
+            guard=options.guard,
+            resume=options.resume,
+            say=partial(say, is_aside=True),
             stdout_to_stderr=options.as_json,
             on_progress=on_progress,
             **options.of_program,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ullage.techniques.applying.script import PlanRequest
 
 _PR_SET_PDEATHSIG = 1
+_LAUNCHERS = ("torchrun", "torch.distributed.run")
 _OLDEST = 2  # the collector's generation of what has been there for long
 _COMPILE_WORKER = f"torch{os.sep}_inductor{os.sep}compile_worker{os.sep}"
 
@@ -112,11 +113,16 @@ def end_with_parent() -> None:
     """Has the kernel end this process when the one named by the variable PARENT ends, even if
     killed.
 
-    Only the process that `ullage run` started gets the variable, and takes it out.
+    Only the process that ullage started gets the variable, and takes it out; a launcher passes it
+    on to its ranks. (The kernel goes by the thread that started a process: a program may start some
+    in threads that end.)
     """
     parent = os.environ.pop(PARENT, "")
-    if parent.isdecimal():
-        end_with(int(parent))
+    if not parent.isdecimal():
+        return
+    end_with(int(parent))
+    if any(Path(word).name in _LAUNCHERS for word in sys.orig_argv):
+        os.environ[PARENT] = str(os.getpid())
 
 
 def end_with(parent: int) -> None:

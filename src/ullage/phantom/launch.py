@@ -40,7 +40,7 @@ from ullage.phantom.rank import Rank
 from ullage.phantom.signals import delayed_signals, handling, is_in_foreground
 from ullage.phantom.torch_build import TorchBuild
 from ullage.protocol.run import LoneRank, PlanVariables, Platform, RunVariables
-from ullage.protocol.variables import RUN_DIR
+from ullage.protocol.variables import GUARD, RUN_DIR
 from ullage.record.values.assume import WORST_CASE, Assumed
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class RunOptions:
         inputs, nvml: where each process notes the files that it reads, and its use of devices.
         plan: the plan that is applied to the model; None: none.
         describes, replays: whether the model is described, and the plan replayed on the CPU.
+        chooses_rungs: whether it is described for the rungs of a guard that is given none.
         has_work: whether the work of a step is recorded, which changes allocations a little.
         has_clock, has_virtual_time, interconnect: whether steps are timed, the program's own clocks
             follow the device, and the links between GPUs, if named.
@@ -91,6 +92,7 @@ class RunOptions:
     inputs: Path | None = None
     plan: Plan | None = None
     describes: bool = False
+    chooses_rungs: bool = False
     has_work: bool = False
     has_clock: bool = False
     interconnect: str | None = None
@@ -153,8 +155,9 @@ def make_environment(
     put_before(environment, "PATH", str(install_nvidia_smi(run_dir, sys.executable)))
     environment |= compiler_variables(run_dir, environment, device.environment_text())
     variables = _run_variables(run_dir, device, build, options).to_environment() | plan_variables(
-        run_dir, options.plan, describes=options.describes, replays=options.replays
-    )
+        run_dir, options.plan, describes=options.describes or options.chooses_rungs,
+        replays=options.replays,
+    )  # fmt: skip
     for name, value in variables.items():
         environment.pop(name, None)  # not inherited from a run around this one
         if value is not None:
@@ -345,8 +348,8 @@ def start(
 
     Args:
         program: what to run.
-        environment: from `make_environment`; without RUN_DIR in it, the processes that the program
-            leaves running are left alone.
+        environment: from `make_environment`; without RUN_DIR or GUARD in it, the processes that the
+            program leaves running are left alone.
         stdout_to_stderr: whether the program's own output goes to stderr, which leaves stdout to a
             document.
         output: a file that all the program prints goes to; it then has no stdin either.
@@ -356,7 +359,7 @@ def start(
     """
     command = [program.python, *program.arguments]
     sys.stdout.flush()
-    run_dir = environment.get(RUN_DIR)
+    run_dir = environment.get(RUN_DIR) or environment.get(GUARD)
     child = Child(None if run_dir is None else Path(run_dir))
     with handling(child.forward):  # from before there is a process: no signal finds it unattended
         try:

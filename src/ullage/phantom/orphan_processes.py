@@ -1,7 +1,7 @@
 """Ends the processes that a program leaves running: servers, workers and daemons.
 
-Each process of a run has the run's directory in its environment. So it is found whatever its
-parent is by now.
+Each process of a run has the run's directory in its environment, and under `exec --guard` that of
+the start. So it is found whatever its parent is by now.
 
     orphans = end_orphans(run_dir)      # (4711, "process 4711 (python -m http.server)"), ...
 """
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ullage.protocol.variables import RUN_DIR
+from ullage.protocol.variables import GUARD, RUN_DIR
 from ullage.record.session.request_to_end import ask_to_end
 
 # Some end by themselves after the program, such as multiprocessing's resource tracker.
@@ -59,7 +59,7 @@ def end_orphans(run_dir: Path) -> tuple[tuple[int, str], ...]:
 
 def _find(run_dir: Path) -> Iterator[int]:
     """The processes with this run's directory in the environment that they were started with."""
-    tag = os.fsencode(f"{RUN_DIR}={run_dir}")
+    tags = {os.fsencode(f"{name}={run_dir}") for name in (RUN_DIR, GUARD)}
     for entry in os.scandir("/proc"):
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
@@ -69,7 +69,7 @@ def _find(run_dir: Path) -> Iterator[int]:
         except OSError:  # it has ended, or is somebody else's
             continue
         # The environment is empty for one that has ended.
-        if tag in environment.split(b"\0") and name not in _HELPERS:
+        if not tags.isdisjoint(environment.split(b"\0")) and name not in _HELPERS:
             yield int(entry.name)
 
 

@@ -7,7 +7,6 @@ run = RunVariables.from_environment(os.environ)
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,26 +180,6 @@ class PlanVariables:
             environment.get(variables.DESCRIBE) == "1",
             environment.get(variables.REPLAY) == "1",
         )
-
-
-@dataclass(frozen=True, slots=True)
-class GuardVariables:
-    """The guard of a process on a real GPU.
-
-    Attributes:
-        plans: the files of its rungs; empty: it chooses them itself.
-    """
-
-    plans: tuple[Path, ...] = ()
-
-    def to_environment(self) -> dict[str, str]:
-        """The variables of a process."""
-        return {variables.GUARD: json.dumps([str(path) for path in self.plans])}
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> GuardVariables:
-        """What a process was started with."""
-        return cls(tuple(map(Path, json.loads(environment.get(variables.GUARD, "[]")))))
 
 
 def _text(value: Path | int | None) -> str | None:

@@ -20,14 +20,19 @@ if TYPE_CHECKING:
     from ullage.trace.record_schema import ExitFields
 
 
-class Watching(Protocol):
-    """What notes the end of a process, and writes its record."""
+class NotesExceptions(Protocol):
+    """What notes the exception that ends a process."""
 
     exit: ExitFields
-    ooms: OutOfMemories
 
     def note_exception(self, error: BaseException) -> None:
         """An exception that ends the program."""
+
+
+class Watching(NotesExceptions, Protocol):
+    """What notes the end of a process, and writes its record."""
+
+    ooms: OutOfMemories
 
     def note_exit(self, code: int) -> None:
         """A call that ends the program at once."""
@@ -41,14 +46,15 @@ class Watching(Protocol):
 
 def watch_end(session: Watching) -> None:
     """Has the session told how the program ends, and finished before it does."""
-    _watch_exceptions(session)
+    watch_exceptions(session)
     _watch_parts(session)
     _watch_exit(session)
     for number in (signal.SIGTERM, signal.SIGHUP):
         _watch_signal(session, number)
 
 
-def _watch_exceptions(session: Watching) -> None:
+def watch_exceptions(session: NotesExceptions) -> None:
+    """Has the session told of an exception that nobody catches; it is shown as without ullage."""
     show = sys.excepthook
 
     def note_and_show(

@@ -160,11 +160,13 @@ def _with_times(report: RunReport, job: Job) -> RunReport:
 
 def _outcome(job: Job, run_dir: Path) -> Outcome | None:
     options = job.options
-    if options.plan is None and not options.describes:
+    if options.plan is None and not (options.describes or options.chooses_rungs):
         return None
     from ullage.techniques.applying.outcome import read_outcome
 
-    return read_outcome(run_dir, options.plan)
+    outcome = read_outcome(run_dir, options.plan)
+    # A program under a guard need not train a model.
+    return replace(outcome, is_applied=outcome.is_applied or options.chooses_rungs)
 
 
 def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:

@@ -42,7 +42,7 @@ def take_failure(error: BaseException) -> Failure:
     for linked in [*_chain(error)]:
         traceback.clear_frames(linked.__traceback__)
         linked.__traceback__ = None
-    return Failure(_shorten(message), message, codes)
+    return Failure(shorten(message), message, codes)
 
 
 def take_out_of_memory(torch: ModuleType, error: BaseException) -> Failure:
@@ -98,7 +98,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             waiting += [linked.__cause__, linked.__context__]
 
 
-def _shorten(message: str) -> str:
+def shorten(message: str) -> str:
     """The size that was asked for and what was free; else the begin of the first line."""
     size = _TRIED.search(message)
     if size is None:

@@ -70,22 +70,6 @@ class Gradients:
                 for gradient in map(_GRAD, self._parameters)
             ]
 
-    def untouched(self, summed: Sequence[Any] | None = None) -> list[Any]:
-        """The parameters whose gradients are as they were: a backward has not come to them.
-
-        Args:
-            summed: those to which it has come, if that is known; None: version counters say so.
-        """
-        if summed is not None:
-            ids = set(map(id, summed))
-            return [each for each in self._parameters if each.requires_grad and id(each) not in ids]
-        before = self._before or [None] * len(self._parameters)
-        return [
-            parameter
-            for parameter, entry in zip(self._parameters, before, strict=True)
-            if parameter.requires_grad and _is_as_before(parameter.grad, entry)
-        ]
-
     def rewind(self, *, is_unscaled: bool | None = None) -> None:
         """After a failed try: drops what it made. A second failed try continues the first.
 
@@ -159,14 +143,6 @@ class Gradients:
             and gradient is not None
             and gradient.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
         )
-
-
-def _is_as_before(gradient: Any, entry: tuple[Any, int] | None) -> bool:
-    """Whether a gradient is the one that was noted, with the same version."""
-    if gradient is None or entry is None:
-        return gradient is None and entry is None
-    reference, version = entry
-    return gradient is reference() and gradient._version == version
 
 
 def _nothing() -> None:

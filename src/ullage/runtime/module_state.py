@@ -116,12 +116,11 @@ class Buffers:
                     "none before it, so there is no copy of it; the step cannot be run again"
                 )
 
-    def rewind(self, *, keeps_new: bool = False) -> None:
+    def rewind(self) -> None:
         """Puts the buffers back, and what was in them."""
-        if not keeps_new:
-            for module, size in zip(self._modules, self._sizes, strict=True):
-                for name in [*module._buffers][size:]:
-                    del module._buffers[name]
+        for module, size in zip(self._modules, self._sizes, strict=True):
+            for name in [*module._buffers][size:]:
+                del module._buffers[name]
         for owner, name, buffer in self._places:
             owner[name] = buffer
         self._copy(back=True)
@@ -189,14 +188,13 @@ class Attributes:
                     "memory; the step cannot be run again"
                 )
 
-    def rewind(self, *, keeps_new: bool = False) -> None:
+    def rewind(self) -> None:
         """Restores numbers and strings, and removes what was added."""
         for owner, is_training in zip(self._all, self._training, strict=True):
             owner["training"] = is_training
-        if not keeps_new:
-            for owner, length in zip(self._owners, self._lengths, strict=True):
-                for name in [*owner][length:]:
-                    del owner[name]
+        for owner, length in zip(self._owners, self._lengths, strict=True):
+            for name in [*owner][length:]:
+                del owner[name]
         for (owner, name), value in zip(self._slots, self._values, strict=True):
             if value is not _OTHER and owner.get(name) is not value:
                 owner[name] = value

@@ -67,13 +67,11 @@ class Snapshot:
         """Whether the step has divided the gradients by the loss scale; None: not known."""
         return None if self._scaler is None else self._scaler.is_unscaled(optimizers)
 
-    def rewind(self, *, are_tensors_back: bool = False, keeps_new: bool = False) -> None:
+    def rewind(self, *, are_tensors_back: bool = False) -> None:
         """Restores the state before the step.
 
         Args:
             are_tensors_back: whether parameters and buffers were restored by other means.
-            keeps_new: whether attributes and buffers that were added since stay, as those of
-                another plan.
 
         Raises:
             GuardError: the step has changed what it may not change; nothing is restored.
@@ -87,8 +85,8 @@ class Snapshot:
         for parameter, value in zip(self._parameters, self._requires_grad, strict=True):
             if parameter.requires_grad != value:
                 parameter.requires_grad_(bool(value))
-        self._buffers.rewind(keeps_new=keeps_new)
-        self._attributes.rewind(keeps_new=keeps_new)
+        self._buffers.rewind()
+        self._attributes.rewind()
         if self._scaler is not None:
             self._scaler.rewind()
         for each in self._extra:

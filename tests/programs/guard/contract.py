@@ -553,6 +553,31 @@ def what_is_no_guard():
     }
 
 
+@scenario
+def a_decorated_step():
+    """A function whose calls are steps of a guard."""
+    program, said = Program(), io.StringIO()
+
+    @ullage.guard(program.model, program.optimizer)
+    def train_step(batch, *, scale=1.0):
+        """A step."""
+        loss = program.loss(batch) * scale
+        loss.backward()
+        program.optimizer.step()
+        return loss.item()
+
+    batch = program.draw()
+    with contextlib.redirect_stderr(said):
+        with Faults([40]):
+            loss = train_step(batch, scale=0.0)
+        is_open = train_step.guard.is_open
+        train_step.close()
+        train_step.close()
+    is_closed = not train_step.guard.is_open
+    return [train_step.__doc__, loss, program.calls["loss"], is_open, is_closed,
+            said.getvalue().splitlines()[-1]]  # fmt: skip
+
+
 def refused(program):
     """What a guarded step raises."""
     with ullage.guard(program.model, program.optimizer) as guard:

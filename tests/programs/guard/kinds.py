@@ -2,11 +2,10 @@
 model called in loops of several kinds, a batch in parts, a request, shards. `KINDS` has them.
 """
 
-from contextlib import nullcontext, redirect_stderr
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-import calls
 import contract
 import parts
 import shards
@@ -16,6 +15,7 @@ from answers import RUNG, Service, prompts
 from cases import CASES
 from ends import Kind, Run, Unguarded
 from torch import nn
+from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from training import ConvNet, Faults, Training
 
@@ -138,17 +138,27 @@ def accumulated(numbers=None, *, is_guarded=True):
     return Run(state, faults, guard.num_recoveries)
 
 
-def of_calls(step, make, kind, numbers=None, *, is_guarded=True):
-    """Two steps of a script whose model's calls are guarded, with errors in the second."""
-    program, faults = calls.Program(make), kind(numbers)
-    guard = program.guarded() if is_guarded else Unguarded()
-    with redirect_stderr(program.said), guard:
-        step(program)
-        with faults:
-            step(program)
-    # Neither the loader nor the loss runs more often than without a guard.
-    counts = {"draws": program.num_draws, "losses": program.num_losses}
-    return Run(program.state() | counts, faults, guard.num_recoveries)
+def of_function(function, make, kind, numbers=None, *, is_guarded=True):
+    """Two steps of a function, with errors in the second."""
+    torch.manual_seed(1)
+    model, faults = make(), kind(numbers)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(*batches):
+        optimizer.zero_grad()
+        function(model, *batches)
+        optimizer.step()
+
+    guard = ullage.guard(model, optimizer) if is_guarded else Unguarded()
+    with guard:
+        for each in (nullcontext(), faults):
+            batches = [(torch.randn(2, 3, 8, 8), torch.randint(5, (2,))) for _ in range(2)]
+            with each:
+                guard.step(step, *batches)
+    state = {name: each.clone() for name, each in model.state_dict().items()}
+    for index, each in enumerate(optimizer.state.values()):
+        state |= {f"{index} {key}": value.clone() for key, value in each.items()}
+    return Run({**state, "generator": torch.get_rng_state()}, faults, guard.num_recoveries)
 
 
 def in_parts(numbers=None, *, is_guarded=True):
@@ -215,22 +225,22 @@ class Mistakes(Others):
     words = "CUDA error: device-side assert triggered"
 
 
-def two_calls_of_one_backward(program):
+def a_step(model, batch, _):
+    """Forward and backward."""
+    F.cross_entropy(model(batch[0]), batch[1]).backward()
+
+
+def two_calls_of_one_backward(model, first, second):
     """The gradients of both are summed before they are added."""
-    first, second = program.draw(), program.draw()
-    one, two = program.model(first[0]), program.model(second[0])
-    (program.loss(one, first[1]) + program.loss(two, second[1])).backward()
-    program.optimizer.step()
+    one, two = model(first[0]), model(second[0])
+    (F.cross_entropy(one, first[1]) + F.cross_entropy(two, second[1])).backward()
 
 
-def a_graph_that_is_kept(program):
+def a_graph_that_is_kept(model, batch, _):
     """Two losses of one call, one backward after the other."""
-    inputs, targets = program.draw()
-    logits = program.model(inputs)
-    program.loss(logits, targets).backward(retain_graph=True)
+    logits = model(batch[0])
+    F.cross_entropy(logits, batch[1]).backward(retain_graph=True)
     logits.square().mean().backward()
-    program.optimizer.step()
-    program.optimizer.zero_grad()
 
 
 @dataclass
@@ -252,39 +262,33 @@ class Structured(ConvNet):
         return Output(hidden, {"logits": [logits, hidden], "count": 3, "targets": (images,)})
 
 
-def outputs_of_all_kinds(program):
-    """Dataclass, dict, list, the same tensor twice, an input, changed in place by the script."""
-    inputs, targets = program.draw()
-    output = program.model(inputs)
+def outputs_of_all_kinds(model, batch, _):
+    """Dataclass, dict, list, the same tensor twice, an input, changed in place by the program."""
+    output = model(batch[0])
     assert output.rest["logits"][1] is output.hidden
-    assert output.rest["targets"][0] is inputs
+    assert output.rest["targets"][0] is batch[0]
     logits = output.rest["logits"][0]
     logits /= 2.0
-    (program.loss(logits, targets) + output.hidden.mean()).backward()
-    program.optimizer.step()
+    (F.cross_entropy(logits, batch[1]) + output.hidden.mean()).backward()
 
 
-def an_evaluation_between(program):
+def an_evaluation_between(model, batch, _):
     """Calls without gradients, in evaluation mode, between a call and its backward."""
-    inputs, targets = program.draw()
-    logits = program.model(inputs)
+    logits = model(batch[0])
     with torch.no_grad():
-        program.model.eval()
-        program.model(inputs)
-        program.model.train()
+        model.eval()
+        model(batch[0])
+        model.train()
     torch.rand(3)
-    program.loss(logits, targets).backward()
-    program.optimizer.step()
+    F.cross_entropy(logits, batch[1]).backward()
 
 
-def gradients_of_some_parameters(program):
-    """torch.autograd.grad alone, which goes past the guard."""
-    inputs, targets = program.draw()
-    loss = program.loss(program.model(inputs), targets)
-    parameters = [*program.model.head.parameters()]
+def gradients_of_some_parameters(model, batch, _):
+    """torch.autograd.grad alone."""
+    loss = F.cross_entropy(model(batch[0]), batch[1])
+    parameters = [*model.head.parameters()]
     for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
         parameter.grad = gradient
-    program.optimizer.step()
 
 
 KINDS = {
@@ -307,13 +311,13 @@ KINDS = {
     "in parts": Kind(in_parts, differ=rounds),
     "request": Kind(sampled_request, at_all=True),
     **{
-        f"calls {step.__name__.replace('_', ' ')}": Kind(partial(of_calls, step, make, Faults))
-        for step, make in (
+        function.__name__.replace("_", " "): Kind(partial(of_function, function, make, Faults))
+        for function, make in (
             (two_calls_of_one_backward, ConvNet), (a_graph_that_is_kept, ConvNet),
             (outputs_of_all_kinds, Structured), (an_evaluation_between, ConvNet),
             (gradients_of_some_parameters, ConvNet),
         )
     },
-    "calls of a library": Kind(partial(of_calls, calls.train_once, ConvNet, Others)),
-    "calls with mistakes": Kind(partial(of_calls, calls.train_once, ConvNet, Mistakes)),
+    "errors of a library": Kind(partial(of_function, a_step, ConvNet, Others)),
+    "mistakes": Kind(partial(of_function, a_step, ConvNet, Mistakes)),
 }  # fmt: skip

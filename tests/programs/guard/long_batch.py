@@ -3,10 +3,9 @@ checkpointed.
 
 long_batch.py SOURCE_OF_ULLAGE STEPS WAY ...      one way after another
 
-WAY is words with "+": "plain"; "guarded"; "calls": the loop is as without a guard, and the calls of
-the model are guarded. "+accumulated": a short micro-batch comes before each batch, and its
-gradients are there. The last line is a document: for each way what the allocator had after each
-step, and what the guard did.
+WAY is words with "+": "plain"; "guarded". "+accumulated": a short micro-batch comes before each
+batch, and its gradients are there. The last line is a document: for each way what the allocator had
+after each step, and what the guard did.
 """
 
 import contextlib
@@ -25,7 +24,6 @@ sys.path.insert(0, sys.argv[1])
 import ullage
 
 WIDTH, LAYERS, SHORT, LONG = 512, 6, 256, 2048
-GUARDS = {"guarded": ullage.guard, "calls": ullage.guard_model}
 
 
 class Block(nn.Module):
@@ -81,8 +79,7 @@ def train(ways, steps):
         return loss.detach()
 
     said = io.StringIO()
-    kinds = [make for name, make in GUARDS.items() if name in ways]
-    guard = kinds[0](model, optimizer, calm_steps=1) if kinds else None
+    guard = ullage.guard(model, optimizer, calm_steps=1) if "guarded" in ways else None
     rows = []
     with contextlib.redirect_stderr(said), guard or contextlib.nullcontext():
         for number in range(steps):

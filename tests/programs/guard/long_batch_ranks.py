@@ -1,8 +1,7 @@
 """Trains on several GPUs, where one rank runs out of memory within every third backward.
 
-torchrun --nproc-per-node N long_batch_ranks.py SOURCE_OF_ULLAGE ddp|fsdp2|calls STEPS
+torchrun --nproc-per-node N long_batch_ranks.py SOURCE_OF_ULLAGE ddp|fsdp2 STEPS
 
-With "calls" it is DDP, the loop is as without a guard, and the calls of the model are guarded.
 The other ranks are in their collectives then. The last line is a document: for each rank, what the
 allocator had after each step, and what the guard did.
 """
@@ -21,7 +20,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, sys.argv[1])
 import ullage
-from ullage.runtime.calls import shared_rung
 
 LENGTH, SPIKE_BYTES = 1024, 1_600_000_000
 
@@ -53,7 +51,7 @@ def main():
     model = Model().to(device)
     num_bytes = [0]
     model.blocks[3].register_forward_hook(lambda _, __, x: Spike.apply(x, num_bytes[0]))
-    if wrapper in ("ddp", "calls"):
+    if wrapper == "ddp":
         model = DistributedDataParallel(model, device_ids=[device.index])
     else:
         for block in model.blocks:
@@ -69,16 +67,12 @@ def main():
 
     said = io.StringIO()
     rows = []
-    shared_rung.INTERVAL_S = 0.0
-    is_call = wrapper == "calls"
-    make = ullage.guard_model if is_call else ullage.guard
-    calm_steps = steps if is_call else 1
     store = dist.distributed_c10d._get_default_store()
-    with contextlib.redirect_stderr(said), make(model, optimizer, calm_steps=calm_steps) as guard:
+    with contextlib.redirect_stderr(said), ullage.guard(model, optimizer, calm_steps=1) as guard:
         for number in range(steps):
             num_bytes[0] = SPIKE_BYTES if number % 3 == 2 and rank == world_size - 1 else 0
             batch = torch.randn(8, LENGTH, WIDTH, device=device)
-            step(batch) if is_call else guard.step(step, batch)
+            guard.step(step, batch)
             # The host of a phantom does not wait for the collectives of others.
             store.set(f"{number} of {rank}", "done")
             store.wait([f"{number} of {each}" for each in range(world_size)])

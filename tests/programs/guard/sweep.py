@@ -1,11 +1,9 @@
 """Fails a training at every allocation, and compares what is left with the same training unfailed.
 
-sweep.py CASE STEP EVERY [all|calls]    CASE is a training of cases.py: step 1 makes the optimizer's
-                                        states, step 2 has them. Every EVERY-th allocation ("5:12":
-                                        the sixth share of about twelve), or with "all" every
-                                        operation. With "calls" those of the model are guarded, not
-                                        the step
-sweep.py KIND - EVERY                   KIND is a training of kinds.py
+sweep.py CASE STEP EVERY [all]      CASE is a training of cases.py: step 1 makes the optimizer's
+                                    states, step 2 has them. Every EVERY-th allocation ("5:12": the
+                                    sixth share of about twelve), or with "all" every operation
+sweep.py KIND - EVERY               KIND is a training of kinds.py
 
 The last line of the output is a document: how many errors there were, and how the training ended.
 """
@@ -22,8 +20,8 @@ from training import Faults, Training
 import ullage
 
 
-def of_case(name, step, *, has_calls, at_all):
-    """A step of a case, of which the step is guarded, or the calls of its model."""
+def of_case(name, step, *, at_all):
+    """A step of a case."""
 
     def train(numbers=None, *, is_guarded=True):
         training = Training(CASES[name])
@@ -31,15 +29,12 @@ def of_case(name, step, *, has_calls, at_all):
             training.step()
         faults = Faults(numbers)
         guard = Unguarded()
-        if is_guarded and has_calls:
-            guard = ullage.guard_model(training.model, training.optimizer)
-        elif is_guarded:
+        if is_guarded:
             guard = ullage.guard(training.model, training.optimizer, scaler=training.scaler)
         with guard:
             training.faults = faults
-            losses = training.step(None if has_calls else guard)
-        # Where there is no memory for a copy of buffers, it is made later, which is no recovery.
-        return Run(training.state(losses), faults, None if has_calls else guard.num_recoveries)
+            losses = training.step(guard)
+        return Run(training.state(losses), faults, guard.num_recoveries)
 
     return Kind(train, at_all)
 
@@ -47,7 +42,7 @@ def of_case(name, step, *, has_calls, at_all):
 def find_kind(name, step, rest):
     """A training by the words of the command."""
     if step != "-":
-        return of_case(name, int(step), has_calls="calls" in rest, at_all="all" in rest)
+        return of_case(name, int(step), at_all="all" in rest)
     from kinds import KINDS
 
     return KINDS[name]

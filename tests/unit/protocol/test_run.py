@@ -12,7 +12,6 @@ from tests.variables import VARIABLES
 
 from ullage.protocol import variables
 from ullage.protocol.run import (
-    GuardVariables,
     LoneRank,
     PlanVariables,
     Platform,
@@ -104,9 +103,3 @@ def test_the_names_cost_a_process_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "set()"
-
-
-def test_the_files_of_a_guard_come_back() -> None:
-    guard = GuardVariables((Path("/plans/half plan.json"), Path("/plans/all.json")))
-    assert GuardVariables.from_environment(guard.to_environment()) == guard
-    assert GuardVariables.from_environment({}) == GuardVariables()

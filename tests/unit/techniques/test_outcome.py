@@ -21,7 +21,7 @@ PLAN = Plan((Action("free_gradients"),), MADE_FOR)
 def notes(directory: Path, *states: tuple[State, str]) -> Outcome:
     """The outcome of processes that have said so."""
     for number, (state, reason) in enumerate(states):
-        text = json.dumps({"state": state, "reason": reason, "found": None})
+        text = json.dumps({"state": state, "reason": reason, "found": None, "rungs": []})
         (directory / f"plan-{number}.json").write_text(text)
     return read_outcome(directory, PLAN)
 
@@ -91,3 +91,8 @@ def test_what_a_replay_found_comes_back_and_a_difference_counts_most(tmp_path: P
     (tmp_path / "replayed-1.json").write_text(json.dumps({"done": [], "difference": "the loss"}))
     replayed = read_outcome(tmp_path, PLAN).replayed
     assert replayed is not None and not replayed.is_same
+
+
+def test_the_rungs_that_a_program_chose_come_back(tmp_path: Path) -> None:
+    note(tmp_path, State.APPLIED, made_for=MADE_FOR, rungs=[PLAN, PLAN])
+    assert read_outcome(tmp_path, None).rungs == (PLAN, PLAN)

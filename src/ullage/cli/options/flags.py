@@ -9,6 +9,7 @@ def lock_command(*, python: str | None, force: bool) -> int: ...
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +26,40 @@ program = click.argument(
 )
 python = click.option(
     "--python", metavar="PATH", help="Python interpreter of the program's environment."
+)
+
+
+def _split_files(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> tuple[str, ...] | None:
+    """The files of a guard's rungs; None: there is no guard."""
+    return None if value is None else (*filter(None, value.split(",")),)
+
+
+def _split_words(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> tuple[str, ...]:
+    """The words in a text, as a shell reads them."""
+    try:
+        return (*shlex.split(value or ""),)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}") from None
+
+
+guard = click.option(
+    "--guard",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE,...]",
+    callback=_split_files,
+    help="Where it ends out of memory, start it again under the next of these plans or of a ladder "
+    "from `ullage fit`; without a file: under checkpoints.",
+)
+resume = click.option(
+    "--resume",
+    metavar="WORDS",
+    callback=_split_words,
+    help="What a restart appends to the program's words, to go on from its checkpoint.",
 )
 alloc_conf = click.option(
     "--alloc-conf", metavar="TEXT", help="Set PYTORCH_ALLOC_CONF for the program."

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ullage.cli.output import Output, named_fields
+from ullage.errors import SpecError
 from ullage.runs.job import ProgramOptions
 
 
@@ -34,6 +35,8 @@ class RunOptions:
     assume: tuple[str, ...]
     try_remedies: bool
     plan: Path | None
+    guard: tuple[str, ...] | None
+    resume: tuple[str, ...]
     snapshot: Path | None
     output: Path | None
     html: Path | None
@@ -79,3 +82,11 @@ class RunOptions:
         """The options that decide how the program runs, as `ullage.run` names them."""
         has_time = self.time or self.timeline is not None
         return named_fields(self, ProgramOptions, time=has_time)
+
+
+def check_guard(guard: tuple[str, ...] | None, plan: Path | None, resume: tuple[str, ...]) -> None:
+    """Raises SpecError where these options do not go together."""
+    if guard is not None and plan is not None:
+        raise SpecError("--plan and --guard are given; expected one: a plan can be a rung")
+    if guard is None and resume:
+        raise SpecError("--resume is for restarts; add --guard, which starts a program again")

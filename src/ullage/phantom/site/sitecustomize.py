@@ -1,5 +1,5 @@
 """Found by every Python process under `ullage run` and `ullage exec`: starts the watching, has a
-plan applied, a cap set, or the models guarded, then steps aside.
+plan applied, a cap set, or its end noted, then steps aside.
 
 It runs in the user's interpreter, where ullage may not be installed: the package is loaded by its
 path, and nothing is added to the module search path.
@@ -63,21 +63,25 @@ elif "ULLAGE_RECORDING" in os.environ:
     from ullage.record.measured.program import start as start_recording
 
     start_recording()
-elif "ULLAGE_CAP" in os.environ or (
-    ("ULLAGE_PLAN" in os.environ or "ULLAGE_GUARD" in os.environ)
-    and "ULLAGE_PHANTOM" not in os.environ
+elif {"ULLAGE_CAP", "ULLAGE_GUARD"} & os.environ.keys() or (
+    "ULLAGE_PLAN" in os.environ and "ULLAGE_PHANTOM" not in os.environ
 ):
     _load_ullage()
+    if "ULLAGE_GUARD" in os.environ:
+        from ullage.phantom.bootstrap import end_with_parent
+        from ullage.runtime.end_note import start as note_end
+
+        end_with_parent()
+        note_end()
     if "ULLAGE_CAP" in os.environ:
         from ullage.techniques.applying.cap import start as set_cap
 
         set_cap()
-    if "ULLAGE_PLAN" in os.environ and "ULLAGE_PHANTOM" not in os.environ:
+    # Of a run on the phantom it is not for the processes that are not watched.
+    if "ULLAGE_PLAN_NOTES" in os.environ and (
+        "ULLAGE_GUARD" in os.environ or "ULLAGE_PHANTOM" not in os.environ
+    ):
         from ullage.techniques.applying.script import start as apply_plan
 
         apply_plan()
-    elif "ULLAGE_GUARD" in os.environ and "ULLAGE_PHANTOM" not in os.environ:
-        from ullage.runtime.calls.unmodified import start as guard_models
-
-        guard_models()
 _run_next()

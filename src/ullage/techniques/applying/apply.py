@@ -60,7 +60,7 @@ def describe_program(model: Any, optimizer: Any, modules: Iterable[str] | None =
     return MadeFor(
         torch=str(torch.__version__),
         model=class_name(parts[""]),
-        num_parameters=sum(map(_num_elements, parts[""].parameters())),
+        num_parameters=sum(map(num_elements, parts[""].parameters())),
         modules={path: class_name(parts[path]) for path in selected},
         optimizer=", ".join(optimizers) or None,
     )
@@ -155,7 +155,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in (release[0] if release else "").split(".") if part)
 
 
-def _num_elements(parameter: Any) -> int:
+def num_elements(parameter: Any) -> int:
     """Elements of the complete parameter, of which DeepSpeed may have left a part here."""
     try:
         return int(getattr(parameter, "ds_numel", parameter.numel()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -46,6 +47,8 @@ class Outcome:
         is_refused: whether a process has refused the plan.
         is_broken: whether this happened after the plan was applied.
         replayed: the result of its replay with real numbers; None if there was no replay.
+        rungs: the plans that a guard without a ladder takes for the program; only if a description
+            was requested.
     """
 
     plan: Plan | None
@@ -55,6 +58,7 @@ class Outcome:
     is_refused: bool = False
     is_broken: bool = False
     replayed: Replayed | None = None
+    rungs: tuple[Plan, ...] = ()
 
     @property
     def failure(self) -> str:
@@ -64,12 +68,16 @@ class Outcome:
         return f"the plan was not {'kept' if self.is_broken else 'applied'}: {self.reason}"
 
 
-def note(directory: Path, state: State, reason: str = "", made_for: MadeFor | None = None) -> None:
+def note(
+    directory: Path, state: State, reason: str = "", made_for: MadeFor | None = None,
+    rungs: Sequence[Plan] = (),
+) -> None:  # fmt: skip
     """Writes the state of the plan in this process; the last call counts."""
     document = {
         "state": state,
         "reason": reason,
         "found": None if made_for is None else asdict(made_for),
+        "rungs": [plan.document for plan in rungs],
     }
     path = directory / f"{_PREFIX}{os.getpid()}.json"
     written = path.with_suffix(".new")
@@ -110,4 +118,12 @@ def read_outcome(directory: Path, plan: Plan | None) -> Outcome:
         is_refused=refused is not None,
         is_broken=broken is not None,
         replayed=read_replayed(directory),
+        rungs=next(
+            (
+                tuple(Plan.parse(json.dumps(plan)) for plan in document["rungs"])
+                for document in documents
+                if document["rungs"]
+            ),
+            (),
+        ),
     )

@@ -14,7 +14,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.applying.changes import Changes
 from ullage.techniques.applying.moves import start_techniques, watch_moves
 from ullage.techniques.applying.outcome import NEVER, State, note
+from ullage.techniques.default_rungs import choose_plans
 from ullage.techniques.means.optimizer_parts import parameters_of
 from ullage.techniques.plan import Plan
 from ullage.techniques.replaying.process import replay_and_end
@@ -235,6 +236,7 @@ class Watch:
             )  # fmt: skip
         try:
             program = describe_program(top, optimizers) if self._describes else None
+            rungs = _rungs_for(top, optimizers) if self._describes else ()
             if self._plan is not None:
                 self._plan.apply(top, optimizers)
         except BaseException as error:
@@ -246,7 +248,7 @@ class Watch:
         self._settle(top)
         self._stop_waiting()
         if not self._is_broken:
-            note(self._directory, State.APPLIED, made_for=program)
+            note(self._directory, State.APPLIED, made_for=program, rungs=rungs)
             if self._says and self._plan is not None:
                 text = f"ullage: plan: {self._plan.summary} of {class_name(top)}"
                 print(text, file=sys.stderr, flush=True)
@@ -286,3 +288,11 @@ class Watch:
         if error is not None:
             raise error
         raise PlanError(f"{reason}; {NEVER}")
+
+
+def _rungs_for(top: Any, optimizers: list[Any]) -> Sequence[Plan]:
+    """The plans that a guard without a ladder takes; none for a model without repeated blocks."""
+    try:
+        return choose_plans(top, optimizers)
+    except PlanError:
+        return ()

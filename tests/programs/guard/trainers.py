@@ -1,24 +1,23 @@
-"""Trains as scripts do that know nothing of a guard, and fails at some of the operations.
+"""Trains by a trainer with a guard of its steps, and fails at some of the operations.
 
-unmodified.py LOOP EVERY [callbacks]    LOOP: plain, transformers, lightning or accelerate
+trainers.py TRAINER EVERY    TRAINER: transformers or lightning
+trainers.py refused          what the callbacks say of trainers whose step cannot be run again
 
-Run it under `ullage exec --guard`, or with "callbacks", which guard it; it fails at every EVERY-th
-allocation in turn ("5:12": at the sixth share of about twelve), and compares what is left with the
-same training unfailed. The last line of the output is a document: how the trainings ended, of which
-the error came within the model's calls, their backward, or the optimizer ("guarded"), and of which
-it came in between ("script").
+It fails at every EVERY-th allocation in turn ("5:12": at the sixth share of about twelve), and
+compares what is left with the same training unfailed. The last line of the output is a document:
+how the trainings ended, of which the error came within a guarded step or the optimizer's
+("guarded"), and of which in between ("script").
 """
 
-import contextlib
 import copy
 import gc
-import importlib
 import json
 import os
 import random
 import sys
 import tempfile
 from collections import Counter
+from types import SimpleNamespace
 
 import torch
 from ends import Kind, Run, share_of
@@ -27,11 +26,10 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from training import LENGTH, VOCABULARY, Block, Faults
 
+from ullage.errors import SpecError
+
 STEPS = 2
-HAS_CALLBACKS = "callbacks" in sys.argv
-GUARDED = {"model_guard.py": {"_call"}, "optimizer_step.py": {"_step"}}
-# In backward.py: what runs the model's part.
-PARTS = {"_run_once", "_run_again"}
+RUNTIME = f"ullage{os.sep}runtime"
 
 
 class Tokens(Dataset):
@@ -72,42 +70,11 @@ class Network(nn.Module):
         return {"loss": loss, "logits": logits}
 
 
-class Counts:
-    """How often the parts of a script have run."""
-
-    def __init__(self):
-        self.num_losses = self.num_steps = 0
-
-
-def plain(tokens, faults, counts):
-    """A loop like nanoGPT's: two micro-batches, clipping, two groups of AdamW, a schedule."""
-    model = Network()
-    groups = [
-        {"params": [each for each in model.parameters() if each.dim() > 1]},
-        {"params": [each for each in model.parameters() if each.dim() < 2], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=1e-2, weight_decay=0.1)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer)
-    batches = iter(DataLoader(tokens, 4))
-    with faults:
-        for _ in range(STEPS):
-            for _ in range(2):
-                batch = next(batches)
-                result = model(**batch)
-                loss = result["loss"] / 2
-                counts.num_losses += 1
-                loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            counts.num_steps += 1
-            schedule.step()
-            optimizer.zero_grad(set_to_none=True)
-    return model, optimizer
-
-
-def transformers(tokens, faults, counts):
+def transformers(tokens, faults):
     """transformers' Trainer with a GPT-2."""
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+    from ullage.callbacks.transformers import GuardMemory
 
     config = GPT2Config(
         vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=16, n_layer=2, n_head=2,
@@ -120,18 +87,18 @@ def transformers(tokens, faults, counts):
             gradient_accumulation_steps=2, disable_tqdm=True, save_strategy="no",
             report_to="none", logging_steps=1, use_cpu=True,
         )  # fmt: skip
-        trainer = Trainer(
-            model, arguments, train_dataset=tokens, callbacks=callbacks_of("transformers")
-        )
+        trainer = Trainer(model, arguments, train_dataset=tokens)
+        trainer.add_callback(GuardMemory(trainer))
         with faults:
             trainer.train()
-        counts.num_steps = trainer.state.global_step
-    return model, trainer.optimizer.optimizer
+    return model, trainer.optimizer.optimizer, trainer.state.global_step
 
 
-def lightning(tokens, faults, counts):
+def lightning(tokens, faults):
     """Lightning's Trainer, which runs forward and backward in a closure of the optimizer's step."""
     import lightning as L
+
+    from ullage.callbacks.lightning import GuardMemory
 
     class Module(L.LightningModule):
         def __init__(self):
@@ -140,7 +107,6 @@ def lightning(tokens, faults, counts):
 
         def training_step(self, batch, _):
             loss = self.model(**batch)["loss"]
-            counts.num_losses += 1
             self.log("loss", loss, on_epoch=True)
             return loss
 
@@ -148,51 +114,14 @@ def lightning(tokens, faults, counts):
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
     module = Module()
-    num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
     trainer = L.Trainer(
-        accelerator="cpu", devices=num_ranks, strategy="ddp" if num_ranks > 1 else "auto",
-        max_steps=STEPS, logger=False, enable_checkpointing=False,
+        accelerator="cpu", devices=1, max_steps=STEPS, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, gradient_clip_val=1.0,
-        callbacks=callbacks_of("lightning"),
+        accumulate_grad_batches=2, callbacks=[GuardMemory()],
     )  # fmt: skip
     with faults:
         trainer.fit(module, DataLoader(tokens, 4))
-    counts.num_steps = trainer.global_step
-    return module, trainer.optimizers[0]
-
-
-def accelerate(tokens, faults, counts):
-    """A loop of Accelerate, with its accumulation."""
-    from accelerate import Accelerator
-
-    model = Network()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    accelerator = Accelerator(gradient_accumulation_steps=2, cpu=True)
-    model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(tokens, 4))
-    with faults, guarded(accelerator):
-        for batch in loader:
-            with accelerator.accumulate(model):
-                loss = model(**batch)["loss"]
-                counts.num_losses += 1
-                accelerator.backward(loss)
-                optimizer.step()
-                counts.num_steps += 1
-                optimizer.zero_grad()
-    return model, optimizer.optimizer
-
-
-def callbacks_of(framework):
-    """Callbacks of a trainer: one that guards it where "callbacks" is given."""
-    if not HAS_CALLBACKS:
-        return []
-    return [importlib.import_module(f"ullage.callbacks.{framework}").GuardMemory()]
-
-
-def guarded(accelerator):
-    """What is around a loop of Accelerate: a guard where "callbacks" is given."""
-    if not HAS_CALLBACKS:
-        return contextlib.nullcontext()
-    return importlib.import_module("ullage.callbacks.accelerate").guard_prepared(accelerator)
+    return module, trainer.optimizers[0], trainer.global_step
 
 
 class Watched(Faults):
@@ -209,13 +138,9 @@ class Watched(Faults):
 
 
 def place_of(frame):
-    """ "guarded" where one of the frames is within what the guard runs again."""
+    """ "guarded" where one of the frames is the guard's."""
     while frame is not None:
-        name = frame.f_code.co_filename.rpartition("/")[2]
-        if name == "closure.py" and frame.f_code.co_name == "__call__":
-            return "script"
-        is_part = name == "backward.py" and frame.f_code.co_name in PARTS
-        if is_part or frame.f_code.co_name in GUARDED.get(name, ()):
+        if RUNTIME in frame.f_code.co_filename:
             return "guarded"
         frame = frame.f_back
     return "script"
@@ -225,15 +150,15 @@ def train(loop, faults):
     """What is left of a training, with errors at some of its operations."""
     torch.manual_seed(1)
     random.seed(1)
-    tokens, counts = Tokens(), Counts()
-    model, optimizer = LOOPS[loop](tokens, faults, counts)
+    tokens = Tokens()
+    model, optimizer, num_steps = LOOPS[loop](tokens, faults)
     values = {f"model {name}": each for name, each in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         values[f"gradient {name}"] = parameter.grad
         for key, value in optimizer.state.get(parameter, {}).items():
             values[f"state {name} {key}"] = value
     values["torch's generator"] = torch.get_rng_state()
-    values["counts"] = [tokens.num_draws, vars(counts)]
+    values["counts"] = [tokens.num_draws, num_steps]
     values["settings"] = [
         {name: value for name, value in group.items() if name != "params"}
         for group in optimizer.param_groups
@@ -247,11 +172,34 @@ def judge(loop, faults, expected):
     return "out of memory" if end.startswith("the script's own") else end
 
 
-LOOPS = {each.__name__: each for each in (plain, transformers, lightning, accelerate)}
+def refused():
+    """The errors of both callbacks under DeepSpeed."""
+    from ullage.callbacks import lightning, transformers
+
+    loop = SimpleNamespace(epoch_loop=None)
+    deepspeed = SimpleNamespace(handles_gradient_accumulation=True)
+    trainer = SimpleNamespace(is_deepspeed_enabled=True, strategy=deepspeed, fit_loop=loop)
+    starts = {
+        "transformers": lambda: transformers.GuardMemory(trainer).on_train_begin(None, None, None),
+        "lightning": lambda: lightning.GuardMemory().on_train_start(trainer, None),
+    }
+    errors = {}
+    for name, start in starts.items():
+        try:
+            start()
+        except SpecError as error:
+            errors[name] = str(error)
+    return errors
+
+
+LOOPS = {each.__name__: each for each in (transformers, lightning)}
 
 
 def main():
     """Runs the sweep."""
+    if sys.argv[1] == "refused":
+        print(json.dumps(refused()))
+        return
     loop, share = sys.argv[1:3]
     torch.set_num_threads(1)
     train(loop, Watched())
