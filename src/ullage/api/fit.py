@@ -5,7 +5,7 @@
     fit.plan.save("plan.json")
 
 The program is run as it is, and with each technique by itself, on a phantom that never runs out.
-From what these runs took, memory stretch by stretch and work block by block, follows what any
+From what these runs took, memory stretch by stretch and time block by block, follows what any
 mixture takes (plan/costs/profile.py, plan/costs/clocked.py); the best of them are run on the
 device, the fastest first, and nothing is called fitting that was not seen to fit. The time of each
 plan that ran is the clock's of its run (ullage.clock).

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ullage.techniques.plan import Plan
 
 
-_NOT_TIMED = "no step was timed: there was no whole one"
+_NOT_TIMED = "no step was timed: none ended"
 _MAX_STEM = 100  # of a program's name, in the name of its snapshot
 
 

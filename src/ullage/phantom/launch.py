@@ -71,7 +71,6 @@ class RunOptions:
         inputs, nvml: where each process notes the files that it reads, and its use of devices.
         plan: the plan that is applied to the model; None: none.
         describes, replays: whether the model is described, and the plan replayed on the CPU.
-        has_work: whether the work of a step is recorded, which changes allocations a little.
         has_clock, has_virtual_time, interconnect: whether steps are timed, the program's own clocks
             follow the device, and the links between GPUs, if named.
         timeout_s, platform: when it is ended, if ever; the driver's order of addresses.
@@ -91,7 +90,6 @@ class RunOptions:
     inputs: Path | None = None
     plan: Plan | None = None
     describes: bool = False
-    has_work: bool = False
     has_clock: bool = False
     interconnect: str | None = None
     has_virtual_time: bool = False
@@ -181,7 +179,6 @@ def _run_variables(
         progress=run_dir / PROGRESS_FILE,
         max_steps=options.steps,
         has_snapshot=options.has_snapshot,
-        has_work=options.has_work,
         has_clock=options.has_clock,
         virtual_time=f"{device.model}|{options.interconnect or ''}" * options.has_virtual_time,
         has_real_init=options.has_real_init,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def time_process(record: Record, gpu: Gpu, interconnect: str | None) -> StepTime | None:
-    """The time of the last whole step; None where no work was logged, or no step was whole."""
+    """The time of the last step; None where no work was logged, or no step ended."""
     if record.work_log is None:
         return None
     from ullage.clock.costs import cost_of

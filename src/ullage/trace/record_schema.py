@@ -165,13 +165,6 @@ class SkippedFields(TypedDict):
     bytes: int
 
 
-class WorkFields(TypedDict):
-    """The work of the last step; `ullage.trace.work` has the rows."""
-
-    rows: Rows
-    tree: Rows
-
-
 class WorkLogFields(TypedDict):
     """What the device was given; `ullage.trace.work_log` reads it.
 
@@ -272,7 +265,6 @@ class OptionalFields(TypedDict, total=False):
     measured: MeasuredFields
     batch_waits: BatchWaitFields
     num_lost_copies: int
-    work: WorkFields
     work_log: WorkLogFields
 
 

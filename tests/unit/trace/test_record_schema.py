@@ -59,7 +59,6 @@ REST: dict[str, Any] = {
     "num_not_yet": 0,
     "operands": [[0, 0, 1 << 30]],
     "num_timed": 0,
-    "work": {"rows": [], "tree": []},
     "work_log": {"first": 0, "entries": b"", "captured": b"", "works": []},
 }  # fmt: skip
 
