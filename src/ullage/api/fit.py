@@ -128,8 +128,8 @@ def fit(
         limit_s: seconds after which no more plans are tried, and the best so far is given.
         on_progress: called with a line as runs end.
         on_failure: called with the last output of the program where it failed as it is.
-        options: alloc_conf, steps (default 3), real_init, dummy_weights, values and assume of
-            `ullage.run`.
+        options: alloc_conf, steps (default 3), real_init, dummy_weights, values, assume and
+            measured of `ullage.run`.
 
     Raises:
         SpecError: an option or the program is not possible.

@@ -173,6 +173,7 @@ def run(
     price: float | None = None,
     interconnect: str | None = None,
     clock: str = "real",
+    measured: str | os.PathLike[str] | None = None,
     nvml: str | os.PathLike[str] | None = None,
     try_remedies: bool = False,
     stdout_to_stderr: bool = False,
@@ -212,6 +213,8 @@ def run(
             has. Implies `time`.
         clock: "virtual": what the program reads of time.perf_counter, time.time and CUDA's events
             is the predicted time. Implies `time`.
+        measured: a recording of `ullage record --kernels` on that GPU, whose kernels correct the
+            times; the basis says which. Implies `time`.
         nvml: a directory in which NVML programs outside see the GPUs, and what the program uses of
             them (`ullage nvml`); made if it does not exist. None: none.
         try_remedies: where memory runs out, run the program again with what may help; needs a
@@ -222,7 +225,7 @@ def run(
     Raises:
         SpecError: an option or the program is not possible.
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
-        SnapshotError: what the program left cannot be read.
+        SnapshotError: what the program left cannot be read, or `measured`.
         PlanError: the plan cannot be read.
     """
     check_price(price)
@@ -235,7 +238,7 @@ def run(
         real_init=real_init, dummy_weights=dummy_weights, values=values, assume=assume, plan=plan,
         platform=platform, gpus=gpus, world_size=world_size, rank=rank,
         local_world_size=local_world_size, time=time or check_price(price) is not None,
-        interconnect=interconnect, clock=clock,
+        interconnect=interconnect, clock=clock, measured=measured,
     )  # fmt: skip
     if nvml is not None:
         job = publish(job, Path(nvml))

@@ -73,6 +73,7 @@ def measure_step(
     batch: Batch | None = None,
     num_ranks: int = 1,
     basis: Iterable[str] = (),
+    corrections: tuple[str, ...] = (),
 ) -> StepTime | None:
     """The time of the last step in a log; None where no step ended.
 
@@ -87,6 +88,7 @@ def measure_step(
         batch: what the step works on; None: not known.
         num_ranks: how many ranks, this one included, wait for one another.
         basis: what else the times rest on.
+        corrections: what in `cost_of` was corrected by measurements, and what was not.
     """
     read = _read(log, cost_of, modules)
     runs = [_play(read, log.first, host, end) for end in _ENDS]
@@ -109,8 +111,9 @@ def measure_step(
         num_tokens=batch.num_tokens if batch else 0,
         num_samples=batch.num_samples if batch else 0,
         spans=last.spans(),
-        basis=tuple(dict.fromkeys([*basis, *last.basis()])),
+        basis=tuple(dict.fromkeys([*corrections, *basis, *last.basis()])),
         extremes=spread.extremes(last.interval()),
+        corrections=corrections,
     )
 
 

@@ -89,6 +89,8 @@ class StepTime:
         device: the index of the device that was timed; None: the one that the process used.
         extremes: of the last step, with all costs at their lower, and at their upper bounds;
             by them steps are compared. None: as `step`.
+        corrections: of the basis, what measurements correct, and what they do not; empty: there are
+            none.
     """
 
     step: Interval
@@ -107,6 +109,7 @@ class StepTime:
     basis: tuple[str, ...]
     device: int | None = None
     extremes: Interval | None = None
+    corrections: tuple[str, ...] = ()
 
     @property
     def utilisation(self) -> Interval | None:

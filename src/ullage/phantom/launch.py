@@ -45,6 +45,7 @@ from ullage.record.values.assume import WORST_CASE, Assumed
 
 if TYPE_CHECKING:
     from ullage.techniques.plan import Plan
+    from ullage.trace.kernel_times import KernelTimes
 
 SITE_DIR = Path(__file__).parent / "site"
 _NVIDIA_SMI = "ullage.phantom.nvidia_smi"
@@ -73,6 +74,7 @@ class RunOptions:
         describes, replays: whether the model is described, and the plan replayed on the CPU.
         has_clock, has_virtual_time, interconnect: whether steps are timed, the program's own clocks
             follow the device, and the links between GPUs, if named.
+        measured: kernels of a recording, which correct the times; None: none do.
         timeout_s, platform: when it is ended, if ever; the driver's order of addresses.
     """
 
@@ -95,6 +97,7 @@ class RunOptions:
     has_virtual_time: bool = False
     replays: bool = False
     nvml: Path | None = None
+    measured: KernelTimes | None = None
     timeout_s: float | None = None
     platform: Platform = Platform.LINUX
 

@@ -135,6 +135,8 @@ class FitReport:
             candidates show rank 0.
         price: dollars for the hour of a GPU; None: not known.
         objective: what was looked for.
+        corrections: what measurements correct in the times of the unchanged program, and what they
+            do not; empty: there are none.
     """
 
     program: tuple[str, ...]
@@ -162,6 +164,7 @@ class FitReport:
     worst_rank: WorstRank | None = None
     price: float | None = None
     objective: Objective = Objective.TIME
+    corrections: tuple[str, ...] = ()
 
     @property
     def untimed(self) -> tuple[Candidate, ...]:
@@ -229,6 +232,7 @@ def failed(first: RunReport, gpu: Gpu, budget_bytes: int, trains_none: str) -> F
         num_runs=0,
         wall_s=0.0,
         exit_code=first.exit_code or ExitCode.PROGRAM_FAILED,
+        corrections=() if first.time is None else first.time.corrections,
     )
 
 

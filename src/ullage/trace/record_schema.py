@@ -236,7 +236,8 @@ class MeasuredFields(TypedDict):
     mode: how much was recorded (record/measured/recording_settings.py). driver: NVIDIA's version.
     num_lost: the events that left the ring. step_peaks: [first step, number of steps, allocated
     bytes, reserved bytes, seconds]. num_others: of each device, the processes beside this one when
-    CUDA started; None: NVML did not tell. is_phantom: the GPU was the phantom.
+    CUDA started; None: NVML did not tell. is_phantom: the GPU was the phantom. kernels: of the
+    third step, where they were asked for: [name, precision, sizes, number, seconds].
     """
 
     mode: str
@@ -246,6 +247,7 @@ class MeasuredFields(TypedDict):
     num_others: NotRequired[list[int | None]]
     is_phantom: NotRequired[bool]
     pressure: NotRequired[PressureFields]
+    kernels: NotRequired[Rows]
 
 
 class BatchWaitFields(TypedDict):

@@ -115,7 +115,7 @@ def _time_basis(report: FitReport) -> str:
     )
     if num_untimed:
         basis += f"; {num_untimed} plans that no run timed have the sum of these"
-    return basis
+    return "; ".join([basis, *report.corrections])
 
 
 def _bound_lines(report: FitReport, best: Candidate) -> Iterator[Text]:
