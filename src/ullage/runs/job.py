@@ -93,7 +93,7 @@ def make_options(
 
 
 def _read_kernels(path: str | os.PathLike[str], clock: str) -> KernelTimes:
-    from ullage.runs.recorded import read_kernel_times
+    from ullage.runs.timing import read_kernel_times
 
     if _is_virtual(clock):
         raise SpecError(

@@ -19,7 +19,6 @@ from ullage.printable import hide_secrets
 from ullage.protocol.variables import RECORDING
 from ullage.record.measured.recording_settings import RecordingSettings
 from ullage.runs.one import with_findings
-from ullage.trace.kernel_times import KernelTimes
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
@@ -114,21 +113,6 @@ def read_recorded(path: Path) -> tuple[RunReport, tuple[Path, ...]]:
     if not records:
         raise SnapshotError(f"{str(path)!r} has no files; expected the recordings of a job's ranks")
     return with_findings(explain_recorded(records)), tuple(files)
-
-
-def read_kernel_times(path: Path) -> KernelTimes:
-    """The kernels in a recording.
-
-    Raises:
-        SnapshotError: it cannot be read, or has none.
-    """
-    record = read_measured(path)
-    if record is None or record.measured is None or not record.measured.kernels:
-        raise SnapshotError(
-            f"{str(path)!r} has no times of kernels; expected the file of `ullage record --kernels "
-            "-- PROGRAM`, whose program made three steps"
-        )
-    return KernelTimes(record.devices[0].name, record.measured.is_phantom, record.measured.kernels)
 
 
 def read_measured(path: Path) -> Record | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ullage.clock.interconnect import parse_interconnect
+from ullage.errors import SnapshotError
 from ullage.trace.model import MarkKind
 
 if TYPE_CHECKING:
@@ -52,6 +54,27 @@ def time_process(
         basis=_basis(record, HOST_COSTS),
         corrections=correction.basis,
     )
+
+
+def read_kernel_times(path: Path) -> KernelTimes:
+    """The kernels in the file of a recording.
+
+    Raises:
+        SnapshotError: it cannot be read, or has none.
+    """
+    from ullage.trace.kernel_times import KernelTimes
+    from ullage.trace.reader import parse_record
+    from ullage.trace.snapshot_reader import read_snapshot
+
+    fields = read_snapshot(path).record
+    record = None if fields is None else parse_record(fields)
+    if record is None or record.measured is None or not record.measured.kernels:
+        raise SnapshotError(
+            f"{str(path)!r} has no times of kernels; expected the file of `ullage record --kernels "
+            "-- PROGRAM`, whose program made three steps"
+        )
+    recording = record.measured
+    return KernelTimes(record.devices[0].name, recording.is_phantom, recording.kernels)
 
 
 def _basis(record: Record, host: HostInterval) -> Iterator[str]:

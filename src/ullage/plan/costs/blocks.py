@@ -49,8 +49,8 @@ def find_blocks(kinds: Mapping[str, str], kept_bytes: Mapping[str, int]) -> tupl
     for path in kinds:
         if path:
             children.setdefault(path.rpartition(".")[0], []).append(path)
-    found = _Finder(kinds, children, kept_bytes).below("")
-    return tuple(Block(path, kinds[path]) for path in found)
+    paths = _Finder(kinds, children, kept_bytes).below("")
+    return tuple(Block(path, kinds[path]) for path in paths)
 
 
 def block_of_module(blocks: Sequence[Block], modules: Sequence[str]) -> Int64Array:

@@ -206,15 +206,15 @@ def _group(blocks: Sequence[Block], profile: Profile) -> Int64Array:
     """For each block the number of its group: of one class, that keep about as much memory."""
     first: list[tuple[str, int]] = []  # of each group
     numbers = []
-    for block, kept in zip(blocks, profile.kept_bytes.tolist(), strict=True):
+    for block, num_bytes in zip(blocks, profile.kept_bytes.tolist(), strict=True):
         own = (
             number
             for number, (kind, of_first) in enumerate(first)
-            if kind == block.kind and abs(kept - of_first) <= _ALIKE * of_first
+            if kind == block.kind and abs(num_bytes - of_first) <= _ALIKE * of_first
         )
         numbers.append(number := next(own, len(first)))
         if number == len(first):
-            first.append((block.kind, kept))
+            first.append((block.kind, num_bytes))
     return np.array(numbers, dtype=np.int64)
 
 

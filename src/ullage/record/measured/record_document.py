@@ -94,6 +94,7 @@ def measured_fields(
     step_peaks: StepPeaks,
     num_others: list[int | None],
     pressure: PressureFields,
+    *,
     kernels: list[list[Any]] | None,
 ) -> MeasuredFields:
     """What says that this was measured, and how."""

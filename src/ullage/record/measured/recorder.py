@@ -396,7 +396,7 @@ class Recorder:
                 self._step_peaks,
                 self._num_others,
                 self.pressure.fields(),
-                None if kernels is None else kernels.rows,
+                kernels=None if kernels is None else kernels.rows,
             ),
         }
 
