@@ -131,7 +131,7 @@ The largest batch by accelerate's and Lightning's finders, and by `ullage fit --
 The finders run on the phantom and catch its out-of-memory errors as on a GPU. On a GPU each of
 their trials would make a model and train it for {STEPS} steps there. ullage runs only on the
 phantom, so it needs no trial on a GPU. *out of memory* counts the requests that the allocator
-refused. *peak* is that of the whole device. *a sample* is the time of a step by the clock,
+refused. *peak* is that of the whole device. *a sample* is the predicted time of a step,
 divided by the batch. *seconds* were measured on this machine, which had much other work to do, for
 all of ullage's answers together.
 
