@@ -1,9 +1,10 @@
 """Trains a small transformer's parts for four steps, and prints the kernels of the third as
-`ullage record --kernels` notes them.
+`ullage record --kernels` notes them; with "own" it profiles the third with PyTorch's profiler.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 
@@ -37,10 +38,13 @@ class Block(nn.Module):
 model = nn.Sequential(Block(), Block()).cuda().bfloat16()
 optimizer = torch.optim.AdamW(model.parameters())
 kernels = KernelTimes(torch)
-for step in range(1, 1 + (int(sys.argv[1]) if len(sys.argv) > 1 else 4)):
+has_own = sys.argv[1:] == ["own"]
+for step in range(1, 5):
     x = torch.randn(BATCH, LENGTH, WIDTH, device="cuda", dtype=torch.bfloat16)
-    model(x).sum().backward()
-    optimizer.step()
+    with torch.profiler.profile() if has_own and step == 3 else contextlib.nullcontext():
+        model(x).sum().backward()
+        optimizer.step()
     optimizer.zero_grad()
-    kernels.end_step(step)
+    if not has_own:
+        kernels.end_step(step)
 print(json.dumps({"rows": kernels.rows, "remark": kernels.remark}))

@@ -104,7 +104,7 @@ def _say(kernels: KernelTimes, sums: Mapping[Category, _Compared]) -> Iterator[s
     for kind, (measured_s, clock_s, num) in sums.items():
         yield (
             f"{kind.value}: {measured_s / clock_s:.2f} times the clock's seconds, as measured on "
-            f"{where}: {num} shapes, {1e3 * measured_s:.3g} ms of a step"
+            f"{where}: {num} shape{'s' * (num != 1)}, {1e3 * measured_s:.3g} ms of a step"
         )
     left = [kind.value for kind in Category if kind not in sums]
     yield f"not corrected by measurements: {', '.join(left)}, and the host"

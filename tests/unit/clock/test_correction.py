@@ -78,7 +78,7 @@ def test_the_basis_says_what_was_corrected_by_how_much_and_what_was_not() -> Non
     factor = 2e-3 / seconds(ADD)
     assert first == (
         f"memory-bound kernels: {factor:.2f} times the clock's seconds, as measured on this GPU: "
-        "1 shapes, 2 ms of a step"
+        "1 shape, 2 ms of a step"
     )
     assert "copies" in last and "matrix products" in last and "memory-bound" not in last
     copy: Cost = COST(Copy("to device", 1 << 20, is_pinned=True))

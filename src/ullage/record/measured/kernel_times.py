@@ -11,6 +11,7 @@ kernels. It slows the host in that step, not the kernels.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import tempfile
@@ -18,11 +19,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ullage.record.patches import Patches
+
 _AFTER = 2  # steps
 # Operators that are one matrix product each, and which argument its first factor is.
 _PRODUCTS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
 _PRECISIONS = {"c10::BFloat16": "bfloat16", "c10::Half": "float16", "double": "float64"}
 _SECONDS = 1e-6  # of the unit of a trace
+_IN_USE = "no times of kernels: the program uses PyTorch's profiler itself"
 
 
 class KernelTimes:
@@ -33,6 +37,7 @@ class KernelTimes:
         self.remark: str | None = "no times of kernels: the program made fewer than three steps"
         self._torch = torch
         self._profiler: Any = None
+        self._patches = Patches()
 
     def end_step(self, num_steps: int) -> None:
         """So many steps have ended."""
@@ -45,18 +50,43 @@ class KernelTimes:
             self._profiler = None
             self.remark = f"no times of kernels: {type(error).__name__}: {error}"
 
+    def close(self) -> None:
+        """The recording ends: a profile that is open ends, too, else the process would with it."""
+        if (profiler := self._take_out()) is not None:
+            profiler.stop()
+
     def _begin(self) -> None:
         # Else kernels of the step before would run in this one.
         self._torch.cuda.synchronize()
         from torch.profiler import ProfilerActivity, profile
 
+        of_program = self._torch.autograd.profiler.profile
+        if self._torch._C._autograd._profiler_enabled():
+            self.remark = _IN_USE
+            return
         activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
         self._profiler = profile(activities=activities, record_shapes=True)
         self._profiler.start()
+        # Two profiles at once end the process: the program's own comes first.
+        make = of_program.__init__
+
+        @functools.wraps(make)
+        def give_way(own: Any, *arguments: Any, **named: Any) -> None:
+            self.remark = _IN_USE
+            self.close()
+            make(own, *arguments, **named)
+
+        self._patches.replace(of_program, "__init__", give_way)
+
+    def _take_out(self) -> Any:
+        """The profiler that is on, which is this class's no more; None: there is none."""
+        profiler, self._profiler = self._profiler, None
+        self._patches.undo()
+        return profiler
 
     def _end(self) -> None:
         self._torch.cuda.synchronize()
-        profiler, self._profiler = self._profiler, None
+        profiler = self._take_out()
         profiler.stop()
         with tempfile.TemporaryDirectory(prefix="ullage-") as directory:
             path = Path(directory, "trace.json")

@@ -310,6 +310,8 @@ class Recorder:
         """
         if not self.is_on:
             return None
+        if self._kernels is not None:
+            self._kernels.close()
         path = self._write()
         self.is_on = False
         self._take_out()
