@@ -68,9 +68,7 @@ def test_a_step_is_timed_with_the_factors_of_a_recording(
 
 @pytest.mark.slow
 @pytest.mark.fresh
-def test_a_record_without_times_of_kernels_says_why(
-    thin_python: Path, tmp_path: Path
-) -> None:
+def test_a_record_without_times_of_kernels_says_why(thin_python: Path, tmp_path: Path) -> None:
     outcome = recorder(thin_python, tmp_path)("mlp_phases/train.py", options=("--kernels",))
     assert outcome.exit_code == 0, outcome.stderr
     remark = "no times of kernels: the program made fewer than three steps"
