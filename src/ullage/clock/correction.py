@@ -1,11 +1,12 @@
 """Corrects the clock by the kernels of a real step (`ullage record --kernels`).
 
     correction = find_correction(kernels, works, cost_of)
-    correction.of(cost_of(work)), correction.basis
+    correction.of(work, cost_of(work)), correction.basis
 
 Of each kind of work, the measured seconds are compared with the clock's of the same work: of matrix
 products by their shapes, of other kernels by their name, grid and threads, where the run has equal
-ones. The quotient is a factor for all work of that kind.
+ones. The quotient is a factor for all work of that kind. Products of each precision are a kind of
+their own, as they run on other units.
 
 Ignores: that shapes may differ in it. Not corrected are kinds without an equal kernel, and what is
 no kernel: copies, messages, and the host.
@@ -15,29 +16,16 @@ from __future__ import annotations
 
 import ctypes
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from ullage.clock.cost import Category, Cost
 from ullage.clock.given_work import GivenWork, KernelLaunch, Product
 from ullage.trace.kernel_times import KernelTime, KernelTimes
 
-_CORRECTED: Final = (
-    Category.MATRIX_PRODUCTS,
-    Category.ATTENTION,
-    Category.MEMORY_BOUND,
-    Category.UNKNOWN,
-)
-
-
-class _Compared(NamedTuple):
-    """Seconds of the same work, as measured and by the clock, and how many shapes it has."""
-
-    measured_s: float
-    clock_s: float
-    num_shapes: int
+_LEFT: Final = "not corrected by measurements: other kinds of work, copies, messages, and the host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +33,16 @@ class Correction:
     """Factors of the clock's times.
 
     Attributes:
-        factors: by kind of work; of others there is none.
+        factors: by kind of work, such as "matrix products in bfloat16"; of others there is none.
         basis: what is corrected, and what is not.
     """
 
-    factors: Mapping[Category, float]
+    factors: Mapping[str, float]
     basis: tuple[str, ...]
 
-    def of(self, cost: Cost) -> Cost:
-        """A cost with the factor of its kind; its interval keeps its relative width."""
-        factor = self.factors.get(cost.category)
+    def of(self, work: GivenWork, cost: Cost) -> Cost:
+        """The cost of work with the factor of its kind; its interval keeps its relative width."""
+        factor = self.factors.get(_kind(work, cost))
         if factor is None:
             return cost
         basis = f"{cost.duration.basis}; times {factor:.2f}, as measured"
@@ -71,43 +59,42 @@ def find_correction(
         works: the pieces of work of the run that is timed.
         cost_of: what the clock says of one.
     """
-    launches: defaultdict[tuple[object, ...], list[Cost]] = defaultdict(list)
+    launches: defaultdict[tuple[object, ...], list[GivenWork]] = defaultdict(list)
     for work in works:
         if isinstance(work, KernelLaunch):
-            name = demangle(work.name)
-            launches[name, *work.grid, work.block_threads].append(cost_of(work))
-    compared: defaultdict[Category, list[tuple[float, float]]] = defaultdict(list)
+            launches[demangle(work.name), *work.grid, work.block_threads].append(work)
+    compared: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for kernel in kernels.rows:
-        costs = launches.get((kernel.name, *kernel.sizes), [])
+        equal = launches.get((kernel.name, *kernel.sizes), [])
         if kernel.precision:
-            costs = [cost_of(_product(kernel))]
-        if costs:
+            equal = [_product(kernel)]
+        costs = [cost_of(work) for work in equal]
+        # A kernel of several GPUs also waits for the others.
+        if costs and costs[0].category is not Category.COMMUNICATION:
             clock_s = kernel.num * sum(cost.duration.s for cost in costs) / len(costs)
-            compared[costs[0].category].append((kernel.seconds, clock_s))
-    sums: dict[Category, _Compared] = {}
-    for kind in _CORRECTED:
-        if pairs := compared.get(kind):
-            measured_s, clock_s = map(sum, zip(*pairs, strict=True))
-            sums[kind] = _Compared(measured_s, clock_s, len(pairs))
-    factors = {kind: seconds.measured_s / seconds.clock_s for kind, seconds in sums.items()}
-    return Correction(factors, tuple(_say(kernels, sums)))
+            compared[_kind(equal[0], costs[0])].append((kernel.seconds, clock_s))
+    factors: dict[str, float] = {}
+    basis = []
+    for kind, pairs in compared.items():
+        measured_s, clock_s = map(sum, zip(*pairs, strict=True))
+        factors[kind] = measured_s / clock_s
+        basis.append(
+            f"{kind}: {factors[kind]:.2f} times the clock's seconds, as measured on "
+            f"{'a simulated GPU' if kernels.is_phantom else 'this GPU'}: {len(pairs)} "
+            f"shape{'s' * (len(pairs) != 1)}, {1e3 * measured_s:.3g} ms of a step"
+        )
+    return Correction(factors, (*basis, _LEFT))
+
+
+def _kind(work: GivenWork, cost: Cost) -> str:
+    precision = f" in {work.precision}" if isinstance(work, Product) else ""
+    return f"{cost.category.value}{precision}"
 
 
 def _product(kernel: KernelTime) -> Product:
     """As cuBLAS has it: the columns come first."""
     m, n, k, batch = kernel.sizes
     return Product(n, m, k, batch, kernel.precision, 0)
-
-
-def _say(kernels: KernelTimes, sums: Mapping[Category, _Compared]) -> Iterator[str]:
-    where = "a simulated GPU" if kernels.is_phantom else "this GPU"
-    for kind, (measured_s, clock_s, num) in sums.items():
-        yield (
-            f"{kind.value}: {measured_s / clock_s:.2f} times the clock's seconds, as measured on "
-            f"{where}: {num} shape{'s' * (num != 1)}, {1e3 * measured_s:.3g} ms of a step"
-        )
-    left = [kind.value for kind in Category if kind not in sums]
-    yield f"not corrected by measurements: {', '.join(left)}, and the host"
 
 
 @cache

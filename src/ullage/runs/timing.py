@@ -46,7 +46,7 @@ def time_process(
     return measure_step(
         record.work_log,
         gpu,
-        lambda work: correction.of(find_cost(work)),
+        lambda work: correction.of(work, find_cost(work)),
         HOST_COSTS,
         modules=record.modules,
         batch=_batch(record),

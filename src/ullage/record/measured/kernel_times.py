@@ -71,10 +71,10 @@ class KernelTimes:
         make = of_program.__init__
 
         @functools.wraps(make)
-        def give_way(own: Any, *arguments: Any, **named: Any) -> None:
+        def give_way(own: Any, *arguments: Any, **options: Any) -> None:
             self.remark = _IN_USE
             self.close()
-            make(own, *arguments, **named)
+            make(own, *arguments, **options)
 
         self._patches.replace(of_program, "__init__", give_way)
 
