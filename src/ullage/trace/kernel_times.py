@@ -50,17 +50,13 @@ def parse_kernel(entry: object) -> KernelTime:
     name, precision, sizes, num, seconds = field_checks.row(entry, 5, "kernels")
     four = field_checks.row(sizes, 4, "kernels")
     first, second, third, fourth = (field_checks.size({"sizes": size}, "sizes") for size in four)
+    taken_s = field_checks.seconds({"seconds": seconds}, "seconds")
+    if field_checks.size({"num": num}, "num") < 1 or taken_s <= 0:
+        raise SnapshotError(f"{num} kernels took {taken_s} s; expected 1 or more, and above 0 s")
     return KernelTime(
         field_checks.shown(name, "kernels"),
         field_checks.shown(precision, "kernels"),
         (first, second, third, fourth),
-        field_checks.size({"num": num}, "num"),
-        _seconds(seconds),
+        num,
+        taken_s,
     )
-
-
-def _seconds(value: object) -> float:
-    taken_s = field_checks.seconds({"seconds": value}, "seconds")
-    if taken_s < 0:
-        raise SnapshotError(f"seconds is {taken_s}; expected 0 or more")
-    return taken_s

@@ -74,7 +74,8 @@ def test_a_reader_takes_what_the_recorder_writes() -> None:
         (["add", "", [8, 1, 1], 2, 5e-6], "not 4 values"),
         (["add", "", [8, 1, 1, -1], 2, 5e-6], "sizes is -1"),
         (["add", "", [8, 1, 1, 1], 2, float("nan")], "expected seconds"),
-        (["add", "", [8, 1, 1, 1], 2, -1.0], "seconds is -1.0"),
+        (["add", "", [8, 1, 1, 1], 2, -1.0], "2 kernels took -1.0 s"),
+        (["add", "", [8, 1, 1, 1], 0, 1.0], "0 kernels took 1.0 s"),
         (["add", 5], "not 5 values"),
     ],
 )
