@@ -97,19 +97,20 @@ FLAGS = {
         "--guard", "--resume", "--try-remedies",
         "--full", "--force", "--quiet", "--gpus", "--world-size", "--rank", "--ranks",
         "--local-world-size", "--time", "--price", "--interconnect", "--clock", "--timeline",
-        "--nvml",
+        "--measured", "--nvml",
     },
     "nvml": {"directory", "command", "--gpu", "--gpus", "--memory", "--capability"},
     "exec": {"program", "--plan", "--guard", "--resume", "--cap", "--python"},
     "record": {
-        "program", "--mode", "--snapshot", "--python", "--ring", "--every", "--publish",
+        "program", "--mode", "--snapshot", "--python", "--kernels", "--ring", "--every",
+        "--publish",
         "--plot", "-o", "--output", "--json", "--full", "--force", "--quiet",
     },
     "fit": {
         "program", "--gpu", "--memory", "--capability", "--budget", "--allow", "--objective",
         "--price", "--smallest-gpu", "--gpus", "--max-batch", "--largest", "--multiple-of",
         "--ladder", "--minutes", "--ray",
-        "--alloc-conf", "--steps", "--python", "--dummy-weights", "--assume",
+        "--alloc-conf", "--steps", "--python", "--dummy-weights", "--assume", "--measured",
         "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
     "check": {

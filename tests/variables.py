@@ -37,7 +37,6 @@ from ullage.protocol.variables import (
     VALUES,
     VIRTUAL_TIME,
     WARM,
-    WORK,
 )
 
 
@@ -167,7 +166,6 @@ VARIABLES: Final = (
         _RECORDER,
     ),
     Variable(SNAPSHOT, "0: no memory snapshot is written; default 1", _LAUNCH, _RECORDER),
-    Variable(WORK, "1: the work of a step is recorded", _LAUNCH, _RECORDER),
     Variable(CLOCK, "1: what streams are given is logged, for the clock", _LAUNCH, _RECORDER),
     Variable(
         VIRTUAL_TIME,

@@ -2,7 +2,7 @@
 N blocks, the first or evenly spaced, all or none, by itself or under the same moves as the chosen
 plan; and each move by itself.
 
-Only a plan that is faster by the model of costs can beat the chosen one, and of a row of growing k
+Only a plan that is faster by the clock can beat the chosen one, and of a row of growing k
 the last that is faster takes the least memory. It and the one before are run on the device, unless
 the profile has them far over the budget. The others of the row keep more: they cannot fit if the
 last does not.

@@ -60,7 +60,7 @@ def _parts(report: ChainReport, bar: str) -> Iterator[RenderableType]:
     yield Text(f"\n  {report.path or 'the model'}: {counts}: {kinds}\n")
     yield _table(report, bar)
     yield Text(
-        "\nBasis: peaks and operations as the phantom measured them; times from a cost model "
+        "\nBasis: peaks and operations as the phantom measured them; times by the clock "
         f"for {report.gpu.slug}; optimal for the bytes that each module keeps"
     )
 

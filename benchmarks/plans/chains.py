@@ -7,7 +7,7 @@ report.cuts[0].lengths, report.cuts[0].allocated_bytes, report.cuts[0].recompute
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +22,6 @@ from ullage.phantom.device import choose_device
 from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.measure import Runner, RunRequest
 from ullage.plan.costs.profile import Profile, Stretch, kept_by_module, read_profile
-from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.runner import make_runner, make_search_job
 from ullage.runs.trials import Trials
 from ullage.techniques.checkpoint_segments import CHECKPOINT_SEGMENTS
@@ -30,6 +29,7 @@ from ullage.techniques.made_for import MadeFor
 from ullage.techniques.means.tiling import even_lengths
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
+from ullage.trace.category import Category
 from ullage.trace.model import Int64Array, Record
 
 _KIND = "Sequential"
@@ -49,7 +49,7 @@ class Cut:
         plan: to be written; None of none.
         used_bytes, allocated_bytes: the device's and the allocator's peaks.
         recomputed: floating-point operations more than without, as a share of a step's.
-        step_s: seconds of a step by the model of costs.
+        step_s: seconds of a step by the clock.
         why_not: why it did not run; empty if it did.
     """
 
@@ -143,6 +143,7 @@ def compare_segments(
     """
     device = choose_device(gpu)
     job = make_search_job(program, device, python, steps=steps)
+    job = replace(job, options=replace(job.options, has_clock=True))
     started_s = time.monotonic()
     with Trials(job) as trials:
         report = compare_cuts(make_runner(trials, job), device.gpu, path)
@@ -162,34 +163,32 @@ def compare_cuts(run: Runner, gpu: Gpu, path: str | None) -> ChainReport:
     Raises:
         SpecError: there is no such chain.
     """
-    clean, worked = run([RunRequest(describes=True), RunRequest(has_work=True)])
-    outcome = clean.program.plan
-    report = ChainReport(clean.program.argv, clean.torch, gpu, path or "", (), 0, ())
-    has_failed = Verdict.FAILED in {clean.verdict, worked.verdict}
-    if outcome is None or outcome.found is None or has_failed:
-        return replace(report, failure=clean.reason or worked.reason or "it trains no model")
-    chain = find_chain(worked.processes[0].record, path)
-    comparison = _Comparison(run, gpu, outcome.found, chain)
+    (base,) = run([RunRequest(describes=True)])
+    outcome = base.program.plan
+    report = ChainReport(base.program.argv, base.torch, gpu, path or "", (), 0, ())
+    if outcome is None or outcome.found is None or base.verdict is Verdict.FAILED:
+        return replace(report, failure=base.reason or "it trains no model")
+    chain = find_chain(base.processes[0].record, outcome.found.modules, path)
+    comparison = _Comparison(run, outcome.found, chain)
     return replace(
         report,
         path=chain.path,
         modules=tuple(part.kind for part in chain.parts),
         num_units=len(chain.units),
-        cuts=tuple(comparison.cuts(clean, worked)),
+        cuts=tuple(comparison.cuts(base)),
     )
 
 
-def find_chain(record: Record, path: str | None) -> Chain:
+def find_chain(record: Record, kinds: Mapping[str, str], path: str | None) -> Chain:
     """A chain of a program, by its path or by what it keeps for backward.
 
     Raises:
         SpecError: there is none, or none at that path.
     """
-    tree = {record.modules[node.module]: node for node in (record.work.tree if record.work else ())}
     parts_of: dict[str, list[str]] = {}
-    for name in tree:
+    for name in kinds:
         parent = name.rpartition(".")[0]
-        if name and parent in tree and tree[parent].kind == _KIND:
+        if name and kinds.get(parent) == _KIND:
             parts_of.setdefault(parent, []).append(name)
     chains = {name: parts for name, parts in parts_of.items() if len(parts) >= _LEAST_MODULES}
     if path is not None and path not in chains:
@@ -203,18 +202,23 @@ def find_chain(record: Record, path: str | None) -> Chain:
             f"the program's model has no torch.nn.Sequential of {_LEAST_MODULES} modules or more; "
             "`ullage fit` chooses among modules that are called in other ways"
         )
-    kept_bytes = dict(zip([*record.modules, None], kept_by_module(record).tolist(), strict=True))
+    kept_bytes = kept_by_module(record)
+    owned = zip(record.claims.name, record.claims.category, strict=True)
+    owners = {name.rpartition(".")[0] for name, kind in owned if kind is Category.PARAMETER}
 
     def kept_in(name: str) -> int:
         inside = f"{name}." if name else ""
-        return sum(kept_bytes[inner] for inner in tree if inner.startswith(inside))
+        return sum(size for inner, size in kept_bytes.items() if inner.startswith(inside))
+
+    def has_parameters(name: str) -> bool:
+        return any(owner == name or owner.startswith(f"{name}.") for owner in owners)
 
     chosen = path if path is not None else max(chains, key=kept_in)
-    starts = [place for place, part in enumerate(chains[chosen]) if tree[part].num_parameters]
+    starts = [place for place, part in enumerate(chains[chosen]) if has_parameters(part)]
     ends = [*starts[1:], len(chains[chosen])]
     return Chain(
         chosen,
-        tuple(Block(part, tree[part].kind) for part in chains[chosen]),
+        tuple(Block(part, kinds[part]) for part in chains[chosen]),
         tuple(np.diff([0, *ends]).tolist()),
     )
 
@@ -222,29 +226,26 @@ def find_chain(record: Record, path: str | None) -> Chain:
 class _Comparison:
     """The runs of one chain."""
 
-    def __init__(self, run: Runner, gpu: Gpu, made_for: MadeFor, chain: Chain) -> None:
+    def __init__(self, run: Runner, made_for: MadeFor, chain: Chain) -> None:
         self._run = run
-        self._gpu = gpu
         self._made_for = replace(made_for, modules={chain.path: made_for.modules[chain.path]})
         self._chain = chain
 
-    def cuts(self, clean: RunReport, worked: RunReport) -> Iterator[Cut]:
+    def cuts(self, base: RunReport) -> Iterator[Cut]:
         """All segmentations, and what was seen of each."""
-        none = self._seen(Cut("none", ()), clean, worked, worked)
-        yield none
+        yield self._seen(Cut("none", ()), base, base)
         count = len(self._chain.units)
         each = Cut(f"one each, {count}", self._chain.units)
-        (each_clean, each_worked) = self._runs([each])
+        (of_each,) = self._runs([each])
         optimal = even_lengths(count, best_num_segments(count))
-        if each_clean.verdict is Verdict.FITS:
-            optimal = least_peak.least_peak(self._costs(clean, each_clean))
+        if of_each.verdict is Verdict.FITS:
+            optimal = least_peak.least_peak(self._costs(base, of_each))
         cuts = [
             replace(cut, lengths=self._chain.lengths(cut.lengths)) for cut in _cuts(count, optimal)
         ]
-        reports = self._runs(cuts)
-        for cut, of_cut, with_work in zip(cuts, reports[::2], reports[1::2], strict=True):
-            yield self._seen(cut, of_cut, with_work, worked)
-        yield self._seen(each, each_clean, each_worked, worked)
+        for cut, of_cut in zip(cuts, self._runs(cuts), strict=True):
+            yield self._seen(cut, of_cut, base)
+        yield self._seen(each, of_each, base)
 
     def _costs(self, clean: RunReport, each: RunReport) -> least_peak.Chain:
         """What the units take, by a run in which nothing is checkpointed and one in which each unit
@@ -284,11 +285,7 @@ class _Comparison:
         return int64_array
 
     def _runs(self, cuts: Sequence[Cut]) -> list[RunReport]:
-        """For each, a run as it is and one with the work."""
-        plans = [self._plan(cut) for cut in cuts]
-        return self._run(
-            [RunRequest(plan, has_work=has_work) for plan in plans for has_work in (False, True)]
-        )
+        return self._run([RunRequest(self._plan(cut)) for cut in cuts])
 
     def _plan(self, cut: Cut) -> Plan | None:
         if not cut.lengths:
@@ -299,20 +296,18 @@ class _Comparison:
             (Action(CHECKPOINT_SEGMENTS.name, (self._chain.path,), settings),), self._made_for
         )
 
-    def _seen(self, cut: Cut, clean: RunReport, worked: RunReport, base: RunReport) -> Cut:
-        failed = next(
-            (report for report in (clean, worked) if report.verdict is not Verdict.FITS), None
-        )
-        if failed is not None:
-            return replace(cut, why_not=failed.reason)
-        record, without = worked.processes[0].record, base.processes[0].record
+    def _seen(self, cut: Cut, report: RunReport, base: RunReport) -> Cut:
+        if report.verdict is not Verdict.FITS:
+            return replace(cut, why_not=report.reason)
+        if report.time is None or base.time is None:
+            return replace(cut, why_not="no step ended")
         return replace(
             cut,
             plan=self._plan(cut),
-            used_bytes=clean.devices[0].peak_used_bytes,
-            allocated_bytes=clean.devices[0].totals.peak_allocated_bytes,
-            recomputed=_flops(record) / max(_flops(without), 1) - 1,
-            step_s=step_seconds(record, self._chain.parts, self._gpu).step,
+            used_bytes=report.devices[0].peak_used_bytes,
+            allocated_bytes=report.devices[0].totals.peak_allocated_bytes,
+            recomputed=report.time.flops / max(base.time.flops, 1) - 1,
+            step_s=report.time.step.s,
         )
 
 
@@ -327,8 +322,3 @@ def _cuts(count: int, optimal: tuple[int, ...]) -> Iterator[Cut]:
     yield Cut(name, optimal)
     if len(optimal) > 1:
         yield Cut(f"{name}, last spared", optimal, spares_last=True)
-
-
-def _flops(record: Record) -> int:
-    operations = () if record.work is None else record.work.operations
-    return sum(operation.flops * operation.num for operation in operations)

@@ -23,7 +23,6 @@ import ullage
 from benchmarks.provenance import made_by
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import find_torch
-from ullage.plan.costs.roofline import step_seconds
 from ullage.runs.job import make_job, make_options
 from ullage.runs.trials import Trials
 from ullage.units import format_bytes
@@ -86,13 +85,12 @@ def look(model: str, gpu: str, batch: int, python: str) -> tuple[int, float]:
     """What the device holds with a batch, 0 if it does not fit, and the seconds of a step."""
     device = choose_device(gpu)
     words = [PROGRAM, model, "--batch", str(batch)]
-    job = make_job(words, device=device, python=python, options=make_options())
+    job = make_job(words, device=device, python=python, options=make_options(time=True))
     unlimited = replace(device, is_unlimited=True)
-    watched = replace(job, device=unlimited, options=replace(job.options, has_work=True))
     with Trials(job) as trials:
-        plain, with_work = trials.run([job, watched])
-    used = plain.devices[0].peak_used_bytes if plain.verdict.value == "fits" else 0
-    return used, step_seconds(with_work.processes[0].record, (), device.gpu).step
+        limited, free = trials.run([job, replace(job, device=unlimited)])
+    used = limited.devices[0].peak_used_bytes if limited.verdict.value == "fits" else 0
+    return used, 0.0 if free.time is None else free.time.step.s
 
 
 def ask_ullage(model: str, gpu: str, python: str, allow: str) -> list[Row]:
@@ -133,7 +131,7 @@ The largest batch by accelerate's and Lightning's finders, and by `ullage fit --
 The finders run on the phantom and catch its out-of-memory errors as on a GPU. On a GPU each of
 their trials would make a model and train it for {STEPS} steps there. ullage runs only on the
 phantom, so it needs no trial on a GPU. *out of memory* counts the requests that the allocator
-refused. *peak* is that of the whole device. *a sample* is the time of a step by the cost model,
+refused. *peak* is that of the whole device. *a sample* is the predicted time of a step,
 divided by the batch. *seconds* were measured on this machine, which had much other work to do, for
 all of ullage's answers together.
 

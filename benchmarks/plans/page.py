@@ -75,7 +75,7 @@ until its program is searched again, so the results may come from several revisi
 
 `ullage fit` ran on {len(found)} programs with random weights (benchmarks/plans/programs, plain
 loops), at budgets of {shares} of what each needs unchanged. The phantom gives the
-memory. Times of steps come from the cost model and were not measured on a GPU.
+memory. Times of steps are predicted and were not measured on a GPU.
 """
     missing = [name for name in WORKLOADS if name not in {one.name for one in found}]
     if missing:

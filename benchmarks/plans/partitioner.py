@@ -29,13 +29,14 @@ import numpy as np
 
 from benchmarks.plans.partitioner_page import GPU, MODELS, Pair, Result, Taken, render
 from benchmarks.plans.partitioner_products import Cost, sets_worth_keeping, settings
+from ullage.clock import memory_bound
 from ullage.explain.run import RunReport
 from ullage.gpus.catalog import Gpu
+from ullage.gpus.peaks import flops_per_s
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import find_torch
 from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.profile import read_profile
-from ullage.plan.costs.roofline import operation_seconds
 from ullage.plan.solver.problem import Problem, Solution, make_problem
 from ullage.plan.solver.solve import solve
 from ullage.runs.job import make_job, make_options
@@ -43,7 +44,6 @@ from ullage.runs.one import run_job
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
-from ullage.trace.work import Operation
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results" / "activation-budget.md"
@@ -51,7 +51,7 @@ PROGRAM = Path(__file__).with_name("programs") / "budgeted.py"
 BUDGETS = {"blocks": (0.8, 0.5, 0.3, 0.1, 0.0), "whole": (0.3, 0.1)}
 Choice = tuple[int, ...]
 _TERA = 1e12
-# Of two plans with as many operations, the one that the model of costs finds faster.
+# Of two plans with as many operations, the one whose kernels take less time.
 _PER_SECOND = 1e-3
 _TRIES = 3
 _FINE = 5000
@@ -155,19 +155,12 @@ class Bench:
 
 def read(found: Mapping[str, Any], gpu: Gpu) -> Taken:
     """What the program wrote down."""
-    fields = {"module": -1, "part": "forward"}
-    unmoved = Operation(*(fields.get(name, 0) for name in Operation._fields))  # type: ignore[arg-type]
-    operations = [
-        unmoved._replace(
-            name=name, precision=precision, flops=flops, num_bytes=moved, num_launches=1, num=num
-        )
-        for name, precision, flops, moved, num in found["operations"]
-    ]
-    return Taken(
-        found["peak_bytes"],
-        sum(one.flops * one.num for one in operations),
-        sum(operation_seconds(one, gpu) * one.num for one in operations),
-    )
+    total_flops, seconds = 0, 0.0
+    for _, precision, flops, moved, num in found["operations"]:
+        total_flops += flops * num
+        computed_s = flops / flops_per_s(gpu, precision) if flops else 0.0
+        seconds += num * max(computed_s, memory_bound(gpu, moved).s)
+    return Taken(found["peak_bytes"], total_flops, seconds)
 
 
 class Match(NamedTuple):

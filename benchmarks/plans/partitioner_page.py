@@ -48,7 +48,8 @@ bf16 autocast, fused AdamW, and the loss outside of the compiled model. Inductor
 its decompositions cuts the graphs, but each operation runs by itself. Inductor would fuse many of
 them, so its peaks would differ. Operations are counted in the graphs that ran (counted.py beside
 the programs). *again* is the recomputed operations, as a fraction of the whole unchanged step.
-*time* is the time of the graphs by the cost model, including memory-bound operations, compared with
+*time* is the time of the graphs, of each operation the longer of its bytes by the clock and its
+operations at the stated rate, compared with
 the unchanged graphs. Both times are too long, because nothing is fused. *least* is a lower bound on
 the recomputed operations of any choice for the blocks, by the memory model and its solver.
 """
@@ -78,7 +79,7 @@ class Taken:
     """What a step took: its peak, and what its compiled graphs computed.
 
     Attributes:
-        seconds: by the model of costs, each operation by itself.
+        seconds: each operation by itself, its bytes by the clock.
     """
 
     peak_bytes: int

@@ -20,7 +20,7 @@ class Answer:
     Attributes:
         budget_bytes: of the device.
         plan: in words; None: none that was tried fits.
-        step_s: by the model of costs.
+        step_s: by the clock.
         used_bytes: of the plan read from its file and run afresh; None: it did not run through.
         gap: to the fastest mixture that needs as little, by the model, as a share of the step.
         gap_at_budget: to the fastest that is expected to fit the budget.

@@ -10,12 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.phantom.alone import run_alone, run_ranks
 from tests.phantom.conftest import find_program
 from tests.phantom.same_training import PARAMETERS, RANK_PLANS, plan_for_a_stack
 
 import ullage
+from ullage.clock.given_work import CollectiveCall
+from ullage.clock.reading import given_work
+from ullage.clock.work import Collective, Kind
 from ullage.phantom.device import choose_device
 from ullage.phantom.rank import choose_ranks
 from ullage.plan import menu
@@ -23,6 +27,8 @@ from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.plan import Plan
+from ullage.trace.record_schema import WORK_MARKS
+from ullage.trace.work_log import EntryKind
 
 pytestmark = pytest.mark.phantom
 
@@ -85,10 +91,8 @@ def test_a_process_alone_is_told_to_use_torchrun(
 
 
 def play(plan: Plan | None, python: Path, rank: int = 0, size: int = 4) -> Any:
-    """The wide blocks as one rank, with the work of a step."""
-    options = replace(
-        make_options(plan=plan), rank=choose_ranks((rank,), size, None)[0], has_work=True
-    )
+    """The wide blocks as one rank, with the log of its work."""
+    options = replace(make_options(plan=plan, time=True), rank=choose_ranks((rank,), size, None)[0])
     job = make_job(
         [find_program("plans/wide.py")], device=choose_device("h100-80gb"), python=python,
         options=options,
@@ -104,23 +108,35 @@ def played(make_plan: MakePlan, thin_python: Path) -> dict[str, Any]:
     return {name: play(plan, thin_python) for name, plan in wide.items()}
 
 
-def sent(report: Any, name: str) -> int:
-    """What a rank sends in a step by an operation."""
-    work = report.processes[0].record.work
-    return sum(one.peer_bytes * one.num for one in work.operations if name in one.name)
+def sent(report: Any, kind: Kind) -> float:
+    """What a rank sends in its last step by a kind of collective."""
+    log = report.processes[0].record.work_log
+    rows = log.entries
+    ends = np.flatnonzero(
+        (rows["kind"] == EntryKind.MARKED) & (rows["work"] == WORK_MARKS.index("step"))
+    )
+    step = rows[ends[-2] : ends[-1]]
+    calls = [
+        given_work(log.works[number]) for number in step["work"][step["kind"] == EntryKind.GIVEN]
+    ]
+    return sum(
+        Collective(kind, call.num_bytes, call.num_gpus).sent_bytes
+        for call in calls
+        if isinstance(call, CollectiveCall) and call.name == kind.value
+    )
 
 
 @pytest.mark.slow
 def test_a_rank_sends_what_the_ring_has_it_send(played: dict[str, Any]) -> None:
     assert all(report.verdict.value == "fits" for report in played.values())
-    assert sent(played["DDP"], "allreduce") == 2 * WIDE_BYTES * 3 // 4
-    assert sent(played["ZeRO-1"], "allreduce") == 2 * WIDE_BYTES * 3 // 4
-    assert sent(played["ZeRO-3"], "_reduce_scatter_base_") == WIDE_BYTES * 3 // 4
+    assert sent(played["DDP"], Kind.ALL_REDUCE) == 2 * WIDE_BYTES * 3 // 4
+    assert sent(played["ZeRO-1"], Kind.ALL_REDUCE) == 2 * WIDE_BYTES * 3 // 4
+    assert sent(played["ZeRO-3"], Kind.REDUCE_SCATTER) == WIDE_BYTES * 3 // 4
     # All blocks in forward, and again in backward: the last is still there, and is not prefetched
     # for nothing by more than one block.
-    gathered = sent(played["ZeRO-3"], "_allgather_base_") / (WIDE_BYTES * 3 / 4)
+    gathered = sent(played["ZeRO-3"], Kind.ALL_GATHER) / (WIDE_BYTES * 3 / 4)
     assert 1.75 <= gathered <= 2.25
-    assert sent(played["ZeRO-2"], "_allgather_base_") == WIDE_BYTES * 3 // 4
+    assert sent(played["ZeRO-2"], Kind.ALL_GATHER) == WIDE_BYTES * 3 // 4
 
 
 @pytest.mark.slow

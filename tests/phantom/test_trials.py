@@ -55,7 +55,7 @@ class Both:
 
 @pytest.fixture(scope="module")
 def runs(thin_python: Path) -> Iterator[dict[str, Both]]:
-    """As it is, under plans, and watched; with memory without end."""
+    """As it is, and under plans; with memory without end."""
     job = job_of("plain", thin_python)
     set_up = TECHNIQUES["allocator"].variables
     assert set_up is not None
@@ -67,7 +67,6 @@ def runs(thin_python: Path) -> Iterator[dict[str, Both]]:
             "as it is": described,
             "checkpoint": under(job, Action("checkpoint", names), described=first),
             "allocator": under(job, ALLOCATOR, described=first),
-            "work": replace(job, options=replace(job.options, has_work=True)),
         }
         copies = [first, *trials.run([*jobs.values()][1:])]
         assert trials.num_copied == len(jobs)
@@ -77,7 +76,7 @@ def runs(thin_python: Path) -> Iterator[dict[str, Both]]:
         }
 
 
-@pytest.mark.parametrize("name", ["as it is", "checkpoint", "allocator", "work"])
+@pytest.mark.parametrize("name", ["as it is", "checkpoint", "allocator"])
 def test_a_copy_allocates_what_a_run_of_its_own_does(runs: dict[str, Both], name: str) -> None:
     copied, fresh = (record_of(one) for one in (runs[name].copied, runs[name].fresh))
     for column in ("address", "size_bytes", "kind", "scope", "device"):
@@ -85,7 +84,6 @@ def test_a_copy_allocates_what_a_run_of_its_own_does(runs: dict[str, Both], name
         assert np.array_equal(mine, other), column
     assert copied.marks == fresh.marks
     assert copied.modules == fresh.modules
-    assert copied.work == fresh.work
     assert (
         runs[name].copied.devices[0].peak_used_bytes == runs[name].fresh.devices[0].peak_used_bytes
     )
@@ -100,8 +98,6 @@ def test_each_copy_is_under_its_own_plan(runs: dict[str, Both]) -> None:
         name: both.copied.devices[0].totals.peak_reserved_bytes for name, both in runs.items()
     }
     assert reserved["allocator"] != reserved["as it is"]
-    assert record_of(runs["work"].copied).work is not None
-    assert record_of(runs["checkpoint"].copied).work is None
 
 
 def test_a_copy_runs_out_of_memory_as_a_run_of_its_own(thin_python: Path) -> None:

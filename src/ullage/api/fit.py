@@ -5,7 +5,7 @@
     fit.plan.save("plan.json")
 
 The program is run as it is, and with each technique by itself, on a phantom that never runs out.
-From what these runs took, memory stretch by stretch and work block by block, follows what any
+From what these runs took, memory stretch by stretch and time block by block, follows what any
 mixture takes (plan/costs/profile.py, plan/costs/clocked.py); the best of them are run on the
 device, the fastest first, and nothing is called fitting that was not seen to fit. The time of each
 plan that ran is the clock's of its run (ullage.clock).
@@ -128,8 +128,8 @@ def fit(
         limit_s: seconds after which no more plans are tried, and the best so far is given.
         on_progress: called with a line as runs end.
         on_failure: called with the last output of the program where it failed as it is.
-        options: alloc_conf, steps (default 3), real_init, dummy_weights, values and assume of
-            `ullage.run`.
+        options: alloc_conf, steps (default 3), real_init, dummy_weights, values, assume and
+            measured of `ullage.run`.
 
     Raises:
         SpecError: an option or the program is not possible.

@@ -86,6 +86,7 @@ def record_program(
     ring: str | int = "64MiB",
     every: float | None = 60.0,
     publish: bool = True,
+    kernels: bool = False,
     python: str | None = None,
     force: bool = False,
     stdout_to_stderr: bool = False,
@@ -101,6 +102,8 @@ def record_program(
         every: the file is written anew after a step when so many seconds have passed; None: at the
             end and when memory runs out only.
         publish: whether the processes publish their state for `ullage watch`.
+        kernels: PyTorch's profiler times the kernels of the third step, which corrects the clock
+            (`measured` of `ullage.run`).
         python: the interpreter of another environment.
         force: overwrite that file.
         stdout_to_stderr: the program's own output goes to stderr.
@@ -117,8 +120,9 @@ def record_program(
     if every is not None and not every > 0:
         raise SpecError(f"every={every!r} is no interval; expected seconds, such as 60")
     settings = RecordingSettings(
-        path.absolute(), Mode(mode), parse_ring(ring), every, publish, is_first=True
-    )
+        path.absolute(), Mode(mode), parse_ring(ring), every, publish, has_kernels=kernels,
+        is_first=True,
+    )  # fmt: skip
     report, files = run_recorded(resolved, settings, stdout_to_stderr=stdout_to_stderr)
     if not path.is_absolute():
         files = tuple(file.relative_to(Path.cwd()) for file in files)

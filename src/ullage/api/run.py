@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ullage.techniques.plan import Plan
 
 
-_NOT_TIMED = "no step was timed: there was no whole one"
+_NOT_TIMED = "no step was timed: none ended"
 _MAX_STEM = 100  # of a program's name, in the name of its snapshot
 
 
@@ -174,6 +174,7 @@ def run(
     price: float | None = None,
     interconnect: str | None = None,
     clock: str = "real",
+    measured: str | os.PathLike[str] | None = None,
     nvml: str | os.PathLike[str] | None = None,
     guard: Sequence[str | os.PathLike[str]] | None = None,
     resume: Sequence[str] = (),
@@ -216,6 +217,8 @@ def run(
             has. Implies `time`.
         clock: "virtual": what the program reads of time.perf_counter, time.time and CUDA's events
             is the predicted time. Implies `time`.
+        measured: a recording of `ullage record --kernels` on that GPU, whose kernels correct the
+            times; the basis says which. Implies `time`.
         nvml: a directory in which NVML programs outside see the GPUs, and what the program uses of
             them (`ullage nvml`); made if it does not exist. None: none.
         guard: where the program ends out of memory, it is run again under the next of these rungs,
@@ -231,7 +234,7 @@ def run(
     Raises:
         SpecError: an option or the program is not possible.
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
-        SnapshotError: what the program left cannot be read.
+        SnapshotError: what the program left cannot be read, or `measured`.
         PlanError: the plan cannot be read, or cannot be a rung.
     """
     check_price(price)
@@ -244,7 +247,7 @@ def run(
         real_init=real_init, dummy_weights=dummy_weights, values=values, assume=assume, plan=plan,
         platform=platform, gpus=gpus, world_size=world_size, rank=rank,
         local_world_size=local_world_size, time=time or check_price(price) is not None,
-        interconnect=interconnect, clock=clock,
+        interconnect=interconnect, clock=clock, measured=measured,
     )  # fmt: skip
     if nvml is not None:
         job = publish(job, Path(nvml))

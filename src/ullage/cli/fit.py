@@ -28,7 +28,7 @@ if TYPE_CHECKING:
             "Search": (
                 "objective", "price", "largest", "multiple_of", "ladder", "smallest_gpu", "minutes",
             ),
-            "Runs": ("steps", "alloc_conf", "dummy_weights", "assume", "ray"),
+            "Runs": ("steps", "alloc_conf", "dummy_weights", "assume", "measured", "ray"),
             "Output": ("html", "as_json", "force", "quiet"),
         }
     ),
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
 @flags.python
 @flags.dummy_weights
 @flags.assume
+@flags.measured
 @flags.plan_output
 @flags.html
 @flags.as_json

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     cls=flags.in_sections(
         {
             "Most used": ("mode", "snapshot", "python"),
-            "Recording": ("ring", "every", "publish"),
+            "Recording": ("kernels", "ring", "every", "publish"),
             "Output": ("output", "plot", "as_json", "full", "force", "quiet"),
         }
     ),
@@ -48,6 +48,11 @@ if TYPE_CHECKING:
     help="Recording; default: a new file here. A directory: a file for each rank.",
 )
 @flags.python
+@click.option(
+    "--kernels",
+    is_flag=True,
+    help="Also time the kernels of the third step, for --measured of `ullage run` and `fit`.",
+)
 @click.option(
     "--ring",
     default="64MiB",
@@ -82,6 +87,7 @@ def record_command(
     mode: str,
     snapshot: Path | None,
     python: str | None,
+    kernels: bool,
     ring: str,
     every: float,
     publish: bool,
@@ -110,7 +116,7 @@ def record_command(
     target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force, is_full=full)
     recorded = record_program(
         program, snapshot=path, mode=mode, ring=ring, every=every, publish=publish,
-        python=python, force=force, stdout_to_stderr=as_json,
+        kernels=kernels, python=python, force=force, stdout_to_stderr=as_json,
     )  # fmt: skip
     is_written = show_recorded(recorded, target, files=recorded.files, plot=plot)
     return recorded.exit_code if is_written else UNWRITABLE

@@ -23,7 +23,7 @@ from ullage.errors import SpecError
             "Most used": ("gpu", "python", "steps", "sweep", "html"),
             "GPU": ("gpus", "memory", "capability", "budget", "platform"),
             "Ranks of a job": ("world_size", "ranks", "local_world_size"),
-            "Time": ("time", "price", "interconnect", "clock", "timeline"),
+            "Time": ("time", "price", "interconnect", "measured", "clock", "timeline"),
             "Program": (
                 "plan", "guard", "resume", "try_remedies", "alloc_conf", "real_init",
                 "dummy_weights", "values", "assume", "nvml",
@@ -112,6 +112,7 @@ from ullage.errors import SpecError
     metavar="TEXT",
     help="Links between the GPUs; default: those of the GPU; implies --time.",
 )
+@flags.measured
 @click.option(
     "--clock",
     type=click.Choice(("real", "virtual")),

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from ullage.clock.simulation import HostCosts
 
 # An operator of PyTorch with its kernel's launch takes some microseconds, by operator and
-# processor: 5 are assumed, as in the roofline of `ullage fit`.
+# processor: 5 are assumed.
 _LAUNCH_S: Final = (2e-6, 5e-6, 10e-6)
 # A graph's launch takes 2.5 us of the host, whatever its length.
 # Source: NVIDIA developer blog, "Constant Time Launch for Straight-Line CUDA Graphs", 2024.

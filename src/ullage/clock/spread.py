@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 from typing import Final, NamedTuple
 
 from ullage.clock.step_time import Interval, Share
@@ -27,6 +26,8 @@ def slowest_of(num_ranks: int) -> float:
     """
     if num_ranks < 2:
         return 0.0
+    from statistics import NormalDist  # with decimal and fractions, for jobs of several ranks alone
+
     return _DEVIATION * NormalDist().inv_cdf((num_ranks - 0.375) / (num_ranks + 0.25))
 
 

@@ -29,6 +29,7 @@ from ullage.trace.work_log import EntryKind, WorkLog
 
 CostOf = Callable[[GivenWork], Cost]
 _STEP: Final = WORK_MARKS.index("step")
+_FORWARD: Final = WORK_MARKS.index("forward_begin")
 _PARTS: Final = {
     WORK_MARKS.index("forward_begin"): "forward",
     WORK_MARKS.index("backward_begin"): "backward",
@@ -72,11 +73,13 @@ def measure_step(
     batch: Batch | None = None,
     num_ranks: int = 1,
     basis: Iterable[str] = (),
+    corrections: tuple[str, ...] = (),
 ) -> StepTime | None:
-    """The time of the last whole step in a log; None where there is no whole step.
+    """The time of the last step in a log; None where no step ended.
 
-    A step ends when all the work is done that was given before its end, so that work which the
-    host gave ahead counts where it runs.
+    The first step is timed only where there is no other: it begins with its first forward, and
+    makes the optimizer's states. A step ends when all the work is done that was given before its
+    end, so that work which the host gave ahead counts where it runs.
 
     Args:
         cost_of: what a piece of work costs on the GPU.
@@ -85,6 +88,7 @@ def measure_step(
         batch: what the step works on; None: not known.
         num_ranks: how many ranks, this one included, wait for one another.
         basis: what else the times rest on.
+        corrections: what in `cost_of` was corrected by measurements, and what was not.
     """
     read = _read(log, cost_of, modules)
     runs = [_play(read, log.first, host, end) for end in _ENDS]
@@ -107,8 +111,9 @@ def measure_step(
         num_tokens=batch.num_tokens if batch else 0,
         num_samples=batch.num_samples if batch else 0,
         spans=last.spans(),
-        basis=tuple(dict.fromkeys([*basis, *last.basis()])),
+        basis=tuple(dict.fromkeys([*corrections, *basis, *last.basis()])),
         extremes=spread.extremes(last.interval()),
+        corrections=corrections,
     )
 
 
@@ -169,18 +174,26 @@ def _play(log: _Log, first: int, host: HostInterval, end: int) -> Run:
 def _whole_steps(run: Run) -> list[tuple[int, int]]:
     """The steps, each as two places among the moments. A step that ends twice (two optimizers step
     right after another) ends the second time; where the count begins again, what came before was
-    no step.
+    no step. The only step begins with its first forward.
     """
     ends: list[tuple[int, int]] = []
+    forward: int | None = None  # the first since the last end of a step
+    alone: int | None = None
     for place, moment in enumerate(run.moments):
+        if moment.mark == _FORWARD and forward is None:
+            forward = place
         if moment.mark != _STEP:
             continue
         if ends and moment.number == ends[-1][1]:
             ends.pop()
-        elif ends and moment.number < ends[-1][1]:
+        elif not ends or moment.number < ends[-1][1]:
             ends.clear()
+            alone = forward
         ends.append((place, moment.number))
+        forward = None
     places = [place for place, _ in ends]
+    if len(places) == 1 and alone is not None:
+        places.insert(0, alone)
     return list(pairwise(places))
 
 

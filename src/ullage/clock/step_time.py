@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,11 +69,11 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The time of the last whole step of a run, on one device.
+    """The time of the last step of a run, on one device.
 
     Attributes:
-        step: of the last whole step, where errors of different sources are independent.
-        steps: of each whole step that was kept, the last included.
+        step: of the last step, where errors of different sources are independent.
+        steps: of each step that was kept, the last included.
         device_idle: within the step, no stream is busy: the host has not launched the next kernel
             yet, or waits for the device.
         host_waits: the host waits for the device.
@@ -86,8 +87,10 @@ class StepTime:
         spans: the timeline of the step.
         basis: what the times rest on, and what is assumed.
         device: the index of the device that was timed; None: the one that the process used.
-        extremes: of the last whole step, with all costs at their lower, and at their upper bounds;
+        extremes: of the last step, with all costs at their lower, and at their upper bounds;
             by them steps are compared. None: as `step`.
+        corrections: of the basis, what measurements correct, and what they do not; empty: there are
+            none.
     """
 
     step: Interval
@@ -106,6 +109,7 @@ class StepTime:
     basis: tuple[str, ...]
     device: int | None = None
     extremes: Interval | None = None
+    corrections: tuple[str, ...] = ()
 
     @property
     def utilisation(self) -> Interval | None:
@@ -124,6 +128,25 @@ class StepTime:
     def samples_per_s(self) -> Interval | None:
         """Samples a second of this device; None: their number is not known."""
         return self._rate(self.num_samples)
+
+    def seconds_by_module(self) -> Mapping[str, float]:
+        """The likely seconds that each module adds to the step: its exposed ones, and those in
+        which the device idles until its work is given. Their sum is the step.
+        """
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for share in self.modules:
+            seconds[share.name] += share.exposed.s
+        busy_until_s = waited_s = 0.0
+        for span in self.spans:
+            if span.stream >= 0:
+                # Nothing ran until this: the host was still giving it, or waited before it did.
+                idle_s = max(0.0, span.start_s - busy_until_s)
+                seconds[span.module] += idle_s
+                waited_s += idle_s
+                busy_until_s = max(busy_until_s, span.start_s + span.duration_s)
+        # After the last piece of work the device waits for the host to end the step.
+        seconds[NO_MODULE] += max(0.0, self.device_idle.s - waited_s)
+        return seconds
 
     def _rate(self, num: int) -> Interval | None:
         if not num or not self.step.low_s:

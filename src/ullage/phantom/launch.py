@@ -45,6 +45,7 @@ from ullage.record.values.assume import WORST_CASE, Assumed
 
 if TYPE_CHECKING:
     from ullage.techniques.plan import Plan
+    from ullage.trace.kernel_times import KernelTimes
 
 SITE_DIR = Path(__file__).parent / "site"
 _NVIDIA_SMI = "ullage.phantom.nvidia_smi"
@@ -72,9 +73,9 @@ class RunOptions:
         plan: the plan that is applied to the model; None: none.
         describes, replays: whether the model is described, and the plan replayed on the CPU.
         chooses_rungs: whether it is described for the rungs of a guard that is given none.
-        has_work: whether the work of a step is recorded, which changes allocations a little.
         has_clock, has_virtual_time, interconnect: whether steps are timed, the program's own clocks
             follow the device, and the links between GPUs, if named.
+        measured: kernels of a recording, which correct the times; None: none do.
         timeout_s, platform: when it is ended, if ever; the driver's order of addresses.
     """
 
@@ -93,12 +94,12 @@ class RunOptions:
     plan: Plan | None = None
     describes: bool = False
     chooses_rungs: bool = False
-    has_work: bool = False
     has_clock: bool = False
     interconnect: str | None = None
     has_virtual_time: bool = False
     replays: bool = False
     nvml: Path | None = None
+    measured: KernelTimes | None = None
     timeout_s: float | None = None
     platform: Platform = Platform.LINUX
 
@@ -184,7 +185,6 @@ def _run_variables(
         progress=run_dir / PROGRESS_FILE,
         max_steps=options.steps,
         has_snapshot=options.has_snapshot,
-        has_work=options.has_work,
         has_clock=options.has_clock,
         virtual_time=f"{device.model}|{options.interconnect or ''}" * options.has_virtual_time,
         has_real_init=options.has_real_init,

@@ -85,7 +85,5 @@ class DeviceRuns:
         self._note_time(actions, report)
 
     def _note_time(self, actions: Actions, report: RunReport) -> None:
-        """Keeps the time of a run, if times are compared at all."""
-        clock, time = self._known.clock, timed(report)
-        if time is not None and clock is not None and clock.is_timed:
+        if (time := timed(report)) is not None:
             self._times[key_of(actions)] = time

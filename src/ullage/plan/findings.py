@@ -51,14 +51,15 @@ class Candidate:
     Attributes:
         name: for people: "checkpoint 5 of 12 Block".
         actions: of the plan.
-        step_s: seconds of a step: the likely ones of the clock, else by the cost model.
+        step_s: likely seconds of a step, by the clock; of a plan that no run timed, the sum of what
+            its techniques add.
         peak_bytes: the peak of the allocated memory, by the profile.
         used_bytes: the peak of the memory in use on the device: by a run there, or else by a run
             with unlimited memory or by the profile.
         seen: the run on the device; None: it did not run there.
         why: why it was not chosen; empty for the best plan.
         configuration: the launcher's file that it stands for; empty: the program's own.
-        time: what the clock says of its run; None: no whole step of it was timed.
+        time: what the clock says of its run; None: it has none that was timed.
     """
 
     name: str
@@ -134,6 +135,8 @@ class FitReport:
             candidates show rank 0.
         price: dollars for the hour of a GPU; None: not known.
         objective: what was looked for.
+        corrections: what measurements correct in the times of the unchanged program, and what they
+            do not; empty: there are none.
     """
 
     program: tuple[str, ...]
@@ -161,10 +164,11 @@ class FitReport:
     worst_rank: WorstRank | None = None
     price: float | None = None
     objective: Objective = Objective.TIME
+    corrections: tuple[str, ...] = ()
 
     @property
     def untimed(self) -> tuple[Candidate, ...]:
-        """The plans without a whole timed step: their times are of the model."""
+        """The plans that no run timed: their times are sums."""
         return tuple(plan for plan in self.candidates if plan.time is None)
 
     @property
@@ -228,6 +232,7 @@ def failed(first: RunReport, gpu: Gpu, budget_bytes: int, trains_none: str) -> F
         num_runs=0,
         wall_s=0.0,
         exit_code=first.exit_code or ExitCode.PROGRAM_FAILED,
+        corrections=() if first.time is None else first.time.corrections,
     )
 
 

@@ -265,7 +265,7 @@ class _Plans:
 
         run = make_runner(self.trials, self.job)
         if self._known is None:
-            self._known = Measurements(run, device.gpu)
+            self._known = Measurements(run)
             self._known.measure_program()
         if TECHNIQUES[action.technique].place is Place.MODULES:
             action = replace(action, modules=tuple(block.path for block in self._known.blocks))

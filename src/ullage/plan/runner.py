@@ -80,7 +80,6 @@ def make_runner(trials: Trials | RayTrials, job: Job) -> Runner:
                     job.options,
                     plan=request.plan,
                     describes=request.describes,
-                    has_work=request.has_work,
                     replays=request.replays,
                 ),
             )

@@ -76,7 +76,7 @@ class Search:
         self._allowed = allowed
         self._objective = objective
         self._is_late = is_late
-        self._known = Measurements(run, gpu, under)
+        self._known = Measurements(run, under)
         self._replays = Replays(run, self._known)
         self._runs = DeviceRuns(run, gpu, self._known, self._replays)
         self._tried: dict[tuple[int, int], Rung] = {}

@@ -20,8 +20,8 @@ from ullage.errors import PlanError
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
+from ullage.plan.costs.clocked import timed
 from ullage.plan.costs.measure import Measurements, Runner, RunRequest
-from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.findings import Candidate, FitReport, name_plan
 from ullage.plan.judging import say_slower
 from ullage.plan.menu import Actions, layouts
@@ -97,7 +97,7 @@ class Spread:
         """The ways that the program allows, the one with the shortest step first; an empty way
         where the program shares its training itself, or fails.
         """
-        known = Measurements(self._run, self._gpu)
+        known = Measurements(self._run)
         base = known.measure_program()
         if base is None or any(len(group) > 1 for group in _groups(known.first)):
             return [_Way((), None, 0.0 if base is None else base.seconds.step)]
@@ -107,16 +107,14 @@ class Spread:
                 plans.append((actions, known.plan(actions)))
             except PlanError as error:
                 self._left_out[name_plan(actions, ())] = str(error)
-        reports = self._run([RunRequest(plan, has_work=True) for _, plan in plans])
+        reports = self._run([RunRequest(plan) for _, plan in plans])
         ways = []
         for (actions, plan), report in zip(plans, reports, strict=True):
             if report.verdict is not Verdict.FITS:
                 self._left_out[name_plan(actions, ())] = report.reason
                 continue
-            seconds = step_seconds(report.processes[0].record, known.blocks, self._gpu)
-            if known.clock is not None:
-                seconds = known.clock.seconds(seconds, known.timed(report))
-            ways.append(_Way(actions, plan, seconds.step))
+            time = timed(report)
+            ways.append(_Way(actions, plan, 0.0 if time is None else time.step.s))
         if not ways:
             why = "; ".join(f"{name}: {reason}" for name, reason in self._left_out.items())
             raise PlanError(f"the training cannot be shared among ranks by a plan: {why}")
@@ -158,7 +156,6 @@ def _remembering(run: Runner) -> Runner:
         return (
             plan,
             None if request.gpu is None else request.gpu.slug,
-            request.has_work,
             request.describes,
         )
 

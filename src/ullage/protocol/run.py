@@ -57,7 +57,6 @@ class RunVariables:
         progress: the file to which each step appends; None: nobody reads it.
         max_steps: after how many steps the program ends; None: when it likes.
         has_snapshot: whether a memory snapshot is written.
-        has_work: whether the work of a step is recorded.
         has_clock: whether what streams are given is logged, for the clock.
         virtual_time: the GPU and the links by which the program's own clocks go, such as
             "h100-80gb|nvlink"; empty: they are real.
@@ -81,7 +80,6 @@ class RunVariables:
     progress: Path | None = None
     max_steps: int | None = None
     has_snapshot: bool = True
-    has_work: bool = False
     has_clock: bool = False
     virtual_time: str = ""
     has_real_init: bool = False
@@ -114,7 +112,6 @@ class RunVariables:
             variables.MAIL: None if rank is None else str(rank.mail),
             variables.INPUTS: _text(self.inputs),
             variables.NVML: _text(self.nvml),
-            variables.WORK: _flag(is_set=self.has_work),
             variables.CLOCK: _flag(is_set=self.has_clock),
             variables.VIRTUAL_TIME: self.virtual_time or None,
         }
@@ -133,7 +130,6 @@ class RunVariables:
             progress=_path(environment, variables.PROGRESS),
             max_steps=int(steps) if steps else None,
             has_snapshot=environment.get(variables.SNAPSHOT, "1") == "1",
-            has_work=environment.get(variables.WORK) == "1",
             has_clock=environment.get(variables.CLOCK) == "1",
             virtual_time=environment.get(variables.VIRTUAL_TIME, ""),
             has_real_init=environment.get(variables.REAL_INIT) == "1",

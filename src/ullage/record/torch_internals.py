@@ -128,15 +128,8 @@ INTERNALS: tuple[Internal, ...] = (
     *_list("torch._functorch", "pyfunctorch", _DISPATCH),
     *_list("torch", "_is_functional_tensor", _DISPATCH),
     *_list("torch.utils._python_dispatch", "TorchDispatchMode _disable_current_modes", _DISPATCH),
-    *_list("torch._ops.OpOverload", "_schema _overloadpacket", _DISPATCH),
+    *_list("torch._ops.OpOverload", "_schema", _DISPATCH),
     *_list("torch._ops.OpOverloadPacket", "_qualified_op_name", _DISPATCH),
-    *_list("torch._library.custom_ops", "OPDEFS", "a custom operation is not looked into"),
-    *_list(
-        "torch._library.custom_ops.CustomOpDef",
-        "_backend_fns",
-        "a custom operation is not looked into",
-        is_optional=True,
-    ),
     *_list("torch._subclasses.fake_tensor", "FakeTensorMode", "shapes cannot be tried out"),
     # Operations.
     *_list(
@@ -267,8 +260,7 @@ INTERNALS: tuple[Internal, ...] = (
     # Several ranks.
     *_list(
         "torch._C._distributed_c10d",
-        "FakeProcessGroup ProcessGroup ProcessGroupGloo ReduceOp _resolve_process_group "
-        "ProcessGroupNCCL2>=2.15",
+        "FakeProcessGroup ProcessGroup ProcessGroupGloo ReduceOp ProcessGroupNCCL2>=2.15",
         _RANKS,
     ),
     *_list(

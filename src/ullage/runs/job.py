@@ -25,6 +25,7 @@ from ullage.record.values.assume import Assumed
 
 if TYPE_CHECKING:
     from ullage.techniques.plan import Plan
+    from ullage.trace.kernel_times import KernelTimes
 
 _ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
 
@@ -43,6 +44,7 @@ class ProgramOptions(TypedDict, total=False):
     time: bool
     interconnect: str | None
     clock: str
+    measured: str | os.PathLike[str] | None
 
 
 def make_options(
@@ -58,6 +60,7 @@ def make_options(
     time: bool = False,
     interconnect: str | None = None,
     clock: str = "real",
+    measured: str | os.PathLike[str] | None = None,
 ) -> RunOptions:
     """The options as a run without a snapshot has them; SpecError where one is not possible, and
     PlanError where a plan cannot be read.
@@ -82,10 +85,22 @@ def make_options(
         assumed=Assumed.parse(assume),
         plan=loaded_plan,
         platform=_parse_platform(platform),
-        has_clock=_names_links(interconnect) or time or _is_virtual(clock),
+        has_clock=_names_links(interconnect) or time or _is_virtual(clock) or measured is not None,
         interconnect=interconnect,
         has_virtual_time=_is_virtual(clock),
+        measured=None if measured is None else _read_kernels(measured, clock),
     )
+
+
+def _read_kernels(path: str | os.PathLike[str], clock: str) -> KernelTimes:
+    from ullage.runs.timing import read_kernel_times
+
+    if _is_virtual(clock):
+        raise SpecError(
+            "--measured corrects the report, not the clocks that the program reads; leave it or "
+            "--clock virtual out"
+        )
+    return read_kernel_times(Path(path))
 
 
 def _load_plan(plan: str | os.PathLike[str] | Plan) -> Plan:
@@ -144,6 +159,11 @@ def make_job(
     user_program = resolve_program(program, interpreter, directory)
     build = check_torch(find_torch(user_program.python), LIBRARY_DIR)
     job = Job(user_program, device, build, options)
+    if options.measured is not None and options.measured.gpu != device.gpu.name:
+        raise SpecError(
+            f"the kernels were recorded on {options.measured.gpu!r}, and the device is "
+            f"{device.gpu.name!r}; measurements correct the clock for their own GPU alone"
+        )
     return job if launcher is None else _as_one_rank(job)
 
 

@@ -150,9 +150,10 @@ def _with_times(report: RunReport, job: Job) -> RunReport:
         return report
     from ullage.runs.timing import time_process
 
-    links = job.options.interconnect
+    options = job.options
+    links, measured = options.interconnect, options.measured
     processes = tuple(
-        replace(process, time=time_process(process.record, job.device.gpu, links))
+        replace(process, time=time_process(process.record, job.device.gpu, links, measured))
         for process in report.processes
     )
     return replace(report, processes=processes)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ullage.clock.interconnect import parse_interconnect
+from ullage.errors import SnapshotError
 from ullage.trace.model import MarkKind
 
 if TYPE_CHECKING:
@@ -13,28 +16,65 @@ if TYPE_CHECKING:
     from ullage.clock.step import Batch
     from ullage.clock.step_time import StepTime
     from ullage.gpus import Gpu
+    from ullage.trace.kernel_times import KernelTimes
     from ullage.trace.model import Record
 
 
-def time_process(record: Record, gpu: Gpu, interconnect: str | None) -> StepTime | None:
-    """The time of the last whole step; None where no work was logged, or no step was whole."""
+def time_process(
+    record: Record, gpu: Gpu, interconnect: str | None, measured: KernelTimes | None = None
+) -> StepTime | None:
+    """The time of the last step; None where no work was logged, or no step ended.
+
+    Args:
+        measured: kernels of a real step on this GPU, which correct the clock; None: none do.
+    """
     if record.work_log is None:
         return None
+    from ullage.clock.correction import Correction, find_correction
     from ullage.clock.costs import cost_of
     from ullage.clock.host import HOST_COSTS
+    from ullage.clock.reading import given_work
     from ullage.clock.step import measure_step
 
     links = None if interconnect is None else parse_interconnect(interconnect)
+    find_cost = partial(cost_of, gpu, interconnect=links)
+    correction = Correction({}, ())
+    # A search for the smallest GPU looks at others, too.
+    if measured is not None and measured.gpu == gpu.name:
+        works = map(given_work, record.work_log.works)
+        correction = find_correction(measured, works, find_cost)
     return measure_step(
         record.work_log,
         gpu,
-        lambda work: cost_of(gpu, work, links),
+        lambda work: correction.of(work, find_cost(work)),
         HOST_COSTS,
         modules=record.modules,
         batch=_batch(record),
         num_ranks=max((len(group) for group in record.groups), default=1),
         basis=_basis(record, HOST_COSTS),
+        corrections=correction.basis,
     )
+
+
+def read_kernel_times(path: Path) -> KernelTimes:
+    """The kernels in the file of a recording.
+
+    Raises:
+        SnapshotError: it cannot be read, or has none.
+    """
+    from ullage.trace.kernel_times import KernelTimes
+    from ullage.trace.reader import parse_record
+    from ullage.trace.snapshot_reader import read_snapshot
+
+    fields = read_snapshot(path).record
+    record = None if fields is None else parse_record(fields)
+    if record is None or record.measured is None or not record.measured.kernels:
+        raise SnapshotError(
+            f"{str(path)!r} has no times of kernels; expected the file of `ullage record --kernels "
+            "-- PROGRAM`, whose program made three steps"
+        )
+    recording = record.measured
+    return KernelTimes(record.devices[0].name, recording.is_phantom, recording.kernels)
 
 
 def _basis(record: Record, host: HostInterval) -> Iterator[str]:

@@ -201,7 +201,7 @@ def _verdict(result: RunReport) -> str:
 
 
 def _without_plan(options: RunOptions) -> RunOptions:
-    return replace(options, plan=None, describes=False, has_work=False, replays=False)
+    return replace(options, plan=None, describes=False, replays=False)
 
 
 def _can_be_preforked(job: Job, first: Job) -> bool:

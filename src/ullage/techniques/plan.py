@@ -47,7 +47,7 @@ class Foreseen:
         budget_bytes: the memory of the device that the plan had to fit.
         peak_used_bytes: the peak of the device, as `ullage run` reports it.
         peak_allocated_bytes: the peak of the allocator.
-        step_s: seconds of a step, by the cost model.
+        step_s: seconds of a step, by the clock; 0: not known.
         host_bytes: pinned host memory that it needs.
         num_gpus: GPUs of one machine that share the training, one rank on each.
         replayed: which actions were replayed with real numbers, and which were not, for people;

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ullage.trace import field_checks
+from ullage.trace.kernel_times import KernelTime, parse_kernel
 from ullage.trace.pressure import MeasuredPressure, parse_pressure
 
 
@@ -33,6 +34,7 @@ class Measured:
             None: NVML did not tell. Empty in a record of an earlier version.
         is_phantom: whether the GPU was the phantom.
         pressure: on the allocator, beside times; None in a record of an earlier version.
+        kernels: of the third step; empty: they were not asked for, or there are none.
     """
 
     mode: str
@@ -42,6 +44,7 @@ class Measured:
     num_others: tuple[int | None, ...] = ()
     is_phantom: bool = False
     pressure: MeasuredPressure | None = None
+    kernels: tuple[KernelTime, ...] = ()
 
     @property
     def num_steps(self) -> int:
@@ -66,6 +69,7 @@ def parse_measured(fields: Mapping[str, Any]) -> Measured | None:
         num_others=_parse_others(measured.get("num_others", [])),
         is_phantom=measured.get("is_phantom") is True,
         pressure=parse_pressure(measured.get("pressure")),
+        kernels=field_checks.parse_rows(measured, "kernels", parse_kernel),
     )
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ullage.trace.batch_waits import BatchWaits
     from ullage.trace.bounds import WarmCache, WorkspaceEnds
     from ullage.trace.measured import Measured
-    from ullage.trace.work import Work
     from ullage.trace.work_log import WorkLog
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -411,7 +410,6 @@ class Record:
     scratch: Scratch | None = None
     workspace_ends: tuple[WorkspaceEnds, ...] = ()
     requests: tuple[Request, ...] = ()
-    work: Work | None = None
     work_log: WorkLog | None = None
     measured: Measured | None = None
     batch_waits: BatchWaits | None = None

@@ -135,7 +135,7 @@ def parse_record(value: object) -> Record:
 
 def _parse_optional(fields: Mapping[str, Any]) -> dict[str, Any]:
     # A module for each field that few records have, which is imported for those alone.
-    rare = ("work", "work_log", "measured", "batch_waits")
+    rare = ("work_log", "measured", "batch_waits")
     return {
         name: getattr(import_module(f"ullage.trace.{name}"), f"parse_{name}")(fields)
         for name in rare

@@ -165,13 +165,6 @@ class SkippedFields(TypedDict):
     bytes: int
 
 
-class WorkFields(TypedDict):
-    """The work of the last step; `ullage.trace.work` has the rows."""
-
-    rows: Rows
-    tree: Rows
-
-
 class WorkLogFields(TypedDict):
     """What the device was given; `ullage.trace.work_log` reads it.
 
@@ -243,7 +236,8 @@ class MeasuredFields(TypedDict):
     mode: how much was recorded (record/measured/recording_settings.py). driver: NVIDIA's version.
     num_lost: the events that left the ring. step_peaks: [first step, number of steps, allocated
     bytes, reserved bytes, seconds]. num_others: of each device, the processes beside this one when
-    CUDA started; None: NVML did not tell. is_phantom: the GPU was the phantom.
+    CUDA started; None: NVML did not tell. is_phantom: the GPU was the phantom. kernels: of the
+    third step, where they were asked for: [name, precision, sizes, number, seconds].
     """
 
     mode: str
@@ -253,6 +247,7 @@ class MeasuredFields(TypedDict):
     num_others: NotRequired[list[int | None]]
     is_phantom: NotRequired[bool]
     pressure: NotRequired[PressureFields]
+    kernels: NotRequired[Rows]
 
 
 class BatchWaitFields(TypedDict):
@@ -272,7 +267,6 @@ class OptionalFields(TypedDict, total=False):
     measured: MeasuredFields
     batch_waits: BatchWaitFields
     num_lost_copies: int
-    work: WorkFields
     work_log: WorkLogFields
 
 

@@ -115,9 +115,24 @@ def test_a_slow_host_leaves_the_device_idle() -> None:
     assert time.device_idle.s > 80.0
 
 
-def test_the_first_step_is_no_whole_one() -> None:
-    assert measure(a_step(1)) is None
-    assert measure([]) is None
+def test_the_only_step_begins_with_its_first_forward() -> None:
+    building = [given(PRODUCT), given(PRODUCT)]
+    time = measure([*building, *a_step(1)])
+    assert time is not None and time.step.s == 10.0 and len(time.steps) == 1
+    again = measure([*a_step(1), *a_step(2), *building, *a_step(1)])
+    assert again is not None and again.step.s == 10.0
+    assert measure([]) is None and measure(a_step(1)[:-1]) is None
+
+
+def test_the_modules_take_all_of_a_step_and_what_the_device_waited_for() -> None:
+    """The host gives a piece of work each 20 s, from 1 s before the step begins on."""
+    assert of_two_steps().seconds_by_module() == {"layer": 8.0, "norm": 1.0, "(no module)": 1.0}
+    host = HostInterval(*[HostCosts(20.0, 20.0)] * 3)
+    slow = measure([*a_step(1), *a_step(2)], host)
+    assert slow is not None
+    # Layer from 19 to 23, norm from 39 to 40, message from 59 to 65, layer from 79 to 83, riddle
+    # from 99 to 100; each takes what passes from the end before it to its own.
+    assert slow.seconds_by_module() == {"layer": 41.0, "norm": 17.0, "(no module)": 42.0}
 
 
 def test_a_step_that_ends_twice_ends_the_second_time() -> None:

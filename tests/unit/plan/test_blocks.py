@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from ullage.plan.costs.blocks import block_of_module, find_blocks
-from ullage.trace.model import Record
-from ullage.trace.work import Node, Work
-
-MakeRecord = Callable[..., Record]
 
 
 @pytest.fixture
-def find(make_record: MakeRecord) -> Callable[[Mapping[str, tuple[str, int]]], list[str]]:
+def find() -> Callable[[Mapping[str, tuple[str, int]]], list[str]]:
     """find({"": ("Model", 0), "layers": ("ModuleList", 0), "layers.0": ("Layer", 90), ...}): the
     paths of the blocks of a tree of classes and of what each module keeps.
     """
 
     def find_in(tree: Mapping[str, tuple[str, int]]) -> list[str]:
         kinds = {path: kind for path, (kind, _) in tree.items()}
-        nodes = []
-        for number, (path, kind) in enumerate(kinds.items()):
-            parent = path.rpartition(".")[0] if path else None
-            children = [one for one in tree if one and one.rpartition(".")[0] == path]
-            held_by = kinds[parent] if parent is not None else ""
-            nodes.append(Node(number, kind, held_by, 10, len(children)))
-        record = replace(make_record(""), modules=tuple(tree), work=Work((), tuple(nodes)))
-        kept = np.array([size for _, size in tree.values()] + [0], dtype=np.int64)
-        return [block.path for block in find_blocks(record, kept)]
+        kept = {path: size for path, (_, size) in tree.items()}
+        return [block.path for block in find_blocks(kinds, kept)]
 
     return find_in
 

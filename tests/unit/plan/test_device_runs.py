@@ -50,11 +50,9 @@ def runner() -> Runner:
     return Runner()
 
 
-def device_runs(runner: Any, *, is_timed: bool = True, difference: str = "") -> DeviceRuns:
+def device_runs(runner: Any, *, difference: str = "") -> DeviceRuns:
     """Those of a search, whose replays show a difference."""
-    known: Any = SimpleNamespace(
-        plan_to_run=lambda actions: actions, clock=SimpleNamespace(is_timed=is_timed)
-    )
+    known: Any = SimpleNamespace(plan_to_run=lambda actions: actions)
     replays: Any = SimpleNamespace(difference=lambda _: difference)
     return DeviceRuns(runner, GPU, known, replays)
 
@@ -86,14 +84,11 @@ def test_what_ran_out_is_learned_of_where_memory_is_without_end(
     assert [one.gpu for one in runner.requests[1:]] == [None] * num_more
 
 
-def test_times_are_kept_where_the_program_was_timed(runner: Runner) -> None:
+def test_the_time_of_each_run_is_kept(runner: Runner) -> None:
     runs = device_runs(runner)
     assert runs.shortest_s([SMALL, LARGE]) == 0.0
     runs.see([SMALL, LARGE], 10)
     assert runs.shortest_s([SMALL, LARGE]) == 8
-    untimed = device_runs(runner, is_timed=False)
-    untimed.see([SMALL], 10)
-    assert untimed.time(SMALL) is None
 
 
 def test_a_plan_whose_replay_differs_does_not_fit(runner: Runner) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from ullage.plan import ladder as module
 from ullage.plan.costs.blocks import Block
+from ullage.plan.costs.clocked import Seconds
 from ullage.plan.costs.measure import Measured
 from ullage.plan.costs.profile import Profile, Stretch
-from ullage.plan.costs.roofline import Seconds
 from ullage.plan.findings import Key, key_of
 from ullage.plan.ladder import Ladder
 from ullage.plan.menu import Actions

@@ -58,7 +58,7 @@ class Known:
 
     blocks, left_out = (), {}
 
-    def __init__(self, run: Any, _gpu: Any) -> None:
+    def __init__(self, run: Any) -> None:
         self._run = run
 
     def measure_program(self) -> Any:

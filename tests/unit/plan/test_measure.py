@@ -9,9 +9,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from ullage.plan.costs.clocked import Seconds
 from ullage.plan.costs.measure import Measured, helps
 from ullage.plan.costs.profile import Profile, Stretch
-from ullage.plan.costs.roofline import Seconds
 from ullage.plan.menu import moves, settings, treatments
 from ullage.techniques.technique import Action, Semantics
 

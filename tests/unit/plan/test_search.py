@@ -21,7 +21,7 @@ EXPECTED = {"tiled_mlp": 80, "chunked_loss": 60, "checkpoint": 40, "optimizer_of
 CONTEXT_BYTES = 5
 FIRST: Any = SimpleNamespace(
     program=SimpleNamespace(argv=("train.py",), plan=None), torch="2.15.0", verdict=Verdict.FITS,
-    reason="", warnings=(), exit_code=ExitCode.FINE,
+    reason="", warnings=(), exit_code=ExitCode.FINE, time=None,
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from ullage.clock.step_time import Interval
 from ullage.errors import SpecError
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import find_gpu
@@ -56,9 +57,11 @@ class Ranks:
         used = gib * GIB + (GIB if one.is_last and name in self.last_takes_more else 0)
         retries = int(one.gpu is not None and name in self.retries)
         totals = SimpleNamespace(peak_allocated_bytes=used - 2 * GIB, num_alloc_retries=retries)
+        step = Interval(seconds, seconds, seconds)
         return SimpleNamespace(
-            verdict=Verdict.FITS, reason="", torch="2.15.0", warnings=(), exit_code=0, time=None,
-            processes=[SimpleNamespace(record=seconds)],
+            verdict=Verdict.FITS, reason="", torch="2.15.0", warnings=(), exit_code=0,
+            time=SimpleNamespace(extremes=None, step=step, num_tokens=0),
+            processes=[SimpleNamespace(record=None)],
             devices=[SimpleNamespace(peak_used_bytes=used, totals=totals)],
             host=SimpleNamespace(pinned_peak_bytes=0),
             program=SimpleNamespace(argv=("train.py",), plan=OUTCOME),
@@ -75,13 +78,10 @@ class Ranks:
 
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
-    """Runs of a program of two blocks; a record is its seconds."""
+    """Runs of a program of two blocks."""
     blocks = (Block("a", "Block"), Block("b", "Block"))
     monkeypatch.setattr(sharded_search, "find_blocks", lambda *_: blocks)
     monkeypatch.setattr(sharded_search, "kept_by_module", lambda *_: None)
-    monkeypatch.setattr(
-        sharded_search, "step_seconds", lambda record, *_: SimpleNamespace(step=record, blocks=None)
-    )
     return Ranks()
 
 

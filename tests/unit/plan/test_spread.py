@@ -105,7 +105,7 @@ def test_each_run_is_made_once() -> None:
 
     remembering = spread._remembering(run)
     first = remembering(
-        [spread.RunRequest(), spread.RunRequest(has_work=True), spread.RunRequest()]
+        [spread.RunRequest(), spread.RunRequest(describes=True), spread.RunRequest()]
     )
     assert first[0] is first[2]
     assert remembering([spread.RunRequest(gpu=GPU), spread.RunRequest()])[1] is first[0]

@@ -30,7 +30,6 @@ FULL = RunVariables(
     progress=Path("/run/progress"),
     max_steps=3,
     has_snapshot=False,
-    has_work=True,
     has_clock=True,
     virtual_time="h100-80gb|nvlink",
     has_real_init=True,

@@ -153,7 +153,7 @@ def test_the_document_holds_plans_and_front(report: FitReport) -> None:
 
 
 def test_where_the_rates_are_from_is_never_left_unsaid(report: FitReport) -> None:
-    assert "rates as the makers state them)" in " ".join(render_fit(report, 120).split())
+    assert "times of the runs by the clock" in " ".join(render_fit(clocked(report), 120).split())
     assert fit_document(report)["rates"] is None
 
 
@@ -236,11 +236,11 @@ def test_each_plan_has_its_bounds_and_the_text_says_what_they_rest_on(report: Fi
     text = " ".join(render_fit(clocked(report), 120).split())
     assert "bounds" in text and "22.0 ms 17.6-30.8" in text
     assert "times of the runs by the clock" in text and "bounds" not in render_fit(report)
-    assert "as no whole step was timed" in " ".join(render_fit(report, 120).split())
+    assert "no time, as no step ended" in " ".join(render_fit(report, 120).split())
     some = clocked(report)
     some = replace(some, candidates=(*some.candidates[:2], report.candidates[2]))
     text = " ".join(render_fit(some, 120).split())
-    assert "by model" in text and "1 plans without a whole timed step" in text
+    assert "a sum" in text and "1 plans that no run timed have the sum" in text
 
 
 def test_the_document_has_the_interval_and_the_front_of_the_runs(report: FitReport) -> None:

@@ -36,6 +36,7 @@ REST: dict[str, Any] = {
     "measured": {
         "mode": "full", "driver": "580.95.05", "num_lost": 0, "step_peaks": [[0, 3, 4, 8, 0.5]],
         "num_others": [2, None], "is_phantom": True,
+        "kernels": [["add", "", [8, 1, 1, 128], 2, 0.5]],
         "pressure": {
             "step_times": [[500, 3, 3, 1, 1]],
             "windows": [[0, 3, 0.0, 0.5, 4, 8, 2, 1, 2]],
@@ -59,7 +60,6 @@ REST: dict[str, Any] = {
     "num_not_yet": 0,
     "operands": [[0, 0, 1 << 30]],
     "num_timed": 0,
-    "work": {"rows": [], "tree": []},
     "work_log": {"first": 0, "entries": b"", "captured": b"", "works": []},
 }  # fmt: skip
 

@@ -46,6 +46,7 @@ class FitOptions:
     python: str | None
     dummy_weights: bool
     assume: tuple[str, ...]
+    measured: Path | None
     output: Path | None
     html: Path | None
     as_json: bool

@@ -75,6 +75,12 @@ assume = click.option(
     help="Assumption about unknown values: nonzero=all|half|none|FRACTION, "
     "experts=worst|balanced, values=plausible|zeros.",
 )
+measured = click.option(
+    "--measured",
+    type=FILE,
+    metavar="FILE",
+    help="Correct the times by a recording on that GPU (`ullage record --kernels`).",
+)
 
 # On what.
 memory = click.option(

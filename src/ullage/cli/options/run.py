@@ -44,6 +44,7 @@ class RunOptions:
     price: float | None
     interconnect: str | None
     clock: str
+    measured: Path | None
     timeline: Path | None
     nvml: Path | None
     as_json: bool

@@ -1,7 +1,7 @@
 """Finds the blocks of a program: modules that are repeated, such as the layers of a transformer.
 A search chooses techniques for modules block by block.
 
-    blocks = find_blocks(record, kept_by_module(record))
+    blocks = find_blocks(made_for.modules, kept_by_module(record))
     blocks[0].path                                  # "transformer.h.0"
 
 A block is one of several children of a list of modules, or of several children of one class, and
@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ullage.trace.model import Int64Array, Record
-from ullage.trace.work import Node
+from ullage.trace.model import Int64Array
 
 # This many equal modules are enough blocks: their parts are not searched for smaller ones.
 _MANY = 6
@@ -39,24 +38,19 @@ class Block:
     kind: str
 
 
-def find_blocks(record: Record, kept_bytes: Int64Array) -> tuple[Block, ...]:
+def find_blocks(kinds: Mapping[str, str], kept_bytes: Mapping[str, int]) -> tuple[Block, ...]:
     """The blocks of a program, in its order.
 
     Args:
-        record: of a run that records its work.
-        kept_bytes: the memory that each module's own forward keeps for backward, by index.
+        kinds: the class of each module, by its path.
+        kept_bytes: the memory that each module's own forward keeps for backward, by its path.
     """
-    if record.work is None:
-        return ()
-    tree = {record.modules[node.module]: node for node in record.work.tree}
-    bytes_by_path = {path: int(kept_bytes[node.module]) for path, node in tree.items()}
     children: dict[str, list[str]] = {}
-    for path in tree:
+    for path in kinds:
         if path:
             children.setdefault(path.rpartition(".")[0], []).append(path)
-    return tuple(
-        Block(path, tree[path].kind) for path in _Finder(tree, children, bytes_by_path).below("")
-    )
+    paths = _Finder(kinds, children, kept_bytes).below("")
+    return tuple(Block(path, kinds[path]) for path in paths)
 
 
 def block_of_module(blocks: Sequence[Block], modules: Sequence[str]) -> Int64Array:
@@ -74,7 +68,7 @@ def block_of_module(blocks: Sequence[Block], modules: Sequence[str]) -> Int64Arr
 
 @dataclass(frozen=True, slots=True)
 class _Finder:
-    tree: Mapping[str, Node]
+    kinds: Mapping[str, str]
     children: Mapping[str, list[str]]
     kept_bytes: Mapping[str, int]
 
@@ -95,20 +89,16 @@ class _Finder:
         grown = [
             child
             for child in self.children.get(path, ())
-            if self.tree[child].num_children
-            and self.tree[child].num_parameters
-            and self.tree[child].kind not in _CONTAINERS
+            if child in self.children and self.kinds[child] not in _CONTAINERS
         ]
-        kinds = Counter(self.tree[child].kind for child in grown)
-        return [
-            child
-            for child in grown
-            if kinds[self.tree[child].kind] > 1 or self.tree[child].held_by in _CONTAINERS
-        ]
+        if self.kinds.get(path) in _CONTAINERS:
+            return grown
+        counts = Counter(self.kinds[child] for child in grown)
+        return [child for child in grown if counts[self.kinds[child]] > 1]
 
     def is_better(self, inner: Sequence[str], group: Sequence[str]) -> bool:
         """Whether the blocks within the blocks replace them."""
-        kinds = Counter(self.tree[child].kind for child in group)
+        kinds = Counter(self.kinds[child] for child in group)
         if len(inner) < 2 or max(kinds.values()) >= _MANY:
             return False
         whole = sum(self.kept_in(block) for block in group)
@@ -116,7 +106,7 @@ class _Finder:
 
     def kept_in(self, path: str) -> int:
         """The memory that a module and all modules in it keep."""
-        return sum(self.kept_bytes[inner] for inner in self.all_in(path))
+        return sum(self.kept_bytes.get(inner, 0) for inner in self.all_in(path))
 
     def all_in(self, path: str) -> Iterator[str]:
         yield path

@@ -1,12 +1,12 @@
-"""The seconds of a step by the clock, from the runs of a search.
+"""The seconds of a step and of its blocks, as the clock times the runs of a search.
 
 A search needs the time of each block under each technique, to know of mixtures before they run. The
-clock times whole steps. So the roofline divides a step among the blocks, and the clock says how
-long the step is: what a technique adds to it is divided as the roofline divides what it adds.
+clock knows the module of each piece of work, so that it says what each block adds to a step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,16 +15,16 @@ import numpy.typing as npt
 
 from ullage.clock.step_time import Interval
 from ullage.explain.run import RunReport
-from ullage.plan.costs.roofline import Seconds
+from ullage.plan.costs.blocks import Block, block_of_module
+from ullage.trace.model import Int64Array
 
-# Where a technique leaves the work as it is, such as a setting of the allocator, a smaller share
+# Where a technique leaves the work unchanged, such as a setting of the allocator, a smaller share
 # than this is no difference in time.
 _SAME = 1e-3
-_TINY = 1e-12
 
 
 class Timed(NamedTuple):
-    """What the clock says of a run: its last whole step, and the tokens of it; 0: not known."""
+    """What the clock says of a run: its last step, and the tokens of it; 0: not known."""
 
     step: Interval
     num_tokens: int
@@ -33,65 +33,60 @@ class Timed(NamedTuple):
         """The time of several such steps, which together do what one of another program does."""
         return Timed(Interval(*(num * seconds for seconds in self.step)), self.num_tokens)
 
-    def corrected(self, watched: Timed, clean: Timed) -> Timed:
-        """The time of a run that recorded its operations as it were without that.
-
-        Args:
-            watched, clean: of the unchanged program, with that and without.
-        """
-        ends = zip(self.step, watched.step, clean.step, strict=True)
-        return Timed(
-            Interval(*(own * other / most if most else own for own, most, other in ends)),
-            self.num_tokens,
-        )
-
 
 def timed(report: RunReport) -> Timed | None:
-    """The time of a run's step; None: the run was not timed, or no step was whole."""
+    """The time of a run's step; None: the run was not timed, or no step ended."""
     time = report.time
     return None if time is None else Timed(time.extremes or time.step, time.num_tokens)
 
 
 @dataclass(frozen=True, slots=True)
-class ClockTimes:
-    """Turns the roofline's seconds of a program's runs into the clock's.
+class Seconds:
+    """The time of a step.
 
     Attributes:
-        roofline: of the unchanged program, by the roofline.
-        step_s: the likely seconds of its step, by the clock; 0: it was not timed, and the
-            roofline's seconds stay as they are.
+        blocks: (num_blocks,) what each block adds to the step.
+        step: of all; 0: the run was not timed.
     """
 
-    roofline: Seconds
-    step_s: float
+    blocks: npt.NDArray[np.float64]
+    step: float
 
-    @property
-    def is_timed(self) -> bool:
-        """Whether the clock timed the unchanged program: else no two times could be compared."""
-        return self.step_s > 0 and self.roofline.step > 0
-
-    def seconds(self, seconds: Seconds, time: Timed | None) -> Seconds:
-        """The seconds of a run.
+    def evened(self, alike: Int64Array) -> Seconds:
+        """The same step, in which blocks that do the same work take equally long. In another
+        mixture, another of them waits for the host, or is what a copy is hidden behind.
 
         Args:
-            seconds: by the roofline.
-            time: by the clock; None: the roofline's, in proportion to the unchanged program.
+            alike: (num_blocks,) the number of each block's group.
         """
-        if not self.is_timed:
-            return seconds
-        factor = self.step_s / self.roofline.step
-        if time is None:
-            return Seconds(factor * seconds.blocks, factor * seconds.step)
-        extra_s = time.step.s - self.step_s
-        if seconds.step == self.roofline.step and abs(extra_s) < _SAME * self.step_s:
-            extra_s = 0.0
-        blocks = factor * self.roofline.blocks + extra_s * self._weights(seconds, extra_s)
-        return Seconds(blocks, self.step_s + extra_s)
+        means = np.bincount(alike, self.blocks) / np.bincount(alike)
+        return Seconds(means[alike], self.step)
 
-    def _weights(self, seconds: Seconds, extra_s: float) -> npt.NDArray[np.float64]:
-        """How the extra seconds are divided among the blocks, (num_blocks,)."""
-        more = (seconds.blocks - self.roofline.blocks) * np.sign(extra_s)
-        weights: npt.NDArray[np.float64] = np.maximum(more, 0.0)
-        if not weights.sum():
-            weights = np.ones_like(more)
-        return weights / max(float(weights.sum()), _TINY)
+    def beside(self, base: Seconds) -> Seconds:
+        """The seconds of a run in which all blocks have one treatment.
+
+        What the treatment adds to the step is divided among the blocks in proportion to what it
+        adds to each, also what it adds outside of them, so that a plan that treats all blocks is
+        expected to take what this run took.
+
+        Args:
+            base: of the unchanged program.
+        """
+        extra_s = self.step - base.step
+        if not self.step or abs(extra_s) < _SAME * base.step:
+            return base
+        more = np.maximum((self.blocks - base.blocks) * np.sign(extra_s), 0.0)
+        weights = more if more.any() else np.ones_like(more)
+        return Seconds(base.blocks + extra_s * weights / max(weights.sum(), 1.0e-300), self.step)
+
+
+def step_seconds(report: RunReport, blocks: Sequence[Block]) -> Seconds:
+    """The seconds of a run's step, and of each block in it; 0 where the run was not timed."""
+    time = timed(report)
+    if report.time is None or time is None:
+        return Seconds(np.zeros(len(blocks)), 0.0)
+    by_module = report.time.seconds_by_module()
+    *block_of, _ = block_of_module(blocks, list(by_module))
+    seconds = np.zeros(len(blocks) + 1)
+    np.add.at(seconds, block_of, list(by_module.values()))
+    return Seconds(seconds[:-1], time.step.s)

@@ -8,23 +8,26 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from ullage.errors import PlanError
 from ullage.explain.device import DeviceReport
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.blocks import Block, find_blocks
-from ullage.plan.costs.clocked import ClockTimes, Timed, timed
+from ullage.plan.costs.clocked import Seconds, Timed, step_seconds, timed
 from ullage.plan.costs.profile import Profile, kept_by_module, read_profile
-from ullage.plan.costs.roofline import Seconds, step_seconds
 from ullage.plan.menu import Actions, moves, treatments
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action, Semantics
+from ullage.trace.model import Int64Array
 
-# Where recording the work changes the peak by more than this share, memory is measured without it.
-_DISTURBANCE = 0.005
 _WORTH = 0.001
+# Blocks of one class do the same work where what they keep differs by no more than this share: of
+# equal ones by 1 %, as some keep what others take from elsewhere (examples/gpt2).
+_ALIKE = 0.05
 # How many techniques run together, and which come first: where runs take long, the time limit may
 # end the search before all were tried.
 _AT_ONCE = 4
@@ -40,7 +43,6 @@ class RunRequest(NamedTuple):
     Attributes:
         plan: that it is under; None: none.
         gpu: its device; None: unlimited memory.
-        has_work: whether it records its operations.
         describes: whether it describes the model.
         is_fresh: whether it starts at the program's first line in a new process.
         replays: whether it replays the plan with real numbers instead of training.
@@ -48,7 +50,6 @@ class RunRequest(NamedTuple):
 
     plan: Plan | None = None
     gpu: Gpu | None = None
-    has_work: bool = False
     describes: bool = False
     is_fresh: bool = False
     replays: bool = False
@@ -65,9 +66,8 @@ class Measured:
         actions: of the plan.
         device: the memory of the device in a run with unlimited memory.
         profile: the memory of each stretch.
-        seconds: the time of a step: by the clock, divided among the blocks as the roofline says; by
-            the roofline where the unchanged program was not timed.
-        time: by the clock; None: it was not timed.
+        seconds: the time of a step, and of each block.
+        time: what the clock says of the run; None: it was not timed.
     """
 
     actions: Actions
@@ -82,7 +82,6 @@ class Measurements:
 
     Args:
         run: makes runs.
-        gpu: whose rates count.
         under: a plan that is part of all runs, such as one that shares the training among ranks;
             techniques are measured in addition to it. None: the unchanged program.
 
@@ -94,12 +93,11 @@ class Measurements:
         treatments: techniques for modules, each on all blocks.
         moves: techniques for the optimizer or the whole program.
         left_out: techniques that cannot be used with the program, and why.
-        clock: turns the roofline's seconds into the clock's; None: the program did not run yet.
     """
 
-    def __init__(self, run: Runner, gpu: Gpu, under: Plan | None = None) -> None:
+    def __init__(self, run: Runner, under: Plan | None = None) -> None:
+        self._alike: Int64Array
         self._run = run
-        self._gpu = gpu
         self._under = under
         self.first: RunReport
         self.made_for: MadeFor | None = None
@@ -108,34 +106,18 @@ class Measurements:
         self.treatments: list[Measured] = []
         self.moves: list[Measured] = []
         self.left_out: dict[str, str] = {}
-        self.clock: ClockTimes | None = None
-        self._is_disturbed = False
-        self._watching: tuple[Timed, Timed] | None = None
 
     def measure_program(self) -> Measured | None:
         """Runs the unchanged program; None: it failed, or trains no model."""
-        self.first, with_work = self._run(
-            [RunRequest(self._under, describes=True), RunRequest(self._under, has_work=True)]
-        )
+        (self.first,) = self._run([RunRequest(self._under, describes=True)])
         outcome = self.first.program.plan
         made_for = None if outcome is None else outcome.found
-        if made_for is None or not _ran(self.first) or not _ran(with_work):
+        if made_for is None or not _ran(self.first):
             return None
         self.made_for = made_for
-        # Recording every operation changes the peak a little; by more where functions are compiled,
-        # which then run eagerly. There each technique runs a second time without it.
-        clean, watched = (report.devices[0].totals for report in (self.first, with_work))
-        moved = abs(watched.peak_allocated_bytes - clean.peak_allocated_bytes)
-        self._is_disturbed = moved > _DISTURBANCE * clean.peak_allocated_bytes
-        watched_time, clean_time = timed(with_work), timed(self.first)
-        if watched_time is not None and clean_time is not None:
-            self._watching = watched_time, clean_time
-        worked = with_work.processes[0].record
-        blocks = find_blocks(worked, kept_by_module(worked))
-        self.blocks = tuple(
-            block for block in blocks if made_for.modules.get(block.path) == block.kind
-        )
-        self.base = self._read((), self.first, with_work)
+        kept_bytes = kept_by_module(self.first.processes[0].record)
+        self.blocks = find_blocks(made_for.modules, kept_bytes)
+        self.base = self._read((), self.first)
         return self.base
 
     def measure_techniques(
@@ -190,13 +172,6 @@ class Measurements:
         """The plan of a run with these actions; None: it needs none."""
         return self.plan(actions) if actions else self._under
 
-    def timed(self, with_work: RunReport) -> Timed | None:
-        """The time of a run that recorded its operations, which places tensors otherwise: corrected
-        by what that changes of the unchanged program's time.
-        """
-        time = timed(with_work)
-        return time if time is None or self._watching is None else time.corrected(*self._watching)
-
     def _measure(self, tried: Sequence[Actions]) -> list[Measured]:
         requests: list[RunRequest] = []
         actionses: list[Actions] = []
@@ -207,32 +182,40 @@ class Measurements:
                 self.left_out[_name(actions)] = str(error)
                 continue
             actionses.append(actions)
-            requests += [RunRequest(plan)] * self._is_disturbed + [RunRequest(plan, has_work=True)]
-        reports = self._run(requests) if requests else []
-        width = 1 + self._is_disturbed
+            requests.append(RunRequest(plan))
         measurements = []
-        for actions, report, with_work in zip(
-            actionses, reports[::width], reports[width - 1 :: width], strict=True
-        ):
-            failed = next((run for run in (report, with_work) if not _ran(run)), None)
-            if failed is None:
-                measurements.append(self._read(actions, report, with_work))
+        reports = self._run(requests) if requests else []
+        for actions, report in zip(actionses, reports, strict=True):
+            if _ran(report):
+                measurements.append(self._read(actions, report))
             else:
-                self.left_out[_name(actions)] = failed.reason
+                self.left_out[_name(actions)] = report.reason
         return measurements
 
-    def _read(self, actions: Actions, report: RunReport, with_work: RunReport) -> Measured:
-        seconds = step_seconds(with_work.processes[0].record, self.blocks, self._gpu)
-        time = self.timed(report) if report is with_work else timed(report)
-        if self.clock is None:
-            self.clock = ClockTimes(seconds, 0.0 if time is None else time.step.s)
-        return Measured(
-            actions,
-            report.devices[0],
-            read_profile(report.processes[0].record, self.blocks),
-            self.clock.seconds(seconds, time),
-            time if self.clock.is_timed else None,
+    def _read(self, actions: Actions, report: RunReport) -> Measured:
+        profile = read_profile(report.processes[0].record, self.blocks)
+        if self.base is None:
+            self._alike = _group(self.blocks, profile)
+        seconds = step_seconds(report, self.blocks).evened(self._alike)
+        if self.base is not None:
+            seconds = seconds.beside(self.base.seconds)
+        return Measured(actions, report.devices[0], profile, seconds, timed(report))
+
+
+def _group(blocks: Sequence[Block], profile: Profile) -> Int64Array:
+    """For each block the number of its group: of one class, that keep about as much memory."""
+    first: list[tuple[str, int]] = []  # of each group
+    numbers = []
+    for block, num_bytes in zip(blocks, profile.kept_bytes.tolist(), strict=True):
+        own = (
+            number
+            for number, (kind, of_first) in enumerate(first)
+            if kind == block.kind and abs(num_bytes - of_first) <= _ALIKE * of_first
         )
+        numbers.append(number := next(own, len(first)))
+        if number == len(first):
+            first.append((block.kind, num_bytes))
+    return np.array(numbers, dtype=np.int64)
 
 
 def helps(measured: Measured, base: Measured) -> bool:

@@ -69,15 +69,15 @@ class _Iteration(NamedTuple):
     backward: int
 
 
-def kept_by_module(record: Record) -> Int64Array:
-    """The memory that each module's own forward keeps for backward, by its index in the record; the
-    largest of all iterations.
+def kept_by_module(record: Record) -> Mapping[str, int]:
+    """The memory that each module's own forward keeps for backward, by its path; the largest of all
+    iterations.
     """
     log = _Log(record, np.arange(len(record.modules) + 1))
     kept_bytes = np.zeros(len(record.modules) + 1, dtype=np.int64)
     for iteration in log.iterations:
         kept_bytes = np.maximum(kept_bytes, log.kept(iteration, len(kept_bytes)))
-    return kept_bytes
+    return dict(zip(record.modules, kept_bytes.tolist(), strict=False))
 
 
 def read_profile(record: Record, blocks: Sequence[Block]) -> Profile:

@@ -280,7 +280,6 @@ class _Runs:
             job.options,
             rank=rank,
             plan=request.plan,
-            describes=request.has_work,
-            has_work=request.has_work,
+            describes=request.describes,
         )
         return replace(job, device=device, options=options)

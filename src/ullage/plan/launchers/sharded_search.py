@@ -21,9 +21,8 @@ from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.blocks import Block, find_blocks
-from ullage.plan.costs.clocked import ClockTimes, Timed, timed
+from ullage.plan.costs.clocked import Timed, timed
 from ullage.plan.costs.profile import kept_by_module
-from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, Seen, failed, foreseen
 from ullage.plan.judging import judge
 from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
@@ -31,9 +30,6 @@ from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 from ullage.units import format_bytes
-
-# Recording every operation changes the peak by this share at most.
-_DISTURBANCE = 0.005
 
 
 class RunRequest(NamedTuple):
@@ -45,7 +41,7 @@ class RunRequest(NamedTuple):
         plan: techniques that are applied too.
         gpu: the device; None: unlimited memory.
         is_last: the last rank, rather than the first.
-        has_work: whether the work is recorded.
+        describes: whether it describes the model.
     """
 
     sharding: Sharding | None = None
@@ -53,7 +49,7 @@ class RunRequest(NamedTuple):
     plan: Plan | None = None
     gpu: Gpu | None = None
     is_last: bool = False
-    has_work: bool = False
+    describes: bool = False
 
 
 # The report of each run, or why it could not start.
@@ -105,7 +101,6 @@ class ShardedSearch:
         self._shardings = shardings
         self._left_out: dict[str, str] = {}
         self._blocks: tuple[Block, ...] = ()
-        self._clock: ClockTimes | None = None
 
     @property
     def _kinds(self) -> tuple[str, ...]:
@@ -173,17 +168,14 @@ class ShardedSearch:
         return [report for report in self._run(requests) if not isinstance(report, str)]
 
     def _measure_program(self) -> tuple[RunReport, _Measured | None]:
-        (report,) = self._runs([RunRequest(has_work=True)])
+        (report,) = self._runs([RunRequest(describes=True)])
         if not _ran(report):
             return report, None
         made_for = report.program.plan.found if report.program.plan is not None else None
         if made_for is None:
             return report, None
         record = report.processes[0].record
-        blocks = find_blocks(record, kept_by_module(record))
-        self._blocks = tuple(
-            block for block in blocks if made_for.modules.get(block.path) == block.kind
-        )
+        self._blocks = find_blocks(made_for.modules, kept_by_module(record))
         return report, self._read(None, None, report, made_for)
 
     def _measure(self, tried: Sequence[tuple[Sharding, Plan | None]]) -> list[_Measured]:
@@ -195,7 +187,7 @@ class ShardedSearch:
             except SpecError as error:
                 self._left_out[sharding.name] = str(error)
                 continue
-            requests.append(RunRequest(sharding, self._kinds, plan, has_work=True))
+            requests.append(RunRequest(sharding, self._kinds, plan, describes=True))
         measured = []
         for request, report in zip(requests, self._run(requests) if requests else [], strict=True):
             if isinstance(report, str):
@@ -214,19 +206,16 @@ class ShardedSearch:
         device = report.devices[0]
         # Ranks that share a batch need more steps for as many batches.
         num_steps = 1 if sharding is None else sharding.num_context_ranks
-        seconds = step_seconds(report.processes[0].record, self._blocks, self._gpu)
         time = timed(report)
-        if self._clock is None:
-            self._clock = ClockTimes(seconds, 0.0 if time is None else time.step.s)
-        is_timed = self._clock.is_timed and time is not None
+        time = None if time is None else time.times(num_steps)
         return _Measured(
             sharding,
             plan,
-            num_steps * self._clock.seconds(seconds, time).step,
+            0.0 if time is None else time.step.s,
             device.peak_used_bytes,
             device.totals.peak_allocated_bytes,
             made_for,
-            time.times(num_steps) if is_timed and time is not None else None,
+            time,
         )
 
     def _checkpointed(self, measured: _Measured) -> tuple[Sharding, Plan | None]:
@@ -257,8 +246,7 @@ class ShardedSearch:
             for n, candidate in enumerate(measured)
             if candidate.peak_bytes + least <= budget_bytes
         ]
-        expected = budget_bytes * (1 + _DISTURBANCE)
-        for place in sorted(may_fit, key=lambda n: measured[n].used_bytes > expected):
+        for place in sorted(may_fit, key=lambda n: measured[n].used_bytes > budget_bytes):
             trial = measured[place]
             ends = [
                 RunRequest(trial.sharding, self._kinds, trial.plan, self._gpu, is_last=is_last)

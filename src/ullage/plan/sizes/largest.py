@@ -20,7 +20,6 @@ from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.clocked import Timed, timed
 from ullage.plan.costs.measure import Measurements, Runner, RunRequest
-from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.findings import Seen, foreseen, key_of, name_plan
 from ullage.plan.judging import judge
 from ullage.plan.ladder import Ladder
@@ -214,7 +213,7 @@ class LargestSearch:
         """
         size = _BEYOND * (plain.largest or self._step)
         for _ in range(_ROUNDS):
-            known = Measurements(self._at(size), self._gpu)
+            known = Measurements(self._at(size))
             base = known.measure_program()
             if base is None:
                 return
@@ -333,29 +332,13 @@ class LargestSearch:
         )
 
     def _timed(self, answers: Sequence[Answer]) -> Iterator[Answer]:
-        """Adds the seconds of a step, by a run with unlimited memory: the clock's, if it timed all
-        of them; else by the model of costs, of runs that record the work.
-        """
-        times = [timed(report) for report in self._runs(answers, has_work=False)]
-        if all(time is not None for time in times):
-            for answer, time in zip(answers, times, strict=True):
-                step_s = 0.0 if time is None else time.step.s
-                plan = self._to_write(answer, step_s)
-                yield replace(answer, step_s=step_s, plan=plan, time=time)
-            return
-        blocks = () if self._known is None else self._known.blocks
-        for answer, report in zip(answers, self._runs(answers, has_work=True), strict=True):
-            step_s = 0.0
-            if report.verdict is Verdict.FITS and report.processes:
-                step_s = step_seconds(report.processes[0].record, blocks, self._gpu).step
-            yield replace(answer, step_s=step_s, plan=self._to_write(answer, step_s))
-
-    def _runs(self, answers: Sequence[Answer], *, has_work: bool) -> list[RunReport]:
-        requests = [
-            (answer.size, RunRequest(self._plan(answer.actions), has_work=has_work))
-            for answer in answers
-        ]
-        return self._run(requests) if requests else []
+        """Adds the seconds of a step, by a run with unlimited memory."""
+        requests = [(answer.size, RunRequest(self._plan(answer.actions))) for answer in answers]
+        reports = self._run(requests) if requests else []
+        for answer, report in zip(answers, reports, strict=True):
+            time = timed(report)
+            step_s = 0.0 if time is None else time.step.s
+            yield replace(answer, step_s=step_s, plan=self._to_write(answer, step_s), time=time)
 
     def _to_write(self, answer: Answer, step_s: float) -> Plan | None:
         plan = self._plan(answer.actions)

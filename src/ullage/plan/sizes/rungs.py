@@ -92,7 +92,7 @@ class LadderSearch:
         self._budget_bytes = budget_bytes
         self._sizes = tuple(sizes)
         self._reports: dict[tuple[object, int], RunReport] = {}
-        self._known = Measurements(self._at(sizes[-1]), gpu)
+        self._known = Measurements(self._at(sizes[-1]))
         self._left_out: dict[str, str] = {}
 
     def find(self, program: Sequence[str], variable: str) -> LadderReport:

@@ -94,9 +94,11 @@ def measured_fields(
     step_peaks: StepPeaks,
     num_others: list[int | None],
     pressure: PressureFields,
+    *,
+    kernels: list[list[Any]] | None,
 ) -> MeasuredFields:
     """What says that this was measured, and how."""
-    return {
+    fields: MeasuredFields = {
         "mode": mode,
         "driver": driver_version(),
         "num_lost": num_lost,
@@ -105,6 +107,9 @@ def measured_fields(
         "is_phantom": PHANTOM in os.environ,
         "pressure": pressure,
     }
+    if kernels is not None:
+        fields["kernels"] = kernels
+    return fields
 
 
 def remarks(num_lost: int, remark: str | None) -> list[str]:

@@ -28,6 +28,7 @@ from ullage.record.measured import record_document
 from ullage.record.measured.attached import attached, register_once
 from ullage.record.measured.counters import Counters
 from ullage.record.measured.event_hook import EventHook
+from ullage.record.measured.kernel_times import KernelTimes
 from ullage.record.measured.other_processes import count_others
 from ullage.record.measured.pressure.gauge import PressureGauge
 from ullage.record.measured.publication import Publication
@@ -95,6 +96,7 @@ class Recorder:
         )
         self._step_peaks = StepPeaks(limits.num_steps)
         self._num_optimizer_steps = 0
+        self._kernels = KernelTimes(torch) if settings.has_kernels else None
         self.pressure = PressureGauge(
             torch, self._peaks, self._counters, take_peak=self._take_peak,
             is_on=lambda: self.is_on and not self._has_failed, on_error=self.note_error,
@@ -213,6 +215,8 @@ class Recorder:
                 if self._has_device and self._hook is not None and count in _LOOKED_AT:
                     self._holders.look()
                 self._go_on(self.report.end_step)
+                if self._kernels is not None:
+                    self._kernels.end_step(count)
                 if self._file.is_due:
                     self._write(RUNNING)
             except Exception as error:  # the program goes on, whatever becomes of its record
@@ -306,6 +310,8 @@ class Recorder:
         """
         if not self.is_on:
             return None
+        if self._kernels is not None:
+            self._kernels.close()
         path = self._write()
         self.is_on = False
         self._take_out()
@@ -366,7 +372,7 @@ class Recorder:
         num_lost = 0 if self._hook is None else self._hook.num_lost
         if ring is not None:
             self._retention.keep_from(ring)
-        torch, mode = self._torch, self._settings.mode.value
+        torch, mode, kernels = self._torch, self._settings.mode.value, self._kernels
         return {
             **program_fields(torch, self._started_s, self.exit),
             "host_needed_bytes": host.peak_bytes(),
@@ -384,9 +390,15 @@ class Recorder:
                 *self._warnings,
                 *self._retention.remarks(),
                 *record_document.remarks(num_lost, remark),
+                *([] if kernels is None or kernels.remark is None else [kernels.remark]),
             ],
             "measured": record_document.measured_fields(
-                mode, num_lost, self._step_peaks, self._num_others, self.pressure.fields()
+                mode,
+                num_lost,
+                self._step_peaks,
+                self._num_others,
+                self.pressure.fields(),
+                kernels=None if kernels is None else kernels.rows,
             ),
         }
 

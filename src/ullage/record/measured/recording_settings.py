@@ -89,6 +89,7 @@ class RecordingSettings:
         flush_s: the file is written anew after a step when so many seconds have passed; None: at
             the end and when memory runs out only.
         is_published: whether the job publishes its state for `ullage watch`.
+        has_kernels: whether the kernels of the third step are timed.
         is_first: whether this is the process that `ullage record` started.
     """
 
@@ -97,6 +98,7 @@ class RecordingSettings:
     ring_bytes: int = DEFAULT_RING_BYTES
     flush_s: float | None = 60.0
     is_published: bool = True
+    has_kernels: bool = False
     is_first: bool = False
 
     @property

@@ -86,13 +86,6 @@ class Modules:
             self._place(module, place)
             yield place, module
 
-    def live(self) -> Iterator[tuple[int, Any]]:
-        """The modules that there are, each with its scope; what holds another comes before it."""
-        for key, number in list(self._numbers.items()):
-            module = self._references[key]()
-            if module is not None:
-                yield number, module
-
     def names(self) -> list[str]:
         """The name of each scope, by number."""
         return list(map(self.naming(), self._scopes))

@@ -191,13 +191,6 @@ class Phases:
         """Whether a backward or an optimizer runs: a module called now starts no forward."""
         return self._num_backward > 0 or self._num_optimizer > 0
 
-    @property
-    def part(self) -> str:
-        """Of the step: "optimizer", "backward", or "forward" for all else."""
-        return (
-            "optimizer" if self._num_optimizer else "backward" if self._num_backward else "forward"
-        )
-
     def _mark(self, kind: str, payload: object = None) -> None:
         self.marks.append((library.position(), kind, payload))
         self.on_mark(kind)

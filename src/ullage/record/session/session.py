@@ -18,7 +18,6 @@ from ullage.record.owners import source_location
 from ullage.record.owners.holders import Holders
 from ullage.record.owners.modules import Modules
 from ullage.record.owners.ownership import Claims
-from ullage.record.owners.work import Work
 from ullage.record.requests import requests
 from ullage.record.session import host, levels, library
 from ullage.record.session.compiled import Compiled
@@ -103,7 +102,6 @@ class Session:
             values=self._values,
             unseen=self._unseen,
         )
-        self._work = Work(torch, self._modules, self._phases) if settings.has_work else None
 
     def install(self) -> None:
         """Hooks into torch; the allocator's history begins when CUDA is initialised.
@@ -131,8 +129,6 @@ class Session:
         if self._settings.has_values:
             Kernels(self._torch, self._values).install()
         self._groups = lone_rank.install(self._torch, self._settings.job, note)
-        if self._work is not None:
-            self._work.install()
         os.register_at_fork(after_in_child=self._leave)
         self._torch.cuda._lazy_call(self._unseen.guard(self._begin))
 
@@ -232,9 +228,6 @@ class Session:
         if self._has_device:
             self._begin_run()
         self._work_log.begin(is_wanted=settings.has_clock)
-        if settings.has_work:
-            self._work = Work(self._torch, self._modules, self._phases)
-            self._work.install()
 
     def step_aside(self) -> None:
         """What follows is not the program's, and this process leaves no record of it: nothing is
@@ -258,8 +251,6 @@ class Session:
     def _note_step(self, num_steps: int) -> None:
         self._reads.end_step()
         self._values.policy.num_steps = num_steps
-        if self._work is not None:
-            self._work.end_step()
         self._work_log.mark("step", num_steps)
         if num_steps in _LOOKED_AT:
             self._holders.look()
@@ -374,11 +365,11 @@ class Session:
         }
 
     def _optional(self) -> OptionalFields:
-        work: OptionalFields = {} if self._work is None else {"work": self._work.document()}
+        fields = self._work_log.fields()
         if self.ooms.rows:
             history = self._history.snapshot() if self._has_history else _NO_HISTORY
-            work["attempts"] = self.ooms.attempts(history)
-        return work | self._work_log.fields()
+            fields["attempts"] = self.ooms.attempts(history)
+        return fields
 
     def _events(self) -> EventColumns:
         events = library.events()

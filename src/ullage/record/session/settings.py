@@ -24,7 +24,6 @@ class Settings:
     assumed: Assumed = WORST_CASE
     has_dummy_weights: bool = False
     job: LoneRank | None = None
-    has_work: bool = False
     has_clock: bool = False
 
     @classmethod
@@ -41,7 +40,6 @@ class Settings:
             assumed=Assumed.parse(run.assumptions),
             has_dummy_weights=run.has_dummy_weights,
             job=run.lone_rank,
-            has_work=run.has_work,
             has_clock=run.has_clock,
         )
 

@@ -18,8 +18,8 @@ FIT_SCHEMA: Final = "ullage.fit/1"
 
 
 def fit_document(report: FitReport) -> dict[str, Any]:
-    """The document of a search; sizes are bytes. Times are seconds per step: by the clock where a
-    plan has a "time", else by the cost model.
+    """The document of a search; sizes are bytes. Times are seconds per step by the clock; of a plan
+    that no run timed ("time" is null), the sum of what its techniques add.
     """
     return {
         "schema": FIT_SCHEMA,
@@ -122,7 +122,7 @@ def _on_front(candidate: Candidate) -> dict[str, Any]:
 
 
 def _time(candidate: Candidate) -> dict[str, Any] | None:
-    """The clock's interval: lower bound, likely, upper bound; None: no whole step was timed."""
+    """The clock's interval: lower bound, likely, upper bound; None: no run timed it."""
     time = candidate.time
     if time is None:
         return None

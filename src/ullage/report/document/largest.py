@@ -15,9 +15,7 @@ LARGEST_SCHEMA: Final = "ullage.api.largest/1"
 
 
 def largest_document(report: LargestReport) -> dict[str, Any]:
-    """The document; sizes of memory are bytes, times are seconds by the clock, or where
-    `step_interval_s` is null by the cost model.
-    """
+    """The document; sizes of memory are bytes, times are seconds by the clock."""
     best, fastest = report.best, report.fastest
     return {
         "schema": LARGEST_SCHEMA,

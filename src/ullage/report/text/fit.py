@@ -106,17 +106,16 @@ def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
 
 def _time_basis(report: FitReport) -> str:
     """What the times rest on."""
-    model = "roofline and host link, rates as the makers state them"
     num, num_untimed = len(report.candidates), len(report.untimed)
     if num == num_untimed:
-        return f"times from a cost model ({model}), as no whole step was timed"
+        return "no time, as no step ended"
     basis = (
         "times of the runs by the clock, likely and with their bounds; the choice of what to run "
-        f"by a cost model ({model}), scaled to the clock"
+        "by what each technique adds to each block"
     )
     if num_untimed:
-        basis += f"; {num_untimed} plans without a whole timed step have the model's time"
-    return basis
+        basis += f"; {num_untimed} plans that no run timed have the sum of these"
+    return "; ".join([basis, *report.corrections])
 
 
 def _bound_lines(report: FitReport, best: Candidate) -> Iterator[Text]:
@@ -235,7 +234,7 @@ def _add_row(
 def _bounds(candidate: Candidate) -> str:
     """The lower and the upper bound of a step: "19.9-38.1"."""
     if candidate.time is None:
-        return "by model"
+        return "a sum"
     low, _, high = candidate.time.step
     return f"{1e3 * low:.1f}-{1e3 * high:.1f}"
 

@@ -25,7 +25,7 @@ def render_timeline(report: RunReport) -> str:
         SnapshotError: none was.
     """
     if report.time is None:
-        raise SnapshotError("no step was timed: there was no whole one")
+        raise SnapshotError("no step was timed: none ended")
     out = io.StringIO()
     write_events(out, _all_events(report))
     return out.getvalue()
