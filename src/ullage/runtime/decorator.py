@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from ullage.errors import SpecError
 
 if TYPE_CHECKING:
     from ullage.runtime.guard import Guard
@@ -21,7 +24,19 @@ Result = TypeVar("Result")
 
 
 def decorated(guard: Guard, fn: Callable[..., Result]) -> Callable[..., Result]:
-    """A function whose calls are steps of a guard; it has the guard as `guard`, and `close`."""
+    """A function whose calls are steps of a guard; it has the guard as `guard`, and `close`.
+
+    Raises:
+        SpecError: the call of a generator or an async function is no step.
+    """
+
+    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or (
+        inspect.isasyncgenfunction(fn)
+    ):
+        raise SpecError(
+            f"{fn.__name__} is a generator or async function, which has not run when its call "
+            "ends; guard a plain function that it calls"
+        )
 
     @functools.wraps(fn)
     def step(*batch: Any, **keywords: Any) -> Result:

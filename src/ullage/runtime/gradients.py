@@ -51,6 +51,13 @@ class Gradients:
         """Whether there were gradients before the step, of which there is no copy."""
         return self._before is not None
 
+    @property
+    def from_before(self) -> list[Any]:
+        """The gradients that were there before the step and still are, for all we know."""
+        now = [each.grad for each in self._parameters if each.grad is not None]
+        before = [entry[0]() for entry in self._before or () if entry is not None]
+        return [each for each in (*now, *before) if each is not None]
+
     def take(self, leaves: Sequence[Any] = ()) -> None:
         """Notes which gradients there are.
 

@@ -25,7 +25,6 @@ from ullage.techniques.applying.apply import unwrap_optimizers
 
 if TYPE_CHECKING:
     from ullage.runtime.adapting.adaptation import Adaptation
-    from ullage.runtime.batch import Batch
     from ullage.runtime.batches.largest_batch import LargestBatch
     from ullage.runtime.optimizers.averages import GuardedAverage
     from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
@@ -63,7 +62,6 @@ class Guard:
         self._adaptation: Adaptation | None = None
         self._is_open = False
         self._is_within = False
-        self._batch: Batch | None = None
 
     @property
     def rung(self) -> int:
@@ -94,17 +92,16 @@ class Guard:
         import torch
 
         from ullage.runtime.adapting.adaptation import Adaptation
-        from ullage.runtime.batch import Batch
         from ullage.runtime.captured import is_compiled, refuse_graphs
         from ullage.runtime.gradients import Gradients
         from ullage.runtime.optimizers.averages import GuardedAverage
         from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
         from ullage.runtime.parts import Parts
         from ullage.runtime.ranks.steps import OneRank, open_ranks
-        from ullage.runtime.snapshot import Snapshot
+        from ullage.runtime.state.state import State
 
         self._torch: Any = torch
-        self._make_batch, self._refuse_graphs = Batch, refuse_graphs
+        self._refuse_graphs = refuse_graphs
         self._is_compiled = is_compiled(self._model)
         self._ladder.check()
         self._ranks: OneRank = open_ranks(self._model, self._deadline_s)
@@ -117,7 +114,10 @@ class Guard:
             self._adaptation = Adaptation(
                 self._adapt, self._ladder, self._parameters, self._optimizers
             )
-        self._snapshot = Snapshot(self._model, self._parameters, self._scaler, self._extra)
+        self._state = State(
+            self._model, self._optimizers, self._parameters, scaler=self._scaler,
+            extra=self._extra, averages=self._averages,
+        )  # fmt: skip
         self._gradients = Gradients(self._parameters, are_views=self._ranks.shares_gradients)
         self._guarded = [
             *(
@@ -165,7 +165,7 @@ class Guard:
             GuardError: the step cannot be run again, or the optimizer's step cannot be finished.
             torch.OutOfMemoryError: it has run out of memory on every rung.
         """
-        return self._step(lambda: fn(*batch, **keywords), batch, keywords, None)
+        return self._step(lambda: fn(*batch, **keywords), fn, batch, keywords, None)
 
     def step_in_parts(
         self, fn: Callable[..., Result], batch: Any, /, *, split: Split | None = None
@@ -190,11 +190,12 @@ class Guard:
         """
         divide = self._parts.divider(batch, split)
         call = self._parts.calls(fn, divide, self._ladder, self._guarded)
-        return self._step(call, (batch,), {}, divide)
+        return self._step(call, (fn, split), (batch,), {}, divide)
 
     def _step(
-        self, call: Callable[[], Result], batch: Any, keywords: Any, divide: Divide | None
-    ) -> Result:
+        self, call: Callable[[], Result], fn: Any, batch: Any, keywords: Any,
+        divide: Divide | None,
+    ) -> Result:  # fmt: skip
         if not self._is_open:
             raise SpecError("the guard is closed; call step within `with ullage.guard(...)`")
         if self._is_within:
@@ -202,9 +203,9 @@ class Guard:
         self._is_within = True
         try:
             self._ladder.allow_splits(0 if divide is None else self._parts.num_splits)
-            self._batch = self._make_batch(batch, keywords)
             if self._adaptation is not None:
                 self._adaptation.begin(batch, keywords, divide)
+            self._state.take(fn, batch, keywords)
             result = self._run(call)
             if self._adaptation is not None:
                 self._adaptation.end()
@@ -213,7 +214,6 @@ class Guard:
             raise
         finally:
             self._is_within = False
-            self._batch = None
             self._gradients.drop_stand_ins()
         self.num_steps += 1
         self._parts.count()
@@ -260,7 +260,7 @@ class Guard:
         try:
             largest = find_largest_batch(
                 fn, make_batch, self._model,
-                lambda: KeptState(self._model, self._optimizers, self._snapshot),
+                lambda: KeptState(self._model, self._optimizers, self._state),
                 at_most=at_most, multiple_of=multiple_of, sizes=sizes, margin=margin,
             )  # fmt: skip
         finally:
@@ -270,7 +270,6 @@ class Guard:
         return largest
 
     def _run(self, call: Callable[[], Result]) -> Result:
-        self._snapshot.take()
         for each in self._guarded:
             each.begin()
         self._calm.begin(self._ladder.rung)
@@ -283,11 +282,17 @@ class Guard:
         except Exception as error:
             failure = self._ranks.take(error)
         else:
-            self._snapshot.learn()
+            self._state.learn()
             if is_calm:
                 self._climb()
             return result
-        return self._run_again(call, failure)
+        try:
+            return self._run_again(call, failure)
+        except Exception as error:
+            # Whatever ends the recovery, the program sees what began it.
+            if error is not failure.error:
+                error.__cause__ = failure.error
+            raise
 
     def _run_again(self, call: Callable[[], Result], failure: Failure) -> Result:
         """Runs a step that has failed on one rung after another."""
@@ -300,17 +305,16 @@ class Guard:
         while True:
             release(self._torch)
             failure = self._ranks.meet(failure, self._parameters)
-            # A plan has put attributes on modules: the state is that of the rung before the step.
-            self._ladder.go_to(first)
             self._rewind(failure)
             leaner = self._ladder.next_try(
                 rung, is_first=is_first_try, may_split=not self._gradients.is_incomplete
             )
             if leaner is None:
-                self._ladder.go_to(rung)
                 self._give_up(failure, first, rung)
             rung, is_first_try = leaner, False
             self._ladder.go_to(rung)
+            # The plan of a rung puts attributes on modules.
+            self._state.take_again()
             self._calm.begin_recovery()
             progress = self._gradients.progress
             try:
@@ -323,9 +327,10 @@ class Guard:
             else:
                 break
         self._gradients.check()
+        self._state.check()
         self._calm.end_recovery(is_own=self._ranks.has_failed)
         self.num_recoveries += 1
-        text = self._ladder.name() + self._parts.sameness(self._ladder, self._snapshot)
+        text = self._ladder.name() + self._parts.sameness(self._ladder, self._state)
         say(f"out of memory ({failure.text}): ran the step again on {text}")
         return result
 
@@ -336,12 +341,10 @@ class Guard:
                 f"the step ran out of memory after the optimizer's step ({failure.text}); what "
                 "follows it in the function is not run again: call it after guard.step"
             )
-        is_unscaled = self._snapshot.is_unscaled(self._optimizers)
+        is_unscaled = self._state.is_unscaled(self._optimizers)
         try:
             self._refuse_graphs()
-            if self._batch is not None:
-                self._batch.check()
-            self._snapshot.rewind()
+            self._state.restore(self._gradients.from_before)
         except GuardError as error:
             raise GuardError(f"{error} ({failure.text})") from None
         self._gradients.rewind(is_unscaled=is_unscaled)

@@ -14,7 +14,7 @@ import torch
 
 from ullage.errors import GuardError
 from ullage.runtime.module_state import Attributes, Buffers
-from ullage.runtime.random_states import RandomStates
+from ullage.runtime.state.generators import RandomStates
 from ullage.runtime.reads.counters import Counters, Flags
 
 

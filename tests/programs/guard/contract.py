@@ -8,7 +8,7 @@ import sys
 
 import torch
 from torch import nn
-from training import ConvNet, Faults, differences
+from training import ConvNet, Faults, differences, unseen
 
 import ullage
 from ullage.errors import GuardError, PlanError, SpecError
@@ -48,8 +48,22 @@ class Program:
         self.model = ConvNet()
         make = make or (lambda parameters: torch.optim.AdamW(parameters, lr=1e-2))
         self.optimizer = make(self.model.parameters())
-        self.calls = {"draw": 0, "loss": 0, "fn": 0, "before": 0, "after": 0}
-        self.errors = {}
+        calls = {"draw": 0, "loss": 0, "fn": 0, "before": 0, "after": 0}
+        self.outside = unseen(errors={}, calls=calls)
+
+    @property
+    def calls(self):
+        """How often each part has run."""
+        return self.outside.calls
+
+    @property
+    def errors(self):
+        """What is called once at a place."""
+        return self.outside.errors
+
+    @errors.setter
+    def errors(self, errors):
+        self.outside.errors = errors
 
     def draw(self):
         """A batch."""

@@ -11,7 +11,7 @@ import torch
 from torch.utils import swap_tensors
 
 from ullage.errors import GuardError
-from ullage.runtime.random_states import RandomStates
+from ullage.runtime.state.generators import RandomStates
 from ullage.runtime.reads.counters import Counters, Flags
 from ullage.runtime.reads.native_reads import load_reads
 

@@ -56,7 +56,7 @@ def check_split(
     """
     from ullage.runtime.batches.kept_state import KeptState
     from ullage.runtime.guarded_program import parameters_of
-    from ullage.runtime.snapshot import Snapshot
+    from ullage.runtime.state.state import State
 
     parts = divide(batch, split or split_rows, 2)
     if len(parts) != 2:
@@ -64,7 +64,7 @@ def check_split(
     optimizers = unwrap_optimizers(optimizer)
     parameters = parameters_of(model, optimizers)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    state = KeptState(model, optimizers, Snapshot(model, parameters, None, ()))
+    state = KeptState(model, optimizers, State(model, optimizers, parameters))
     gradients = []
     try:
         for each in ([(batch, 1.0)], parts):

@@ -194,7 +194,7 @@ class Ranks(OneRank):
         if meeting.rank == self._rank:
             return failure
         text = f"rank {meeting.rank}: {meeting.text}"
-        return Failure(text, f"{text}; {failure.message}", failure.codes)
+        return Failure(text, f"{text}; {failure.message}", failure.codes, failure.error)
 
     def _join(self, meeting: Meeting) -> None:
         missing = self._collectives.count_missing(meeting.counts)

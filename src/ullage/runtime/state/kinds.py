@@ -1,0 +1,801 @@
+"""The kinds of objects that a step can change: what is noted of each, and how it is put back.
+
+A note is shallow: a list's note has the list's elements, which have notes of their own. So an object
+is put back where it is, and whoever else refers to it finds it as it was. docs/reference/
+guard-state.md has the kinds as a table.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextvars
+import enum
+import gc
+import io
+import itertools
+import pickle
+import random
+import sys
+import threading
+import types
+import weakref
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from functools import cached_property, partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ullage.runtime.state.lost import held, hold, is_held
+from ullage.runtime.state.programs import (
+    is_library,
+    is_library_file,
+    is_own_class,
+    names_of,
+    slots_of,
+)
+
+# Larger arrays and longer texts are not copied before each step.
+SMALL_BYTES = 1 << 20
+# Longer lists are noted as they grow.
+LONG = 4096
+_ABSENT = object()
+_HOOKS_OF = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
+
+Parts = Iterable[tuple[str, Any]]
+
+
+class Names(NamedTuple):
+    """The names of a module that the program's functions use; `names` grows as these are met."""
+
+    module: dict[str, Any]
+    names: dict[str, None]
+
+
+class Kind:
+    """What is done for objects of some types.
+
+    Attributes:
+        is_polled: whether it is noted before each step; else others see its changes.
+        refusal: why an object that was changed cannot be put back; None: it can.
+        is_named: whether the first step says so.
+        has_tag: whether it is a dict, whose tag says that it has changed (tags.py).
+        is_replaced: whether a copy takes the place of one that was changed.
+        has_items: whether a note is a list or a dict of what it refers to.
+    """
+
+    is_polled = True
+    has_tag = is_replaced = has_items = False
+    refusal: str | None = None
+    is_named = False
+
+    def note(self, value: Any, noted: Any) -> Any:
+        """What is kept of an object; `noted`, the last note, if nothing has changed."""
+        return None
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        """The objects that it refers to, and how."""
+        return ()
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        """Whether an object is as it was noted."""
+        return self.note(value, noted) is noted
+
+    def restore(self, value: Any, noted: Any) -> None:
+        """Puts an object back."""
+
+    def exchange(self, noted: Any, value: Any, copy: Any) -> int:
+        """Puts a copy of an object into a note in its place; returns how often it was there."""
+        places = range(len(noted)) if isinstance(noted, list) else noted
+        found = [place for place in places if noted[place] is value] if self.has_items else []
+        for place in found:
+            noted[place] = copy
+        return len(found)
+
+
+class _Fixed(Kind):
+    """What cannot change itself."""
+
+    is_polled = False
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        return True
+
+
+class _Tuple(_Fixed):
+    def parts(self, value: Any, noted: Any) -> Parts:
+        return ((f"[{index}]", each) for index, each in enumerate(value))
+
+
+class _Method(_Fixed):
+    def parts(self, value: Any, noted: Any) -> Parts:
+        owner = value.__self__
+        yield "", owner
+        yield "", getattr(value, "__func__", None)
+
+
+class _Partial(_Fixed):
+    def parts(self, value: Any, noted: Any) -> Parts:
+        yield "", value.func
+        yield "", value.args
+        yield "", value.keywords
+
+
+class _Descriptor(_Fixed):
+    """Static and class methods, and properties."""
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        for name in ("__func__", "fget", "fset", "func"):
+            yield "", getattr(value, name, None)
+
+
+class _Dict(Kind):
+    """Their tags say which have changed."""
+
+    is_polled = False
+    has_tag = has_items = True
+
+    def note(self, value: Any, noted: Any) -> Any:
+        return {key: hold(each) for key, each in value.items()}
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        for key, each in noted.items():
+            yield _place(key), each
+            if type(key) is not str:
+                yield _place(key), key
+        yield from _attributes(value)
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        return (
+            len(value) == len(noted)
+            and all(map(_is, value, noted))
+            and all(map(is_held, value.values(), noted.values()))
+        )
+
+    def restore(self, value: Any, noted: Any) -> None:
+        for key in [key for key in value if key not in noted]:
+            dict.__delitem__(value, key)
+        for key, each in noted.items():
+            if key not in value or not is_held(value[key], each):
+                dict.__setitem__(value, key, held(each))
+        if not all(map(_is, value, noted)):  # in another order
+            items = [*value.items()]
+            dict.clear(value)
+            dict.update(value, {key: dict(items)[key] for key in noted})
+
+
+class _Ordered(_Dict):
+    """Their order changes without a tag."""
+
+    is_polled = True
+    has_tag = False
+
+    def note(self, value: Any, noted: Any) -> Any:
+        if noted is not None and self.is_same(value, noted):
+            return noted
+        return super().note(value, noted)
+
+    def restore(self, value: Any, noted: Any) -> None:
+        value.clear()
+        for key, each in noted.items():
+            value[key] = held(each)
+
+
+class _Hooks(_Ordered):
+    """The hooks of a module or an optimizer, which get another order only by another hook."""
+
+    is_polled = False
+    has_tag = True
+
+
+class _List(Kind):
+    """A long one is noted as it grows: its old elements are compared after an error only."""
+
+    has_items = True
+
+    def note(self, value: Any, noted: Any) -> Any:
+        if noted is None:
+            return [*map(hold, value)]
+        if len(noted) > LONG and len(value) >= len(noted):
+            noted += map(hold, itertools.islice(value, len(noted), None))
+            return noted
+        return noted if self.is_same(value, noted) else [*map(hold, value)]
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        yield from ((f"[{index}]", each) for index, each in enumerate(noted))
+        yield from _attributes(value)
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        return len(value) == len(noted) and all(map(is_held, value, noted))
+
+    def restore(self, value: Any, noted: Any) -> None:
+        if not all(map(is_held, value, noted)):
+            _refuse_long(noted)
+        list.__setitem__(value, slice(None), [*map(held, noted)])
+
+
+class _Set(Kind):
+    def note(self, value: Any, noted: Any) -> Any:
+        if noted is None:
+            return [*value]
+        is_long = len(noted) == len(value) > LONG
+        return noted if is_long or self.is_same(value, noted) else [*value]
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        yield from (("", each) for each in noted)
+        yield from _attributes(value)
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        return len(value) == len(noted) and all(map(_is, value, noted))
+
+    def restore(self, value: Any, noted: Any) -> None:
+        _refuse_long(noted)
+        value.clear()
+        value.update(noted)
+        if not self.is_same(value, noted):
+            # The order of a set depends on what was in it before.
+            raise Unrestored("the order of a set has changed")
+
+
+class _Deque(Kind):
+    has_items = True
+
+    def note(self, value: Any, noted: Any) -> Any:
+        if noted is None:
+            return [*map(hold, value)]
+        is_long = len(noted) == len(value) > LONG
+        return noted if is_long or self.is_same(value, noted) else [*map(hold, value)]
+
+    parts = _List.parts
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        return len(value) == len(noted) and all(map(is_held, value, noted))
+
+    def restore(self, value: Any, noted: Any) -> None:
+        _refuse_long(noted)
+        value.clear()
+        value.extend(map(held, noted))
+
+
+class _Bytes(Kind):
+    """bytearray and array.array."""
+
+    def note(self, value: Any, noted: Any) -> Any:
+        now = bytes(value)
+        return noted if now == noted else now
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        return _attributes(value)
+
+    def restore(self, value: Any, noted: Any) -> None:
+        if isinstance(value, bytearray):
+            value[:] = noted
+        else:
+            del value[:]
+            value.frombytes(noted)
+
+
+class _Array(Kind):
+    """Arrays of NumPy."""
+
+    def note(self, value: Any, noted: Any) -> Any:
+        content = value.tolist() if value.dtype.hasobject else value.tobytes()
+        now = (value.shape, content)
+        return noted if noted is not None and now == noted else now
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        if value.dtype.hasobject:
+            yield from (("", each) for each in value.flat)
+        yield from _attributes(value)
+
+    def restore(self, value: Any, noted: Any) -> None:
+        numpy = sys.modules["numpy"]
+        shape, content = noted
+        if value.shape != shape:
+            raise Unrestored("the shape of an array was changed")
+        if value.dtype.hasobject:
+            before = numpy.empty(shape, dtype=object)
+            before[...] = content
+        else:
+            before = numpy.frombuffer(content, dtype=value.dtype).reshape(shape)
+        is_writeable = value.flags.writeable
+        value.flags.writeable = True
+        value[...] = before
+        value.flags.writeable = is_writeable
+
+
+class _LargeArray(Kind):
+    """Of a large array a digest is noted once."""
+
+    is_polled = False
+    refusal = "a large array, which is not copied before each step"
+
+    def note(self, value: Any, noted: Any) -> Any:
+        return zlib.crc32(value if value.flags.c_contiguous else value.tobytes())
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        return bool(self.note(value, None) == noted)
+
+
+class _Object(Kind):
+    """Any object: its attributes are a dict, which has a note of its own, and slots."""
+
+    is_polled = False
+
+    def note(self, value: Any, noted: Any) -> Any:
+        return (getattr(value, "__dict__", None), _slots(value))
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        attributes, slots = noted
+        if attributes is not None:
+            yield "", attributes
+        yield from ((f".{name}", each) for name, each in slots.items())
+        if is_own_class(type(value)):
+            yield ".__class__", type(value)
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        attributes, slots = noted
+        now = _slots(value)
+        return (
+            getattr(value, "__dict__", None) is attributes
+            and now.keys() == slots.keys()
+            and all(is_held(now[name], each) for name, each in slots.items())
+        )
+
+    def restore(self, value: Any, noted: Any) -> None:
+        attributes, slots = noted
+        if getattr(value, "__dict__", None) is not attributes:
+            object.__setattr__(value, "__dict__", attributes)
+        for name in _slots(value).keys() - slots.keys():
+            object.__delattr__(value, name)
+        for name, each in slots.items():
+            object.__setattr__(value, name, held(each))
+
+
+class _Slotted(_Object):
+    is_polled = True
+
+    def note(self, value: Any, noted: Any) -> Any:
+        return noted if noted is not None and self.is_same(value, noted) else super().note(value, 0)
+
+
+class _Wrapper(Kind):
+    """Wrappers of ranks and of compiled models: their own state is torch's, their model is not."""
+
+    is_polled = False
+
+    def note(self, value: Any, noted: Any) -> Any:
+        return vars(value)["_modules"]
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        yield "", noted
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        return vars(value)["_modules"] is noted
+
+
+class _Cell(Kind):
+    """A variable of a function that functions within it use."""
+
+    def note(self, value: Any, noted: Any) -> Any:
+        try:
+            now = value.cell_contents
+        except ValueError:
+            now = _ABSENT
+        return noted if noted is not None and is_held(now, noted[0]) else (hold(now),)
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        yield "", noted[0]
+
+    def restore(self, value: Any, noted: Any) -> None:
+        if noted[0] is _ABSENT:
+            del value.cell_contents
+        else:
+            value.cell_contents = held(noted[0])
+
+
+class _Function(_Fixed):
+    """A function of the program: its variables, defaults, attributes, and the globals it names. Of
+    a library's function only what it was put around is looked at.
+    """
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        if is_library_file(value.__code__.co_filename):
+            yield "", getattr(value, "__wrapped__", None)
+            return
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            yield f" its variable {name!r}", cell
+        yield ".__defaults__", value.__defaults__
+        yield ".__kwdefaults__", value.__kwdefaults__
+        yield "", Names(value.__globals__, dict.fromkeys(names_of(value.__code__)))
+        yield "", value.__dict__
+
+
+class _Names(Kind):
+    has_items = True
+
+    def note(self, value: Any, noted: Any) -> Any:
+        module = value.module
+        if noted is not None and len(noted) == len(value.names) and self.is_same(value, noted):
+            return noted
+        return {name: hold(module.get(name, _ABSENT)) for name in value.names}
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        for name, each in noted.items():
+            if isinstance(each, types.ModuleType) and not is_library(each.__name__):
+                yield f"{name}", Names(vars(each), dict(value.names))
+            else:
+                yield f" the global {name!r}", each
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        get = value.module.get
+        return all([is_held(get(name, _ABSENT), each) for name, each in noted.items()])  # noqa: C419
+
+    def restore(self, value: Any, noted: Any) -> None:
+        for name, each in noted.items():
+            if each is _ABSENT:
+                value.module.pop(name, None)
+            elif not is_held(value.module.get(name, _ABSENT), each):
+                value.module[name] = held(each)
+
+
+class _Class(Kind):
+    """A class of the program."""
+
+    def note(self, value: Any, noted: Any) -> Any:
+        return noted if noted is not None and self.is_same(value, noted) else dict(vars(value))
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        yield from ((f".{name}", each) for name, each in noted.items())
+        yield from (("", base) for base in value.__bases__ if is_own_class(base))
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        now = vars(value)
+        return len(now) == len(noted) and all([now.get(k, _ABSENT) is v for k, v in noted.items()])  # noqa: C419
+
+    def restore(self, value: Any, noted: Any) -> None:
+        for name in [name for name in vars(value) if name not in noted]:
+            type.__delattr__(value, name)
+        for name, each in noted.items():
+            if vars(value).get(name, _ABSENT) is not each:
+                type.__setattr__(value, name, each)
+
+
+class ParameterHooks(list[Any]):
+    """The parameters whose hooks are noted."""
+
+
+class _ParameterHooks(Kind):
+    def note(self, value: Any, noted: Any) -> Any:
+        now = [hooks for pair in map(_HOOKS_OF, value) for hooks in pair]
+        return noted if noted is not None and all(map(_is, now, noted)) else now
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        return (("hooks", each) for each in noted if each is not None)
+
+    def restore(self, value: Any, noted: Any) -> None:
+        for hooks, before in zip(self.note(value, None), noted, strict=True):
+            if before is None and hooks is not None:
+                hooks.clear()
+
+
+class _State(Kind):
+    """A generator of random numbers, or what else has a state that is read and set.
+
+    Args:
+        read: the state of an object.
+        write: sets it.
+    """
+
+    def __init__(self, read: Any, write: Any) -> None:
+        self._read, self._write = read, write
+
+    def note(self, value: Any, noted: Any) -> Any:
+        now = self._read(value)
+        return noted if noted is not None and _is_equal(now, noted) else now
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        return _attributes(value)
+
+    def restore(self, value: Any, noted: Any) -> None:
+        self._write(value, noted)
+
+
+class _Extra(_State):
+    """An object of `extra=`."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda value: deepcopy(value.state_dict()),
+            lambda value, noted: value.load_state_dict(deepcopy(noted)),
+        )
+
+
+class _Copied(Kind):
+    """An object that can only be copied: a copy takes its place wherever it was, if all of these
+    places are known. The note has its state, and a copy.
+    """
+
+    is_replaced = True
+
+    def note(self, value: Any, noted: Any) -> Any:
+        now = _pickled(value)
+        return noted if noted is not None and now == noted[0] else (now, deepcopy(value))
+
+
+class _Once(Kind):
+    """A larger object of an extension: the digest of its state is noted once."""
+
+    is_polled = False
+    refusal = "an object of an extension, too large to be copied before each step"
+
+    def note(self, value: Any, noted: Any) -> Any:
+        return hash(_pickled(value))
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        return bool(hash(_pickled(value)) == noted)
+
+
+class _Watched(Kind):
+    """An object whose changes are seen, and cannot be undone."""
+
+    is_named = True
+
+    def __init__(self, what: str, read: Any) -> None:
+        self.refusal = what
+        self._read = read
+
+    def note(self, value: Any, noted: Any) -> Any:
+        now = self._read(value)
+        return noted if noted is not None and _is_equal(now, noted) else now
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        # What a generator or an iterator works on, hidden iterators included.
+        return (("", each) for each in gc.get_referents(value))
+
+
+class _Generator(_Watched):
+    """A generator is as it was where it waits at the same place, with the same variables."""
+
+    def __init__(self) -> None:
+        super().__init__("a generator", None)
+
+    def note(self, value: Any, noted: Any) -> Any:
+        if noted is not None and self.is_same(value, noted):
+            return noted
+        frame = value.gi_frame
+        place = -1 if frame is None else frame.f_lasti
+        return [place, *map(hold, gc.get_referents(value))]
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        frame = value.gi_frame
+        now = [-1 if frame is None else frame.f_lasti, *gc.get_referents(value)]
+        return len(now) == len(noted) and all(map(is_held, now, noted))
+
+
+class _Opaque(Kind):
+    """An object that cannot be looked into."""
+
+    is_polled = False
+    is_named = True
+    refusal = "an object that does not show its state"
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        return False
+
+
+class Unrestored(Exception):
+    """An object cannot be put back; the text says why."""
+
+
+def _refuse_long(noted: Any) -> None:
+    """What is longer is not noted anew before each step."""
+    if len(noted) > LONG:
+        raise Unrestored(f"{len(noted):,} elements, of which those before the step are not known")
+
+
+def _place(key: Any) -> str:
+    if type(key) is str and key.isidentifier():
+        return f".{key}"
+    return f"[{key!r:.40}]" if type(key) in (str, int) else f"[a {type(key).__name__}]"
+
+
+def _is(value: Any, other: Any) -> bool:
+    return value is other
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of an object of a derived class."""
+    attributes = getattr(value, "__dict__", None)
+    if attributes is not None:
+        yield "", attributes
+        if is_own_class(type(value)):
+            yield ".__class__", type(value)
+
+
+def _slots(value: Any) -> dict[str, Any]:
+    found = {}
+    for descriptor in slots_of(type(value)):
+        try:
+            found[descriptor.__name__] = hold(descriptor.__get__(value))
+        except AttributeError:
+            continue
+    return found
+
+
+def _is_equal(value: Any, other: Any) -> bool:
+    """Whether two states are equal, arrays and tensors by their elements."""
+    if isinstance(value, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(value, other)
+    if isinstance(value, Mapping):
+        return (
+            isinstance(other, Mapping)
+            and value.keys() == other.keys()
+            and all(_is_equal(each, other[key]) for key, each in value.items())
+        )
+    if isinstance(value, list | tuple):
+        return len(value) == len(other) and all(map(_is_equal, value, other))
+    if hasattr(value, "tobytes"):
+        return bool(value.tobytes() == other.tobytes())
+    return bool(value == other)
+
+
+def _pickled(value: Any) -> bytes:
+    """The state of an object, as it is written; nothing is ever read back."""
+    return repr(value).encode() if type(value) is itertools.count else pickle.dumps(value)
+
+
+def _advance(iterator: Any) -> Any:
+    """Where an iterator over a list, a tuple or a range is."""
+    reduced = iterator.__reduce__()
+    return reduced[2] if len(reduced) > 2 else None
+
+
+def _put_back(iterator: Any, place: Any) -> None:
+    if len(iterator.__reduce__()) < 3:
+        raise Unrestored("an iterator has come to its end")
+    iterator.__setstate__(place)
+
+
+
+def _read_iterator(iterator: Any) -> Any:
+    """How far an iterator is; what is never equal where it does not say."""
+    if hasattr(iterator, "__length_hint__"):
+        return iterator.__length_hint__()
+    if type(iterator) is enumerate:
+        return iterator.__reduce__()[1][1]
+    return None if type(iterator) in _WITHOUT_PLACE else object()
+
+
+def _read_file(file: Any) -> Any:
+    try:
+        return file.tell() if file.seekable() else None
+    except (OSError, ValueError):
+        return object()
+
+
+def _set_numpy(generator: Any, state: Any) -> None:
+    generator.bit_generator.state = state
+
+
+_WITHOUT_PLACE = (map, filter, zip)
+_OBJECT, _SLOTTED, _WRAPPER, _FIXED = _Object(), _Slotted(), _Wrapper(), _Fixed()
+_DICT, ORDERED, HOOKS, _COPIED, _ONCE, _OPAQUE = _Dict(), _Ordered(), _Hooks(), _Copied(), _Once(), _Opaque()
+EXTRA, ARRAY, LARGE_ARRAY, BYTES = _Extra(), _Array(), _LargeArray(), _Bytes()
+_ITERATOR = _State(_advance, _put_back)
+_ITERATOR.parts = lambda value, _: (("", each) for each in value.__reduce__()[1])  # type: ignore[method-assign]
+_TYPES: tuple[tuple[Any, Kind | None], ...] = (
+    (Names, _Names()),
+    (collections.OrderedDict, ORDERED),
+    (dict, _DICT),
+    (ParameterHooks, _ParameterHooks()),
+    (list, _List()),
+    ((tuple, frozenset), _Tuple()),
+    (set, _Set()),
+    (collections.deque, _Deque()),
+    ((bytearray, array.array), BYTES),
+    (types.CellType, _Cell()),
+    (types.FunctionType, _Function()),
+    ((types.MethodType, types.BuiltinMethodType), _Method()),
+    (partial, _Partial()),
+    ((staticmethod, classmethod, property, cached_property), _Descriptor()),
+    (random.SystemRandom, None),
+    (random.Random, _State(random.Random.getstate, random.Random.setstate)),
+    (torch.Generator, _State(torch.Generator.get_state, torch.Generator.set_state)),
+    (contextvars.ContextVar, _State(lambda each: each.get(None), lambda each, to: each.set(to))),
+    (tuple(type(iter(each)) for each in ([], (), range(1), range(1 << 70), "", "\xff", b"")), _ITERATOR),
+    (types.GeneratorType, _Generator()),
+    (io.IOBase, _Watched("an open file", _read_file)),
+    (itertools.count, _COPIED),
+    ((threading.local, types.SimpleNamespace), _OBJECT),
+    ((types.CoroutineType, types.AsyncGeneratorType), _OPAQUE),
+)
+# Their objects are no state of a training, or are made ready for another try by other means.
+_PASSED = (
+    "_thread", "threading", "logging", "concurrent", "multiprocessing", "asyncio", "socket", "ssl",
+    "subprocess", "typing", "inspect", "importlib", "types", "operator", "functools", "datetime",
+    "decimal", "fractions", "uuid", "pathlib", "re", "enum", "zoneinfo", "pyarrow", "ullage",
+    "torch._C", "torch.distributed", "torch._dynamo", "torch._inductor", "torch._functorch",
+    "torch.fx", "torch.autograd", "torch.cuda", "torch.profiler", "torch.jit", "torch.library",
+    "torch._ops", "torch.storage",
+)  # fmt: skip
+_WRAPPERS = ("DistributedDataParallel", "OptimizedModule", "RecursiveScriptModule", "ScriptModule")
+_ATOMS = (
+    type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type, weakref.ref,
+    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, types.ModuleType,
+    types.CodeType, types.FrameType, types.TracebackType, types.MappingProxyType, enum.Enum,
+    types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType,
+    types.MethodDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
+    TorchDispatchMode, TorchFunctionMode,
+)  # fmt: skip
+# The state of an object of an extension that is copied before each step is at most so long.
+_SMALL_STATE = 1 << 14
+
+
+def find_kind(value: Any) -> Kind | None:
+    """The kind of an object; None: it cannot change, or its changes are not the training's."""
+    kind = type(value)
+    if isinstance(value, type):
+        return _CLASS if is_own_class(value) and not issubclass(value, enum.Enum) else None
+    if kind not in _known:
+        _known[kind] = _find(value, kind)
+    found = _known[kind]
+    if found is ARRAY and value.nbytes > SMALL_BYTES:
+        return LARGE_ARRAY if value.flags.writeable or value.base is not None else None
+    return found
+
+
+def _find(value: Any, kind: type) -> Kind | None:
+    if kind.__name__ in _WRAPPERS and isinstance(value, torch.nn.Module):
+        return _WRAPPER
+    for bases, found in _TYPES:
+        if issubclass(kind, bases):
+            return found
+    if issubclass(kind, _ATOMS):
+        return None
+    if kind.__module__.partition(".")[0] == "numpy":
+        return _find_numpy(kind)
+    module = f"{kind.__module__}."
+    if module.startswith(tuple(f"{each}." for each in _PASSED)) or kind.__name__ == "builtin_function_or_method":
+        return None
+    if _is_plain(kind) or isinstance(value, BaseException):
+        if "_num_yielded" in getattr(value, "__dict__", ()):
+            return _Watched("an iterator of a DataLoader", lambda each: each._num_yielded)
+        return _SLOTTED if slots_of(kind) else _OBJECT
+    if hasattr(kind, "__next__"):
+        return _Watched("an iterator", _read_iterator)
+    try:
+        size = len(_pickled(value))
+        is_copied = size <= _SMALL_STATE and _pickled(deepcopy(value)) == _pickled(value)
+    except Exception:  # whatever an extension raises
+        return _OPAQUE
+    return _COPIED if is_copied else _ONCE
+
+
+def _find_numpy(kind: type) -> Kind | None:
+    numpy = sys.modules["numpy"]
+    if issubclass(kind, numpy.ndarray):
+        return ARRAY
+    if issubclass(kind, numpy.random.Generator):
+        return _State(lambda each: each.bit_generator.state, _set_numpy)
+    if issubclass(kind, numpy.random.RandomState):
+        return _State(lambda each: each.get_state(legacy=False), lambda each, to: each.set_state(to))
+    if issubclass(kind, numpy.random.BitGenerator):
+        return _State(lambda each: each.state, lambda each, to: setattr(each, "state", to))
+    return None
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether objects of a class have attributes and slots, and nothing else in memory."""
+    header = object.__basicsize__
+    words = len(slots_of(kind)) + (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0)
+    return kind.__basicsize__ == header + words * header // 2
+
+
+_CLASS = _Class()
+_known: dict[type, Kind | None] = {}
