@@ -24,14 +24,15 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import cached_property, partial
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
 
-from ullage.runtime.state.lost import held, hold, is_held
+from ullage.runtime.state.lost import are_held, held, hold, is_held
 from ullage.runtime.state.programs import (
     is_library,
     is_library_file,
@@ -153,8 +154,8 @@ class _Dict(Kind):
     def is_same(self, value: Any, noted: Any) -> bool:
         return (
             len(value) == len(noted)
-            and all(map(_is, value, noted))
-            and all(map(is_held, value.values(), noted.values()))
+            and all(map(is_, value, noted))
+            and are_held(value.values(), noted.values())
         )
 
     def restore(self, value: Any, noted: Any) -> None:
@@ -163,7 +164,7 @@ class _Dict(Kind):
         for key, each in noted.items():
             if key not in value or not is_held(value[key], each):
                 dict.__setitem__(value, key, held(each))
-        if not all(map(_is, value, noted)):  # in another order
+        if not all(map(is_, value, noted)):  # in another order
             items = [*value.items()]
             dict.clear(value)
             dict.update(value, {key: dict(items)[key] for key in noted})
@@ -211,10 +212,10 @@ class _List(Kind):
         yield from _attributes(value)
 
     def is_same(self, value: Any, noted: Any) -> bool:
-        return len(value) == len(noted) and all(map(is_held, value, noted))
+        return len(value) == len(noted) and are_held(value, noted)
 
     def restore(self, value: Any, noted: Any) -> None:
-        if not all(map(is_held, value, noted)):
+        if not are_held(value, noted):
             _refuse_long(noted)
         list.__setitem__(value, slice(None), [*map(held, noted)])
 
@@ -231,7 +232,7 @@ class _Set(Kind):
         yield from _attributes(value)
 
     def is_same(self, value: Any, noted: Any) -> bool:
-        return len(value) == len(noted) and all(map(_is, value, noted))
+        return len(value) == len(noted) and all(map(is_, value, noted))
 
     def restore(self, value: Any, noted: Any) -> None:
         _refuse_long(noted)
@@ -254,7 +255,7 @@ class _Deque(Kind):
     parts = _List.parts
 
     def is_same(self, value: Any, noted: Any) -> bool:
-        return len(value) == len(noted) and all(map(is_held, value, noted))
+        return len(value) == len(noted) and are_held(value, noted)
 
     def restore(self, value: Any, noted: Any) -> None:
         _refuse_long(noted)
@@ -471,15 +472,20 @@ class ParameterHooks(list[Any]):
 
 
 class _ParameterHooks(Kind):
+    """torch numbers all hooks: where there is no new number there is no new hook."""
+
     def note(self, value: Any, noted: Any) -> Any:
-        now = [hooks for pair in map(_HOOKS_OF, value) for hooks in pair]
-        return noted if noted is not None and all(map(_is, now, noted)) else now
+        number = RemovableHandle.next_id
+        return noted if noted is not None and noted[0] == number else (number, _hooks_of(value))
 
     def parts(self, value: Any, noted: Any) -> Parts:
-        return (("hooks", each) for each in noted if each is not None)
+        return (("hooks", each) for each in noted[1] if each is not None)
+
+    def is_same(self, value: Any, noted: Any) -> bool:
+        return all(map(is_, _hooks_of(value), noted[1]))
 
     def restore(self, value: Any, noted: Any) -> None:
-        for hooks, before in zip(self.note(value, None), noted, strict=True):
+        for hooks, before in zip(_hooks_of(value), noted[1], strict=True):
             if before is None and hooks is not None:
                 hooks.clear()
 
@@ -575,7 +581,7 @@ class _Generator(_Watched):
     def is_same(self, value: Any, noted: Any) -> bool:
         frame = value.gi_frame
         now = [-1 if frame is None else frame.f_lasti, *gc.get_referents(value)]
-        return len(now) == len(noted) and all(map(is_held, now, noted))
+        return len(now) == len(noted) and are_held(now, noted)
 
 
 class _Opaque(Kind):
@@ -605,8 +611,8 @@ def _place(key: Any) -> str:
     return f"[{key!r:.40}]" if type(key) in (str, int) else f"[a {type(key).__name__}]"
 
 
-def _is(value: Any, other: Any) -> bool:
-    return value is other
+def _hooks_of(parameters: Iterable[Any]) -> list[Any]:
+    return [hooks for pair in map(_HOOKS_OF, parameters) for hooks in pair]
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:

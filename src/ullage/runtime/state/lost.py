@@ -4,6 +4,8 @@ free. Where one is gone that a second try would find, a stand-in refuses every u
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from operator import is_
 from typing import Any
 from weakref import ref
 
@@ -64,3 +66,8 @@ def held(value: Any) -> Any:
 def is_held(value: Any, noted: Any) -> bool:
     """Whether a value is that of a note."""
     return noted.is_for(value) if type(noted) is Weak else value is noted
+
+
+def are_held(values: Collection[Any], noted: Collection[Any]) -> bool:
+    """Whether values are those of a note, of which there are as many."""
+    return all(map(is_, values, noted)) or all(map(is_held, values, noted))

@@ -76,7 +76,7 @@ class Tensors:
         self._entries: dict[int, Entry] = {}
         self._single: dict[int, Entry] = {}
         self._together: list[Entry] = []
-        self._kept: list[Entry] = []
+        self._kept: list[Any] = []
         self._counters = Counters(())
         self._versions: Any = ()
         self._addresses: list[int] = []
@@ -119,21 +119,22 @@ class Tensors:
         if self._is_stale or len(staying) > _MOST_SINGLE:
             self._read_together()
         self._versions = self._counters.read()
-        self._addresses = [entry.tensor.data_ptr() for entry in self._kept]
+        self._addresses = [*map(torch.Tensor.data_ptr, self._kept)]
         with torch.no_grad():
             for copies, views in self._groups:
                 torch._foreach_copy_(copies, views)
             for entry in self._single.values():
-                if entry.version is not None and entry.copy is not None:
+                if entry.version is not None and entry.is_whole:
                     entry.copy.copy_(entry.view)
                 entry.read()
 
     def learn(self) -> None:
         """After a step: a large tensor that it has changed is copied from now on, others not."""
         for entry in [*self._large.values()]:
-            if not entry.was_written and self._version(entry) not in (None, entry.tensor._version):
-                entry.was_written = True
-                self._copy(entry)
+            if self._version(entry) not in (None, entry.tensor._version):
+                if not (entry.was_written and entry.is_whole):
+                    entry.was_written = True
+                    self._copy(entry)
             elif entry.is_whole and not entry.was_written:
                 self._copy(entry)
 
@@ -148,9 +149,9 @@ class Tensors:
         for key, entry in self._entries.items():
             if key in others:
                 continue
-            version, address = self._version(entry), addresses.get(id(entry), entry.address)
+            version, address = self._version(entry), addresses.get(key, entry.address)
             is_moved = (version is not None and version_of(entry.tensor) != version) or (
-                entry.is_kept and _has_address(entry.tensor) and entry.tensor.data_ptr() != address
+                key in addresses and entry.tensor.data_ptr() != address
             )
             if entry.tensor.shape != entry.shape:
                 yield entry, "its shape was changed"
@@ -188,12 +189,15 @@ class Tensors:
             self._single.pop(id(entry.tensor), None)
             entry.read()
         for entry in self._together:
-            if entry.copy is not None:
+            if entry.is_whole:
                 copies, views = groups.setdefault(entry.tensor.device, ([], []))
                 copies.append(entry.copy)
                 views.append(entry.view.detach())
         self._groups = [*groups.values()]
-        self._kept = [e for e in self._together if e.is_kept and _has_address(e.tensor)]
+        self._kept = [
+            entry.tensor for entry in self._together
+            if entry.is_kept and type(entry.tensor) is torch.nn.Parameter
+        ]  # fmt: skip
         self._counters = Counters([entry.tensor for entry in self._together])
 
     def _copy(self, entry: Entry) -> None:
