@@ -65,15 +65,18 @@ class Kind:
         is_polled: whether it is noted before each step; else others see its changes.
         refusal: why an object that was changed cannot be put back; None: it can.
         is_named: whether the first step says so.
-        has_tag: whether it is a dict, whose tag says that it has changed (tags.py).
         is_replaced: whether a copy takes the place of one that was changed.
         has_items: whether a note is a list or a dict of what it refers to.
     """
 
     is_polled = True
-    has_tag = is_replaced = has_items = False
+    is_replaced = has_items = False
     refusal: str | None = None
     is_named = False
+
+    def tagged(self, value: Any) -> Any:
+        """The dict whose tag says that an object has changed (tags.py); None: there is none."""
+        return None
 
     def note(self, value: Any, noted: Any) -> Any:
         """What is kept of an object; `noted`, the last note, if nothing has changed."""
@@ -139,9 +142,14 @@ class _Dict(Kind):
     """Their tags say which have changed."""
 
     is_polled = False
-    has_tag = has_items = True
+    has_items = True
+
+    def tagged(self, value: Any) -> Any:
+        return value
 
     def note(self, value: Any, noted: Any) -> Any:
+        if noted is not None and self.is_same(value, noted):
+            return noted
         return {key: hold(each) for key, each in value.items()}
 
     def parts(self, value: Any, noted: Any) -> Parts:
@@ -170,16 +178,8 @@ class _Dict(Kind):
             dict.update(value, {key: dict(items)[key] for key in noted})
 
 
-class _Ordered(_Dict):
-    """Their order changes without a tag."""
-
-    is_polled = True
-    has_tag = False
-
-    def note(self, value: Any, noted: Any) -> Any:
-        if noted is not None and self.is_same(value, noted):
-            return noted
-        return super().note(value, noted)
+class _Hooks(_Dict):
+    """The hooks of a module or an optimizer."""
 
     def restore(self, value: Any, noted: Any) -> None:
         value.clear()
@@ -187,11 +187,13 @@ class _Ordered(_Dict):
             value[key] = held(each)
 
 
-class _Hooks(_Ordered):
-    """The hooks of a module or an optimizer, which get another order only by another hook."""
+class _Ordered(_Hooks):
+    """Its order changes without a tag."""
 
-    is_polled = False
-    has_tag = True
+    is_polled = True
+
+    def tagged(self, value: Any) -> Any:
+        return None
 
 
 class _List(Kind):
@@ -418,7 +420,11 @@ class _Function(_Fixed):
 
 
 class _Names(Kind):
+    is_polled = False
     has_items = True
+
+    def tagged(self, value: Any) -> Any:
+        return value.module
 
     def note(self, value: Any, noted: Any) -> Any:
         module = value.module
@@ -447,6 +453,12 @@ class _Names(Kind):
 
 class _Class(Kind):
     """A class of the program."""
+
+    is_polled = False
+
+    def tagged(self, value: Any) -> Any:
+        (attributes,) = gc.get_referents(vars(value))
+        return attributes
 
     def note(self, value: Any, noted: Any) -> Any:
         return noted if noted is not None and self.is_same(value, noted) else dict(vars(value))

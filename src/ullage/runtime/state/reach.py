@@ -15,6 +15,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from types import MethodType
 from typing import Any
 
 import torch
@@ -98,8 +99,16 @@ class _Call(Kind):
 
     is_polled = False
 
+    def note(self, value: Any, noted: Any) -> Any:
+        return value
+
     def parts(self, value: Any, noted: Any) -> Any:
-        yield from value
+        for name, each in value:
+            if isinstance(each, MethodType):  # it is made anew for each step
+                yield name, each.__self__
+                yield name, each.__func__
+            else:
+                yield name, each
 
     def is_same(self, value: Any, noted: Any) -> bool:
         return True
@@ -148,8 +157,10 @@ class Reach:
         """
         if len(self._nodes) > self._most_nodes:
             self._begin()  # circles of objects that are reached no more
-        self._call.value = [*call.items()]
-        self._note(self._call)
+        before, self._call.value = self._call.value, [*call.items()]
+        parts = [part for _, part in self._call.kind.parts(self._call.value, None)]
+        if [*map(id, parts)] != [id(part) for _, part in self._call.kind.parts(before, None)]:
+            self._note(self._call)
         self.take_again()
 
     def take_again(self) -> None:
@@ -157,11 +168,11 @@ class Reach:
         self._lost = []
         for place in self._tags.changed():
             node = self._places.get(place)
-            if node is not None:
-                self._note(node)
+            if node is not None and node.num_parents:
+                self._note_change(node)
         for node in [*self._polled.values()]:
-            if node.num_parents and node.kind.note(node.value, node.noted) is not node.noted:
-                self._note(node)
+            if node.num_parents:
+                self._note_change(node)
         self._tensors.take()
 
     def learn(self) -> None:
@@ -240,13 +251,20 @@ class Reach:
         for owner in owners:
             owner.kind.restore(owner.value, owner.noted)
 
+    def _note_change(self, node: Node) -> None:
+        if node.kind.note(node.value, node.noted) is not node.noted:
+            self._note(node)
+
     def _note(self, first: Node) -> None:
         """Notes an object, and walks to those that it refers to now."""
         waiting = deque((first,))
+        # Left at the end: what they had may be referred to from elsewhere by then.
+        left: list[Any] = []
         while waiting:
             node = waiting.popleft()
             node.noted = node.kind.note(node.value, node.noted)
-            before, node.children = node.children, []
+            left += node.children
+            node.children = []
             parts = [*node.kind.parts(node.value, node.noted)]
             is_cold = node.is_cold or len(parts) > MOST_ELEMENTS
             for name, part in parts:
@@ -259,7 +277,7 @@ class Reach:
                     if child.num_parents == 1 or child.is_stale:
                         child.is_stale = False
                         waiting.append(child)
-            self._leave(before)
+        self._leave(left)
 
     def _enter(self, value: Any, parent: Node, name: str, *, is_cold: bool) -> Any:
         """The node of an object, or the entry of a tensor; None: it cannot change."""
@@ -298,8 +316,8 @@ class Reach:
         self._nodes[id(value)] = node
         if not is_cold and kind.is_polled:
             self._polled[id(value)] = node
-        elif not is_cold and kind.has_tag:
-            node.place = self._tags.add(value)
+        elif not is_cold and (tagged := kind.tagged(value)) is not None:
+            node.place = self._tags.add(tagged)
             self._places[node.place] = node
         if kind.is_named:
             self._name(node)

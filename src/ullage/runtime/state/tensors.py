@@ -76,10 +76,8 @@ class Tensors:
         self._entries: dict[int, Entry] = {}
         self._single: dict[int, Entry] = {}
         self._together: list[Entry] = []
-        self._kept: list[Any] = []
         self._counters = Counters(())
         self._versions: Any = ()
-        self._addresses: list[int] = []
         self._groups: list[tuple[list[Any], list[Any]]] = []
         self._large: dict[int, Entry] = {}
         self._is_stale = False
@@ -119,7 +117,6 @@ class Tensors:
         if self._is_stale or len(staying) > _MOST_SINGLE:
             self._read_together()
         self._versions = self._counters.read()
-        self._addresses = [*map(torch.Tensor.data_ptr, self._kept)]
         with torch.no_grad():
             for copies, views in self._groups:
                 torch._foreach_copy_(copies, views)
@@ -145,14 +142,15 @@ class Tensors:
             others: the identities of tensors that are left alone.
         """
         self._counters.check()
-        addresses = dict(zip(map(id, self._kept), self._addresses, strict=True))
         for key, entry in self._entries.items():
             if key in others:
                 continue
-            version, address = self._version(entry), addresses.get(key, entry.address)
-            is_moved = (version is not None and version_of(entry.tensor) != version) or (
-                key in addresses and entry.tensor.data_ptr() != address
-            )
+            version, address = self._version(entry), entry.address
+            # As by `parameter.data = ...`, in this step or an earlier one.
+            is_elsewhere = _has_address(entry.tensor) and entry.tensor.data_ptr() != address
+            if is_elsewhere:
+                entry.address = entry.tensor.data_ptr()
+            is_moved = is_elsewhere or version not in (None, version_of(entry.tensor))
             if entry.tensor.shape != entry.shape:
                 yield entry, "its shape was changed"
             elif entry.is_whole:
@@ -194,10 +192,6 @@ class Tensors:
                 copies.append(entry.copy)
                 views.append(entry.view.detach())
         self._groups = [*groups.values()]
-        self._kept = [
-            entry.tensor for entry in self._together
-            if entry.is_kept and type(entry.tensor) is torch.nn.Parameter
-        ]  # fmt: skip
         self._counters = Counters([entry.tensor for entry in self._together])
 
     def _copy(self, entry: Entry) -> None:
