@@ -22,6 +22,7 @@ import types
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from functools import cached_property, partial
 from operator import attrgetter, is_
@@ -574,7 +575,8 @@ class _Watched(Kind):
 
     def parts(self, value: Any, noted: Any) -> Parts:
         # What a generator or an iterator works on, hidden iterators included.
-        return (("", each) for each in gc.get_referents(value))
+        has_parts = not isinstance(value, io.IOBase)
+        return (("", each) for each in gc.get_referents(value)) if has_parts else ()
 
 
 class _Generator(_Watched):
@@ -683,11 +685,23 @@ def _put_back(iterator: Any, place: Any) -> None:
 
 def _read_iterator(iterator: Any) -> Any:
     """How far an iterator is; what is never equal where it does not say."""
-    if hasattr(iterator, "__length_hint__"):
+    with suppress(TypeError, AttributeError):  # one without an end, or that has none
         return iterator.__length_hint__()
     if type(iterator) is enumerate:
         return iterator.__reduce__()[1][1]
     return None if type(iterator) in _WITHOUT_PLACE else object()
+
+
+def _read_text(text: Any) -> Any:
+    """What is in a file in memory."""
+    return (text.getvalue(), text.tell())
+
+
+def _write_text(text: Any, noted: Any) -> None:
+    text.seek(0)
+    text.truncate()
+    text.write(noted[0])
+    text.seek(noted[1])
 
 
 def _read_file(file: Any) -> Any:
@@ -703,7 +717,7 @@ def _set_numpy(generator: Any, state: Any) -> None:
 
 _WITHOUT_PLACE = (map, filter, zip)
 _OBJECT, _SLOTTED, _WRAPPER, _FIXED = _Object(), _Slotted(), _Wrapper(), _Fixed()
-_DICT, ORDERED, HOOKS, _COPIED, _ONCE, _OPAQUE = _Dict(), _Ordered(), _Hooks(), _Copied(), _Once(), _Opaque()
+_DICT, ORDERED, HOOKS, _COPIED, _ONCE, OPAQUE = _Dict(), _Ordered(), _Hooks(), _Copied(), _Once(), _Opaque()
 EXTRA, ARRAY, LARGE_ARRAY, BYTES = _Extra(), _Array(), _LargeArray(), _Bytes()
 _ITERATOR = _State(_advance, _put_back)
 _ITERATOR.parts = lambda value, _: (("", each) for each in value.__reduce__()[1])  # type: ignore[method-assign]
@@ -728,10 +742,11 @@ _TYPES: tuple[tuple[Any, Kind | None], ...] = (
     (contextvars.ContextVar, _State(lambda each: each.get(None), lambda each, to: each.set(to))),
     (tuple(type(iter(each)) for each in ([], (), range(1), range(1 << 70), "", "\xff", b"")), _ITERATOR),
     (types.GeneratorType, _Generator()),
+    ((io.StringIO, io.BytesIO), _State(_read_text, _write_text)),
     (io.IOBase, _Watched("an open file", _read_file)),
     (itertools.count, _COPIED),
     ((threading.local, types.SimpleNamespace), _OBJECT),
-    ((types.CoroutineType, types.AsyncGeneratorType), _OPAQUE),
+    ((types.CoroutineType, types.AsyncGeneratorType), OPAQUE),
 )
 # Their objects are no state of a training, or are made ready for another try by other means.
 _PASSED = (
@@ -791,7 +806,7 @@ def _find(value: Any, kind: type) -> Kind | None:
         size = len(_pickled(value))
         is_copied = size <= _SMALL_STATE and _pickled(deepcopy(value)) == _pickled(value)
     except Exception:  # whatever an extension raises
-        return _OPAQUE
+        return OPAQUE
     return _COPIED if is_copied else _ONCE
 
 

@@ -28,6 +28,7 @@ from ullage.runtime.state.kinds import (
     EXTRA,
     HOOKS,
     LARGE_ARRAY,
+    OPAQUE,
     ORDERED,
     Kind,
     Names,
@@ -204,7 +205,7 @@ class Reach:
         Raises:
             GuardError: something was changed that cannot be put back; it is named.
         """
-        changed = [n for n in self._nodes.values() if not n.kind.is_same(n.value, n.noted)]
+        changed = [node for node in self._nodes.values() if not _is_same(node)]
         reasons = [_why(n, n.kind.refusal or _COLD) for n in changed if n.is_cold or n.kind.refusal]
         for entry, why in self._tensors.changed(gradients):
             if why is not None:
@@ -252,8 +253,23 @@ class Reach:
             owner.kind.restore(owner.value, owner.noted)
 
     def _note_change(self, node: Node) -> None:
-        if node.kind.note(node.value, node.noted) is not node.noted:
+        try:
+            is_same = node.kind.note(node.value, node.noted) is node.noted
+        except Exception:  # whatever the program's classes raise
+            is_same = False
+        if not is_same:
             self._note(node)
+
+    def _read(self, node: Node) -> list[tuple[str, Any]]:
+        """Notes an object; what it refers to."""
+        try:
+            node.noted = node.kind.note(node.value, node.noted)
+            return [*node.kind.parts(node.value, node.noted)]
+        except Exception:  # whatever the program's classes raise
+            node.kind, node.noted = OPAQUE, None
+            self._polled.pop(id(node.value), None)
+            self._name(node)
+            return []
 
     def _note(self, first: Node) -> None:
         """Notes an object, and walks to those that it refers to now."""
@@ -262,21 +278,25 @@ class Reach:
         left: list[Any] = []
         while waiting:
             node = waiting.popleft()
-            node.noted = node.kind.note(node.value, node.noted)
             left += node.children
             node.children = []
-            parts = [*node.kind.parts(node.value, node.noted)]
+            parts = self._read(node)
             is_cold = node.is_cold or len(parts) > MOST_ELEMENTS
             for name, part in parts:
                 child = self._enter(part, node, name, is_cold=is_cold)
+                if type(child) is Entry:
+                    node.children.append(child)
+                    # What the program has put on a tensor.
+                    child = None if node.is_kept else self._enter(
+                        part.__dict__, node, name, is_cold=is_cold
+                    )  # fmt: skip
                 if child is None:
                     continue
                 node.children.append(child)
-                if type(child) is Node:
-                    child.num_parents += 1
-                    if child.num_parents == 1 or child.is_stale:
-                        child.is_stale = False
-                        waiting.append(child)
+                child.num_parents += 1
+                if child.num_parents == 1 or child.is_stale:
+                    child.is_stale = False
+                    waiting.append(child)
         self._leave(left)
 
     def _enter(self, value: Any, parent: Node, name: str, *, is_cold: bool) -> Any:
@@ -375,6 +395,13 @@ def _has_state(value: Any) -> bool:
         torch.nn.Module | torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler,
     )
     return not is_walked and hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def _is_same(node: Node) -> bool:
+    try:
+        return node.kind.is_same(node.value, node.noted)
+    except Exception:  # whatever the program's classes raise
+        return False
 
 
 def _has_lost(node: Node) -> bool:

@@ -1,0 +1,547 @@
+"""Trainings whose steps change state of a kind, kept at a place, before one of them runs out of memory.
+
+states.py SEED COUNT [FIRST]   COUNT programs of a seed, from number FIRST on; the last line of the
+                               output is a list of [kind, place, change, how it ended]
+
+docs/reference/guard-state.md has the kinds, the places and what is expected as a table.
+"""
+
+import array
+import collections
+import contextvars
+import gc
+import itertools
+import json
+import queue
+import random
+import sys
+import tempfile
+import types
+import weakref
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from dataclasses import dataclass, field
+from functools import partial
+from io import StringIO
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from training import unseen
+
+import ullage
+from ullage.errors import GuardError
+
+NUM_STEPS, FAILING = 4, 2
+LARGE = 1 << 19
+MACHINE = unseen(place=None, step=0)
+VALUE: Any = None
+
+
+@dataclass
+class Record:
+    """A dataclass of the program."""
+
+    number: int = 0
+    history: list = field(default_factory=list)
+
+
+class Slots:
+    """An object without a dict."""
+
+    __slots__ = ("number",)
+
+    def __init__(self):
+        self.number = 0
+
+
+class OwnList(list):
+    """A list with an attribute."""
+
+    total = 0
+
+
+class OwnDict(dict):
+    """A dict with an attribute."""
+
+    total = 0
+
+
+class Countdown:
+    """An iterator of the program."""
+
+    def __init__(self):
+        self.number = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.number += 1
+        return self.number
+
+
+def bump(value):
+    """Adds to an attribute."""
+    value.number += 1
+
+
+def grow_total(value):
+    """Adds to a container and its attribute."""
+    value.total += 1
+    value.append(value.total) if isinstance(value, list) else value.update({value.total: 1})
+
+
+def nest(value):
+    """Appends deep within a dict."""
+    value["a"]["b"].append(len(value["a"]["b"]))
+
+
+def own_context():
+    """A variable of a context."""
+    variable = contextvars.ContextVar("number", default=0)
+    variable.set(1)
+    return variable
+
+
+def keyed_weakly():
+    """A dict whose keys are held by the program only."""
+    table = weakref.WeakKeyDictionary()
+    table[Record] = 0
+    return table
+
+
+def add_key(table):
+    """Counts for a key."""
+    table[Record] += 1
+
+
+def endless():
+    """A generator."""
+    number = 0
+    while True:
+        number += 1
+        yield number
+
+
+def in_a_loop():
+    """A generator that always waits at the same place with the same variables."""
+    same = object()
+    for _ in itertools.repeat(same):
+        yield 1
+
+
+def text_file():
+    """A file to write to."""
+    return tempfile.TemporaryFile("w+")
+
+
+def reorder(value):
+    """Changes the order of a dict alone."""
+    value.move_to_end(next(iter(value)))
+
+
+def remember(queued):
+    """Puts something on a queue, and takes something off."""
+    queued.put(queued.qsize())
+    queued.put(7)
+    queued.get()
+
+
+def size_of(value):
+    """How much was drawn or put, for what cannot be looked into."""
+    return len(value) if hasattr(value, "__len__") else 0
+
+
+@dataclass(frozen=True)
+class Value:
+    """State of a kind: how it is made, changed in place, made anew of the last, and read."""
+
+    make: Callable
+    change: Callable | None = None
+    renew: Callable | None = None
+    read: Callable = repr
+
+
+def read_next(value):
+    """The next of an iterator, which ends it as a state."""
+    return [next(value), next(value)]
+
+
+VALUES = {
+    "number": Value(lambda: 1, renew=lambda v: v + 1),
+    "fraction": Value(lambda: 0.1, renew=lambda v: v * 1.1),
+    "flag": Value(lambda: False, renew=lambda v: not v),
+    "text": Value(lambda: "a", renew=lambda v: v + "b"),
+    "nothing or a number": Value(lambda: None, renew=lambda v: 1 if v is None else v + 1),
+    "tuple": Value(lambda: (1,), renew=lambda v: (*v, len(v))),
+    "list": Value(list, lambda v: v.append(len(v)), lambda v: [*v, len(v)]),
+    "list that is emptied": Value(lambda: [*range(9)], lambda v: v.pop(), lambda v: v[1:]),
+    "list of a class of its own": Value(OwnList, grow_total),
+    "dict": Value(dict, lambda v: v.update({len(v): 1}), lambda v: {**v, len(v): 1}),
+    "dict of a class of its own": Value(OwnDict, grow_total),
+    "dict in a dict": Value(lambda: {"a": {"b": []}}, nest, lambda v: {"a": {"b": [*v["a"]["b"], 1]}}),
+    "order of a dict": Value(lambda: collections.OrderedDict(a=1, b=2, c=3), reorder),
+    "set": Value(set, lambda v: v.add(len(v)), lambda v: v | {len(v)}),
+    "deque": Value(lambda: collections.deque([1, 2], 3), lambda v: v.append(v[-1] + 1)),
+    "Counter": Value(collections.Counter, lambda v: v.update("ab"), lambda v: v + v.__class__("a")),
+    "defaultdict": Value(lambda: collections.defaultdict(int), lambda v: v[len(v)]),
+    "UserDict": Value(collections.UserDict, lambda v: v.update({len(v): 1}), read=lambda v: repr(v.data)),
+    "dataclass": Value(Record, bump, lambda v: Record(v.number + 1)),
+    "object with slots": Value(Slots, bump, read=lambda v: v.number),
+    "namespace": Value(lambda: types.SimpleNamespace(number=0), bump),
+    "iterator of a class of its own": Value(Countdown, next, read=lambda v: v.number),
+    "bytearray": Value(lambda: bytearray(b"a"), lambda v: v.append(len(v))),
+    "array.array": Value(lambda: array.array("d", [1.0]), lambda v: v.append(len(v))),
+    "NumPy array": Value(lambda: np.zeros(3), lambda v: np.add(v, 1, out=v), lambda v: v + 1),
+    "NumPy array of objects": Value(lambda: np.array([[1], 2], dtype=object), lambda v: v[0].append(1)),
+    "large NumPy array": Value(lambda: np.zeros(LARGE), lambda v: np.add(v, 1, out=v), lambda v: v + 1,
+                               lambda v: float(v.sum())),
+    "tensor": Value(lambda: torch.zeros(3), lambda v: v.add_(1), lambda v: v + 1),
+    "tensor changed past its counter": Value(lambda: torch.zeros(3), lambda v: v.data.add_(1)),
+    "large tensor": Value(lambda: torch.zeros(LARGE), lambda v: v.add_(1), lambda v: v + 1,
+                          lambda v: float(v.sum())),
+    "large tensor changed past its counter": Value(
+        lambda: torch.zeros(LARGE), lambda v: v.data.add_(1), read=lambda v: float(v.sum())),
+    "random.Random": Value(lambda: random.Random(1), lambda v: v.random(), read=lambda v: v.getstate()),
+    "NumPy Generator": Value(lambda: np.random.default_rng(1), lambda v: v.random(),
+                             read=lambda v: repr(v.bit_generator.state)),
+    "NumPy RandomState": Value(lambda: np.random.RandomState(1), lambda v: v.rand(),
+                               read=lambda v: repr(v.get_state())),
+    "torch.Generator": Value(lambda: torch.Generator().manual_seed(1),
+                             lambda v: torch.rand(1, generator=v), read=lambda v: v.get_state().tolist()),
+    "itertools.count": Value(itertools.count, next),
+    "ContextVar": Value(own_context, lambda v: v.set(v.get() + 1), read=lambda v: v.get()),
+    "WeakKeyDictionary": Value(keyed_weakly, add_key, read=lambda v: [*v.values()]),
+    "queue.Queue": Value(queue.Queue, remember, read=lambda v: [*v.queue]),
+    "iterator over a list": Value(lambda: iter([*range(20)]), next, read=read_next),
+    "iterator over a range": Value(lambda: iter(range(20)), next, read=read_next),
+    "enumerate": Value(lambda: enumerate([*range(20)]), next, read=read_next),
+    "itertools.cycle": Value(lambda: itertools.cycle([1, 2, 3]), next, read=read_next),
+    "map": Value(lambda: map(abs, [*range(20)]), next, read=read_next),
+    "generator": Value(endless, next, read=read_next),
+    "generator in a loop": Value(in_a_loop, next, read=lambda v: 0),
+    "open file": Value(text_file, lambda v: v.write("a"), read=lambda v: v.tell()),
+    "io.StringIO": Value(StringIO, lambda v: v.write("a"), read=lambda v: v.getvalue()),
+}  # fmt: skip
+
+
+class Net(nn.Module):
+    """Three blocks, and a place for state."""
+
+    shared: Any = None
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.1)) for _ in range(3))
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        """x and the result are (rows, 3)."""
+        for block in self.blocks:
+            x = block(x).tanh()
+        return self.norm(x)
+
+
+class Owner:
+    """An object with state, and a step that is a method."""
+
+    def __init__(self, value=None):
+        self.value = value
+        self.run = None
+
+    def step(self, batch):
+        """A training step."""
+        return self.run(batch)
+
+
+class Inner:
+    """Keeps state in a slot."""
+
+    __slots__ = ("value",)
+
+
+class Program:
+    """A training whose steps change a value at a place."""
+
+    def __init__(self, kind, place, is_in_place, moment):
+        global VALUE
+        torch.manual_seed(1)
+        VALUE = Net.shared = None
+        self.kind, self.is_in_place, self.moment = VALUES[kind], is_in_place, moment
+        self.model = Net()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        self.fn, self.read, self.batch = PLACES[place](self, self.kind.make())
+
+    def changed(self, value):
+        """The value after a change."""
+        if not self.is_in_place:
+            return self.kind.renew(value)
+        self.kind.change(value)
+        return value
+
+    def train(self, batch, change):
+        """A step that changes the value at a moment, and may run out of memory after it."""
+        x = batch["x"] if isinstance(batch, dict) else batch
+        self.optimizer.zero_grad()
+        if self.moment == "before forward":
+            change()
+        handle = self.model.register_forward_hook(lambda *_: change()) if (
+            self.moment == "in a hook"
+        ) else None  # fmt: skip
+        loss = self.model(x).square().mean()
+        fail_at("forward")
+        if handle is not None:
+            handle.remove()
+        if self.moment == "before backward":
+            change()
+        loss.backward()
+        if self.moment == "after backward":
+            change()
+        fail_at("backward")
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        fail_at("clipping")
+        self.optimizer.step()
+        return float(loss)
+
+
+def fail_at(place):
+    """Runs out of memory where the machine does."""
+    if place == MACHINE.place and MACHINE.step == FAILING:
+        MACHINE.place = None
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def of_module(program, value):
+    """An attribute of a module."""
+    model = program.model
+    model.value = value
+
+    def fn(batch):
+        return program.train(batch, lambda: setattr(model, "value", program.changed(model.value)))
+
+    return fn, lambda: model.value, None
+
+
+def in_dict_of_module(program, value):
+    """An element of a dict that a module has."""
+    table = program.model.table = {"value": value}
+
+    def fn(batch):
+        return program.train(batch, lambda: table.update(value=program.changed(table["value"])))
+
+    return fn, lambda: table["value"], None
+
+
+def in_list_of_module(program, value):
+    """An element of a list in a module of the model."""
+    values = program.model.blocks[1].values = [None, value]
+
+    def change():
+        values[1] = program.changed(values[1])
+
+    return (lambda batch: program.train(batch, change)), lambda: values[1], None
+
+
+def in_closure(program, value):
+    """A variable of a function."""
+
+    def change():
+        nonlocal value
+        value = program.changed(value)
+
+    return (lambda batch: program.train(batch, change)), lambda: value, None
+
+
+def in_global(program, value):
+    """A global variable of the program."""
+    global VALUE
+    VALUE = value
+    return partial(train_global, program), lambda: VALUE, None
+
+
+def train_global(program, batch):
+    """A step that changes a global variable."""
+    return program.train(batch, change_global(program))
+
+
+def change_global(program):
+    """What changes the global variable."""
+
+    def change():
+        global VALUE
+        VALUE = program.changed(VALUE)
+
+    return change
+
+
+def in_default(program, value):
+    """A default of an argument."""
+    held = [value]
+
+    def fn(batch, held=held):
+        return program.train(batch, lambda: held.append(program.changed(held.pop())))
+
+    return fn, lambda: held[0], None
+
+
+def of_function(program, value):
+    """An attribute of the step's function."""
+
+    def fn(batch):
+        return program.train(batch, lambda: setattr(fn, "value", program.changed(fn.value)))
+
+    fn.value = value
+    return fn, lambda: fn.value, None
+
+
+def of_object(program, value):
+    """An attribute of the object whose method the step is."""
+    owner = Owner(value)
+
+    def change():
+        owner.value = program.changed(owner.value)
+
+    owner.run = lambda batch: program.train(batch, change)
+    return owner.step, lambda: owner.value, None
+
+
+def of_slot(program, value):
+    """A slot of an object that a partial function has."""
+    owner = Inner()
+    owner.value = value
+
+    def fn(owner, batch):
+        return program.train(batch, lambda: setattr(owner, "value", program.changed(owner.value)))
+
+    return partial(fn, owner), lambda: owner.value, None
+
+
+def of_class(program, value):
+    """An attribute of the model's class."""
+    Net.shared = value
+
+    def change():
+        Net.shared = program.changed(Net.shared)
+
+    return (lambda batch: program.train(batch, change)), lambda: Net.shared, None
+
+
+def of_optimizer(program, value):
+    """An entry of the optimizer's groups."""
+    group = program.optimizer.param_groups[0]
+    group["value"] = value
+
+    def fn(batch):
+        return program.train(batch, lambda: group.update(value=program.changed(group["value"])))
+
+    return fn, lambda: group["value"], None
+
+
+def of_parameter(program, value):
+    """An attribute of a parameter."""
+    weight = program.model.blocks[0][0].weight
+    weight.value = value
+
+    def fn(batch):
+        return program.train(batch, lambda: setattr(weight, "value", program.changed(weight.value)))
+
+    return fn, lambda: weight.value, None
+
+
+def in_batch(program, value):
+    """An element of the batch."""
+    batch = {"x": None, "value": value}
+
+    def fn(batch):
+        return program.train(batch, lambda: batch.update(value=program.changed(batch["value"])))
+
+    return fn, lambda: batch["value"], batch
+
+
+PLACES = {
+    "module": of_module, "dict of a module": in_dict_of_module, "list of a module": in_list_of_module,
+    "closure": in_closure, "global": in_global, "default": in_default, "function": of_function,
+    "object": of_object, "slot": of_slot, "class": of_class, "optimizer": of_optimizer,
+    "parameter": of_parameter, "batch": in_batch,
+}  # fmt: skip
+MOMENTS = ("before forward", "in a hook", "before backward", "after backward")
+ERRORS = ("forward", "backward", "clipping")
+
+
+def run(kind, place, is_in_place, moment, error=None):
+    """What a training leaves; with an error it is guarded."""
+    program = Program(kind, place, is_in_place, moment)
+    MACHINE.place, losses = error, []
+    guard = ullage.guard(program.model, program.optimizer) if error else None
+    with redirect_stderr(StringIO()):
+        if guard is not None:
+            guard.__enter__()
+        try:
+            for step in range(NUM_STEPS):
+                MACHINE.step = step
+                x = torch.randn(4, 3)
+                batch = x if program.batch is None else program.batch
+                if program.batch is not None:
+                    batch["x"] = x
+                call = program.fn if guard is None else partial(guard.step, program.fn)
+                losses.append(call(batch))
+        finally:
+            if guard is not None:
+                guard.__exit__(None, None, None)
+    states = [*program.model.state_dict().values(), torch.get_rng_state()]
+    for state in program.optimizer.state.values():
+        states += state.values()
+    value = program.read()
+    return [losses, *(each.tolist() for each in states), program.kind.read(value)], guard
+
+
+def end_of(kind, place, is_in_place, moment, error):
+    """ "restored", "refused: ...", or what is wrong."""
+    expected, _ = run(kind, place, is_in_place, moment)
+    try:
+        found, guard = run(kind, place, is_in_place, moment, error)
+    except GuardError as refusal:
+        cause = type(refusal.__cause__).__name__
+        return f"refused: {refusal}" if cause == "OutOfMemoryError" else f"lost its cause: {cause}"
+    except Exception as other:
+        import traceback; traceback.print_exc()
+        return f"other error: {type(other).__name__}: {other}"
+    if guard.num_recoveries != 1:
+        return "not run again"
+    return "restored" if repr(found) == repr(expected) else "different"
+
+
+def programs(seed, count):
+    """Kind, place, change, moment and error of some programs; all kinds in turn."""
+    draw = random.Random(seed)
+    kinds, chosen = [], []
+    while len(chosen) < count:
+        kinds = kinds or draw.sample([*VALUES], len(VALUES))
+        kind = kinds.pop()
+        value = VALUES[kind]
+        changes = [True] * (value.change is not None) + [False] * (value.renew is not None)
+        error = draw.choice(ERRORS)
+        moments = MOMENTS[:2] if error == "forward" else MOMENTS
+        chosen.append(
+            (kind, draw.choice([*PLACES]), draw.choice(changes), draw.choice(moments), error)
+        )
+    return chosen
+
+
+def main():
+    """Runs some programs."""
+    torch.set_num_threads(1)
+    gc.freeze()
+    seed, count, first = int(sys.argv[1]), int(sys.argv[2]), int([*sys.argv, 0][3])
+    ends = []
+    for program in programs(seed, first + count)[first:]:
+        kind, place, is_in_place, *_ = program
+        change = "in place" if is_in_place else "reassigned"
+        ends.append([kind, place, change, *program[3:], end_of(*program)])
+    print(json.dumps(ends))
+
+
+if __name__ == "__main__":
+    main()
