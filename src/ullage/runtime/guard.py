@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from ullage.errors import GuardError, SpecError
+from ullage.errors import GuardError, PlanError, SpecError
 from ullage.runtime.adapting.adapt import Adapt, Change
 from ullage.runtime.calm import Calm
 from ullage.runtime.failure import Failure, release, say
@@ -312,7 +312,10 @@ class Guard:
             if leaner is None:
                 self._give_up(failure, first, rung)
             rung, is_first_try = leaner, False
-            self._ladder.go_to(rung)
+            try:
+                self._ladder.go_to(rung)
+            except PlanError as error:
+                raise GuardError(f"{self._ladder.name(rung)} cannot be applied: {error}") from None
             # The plan of a rung puts attributes on modules.
             self._state.take_again()
             self._calm.begin_recovery()
@@ -328,6 +331,7 @@ class Guard:
                 break
         self._gradients.check()
         self._state.check()
+        self._state.learn()
         self._calm.end_recovery(is_own=self._ranks.has_failed)
         self.num_recoveries += 1
         text = self._ladder.name() + self._parts.sameness(self._ladder, self._state)

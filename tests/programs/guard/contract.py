@@ -211,7 +211,7 @@ def a_list_grows():
         fail()
 
     program.errors["forward"] = note_and_fail
-    return refused(program)
+    return [refused(program), program.model.history]
 
 
 @scenario
@@ -494,18 +494,28 @@ def other_rungs():
 
 @scenario
 def a_batch_is_changed():
-    """A batch that the step normalises in place before it fails, within a dict."""
+    """A batch that the step normalises in place before it fails, within a dict; and a large tensor
+    beside it, which an earlier step has left as it was.
+    """
     program = Program()
     images, targets = program.draw()
+    table = torch.zeros(1 << 20)
 
-    def fn(batch, *, scale):
+    def fn(batch, *, scale, amount=0):
         batch["images"].mul_(scale)
+        if amount:
+            batch["table"].add_(amount)
         return program.fn((batch["images"], batch["targets"]))
 
-    program.errors["forward"] = fail
     with ullage.guard(program.model, program.optimizer) as guard:
-        batch = {"images": images, "targets": targets}
-        return raised(lambda: guard.step(fn, batch, scale=0.5))
+        batch = {"images": images, "targets": targets, "table": table}
+        before = images.clone()
+        program.errors["forward"] = fail
+        text = raised(lambda: guard.step(fn, batch, scale=0.5))
+        is_once = torch.equal(images, before * 0.5)
+        guard.step(fn, batch, scale=1.0)
+        program.errors["forward"] = fail
+        return [text, is_once, raised(lambda: guard.step(fn, batch, scale=0.5, amount=1))]
 
 
 @scenario

@@ -1,7 +1,8 @@
 """Trainings whose steps change state of a kind, kept at a place, before one of them runs out of memory.
 
 states.py SEED COUNT [FIRST]   COUNT programs of a seed, from number FIRST on; the last line of the
-                               output is a list of [kind, place, change, how it ended]
+                               output is a list of [kind, place, change, moment, error, end]
+states.py names                prints the kinds and ways
 
 docs/reference/guard-state.md has the kinds, the places and what is expected as a table.
 """
@@ -16,9 +17,11 @@ import queue
 import random
 import sys
 import tempfile
+import threading
 import types
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from functools import partial
@@ -268,11 +271,14 @@ class Program:
     def __init__(self, kind, place, is_in_place, moment):
         global VALUE
         torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)
         VALUE = Net.shared = None
         self.kind, self.is_in_place, self.moment = VALUES[kind], is_in_place, moment
         self.model = Net()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
-        self.fn, self.read, self.batch = PLACES[place](self, self.kind.make())
+        make = WAYS.get(kind) or PLACES[place]
+        self.fn, self.read, self.batch = make(self, self.kind.make())
 
     def changed(self, value):
         """The value after a change."""
@@ -281,15 +287,19 @@ class Program:
         self.kind.change(value)
         return value
 
+    def with_change(self, change):
+        """A step that also changes something."""
+        return lambda batch: self.train(batch, change)
+
     def train(self, batch, change):
         """A step that changes the value at a moment, and may run out of memory after it."""
         x = batch["x"] if isinstance(batch, dict) else batch
         self.optimizer.zero_grad()
         if self.moment == "before forward":
             change()
-        handle = self.model.register_forward_hook(lambda *_: change()) if (
-            self.moment == "in a hook"
-        ) else None  # fmt: skip
+        handle = None
+        if self.moment == "in a hook":
+            handle = self.model.register_forward_hook(lambda *_: run_alone(change))
         loss = self.model(x).square().mean()
         fail_at("forward")
         if handle is not None:
@@ -304,6 +314,11 @@ class Program:
         fail_at("clipping")
         self.optimizer.step()
         return float(loss)
+
+
+def run_alone(change):
+    """Runs a change; a hook that returns something would exchange the output for it."""
+    change()
 
 
 def fail_at(place):
@@ -460,6 +475,363 @@ def in_batch(program, value):
     return fn, lambda: batch["value"], batch
 
 
+def by_rate(program, _):
+    """A learning rate that the step sets itself."""
+    group = program.optimizer.param_groups[0]
+    return program.with_change(lambda: group.update(lr=group["lr"] * 0.9)), lambda: group["lr"], None
+
+
+def by_scheduler(program, _):
+    """A scheduler's step at the begin of the step."""
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(program.optimizer, 7)
+    program.model.scheduler = scheduler
+    return program.with_change(scheduler.step), scheduler.get_last_lr, None
+
+
+def by_lambda(program, _):
+    """A scheduler whose rates a function with state of its own says."""
+    asked = []
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        program.optimizer, lambda step: asked.append(step) or 1 / (1 + len(asked))
+    )
+    return program.with_change(scheduler.step), lambda: [*asked], None
+
+
+def by_average(program, _):
+    """An average of the weights before the forward."""
+    average = torch.optim.swa_utils.AveragedModel(program.model)
+    change = partial(average.update_parameters, program.model)
+    return program.with_change(change), lambda: tensors_of(average), None
+
+
+def by_teacher(program, _):
+    """A teacher's weights, moved past their version counters."""
+    teacher = Net()
+
+    def change():
+        for ours, theirs in zip(teacher.parameters(), program.model.parameters(), strict=True):
+            ours.data.mul_(0.9).add_(theirs.data, alpha=0.1)
+
+    return program.with_change(change), lambda: tensors_of(teacher), None
+
+
+def by_scaler(program, _):
+    """A gradient scaler that the guard was not given."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=1)
+
+    def fn(x):
+        program.optimizer.zero_grad()
+        scaler.scale(program.model(x).square().mean()).backward()
+        scaler.unscale_(program.optimizer)
+        for place in ERRORS:
+            fail_at(place)
+        scaler.step(program.optimizer)
+        scaler.update()
+
+    return fn, lambda: scaler.state_dict(), None
+
+
+def by_accumulation(program, _):
+    """Micro-batches, each a step of the guard."""
+    count = itertools.count(1)
+    program.numbers = [next(count)]
+
+    def fn(x):
+        program.model(x).square().mean().backward()
+        for place in ERRORS:
+            fail_at(place)
+        program.numbers.append(len(program.numbers) + 1)
+        if len(program.numbers) % 2:
+            program.optimizer.step()
+            program.optimizer.zero_grad()
+
+    return fn, lambda: program.numbers, None
+
+
+def by_popping(program, _):
+    """A batch that the step takes apart."""
+    batch = {}
+
+    def fn(batch):
+        x = batch.pop("x")
+        return program.train(x, lambda: None)
+
+    return fn, lambda: sorted(batch), batch
+
+
+def by_hooks(program, _):
+    """A hook of a parameter that the step adds, and takes away at its end."""
+    weight = program.model.blocks[0][0].weight
+
+    def fn(x):
+        handle = weight.register_hook(lambda gradient: gradient * 2)
+        program.train(x, lambda: None)
+        handle.remove()
+
+    return fn, lambda: len(weight._backward_hooks or ()), None
+
+
+def by_hook_of_a_module(program, _):
+    """A hook of a module that counts."""
+    counts = collections.Counter()
+    program.model.register_forward_hook(lambda *_: counts.update(["calls"]))
+    return program.with_change(lambda: None), lambda: dict(counts), None
+
+
+def by_new_module(program, _):
+    """A module that the step adds."""
+    model = program.model
+
+    def change():
+        setattr(model, f"extra{len([*model.children()])}", nn.Linear(1, 1))
+
+    return program.with_change(change), lambda: [name for name, _ in model.named_children()], None
+
+
+def by_requires_grad(program, _):
+    """Parameters that the step turns off and on."""
+    bias = program.model.blocks[0][0].bias
+
+    def change():
+        bias.requires_grad_(not bias.requires_grad)
+
+    return program.with_change(change), lambda: bias.requires_grad, None
+
+
+def by_mode(program, _):
+    """A model that goes to evaluation and back by turns."""
+    model = program.model
+    return program.with_change(lambda: model.train(not model.training)), lambda: model.training, None
+
+
+def by_state_of_optimizer(program, _):
+    """Momenta that the step shrinks."""
+
+    def change():
+        for state in program.optimizer.state.values():
+            state["exp_avg"].mul_(0.5)
+
+    return program.with_change(change), lambda: 0, None
+
+
+def by_weights(program, _):
+    """Weights that the step shrinks."""
+
+    def change():
+        with torch.no_grad():
+            program.model.blocks[0][0].weight.mul_(0.99)
+
+    return program.with_change(change), lambda: 0, None
+
+
+def by_exchanged_weights(program, _):
+    """Weights that the step exchanges for others."""
+    weight = program.model.blocks[0][0].weight
+
+    def change():
+        weight.data = weight.data * 0.99
+
+    return program.with_change(change), lambda: 0, None
+
+
+def by_graph(program, _):
+    """A loss with its graph that the next step reads."""
+    seen = program.model.seen = []
+
+    def fn(x):
+        loss = program.model(x).square().mean()
+        if seen:
+            loss = loss + 0 * seen.pop().detach()
+        seen.append(loss)
+        return program.train(x, lambda: None)
+
+    return fn, lambda: len(seen), None
+
+
+def by_unread_graph(program, _):
+    """An output with its graph that a module keeps, and nobody reads."""
+    model = program.model
+    model.register_forward_hook(lambda module, _, output: setattr(module, "last", output))
+    return program.with_change(lambda: None), lambda: model.last.tolist(), None
+
+
+def by_hidden_state(program, _):
+    """A hidden state that goes from step to step."""
+    model = program.model
+    model.hidden = torch.zeros(4, 3)
+
+    def fn(x):
+        hidden = model.hidden
+        result = program.train(x + hidden, lambda: None)
+        model.hidden = (hidden + x).tanh().detach()
+        fail_at("end")
+        return result
+
+    return fn, lambda: model.hidden.tolist(), None
+
+
+def by_large_buffer(program, _):
+    """A queue of two megabytes, a buffer that each step writes to."""
+    program.model.register_buffer("queue", torch.zeros(LARGE))
+
+    def change():
+        program.model.queue[:3] += program.model.norm.running_mean
+
+    return program.with_change(change), lambda: float(program.model.queue.sum()), None
+
+
+def by_late_write(program, _):
+    """A tensor of two megabytes, which the step that fails is the first to write to."""
+    table = torch.zeros(LARGE)
+
+    def change():
+        if MACHINE.step >= FAILING:
+            table.add_(1)
+
+    return program.with_change(change), lambda: float(table.sum()), None
+
+
+class Square(torch.autograd.Function):
+    """A square with a backward of its own, which counts."""
+
+    count = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        """x is of any shape."""
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        """Of x."""
+        Square.count += 1
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+def by_custom_function(program, _):
+    """A function with a backward of its own."""
+    Square.count = 0
+
+    def fn(x):
+        return program.train(Square.apply(x + program.model.norm.bias), lambda: None)
+
+    return fn, lambda: Square.count, None
+
+
+def by_double_backward(program, _):
+    """A penalty on the gradient."""
+
+    def fn(x):
+        x = x.requires_grad_()
+        loss = program.model(x).square().mean()
+        (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+        program.optimizer.zero_grad()
+        (loss + gradient.square().sum()).backward()
+        for place in ERRORS:
+            fail_at(place)
+        program.optimizer.step()
+
+    return fn, lambda: 0, None
+
+
+def by_spectral_norm(program, _):
+    """A weight that is divided by its largest singular value, which each forward estimates."""
+    nn.utils.parametrizations.spectral_norm(program.model.blocks[1][0])
+    return program.with_change(lambda: None), lambda: 0, None
+
+
+def by_thread(program, _):
+    """Work in a thread."""
+    counts = []
+
+    def change():
+        thread = threading.Thread(target=lambda: counts.append(len(counts)))
+        thread.start()
+        thread.join()
+
+    return program.with_change(change), lambda: [*counts], None
+
+
+def by_pool(program, _):
+    """Work in a pool of threads."""
+    pool, counts = ThreadPoolExecutor(1), []
+    return program.with_change(lambda: pool.submit(counts.append, 1).result()), lambda: counts, None
+
+
+def by_nested_guard(program, _):
+    """A second guard within the step, of another model."""
+    other = Net()
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
+    inner = ullage.guard(other, optimizer)
+    inner.__enter__()
+
+    def train_other(x):
+        optimizer.zero_grad()
+        other(x).sum().backward()
+        return x
+
+    return (lambda x: program.train(inner.step(train_other, x), lambda: None)), (
+        lambda: tensors_of(other)
+    ), None  # fmt: skip
+
+
+def by_global_generators(program, _):
+    """The generators that everybody shares."""
+
+    def change():
+        return random.random() + np.random.rand() + float(torch.rand(1))
+
+    return program.with_change(change), random.random, None
+
+
+def by_running_sum(program, _):
+    """Numbers for a log: a sum, a best one, a list, a dict of lists."""
+    total, best, log = 0.0, float("inf"), {"loss": []}
+
+    def fn(x):
+        nonlocal total, best
+        loss = program.train(x, lambda: log["loss"].append(total))
+        total, best = total + loss, min(best, loss)
+        return loss
+
+    return fn, lambda: (total, best, log), None
+
+
+def by_iterator(program, _):
+    """An iterator that is the batch."""
+    batch = {"x": None, "rows": iter([torch.ones(3)] * 9)}
+
+    def fn(batch):
+        return program.train(batch["x"] + next(batch["rows"]), lambda: None)
+
+    return fn, lambda: len([*batch["rows"]]), batch
+
+
+def by_loader(program, _):
+    """An iterator of a loader, from which the step draws."""
+    loader = iter(torch.utils.data.DataLoader(torch.arange(40.0), batch_size=4))
+    return program.with_change(lambda: next(loader)), lambda: len([*loader]), None
+
+
+def tensors_of(module):
+    """What is in a module."""
+    return [each.tolist() for each in module.state_dict().values()]
+
+
+WAYS = {
+    function.__doc__.splitlines()[0].strip(".").lower(): function
+    for function in (
+        by_rate, by_scheduler, by_lambda, by_average, by_teacher, by_scaler, by_accumulation,
+        by_popping, by_hooks, by_hook_of_a_module, by_new_module, by_requires_grad, by_mode,
+        by_state_of_optimizer, by_weights, by_exchanged_weights, by_graph, by_unread_graph,
+        by_hidden_state, by_large_buffer, by_late_write, by_custom_function, by_double_backward,
+        by_spectral_norm, by_thread, by_pool, by_nested_guard, by_global_generators, by_running_sum,
+        by_iterator, by_loader,
+    )
+}  # fmt: skip
+VALUES |= dict.fromkeys(WAYS, Value(lambda: None, change=lambda _: None))
 PLACES = {
     "module": of_module, "dict of a module": in_dict_of_module, "list of a module": in_list_of_module,
     "closure": in_closure, "global": in_global, "default": in_default, "function": of_function,
@@ -504,9 +876,8 @@ def end_of(kind, place, is_in_place, moment, error):
         found, guard = run(kind, place, is_in_place, moment, error)
     except GuardError as refusal:
         cause = type(refusal.__cause__).__name__
-        return f"refused: {refusal}" if cause == "OutOfMemoryError" else f"lost its cause: {cause}"
+        return "refused: " + str(refusal) if cause == "OutOfMemoryError" else f"lost: {cause}"
     except Exception as other:
-        import traceback; traceback.print_exc()
         return f"other error: {type(other).__name__}: {other}"
     if guard.num_recoveries != 1:
         return "not run again"
@@ -524,15 +895,18 @@ def programs(seed, count):
         changes = [True] * (value.change is not None) + [False] * (value.renew is not None)
         error = draw.choice(ERRORS)
         moments = MOMENTS[:2] if error == "forward" else MOMENTS
-        chosen.append(
-            (kind, draw.choice([*PLACES]), draw.choice(changes), draw.choice(moments), error)
-        )
+        place = "its own" if kind in WAYS else draw.choice([*PLACES])
+        chosen.append((kind, place, draw.choice(changes), draw.choice(moments), error))
     return chosen
 
 
 def main():
     """Runs some programs."""
     torch.set_num_threads(1)
+    if sys.argv[1:] == ["names"]:
+        print(json.dumps([*VALUES]))
+        return
+    run("number", "module", False, MOMENTS[0], ERRORS[0])
     gc.freeze()
     seed, count, first = int(sys.argv[1]), int(sys.argv[2]), int([*sys.argv, 0][3])
     ends = []

@@ -386,12 +386,14 @@ class _Wrapper(Kind):
 class _Cell(Kind):
     """A variable of a function that functions within it use."""
 
+    has_items = True
+
     def note(self, value: Any, noted: Any) -> Any:
         try:
             now = value.cell_contents
         except ValueError:
             now = _ABSENT
-        return noted if noted is not None and is_held(now, noted[0]) else (hold(now),)
+        return noted if noted is not None and is_held(now, noted[0]) else [hold(now)]
 
     def parts(self, value: Any, noted: Any) -> Parts:
         yield "", noted[0]
@@ -413,7 +415,7 @@ class _Function(_Fixed):
             yield "", getattr(value, "__wrapped__", None)
             return
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            yield f" its variable {name!r}", cell
+            yield f"'s {name}", cell
         yield ".__defaults__", value.__defaults__
         yield ".__kwdefaults__", value.__kwdefaults__
         yield "", Names(value.__globals__, dict.fromkeys(names_of(value.__code__)))
@@ -436,9 +438,9 @@ class _Names(Kind):
     def parts(self, value: Any, noted: Any) -> Parts:
         for name, each in noted.items():
             if isinstance(each, types.ModuleType) and not is_library(each.__name__):
-                yield f"{name}", Names(vars(each), dict(value.names))
+                yield f"'s {name}", Names(vars(each), dict(value.names))
             else:
-                yield f" the global {name!r}", each
+                yield f"'s {name}", each
 
     def is_same(self, value: Any, noted: Any) -> bool:
         get = value.module.get

@@ -53,7 +53,7 @@ class Lost(torch.Tensor):  # type: ignore[misc]  # torch has no types here
 
 def hold(value: Any) -> Any:
     """A value as it is kept in a note: itself, or a weak reference to a tensor with a graph."""
-    if isinstance(value, torch.Tensor) and value.grad_fn is not None and type(value) is not Lost:
+    if isinstance(value, torch.Tensor) and type(value) is not Lost and value.grad_fn is not None:
         return Weak(value)
     return value
 

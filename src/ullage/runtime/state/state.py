@@ -57,7 +57,7 @@ class State:
             keywords: the same, by name.
         """
         arguments = {f"argument {index}": each for index, each in enumerate(batch)}
-        self._reach.take({"the function ": fn, **arguments, **keywords})
+        self._reach.take({"the function": fn, **arguments, **keywords})
         self._take_rest()
         if not self._has_said and self._reach.num_bytes > SMALL_BYTES:
             say(f"copies before each step take {self._reach.text}")

@@ -21,6 +21,7 @@ from ullage.runtime.state.kinds import SMALL_BYTES
 MOST_BYTES = 64 << 20
 # Of a large tensor without a copy, so many elements are compared.
 _NUM_SAMPLED = 32
+_KEPT = "a parameter or a state of an optimizer, of which there is no copy"
 # So many tensors that stay are read one by one; more are read together.
 _MOST_SINGLE = 8
 
@@ -157,7 +158,7 @@ class Tensors:
                 yield entry, None
             elif is_moved or (entry.copy is not None and not torch.equal(entry.view, entry.copy)):
                 entry.was_written = True
-                yield entry, f"there is no copy of its {entry.num_bytes:,} bytes"
+                yield entry, _KEPT if entry.is_kept else f"{entry.num_bytes:,} bytes without a copy"
 
     def restore(self, others: Collection[int]) -> None:
         """Puts back what was copied, past version counters: graphs may have saved the tensors."""
