@@ -79,7 +79,9 @@ def test_the_state_between_modules_is_restored(answers: dict[str, Any]) -> None:
 def test_a_batch_is_as_it_was_or_its_large_tensor_is_missed(answers: dict[str, Any]) -> None:
     text, is_once, refusal = answers["a_batch_is_changed"]
     assert (text, is_once) == ("nothing", True)
-    assert refusal.startswith("GuardError: the step had changed what cannot be put back: argument 0")
+    assert refusal.startswith(
+        "GuardError: the step had changed what cannot be put back: argument 0"
+    )
     assert "argument 0.table (4,194,304 bytes without a copy)" in refusal
 
 
@@ -115,6 +117,18 @@ def test_without_rungs_a_step_is_run_once_more_as_it_is(answers: dict[str, Any])
     num_recoveries, rung, text = answers["without_rungs"]
     assert (num_recoveries, rung) == (1, 0)
     assert "ran out of memory on rung 0 (the program as it is); no rung is left" in text
+
+
+def test_a_function_that_has_not_run_when_its_call_ends_is_refused(answers: dict[str, Any]) -> None:
+    for text in answers["functions_that_have_not_run"]:
+        assert "is a generator or async function, which has not run when its call ends" in text
+
+
+def test_the_error_that_began_a_recovery_is_the_cause_of_what_ends_it(
+    answers: dict[str, Any],
+) -> None:
+    first = "CUDA out of memory. Tried to allocate 2.00 GiB."
+    assert answers["what_ended_a_recovery"] == [["ValueError", first], ["GuardError", first]]
 
 
 def test_libraries_say_in_other_words_that_there_is_no_memory(answers: dict[str, Any]) -> None:

@@ -74,7 +74,7 @@ def test_a_step_that_changed_state_is_run_again_bit_for_bit_or_refused(
 
 @pytest.mark.nightly
 def test_programs_of_the_day_are_run_again_bit_for_bit_or_refused(thin_python: Path) -> None:
-    seed = datetime.date.today().toordinal()  # noqa: DTZ011  # another one each night
+    seed = datetime.date.today().toordinal()  # another one each night
     ended = ends(thin_python, seed, 400)
     print(f"seed {seed}\n{table_of(ended)}")
     check(ended)

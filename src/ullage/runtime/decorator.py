@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ullage.runtime.guard import Guard
 
 Result = TypeVar("Result")
+_UNRUN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def decorated(guard: Guard, fn: Callable[..., Result]) -> Callable[..., Result]:
@@ -29,14 +30,7 @@ def decorated(guard: Guard, fn: Callable[..., Result]) -> Callable[..., Result]:
     Raises:
         SpecError: the call of a generator or an async function is no step.
     """
-
-    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or (
-        inspect.isasyncgenfunction(fn)
-    ):
-        raise SpecError(
-            f"{fn.__name__} is a generator or async function, which has not run when its call "
-            "ends; guard a plain function that it calls"
-        )
+    refuse_unrun(fn)
 
     @functools.wraps(fn)
     def step(*batch: Any, **keywords: Any) -> Result:
@@ -52,3 +46,13 @@ def decorated(guard: Guard, fn: Callable[..., Result]) -> Callable[..., Result]:
 
     step.guard, step.close = guard, close  # type: ignore[attr-defined]
     return step
+
+
+def refuse_unrun(fn: Any) -> None:
+    """Raises SpecError for a function that has not run when its call ends."""
+    code = getattr(inspect.unwrap(getattr(fn, "func", fn)), "__code__", None)
+    if code is not None and code.co_flags & _UNRUN:
+        raise SpecError(
+            f"{code.co_name} is a generator or async function, which has not run when its call "
+            "ends; guard a plain function that it calls"
+        )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from ullage.errors import GuardError, PlanError, SpecError
 from ullage.runtime.adapting.adapt import Adapt, Change
 from ullage.runtime.calm import Calm
+from ullage.runtime.decorator import decorated, refuse_unrun
 from ullage.runtime.failure import Failure, release, say
 from ullage.runtime.guarded_program import parameters_of
 from ullage.runtime.ladder import Ladder
@@ -79,8 +80,6 @@ class Guard:
         """As a decorator: each call of the function is a step of the guard, which opens with the
         first, and ends with the process or by `close()` of the decorated function.
         """
-        from ullage.runtime.decorator import decorated
-
         return decorated(self, fn)
 
     @property
@@ -163,8 +162,10 @@ class Guard:
 
         Raises:
             GuardError: the step cannot be run again, or the optimizer's step cannot be finished.
+            SpecError: fn is a generator or async function, which has not run when its call ends.
             torch.OutOfMemoryError: it has run out of memory on every rung.
         """
+        refuse_unrun(fn)
         return self._step(lambda: fn(*batch, **keywords), fn, batch, keywords, None)
 
     def step_in_parts(
@@ -188,6 +189,7 @@ class Guard:
                 calls the optimizer for each part.
             torch.OutOfMemoryError: it has run out of memory on every rung, and in eight parts.
         """
+        refuse_unrun(fn)
         divide = self._parts.divider(batch, split)
         call = self._parts.calls(fn, divide, self._ladder, self._guarded)
         return self._step(call, (fn, split), (batch,), {}, divide)

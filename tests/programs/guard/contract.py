@@ -519,6 +519,46 @@ def a_batch_is_changed():
 
 
 @scenario
+def functions_that_have_not_run():
+    """A generator and an async function as steps, by the decorator and by the guard."""
+    program = Program()
+
+    def generator(batch):
+        yield program.fn(batch)
+
+    async def coroutine(batch):
+        return program.fn(batch)
+
+    with ullage.guard(program.model, program.optimizer) as guard:
+        return [raised(lambda: guard(each)) for each in (generator, coroutine)] + [  # noqa: B023
+            raised(lambda: guard.step(each, None))  # noqa: B023
+            for each in (generator, coroutine)
+        ]
+
+
+@scenario
+def what_ended_a_recovery():
+    """The causes of errors that end a second try: one of the program's own, and a refusal."""
+    causes = []
+    for place in ("forward", "weights"):
+        program = Program()
+
+        def fail_then_break(program=program, place=place):
+            program.errors["forward"] = lambda: int("no number")
+            if place == "weights":
+                program.model.head.weight.data = program.model.head.weight.data * 2
+            fail()
+
+        program.errors["forward"] = fail_then_break
+        with ullage.guard(program.model, program.optimizer) as guard:
+            try:
+                guard.step(program.fn, program.draw())
+            except Exception as error:
+                causes.append([type(error).__name__, str(error.__cause__)])
+    return causes
+
+
+@scenario
 def without_rungs():
     """A step that is run once more as it is, and one that fails twice."""
     program = Program()

@@ -1,4 +1,4 @@
-"""Trainings whose steps change state of a kind, kept at a place, before one of them runs out of memory.
+"""Trainings whose steps change state of a kind at a place, and of which one runs out of memory.
 
 states.py SEED COUNT [FIRST]   COUNT programs of a seed, from number FIRST on; the last line of the
                                output is a list of [kind, place, change, moment, error, end]
@@ -184,13 +184,14 @@ VALUES = {
     "list of a class of its own": Value(OwnList, grow_total),
     "dict": Value(dict, lambda v: v.update({len(v): 1}), lambda v: {**v, len(v): 1}),
     "dict of a class of its own": Value(OwnDict, grow_total),
-    "dict in a dict": Value(lambda: {"a": {"b": []}}, nest, lambda v: {"a": {"b": [*v["a"]["b"], 1]}}),
+    "dict in a dict": Value(lambda: {"a": {"b": []}}, nest, lambda v: {"a": {"b": [v]}}),
     "order of a dict": Value(lambda: collections.OrderedDict(a=1, b=2, c=3), reorder),
     "set": Value(set, lambda v: v.add(len(v)), lambda v: v | {len(v)}),
     "deque": Value(lambda: collections.deque([1, 2], 3), lambda v: v.append(v[-1] + 1)),
     "Counter": Value(collections.Counter, lambda v: v.update("ab"), lambda v: v + v.__class__("a")),
     "defaultdict": Value(lambda: collections.defaultdict(int), lambda v: v[len(v)]),
-    "UserDict": Value(collections.UserDict, lambda v: v.update({len(v): 1}), read=lambda v: repr(v.data)),
+    "UserDict": Value(collections.UserDict, lambda v: v.update({len(v): 1}),
+                      read=lambda v: repr(v.data)),
     "dataclass": Value(Record, bump, lambda v: Record(v.number + 1)),
     "object with slots": Value(Slots, bump, read=lambda v: v.number),
     "namespace": Value(lambda: types.SimpleNamespace(number=0), bump),
@@ -198,22 +199,25 @@ VALUES = {
     "bytearray": Value(lambda: bytearray(b"a"), lambda v: v.append(len(v))),
     "array.array": Value(lambda: array.array("d", [1.0]), lambda v: v.append(len(v))),
     "NumPy array": Value(lambda: np.zeros(3), lambda v: np.add(v, 1, out=v), lambda v: v + 1),
-    "NumPy array of objects": Value(lambda: np.array([[1], 2], dtype=object), lambda v: v[0].append(1)),
-    "large NumPy array": Value(lambda: np.zeros(LARGE), lambda v: np.add(v, 1, out=v), lambda v: v + 1,
-                               lambda v: float(v.sum())),
+    "NumPy array of objects": Value(lambda: np.array([[1], 2], dtype=object),
+                                    lambda v: v[0].append(1)),
+    "large NumPy array": Value(lambda: np.zeros(LARGE), lambda v: np.add(v, 1, out=v),
+                               lambda v: v + 1, lambda v: float(v.sum())),
     "tensor": Value(lambda: torch.zeros(3), lambda v: v.add_(1), lambda v: v + 1),
     "tensor changed past its counter": Value(lambda: torch.zeros(3), lambda v: v.data.add_(1)),
     "large tensor": Value(lambda: torch.zeros(LARGE), lambda v: v.add_(1), lambda v: v + 1,
                           lambda v: float(v.sum())),
     "large tensor changed past its counter": Value(
         lambda: torch.zeros(LARGE), lambda v: v.data.add_(1), read=lambda v: float(v.sum())),
-    "random.Random": Value(lambda: random.Random(1), lambda v: v.random(), read=lambda v: v.getstate()),
+    "random.Random": Value(lambda: random.Random(1), lambda v: v.random(),
+                           read=lambda v: v.getstate()),
     "NumPy Generator": Value(lambda: np.random.default_rng(1), lambda v: v.random(),
                              read=lambda v: repr(v.bit_generator.state)),
     "NumPy RandomState": Value(lambda: np.random.RandomState(1), lambda v: v.rand(),
                                read=lambda v: repr(v.get_state())),
     "torch.Generator": Value(lambda: torch.Generator().manual_seed(1),
-                             lambda v: torch.rand(1, generator=v), read=lambda v: v.get_state().tolist()),
+                             lambda v: torch.rand(1, generator=v),
+                             read=lambda v: v.get_state().tolist()),
     "itertools.count": Value(itertools.count, next),
     "ContextVar": Value(own_context, lambda v: v.set(v.get() + 1), read=lambda v: v.get()),
     "WeakKeyDictionary": Value(keyed_weakly, add_key, read=lambda v: [*v.values()]),
@@ -237,7 +241,9 @@ class Net(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.1)) for _ in range(3))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.1)) for _ in range(3)
+        )
         self.norm = nn.BatchNorm1d(3)
 
     def forward(self, x):
@@ -478,7 +484,11 @@ def in_batch(program, value):
 def by_rate(program, _):
     """A learning rate that the step sets itself."""
     group = program.optimizer.param_groups[0]
-    return program.with_change(lambda: group.update(lr=group["lr"] * 0.9)), lambda: group["lr"], None
+    return (
+        program.with_change(lambda: group.update(lr=group["lr"] * 0.9)),
+        lambda: group["lr"],
+        None,
+    )
 
 
 def by_scheduler(program, _):
@@ -601,7 +611,11 @@ def by_requires_grad(program, _):
 def by_mode(program, _):
     """A model that goes to evaluation and back by turns."""
     model = program.model
-    return program.with_change(lambda: model.train(not model.training)), lambda: model.training, None
+    return (
+        program.with_change(lambda: model.train(not model.training)),
+        lambda: model.training,
+        None,
+    )
 
 
 def by_state_of_optimizer(program, _):
@@ -833,8 +847,8 @@ WAYS = {
 }  # fmt: skip
 VALUES |= dict.fromkeys(WAYS, Value(lambda: None, change=lambda _: None))
 PLACES = {
-    "module": of_module, "dict of a module": in_dict_of_module, "list of a module": in_list_of_module,
-    "closure": in_closure, "global": in_global, "default": in_default, "function": of_function,
+    "module": of_module, "dict of a module": in_dict_of_module,
+    "list of a module": in_list_of_module, "closure": in_closure, "global": in_global, "default": in_default, "function": of_function,
     "object": of_object, "slot": of_slot, "class": of_class, "optimizer": of_optimizer,
     "parameter": of_parameter, "batch": in_batch,
 }  # fmt: skip

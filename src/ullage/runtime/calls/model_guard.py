@@ -20,12 +20,12 @@ from ullage.runtime.calls.joint import Bundle, join
 from ullage.runtime.calls.record import CallRecord
 from ullage.runtime.calls.replica import Replica
 from ullage.runtime.calls.shared_rung import SharedRung, open_shared_rung
+from ullage.runtime.calls.snapshot import Snapshot
 from ullage.runtime.calls.tensor_places import replace_tensors, tensors_of
 from ullage.runtime.calm import Calm
 from ullage.runtime.failure import Failure, release, say, take_out_of_memory
 from ullage.runtime.gradients import Gradients
 from ullage.runtime.ladder import Ladder
-from ullage.runtime.snapshot import Snapshot
 from ullage.techniques.applying.changes import Changes
 
 _AFTER_CALLS = 2

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from ullage.errors import GuardError
+from ullage.runtime.calls.snapshot import Snapshot
 from ullage.runtime.calls.tensor_places import tensors_of
 from ullage.runtime.failure import Failure
-from ullage.runtime.snapshot import Snapshot
 
 _BACKENDS = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
 

@@ -162,9 +162,9 @@ class Ranks(OneRank):
             self._agreed_calm = self._agreement.vote("optimizer", is_yes=self._was_calm)
 
     def end(self, *, is_calm: bool) -> bool:
-        """After a step: whether all ranks are calm. All have come to the optimizer, from which on no
-        step is run again: without collectives since then nobody needs to wait for another here.
-        Then ranks are calm if they were after the step before.
+        """After a step: whether all ranks are calm. Where all have come to the optimizer no step is
+        run again, so without collectives since then nobody waits for another here: then what
+        they said of the step before counts.
         """
         was_calm, self._was_calm = self._was_calm, is_calm
         agreed = self._agreed_calm

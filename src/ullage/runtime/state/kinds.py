@@ -1,8 +1,8 @@
 """The kinds of objects that a step can change: what is noted of each, and how it is put back.
 
-A note is shallow: a list's note has the list's elements, which have notes of their own. So an object
-is put back where it is, and whoever else refers to it finds it as it was. docs/reference/
-guard-state.md has the kinds as a table.
+A note is shallow: a list's note has the list's elements, which have notes of their own. So an
+object is put back where it is, and whoever else refers to it finds it as it was.
+docs/reference/guard-state.md has the kinds as a table.
 """
 
 from __future__ import annotations
@@ -684,7 +684,6 @@ def _put_back(iterator: Any, place: Any) -> None:
     iterator.__setstate__(place)
 
 
-
 def _read_iterator(iterator: Any) -> Any:
     """How far an iterator is; what is never equal where it does not say."""
     with suppress(TypeError, AttributeError):  # one without an end, or that has none
@@ -719,7 +718,14 @@ def _set_numpy(generator: Any, state: Any) -> None:
 
 _WITHOUT_PLACE = (map, filter, zip)
 _OBJECT, _SLOTTED, _WRAPPER, _FIXED = _Object(), _Slotted(), _Wrapper(), _Fixed()
-_DICT, ORDERED, HOOKS, _COPIED, _ONCE, OPAQUE = _Dict(), _Ordered(), _Hooks(), _Copied(), _Once(), _Opaque()
+_DICT, ORDERED, HOOKS, _COPIED, _ONCE, OPAQUE = (
+    _Dict(),
+    _Ordered(),
+    _Hooks(),
+    _Copied(),
+    _Once(),
+    _Opaque(),
+)
 EXTRA, ARRAY, LARGE_ARRAY, BYTES = _Extra(), _Array(), _LargeArray(), _Bytes()
 _ITERATOR = _State(_advance, _put_back)
 _ITERATOR.parts = lambda value, _: (("", each) for each in value.__reduce__()[1])  # type: ignore[method-assign]
@@ -742,7 +748,10 @@ _TYPES: tuple[tuple[Any, Kind | None], ...] = (
     (random.Random, _State(random.Random.getstate, random.Random.setstate)),
     (torch.Generator, _State(torch.Generator.get_state, torch.Generator.set_state)),
     (contextvars.ContextVar, _State(lambda each: each.get(None), lambda each, to: each.set(to))),
-    (tuple(type(iter(each)) for each in ([], (), range(1), range(1 << 70), "", "\xff", b"")), _ITERATOR),
+    (
+        tuple(type(iter(each)) for each in ([], (), range(1), range(1 << 70), "", "\xff", b"")),
+        _ITERATOR,
+    ),
     (types.GeneratorType, _Generator()),
     ((io.StringIO, io.BytesIO), _State(_read_text, _write_text)),
     (io.IOBase, _Watched("an open file", _read_file)),
@@ -796,7 +805,10 @@ def _find(value: Any, kind: type) -> Kind | None:
     if kind.__module__.partition(".")[0] == "numpy":
         return _find_numpy(kind)
     module = f"{kind.__module__}."
-    if module.startswith(tuple(f"{each}." for each in _PASSED)) or kind.__name__ == "builtin_function_or_method":
+    if (
+        module.startswith(tuple(f"{each}." for each in _PASSED))
+        or kind.__name__ == "builtin_function_or_method"
+    ):
         return None
     if _is_plain(kind) or isinstance(value, BaseException):
         if "_num_yielded" in getattr(value, "__dict__", ()):
@@ -819,7 +831,9 @@ def _find_numpy(kind: type) -> Kind | None:
     if issubclass(kind, numpy.random.Generator):
         return _State(lambda each: each.bit_generator.state, _set_numpy)
     if issubclass(kind, numpy.random.RandomState):
-        return _State(lambda each: each.get_state(legacy=False), lambda each, to: each.set_state(to))
+        return _State(
+            lambda each: each.get_state(legacy=False), lambda each, to: each.set_state(to)
+        )
     if issubclass(kind, numpy.random.BitGenerator):
         return _State(lambda each: each.state, lambda each, to: setattr(each, "state", to))
     return None

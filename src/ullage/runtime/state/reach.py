@@ -40,7 +40,7 @@ from ullage.runtime.state.tags import Tags
 from ullage.runtime.state.tensors import MOST_BYTES, Entry, Tensors
 from ullage.units import format_bytes
 
-# Elements of a longer container, and what they refer to, are noted once and compared after an error.
+# Elements of a longer container are noted once, and compared after an error.
 MOST_ELEMENTS = 1000
 _MOST_NAMES = 3
 _MOST_PARENTS = 30

@@ -91,7 +91,7 @@ class State:
         }
         stages = {states[id(each)]["stage"] for each in optimizers if id(each) in states}
         names = {stage.name for stage in stages}
-        return (False if names <= {"READY"} else True if names == {"UNSCALED"} else None)
+        return False if names <= {"READY"} else True if names == {"UNSCALED"} else None
 
     def restore(self, others: Sequence[Any]) -> None:
         """Puts the state back.
@@ -109,6 +109,5 @@ class State:
         self._random.rewind()
 
     def check(self) -> None:
-        """After a second try that succeeded: raises GuardError if it has kept a tensor that is gone.
-        """
+        """After a second try: raises GuardError if it has kept a tensor that is gone."""
         self._reach.check_lost()

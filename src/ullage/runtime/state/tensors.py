@@ -236,7 +236,6 @@ def _is_copyable(tensor: Any) -> bool:
         and tensor.device.type != "meta"
         and not is_sharded(tensor)
         and not any(
-            step == 0 and size > 1
-            for step, size in zip(tensor.stride(), tensor.shape, strict=True)
+            step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
         )
     )

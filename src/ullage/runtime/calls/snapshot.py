@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from ullage.errors import GuardError
-from ullage.runtime.module_state import Attributes, Buffers
-from ullage.runtime.state.generators import RandomStates
+from ullage.runtime.calls.module_state import Attributes, Buffers
 from ullage.runtime.reads.counters import Counters, Flags
+from ullage.runtime.state.generators import RandomStates
 
 
 class Snapshot:
