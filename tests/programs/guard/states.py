@@ -848,7 +848,8 @@ WAYS = {
 VALUES |= dict.fromkeys(WAYS, Value(lambda: None, change=lambda _: None))
 PLACES = {
     "module": of_module, "dict of a module": in_dict_of_module,
-    "list of a module": in_list_of_module, "closure": in_closure, "global": in_global, "default": in_default, "function": of_function,
+    "list of a module": in_list_of_module, "closure": in_closure, "global": in_global,
+    "default": in_default, "function": of_function,
     "object": of_object, "slot": of_slot, "class": of_class, "optimizer": of_optimizer,
     "parameter": of_parameter, "batch": in_batch,
 }  # fmt: skip

@@ -527,6 +527,23 @@ class _State(Kind):
         self._write(value, noted)
 
 
+class _Iterator(Kind):
+    """Over a list, a tuple, a range or a text: it has a place that can be set."""
+
+    def note(self, value: Any, noted: Any) -> Any:
+        reduced = value.__reduce__()
+        now = reduced[2:]  # nothing, once it has come to its end
+        return noted if noted == now else now
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        return (("", each) for each in value.__reduce__()[1])
+
+    def restore(self, value: Any, noted: Any) -> None:
+        if len(value.__reduce__()) < 3:
+            raise Unrestored("an iterator has come to its end")
+        value.__setstate__(*noted)
+
+
 class _Extra(_State):
     """An object of `extra=`."""
 
@@ -672,18 +689,6 @@ def _pickled(value: Any) -> bytes:
     return repr(value).encode() if type(value) is itertools.count else pickle.dumps(value)
 
 
-def _advance(iterator: Any) -> Any:
-    """Where an iterator over a list, a tuple or a range is."""
-    reduced = iterator.__reduce__()
-    return reduced[2] if len(reduced) > 2 else None
-
-
-def _put_back(iterator: Any, place: Any) -> None:
-    if len(iterator.__reduce__()) < 3:
-        raise Unrestored("an iterator has come to its end")
-    iterator.__setstate__(place)
-
-
 def _read_iterator(iterator: Any) -> Any:
     """How far an iterator is; what is never equal where it does not say."""
     with suppress(TypeError, AttributeError):  # one without an end, or that has none
@@ -717,6 +722,7 @@ def _set_numpy(generator: Any, state: Any) -> None:
 
 
 _WITHOUT_PLACE = (map, filter, zip)
+_INDEXED: tuple[Any, ...] = ([], (), range(1), range(1 << 70), "", "\xff", b"")
 _OBJECT, _SLOTTED, _WRAPPER, _FIXED = _Object(), _Slotted(), _Wrapper(), _Fixed()
 _DICT, ORDERED, HOOKS, _COPIED, _ONCE, OPAQUE = (
     _Dict(),
@@ -727,8 +733,6 @@ _DICT, ORDERED, HOOKS, _COPIED, _ONCE, OPAQUE = (
     _Opaque(),
 )
 EXTRA, ARRAY, LARGE_ARRAY, BYTES = _Extra(), _Array(), _LargeArray(), _Bytes()
-_ITERATOR = _State(_advance, _put_back)
-_ITERATOR.parts = lambda value, _: (("", each) for each in value.__reduce__()[1])  # type: ignore[method-assign]
 _TYPES: tuple[tuple[Any, Kind | None], ...] = (
     (Names, _Names()),
     (collections.OrderedDict, ORDERED),
@@ -749,8 +753,8 @@ _TYPES: tuple[tuple[Any, Kind | None], ...] = (
     (torch.Generator, _State(torch.Generator.get_state, torch.Generator.set_state)),
     (contextvars.ContextVar, _State(lambda each: each.get(None), lambda each, to: each.set(to))),
     (
-        tuple(type(iter(each)) for each in ([], (), range(1), range(1 << 70), "", "\xff", b"")),
-        _ITERATOR,
+        tuple(map(type, map(iter, _INDEXED))),
+        _Iterator(),
     ),
     (types.GeneratorType, _Generator()),
     ((io.StringIO, io.BytesIO), _State(_read_text, _write_text)),

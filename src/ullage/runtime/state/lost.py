@@ -37,7 +37,7 @@ class Weak:
 
     def is_for(self, value: Any) -> bool:
         """Whether a value is the tensor, as it was."""
-        return value is self._tensor() and value._version == self._version
+        return value is not None and value is self._tensor() and value._version == self._version
 
 
 class Lost(torch.Tensor):  # type: ignore[misc]  # torch has no types here

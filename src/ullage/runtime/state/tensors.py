@@ -51,7 +51,8 @@ class Entry:
         self.num_bytes = int(tensor.numel() * tensor.element_size())
         self.shape = tensor.shape
         self.requires_grad = tensor.requires_grad
-        self.version = self.index = None
+        self.version: int | None = None
+        self.index: int | None = None
         self.address = 0
         self.view: Any = None
         self.copy: Any = None
