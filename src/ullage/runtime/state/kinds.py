@@ -21,10 +21,10 @@ import threading
 import types
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
@@ -104,39 +104,22 @@ class Kind:
 
 
 class _Fixed(Kind):
-    """What cannot change itself."""
+    """What cannot change itself.
+
+    Args:
+        parts: the objects that one refers to.
+    """
 
     is_polled = False
 
+    def __init__(self, parts: Callable[[Any], Parts]) -> None:
+        self._parts = parts
+
+    def parts(self, value: Any, noted: Any) -> Parts:
+        return self._parts(value)
+
     def is_same(self, value: Any, noted: Any) -> bool:
         return True
-
-
-class _Tuple(_Fixed):
-    def parts(self, value: Any, noted: Any) -> Parts:
-        return ((f"[{index}]", each) for index, each in enumerate(value))
-
-
-class _Method(_Fixed):
-    def parts(self, value: Any, noted: Any) -> Parts:
-        owner = value.__self__
-        yield "", owner
-        yield "", getattr(value, "__func__", None)
-
-
-class _Partial(_Fixed):
-    def parts(self, value: Any, noted: Any) -> Parts:
-        yield "", value.func
-        yield "", value.args
-        yield "", value.keywords
-
-
-class _Descriptor(_Fixed):
-    """Static and class methods, and properties."""
-
-    def parts(self, value: Any, noted: Any) -> Parts:
-        for name in ("__func__", "fget", "fset", "func"):
-            yield "", getattr(value, name, None)
 
 
 class _Dict(Kind):
@@ -266,24 +249,6 @@ class _Deque(Kind):
         value.extend(map(held, noted))
 
 
-class _Bytes(Kind):
-    """bytearray and array.array."""
-
-    def note(self, value: Any, noted: Any) -> Any:
-        now = bytes(value)
-        return noted if now == noted else now
-
-    def parts(self, value: Any, noted: Any) -> Parts:
-        return _attributes(value)
-
-    def restore(self, value: Any, noted: Any) -> None:
-        if isinstance(value, bytearray):
-            value[:] = noted
-        else:
-            del value[:]
-            value.frombytes(noted)
-
-
 class _Array(Kind):
     """Arrays of NumPy."""
 
@@ -313,25 +278,19 @@ class _Array(Kind):
         value.flags.writeable = is_writeable
 
 
-class _LargeArray(Kind):
-    """Of a large array a digest is noted once."""
-
-    is_polled = False
-    refusal = "a large array, which is not copied before each step"
-
-    def note(self, value: Any, noted: Any) -> Any:
-        return zlib.crc32(value if value.flags.c_contiguous else value.tobytes())
-
-    def is_same(self, value: Any, noted: Any) -> bool:
-        return bool(self.note(value, None) == noted)
-
-
 class _Object(Kind):
-    """Any object: its attributes are a dict, which has a note of its own, and slots."""
+    """Any object: its attributes are a dict, which has a note of its own, and slots.
 
-    is_polled = False
+    Args:
+        has_slots: whether it has slots, which are compared before each step.
+    """
+
+    def __init__(self, *, has_slots: bool) -> None:
+        self.is_polled = has_slots
 
     def note(self, value: Any, noted: Any) -> Any:
+        if noted is not None and self.is_same(value, noted):
+            return noted
         return (getattr(value, "__dict__", None), _slots(value))
 
     def parts(self, value: Any, noted: Any) -> Parts:
@@ -361,28 +320,6 @@ class _Object(Kind):
             object.__setattr__(value, name, held(each))
 
 
-class _Slotted(_Object):
-    is_polled = True
-
-    def note(self, value: Any, noted: Any) -> Any:
-        return noted if noted is not None and self.is_same(value, noted) else super().note(value, 0)
-
-
-class _Wrapper(Kind):
-    """Wrappers of ranks and of compiled models: their own state is torch's, their model is not."""
-
-    is_polled = False
-
-    def note(self, value: Any, noted: Any) -> Any:
-        return vars(value)["_modules"]
-
-    def parts(self, value: Any, noted: Any) -> Parts:
-        yield "", noted
-
-    def is_same(self, value: Any, noted: Any) -> bool:
-        return vars(value)["_modules"] is noted
-
-
 class _Cell(Kind):
     """A variable of a function that functions within it use."""
 
@@ -403,23 +340,6 @@ class _Cell(Kind):
             del value.cell_contents
         else:
             value.cell_contents = held(noted[0])
-
-
-class _Function(_Fixed):
-    """A function of the program: its variables, defaults, attributes, and the globals it names. Of
-    a library's function only what it was put around is looked at.
-    """
-
-    def parts(self, value: Any, noted: Any) -> Parts:
-        if is_library_file(value.__code__.co_filename):
-            yield "", getattr(value, "__wrapped__", None)
-            return
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            yield f"'s {name}", cell
-        yield ".__defaults__", value.__defaults__
-        yield ".__kwdefaults__", value.__kwdefaults__
-        yield "", Names(value.__globals__, dict.fromkeys(names_of(value.__code__)))
-        yield "", value.__dict__
 
 
 class _Names(Kind):
@@ -544,16 +464,6 @@ class _Iterator(Kind):
         value.__setstate__(*noted)
 
 
-class _Extra(_State):
-    """An object of `extra=`."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            lambda value: deepcopy(value.state_dict()),
-            lambda value, noted: value.load_state_dict(deepcopy(noted)),
-        )
-
-
 class _Copied(Kind):
     """An object that can only be copied: a copy takes its place wherever it was, if all of these
     places are known. The note has its state, and a copy.
@@ -566,17 +476,25 @@ class _Copied(Kind):
         return noted if noted is not None and now == noted[0] else (now, deepcopy(value))
 
 
-class _Once(Kind):
-    """A larger object of an extension: the digest of its state is noted once."""
+class _Digested(Kind):
+    """What is too large to be copied before each step: its digest is noted once.
+
+    Args:
+        what: it is.
+        read: its digest.
+    """
 
     is_polled = False
-    refusal = "an object of an extension, too large to be copied before each step"
+
+    def __init__(self, what: str, read: Callable[[Any], int]) -> None:
+        self.refusal = f"{what}, too large to be copied before each step"
+        self._read = read
 
     def note(self, value: Any, noted: Any) -> Any:
-        return hash(_pickled(value))
+        return self._read(value)
 
     def is_same(self, value: Any, noted: Any) -> bool:
-        return bool(hash(_pickled(value)) == noted)
+        return bool(self._read(value) == noted)
 
 
 class _Watched(Kind):
@@ -684,6 +602,38 @@ def _is_equal(value: Any, other: Any) -> bool:
     return bool(value == other)
 
 
+def _naming(*names: str) -> Kind:
+    """The kind of what refers to other objects by some attributes."""
+    return _Fixed(lambda value: (("", getattr(value, name, None)) for name in names))
+
+
+def _parts_of_tuple(value: Any) -> Parts:
+    return ((f"[{index}]", each) for index, each in enumerate(value))
+
+
+def _parts_of_function(value: Any) -> Parts:
+    """Of a function of the program: its variables, defaults, attributes, and the globals it names;
+    of a library's, what it was put around.
+    """
+    if is_library_file(value.__code__.co_filename):
+        yield "", getattr(value, "__wrapped__", None)
+        return
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+        yield f"'s {name}", cell
+    yield ".__defaults__", value.__defaults__
+    yield ".__kwdefaults__", value.__kwdefaults__
+    yield "", Names(value.__globals__, dict.fromkeys(names_of(value.__code__)))
+    yield "", value.__dict__
+
+
+def _write_bytes(value: Any, noted: bytes) -> None:
+    if isinstance(value, bytearray):
+        value[:] = noted
+    else:
+        del value[:]
+        value.frombytes(noted)
+
+
 def _pickled(value: Any) -> bytes:
     """The state of an object, as it is written; nothing is ever read back."""
     return repr(value).encode() if type(value) is itertools.count else pickle.dumps(value)
@@ -723,39 +673,38 @@ def _set_numpy(generator: Any, state: Any) -> None:
 
 _WITHOUT_PLACE = (map, filter, zip)
 _INDEXED: tuple[Any, ...] = ([], (), range(1), range(1 << 70), "", "\xff", b"")
-_OBJECT, _SLOTTED, _WRAPPER, _FIXED = _Object(), _Slotted(), _Wrapper(), _Fixed()
-_DICT, ORDERED, HOOKS, _COPIED, _ONCE, OPAQUE = (
-    _Dict(),
-    _Ordered(),
-    _Hooks(),
-    _Copied(),
-    _Once(),
-    _Opaque(),
+_OBJECT, _SLOTTED = _Object(has_slots=False), _Object(has_slots=True)
+# Wrappers of ranks and of compiled models: their own state is torch's, their model is not.
+_WRAPPER = _Fixed(lambda value: (("", vars(value)["_modules"]),))
+_DICT, ORDERED, HOOKS, ARRAY, _COPIED = _Dict(), _Ordered(), _Hooks(), _Array(), _Copied()
+OPAQUE, BYTES = _Opaque(), _State(bytes, _write_bytes)
+LARGE_ARRAY = _Digested("an array", lambda value: zlib.crc32(value.tobytes()))
+_LARGE_OBJECT = _Digested("an object of an extension", lambda value: hash(_pickled(value)))
+EXTRA = _State(
+    lambda value: deepcopy(value.state_dict()),
+    lambda value, noted: value.load_state_dict(deepcopy(noted)),
 )
-EXTRA, ARRAY, LARGE_ARRAY, BYTES = _Extra(), _Array(), _LargeArray(), _Bytes()
 _TYPES: tuple[tuple[Any, Kind | None], ...] = (
     (Names, _Names()),
     (collections.OrderedDict, ORDERED),
     (dict, _DICT),
     (ParameterHooks, _ParameterHooks()),
     (list, _List()),
-    ((tuple, frozenset), _Tuple()),
+    ((tuple, frozenset), _Fixed(_parts_of_tuple)),
     (set, _Set()),
     (collections.deque, _Deque()),
     ((bytearray, array.array), BYTES),
     (types.CellType, _Cell()),
-    (types.FunctionType, _Function()),
-    ((types.MethodType, types.BuiltinMethodType), _Method()),
-    (partial, _Partial()),
-    ((staticmethod, classmethod, property, cached_property), _Descriptor()),
+    (types.FunctionType, _Fixed(_parts_of_function)),
+    ((types.MethodType, types.BuiltinMethodType), _naming("__self__", "__func__")),
+    (partial, _naming("func", "args", "keywords")),
+    ((staticmethod, classmethod, property), _naming("__func__", "fget", "fset")),
+    ((cached_property, type(cache(len))), _naming("func", "__wrapped__")),
     (random.SystemRandom, None),
     (random.Random, _State(random.Random.getstate, random.Random.setstate)),
     (torch.Generator, _State(torch.Generator.get_state, torch.Generator.set_state)),
     (contextvars.ContextVar, _State(lambda each: each.get(None), lambda each, to: each.set(to))),
-    (
-        tuple(map(type, map(iter, _INDEXED))),
-        _Iterator(),
-    ),
+    (tuple(map(type, map(iter, _INDEXED))), _Iterator()),
     (types.GeneratorType, _Generator()),
     ((io.StringIO, io.BytesIO), _State(_read_text, _write_text)),
     (io.IOBase, _Watched("an open file", _read_file)),
@@ -805,7 +754,8 @@ def _find(value: Any, kind: type) -> Kind | None:
         if issubclass(kind, bases):
             return found
     if issubclass(kind, _ATOMS):
-        return None
+        has_own = issubclass(kind, (int, float, complex, str, bytes)) and is_own_class(kind)
+        return _OBJECT if has_own and not issubclass(kind, enum.Enum) else None
     if kind.__module__.partition(".")[0] == "numpy":
         return _find_numpy(kind)
     module = f"{kind.__module__}."
@@ -825,7 +775,7 @@ def _find(value: Any, kind: type) -> Kind | None:
         is_copied = size <= _SMALL_STATE and _pickled(deepcopy(value)) == _pickled(value)
     except Exception:  # whatever an extension raises
         return OPAQUE
-    return _COPIED if is_copied else _ONCE
+    return _COPIED if is_copied else _LARGE_OBJECT
 
 
 def _find_numpy(kind: type) -> Kind | None:
