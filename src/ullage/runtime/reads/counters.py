@@ -100,6 +100,15 @@ class Flags:
         self._reads.requires_grad(self._pointers, flags)
         return flags  # type: ignore[no-any-return]  # an array is a sequence
 
+    def read_gradient_versions(self) -> Sequence[int]:
+        """The version counter of each one's gradient; -1 where there is none."""
+        if self._reads is None:
+            gradients = map(_GRAD, self._parameters)
+            return [-1 if gradient is None else version_of(gradient) for gradient in gradients]
+        versions: Any = (ctypes.c_int64 * len(self._parameters))()
+        self._reads.gradient_versions(self._pointers, versions)
+        return versions  # type: ignore[no-any-return]  # an array is a sequence
+
     def have_gradients(self) -> bool:
         """Whether any has a gradient."""
         if self._reads is None:
