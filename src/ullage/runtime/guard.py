@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ullage.errors import GuardError, PlanError, SpecError
 from ullage.runtime.adapting.adapt import Adapt, Change
-from ullage.runtime.calm import Calm
+from ullage.runtime.climb import Climb
 from ullage.runtime.decorator import decorated, refuse_unrun
 from ullage.runtime.failure import Failure, release, say
 from ullage.runtime.guarded_program import parameters_of
@@ -26,10 +26,10 @@ from ullage.techniques.applying.apply import unwrap_optimizers
 
 if TYPE_CHECKING:
     from ullage.runtime.adapting.adaptation import Adaptation
+    from ullage.runtime.batch_split import Divide, Split
     from ullage.runtime.batches.largest_batch import LargestBatch
     from ullage.runtime.optimizers.averages import GuardedAverage
     from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
-    from ullage.runtime.parts import Divide, Split
     from ullage.runtime.ranks.steps import OneRank
 
 Result = TypeVar("Result")
@@ -46,7 +46,7 @@ class Guard:
     """
 
     def __init__(
-        self, model: Any, optimizer: Any, ladder: Ladder, calm: Calm, *,
+        self, model: Any, optimizer: Any, ladder: Ladder, calm: Climb, *,
         scaler: Any, extra: Any, averages: Any, adapt: Adapt | None, deadline_s: float,
     ) -> None:  # fmt: skip
         self.num_recoveries = 0
@@ -54,7 +54,7 @@ class Guard:
         self._model = model
         self._optimizers = unwrap_optimizers(optimizer)
         self._ladder = ladder
-        self._calm = calm
+        self._climb_rule = calm
         self._scaler, self._extra = scaler, extra
         self._deadline_s = deadline_s
         self._averages = averages
@@ -91,11 +91,11 @@ class Guard:
         import torch
 
         from ullage.runtime.adapting.adaptation import Adaptation
+        from ullage.runtime.batch_split import BatchSplit
         from ullage.runtime.captured import is_compiled, refuse_graphs
         from ullage.runtime.gradients import Gradients
         from ullage.runtime.optimizers.averages import GuardedAverage
         from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
-        from ullage.runtime.parts import Parts
         from ullage.runtime.ranks.steps import OneRank, open_ranks
         from ullage.runtime.state.state import State
 
@@ -107,7 +107,7 @@ class Guard:
         has_ranks = type(self._ranks) is not OneRank
         if has_ranks:
             self._ladder.ignore_host()
-        self._parts = Parts(self._model, has_ranks=has_ranks)
+        self._split = BatchSplit(self._model, has_ranks=has_ranks)
         self._parameters = parameters_of(self._model, self._optimizers)
         if self._adapt is not None:
             self._adaptation = Adaptation(
@@ -146,7 +146,7 @@ class Guard:
         self._ladder.close()
         if self._adaptation is not None:
             self._adaptation.close()
-        say(f"recoveries: {self.num_recoveries} in {self.num_steps} steps{self._parts.text}")
+        say(f"recoveries: {self.num_recoveries} in {self.num_steps} steps{self._split.text}")
 
     def step(self, fn: Callable[..., Result], /, *batch: Any, **keywords: Any) -> Result:
         """Runs a training step, and again under a leaner plan where it runs out of memory.
@@ -190,8 +190,8 @@ class Guard:
             torch.OutOfMemoryError: it has run out of memory on every rung, and in eight parts.
         """
         refuse_unrun(fn)
-        divide = self._parts.divider(batch, split)
-        call = self._parts.calls(fn, divide, self._ladder, self._guarded)
+        divide = self._split.divider(batch, split)
+        call = self._split.calls(fn, divide, self._ladder, self._guarded)
         return self._step(call, (fn, split), (batch,), {}, divide)
 
     def _step(
@@ -204,7 +204,7 @@ class Guard:
             raise SpecError("a step of the guard is within another")
         self._is_within = True
         try:
-            self._ladder.allow_splits(0 if divide is None else self._parts.num_splits)
+            self._ladder.allow_splits(0 if divide is None else self._split.num_splits)
             if self._adaptation is not None:
                 self._adaptation.begin(batch, keywords, divide)
             self._state.take(fn, batch, keywords)
@@ -218,7 +218,7 @@ class Guard:
             self._is_within = False
             self._gradients.drop_stand_ins()
         self.num_steps += 1
-        self._parts.count()
+        self._split.count()
         return result
 
     def largest_batch(
@@ -274,13 +274,13 @@ class Guard:
     def _run(self, call: Callable[[], Result]) -> Result:
         for each in self._guarded:
             each.begin()
-        self._calm.begin(self._ladder.rung)
+        self._climb_rule.begin(self._ladder.rung)
         self._ranks.begin()
         self._gradients.take(self._ranks.unreduced)
         self._ranks.adds_to_gradients = self._gradients.are_added_to
         try:
             result = call()
-            is_calm = self._ranks.end(is_calm=self._calm.end())
+            is_calm = self._ranks.end(is_calm=self._climb_rule.end())
         except Exception as error:
             failure = self._ranks.take(error)
         else:
@@ -290,6 +290,11 @@ class Guard:
             return result
         try:
             return self._run_again(call, failure)
+        except PlanError as error:
+            raise GuardError(
+                f"the step ran out of memory ({failure.text}), and {self._ladder.name()} is not for "
+                f"it: {error}"
+            ) from failure.error
         except Exception as error:
             # Whatever ends the recovery, the program sees what began it.
             if error is not failure.error:
@@ -300,7 +305,7 @@ class Guard:
         """Runs a step that has failed on one rung after another."""
         from contextlib import nullcontext
 
-        from ullage.runtime.again import Again
+        from ullage.runtime.rerun import Rerun
 
         first = rung = self._ladder.rung
         is_first_try = True
@@ -314,17 +319,14 @@ class Guard:
             if leaner is None:
                 self._give_up(failure, first, rung)
             rung, is_first_try = leaner, False
-            try:
-                self._ladder.go_to(rung)
-            except PlanError as error:
-                raise GuardError(f"{self._ladder.name(rung)} cannot be applied: {error}") from None
+            self._ladder.go_to(rung)
             # The plan of a rung puts attributes on modules.
             self._state.take_again()
-            self._calm.begin_recovery()
+            self._climb_rule.begin_recovery()
             progress = self._gradients.progress
             try:
                 self._ranks.begin_again()
-                with nullcontext() if progress is None else Again(progress, is_closed=False):
+                with nullcontext() if progress is None else Rerun(progress, is_closed=False):
                     result = call()
                 self._ranks.end(is_calm=False)
             except Exception as error:
@@ -334,9 +336,9 @@ class Guard:
         self._gradients.check()
         self._state.check()
         self._state.learn()
-        self._calm.end_recovery(is_own=self._ranks.has_failed)
+        self._climb_rule.end_recovery(is_own=self._ranks.has_failed)
         self.num_recoveries += 1
-        text = self._ladder.name() + self._parts.sameness(self._ladder, self._state)
+        text = self._ladder.name() + self._split.sameness(self._ladder, self._state)
         say(f"out of memory ({failure.text}): ran the step again on {text}")
         return result
 
@@ -380,7 +382,7 @@ class Guard:
         if self._adaptation is not None and self._adaptation.is_on:
             return
         self._ladder.go_to(self._ladder.above(self._ladder.rung))
-        say(f"{self._calm.num_calm} steps needed less: back to {self._ladder.name()}")
+        say(f"{self._climb_rule.num_calm} steps needed less: back to {self._ladder.name()}")
 
     def _note_finished(self, failure: Failure) -> None:
         self.num_recoveries += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ullage.errors import GuardError, SpecError
-from ullage.runtime.parts import Part, Split, divide, split_rows
+from ullage.runtime.batch_split import Part, Split, divide, split_rows
 from ullage.techniques.applying.apply import unwrap_optimizers
 
 
@@ -73,8 +73,8 @@ def check_split(
             state.restore()
     finally:
         state.restore()
-    whole, halves = gradients
-    distances = {key: _distance(value, halves.get(key)) for key, value in whole.items()}
+    whole, in_parts = gradients
+    distances = {key: _distance(value, in_parts.get(key)) for key, value in whole.items()}
     worst = max(distances, key=lambda key: distances[key])
     check = SplitCheck(distances[worst], names.get(worst, "a parameter of the optimizer"))
     if not check.distance <= tolerance:

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from ullage.errors import GuardError
-from ullage.runtime.again import Again
 from ullage.runtime.calls.graph import Reach
 from ullage.runtime.calls.joint import record_of
 from ullage.runtime.calls.losses import can_let_go
 from ullage.runtime.calls.model_guard import ModelGuard, refusal
 from ullage.runtime.calls.record import CallRecord
 from ullage.runtime.failure import Failure, release, take_out_of_memory
+from ullage.runtime.rerun import Rerun
 
 Native = Callable[..., None]
 _SCRIPT = "the script's own part of backward, such as the loss, is not run again"
@@ -165,7 +165,7 @@ class _ModelPart:
     def _run_again(self) -> None:
         self._guard.run_again(self._records)
         progress = self._guard.gradients.progress
-        with nullcontext() if progress is None else Again(progress, is_closed=False):
+        with nullcontext() if progress is None else Rerun(progress, is_closed=False):
             self._run_once()
 
     def _rewind(self) -> None:

@@ -26,7 +26,7 @@ from ullage.errors import PlanError, SpecError
 from ullage.record.owners.module_trees import class_name, live_owners, outermost
 from ullage.runtime.calls.activity import Activity
 from ullage.runtime.calls.guardable import is_replicated, rank_of, why_not, why_not_replica
-from ullage.runtime.calm import Calm
+from ullage.runtime.climb import Climb
 from ullage.runtime.failure import Failure, say
 from ullage.runtime.guarded_program import parameters_of
 from ullage.runtime.ladder import Ladder, choose_plans, load_plans
@@ -273,7 +273,7 @@ class CallGuard:
         self._describe(top, ladder, replica)
         guard = ModelGuard(
             top, parameters, ladder,
-            calm=Calm(self._calm_steps), activity=self._activity, replica=replica,
+            calm=Climb(self._calm_steps), activity=self._activity, replica=replica,
         )  # fmt: skip
         if replica is not None:
             guard.attach_wrapper(wrapper, replica)

@@ -22,7 +22,7 @@ from ullage.runtime.calls.replica import Replica
 from ullage.runtime.calls.shared_rung import SharedRung, open_shared_rung
 from ullage.runtime.calls.snapshot import Snapshot
 from ullage.runtime.calls.tensor_places import replace_tensors, tensors_of
-from ullage.runtime.calm import Calm
+from ullage.runtime.climb import Climb
 from ullage.runtime.failure import Failure, release, say, take_out_of_memory
 from ullage.runtime.gradients import Gradients
 from ullage.runtime.ladder import Ladder
@@ -54,7 +54,7 @@ class ModelGuard:
         parameters: Sequence[Any],
         ladder: Ladder,
         *,
-        calm: Calm,
+        calm: Climb,
         activity: Activity,
         replica: Replica | None = None,
     ) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from ullage.runtime.optimizers.sgd_step import Finished
 from ullage.runtime.reads.counters import Counters
-from ullage.runtime.sharded.parts import version_of
+from ullage.runtime.sharded.local_tensors import version_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """An optimizer whose `step()` is finished after an out-of-memory error within it.
 
 Neither parameters nor states are copied. Version counters say which of the operations of the step
-were executed, and the others are done (again.py). Forward and backward are not run again.
+were executed, and the others are done (rerun.py). Forward and backward are not run again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from ullage.errors import GuardError
-from ullage.runtime.again import Again
 from ullage.runtime.failure import (
     Failure,
     is_out_of_memory,
@@ -33,7 +32,8 @@ from ullage.runtime.optimizers.sgd_step import Finished, hidden, is_fused_sgd, r
 from ullage.runtime.progress import Progress
 from ullage.runtime.ranks.agreement import PeerOutOfMemory
 from ullage.runtime.reads.counters import Counters, Flags
-from ullage.runtime.sharded.parts import is_sharded, version_of
+from ullage.runtime.rerun import Rerun
+from ullage.runtime.sharded.local_tensors import is_sharded, version_of
 from ullage.runtime.sharded.shared_step import Recording, SharedStep
 
 _ABSENT = object()
@@ -236,7 +236,7 @@ class GuardedOptimizer:
         self._recording.begin()
         if not progress.is_untouched:
             recording = self._recording if self._is_sharded else None
-            return Again(progress, is_closed=True, recording=recording)
+            return Rerun(progress, is_closed=True, recording=recording)
         return SharedStep(self._recording) if self._is_sharded else nullcontext()
 
     def _read_finished(self, error: BaseException, before: Before) -> Finished | None:

@@ -21,7 +21,7 @@ import torch
 
 from ullage.errors import GuardError
 from ullage.runtime.reads.native_reads import is_plain, load_reads, point_at
-from ullage.runtime.sharded.parts import version_of
+from ullage.runtime.sharded.local_tensors import version_of
 
 _GRAD = attrgetter("grad")
 _REQUIRES_GRAD = attrgetter("requires_grad")

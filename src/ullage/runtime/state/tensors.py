@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ullage.runtime.reads.counters import Counters
-from ullage.runtime.sharded.parts import is_sharded, version_of
+from ullage.runtime.sharded.local_tensors import is_sharded, version_of
 from ullage.runtime.state.kinds import SMALL_BYTES
 
 # All copies on one device take at most this.

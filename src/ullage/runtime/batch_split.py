@@ -81,7 +81,7 @@ def split_rows(
     return [(_take_rows(batch, rows, num_rows), count / total) for rows, count in joined]
 
 
-class Parts:
+class BatchSplit:
     """Splits the batches of a guard.
 
     Args:
