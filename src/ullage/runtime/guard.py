@@ -292,8 +292,8 @@ class Guard:
             return self._run_again(call, failure)
         except PlanError as error:
             raise GuardError(
-                f"the step ran out of memory ({failure.text}), and {self._ladder.name()} is not for "
-                f"it: {error}"
+                f"the step ran out of memory ({failure.text}), and {self._ladder.name()} is not "
+                f"for it: {error}"
             ) from failure.error
         except Exception as error:
             # Whatever ends the recovery, the program sees what began it.
