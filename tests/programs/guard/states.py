@@ -13,6 +13,7 @@ import contextvars
 import gc
 import itertools
 import json
+import multiprocessing
 import queue
 import random
 import sys
@@ -304,6 +305,8 @@ class Program:
         if self.moment == "before forward":
             change()
         handle = None
+        if self.moment == "in a block":
+            handle = self.model.blocks[0][0].register_forward_hook(lambda *_: run_alone(change))
         if self.moment == "in a hook":
             handle = self.model.register_forward_hook(lambda *_: run_alone(change))
         loss = self.model(x).square().mean()
@@ -829,6 +832,52 @@ def by_loader(program, _):
     return program.with_change(lambda: next(loader)), lambda: len([*loader]), None
 
 
+def by_leaf(program, _):
+    """A gradient that adds up in a tensor that no optimizer has."""
+    noise = torch.zeros(4, 3, requires_grad=True)
+
+    def fn(x):
+        loss = program.train(x + noise, lambda: None)
+        return loss + float(noise.grad.sum())
+
+    return fn, lambda: noise.grad.tolist(), None
+
+
+def by_hook_of_all_modules(program, _):
+    """A hook of all modules that counts."""
+    counts = collections.Counter()
+    handle = nn.modules.module.register_module_forward_hook(
+        lambda module, *_: counts.update([type(module).__name__])
+    )
+    weakref.finalize(program, handle.remove)
+    return program.with_change(lambda: None), lambda: dict(counts), None
+
+
+def by_shared_value(program, _):
+    """A number that processes share."""
+    shared = multiprocessing.Value("i", 0)
+
+    def change():
+        shared.value += 1
+
+    return program.with_change(change), lambda: shared.value, None
+
+
+def by_second_optimizer(program, _):
+    """A second model whose optimizer the guard was not given."""
+    other = Net()
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
+
+    def fn(x):
+        optimizer.zero_grad()
+        other(x).sum().backward()
+        fail_at("backward")
+        optimizer.step()
+        return program.train(x, lambda: None)
+
+    return fn, lambda: tensors_of(other), None
+
+
 def tensors_of(module):
     """What is in a module."""
     return [each.tolist() for each in module.state_dict().values()]
@@ -842,7 +891,8 @@ WAYS = {
         by_state_of_optimizer, by_weights, by_exchanged_weights, by_graph, by_unread_graph,
         by_hidden_state, by_large_buffer, by_late_write, by_custom_function, by_double_backward,
         by_spectral_norm, by_thread, by_pool, by_nested_guard, by_global_generators, by_running_sum,
-        by_iterator, by_loader,
+        by_iterator, by_loader, by_leaf, by_hook_of_all_modules, by_shared_value,
+        by_second_optimizer,
     )
 }  # fmt: skip
 VALUES |= dict.fromkeys(WAYS, Value(lambda: None, change=lambda _: None))

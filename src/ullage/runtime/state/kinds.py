@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import collections
 import contextvars
+import ctypes
 import enum
 import gc
 import io
@@ -44,6 +45,7 @@ from ullage.runtime.state.programs import (
 
 # Larger arrays and longer texts are not copied before each step.
 SMALL_BYTES = 1 << 20
+MOST_DIGESTED_BYTES = 64 << 20
 # Longer lists are noted as they grow.
 LONG = 4096
 _ABSENT = object()
@@ -634,6 +636,17 @@ def _write_bytes(value: Any, noted: bytes) -> None:
         value.frombytes(noted)
 
 
+def _write_memory(value: Any, noted: bytes) -> None:
+    """Of ctypes, as multiprocessing's shared values have it."""
+    ctypes.memmove(ctypes.addressof(value), noted, len(noted))
+
+
+def _digest(value: Any) -> int:
+    """A checksum of an array; of a huge one, of elements at equal distances."""
+    every = 1 + value.nbytes // MOST_DIGESTED_BYTES
+    return zlib.crc32(value.reshape(-1)[::every].tobytes())
+
+
 def _pickled(value: Any) -> bytes:
     """The state of an object, as it is written; nothing is ever read back."""
     return repr(value).encode() if type(value) is itertools.count else pickle.dumps(value)
@@ -678,12 +691,13 @@ _OBJECT, _SLOTTED = _Object(has_slots=False), _Object(has_slots=True)
 _WRAPPER = _Fixed(lambda value: (("", vars(value)["_modules"]),))
 _DICT, ORDERED, HOOKS, ARRAY, _COPIED = _Dict(), _Ordered(), _Hooks(), _Array(), _Copied()
 OPAQUE, BYTES = _Opaque(), _State(bytes, _write_bytes)
-LARGE_ARRAY = _Digested("an array", lambda value: zlib.crc32(value.tobytes()))
+LARGE_ARRAY = _Digested("an array", _digest)
 _LARGE_OBJECT = _Digested("an object of an extension", lambda value: hash(_pickled(value)))
 EXTRA = _State(
     lambda value: deepcopy(value.state_dict()),
     lambda value, noted: value.load_state_dict(deepcopy(noted)),
 )
+_OF_CTYPES = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
 _TYPES: tuple[tuple[Any, Kind | None], ...] = (
     (Names, _Names()),
     (collections.OrderedDict, ORDERED),
@@ -709,6 +723,7 @@ _TYPES: tuple[tuple[Any, Kind | None], ...] = (
     ((io.StringIO, io.BytesIO), _State(_read_text, _write_text)),
     (io.IOBase, _Watched("an open file", _read_file)),
     (itertools.count, _COPIED),
+    (_OF_CTYPES, _State(bytes, _write_memory)),
     ((threading.local, types.SimpleNamespace), _OBJECT),
     ((types.CoroutineType, types.AsyncGeneratorType), OPAQUE),
 )
@@ -759,10 +774,10 @@ def _find(value: Any, kind: type) -> Kind | None:
     if kind.__module__.partition(".")[0] == "numpy":
         return _find_numpy(kind)
     module = f"{kind.__module__}."
-    if (
-        module.startswith(tuple(f"{each}." for each in _PASSED))
-        or kind.__name__ == "builtin_function_or_method"
-    ):
+    if module == "multiprocessing.sharedctypes.":
+        # Its lock is of another process's concern; the value is within.
+        return _naming("_obj")
+    if module.startswith(tuple(f"{each}." for each in _PASSED)):
         return None
     if _is_plain(kind) or isinstance(value, BaseException):
         if "_num_yielded" in getattr(value, "__dict__", ()):

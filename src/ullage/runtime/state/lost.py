@@ -30,14 +30,15 @@ class Weak:
     @property
     def value(self) -> Any:
         """The tensor; once it is gone, or was changed in place, what stands for it."""
-        tensor = self._tensor()
+        tensor: Any = self._tensor()
         if tensor is None or tensor._version != self._version:
             return torch.Tensor._make_subclass(Lost, torch.empty(0))
         return tensor
 
     def is_for(self, value: Any) -> bool:
         """Whether a value is the tensor, as it was."""
-        return value is not None and value is self._tensor() and value._version == self._version
+        tensor: Any = self._tensor()
+        return tensor is not None and value is tensor and tensor._version == self._version
 
 
 class Lost(torch.Tensor):  # type: ignore[misc]  # torch has no types here

@@ -132,6 +132,7 @@ class Reach:
         self._roots = [*roots.items()]
         self._kept = {id(tensor): tensor for tensor in kept}
         self._names = names
+        self._optimizers = {id(each) for each in roots.get("optimizer", ())}
         self._extra = {id(each): each for each in extra if _has_state(each)}
         self._said: set[str] = set()
         self._begin()
@@ -331,7 +332,7 @@ class Reach:
         node.is_cold = is_cold
         node.is_kept = parent.is_kept or (
             name == ".state" and parent.parent is not None
-            and isinstance(parent.parent.value, torch.optim.Optimizer)
+            and id(parent.parent.value) in self._optimizers
         )  # fmt: skip
         self._nodes[id(value)] = node
         if not is_cold and kind.is_polled:

@@ -39,6 +39,10 @@ class State:
         roots = {
             "model": model, "optimizer": [*optimizers], "scaler": scaler, "extra": [*extra],
             "averages": [*averages], "parameters": ParameterHooks(parameters),
+            "hooks of all modules": [
+                hooks for name, hooks in vars(torch.nn.modules.module).items()
+                if name.startswith("_global") and isinstance(hooks, dict)
+            ],
         }  # fmt: skip
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._reach = Reach(roots, [*parameters, *of_averages], names, extra)

@@ -37,11 +37,12 @@ class Entry:
         version, address: its counter and where it lies, as they were noted.
         view, copy: what is copied, all of it or a few elements, and the copy.
         index: its place among those whose counters are read together.
+        gradient: of a leaf that no optimizer of the guard has, its counter, and a copy.
         was_written: whether a step has changed it.
     """
 
     __slots__ = (
-        "address", "copy", "index", "is_kept", "num_bytes", "num_parents", "place",
+        "address", "copy", "gradient", "index", "is_kept", "num_bytes", "num_parents", "place",
         "requires_grad", "shape", "tensor", "version", "view", "was_written",
     )  # fmt: skip
 
@@ -57,6 +58,7 @@ class Entry:
         self.view: Any = None
         self.copy: Any = None
         self.was_written = False
+        self.gradient: tuple[Any, int, Any] = (None, 0, None)
 
     @property
     def is_whole(self) -> bool:
@@ -82,6 +84,7 @@ class Tensors:
         self._versions: Any = ()
         self._groups: list[tuple[list[Any], list[Any]]] = []
         self._large: dict[int, Entry] = {}
+        self._leaves: dict[int, Entry] = {}
         self._is_stale = False
         self.num_bytes: dict[Any, int] = {}
 
@@ -97,6 +100,8 @@ class Tensors:
                 self._single[key] = entry
             if not entry.is_kept:
                 self._copy(entry)
+                if tensor.is_leaf and tensor.requires_grad:
+                    self._leaves[key] = entry
                 if entry.num_bytes > SMALL_BYTES:
                     self._large[key] = entry
         entry.num_parents += 1
@@ -110,6 +115,7 @@ class Tensors:
             del self._entries[key]
             self._single.pop(key, None)
             self._large.pop(key, None)
+            self._leaves.pop(key, None)
             self._drop_copy(entry)
             self._is_stale |= entry.index is not None
 
@@ -126,6 +132,10 @@ class Tensors:
                 if entry.version is not None and entry.is_whole:
                     entry.copy.copy_(entry.view)
                 entry.read()
+            for entry in self._leaves.values():
+                gradient = entry.tensor.grad
+                if gradient is not None or entry.gradient[0] is not None:
+                    entry.gradient = _note_gradient(gradient)
 
     def learn(self) -> None:
         """After a step: a large tensor that it has changed is copied from now on, others not."""
@@ -153,7 +163,10 @@ class Tensors:
             if is_elsewhere:
                 entry.address = entry.tensor.data_ptr()
             is_moved = is_elsewhere or version not in (None, version_of(entry.tensor))
-            if entry.tensor.shape != entry.shape:
+            gradient, before, copy = entry.gradient
+            if gradient is not None and copy is None and version_of(gradient) != before:
+                yield entry, "its gradient was changed"
+            elif entry.tensor.shape != entry.shape:
                 yield entry, "its shape was changed"
             elif entry.is_whole:
                 yield entry, None
@@ -169,6 +182,11 @@ class Tensors:
                     entry.tensor.requires_grad_(entry.requires_grad)
                 if entry.is_whole:
                     entry.tensor.data.copy_(entry.copy)
+            for entry in self._leaves.values():
+                gradient, _, copy = entry.gradient
+                entry.tensor.grad = gradient
+                if copy is not None:
+                    gradient.copy_(copy)
 
     def _version(self, entry: Entry) -> int | None:
         return entry.version if entry.index is None else int(self._versions[entry.index])
@@ -224,6 +242,14 @@ class Tensors:
         if entry.is_whole:
             self.num_bytes[entry.tensor.device] -= entry.num_bytes
         entry.view = entry.copy = None
+
+
+def _note_gradient(gradient: Any) -> tuple[Any, int, Any]:
+    if gradient is None:
+        return (None, 0, None)
+    is_small = gradient.numel() * gradient.element_size() <= SMALL_BYTES
+    is_copied = is_small and _is_copyable(gradient)
+    return (gradient, version_of(gradient), gradient.detach().clone() if is_copied else None)
 
 
 def _has_address(tensor: Any) -> bool:
