@@ -23,6 +23,7 @@ from ullage.runtime.failure import Failure, release, say
 from ullage.runtime.guarded_program import parameters_of
 from ullage.runtime.ladder import Ladder
 from ullage.techniques.applying.apply import unwrap_optimizers
+from ullage.techniques.means.rerun import AROUND
 
 if TYPE_CHECKING:
     from ullage.runtime.adapting.adaptation import Adaptation
@@ -97,6 +98,7 @@ class Guard:
         from ullage.runtime.optimizers.averages import GuardedAverage
         from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
         from ullage.runtime.ranks.steps import OneRank, open_ranks
+        from ullage.runtime.state.second_runs import SecondRuns
         from ullage.runtime.state.state import State
 
         self._torch: Any = torch
@@ -127,6 +129,8 @@ class Guard:
         ]
         for each in self._guarded:
             each.attach()
+        self._around_second_runs = SecondRuns().undone
+        AROUND.append(self._around_second_runs)
         self._is_open = True
         self._describe()
         return self
@@ -138,6 +142,7 @@ class Guard:
         traceback: TracebackType | None,
     ) -> None:
         self._is_open = False
+        AROUND.remove(self._around_second_runs)
         if error is not None:
             self._ranks.refuse(error)
         self._ranks.close()

@@ -591,6 +591,18 @@ def by_hook_of_a_module(program, _):
     return program.with_change(lambda: None), lambda: dict(counts), None
 
 
+def by_hook_of_a_layer(program, _):
+    """A hook within a block, which a leaner rung runs twice, that counts and keeps a mean."""
+    counts, mean = [], {"mean": 0.0}
+
+    def hook(module, inputs, output):
+        counts.append(len(counts))
+        mean["mean"] = 0.9 * mean["mean"] + 0.1 * float(output.detach().mean())
+
+    program.model.blocks[0][0].register_forward_hook(hook)
+    return program.with_change(lambda: None), lambda: (counts, mean), None
+
+
 def by_new_module(program, _):
     """A module that the step adds."""
     model = program.model
@@ -891,8 +903,8 @@ WAYS = {
         by_state_of_optimizer, by_weights, by_exchanged_weights, by_graph, by_unread_graph,
         by_hidden_state, by_large_buffer, by_late_write, by_custom_function, by_double_backward,
         by_spectral_norm, by_thread, by_pool, by_nested_guard, by_global_generators, by_running_sum,
-        by_iterator, by_loader, by_leaf, by_hook_of_all_modules, by_shared_value,
-        by_second_optimizer,
+        by_iterator, by_loader, by_leaf, by_hook_of_a_layer, by_hook_of_all_modules,
+        by_shared_value, by_second_optimizer,
     )
 }  # fmt: skip
 VALUES |= dict.fromkeys(WAYS, Value(lambda: None, change=lambda _: None))

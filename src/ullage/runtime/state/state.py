@@ -39,10 +39,7 @@ class State:
         roots = {
             "model": model, "optimizer": [*optimizers], "scaler": scaler, "extra": [*extra],
             "averages": [*averages], "parameters": ParameterHooks(parameters),
-            "hooks of all modules": [
-                hooks for name, hooks in vars(torch.nn.modules.module).items()
-                if name.startswith("_global") and isinstance(hooks, dict)
-            ],
+            "hooks of all modules": hooks_of_all_modules(),
         }  # fmt: skip
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._reach = Reach(roots, [*parameters, *of_averages], names, extra)
@@ -115,3 +112,9 @@ class State:
     def check(self) -> None:
         """After a second try: raises GuardError if it has kept a tensor that is gone."""
         self._reach.check_lost()
+
+
+def hooks_of_all_modules() -> list[Any]:
+    """What torch calls around every module."""
+    items = vars(torch.nn.modules.module).items()
+    return [each for name, each in items if name.startswith("_global") and isinstance(each, dict)]
