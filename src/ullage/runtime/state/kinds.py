@@ -16,6 +16,7 @@ import gc
 import io
 import itertools
 import pickle
+import queue
 import random
 import sys
 import threading
@@ -514,27 +515,17 @@ class _Watched(Kind):
 
     def parts(self, value: Any, noted: Any) -> Parts:
         # What a generator or an iterator works on, hidden iterators included.
-        has_parts = not isinstance(value, io.IOBase)
+        has_parts = not isinstance(value, io.IOBase) and not hasattr(value, "__dict__")
         return (("", each) for each in gc.get_referents(value)) if has_parts else ()
 
 
-class _Generator(_Watched):
-    """A generator is as it was where it waits at the same place, with the same variables."""
-
-    def __init__(self) -> None:
-        super().__init__("a generator", None)
+class _WatchedElements(_Watched):
+    """One that is as it was where it has the same elements."""
 
     def note(self, value: Any, noted: Any) -> Any:
-        if noted is not None and self.is_same(value, noted):
-            return noted
-        frame = value.gi_frame
-        place = -1 if frame is None else frame.f_lasti
-        return [place, *map(hold, gc.get_referents(value))]
-
-    def is_same(self, value: Any, noted: Any) -> bool:
-        frame = value.gi_frame
-        now = [-1 if frame is None else frame.f_lasti, *gc.get_referents(value)]
-        return len(now) == len(noted) and are_held(now, noted)
+        now = self._read(value)
+        is_same = noted is not None and len(now) == len(noted) and are_held(now, noted)
+        return noted if is_same else [*map(hold, now)]
 
 
 class _Opaque(Kind):
@@ -652,6 +643,12 @@ def _pickled(value: Any) -> bytes:
     return repr(value).encode() if type(value) is itertools.count else pickle.dumps(value)
 
 
+def _read_generator(generator: Any) -> list[Any]:
+    """Where it waits, and its variables."""
+    frame = generator.gi_frame
+    return [-1 if frame is None else frame.f_lasti, *gc.get_referents(generator)]
+
+
 def _read_iterator(iterator: Any) -> Any:
     """How far an iterator is; what is never equal where it does not say."""
     with suppress(TypeError, AttributeError):  # one without an end, or that has none
@@ -719,10 +716,12 @@ _TYPES: tuple[tuple[Any, Kind | None], ...] = (
     (torch.Generator, _State(torch.Generator.get_state, torch.Generator.set_state)),
     (contextvars.ContextVar, _State(lambda each: each.get(None), lambda each, to: each.set(to))),
     (tuple(map(type, map(iter, _INDEXED))), _Iterator()),
-    (types.GeneratorType, _Generator()),
+    (types.GeneratorType, _WatchedElements("a generator", _read_generator)),
     ((io.StringIO, io.BytesIO), _State(_read_text, _write_text)),
     (io.IOBase, _Watched("an open file", _read_file)),
     (itertools.count, _COPIED),
+    # Another thread may put something on it, or take it, at any time.
+    (queue.Queue, _WatchedElements("a queue", lambda each: [*each.queue])),
     (_OF_CTYPES, _State(bytes, _write_memory)),
     ((threading.local, types.SimpleNamespace), _OBJECT),
     ((types.CoroutineType, types.AsyncGeneratorType), OPAQUE),
