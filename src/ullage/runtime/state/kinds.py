@@ -100,10 +100,10 @@ class Kind:
     def exchange(self, noted: Any, value: Any, copy: Any) -> int:
         """Puts a copy of an object into a note in its place; returns how often it was there."""
         places = range(len(noted)) if isinstance(noted, list) else noted
-        found = [place for place in places if noted[place] is value] if self.has_items else []
-        for place in found:
+        same = [place for place in places if noted[place] is value] if self.has_items else []
+        for place in same:
             noted[place] = copy
-        return len(found)
+        return len(same)
 
 
 class _Fixed(Kind):
@@ -569,13 +569,13 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _slots(value: Any) -> dict[str, Any]:
-    found = {}
+    slots = {}
     for descriptor in slots_of(type(value)):
         try:
-            found[descriptor.__name__] = hold(descriptor.__get__(value))
+            slots[descriptor.__name__] = hold(descriptor.__get__(value))
         except AttributeError:
             continue
-    return found
+    return slots
 
 
 def _is_equal(value: Any, other: Any) -> bool:
@@ -755,18 +755,18 @@ def find_kind(value: Any) -> Kind | None:
         return _CLASS if is_own_class(value) and not issubclass(value, enum.Enum) else None
     if kind not in _known:
         _known[kind] = _find(value, kind)
-    found = _known[kind]
-    if found is ARRAY and value.nbytes > SMALL_BYTES:
+    handling = _known[kind]
+    if handling is ARRAY and value.nbytes > SMALL_BYTES:
         return LARGE_ARRAY if value.flags.writeable or value.base is not None else None
-    return found
+    return handling
 
 
 def _find(value: Any, kind: type) -> Kind | None:
     if kind.__name__ in _WRAPPERS and isinstance(value, torch.nn.Module):
         return _WRAPPER
-    for bases, found in _TYPES:
+    for bases, handling in _TYPES:
         if issubclass(kind, bases):
-            return found
+            return handling
     if issubclass(kind, _ATOMS):
         has_own = issubclass(kind, (int, float, complex, str, bytes)) and is_own_class(kind)
         return _OBJECT if has_own and not issubclass(kind, enum.Enum) else None

@@ -1,7 +1,7 @@
 """Everything that a step can change: found from a few roots, noted before each step, and put back
 after an error.
 
-    reach = Reach({"model": model, "optimizer": optimizer}, kept, extra)
+    reach = Reach({"model": model, "optimizer": optimizers}, parameters, names)
     reach.take({"the function": fn, "batch": batch})   # before each step
     reach.restore()                    # after an error: as before, or a GuardError with names
 
@@ -120,17 +120,17 @@ class Reach:
 
     Args:
         roots: from which they are found, by name.
-        kept: parameters that only the optimizer and averages change, which are not copied.
+        parameters: that only the optimizer and averages change, which are not copied.
         names: of tensors, by their identity.
         extra: objects that are restored by their `load_state_dict`.
     """
 
     def __init__(
-        self, roots: dict[str, Any], kept: Sequence[Any], names: Mapping[int, str],
+        self, roots: dict[str, Any], parameters: Sequence[Any], names: Mapping[int, str],
         extra: Sequence[Any] = (),
     ) -> None:  # fmt: skip
         self._roots = [*roots.items()]
-        self._kept = {id(tensor): tensor for tensor in kept}
+        self._kept = {id(tensor): tensor for tensor in parameters}
         self._names = names
         self._optimizers = {id(each) for each in roots.get("optimizer", ())}
         self._extra = {id(each): each for each in extra if _has_state(each)}
