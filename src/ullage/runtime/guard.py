@@ -221,6 +221,7 @@ class Guard:
             raise
         finally:
             self._is_within = False
+            self._state.drop_batch()
             self._gradients.drop_stand_ins()
         self.num_steps += 1
         self._split.count()

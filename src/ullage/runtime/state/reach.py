@@ -2,7 +2,7 @@
 after an error.
 
     reach = Reach({"model": model, "optimizer": optimizers}, parameters, names)
-    reach.take({"the function": fn, "batch": batch})   # before each step
+    reach.take(fn, {"batch": batch})   # before each step
     reach.restore()                    # after an error: as before, or a GuardError with names
 
 The objects form a graph. It is walked once; before each step only objects that have changed are
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
@@ -146,24 +146,34 @@ class Reach:
         self._tags, self._tensors = Tags(), Tensors()
         self._num_bytes = 0
         self._root = Node(self._roots, _CALL, None, "")
-        self._call = Node((), _CALL, None, "")
+        self._function, self._batch = Node((), _CALL, None, ""), Node((), _CALL, None, "")
         self._lost: list[Node] = []
         self._note(self._root)
         self._most_nodes = 2 * len(self._nodes) + MOST_ELEMENTS
 
-    def take(self, call: Mapping[str, Any]) -> None:
+    def take(self, fn: Any, batch: Mapping[str, Any]) -> None:
         """Notes what a step can change.
 
         Args:
-            call: the step's function and what it is called with, by what they are called.
+            fn: the step's function.
+            batch: what it is called with, by what that is called.
         """
         if len(self._nodes) > self._most_nodes:
             self._begin()  # circles of objects that are reached no more
-        before, self._call.value = self._call.value, [*call.items()]
-        parts = [part for _, part in self._call.kind.parts(self._call.value, None)]
-        if [*map(id, parts)] != [id(part) for _, part in self._call.kind.parts(before, None)]:
-            self._note(self._call)
+        before, self._function.value = self._function.value, (("the function", fn),)
+        parts = [[*map(id, _parts_of(value))] for value in (before, self._function.value)]
+        if parts[0] != parts[1]:
+            self._note(self._function)
+        if batch:
+            self._batch.value = [*batch.items()]
+            self._note(self._batch)
         self.take_again()
+
+    def drop_batch(self) -> None:
+        """After a step: what it was called with is not held."""
+        if self._batch.value:
+            self._batch.value = ()
+            self._note(self._batch)
 
     def take_again(self) -> None:
         """Notes it once more, as under another plan."""
@@ -387,6 +397,10 @@ class Reach:
 
 
 _CALL = _Call()
+
+
+def _parts_of(value: Any) -> Iterator[Any]:
+    return (part for _, part in _CALL.parts(value, None))
 
 
 def _has_state(value: Any) -> bool:

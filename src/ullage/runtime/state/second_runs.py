@@ -32,7 +32,7 @@ class SecondRuns:
         if reach is None:
             roots = {"module": module, "hooks of all modules": hooks_of_all_modules()}
             reach = self._reaches[module] = Reach(roots, [*module.parameters()], {})
-        reach.take({})
+        reach.take(None, {})
         try:
             yield
         finally:

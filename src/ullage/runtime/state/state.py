@@ -58,7 +58,7 @@ class State:
             keywords: the same, by name.
         """
         arguments = {f"argument {index}": each for index, each in enumerate(batch)}
-        self._reach.take({"the function": fn, **arguments, **keywords})
+        self._reach.take(fn, {**arguments, **keywords})
         self._take_rest()
         if not self._has_said and self._reach.num_bytes > SMALL_BYTES:
             say(f"copies before each step take {self._reach.text}")
@@ -72,6 +72,10 @@ class State:
     def _take_rest(self) -> None:
         self._requires_grad = self._flags.read_requires_grad()
         self._random.take()
+
+    def drop_batch(self) -> None:
+        """After a step: what it was called with is not held."""
+        self._reach.drop_batch()
 
     def learn(self) -> None:
         """After a step that succeeded: which large tensors it has changed."""
