@@ -67,9 +67,9 @@ if TYPE_CHECKING:
     from ullage.loaders.prefetch import prefetch
     from ullage.record.measured.entrance import record
     from ullage.runtime.adapting.adapt import Adapt
+    from ullage.runtime.batch_split import split_rows
     from ullage.runtime.batches.split_check import SplitCheck, check_split
     from ullage.runtime.open_guard import guard
-    from ullage.runtime.parts import split_rows
     from ullage.runtime.requests.inference import guard_inference
     from ullage.techniques.applying.cap import Cap, cap
     from ullage.techniques.plan import Plan
@@ -212,7 +212,7 @@ _MODULES = {
     "run_ranks": "ullage.api.ranks",
     "search_server": "ullage.api.servers.search",
     "serve_traffic": "ullage.api.serving",
-    "split_rows": "ullage.runtime.parts",
+    "split_rows": "ullage.runtime.batch_split",
     "sweep": "ullage.api.sweep",
     "watch_gpus": "ullage.api.watch",
     "what_if": "ullage.api.what_if",

@@ -1,4 +1,4 @@
-"""The batch of a step: it is the same in the second try, or the second try is refused."""
+"""The tensors of a batch."""
 
 from __future__ import annotations
 
@@ -7,35 +7,8 @@ from typing import Any
 
 import torch
 
-from ullage.errors import GuardError
-
 _LONG = 64
 _PLAIN = (bool, int, float, str, bytes)
-
-
-class Batch:
-    """The tensors that a step is called with.
-
-    Args:
-        arguments: by position.
-        keywords: by name.
-    """
-
-    def __init__(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        self._versions = [
-            (name, tensor, tensor._version)
-            for name, tensor in tensors_by_name({**dict(enumerate(arguments)), **keywords})
-            if not tensor.is_inference()
-        ]
-
-    def check(self) -> None:
-        """Raises GuardError if the step has changed one in place."""
-        changed = [name for name, each, version in self._versions if each._version != version]
-        if changed:
-            raise GuardError(
-                f"argument {', '.join(changed[:3])} of the step was changed in place before it ran "
-                "out of memory; it cannot be run again: change a copy"
-            )
 
 
 def tensors_by_name(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ullage.runtime.sharded.parts import part_of
+from ullage.runtime.sharded.local_tensors import part_of
 
 Key = tuple[str, int]
 

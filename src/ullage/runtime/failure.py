@@ -20,17 +20,19 @@ _NO_ENGINE = "unable to find an engine"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An out-of-memory error, of which nothing is referenced any more.
+    """An out-of-memory error, of which no frame is referenced any more.
 
     Attributes:
         text: what the error said, in short.
         message: what it said.
         codes: the code objects of the functions that it went through, outermost first.
+        error: itself, without a traceback.
     """
 
     text: str
     message: str
     codes: tuple[CodeType, ...]
+    error: BaseException
 
 
 def take_failure(error: BaseException) -> Failure:
@@ -42,7 +44,7 @@ def take_failure(error: BaseException) -> Failure:
     for linked in [*_chain(error)]:
         traceback.clear_frames(linked.__traceback__)
         linked.__traceback__ = None
-    return Failure(shorten(message), message, codes)
+    return Failure(shorten(message), message, codes, error)
 
 
 def take_out_of_memory(torch: ModuleType, error: BaseException) -> Failure:

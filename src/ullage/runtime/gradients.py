@@ -1,7 +1,7 @@
 """Gradients from before a step, as accumulated micro-batches: nothing is copied.
 
 A version counter says whether a gradient that was there has had its sum of the failed try. What had
-is left out of the second try (again.py); what the failed try made is dropped and made again. Only
+is left out of the second try (rerun.py); what the failed try made is dropped and made again. Only
 gradients that collectives add to are copied (sharded/gradient_copies.py).
 """
 
@@ -18,7 +18,7 @@ from ullage.errors import GuardError
 from ullage.runtime.progress import Progress
 from ullage.runtime.reads.counters import Flags
 from ullage.runtime.sharded.gradient_copies import GradientCopies
-from ullage.runtime.sharded.parts import is_sharded
+from ullage.runtime.sharded.local_tensors import is_sharded
 
 _GRAD = attrgetter("grad")
 
@@ -50,6 +50,13 @@ class Gradients:
     def are_added_to(self) -> bool:
         """Whether there were gradients before the step, of which there is no copy."""
         return self._before is not None
+
+    @property
+    def from_before(self) -> list[Any]:
+        """The gradients that were there before the step and still are, for all we know."""
+        now = [each.grad for each in self._parameters if each.grad is not None]
+        before = [entry[0]() for entry in self._before or () if entry is not None]
+        return [each for each in (*now, *before) if each is not None]
 
     def take(self, leaves: Sequence[Any] = ()) -> None:
         """Notes which gradients there are.

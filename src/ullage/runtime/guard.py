@@ -15,21 +15,22 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from ullage.errors import GuardError, SpecError
+from ullage.errors import GuardError, PlanError, SpecError
 from ullage.runtime.adapting.adapt import Adapt, Change
-from ullage.runtime.calm import Calm
+from ullage.runtime.climb import Climb
+from ullage.runtime.decorator import decorated, refuse_unrun
 from ullage.runtime.failure import Failure, release, say
 from ullage.runtime.guarded_program import parameters_of
 from ullage.runtime.ladder import Ladder
 from ullage.techniques.applying.apply import unwrap_optimizers
+from ullage.techniques.means.rerun import AROUND
 
 if TYPE_CHECKING:
     from ullage.runtime.adapting.adaptation import Adaptation
-    from ullage.runtime.batch import Batch
+    from ullage.runtime.batch_split import Divide, Split
     from ullage.runtime.batches.largest_batch import LargestBatch
     from ullage.runtime.optimizers.averages import GuardedAverage
     from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
-    from ullage.runtime.parts import Divide, Split
     from ullage.runtime.ranks.steps import OneRank
 
 Result = TypeVar("Result")
@@ -46,7 +47,7 @@ class Guard:
     """
 
     def __init__(
-        self, model: Any, optimizer: Any, ladder: Ladder, calm: Calm, *,
+        self, model: Any, optimizer: Any, ladder: Ladder, calm: Climb, *,
         scaler: Any, extra: Any, averages: Any, adapt: Adapt | None, deadline_s: float,
     ) -> None:  # fmt: skip
         self.num_recoveries = 0
@@ -54,7 +55,7 @@ class Guard:
         self._model = model
         self._optimizers = unwrap_optimizers(optimizer)
         self._ladder = ladder
-        self._calm = calm
+        self._climb_rule = calm
         self._scaler, self._extra = scaler, extra
         self._deadline_s = deadline_s
         self._averages = averages
@@ -63,7 +64,6 @@ class Guard:
         self._adaptation: Adaptation | None = None
         self._is_open = False
         self._is_within = False
-        self._batch: Batch | None = None
 
     @property
     def rung(self) -> int:
@@ -81,8 +81,6 @@ class Guard:
         """As a decorator: each call of the function is a step of the guard, which opens with the
         first, and ends with the process or by `close()` of the decorated function.
         """
-        from ullage.runtime.decorator import decorated
-
         return decorated(self, fn)
 
     @property
@@ -94,30 +92,33 @@ class Guard:
         import torch
 
         from ullage.runtime.adapting.adaptation import Adaptation
-        from ullage.runtime.batch import Batch
+        from ullage.runtime.batch_split import BatchSplit
         from ullage.runtime.captured import is_compiled, refuse_graphs
         from ullage.runtime.gradients import Gradients
         from ullage.runtime.optimizers.averages import GuardedAverage
         from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
-        from ullage.runtime.parts import Parts
         from ullage.runtime.ranks.steps import OneRank, open_ranks
-        from ullage.runtime.snapshot import Snapshot
+        from ullage.runtime.state.second_runs import SecondRuns
+        from ullage.runtime.state.state import State
 
         self._torch: Any = torch
-        self._make_batch, self._refuse_graphs = Batch, refuse_graphs
+        self._refuse_graphs = refuse_graphs
         self._is_compiled = is_compiled(self._model)
         self._ladder.check()
         self._ranks: OneRank = open_ranks(self._model, self._deadline_s)
         has_ranks = type(self._ranks) is not OneRank
         if has_ranks:
             self._ladder.ignore_host()
-        self._parts = Parts(self._model, has_ranks=has_ranks)
+        self._split = BatchSplit(self._model, has_ranks=has_ranks)
         self._parameters = parameters_of(self._model, self._optimizers)
         if self._adapt is not None:
             self._adaptation = Adaptation(
                 self._adapt, self._ladder, self._parameters, self._optimizers
             )
-        self._snapshot = Snapshot(self._model, self._parameters, self._scaler, self._extra)
+        self._state = State(
+            self._model, self._optimizers, self._parameters, scaler=self._scaler,
+            extra=self._extra, averages=self._averages,
+        )  # fmt: skip
         self._gradients = Gradients(self._parameters, are_views=self._ranks.shares_gradients)
         self._guarded = [
             *(
@@ -128,6 +129,8 @@ class Guard:
         ]
         for each in self._guarded:
             each.attach()
+        self._around_second_runs = SecondRuns().undone
+        AROUND.append(self._around_second_runs)
         self._is_open = True
         self._describe()
         return self
@@ -139,6 +142,7 @@ class Guard:
         traceback: TracebackType | None,
     ) -> None:
         self._is_open = False
+        AROUND.remove(self._around_second_runs)
         if error is not None:
             self._ranks.refuse(error)
         self._ranks.close()
@@ -147,7 +151,7 @@ class Guard:
         self._ladder.close()
         if self._adaptation is not None:
             self._adaptation.close()
-        say(f"recoveries: {self.num_recoveries} in {self.num_steps} steps{self._parts.text}")
+        say(f"recoveries: {self.num_recoveries} in {self.num_steps} steps{self._split.text}")
 
     def step(self, fn: Callable[..., Result], /, *batch: Any, **keywords: Any) -> Result:
         """Runs a training step, and again under a leaner plan where it runs out of memory.
@@ -163,9 +167,11 @@ class Guard:
 
         Raises:
             GuardError: the step cannot be run again, or the optimizer's step cannot be finished.
+            SpecError: fn is a generator or async function, which has not run when its call ends.
             torch.OutOfMemoryError: it has run out of memory on every rung.
         """
-        return self._step(lambda: fn(*batch, **keywords), batch, keywords, None)
+        refuse_unrun(fn)
+        return self._step(lambda: fn(*batch, **keywords), fn, batch, keywords, None)
 
     def step_in_parts(
         self, fn: Callable[..., Result], batch: Any, /, *, split: Split | None = None
@@ -188,23 +194,25 @@ class Guard:
                 calls the optimizer for each part.
             torch.OutOfMemoryError: it has run out of memory on every rung, and in eight parts.
         """
-        divide = self._parts.divider(batch, split)
-        call = self._parts.calls(fn, divide, self._ladder, self._guarded)
-        return self._step(call, (batch,), {}, divide)
+        refuse_unrun(fn)
+        divide = self._split.divider(batch, split)
+        call = self._split.calls(fn, divide, self._ladder, self._guarded)
+        return self._step(call, (fn, split), (batch,), {}, divide)
 
     def _step(
-        self, call: Callable[[], Result], batch: Any, keywords: Any, divide: Divide | None
-    ) -> Result:
+        self, call: Callable[[], Result], fn: Any, batch: Any, keywords: Any,
+        divide: Divide | None,
+    ) -> Result:  # fmt: skip
         if not self._is_open:
             raise SpecError("the guard is closed; call step within `with ullage.guard(...)`")
         if self._is_within:
             raise SpecError("a step of the guard is within another")
         self._is_within = True
         try:
-            self._ladder.allow_splits(0 if divide is None else self._parts.num_splits)
-            self._batch = self._make_batch(batch, keywords)
+            self._ladder.allow_splits(0 if divide is None else self._split.num_splits)
             if self._adaptation is not None:
                 self._adaptation.begin(batch, keywords, divide)
+            self._state.take(fn, batch, keywords)
             result = self._run(call)
             if self._adaptation is not None:
                 self._adaptation.end()
@@ -213,10 +221,10 @@ class Guard:
             raise
         finally:
             self._is_within = False
-            self._batch = None
+            self._state.drop_batch()
             self._gradients.drop_stand_ins()
         self.num_steps += 1
-        self._parts.count()
+        self._split.count()
         return result
 
     def largest_batch(
@@ -260,7 +268,7 @@ class Guard:
         try:
             largest = find_largest_batch(
                 fn, make_batch, self._model,
-                lambda: KeptState(self._model, self._optimizers, self._snapshot),
+                lambda: KeptState(self._model, self._optimizers, self._state),
                 at_most=at_most, multiple_of=multiple_of, sizes=sizes, margin=margin,
             )  # fmt: skip
         finally:
@@ -270,52 +278,61 @@ class Guard:
         return largest
 
     def _run(self, call: Callable[[], Result]) -> Result:
-        self._snapshot.take()
         for each in self._guarded:
             each.begin()
-        self._calm.begin(self._ladder.rung)
+        self._climb_rule.begin(self._ladder.rung)
         self._ranks.begin()
         self._gradients.take(self._ranks.unreduced)
         self._ranks.adds_to_gradients = self._gradients.are_added_to
         try:
             result = call()
-            is_calm = self._ranks.end(is_calm=self._calm.end())
+            is_calm = self._ranks.end(is_calm=self._climb_rule.end())
         except Exception as error:
             failure = self._ranks.take(error)
         else:
-            self._snapshot.learn()
+            self._state.learn()
             if is_calm:
                 self._climb()
             return result
-        return self._run_again(call, failure)
+        try:
+            return self._run_again(call, failure)
+        except PlanError as error:
+            raise GuardError(
+                f"the step ran out of memory ({failure.text}), and {self._ladder.name()} is not "
+                f"for it: {error}"
+            ) from failure.error
+        except Exception as error:
+            # Whatever ends the recovery, the program sees what began it.
+            if error is not failure.error:
+                error.__cause__ = failure.error
+            raise
 
     def _run_again(self, call: Callable[[], Result], failure: Failure) -> Result:
         """Runs a step that has failed on one rung after another."""
         from contextlib import nullcontext
 
-        from ullage.runtime.again import Again
+        from ullage.runtime.rerun import Rerun
 
         first = rung = self._ladder.rung
         is_first_try = True
         while True:
             release(self._torch)
             failure = self._ranks.meet(failure, self._parameters)
-            # A plan has put attributes on modules: the state is that of the rung before the step.
-            self._ladder.go_to(first)
             self._rewind(failure)
             leaner = self._ladder.next_try(
                 rung, is_first=is_first_try, may_split=not self._gradients.is_incomplete
             )
             if leaner is None:
-                self._ladder.go_to(rung)
                 self._give_up(failure, first, rung)
             rung, is_first_try = leaner, False
             self._ladder.go_to(rung)
-            self._calm.begin_recovery()
+            # The plan of a rung puts attributes on modules.
+            self._state.take_again()
+            self._climb_rule.begin_recovery()
             progress = self._gradients.progress
             try:
                 self._ranks.begin_again()
-                with nullcontext() if progress is None else Again(progress, is_closed=False):
+                with nullcontext() if progress is None else Rerun(progress, is_closed=False):
                     result = call()
                 self._ranks.end(is_calm=False)
             except Exception as error:
@@ -323,9 +340,11 @@ class Guard:
             else:
                 break
         self._gradients.check()
-        self._calm.end_recovery(is_own=self._ranks.has_failed)
+        self._state.check()
+        self._state.learn()
+        self._climb_rule.end_recovery(is_own=self._ranks.has_failed)
         self.num_recoveries += 1
-        text = self._ladder.name() + self._parts.sameness(self._ladder, self._snapshot)
+        text = self._ladder.name() + self._split.sameness(self._ladder, self._state)
         say(f"out of memory ({failure.text}): ran the step again on {text}")
         return result
 
@@ -336,12 +355,10 @@ class Guard:
                 f"the step ran out of memory after the optimizer's step ({failure.text}); what "
                 "follows it in the function is not run again: call it after guard.step"
             )
-        is_unscaled = self._snapshot.is_unscaled(self._optimizers)
+        is_unscaled = self._state.is_unscaled(self._optimizers)
         try:
             self._refuse_graphs()
-            if self._batch is not None:
-                self._batch.check()
-            self._snapshot.rewind()
+            self._state.restore(self._gradients.from_before)
         except GuardError as error:
             raise GuardError(f"{error} ({failure.text})") from None
         self._gradients.rewind(is_unscaled=is_unscaled)
@@ -371,7 +388,7 @@ class Guard:
         if self._adaptation is not None and self._adaptation.is_on:
             return
         self._ladder.go_to(self._ladder.above(self._ladder.rung))
-        say(f"{self._calm.num_calm} steps needed less: back to {self._ladder.name()}")
+        say(f"{self._climb_rule.num_calm} steps needed less: back to {self._ladder.name()}")
 
     def _note_finished(self, failure: Failure) -> None:
         self.num_recoveries += 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
 from ullage.runtime.adapting.adapt import Adapt, read_settings
-from ullage.runtime.calm import Calm
+from ullage.runtime.climb import Climb
 from ullage.runtime.failure import say
 from ullage.runtime.guard import CALM_STEPS, DEADLINE_S, Guard
 from ullage.runtime.guarded_program import check_averages, check_program
@@ -74,6 +74,6 @@ def guard(
     check_averages(averages)
     ladder = open_ladder(plans, model, optimizer)
     return Guard(
-        model, optimizer, ladder, Calm(calm_steps), scaler=scaler, extra=tuple(extra),
+        model, optimizer, ladder, Climb(calm_steps), scaler=scaler, extra=tuple(extra),
         averages=tuple(averages), adapt=read_settings(adapt), deadline_s=deadline_s,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ullage.errors import GuardError
 from ullage.runtime.call import Key, memory_key
-from ullage.runtime.sharded.parts import part_of
+from ullage.runtime.sharded.local_tensors import part_of
 
 
 class Entry:

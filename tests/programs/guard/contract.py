@@ -8,7 +8,7 @@ import sys
 
 import torch
 from torch import nn
-from training import ConvNet, Faults, differences
+from training import ConvNet, Faults, differences, unseen
 
 import ullage
 from ullage.errors import GuardError, PlanError, SpecError
@@ -48,8 +48,22 @@ class Program:
         self.model = ConvNet()
         make = make or (lambda parameters: torch.optim.AdamW(parameters, lr=1e-2))
         self.optimizer = make(self.model.parameters())
-        self.calls = {"draw": 0, "loss": 0, "fn": 0, "before": 0, "after": 0}
-        self.errors = {}
+        calls = {"draw": 0, "loss": 0, "fn": 0, "before": 0, "after": 0}
+        self.outside = unseen(errors={}, calls=calls)
+
+    @property
+    def calls(self):
+        """How often each part has run."""
+        return self.outside.calls
+
+    @property
+    def errors(self):
+        """What is called once at a place."""
+        return self.outside.errors
+
+    @errors.setter
+    def errors(self, errors):
+        self.outside.errors = errors
 
     def draw(self):
         """A batch."""
@@ -197,7 +211,7 @@ def a_list_grows():
         fail()
 
     program.errors["forward"] = note_and_fail
-    return refused(program)
+    return [refused(program), program.model.history]
 
 
 @scenario
@@ -480,18 +494,68 @@ def other_rungs():
 
 @scenario
 def a_batch_is_changed():
-    """A batch that the step normalises in place before it fails, within a dict."""
+    """A batch that the step normalises in place before it fails, within a dict; and a large tensor
+    beside it, which an earlier step has left as it was.
+    """
     program = Program()
     images, targets = program.draw()
+    table = torch.zeros(1 << 20)
 
-    def fn(batch, *, scale):
+    def fn(batch, *, scale, amount=0):
         batch["images"].mul_(scale)
+        if amount:
+            batch["table"].add_(amount)
         return program.fn((batch["images"], batch["targets"]))
 
-    program.errors["forward"] = fail
     with ullage.guard(program.model, program.optimizer) as guard:
-        batch = {"images": images, "targets": targets}
-        return raised(lambda: guard.step(fn, batch, scale=0.5))
+        batch = {"images": images, "targets": targets, "table": table}
+        before = images.clone()
+        program.errors["forward"] = fail
+        text = raised(lambda: guard.step(fn, batch, scale=0.5))
+        is_once = torch.equal(images, before * 0.5)
+        guard.step(fn, batch, scale=1.0)
+        program.errors["forward"] = fail
+        return [text, is_once, raised(lambda: guard.step(fn, batch, scale=0.5, amount=1))]
+
+
+@scenario
+def functions_that_have_not_run():
+    """A generator and an async function as steps, by the decorator and by the guard."""
+    program = Program()
+
+    def generator(batch):
+        yield program.fn(batch)
+
+    async def coroutine(batch):
+        return program.fn(batch)
+
+    with ullage.guard(program.model, program.optimizer) as guard:
+        return [raised(lambda: guard(each)) for each in (generator, coroutine)] + [  # noqa: B023
+            raised(lambda: guard.step(each, None))  # noqa: B023
+            for each in (generator, coroutine)
+        ]
+
+
+@scenario
+def what_ended_a_recovery():
+    """The causes of errors that end a second try: one of the program's own, and a refusal."""
+    causes = []
+    for place in ("forward", "weights"):
+        program = Program()
+
+        def fail_then_break(program=program, place=place):
+            program.errors["forward"] = lambda: int("no number")
+            if place == "weights":
+                program.model.head.weight.data = program.model.head.weight.data * 2
+            fail()
+
+        program.errors["forward"] = fail_then_break
+        with ullage.guard(program.model, program.optimizer) as guard:
+            try:
+                guard.step(program.fn, program.draw())
+            except Exception as error:
+                causes.append([type(error).__name__, str(error.__cause__)])
+    return causes
 
 
 @scenario

@@ -8,6 +8,7 @@ import sys
 
 import torch
 from torch import nn
+from training import unseen
 
 sys.path.insert(0, sys.argv[1])
 import ullage
@@ -21,12 +22,12 @@ def main():
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         buffer += 1
-    errors = [1]
+    machine = unseen(errors=1)
 
     def step():
         loss = model(torch.ones(4, 8, device="cuda")).sum()
-        if errors:
-            errors.pop()
+        if machine.errors:
+            machine.errors -= 1
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         loss.backward()
         optimizer.step()
@@ -38,7 +39,7 @@ def main():
         except ullage.GuardError as error:
             document["answer"] = f"GuardError: {error}"
         del graph
-        errors.append(1)
+        machine.errors = 1
         guard.step(step)
         document["without"] = guard.num_recoveries
     print(json.dumps(document))

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from rungs import Block
 from torch import nn
+from training import unseen
 
 import ullage
 from ullage.runtime.ladder import choose_plans
@@ -44,12 +45,12 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     file = make_file(model, optimizer)
     file.save(directory / "ladder.json")
-    failures = [True]
+    machine = unseen(failures=1)
 
     def step(x: Any) -> None:
         loss = model(x).square().mean()
-        if failures:
-            failures.pop()
+        if machine.failures:
+            machine.failures -= 1
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         loss.backward()
         optimizer.step()

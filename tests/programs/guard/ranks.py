@@ -58,6 +58,10 @@ class RankFaults(Faults):
         self.optimizer = []
         self.is_in_optimizer = False
 
+    def enter_optimizer(self, is_within):
+        """Whether the optimizer's step runs."""
+        self.is_in_optimizer = is_within
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(each.__name__ == "FakeTensor" for each in types):
             return func(*args, **(kwargs or {}))
@@ -167,9 +171,9 @@ def train(options, numbers=None, *, is_guarded=True):
         )
     with guard:
         training.faults = faults
-        note = vars(faults).update
-        training.optimizer.register_step_pre_hook(lambda *_: note(is_in_optimizer=True))
-        training.optimizer.register_step_post_hook(lambda *_: note(is_in_optimizer=False))
+        # Not by a method of its dict, which a guard would put back.
+        training.optimizer.register_step_pre_hook(lambda *_: faults.enter_optimizer(True))
+        training.optimizer.register_step_post_hook(lambda *_: faults.enter_optimizer(False))
         losses = training.step(guard)
         num_recoveries = guard.num_recoveries
         training.faults = nullcontext()

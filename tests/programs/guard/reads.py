@@ -11,9 +11,9 @@ import torch
 from torch.utils import swap_tensors
 
 from ullage.errors import GuardError
-from ullage.runtime.random_states import RandomStates
 from ullage.runtime.reads.counters import Counters, Flags
 from ullage.runtime.reads.native_reads import load_reads
+from ullage.runtime.state.generators import RandomStates
 
 
 def make_parameters() -> list[Any]:

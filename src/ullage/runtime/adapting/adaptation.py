@@ -16,9 +16,9 @@ from ullage.runtime.adapting.adapt import Adapt, Change, Rules, Situation, squar
 from ullage.runtime.adapting.batch_sizes import batch_sizes
 from ullage.runtime.adapting.forecast import Sizes
 from ullage.runtime.adapting.splitting import choose_split
+from ullage.runtime.batch_split import Divide, Part
 from ullage.runtime.failure import say
 from ullage.runtime.ladder import Ladder
-from ullage.runtime.parts import Divide, Part
 from ullage.runtime.reads.counters import Flags
 
 _LOGGER = logging.getLogger("ullage.guard")

@@ -11,25 +11,25 @@ import torch
 from ullage.errors import GuardError
 from ullage.runtime.failure import release
 from ullage.runtime.host.host_memory import find_room
-from ullage.runtime.snapshot import Snapshot
+from ullage.runtime.state.state import State
 from ullage.units import format_bytes
 
 
 class KeptState:
     """Parameters, buffers and optimizer states, copied to the host; generators, attributes, the
-    loss scale and what else a snapshot has. Gradients are dropped: there may be none before.
+    loss scale and what else a step can change. Gradients are dropped: there may be none before.
 
     Args:
         model: the `nn.Module`.
         optimizers: of its parameters.
-        snapshot: of the guard.
+        state: what else a step can change, as a guard notes it.
 
     Raises:
         GuardError: there are gradients, or the host has no memory for the copies.
     """
 
-    def __init__(self, model: Any, optimizers: Sequence[Any], snapshot: Snapshot) -> None:
-        self._optimizers, self._snapshot = optimizers, snapshot
+    def __init__(self, model: Any, optimizers: Sequence[Any], state: State) -> None:
+        self._optimizers, self._state = optimizers, state
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         trained = [parameter for group in groups for parameter in group["params"]]
         self._parameters = [*{id(each): each for each in [*model.parameters(), *trained]}.values()]
@@ -47,7 +47,7 @@ class KeptState:
         self._tensors = [*{id(tensor): tensor for tensor in tensors}.values()]
         _check_room(self._tensors)
         self._copies = [tensor.detach().to("cpu", copy=True) for tensor in self._tensors]
-        snapshot.take()
+        state.take(None, (), {})
 
     def _state_tensors(self) -> Iterator[Any]:
         for states in self._states:
@@ -67,7 +67,7 @@ class KeptState:
         with torch.no_grad():
             for tensor, copied in zip(self._tensors, self._copies, strict=True):
                 tensor.copy_(copied)
-        self._snapshot.rewind(are_tensors_back=True)
+        self._state.restore(self._tensors)
         release(torch)
 
 

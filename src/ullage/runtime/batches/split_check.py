@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ullage.errors import GuardError, SpecError
-from ullage.runtime.parts import Part, Split, divide, split_rows
+from ullage.runtime.batch_split import Part, Split, divide, split_rows
 from ullage.techniques.applying.apply import unwrap_optimizers
 
 
@@ -56,7 +56,7 @@ def check_split(
     """
     from ullage.runtime.batches.kept_state import KeptState
     from ullage.runtime.guarded_program import parameters_of
-    from ullage.runtime.snapshot import Snapshot
+    from ullage.runtime.state.state import State
 
     parts = divide(batch, split or split_rows, 2)
     if len(parts) != 2:
@@ -64,7 +64,7 @@ def check_split(
     optimizers = unwrap_optimizers(optimizer)
     parameters = parameters_of(model, optimizers)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    state = KeptState(model, optimizers, Snapshot(model, parameters, None, ()))
+    state = KeptState(model, optimizers, State(model, optimizers, parameters))
     gradients = []
     try:
         for each in ([(batch, 1.0)], parts):
@@ -73,8 +73,8 @@ def check_split(
             state.restore()
     finally:
         state.restore()
-    whole, halves = gradients
-    distances = {key: _distance(value, halves.get(key)) for key, value in whole.items()}
+    whole, in_parts = gradients
+    distances = {key: _distance(value, in_parts.get(key)) for key, value in whole.items()}
     worst = max(distances, key=lambda key: distances[key])
     check = SplitCheck(distances[worst], names.get(worst, "a parameter of the optimizer"))
     if not check.distance <= tolerance:

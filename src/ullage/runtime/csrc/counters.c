@@ -32,3 +32,26 @@ EXPORT int64_t ullage_count_gradients(read_gradient *read, void *const *tensors,
   for (int64_t i = 0; i < num_tensors; i++) count += *read(tensors[i]) != none;
   return count;
 }
+
+/* Writes the version counter of each tensor's gradient; -1 where it has none, as `without` has none. */
+EXPORT void ullage_read_gradient_versions(read_gradient *read, read_version *version, void *const *tensors,
+                                          int64_t num_tensors, const void *without, int64_t *versions) {
+  const void *none = *read(without);
+  for (int64_t i = 0; i < num_tensors; i++) {
+    void *const *gradient = read(tensors[i]);
+    versions[i] = *gradient == none ? -1 : version(gradient);
+  }
+}
+
+/* Writes which of `num_dicts` dicts have another version tag than `tags` says, and the tags; returns how many they are.
+ * In CPython's dict (Include/cpython/dictobject.h) the tag follows the header of two words and the number of entries. */
+EXPORT int64_t ullage_changed_dicts(const uint64_t *const *dicts, uint64_t *tags, int64_t num_dicts, int64_t *changed) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < num_dicts; i++) {
+    uint64_t tag = dicts[i][3];
+    if (tag == tags[i]) continue;
+    tags[i] = tag;
+    changed[count++] = i;
+  }
+  return count;
+}

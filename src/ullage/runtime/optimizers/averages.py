@@ -1,7 +1,7 @@
 """A moving average of weights whose update is finished after an out-of-memory error within it.
 
 The update follows the optimizer's step, so forward and backward cannot be run again. As with the
-optimizer, version counters say what was executed, and the rest is done (again.py).
+optimizer, version counters say what was executed, and the rest is done (rerun.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from ullage.errors import GuardError
-from ullage.runtime.again import Again
 from ullage.runtime.failure import Failure, release, take_out_of_memory
 from ullage.runtime.optimizers.reasons import check_counters
 from ullage.runtime.progress import Progress
-from ullage.runtime.sharded.parts import is_sharded
+from ullage.runtime.rerun import Rerun
+from ullage.runtime.sharded.local_tensors import is_sharded
 
 _TRIES = 3
 
@@ -107,7 +107,7 @@ class GuardedAverage:
             is_untouched = progress.is_untouched
             progress.begin()
             try:
-                with nullcontext() if is_untouched else Again(progress, is_closed=True):
+                with nullcontext() if is_untouched else Rerun(progress, is_closed=True):
                     update()
             except RuntimeError as error:
                 take_out_of_memory(torch, error)

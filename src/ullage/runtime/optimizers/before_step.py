@@ -10,7 +10,7 @@ import torch
 
 from ullage.runtime.optimizers.sgd_step import Finished
 from ullage.runtime.reads.counters import Counters
-from ullage.runtime.sharded.parts import version_of
+from ullage.runtime.sharded.local_tensors import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Before:
 
     Attributes:
         parameters, versions: those of the optimizer, and their counters.
-        gradients, gradient_versions: of the parameters that have one.
+        gradient_versions: of their gradients; -1 where there is none.
         states, state_versions: owner, name and tensor of each state, and its counter.
         with_state: the identities of parameters that have states.
         counters: what reads the counters of parameters and of states.
@@ -28,8 +28,7 @@ class Before:
 
     parameters: list[Any]
     versions: Sequence[int]
-    gradients: list[Any]
-    gradient_versions: list[int]
+    gradient_versions: Sequence[int]
     states: list[tuple[Any, str, Any]]
     state_versions: Sequence[int]
     with_state: frozenset[int]

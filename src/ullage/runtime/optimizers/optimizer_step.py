@@ -1,7 +1,7 @@
 """An optimizer whose `step()` is finished after an out-of-memory error within it.
 
 Neither parameters nor states are copied. Version counters say which of the operations of the step
-were executed, and the others are done (again.py). Forward and backward are not run again.
+were executed, and the others are done (rerun.py). Forward and backward are not run again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from operator import attrgetter
 from types import MethodType
 from typing import Any
 
@@ -18,7 +17,6 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from ullage.errors import GuardError
-from ullage.runtime.again import Again
 from ullage.runtime.failure import (
     Failure,
     is_out_of_memory,
@@ -33,15 +31,15 @@ from ullage.runtime.optimizers.reasons import SILENT, check_counters, name_of, w
 from ullage.runtime.optimizers.sgd_step import Finished, hidden, is_fused_sgd, read_finished
 from ullage.runtime.progress import Progress
 from ullage.runtime.ranks.agreement import PeerOutOfMemory
-from ullage.runtime.reads.counters import Counters
-from ullage.runtime.sharded.parts import is_sharded, version_of
+from ullage.runtime.reads.counters import Counters, Flags
+from ullage.runtime.rerun import Rerun
+from ullage.runtime.sharded.local_tensors import is_sharded, version_of
 from ullage.runtime.sharded.shared_step import Recording, SharedStep
 
 _ABSENT = object()
 _BETWEEN = (
     "parameters and optimizer states may be between two steps: go back to the last checkpoint"
 )
-_VERSION, _GRAD = attrgetter("_version"), attrgetter("grad")
 _NO_MEMORY = "there is no memory to look at how far the optimizer has got"
 _TRIES = 3
 
@@ -79,7 +77,7 @@ class GuardedOptimizer:
         self._known: tuple[int, list[int]] | None = None
         self._with_state: frozenset[int] = frozenset()
         self._parameters: list[Any] = []
-        self._counters = Counters(())
+        self._counters, self._flags = Counters(()), Flags(())
         self._is_sharded = False
         self._recording = Recording()
 
@@ -204,15 +202,14 @@ class GuardedOptimizer:
                 each for group in optimizer.param_groups for each in group["params"]
             ]
             self._counters = Counters(self._parameters)
+            self._flags = Flags(self._parameters)
             self._is_sharded = any(map(is_sharded, self._parameters))
         self._recording.clear()
         parameters = self._parameters
-        gradients = [each for each in map(_GRAD, parameters) if each is not None]
         return Before(
             parameters,
             self._counters.read(),
-            gradients,
-            [*map(version_of if self._is_sharded else _VERSION, gradients)],
+            self._flags.read_gradient_versions(),
             self._states,
             self._state_counters.read(),
             self._with_state,
@@ -239,7 +236,7 @@ class GuardedOptimizer:
         self._recording.begin()
         if not progress.is_untouched:
             recording = self._recording if self._is_sharded else None
-            return Again(progress, is_closed=True, recording=recording)
+            return Rerun(progress, is_closed=True, recording=recording)
         return SharedStep(self._recording) if self._is_sharded else nullcontext()
 
     def _read_finished(self, error: BaseException, before: Before) -> Finished | None:
@@ -316,8 +313,10 @@ class GuardedOptimizer:
         versions = dict(zip(map(id, before.parameters), before.versions, strict=True))
         for parameter in before.parameters:
             progress.add(parameter, version_of(parameter) - versions[id(parameter)])
-        for gradient, version in zip(before.gradients, before.gradient_versions, strict=True):
-            progress.add(gradient, version_of(gradient) - version)
+        for parameter, version in zip(before.parameters, before.gradient_versions, strict=True):
+            # Of those that are finished it is hidden.
+            if version >= 0 and parameter.grad is not None:
+                progress.add(parameter.grad, version_of(parameter.grad) - version)
         state = self._optimizer.state
         for (parameter, name, tensor), version in zip(
             before.states, before.state_versions, strict=True

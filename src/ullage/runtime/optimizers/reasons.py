@@ -10,7 +10,7 @@ from torch.optim.optimizer import Optimizer
 
 from ullage.errors import GuardError
 from ullage.runtime.optimizers.sgd_step import has_groups_of_one_kind, is_fused_sgd
-from ullage.runtime.sharded.parts import is_followed
+from ullage.runtime.sharded.local_tensors import is_followed
 
 SILENT = "a fused SGD of several dtypes or devices in a group does not show how far it has got"
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ullage.runtime.sharded.parts import version_of
+from ullage.runtime.sharded.local_tensors import version_of
 
 _MOMENTUM = "momentum_buffer"
 

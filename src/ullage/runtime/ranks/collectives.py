@@ -44,6 +44,8 @@ class Collectives:
         self._is_counting = False
         self._is_frozen = False
         self._step = 0
+        # The descriptions of collectives that are like earlier ones.
+        self._known: dict[Any, list[Any]] = {}
         self.on_collective: Callable[[], None] = lambda: None
 
     @property
@@ -87,7 +89,10 @@ class Collectives:
         self._library.impl(name, run, "BackendSelect")
 
     def _enter(self, name: str, arguments: Sequence[Any], group: str) -> None:
-        entry = [name, [*map(_describe, arguments)]]
+        key = (name, *map(_key_of, arguments))
+        entry = self._known.get(key)
+        if entry is None:
+            entry = self._known[key] = [name, [*map(_describe, arguments)]]
         with self._lock:
             if self._is_frozen:
                 raise PeerOutOfMemory("another rank ran out of memory")
@@ -246,6 +251,15 @@ def _device_of(value: Any) -> str | None:
     if isinstance(value, list | tuple):
         return next(filter(None, map(_device_of, value)), None)
     return None
+
+
+def _key_of(value: Any) -> Any:
+    """What a description depends on."""
+    if isinstance(value, torch.Tensor):
+        return (value.shape, value.dtype, value.device.type)
+    if isinstance(value, list | tuple):
+        return (*map(_key_of, value),)
+    return value if value is None or isinstance(value, bool | int) else type(value).__name__
 
 
 def _describe(value: Any) -> list[Any]:

@@ -21,7 +21,7 @@ import torch
 
 from ullage.errors import GuardError
 from ullage.runtime.reads.native_reads import is_plain, load_reads, point_at
-from ullage.runtime.sharded.parts import version_of
+from ullage.runtime.sharded.local_tensors import version_of
 
 _GRAD = attrgetter("grad")
 _REQUIRES_GRAD = attrgetter("requires_grad")
@@ -99,6 +99,15 @@ class Flags:
         flags: Any = self._kind()
         self._reads.requires_grad(self._pointers, flags)
         return flags  # type: ignore[no-any-return]  # an array is a sequence
+
+    def read_gradient_versions(self) -> Sequence[int]:
+        """The version counter of each one's gradient; -1 where there is none."""
+        if self._reads is None:
+            gradients = map(_GRAD, self._parameters)
+            return [-1 if gradient is None else version_of(gradient) for gradient in gradients]
+        versions: Any = (ctypes.c_int64 * len(self._parameters))()
+        self._reads.gradient_versions(self._pointers, versions)
+        return versions  # type: ignore[no-any-return]  # an array is a sequence
 
     def have_gradients(self) -> bool:
         """Whether any has a gradient."""

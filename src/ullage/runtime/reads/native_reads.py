@@ -50,6 +50,13 @@ class Reads(NamedTuple):
         count = self.library.ullage_count_gradients
         return int(count(self.torch_gradient, pointers, ctypes.c_int64(len(pointers)), without))
 
+    def gradient_versions(self, pointers: Any, versions: Any) -> None:
+        """Writes the version counters of their gradients; -1 where there is none."""
+        without = ctypes.c_void_p(self.without_gradient._cdata)
+        read = self.library.ullage_read_gradient_versions
+        count = ctypes.c_int64(len(versions))
+        read(self.torch_gradient, self.torch_version, pointers, count, without, versions)
+
 
 def point_at(tensors: Any) -> Any:
     """An array of pointers to tensors."""
@@ -94,8 +101,12 @@ def _are_right(reads: Reads) -> bool:
     versions, flags = (ctypes.c_int64 * 3)(), (ctypes.c_uint8 * 3)()
     reads.versions(pointers, versions)
     reads.requires_grad(pointers, flags)
+    of_gradients = (ctypes.c_int64 * 3)()
+    tensors[2].grad.add_(1)
+    reads.gradient_versions(pointers, of_gradients)
     return (
-        [*versions] == [tensor._version for tensor in tensors]
+        [*of_gradients] == [-1, -1, tensors[2].grad._version]
+        and [*versions] == [tensor._version for tensor in tensors]
         and [*flags] == [tensor.requires_grad for tensor in tensors]
         and [reads.count_gradients(point_at([tensor])) for tensor in tensors] == [0, 0, 1]
     )

@@ -133,7 +133,7 @@ class InferenceGuard:
 
     def _note(self, request: Any, keywords: Settings, number: int, *, is_alone: bool) -> _Before:
         from ullage.runtime.batch import tensors_by_name
-        from ullage.runtime.random_states import RandomStates
+        from ullage.runtime.state.generators import RandomStates
 
         own = [*self._model.named_parameters(), *self._model.named_buffers()]
         given = tensors_by_name({**dict(enumerate(request)), **keywords})

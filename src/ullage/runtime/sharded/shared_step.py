@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ullage.errors import GuardError
 from ullage.runtime.call import Call, memory_key, tensors_in
-from ullage.runtime.sharded.parts import are_fake, have_parts
+from ullage.runtime.sharded.local_tensors import are_fake, have_parts
 
 MAX_BYTES = 64 << 20
 _COLLECTIVES = ("_c10d_functional", "_dtensor")

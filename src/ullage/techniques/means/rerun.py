@@ -14,8 +14,8 @@ would be silently wrong, the module is refused. The checkpoint itself restores t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -23,6 +23,9 @@ from ullage.errors import PlanError
 from ullage.techniques.means.nested import tensors
 from ullage.techniques.means.python_state import PythonState
 
+# What is put around each second run: contexts of the module. A guard takes back what hooks and
+# functions of the program change outside the module.
+AROUND: list[Callable[[Any], AbstractContextManager[None]]] = []
 _WITHIN = ContextVar("a run whose operations' results are kept is on", default=False)
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 # Caches that transformers passes to its layers; both runs would write keys and values.
@@ -77,7 +80,11 @@ class Rerun:
         inputs = list(tensors((arguments, keywords)))
         if self._seen is not None:
             self._check_unchanged(inputs)
-            with self._state.again(), _apart(self._module):
+            with ExitStack() as stack:
+                for around in AROUND:
+                    stack.enter_context(around(self._module))
+                stack.enter_context(self._state.again())
+                stack.enter_context(_apart(self._module))
                 return self._run(arguments, keywords)
         before = _versions(inputs)
         self._state = PythonState(self._module)

@@ -10,7 +10,7 @@ _MOST_PATIENCE = 64
 _ENDLESS = 1 << 62
 
 
-class Calm:
+class Climb:
     """Counts steps without an error on a leaner rung.
 
     Where CUDA is used, the peak of each step on a leaner rung is measured, for which PyTorch's peak

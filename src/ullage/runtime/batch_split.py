@@ -25,7 +25,7 @@ from ullage.runtime.failure import say
 
 if TYPE_CHECKING:
     from ullage.runtime.ladder import Ladder
-    from ullage.runtime.snapshot import Snapshot
+    from ullage.runtime.state.state import State
 
 Result = TypeVar("Result")
 Part = tuple[Any, float]
@@ -81,7 +81,7 @@ def split_rows(
     return [(_take_rows(batch, rows, num_rows), count / total) for rows, count in joined]
 
 
-class Parts:
+class BatchSplit:
     """Splits the batches of a guard.
 
     Args:
@@ -122,11 +122,11 @@ class Parts:
         """How many steps were completed in parts, after the number of steps."""
         return f", {self.num_steps} of them with the batch in parts" if self.num_steps else ""
 
-    def sameness(self, ladder: Ladder, snapshot: Snapshot) -> str:
+    def sameness(self, ladder: Ladder, state: State) -> str:
         """What is said of a step that was run in parts."""
         if ladder.num_parts == 1:
             return ""
-        drawn = " and what is drawn" if snapshot.has_drawn() else ""
+        drawn = " and what is drawn" if state.has_drawn() else ""
         return f": the same up to rounding{drawn}"
 
     def count(self) -> None:

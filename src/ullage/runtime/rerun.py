@@ -7,7 +7,7 @@ marked, as its value is lost; an operation that needs a lost value is refused.
 
     progress = Progress()
     progress.add(parameter, parameter._version - version_before)
-    with Again(progress, is_closed=True):
+    with Rerun(progress, is_closed=True):
         ...                         # what was run before, up to where it failed
     progress.check()
 
@@ -28,13 +28,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ullage.errors import GuardError
 from ullage.runtime.call import Call, Key, memory_key, tensors_in
 from ullage.runtime.progress import Entry, Progress, refuse_lost
-from ullage.runtime.sharded.parts import are_fake, have_parts
+from ullage.runtime.sharded.local_tensors import are_fake, have_parts
 from ullage.runtime.sharded.shared_step import Recording, is_collective
 
 _UNSCALE = "_amp_foreach_non_finite_check_and_unscale_"
 
 
-class Again(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
+class Rerun(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
     """Leaves out in-place operations that `progress` says were executed.
 
     Args:

@@ -1,0 +1,39 @@
+"""Modules that a plan of a rung runs a second time, in backward: once, as far as their state goes.
+
+The plan restores attributes of the module itself (techniques/means/rerun.py). What its hooks and
+its functions change elsewhere, as a hook that counts, is taken back here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ullage.runtime.state.reach import Reach
+from ullage.runtime.state.state import hooks_of_all_modules
+
+
+class SecondRuns:
+    """The contexts around second runs of modules."""
+
+    def __init__(self) -> None:
+        self._reaches: WeakKeyDictionary[Any, Reach] = WeakKeyDictionary()
+
+    @contextmanager
+    def undone(self, module: Any) -> Iterator[None]:
+        """What is changed within it is taken back at its end.
+
+        Raises:
+            GuardError: something was changed that cannot be put back.
+        """
+        reach = self._reaches.get(module)
+        if reach is None:
+            roots = {"module": module, "hooks of all modules": hooks_of_all_modules()}
+            reach = self._reaches[module] = Reach(roots, [*module.parameters()], {})
+        reach.take(None, {})
+        try:
+            yield
+        finally:
+            reach.restore()
