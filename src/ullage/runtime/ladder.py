@@ -15,7 +15,7 @@ from typing import Any
 from ullage.errors import PlanError
 from ullage.runtime.host.host_check import HostCheck
 from ullage.runtime.proofs import say_proofs
-from ullage.techniques.default_rungs import choose_plans
+from ullage.techniques.applying.default_rungs import choose_plans
 from ullage.techniques.ladder_file import RUNGS, LadderFile, is_ladder
 from ullage.techniques.plan import Plan
 from ullage.units import format_bytes

@@ -29,9 +29,9 @@ from ullage.record.session.import_hooks import on_import
 from ullage.record.session.tracebacks import show_clean_tracebacks
 from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.applying.changes import Changes
+from ullage.techniques.applying.default_rungs import choose_plans
 from ullage.techniques.applying.moves import start_techniques, watch_moves
 from ullage.techniques.applying.outcome import NEVER, State, note
-from ullage.techniques.default_rungs import choose_plans
 from ullage.techniques.means.optimizer_parts import parameters_of
 from ullage.techniques.plan import Plan
 from ullage.techniques.replaying.process import replay_and_end
