@@ -8,7 +8,7 @@ import click
 
 from ullage.api.diff import Diff, diff
 from ullage.cli.options import flags
-from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
+from ullage.cli.output import FILE, Output, check_files
 from ullage.cli.server_log import is_server_file, show_server_diff
 
 
@@ -47,7 +47,6 @@ def diff_command(
     predicted and the other measured, the GPU's context and workspaces are kept for `ullage gpus`.
     Of two start-up logs of servers: which option or version took the cache's tokens.
     """
-    from ullage.files import write_text
     from ullage.report.text.diff import diff_line, print_diff
 
     target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
@@ -56,16 +55,10 @@ def diff_command(
         return show_server_diff(before, after, target, html=html)
     report = diff(before, after)
 
-    pages = [] if html is None else [write_text(report.html, html, force=force)]
-    is_written = write_result(
-        target,
-        lambda: report.document,
-        lambda: target.show(report.report, diff_line, print_diff),
-        pages,
-    )
+    exit_code = target.give(report, report.report, diff_line, print_diff, html=html)
     if not no_store:
         _store(report, is_json=as_json)
-    return 0 if is_written else UNWRITABLE
+    return exit_code
 
 
 def _store(report: Diff, *, is_json: bool) -> None:

@@ -6,7 +6,7 @@ import click
 
 from ullage.cli.options import flags
 from ullage.cli.options.estimate import EstimateOptions, check_side
-from ullage.cli.output import UNWRITABLE, check_files, write_result
+from ullage.cli.output import check_files
 from ullage.errors import SpecError
 from ullage.estimate.training.layout import BUCKETS, SHARDINGS
 from ullage.estimate.training.recipe import GRADIENTS, LOSSES, PRECISIONS
@@ -175,7 +175,6 @@ def estimate_command(options: EstimateOptions) -> int:
 
 def _show_training(options: EstimateOptions, model: str) -> int:
     from ullage.api.estimate import estimate_training
-    from ullage.files import write_text
     from ullage.report.text.estimate import estimate_line, print_estimate
 
     estimate = estimate_training(
@@ -189,17 +188,10 @@ def _show_training(options: EstimateOptions, model: str) -> int:
         interconnect=options.interconnect,
         **options.recipe,
     )
-    html, target = options.html, options.target
-    pages = [] if html is None else [write_text(estimate.html, html, force=options.force)]
-    is_written = write_result(
-        target,
-        lambda: estimate.document,
-        lambda: target.show(estimate.answer, estimate_line, print_estimate),
-        pages,
-    )
-    if not is_written:
-        return UNWRITABLE
-    return 1 if estimate.fits is False else 0
+    return options.target.give(
+        estimate, estimate.answer, estimate_line, print_estimate, html=options.html,
+        exit_code=int(estimate.fits is False),
+    )  # fmt: skip
 
 
 def _list_models() -> int:

@@ -15,7 +15,6 @@ from ullage.cli.output import (
     Output,
     check_files,
     check_plot_option,
-    write_result,
 )
 from ullage.cli.server_log import is_server_file, show_server
 from ullage.cli.what_if import check_options, show_what_if
@@ -122,13 +121,9 @@ def explain_command(
     # The answer to a request is among what is reserved.
     print_report = print_explain if full or request is not None else print_brief_explain
     files = _write_files(result, export, html, plot, force=force)
-    is_written = write_result(
-        target,
-        lambda: result.document,
-        lambda: target.show(result.view, explain_line, print_report),
-        files,
+    return target.give(
+        result, result.view, explain_line, print_report, files, exit_code=result.exit_code
     )
-    return result.exit_code if is_written else UNWRITABLE
 
 
 def _write_files(

@@ -11,7 +11,7 @@ from ullage.cli.ladder import fit_ladder
 from ullage.cli.largest import chosen_variable, fit_largest
 from ullage.cli.options import flags
 from ullage.cli.options.fit import FitOptions
-from ullage.cli.output import UNWRITABLE, check_files, show_failure, write_result
+from ullage.cli.output import check_files, show_failure
 from ullage.errors import SpecError
 
 if TYPE_CHECKING:
@@ -129,13 +129,10 @@ def fit_command(options: FitOptions) -> int:
             **options.of_search,
             **options.of_program,
         )
-    is_written = write_result(
-        target,
-        lambda: result.document,
-        lambda: target.show(result.report, fit_line, print_fit),
-        _write_files(result, options),
-    )
-    return result.exit_code if is_written else UNWRITABLE
+    return target.give(
+        result, result.report, fit_line, print_fit, _write_files(result, options),
+        html=options.html, exit_code=result.exit_code,
+    )  # fmt: skip
 
 
 def _check_output(program: tuple[str, ...], output: Path | None, *, force: bool) -> None:
@@ -158,7 +155,7 @@ def _plan_beside(output: Path) -> Path:
 
 
 def _write_files(result: Fit, options: FitOptions) -> list[object]:
-    """The plan, one that changes nothing where none is needed, and the page."""
+    """The plan, one that changes nothing where none is needed."""
     from ullage.files import write_text
 
     files: list[object] = []
@@ -171,6 +168,4 @@ def _write_files(result: Fit, options: FitOptions) -> list[object]:
         path = _plan_beside(output) if configuration else output
         plan.save(path, force=force)
         files.append(path)
-    if options.html is not None:
-        files.append(write_text(result.html, options.html, force=force))
     return files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage.cli.output import UNWRITABLE, Output, write_result
+from ullage.cli.output import Output
 
 if TYPE_CHECKING:
     from ullage.cli.serve import ServeOptions
@@ -22,10 +22,4 @@ def show_forecast(options: ServeOptions, traffic: str, gpu: str) -> int:
     target = Output(
         is_json=options.as_json, is_quiet=options.quiet, path=options.output, force=options.force
     )
-    is_written = write_result(
-        target,
-        lambda: result.document,
-        lambda: target.show(view, forecast_line, print_forecast),
-        [],
-    )
-    return result.exit_code if is_written else UNWRITABLE
+    return target.give(result, view, forecast_line, print_forecast, exit_code=result.exit_code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ullage.cli.options.fit import FitOptions
-from ullage.cli.output import UNWRITABLE, show_failure, write_result
+from ullage.cli.output import show_failure
 from ullage.errors import SpecError
 
 if TYPE_CHECKING:
@@ -44,13 +44,10 @@ def fit_ladder(options: FitOptions, ladder: str) -> int:
             **options.of_program,
         )
 
-    is_written = write_result(
-        target,
-        lambda: result.document,
-        lambda: target.show(result.report, ladder_line, print_ladder),
-        _write(result, options),
-    )
-    return result.exit_code if is_written else UNWRITABLE
+    return target.give(
+        result, result.report, ladder_line, print_ladder, _write(result, options),
+        exit_code=result.exit_code,
+    )  # fmt: skip
 
 
 def _write(result: FoundLadder, options: FitOptions) -> list[object]:

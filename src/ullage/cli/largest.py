@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ullage.cli.options.fit import FitOptions
-from ullage.cli.output import UNWRITABLE, save_plan, show_failure, write_result
+from ullage.cli.output import save_plan, show_failure
 from ullage.errors import SpecError
 
 
@@ -43,10 +43,7 @@ def fit_largest(options: FitOptions, variable: str) -> int:
             **options.of_search,
             **options.of_program,
         )
-    is_written = write_result(
-        target,
-        lambda: largest.document,
-        lambda: target.show(largest.report, largest_line, print_largest),
-        save_plan(largest.plan, options.output, force=options.force),
+    files = save_plan(largest.plan, options.output, force=options.force)
+    return target.give(
+        largest, largest.report, largest_line, print_largest, files, exit_code=largest.exit_code
     )
-    return largest.exit_code if is_written else UNWRITABLE

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ullage.cli.options import flags
-from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
+from ullage.cli.output import Output, check_files
 
 
 @click.command("lock")
@@ -58,10 +58,7 @@ def lock_command(
             on_progress=on_progress,
         )  # fmt: skip
 
-    is_written = write_result(
-        target,
-        lambda: locked.document,
-        lambda: target.show(locked.report, locked_line, print_locked),
-        [locked.report.path],
-    )
-    return locked.exit_code if is_written else UNWRITABLE
+    return target.give(
+        locked, locked.report, locked_line, print_locked, [locked.report.path],
+        exit_code=locked.exit_code,
+    )  # fmt: skip

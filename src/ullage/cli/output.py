@@ -81,6 +81,19 @@ class Output:
 
             print_report(report, Console())
 
+    def give(
+        self, answer: Any, report: _Report, line: Callable[[_Report], str],  # noqa: ANN401
+        print_report: Callable[[_Report, Console], None], files: Sequence[object] = (), *,
+        html: Path | None = None, exit_code: int = 0,
+    ) -> int:  # fmt: skip
+        """Writes an answer's page and document, and shows its report; what to exit with."""
+        page = [] if html is None else [write_text(answer.html, html, force=self.force)]
+        files = [*files, *page]
+        is_written = write_result(
+            self, lambda: answer.document, lambda: self.show(report, line, print_report), files
+        )
+        return exit_code if is_written else UNWRITABLE
+
 
 def show_failure(text: str) -> None:
     """Shows what a program that failed has written last, without its colours."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage.cli.output import UNWRITABLE, Output, write_result
+from ullage.cli.output import Output
 from ullage.errors import SpecError
 
 if TYPE_CHECKING:
@@ -33,10 +33,7 @@ def show_search(options: ServeOptions, traffic: str) -> int:
             on_progress=say,
         )
     view = (result.searched, result.worths, result.capacity, result.tiers)
-    is_written = write_result(
-        target, lambda: result.document, lambda: target.show(view, search_line, print_search), []
-    )
-    return result.exit_code if is_written else UNWRITABLE
+    return target.give(result, view, search_line, print_search, exit_code=result.exit_code)
 
 
 def _share(text: str) -> float:

@@ -9,7 +9,7 @@ import click
 
 from ullage.cli.forecast import show_forecast
 from ullage.cli.options import flags
-from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
+from ullage.cli.output import Output, check_files
 from ullage.cli.search import show_search
 from ullage.errors import SpecError
 
@@ -123,7 +123,6 @@ def serve_command(options: ServeOptions) -> int:
     if options.forecast:
         return show_forecast(options, options.traffic, gpu)
     from ullage.api.serving import serve_traffic
-    from ullage.files import write_text
     from ullage.report.text.serve import print_serve, serve_line
     from ullage.serve.run import parse_loads
 
@@ -141,14 +140,9 @@ def serve_command(options: ServeOptions) -> int:
     target = Output(
         is_json=options.as_json, is_quiet=options.quiet, path=options.output, force=options.force
     )
-    pages = []
-    if options.html is not None:
-        pages.append(write_text(run.html, options.html, force=options.force))
-    is_written = write_result(
-        target, lambda: run.document, lambda: target.show(run.report, serve_line, print_serve),
-        pages,
-    )  # fmt: skip
-    return run.exit_code if is_written else UNWRITABLE
+    return target.give(
+        run, run.report, serve_line, print_serve, html=options.html, exit_code=run.exit_code
+    )
 
 
 def _check_goes_without_replay(options: ServeOptions) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ullage.api.servers.server_log import is_server_file
-from ullage.cli.output import UNWRITABLE, Output, write_result
+from ullage.cli.output import Output
 
 __all__ = ["is_server_file"]
 
@@ -26,10 +26,7 @@ def show_server(file: Path, output: Output, *, unfit: Mapping[str, object]) -> i
 
     server = explain_server(file)
     view = (server.start, server.levers)
-    is_written = write_result(
-        output, lambda: server.document, lambda: output.show(view, server_line, print_server), []
-    )
-    return server.exit_code if is_written else UNWRITABLE
+    return output.give(server, view, server_line, print_server, exit_code=server.exit_code)
 
 
 def show_server_diff(before: Path, after: Path, output: Output, *, html: Path | None) -> int:
@@ -40,10 +37,4 @@ def show_server_diff(before: Path, after: Path, output: Output, *, html: Path | 
     from ullage.report.text.server_log import print_server_diff, server_diff_line
 
     diff = diff_servers(before, after)
-    is_written = write_result(
-        output,
-        lambda: diff.document,
-        lambda: output.show(diff.change, server_diff_line, print_server_diff),
-        [],
-    )
-    return 0 if is_written else UNWRITABLE
+    return output.give(diff, diff.change, server_diff_line, print_server_diff)

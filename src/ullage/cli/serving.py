@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ullage.cli.options.estimate import EstimateOptions
-from ullage.cli.output import UNWRITABLE, write_result
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +25,6 @@ def _print(answer: ServingAnswer, console: Console) -> None:
 def show_serving(options: EstimateOptions, model: str) -> int:
     """Estimates a server's memory and shows it; returns what to exit with."""
     from ullage.api.serving import estimate_serving
-    from ullage.files import write_text
     from ullage.report.text.serving import serving_line
 
     answer = estimate_serving(
@@ -39,18 +37,7 @@ def show_serving(options: EstimateOptions, model: str) -> int:
         interconnect=options.interconnect,
         **options.serving_plan,
     )
-    html, target = options.html, options.target
-    pages = [] if html is None else [write_text(answer.html, html, force=options.force)]
-    is_written = write_result(
-        target,
-        lambda: answer.document,
-        lambda: target.show(
-            answer.estimate,
-            serving_line,
-            lambda _, console: _print(answer, console),
-        ),
-        pages,
-    )
-    if not is_written:
-        return UNWRITABLE
-    return 1 if answer.fits is False else 0
+    return options.target.give(
+        answer, answer, lambda given: serving_line(given.estimate), _print, html=options.html,
+        exit_code=int(answer.fits is False),
+    )  # fmt: skip

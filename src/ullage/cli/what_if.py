@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ullage.cli.main import ANSWER_IS_NO
-from ullage.cli.output import UNWRITABLE, Output, write_result
+from ullage.cli.output import Output
 
 
 def check_options(
@@ -35,12 +35,10 @@ def show_what_if(
 
     result = what_if(file, gpu=gpu, memory=memory, python=python)
 
-    is_written = write_result(
-        output,
-        lambda: result.document,
-        lambda: output.show(result.report, what_if_line, print_what_if),
-        [],
+    return output.give(
+        result,
+        result.report,
+        what_if_line,
+        print_what_if,
+        exit_code=0 if result.report.has_room else ANSWER_IS_NO,
     )
-    if not is_written:
-        return UNWRITABLE
-    return 0 if result.report.has_room else ANSWER_IS_NO

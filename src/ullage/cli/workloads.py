@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ullage.cli.options.estimate import EstimateOptions, check_workload
-from ullage.cli.output import UNWRITABLE, write_result
 from ullage.errors import SpecError
 
 if TYPE_CHECKING:
@@ -19,15 +18,9 @@ def show_workload(options: EstimateOptions) -> int:
     check_workload(options)
     answer = _answer(options)
     target = options.target
-    is_written = write_result(
-        target,
-        lambda: answer.document,
-        lambda: target.show(answer.estimate, workload_line, print_workload),
-        [],
+    return target.give(
+        answer, answer.estimate, workload_line, print_workload, exit_code=int(answer.fits is False)
     )
-    if not is_written:
-        return UNWRITABLE
-    return 1 if answer.fits is False else 0
 
 
 def _answer(options: EstimateOptions) -> WorkloadAnswer:
