@@ -71,7 +71,9 @@ def test_a_step_is_timed_with_the_factors_of_a_recording(
 @pytest.mark.slow
 @pytest.mark.fresh
 def test_a_record_without_times_of_kernels_says_why(thin_python: Path, tmp_path: Path) -> None:
-    outcome = recorder(thin_python, tmp_path)("mlp_phases/train.py", options=("--kernels",))
+    outcome = recorder(thin_python, tmp_path)(
+        "mlp_phases/train.py", options=("--kernels", "--mode", "counters")
+    )
     assert outcome.exit_code == 0, outcome.stderr
     remark = "no times of kernels: the program made fewer than three steps"
     assert remark in outcome.document["warnings"]
@@ -86,7 +88,9 @@ def test_a_record_without_times_of_kernels_says_why(thin_python: Path, tmp_path:
 @pytest.mark.fresh
 def test_the_programs_own_profiler_comes_first(thin_python: Path, tmp_path: Path) -> None:
     """Two at once end the process by a signal."""
-    outcome = recorder(thin_python, tmp_path)("kernel_times.py", "own", options=("--kernels",))
+    outcome = recorder(thin_python, tmp_path)(
+        "kernel_times.py", "own", options=("--kernels", "--mode", "counters")
+    )
     assert outcome.exit_code == 0, outcome.stderr
     warnings = outcome.document["warnings"]
     assert "no times of kernels: the program uses PyTorch's profiler itself" in warnings
