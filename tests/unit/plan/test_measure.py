@@ -9,6 +9,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from ullage.plan.costs import measure
+from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.clocked import Seconds
 from ullage.plan.costs.measure import Measured, helps
 from ullage.plan.costs.profile import Profile, Stretch
@@ -74,3 +76,13 @@ def test_checkpointing_and_offload_are_a_treatment_together_checkpoint_first() -
     paths = ("h.0", "h.1")
     pair = (Action("checkpoint", paths), Action("offload_activations", paths))
     assert pair in list(treatments(Semantics.SAME, paths))
+
+
+def test_blocks_of_one_class_that_keep_about_as_much_are_alike(base: Measured) -> None:
+    """As in GPT-2, whose equal blocks differ by 1 %, and in a U-Net, whose stages do not."""
+    sizes = {"Block": (1000, 990, 1040, 1060, 500), "Other": (1000,)}
+    blocks = [Block(f"{kind}.{size}", kind) for kind, of in sizes.items() for size in of]
+    kept_bytes = np.array([size for of in sizes.values() for size in of])
+    profile = replace(base.profile, kept_bytes=kept_bytes)
+    assert measure._group(blocks, profile).tolist() == [0, 0, 0, 1, 2, 3]
+    assert measure._group((), replace(base.profile, kept_bytes=np.zeros(0))).tolist() == []
