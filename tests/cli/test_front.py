@@ -6,6 +6,7 @@ import http.client
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -85,9 +86,13 @@ def test_the_memory_of_large_bodies_goes_back_to_the_system(configuration: Path)
             return connection.getresponse().status
 
     with running(configuration) as (process, host), ThreadPoolExecutor(4) as clients:
+        assert post(0) == 400  # what it takes once is there
         before_mib = resident_mib(process)
         assert {*clients.map(post, range(24))} == {400}
-        assert resident_mib(process) - before_mib < 8
+        limit_s = time.monotonic() + 20  # the last are let go after their answers
+        while (rest_mib := resident_mib(process) - before_mib) > 8 and time.monotonic() < limit_s:
+            time.sleep(0.1)
+        assert rest_mib < 8
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
