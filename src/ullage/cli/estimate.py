@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ullage.cli.options import flags
-from ullage.cli.options.estimate import EstimateOptions, check_side
+from ullage.cli.options.estimate import EstimateOptions, check_list, check_side
 from ullage.cli.output import UNWRITABLE, check_files, write_result
 from ullage.errors import SpecError
 from ullage.estimate.training.layout import BUCKETS, SHARDINGS
@@ -158,6 +158,7 @@ def estimate_command(options: EstimateOptions) -> int:
     """
     check_files(("--output", options.output), ("--html", options.html), force=options.force)
     if options.list_models:
+        check_list(options)
         return _list_models()
     if options.has_workload:
         from ullage.cli.workloads import show_workload

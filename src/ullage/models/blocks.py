@@ -1,17 +1,17 @@
 """The pieces that most architectures are built of, as weights, and the sizes they share.
 
 Source: the modules of transformers 5.19 to 5.23; every count is compared with the parameters that
-transformers makes for the same configuration (tests/unit/models/test_architecture.py).
+transformers makes for the same configuration (tests/unit/models/test_read_model.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ullage.models.config import Config
-from ullage.models.layers import Part, Weight
+from ullage.models.layers import Layer, Model, Part, Weight, merge
 
 Flag = bool | tuple[str, bool]
 """Fixed by the architecture, or a field and transformers' default for it."""
@@ -89,15 +89,17 @@ def norm(width: int, *, has_bias: bool = False, count: int = 1) -> Weight:
     return Weight(Part.NORM, width, count=count * (1 + has_bias), most_shards=1)
 
 
-def attention(shape: Shape, *, qkv_bias: bool = False, out_bias: bool = False) -> Iterator[Weight]:
-    """Query, key, value and output projections."""
+def attention(
+    shape: Shape, *, qkv_bias: bool = False, out_bias: bool = False, num_kv: int = 2
+) -> Iterator[Weight]:
+    """Query, key, value and output projections; num_kv: 1: a key is its value, 0: it has none."""
     wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     yield linear(Part.ATTENTION, wide, shape.hidden, shape.heads)
-    yield linear(Part.ATTENTION, narrow, shape.hidden, shape.kv_heads, count=2)
+    yield linear(Part.ATTENTION, narrow, shape.hidden, shape.kv_heads, count=num_kv)
     yield linear(Part.ATTENTION, shape.hidden, wide, shape.heads)
     if qkv_bias:
         yield Weight(Part.ATTENTION, wide, most_shards=shape.heads)
-        yield Weight(Part.ATTENTION, narrow, count=2, most_shards=shape.kv_heads)
+        yield Weight(Part.ATTENTION, narrow, count=num_kv, most_shards=shape.kv_heads)
     if out_bias:
         yield Weight(Part.ATTENTION, shape.hidden, most_shards=1)
 
@@ -141,3 +143,21 @@ def vocabulary(config: Config, hidden: int, *, is_tied: bool) -> Iterator[Weight
     yield Weight(Part.EMBEDDING, vocab, hidden)
     if not config.flag("tie_word_embeddings", default=is_tied):
         yield Weight(Part.HEAD, vocab, hidden)
+
+
+def make_model(
+    config: Config, model_type: str, layers: Iterable[Layer], weights: Iterable[Weight],
+    widest: int, top_experts: int | None = None,
+) -> Model:  # fmt: skip
+    """A model under the names that most configurations use; top_experts: None: as it says."""
+    top = config.number("num_experts_per_tok", default=0) or 0
+    return Model(
+        model_type,
+        config.number("hidden_size"),
+        config.number("vocab_size"),
+        widest,
+        tuple(layers),
+        merge(weights),
+        top_experts=top if top_experts is None else top_experts,
+        context=config.number("max_position_embeddings", default=None),
+    )

@@ -19,13 +19,14 @@ from ullage.models.blocks import (
     Shape,
     attention,
     heads_of,
+    make_model,
     mlp,
     norm,
     read_flag,
     vocabulary,
 )
 from ullage.models.config import Config
-from ullage.models.layers import Attention, Layer, Model, Part, Weight, merge
+from ullage.models.layers import Attention, Layer, Model, Part, Weight
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
@@ -242,16 +243,7 @@ def read_decoder(config: Config, model_type: str) -> Model:
         weights += _block(config, model_type, shape, size)
     if model_type == "phi":
         weights.append(Weight(Part.HEAD, config.number("vocab_size")))
-    return Model(
-        model_type,
-        shape.hidden,
-        config.number("vocab_size"),
-        _widest(shape, sizes),
-        tuple(layers),
-        merge(weights),
-        top_experts=config.number("num_experts_per_tok", default=0) or 0,
-        context=config.number("max_position_embeddings", default=None),
-    )
+    return make_model(config, model_type, layers, weights, _widest(shape, sizes))
 
 
 def _widest(shape: Shape, sizes: list[Mlp]) -> int:

@@ -33,7 +33,7 @@ def _decoded(shape: Shape, positions: int | None, count: int) -> tuple[Layer, ..
     return (own, Cross(shape.heads, shape.head_dim, positions)) * count
 
 
-def _whisper(config: Config) -> Model:
+def _whisper(config: Config, model_type: str) -> Model:
     hidden = config.number("d_model", least=1)
     frames = config.number("max_source_positions", default=1500)
     context = config.number("max_target_positions", default=448)
@@ -68,7 +68,7 @@ def _with_stacks(
     return Model(config.model_type, hidden, vocab, widest, layers, merge(weights), context=context)
 
 
-def _bart(config: Config) -> Model:
+def _bart(config: Config, model_type: str) -> Model:
     hidden = config.number("d_model", least=1)
     context = config.number("max_position_embeddings", default=1024)
     weights = [*vocabulary(config, hidden, is_tied=True), norm(hidden, has_bias=True, count=2)]
@@ -77,7 +77,7 @@ def _bart(config: Config) -> Model:
     return _with_stacks(config, weights, None, context, has_key_bias=True)
 
 
-def _t5(config: Config) -> Model:
+def _t5(config: Config, model_type: str) -> Model:
     hidden, heads = config.number("d_model", least=1), config.number("num_heads", least=1)
     shape = Shape(hidden, heads, heads, config.number("d_kv", least=1))
     before = config.number("num_layers", least=1)
@@ -99,7 +99,7 @@ def _t5(config: Config) -> Model:
     )  # fmt: skip
 
 
-def _bert(config: Config) -> Model:
+def _bert(config: Config, model_type: str) -> Model:
     hidden = config.number("hidden_size", least=1)
     shape = _shape(config, hidden, "num_attention_heads")
     width, layers = config.number("intermediate_size"), config.number("num_hidden_layers")
@@ -117,7 +117,7 @@ def _bert(config: Config) -> Model:
     return Model(config.model_type, hidden, vocab, widest, stack, merge(weights), context=context)
 
 
-ENCODERS: Final[dict[str, Callable[[Config], Model]]] = {
+ENCODERS: Final[dict[str, Callable[[Config, str], Model]]] = {
     "whisper": _whisper,
     "bart": _bart,
     "t5": _t5,

@@ -9,9 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from ullage.models.blocks import Mlp, Shape, attention, heads_of, linear, mlp, norm, vocabulary
+from ullage.models.blocks import (
+    Mlp,
+    Shape,
+    attention,
+    heads_of,
+    linear,
+    make_model,
+    mlp,
+    norm,
+    vocabulary,
+)
 from ullage.models.config import Config
-from ullage.models.layers import Attention, Layer, Model, Part, Recurrent, Weight, merge
+from ullage.models.layers import Attention, Layer, Model, Part, Recurrent, Weight
 
 
 def _mamba2_layer(config: Config, names: tuple[str, ...]) -> Recurrent:
@@ -64,22 +74,7 @@ def _mamba1_weights(layer: Recurrent, hidden: int, rank: int) -> Iterator[Weight
     yield Weight(part, inner, layer.steps + 2 + layer.columns + 2, most_shards=inner)
 
 
-def _model(
-    config: Config, model_type: str, layers: list[Layer], weights: list[Weight], widest: int
-) -> Model:
-    return Model(
-        model_type,
-        config.number("hidden_size"),
-        config.number("vocab_size"),
-        widest,
-        tuple(layers),
-        merge(weights),
-        top_experts=config.number("num_experts_per_tok", default=0) or 0,
-        context=config.number("max_position_embeddings", default=None),
-    )
-
-
-def _kinds(config: Config, count: int, allowed: set[str], *names: str) -> tuple[str, ...]:
+def read_kinds(config: Config, count: int, allowed: set[str], *names: str) -> tuple[str, ...]:
     kinds = config.row(*names)
     if len(kinds) != count:
         raise config.wrong(
@@ -91,11 +86,11 @@ def _kinds(config: Config, count: int, allowed: set[str], *names: str) -> tuple[
     return tuple(kinds)
 
 
-def _attention_of(shape: Shape) -> Attention:
+def attention_of(shape: Shape) -> Attention:
     return Attention(shape.heads, shape.kv_heads, shape.head_dim)
 
 
-def _mamba(config: Config) -> Model:
+def _mamba(config: Config, model_type: str) -> Model:
     hidden, layers = config.number("hidden_size", least=1), config.number("num_hidden_layers")
     inner = config.number(
         "intermediate_size", "d_inner", default=config.number("expand", default=2) * hidden
@@ -110,10 +105,10 @@ def _mamba(config: Config) -> Model:
     weights = [*vocabulary(config, hidden, is_tied=True), norm(hidden)]
     for _ in range(layers):
         weights += [*_mamba1_weights(layer, hidden, rank), norm(hidden)]
-    return _model(config, "mamba", [layer] * layers, weights, 2 * inner)
+    return make_model(config, model_type, [layer] * layers, weights, 2 * inner)
 
 
-def _mamba2(config: Config) -> Model:
+def _mamba2(config: Config, model_type: str) -> Model:
     hidden, layers = config.number("hidden_size", least=1), config.number("num_hidden_layers")
     names = ("num_heads", "head_dim", "state_size", "n_groups", "conv_kernel")
     layer = _mamba2_layer(config, names)
@@ -125,14 +120,14 @@ def _mamba2(config: Config) -> Model:
     for _ in range(layers):
         weights += [*_mamba2_weights(layer, hidden), norm(hidden)]
     widest = 2 * layer.channels + layer.groups * layer.group_channels + layer.heads
-    return _model(config, "mamba2", [layer] * layers, weights, widest)
+    return make_model(config, model_type, [layer] * layers, weights, widest)
 
 
-def _granite(config: Config) -> Model:
+def _granite(config: Config, model_type: str) -> Model:
     shape, count = heads_of(config), config.number("num_hidden_layers", least=1)
     names = {"mamba": "mamba", "linear_attention": "mamba"}
     names |= {"attention": "attention", "full_attention": "attention"}
-    kinds = _kinds(config, count, set(names), "layer_types", "layers_block_type")
+    kinds = read_kinds(config, count, set(names), "layer_types", "layers_block_type")
     state = _mamba2_layer(config, _HYBRID_NAMES)
     experts = config.number("num_local_experts", default=8)
     shared = config.number("shared_intermediate_size", default=1024)
@@ -147,14 +142,14 @@ def _granite(config: Config) -> Model:
             layers.append(state)
             weights += _mamba2_weights(state, shape.hidden)
         else:
-            layers.append(_attention_of(shape))
+            layers.append(attention_of(shape))
             weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
         weights += [*mlp(shape.hidden, sizes), norm(shape.hidden, count=2)]
     widest = max(2 * sizes.width, 2 * state.channels)
-    return _model(config, "granitemoehybrid", layers, weights, widest)
+    return make_model(config, model_type, layers, weights, widest)
 
 
-def _bamba(config: Config) -> Model:
+def _bamba(config: Config, model_type: str) -> Model:
     shape, count = heads_of(config), config.number("num_hidden_layers", least=1)
     state = _mamba2_layer(config, _HYBRID_NAMES)
     attended = config.row("attn_layer_indices", default=())
@@ -164,16 +159,16 @@ def _bamba(config: Config) -> Model:
     layers: list[Layer] = []
     for index in range(count):
         if index in attended:
-            layers.append(_attention_of(shape))
+            layers.append(attention_of(shape))
             weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
         else:
             layers.append(state)
             weights += _mamba2_weights(state, shape.hidden)
         weights += [*mlp(shape.hidden, sizes), norm(shape.hidden, count=2)]
-    return _model(config, "bamba", layers, weights, max(2 * sizes.width, 2 * state.channels))
+    return make_model(config, model_type, layers, weights, max(2 * sizes.width, 2 * state.channels))
 
 
-def _falcon_h1(config: Config) -> Model:
+def _falcon_h1(config: Config, model_type: str) -> Model:
     """Every layer has attention and a state space side by side."""
     shape, count = heads_of(config), config.number("num_hidden_layers", least=1)
     state = _mamba2_layer(config, _HYBRID_NAMES)
@@ -185,14 +180,14 @@ def _falcon_h1(config: Config) -> Model:
         weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
         weights += _mamba2_weights(state, shape.hidden, has_norm=has_norm)
         weights += [*mlp(shape.hidden, sizes), norm(shape.hidden, count=2)]
-    layers: list[Layer] = [_attention_of(shape), state] * count
-    return _model(config, "falcon_h1", layers, weights, max(2 * sizes.width, 2 * state.channels))
+    layers: list[Layer] = [attention_of(shape), state] * count
+    return make_model(config, model_type, layers, weights, max(2 * sizes.width, 2 * state.channels))
 
 
 _NEMOTRON_LETTERS: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
-def _nemotron_h(config: Config) -> Model:
+def _nemotron_h(config: Config, model_type: str) -> Model:
     """A layer is one thing: a state space, attention, an MLP, or experts."""
     shape = heads_of(config, head_dim=128, kv_heads=8)
     names = {"linear_attention": "mamba", "full_attention": "attention"}
@@ -211,13 +206,13 @@ def _nemotron_h(config: Config) -> Model:
             layers.append(state)
             weights += _mamba2_weights(state, shape.hidden)
         elif kind == "attention":
-            layers.append(_attention_of(shape))
+            layers.append(attention_of(shape))
             weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
         else:
             sizes = _nemotron_sizes(config, kind)
             weights += mlp(shape.hidden, sizes, is_gated=False)
     widest = max(config.number("intermediate_size"), 2 * state.channels)
-    return _model(config, "nemotron_h", layers, weights, widest)
+    return make_model(config, model_type, layers, weights, widest)
 
 
 def _nemotron_sizes(config: Config, kind: str) -> Mlp:
@@ -238,7 +233,7 @@ def _in_32_bits(config: Config, state: Recurrent) -> Recurrent:
     )  # fmt: skip
 
 
-def _jamba(config: Config) -> Model:
+def _jamba(config: Config, model_type: str) -> Model:
     shape, count = heads_of(config, kv_heads=8), config.number("num_hidden_layers", least=1)
     expand = config.number("mamba_expand", default=2)
     state = _mamba1_layer(
@@ -258,7 +253,7 @@ def _jamba(config: Config) -> Model:
     layers: list[Layer] = []
     for index in range(count):
         if index % attention_every == attention_first:
-            layers.append(_attention_of(shape))
+            layers.append(attention_of(shape))
             weights += attention(shape)
         else:
             layers.append(state)
@@ -267,10 +262,10 @@ def _jamba(config: Config) -> Model:
         sparse = experts > 1 and index % experts_every == experts_first
         weights += mlp(shape.hidden, Mlp(width, experts if sparse else 0))
         weights.append(norm(shape.hidden, count=2))
-    return _model(config, "jamba", layers, weights, max(2 * width, 2 * state.channels))
+    return make_model(config, model_type, layers, weights, max(2 * width, 2 * state.channels))
 
 
-def _lfm2(config: Config) -> Model:
+def _lfm2(config: Config, model_type: str) -> Model:
     """Short convolutions among attention."""
     shape, count = heads_of(config, kv_heads=8), config.number("num_hidden_layers", least=1)
     full = config.row("full_attn_idxs", default=tuple(range(count)))
@@ -278,7 +273,7 @@ def _lfm2(config: Config) -> Model:
         "full_attention" if index in full else "conv" for index in range(count)
     )
     if config.has("layer_types"):
-        kinds = _kinds(config, count, {"conv", "full_attention"}, "layer_types")
+        kinds = read_kinds(config, count, {"conv", "full_attention"}, "layer_types")
     kernel = config.number("conv_L_cache", default=3)
     state = Recurrent("conv", channels=shape.hidden, steps=kernel - 1)
     width = _lfm2_width(config)
@@ -291,10 +286,10 @@ def _lfm2(config: Config) -> Model:
             weights += [linear(Part.RECURRENT, shape.hidden, shape.hidden, None)]
             weights += [Weight(Part.RECURRENT, shape.hidden, kernel)]
         else:
-            layers.append(_attention_of(shape))
+            layers.append(attention_of(shape))
             weights += [*attention(shape), norm(shape.head_dim, count=2)]
         weights += [*mlp(shape.hidden, Mlp(width)), norm(shape.hidden, count=2)]
-    return _model(config, "lfm2", layers, weights, max(2 * width, 3 * shape.hidden))
+    return make_model(config, model_type, layers, weights, max(2 * width, 3 * shape.hidden))
 
 
 def _lfm2_width(config: Config) -> int:
@@ -307,68 +302,7 @@ def _lfm2_width(config: Config) -> int:
     return adjusted
 
 
-def _qwen3_next(config: Config) -> Model:
-    shape = heads_of(config, head_dim=256, kv_heads=2)
-    count = config.number("num_hidden_layers", least=1)
-    kinds: tuple[str, ...] = tuple(
-        "linear_attention" if (index + 1) % config.number("full_attention_interval", default=4)
-        else "full_attention" for index in range(count)
-    )  # fmt: skip
-    if config.has("layer_types"):
-        kinds = _kinds(config, count, {"linear_attention", "full_attention"}, "layer_types")
-    state = _delta_net(config)
-    sizes = _qwen3_next_sizes(config)
-    weights = [*vocabulary(config, shape.hidden, is_tied=False), norm(shape.hidden)]
-    layers: list[Layer] = []
-    for kind in kinds:
-        if kind == "linear_attention":
-            layers.append(state)
-            weights += _delta_net_weights(state, shape.hidden)
-        else:
-            layers.append(_attention_of(shape))
-            gate = linear(Part.ATTENTION, shape.heads * shape.head_dim, shape.hidden, shape.heads)
-            weights += [*attention(shape), gate, norm(shape.head_dim, count=2)]
-        weights += [*mlp(shape.hidden, sizes), norm(shape.hidden, count=2)]
-    widest = max(2 * sizes.width, 2 * shape.heads * shape.head_dim, 2 * state.channels)
-    return _model(config, "qwen3_next", layers, weights, widest)
-
-
-def _qwen3_next_sizes(config: Config) -> Mlp:
-    experts = config.number("num_experts", default=512)
-    if not experts:
-        return Mlp(config.number("intermediate_size"))
-    shared = config.number("shared_expert_intermediate_size", default=512)
-    return Mlp(config.number("moe_intermediate_size", default=512), experts, shared, bool(shared))
-
-
-def _delta_net(config: Config) -> Recurrent:
-    keys = config.number("linear_num_key_heads", default=16)
-    values = config.number("linear_num_value_heads", default=32)
-    key, value = (
-        config.number(f"linear_{name}_head_dim", default=128) for name in ("key", "value")
-    )
-    return Recurrent(
-        "delta",
-        channels=2 * keys * key + values * value,
-        steps=config.number("linear_conv_kernel_dim", default=4) - 1,
-        heads=values,
-        rows=value,
-        columns=key,
-    )
-
-
-def _delta_net_weights(state: Recurrent, hidden: int) -> Iterator[Weight]:
-    part, heads = Part.RECURRENT, state.heads
-    values = heads * state.rows
-    yield linear(part, state.channels + values, hidden, heads)
-    yield linear(part, 2 * heads, hidden, heads)
-    yield linear(part, hidden, values, heads)
-    yield Weight(part, state.channels, state.steps + 1, most_shards=heads)
-    yield Weight(part, heads, count=2, most_shards=heads)
-    yield norm(state.rows)
-
-
-HYBRIDS: Final[dict[str, Callable[[Config], Model]]] = {
+HYBRIDS: Final[dict[str, Callable[[Config, str], Model]]] = {
     "mamba": _mamba,
     "mamba2": _mamba2,
     "granitemoehybrid": _granite,
@@ -377,5 +311,4 @@ HYBRIDS: Final[dict[str, Callable[[Config], Model]]] = {
     "nemotron_h": _nemotron_h,
     "jamba": _jamba,
     "lfm2": _lfm2,
-    "qwen3_next": _qwen3_next,
 }

@@ -44,7 +44,7 @@ def _shape(config: Config, hidden: int, heads: int, kv_heads: int) -> Shape:
     return Shape(hidden, heads, kv_heads, hidden // heads)
 
 
-def _gpt2(config: Config) -> Model:
+def _gpt2(config: Config, model_type: str) -> Model:
     hidden, layers = config.number("n_embd", least=1), config.number("n_layer", least=1)
     heads = config.number("n_head", least=1)
     width = config.number("n_inner", default=None) or 4 * hidden
@@ -56,7 +56,7 @@ def _gpt2(config: Config) -> Model:
     return _model("gpt2", shape, config, weights, layers=layers, widest=width, context=context)
 
 
-def _gpt_neox(config: Config) -> Model:
+def _gpt_neox(config: Config, model_type: str) -> Model:
     hidden, layers = config.number("hidden_size"), config.number("num_hidden_layers")
     heads, width = config.number("num_attention_heads"), config.number("intermediate_size")
     shape = _shape(config, hidden, heads, heads)
@@ -67,7 +67,7 @@ def _gpt_neox(config: Config) -> Model:
     return _model("gpt_neox", shape, config, weights, layers=layers, widest=width, context=context)
 
 
-def _opt(config: Config) -> Model:
+def _opt(config: Config, model_type: str) -> Model:
     hidden, layers = config.number("hidden_size"), config.number("num_hidden_layers")
     heads, width = config.number("num_attention_heads"), config.number("ffn_dim")
     shape = _shape(config, hidden, heads, heads)
@@ -86,7 +86,7 @@ def _opt(config: Config) -> Model:
     return _model("opt", shape, config, weights, layers=layers, widest=width, context=context)
 
 
-def _falcon(config: Config) -> Model:
+def _falcon(config: Config, model_type: str) -> Model:
     hidden = config.number("hidden_size", "n_embed")
     heads = config.number("num_attention_heads", "n_head")
     layers = config.number("num_hidden_layers", "n_layer")
@@ -108,7 +108,7 @@ def _falcon(config: Config) -> Model:
     return _model("falcon", shape, config, weights, layers=layers, widest=width, context=context)
 
 
-OLDER_DECODERS: Final[dict[str, Callable[[Config], Model]]] = {
+OLDER_DECODERS: Final[dict[str, Callable[[Config, str], Model]]] = {
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,
     "opt": _opt,

@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     from ullage.api.estimate import RecipeFields
     from ullage.api.serving import ServingFields
 
-# What is of use to one side alone; --tensor is of use to both.
-_TRAINING = (
-    "batch", "length", "image", "precision", "optimizer", "attention", "accumulation", "largest",
-    "gradients", "loss", "zeroes_late", "packed", "compile", "library", "torch", "lora",
-    "lora_targets", "lora_dtype", "lora_dropout", "quantize", "buckets",
-)  # fmt: skip
-_SERVING = (
+# What serving alone reads, and what training reads, too; the rest of the options is training's.
+_SERVING = {
     "engine", "engine_version", "context", "users", "weights", "kv", "utilization", "memory",
     "block_size", "batched_tokens", "max_seqs", "eager", "cached", "lora_slots", "lora_rank",
     "draft",
-)  # fmt: skip
+}  # fmt: skip
+_BOTH = {
+    "model", "gpu", "serve", "tensor", "which_gpu", "knobs", "time", "price", "interconnect",
+    "html",
+}  # fmt: skip
 # What each workload takes besides; all but what says where the result goes is refused.
 _WORKLOADS = {
     "speech": {"model", "gpu"},
@@ -193,24 +192,40 @@ class EstimateOptions:
 
 def check_workload(options: EstimateOptions) -> None:
     """Refuses options that have no effect on speech, pictures or an index."""
-    kind, *others = (name for name in _WORKLOADS if getattr(options, name) is not None)
-    allowed = {kind, *_WORKLOADS[kind], *_OUTPUT}
-    given = [field.name for field in fields(options) if field.name not in allowed]
-    for name in [*others, *given]:
-        if getattr(options, name) not in (None, False):
-            flag = f"--{name.replace('_', '-')}"
-            raise SpecError(f"{flag} has no effect on --{kind}; leave it out")
+    kind = next(name for name in _given(options) if name in _WORKLOADS)
+    _refuse_others(options, kind, {kind, *_WORKLOADS[kind], *_OUTPUT})
+
+
+def check_list(options: EstimateOptions) -> None:
+    """Refuses options beside --models, which lists all models as text."""
+    _refuse_others(options, "models", {"list_models"})
 
 
 def check_side(options: EstimateOptions) -> None:
     """Refuses options of the other side, training or serving, which would have no effect."""
-    for name in _TRAINING if options.serve else _SERVING:
-        if getattr(options, name) not in (None, False):
-            flag = f"--{name.replace('_', '-')}"
+    for name in _given(options):
+        if name not in _BOTH | _OUTPUT and (name in _SERVING) != options.serve:
             raise SpecError(
-                f"{flag} belongs to training; leave it out, or leave out --serve" if options.serve
-                else f"{flag} belongs to serving; add --serve, or leave it out"
-            )  # fmt: skip
+                f"{_flag(name)} belongs to training; leave it out, or leave out --serve"
+                if options.serve
+                else f"{_flag(name)} belongs to serving; add --serve, or leave it out"
+            )
+
+
+def _refuse_others(options: EstimateOptions, kind: str, allowed: set[str]) -> None:
+    for name in _given(options):
+        if name not in allowed:
+            raise SpecError(f"{_flag(name)} has no effect on --{kind}; leave it out")
+
+
+def _given(options: EstimateOptions) -> list[str]:
+    names = [field.name for field in fields(options)]
+    return [name for name in names if getattr(options, name) not in (None, False)]
+
+
+def _flag(name: str) -> str:
+    flags = {"model": "MODEL", "as_json": "--json"}
+    return flags.get(name, f"--{name.replace('_', '-')}")
 
 
 def _parse_checkpointing(text: str | None) -> str | int | None:

@@ -32,7 +32,7 @@ from ullage.estimate.serving.vllm_terms import Budget, divide, first_start, make
 from ullage.estimate.term import Term, Verdict, exact
 from ullage.models.architecture import read_model
 from ullage.models.config import COUNTED, Config
-from ullage.models.layers import Attention, Cross, Latent, Layer, Model, Recurrent
+from ullage.models.layers import Attention, Cross, Index, Latent, Layer, Model, Recurrent
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
@@ -103,9 +103,13 @@ def _encoded(model: Model, plan: ServingPlan, context: int) -> int | None:
 
 def _name(layer: Layer) -> str:
     if isinstance(layer, Attention):
+        if layer.is_shared:
+            return "an earlier layer's keys and values"
         if layer.window:
             return f"sliding window of {layer.window:,}"
         return f"chunks of {layer.chunk:,}" if layer.chunk else "full attention"
+    if isinstance(layer, Index):
+        return "keys of the indexer"
     if isinstance(layer, Recurrent):
         names = {"mamba": "Mamba", "mamba2": "Mamba 2", "delta": "gated delta net"}
         return names.get(layer.kind, "short convolution")
@@ -238,7 +242,7 @@ def _blocks(model: Model, settings: vllm.Settings, context: int) -> vllm.Pool:
 def _requests(model: Model, plan: ServingPlan, context: int) -> transformers.Requests:
     """A request's cache, and the activations of its prompt, which the batch is read with."""
     encoded = _encoded(model, plan, context)
-    size = transformers.generated_bytes(model, 1, context, encoded=encoded)
+    size = transformers.generated_bytes(model, 1, context, encoded=encoded, is_prompt=True)
     return transformers.Requests(context, size + prompt_bytes(model, context))
 
 
@@ -248,11 +252,13 @@ def _sectors(sectors: transformers.Sectors, context: int) -> transformers.Sector
 
 def _generate(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> ServingEstimate:
     """transformers' generate, with as large a batch as fits: what it cannot batch continuously."""
-    if plan.tensor_parallel > 1:
-        raise SpecError(
-            f"tensor_parallel={plan.tensor_parallel}: {model.model_type} is served by generate, "
-            f"which is planned for one GPU alone"
-        )
+    for name in ("tensor_parallel", "utilization", "max_batched_tokens"):
+        value = getattr(plan, name)
+        if value not in (None, 1):
+            raise SpecError(
+                f"{name}={value}: {model.model_type} is served by generate, which is planned for "
+                f"one GPU alone, for all that is left of it and for whole prompts"
+            )
     terms = [*_weight_terms(model, plan), spread_term("context and libraries", outside(gpu, 1))]
     likely, low, high = _rest(gpu, terms)
     terms.append(Term("KV cache", likely, low, high, "caches, and the prompts that are read",

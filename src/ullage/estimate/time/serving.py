@@ -37,7 +37,7 @@ from ullage.gpus import Gpu
 from ullage.models.architecture import read_model
 from ullage.models.config import Config
 from ullage.models.layers import Attention as Layer
-from ullage.models.layers import Encoder, Latent, Model, Part, Weight
+from ullage.models.layers import Encoder, Index, Latent, Model, Part, Weight
 from ullage.models.layers import Layer as AnyLayer
 
 # The precision in which an engine multiplies weights of a format; else 16 bits.
@@ -281,9 +281,11 @@ class _Kernels:
         for layer, count in counts.items():
             if isinstance(layer, Layer | Encoder):
                 yield count, self._attend(layer, length, requests, context)
-            elif isinstance(layer, Latent):
-                num_bytes = 1.0 * requests * context * layer.width * _HIDDEN_BYTES
-                ops = 4.0 * tokens * layer.heads / self._ranks * layer.width * context / 2
+            elif isinstance(layer, Latent | Index):
+                chosen = layer.chosen if isinstance(layer, Latent) else None
+                seen = min(context, chosen or context)
+                num_bytes = 1.0 * requests * seen * layer.width * _HIDDEN_BYTES
+                ops = 4.0 * tokens * layer.heads / self._ranks * layer.width * seen / 2
                 time = memory_bound(self._gpu, num_bytes)
                 shape = MatrixProduct(4096, 4096, 4096)
                 rate = shape.ops / matrix_product(self._gpu, shape, "bfloat16").s

@@ -23,7 +23,7 @@ from ullage.estimate.serving.vllm_memory import batch_defaults
 from ullage.gpus import Gpu
 from ullage.models.architecture import read_model
 from ullage.models.config import Config
-from ullage.models.layers import Attention, Latent
+from ullage.models.layers import Attention, Index, Latent
 from ullage.serve.forecast.simulation import Limits, Seconds, Simulated, simulate
 from ullage.serve.forecast.step_seconds import StepSeconds
 from ullage.serve.slo import Slo
@@ -148,7 +148,8 @@ def limits_of(config: Config, plan: ServingPlan, cache_bytes: int) -> Limits:
     pool = _pool(config, plan)
     layers = read_model(config).layers
     is_plain = len(pool.groups) == 1 and all(
-        isinstance(layer, Latent) or (isinstance(layer, Attention) and not _is_bounded(layer))
+        isinstance(layer, Latent | Index)
+        or (isinstance(layer, Attention) and not _is_bounded(layer))
         for layer in layers
     )
 

@@ -21,7 +21,7 @@ from typing import Final
 from ullage.errors import SpecError
 from ullage.estimate.serving.engines.vllm_releases import parse_version
 from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
-from ullage.models.layers import Attention, Cross, Encoder, Latent, Layer, Recurrent
+from ullage.models.layers import Attention, Cross, Index, Latent, Layer, Recurrent
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
     Raises:
         SpecError: pages of the layers cannot be made equal.
     """
-    cached_layers: list[Layer] = [layer for layer in layers if not isinstance(layer, Encoder)]
+    cached_layers = [each for each in layers if isinstance(each, Recurrent) or token_bytes(each)]
     block, page = _hybrid_block(cached_layers, settings)
     buckets: dict[Layer, int] = {}
     for layer in cached_layers:
@@ -218,7 +218,18 @@ def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
 
 def _is_full(layer: Layer) -> bool:
     """Whether a layer sees all tokens."""
-    return isinstance(layer, Attention) and layer.window is None and layer.chunk is None
+    if isinstance(layer, Attention):
+        return layer.window is None and layer.chunk is None
+    return isinstance(layer, Latent | Index)
+
+
+def _token_bytes(layer: Layer, settings: Settings) -> int:
+    """Of one rank; vLLM keeps an indexer's keys in 8 bits with a scale for 128 elements, whatever
+    the precision of the cache (vLLM 0.32, model_executor/models/deepseek_v2.py).
+    """
+    if isinstance(layer, Index):
+        return layer.width + layer.width // 128 * 4
+    return token_bytes(layer, settings.kv, settings.tensor_parallel)
 
 
 def _uniform_group(buckets: dict[Layer, int], block: int, settings: Settings) -> Group:
@@ -226,10 +237,7 @@ def _uniform_group(buckets: dict[Layer, int], block: int, settings: Settings) ->
     draft's: one group, whose block has a page of each (UniformTypeKVCacheSpecs).
     """
     first = next(iter(buckets))
-    page = sum(
-        count * block * token_bytes(layer, settings.kv, settings.tensor_parallel)
-        for layer, count in buckets.items()
-    )
+    page = sum(count * block * _token_bytes(layer, settings) for layer, count in buckets.items())
     return Group(first, 1, block, page, _request_blocks(first, block, settings))
 
 
@@ -244,7 +252,7 @@ def _hybrid_block(layers: list[Layer], settings: Settings) -> tuple[int, int | N
     if not states or not attended:
         return block, None
     state = max(_state_bytes(layer, settings) for layer in states)
-    each = token_bytes(attended[0], settings.kv, settings.tensor_parallel)
+    each = _token_bytes(attended[0], settings)
     step = max(settings.kernel_block, block)
     if isinstance(attended[0], Latent):
         step = max(step, 128)
@@ -270,7 +278,7 @@ def _page(layer: Layer, block: int, page: int | None, settings: Settings) -> tup
         return tokens, page or _state_bytes(layer, settings)
     if isinstance(layer, Attention) and layer.window is not None:
         block = max(settings.kernel_block, block // settings.kernel_block * settings.kernel_block)
-    return block, block * token_bytes(layer, settings.kv, settings.tensor_parallel)
+    return block, block * _token_bytes(layer, settings)
 
 
 def _raise_page(layer: Layer, block: int, page_bytes: int, largest: int) -> int:

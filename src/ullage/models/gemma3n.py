@@ -1,0 +1,117 @@
+"""Gemma 3n and Gemma 4: layers that read another's keys, and an embedding for each layer.
+
+The last `num_kv_shared_layers` compute queries alone, and read the keys and values of the last
+layer before them that sees as much.
+
+Source: modeling_gemma3n.py and modeling_gemma4.py of transformers 5.23, and the defaults of their
+configuration classes; of a model of several parts the text alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from ullage.models.blocks import (
+    Mlp,
+    Shape,
+    attention,
+    heads_of,
+    linear,
+    make_model,
+    mlp,
+    norm,
+    vocabulary,
+)
+from ullage.models.config import Config
+from ullage.models.decoders import FULL, SLIDING
+from ullage.models.hybrids import read_kinds
+from ullage.models.layers import Attention, Layer, Model, Part, Weight
+
+# Each Nth layer sees everything, key and value heads, and layers that share, by default.
+GEMMAS: Final = {"gemma3n_text": (5, 2, 15), "gemma4_text": (6, 4, 0)}
+
+
+def read_gemma(config: Config, model_type: str) -> Model:
+    """What a Gemma with shared keys and values keeps and weighs."""
+    every, kv_heads, usual = GEMMAS[model_type]
+    local, is_3n = heads_of(config, head_dim=256, kv_heads=kv_heads), model_type == "gemma3n_text"
+    count, hidden = config.number("num_hidden_layers", least=1), local.hidden
+    kinds: tuple[str, ...] = tuple(
+        SLIDING if (index + 1) % every else FULL for index in range(count)
+    )
+    if config.has("layer_types"):
+        kinds = read_kinds(config, count, {SLIDING, FULL}, "layer_types")
+    first = count - config.number("num_kv_shared_layers", default=usual)
+    window = config.number("sliding_window", default=512, least=1)
+    has_bias = config.flag("attention_bias", default=False)
+    wide = config.number("hidden_size_per_layer_input", default=256)
+    weights = [*vocabulary(config, hidden, is_tied=True), norm(hidden)]
+    if wide:
+        rows = config.number("vocab_size_per_layer_input", default=262_144)
+        weights += [Weight(Part.EMBEDDING, rows, count * wide), norm(wide)]
+        weights += [linear(Part.MLP, count * wide, hidden, None)]
+    experts = _experts(config, hidden)
+    if is_3n:
+        inputs = config.number("altup_num_inputs", default=4)
+        weights += [linear(Part.MLP, hidden, hidden, None, count=2 * (inputs - 1))]
+    layers: list[Layer] = []
+    widest = 0
+    for index, kind in enumerate(kinds):
+        is_shared, is_full = index >= first, kind == FULL or (index == count - 1 and not is_3n)
+        shape = _global(config, local) if is_full and not is_3n else local
+        is_same = is_full and config.flag("attention_k_eq_v", default=False)
+        num_kv = 0 if is_shared else 2 - is_same
+        layers.append(
+            Attention(shape.heads, shape.kv_heads, shape.head_dim,
+                      window=None if is_full else window, is_shared=is_shared)
+        )  # fmt: skip
+        weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias, num_kv=num_kv)
+        width = _width(config, index, is_shared=is_shared)
+        weights += [norm(shape.head_dim, count=2 - is_shared), norm(hidden, count=4)]
+        weights += [*mlp(hidden, Mlp(width)), *experts]
+        if wide:
+            weights += [linear(Part.MLP, wide, hidden, None), linear(Part.MLP, hidden, wide, None)]
+            weights += [norm(hidden)]
+        if is_3n:
+            weights += _altup(config, hidden, inputs)
+        widest = max(widest, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, 2 * width)
+    top = config.number("top_k_experts", default=0) if experts else 0
+    return make_model(config, model_type, layers, weights, widest, top)
+
+
+def _global(config: Config, local: Shape) -> Shape:
+    """Attention of Gemma 4's layers that see everything."""
+    kv_heads = local.kv_heads
+    if config.flag("attention_k_eq_v", default=False):
+        kv_heads = config.number("num_global_key_value_heads", default=kv_heads)
+    head_dim = config.number("global_head_dim", default=512)
+    return replace(local, head_dim=head_dim, kv_heads=kv_heads)
+
+
+def _width(config: Config, index: int, *, is_shared: bool) -> int:
+    """Of a layer's MLP; Gemma 3n may list them, Gemma 4's that share may be twice as wide."""
+    if isinstance(config.fields.get("intermediate_size"), list | tuple):
+        return int(config.row("intermediate_size")[index])
+    is_double = is_shared and config.flag("use_double_wide_mlp", default=False)
+    return int(config.number("intermediate_size")) * (1 + is_double)
+
+
+def _experts(config: Config, hidden: int) -> list[Weight]:
+    """Gemma 4's experts run beside the MLP, with three norms and two scales more."""
+    if not config.flag("enable_moe_block", default=False):
+        return []
+    count = config.number("num_experts", least=1)
+    each = Mlp(config.number("moe_intermediate_size", least=1), count)
+    scales = [Weight(Part.ROUTER, size, most_shards=1) for size in (hidden, count)]
+    return [*mlp(hidden, each), *scales, norm(hidden, count=3)]
+
+
+def _altup(config: Config, hidden: int, inputs: int) -> Iterator[Weight]:
+    """Gemma 3n keeps several inputs of each layer (AltUp), and a narrow residual (Laurel)."""
+    rank = config.number("laurel_rank", default=64)
+    yield linear(Part.MLP, rank, hidden, None)
+    yield linear(Part.MLP, hidden, rank, None)
+    yield Weight(Part.ROUTER, inputs, hidden + inputs + inputs * inputs, most_shards=1)
+    yield norm(hidden, count=3)
