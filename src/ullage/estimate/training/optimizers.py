@@ -27,6 +27,7 @@ from ullage.estimate.training.optimizer_states import (
     paged_wide_states,
     states_like,
     torchao_states,
+    wide_states,
 )
 from ullage.trace.category import Category
 
@@ -53,7 +54,8 @@ class Optimizer:
         source: where it is written.
         shared_bytes: states that all parameters share, a tensor each.
         is_prepared_at_once: states are there from the start, not from the first step on.
-        is_for_matrices: the optimizer steps only the matrices of the layers; AdamW steps the rest.
+        part: what the optimizer steps; "": all.
+        rest: what steps the rest; None: there is none.
     """
 
     prepare: Callable[[Tensor], list[Tensor]]
@@ -62,7 +64,8 @@ class Optimizer:
     source: str
     shared_bytes: tuple[int, ...] = ()
     is_prepared_at_once: bool = False
-    is_for_matrices: bool = False
+    part: str = ""
+    rest: Optimizer | None = None
 
 
 def find_optimizer(name: str) -> Optimizer:
@@ -265,10 +268,13 @@ def clip_gradients(arena: Arena, runs: Runs) -> None:
 _CHUNK: Final = 65_536
 
 _TORCH: Final = "torch/optim"
+_BITSANDBYTES: Final = "bitsandbytes/optim/optimizer.py"
+MATRICES, NO_EMBEDDINGS = "the matrices of the layers", "all but embeddings"
+_ADAMW: Final = Optimizer(
+    states_like(2), _foreach(1), "torch.optim.AdamW, foreach", f"{_TORCH}/adam.py"
+)
 OPTIMIZERS: Final = {
-    "adamw": Optimizer(
-        states_like(2), _foreach(1), "torch.optim.AdamW, foreach", f"{_TORCH}/adam.py"
-    ),
+    "adamw": _ADAMW,
     "adam": Optimizer(
         states_like(2), _foreach(1), "torch.optim.Adam, foreach", f"{_TORCH}/adam.py"
     ),
@@ -288,21 +294,30 @@ OPTIMIZERS: Final = {
         bytewise_states,
         _in_place,
         "bitsandbytes.optim.AdamW8bit",
-        "bitsandbytes/optim/optimizer.py",
+        _BITSANDBYTES,
         (TABLE_BYTES, TABLE_BYTES),
     ),
     "adamw-8bit-paged": Optimizer(
         paged_states,
         _in_place,
         "bitsandbytes.optim.PagedAdamW8bit",
-        "bitsandbytes/optim/optimizer.py",
+        _BITSANDBYTES,
         (TABLE_BYTES, TABLE_BYTES),
+    ),
+    "adamw-8bit-trainer": Optimizer(
+        bytewise_states,
+        _in_place,
+        'Trainer(optim="adamw_bnb_8bit"), which keeps the states of embeddings in 32 bits',
+        "transformers 5.23, trainer.py (register_module_override)",
+        (TABLE_BYTES, TABLE_BYTES),
+        part=NO_EMBEDDINGS,
+        rest=Optimizer(wide_states, _in_place, "bitsandbytes.optim.AdamW", _BITSANDBYTES),
     ),
     "adamw-paged": Optimizer(
         paged_wide_states,
         _in_place,
         "bitsandbytes.optim.PagedAdamW",
-        "bitsandbytes/optim/optimizer.py",
+        _BITSANDBYTES,
     ),
     "adamw-8bit-torchao": Optimizer(
         torchao_states,
@@ -347,6 +362,7 @@ OPTIMIZERS: Final = {
         _one_by_one(_muon_alone),
         "torch.optim.Muon for the matrices of the layers, AdamW for the rest",
         f"{_TORCH}/_muon.py",
-        is_for_matrices=True,
+        part=MATRICES,
+        rest=_ADAMW,
     ),
 }
