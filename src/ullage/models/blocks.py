@@ -147,7 +147,7 @@ def vocabulary(config: Config, hidden: int, *, is_tied: bool) -> Iterator[Weight
 
 def make_model(
     config: Config, model_type: str, layers: Iterable[Layer], weights: Iterable[Weight],
-    widest: int, top_experts: int | None = None,
+    widest: int, *, top_experts: int | None = None,
 ) -> Model:  # fmt: skip
     """A model under the names that most configurations use; top_experts: None: as it says."""
     top = config.number("num_experts_per_tok", default=0) or 0

@@ -78,7 +78,7 @@ def read_gemma(config: Config, model_type: str) -> Model:
             weights += _altup(config, hidden, inputs)
         widest = max(widest, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, 2 * width)
     top = config.number("top_k_experts", default=0) if experts else 0
-    return make_model(config, model_type, layers, weights, widest, top)
+    return make_model(config, model_type, layers, weights, widest, top_experts=top)
 
 
 def _global(config: Config, local: Shape) -> Shape:

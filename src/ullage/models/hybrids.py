@@ -75,6 +75,7 @@ def _mamba1_weights(layer: Recurrent, hidden: int, rank: int) -> Iterator[Weight
 
 
 def read_kinds(config: Config, count: int, allowed: set[str], *names: str) -> tuple[str, ...]:
+    """The kind of each layer, as one of these fields lists them."""
     kinds = config.row(*names)
     if len(kinds) != count:
         raise config.wrong(
@@ -87,6 +88,7 @@ def read_kinds(config: Config, count: int, allowed: set[str], *names: str) -> tu
 
 
 def attention_of(shape: Shape) -> Attention:
+    """A layer that sees all tokens."""
     return Attention(shape.heads, shape.kv_heads, shape.head_dim)
 
 

@@ -258,7 +258,7 @@ def test_without_a_gpu_the_request_is_still_told() -> None:
     [
         ("0.32.1", ""),
         ("v0.32.0", ""),
-        (None, ""),
+        (None, "the cache's interval holds those of 0.8 to 0.33"),
         ("0.40.0", "has not been checked"),
         ("0.9.2", "0.32"),
     ],

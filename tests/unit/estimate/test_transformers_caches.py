@@ -31,7 +31,7 @@ def model(name: str) -> Model:
 
 
 # For latent attention the library sizes pages by `head_dim`, which is the rotary part of a key
-# there: such a cache does not hold the keys, so it is refused. Of Whisper it would page the decoder.
+# there: such a cache does not hold the keys, so it is refused. Of Whisper it pages the decoder.
 PAGED = [
     name
     for name, answer in STORED["models"].items()

@@ -23,7 +23,7 @@ from ullage.estimate.serving.counted import estimate_counted
 from ullage.estimate.serving.drafts import describe_draft, with_draft
 from ullage.estimate.serving.encoders import bound_context, is_encoder_only, judge_encoder
 from ullage.estimate.serving.engines import transformers, vllm
-from ullage.estimate.serving.engines.vllm_releases import find_release
+from ullage.estimate.serving.engines.vllm_releases import RELEASES, find_release
 from ullage.estimate.serving.kv_cache import PRECISIONS, request_bytes, token_bytes
 from ullage.estimate.serving.model_weights import FORMATS, find_format, weight_bytes
 from ullage.estimate.serving.serving_plan import KvGroup, ServingEstimate, ServingPlan
@@ -172,6 +172,10 @@ def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> Servin
         return _with_given_cache(config, model, plan, step=step, terms=weights, pools=pools)
     budget = divide(model, plan, gpu, weights, step)
     low, likely, high = budget.cache_bytes
+    for release in RELEASES if plan.engine_version is None else ():
+        if not release.is_old_engine:
+            other = divide(model, plan, gpu, weights, make_step(plan, gpu, release)).cache_bytes
+            low, high = min(low, other[0]), max(high, other[2])
     terms = [*budget.inside, *budget.after, budget.left]
     if is_encoder_only(model):
         terms[-1] = _all_left(budget)

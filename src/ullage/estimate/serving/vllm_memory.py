@@ -21,6 +21,8 @@ from ullage.estimate.serving.engines.vllm_releases import (
     Runner,
 )
 from ullage.estimate.serving.model_weights import VOCAB_MULTIPLE
+from ullage.gpus.gpu import Gpu
+from ullage.gpus.nccl import find_nccl
 from ullage.models.layers import Attention, Encoder, Latent, Model, Part, Recurrent
 from ullage.units import GIB, KIB, MIB
 
@@ -96,20 +98,32 @@ def _layer_bytes(model: Model, step: Step) -> tuple[int, int]:
 
     At least: the widest product, what is made of it, the residual, the layer's input and the
     step's: what vLLM 0.28 takes on the phantom for Llama 3.1 8B. At most one vector more of each
-    token: what a model of several parts reads in place of the tokens.
+    token: what a model of several parts reads in place of the tokens; and one more over several
+    ranks, whose sums are not made in place (cuda_communicator.py, all_reduce).
+
+    Of experts: fused_moe.py of vLLM 0.10.2 has room for the products of the chosen experts, which
+    the second takes over, and for what is made of the first; 0.19 to 0.33 (TritonExperts and
+    DeepGemmExperts, workspace_shapes) have as much as a token in either. Between them it is either.
     """
     ranks = step.tensor_parallel
     widest = model.widest // ranks
-    experts = [
-        weight for weight in model.weights if weight.part is Part.EXPERTS and weight.is_linear
-    ]
     low = widest + widest // 2 + 3 * model.hidden
-    if experts:
-        into = max(weight.out for weight in experts) // ranks
-        low += model.top_experts * (max(into, model.hidden) + into // 2)
+    more = model.hidden * min(2, ranks)
+    widths = [
+        weight.into if weight.out == model.hidden else weight.out
+        for weight in model.weights
+        if weight.part is Part.EXPERTS and weight.is_linear
+    ]
+    if widths:
+        inner = max(widths) // ranks
+        products = max(2 * inner, model.hidden)  # the first products, and then the second in place
+        spare = max(inner, model.hidden) - inner  # where their inputs have the room of either
+        low += model.top_experts * (products + inner + spare * step.release.has_workspaces)
+        if step.release.has_full_graphs and not step.release.has_workspaces:
+            more += model.top_experts * spare
     if any(weight.part is Part.VISION for weight in model.weights):
         low += model.hidden  # the encoded images, as many as a step has tokens
-    return step.tokens * _ELEMENT * low, step.tokens * _ELEMENT * (low + model.hidden)
+    return step.tokens * _ELEMENT * low, step.tokens * _ELEMENT * (low + more)
 
 
 def prompt_bytes(model: Model, tokens: int) -> int:
@@ -245,14 +259,41 @@ def graphs(model: Model, step: Step) -> Spread:
 # GPU than on the phantom, which has none; of eight GPUs with NCCL 0.21.
 LOADED_KERNELS: Final = (48 * MIB, 80 * MIB, 256 * MIB)
 BETWEEN_GPUS: Final = (0, 64 * MIB, 256 * MIB)
-"""Buffers of vLLM's own reductions."""
+"""Buffers of vLLM's own reductions, over PCIe."""
+_CUSTOM_REDUCE: Final = 16 * MIB
+# The most MiB of a tensor that FlashInfer sums and normalises at once, by capability and ranks.
+_FUSED_MIB: Final = {
+    (9, 0): {2: 64, 4: 2, 8: 1}, (10, 0): {2: 64, 4: 32, 8: 1}, (10, 3): {2: 64, 4: 64, 8: 4},
+}  # fmt: skip
 
 
-def libraries(gpu: Entry, step: Step) -> Spread:
+def fused_reductions(gpu: Entry, step: Step, hidden: int) -> tuple[int, int, int]:
+    """The workspace of sums over ranks that are fused with norms: low, likely, high.
+
+    Counts: FlashInfer's for T tokens, which is made when the model is compiled, within the trial
+    step: trtllm has ranks x T x hidden elements once, and three times more for its flags in the
+    data (Lamport); mnnvl, which 0.32 tries first, three buffers of two stages of T x hidden.
+    Ignores: a draft that is wider than the model.
+    Error: not compared with a GPU. Where a release may not fuse, or FlashInfer may be missing: 0.
+    Source: vLLM 0.19 to 0.33, compilation/passes/fusion/allreduce_rms_fusion.py, config/vllm.py
+    (enable_allreduce_rms_fusion); FlashInfer 0.7, comm/trtllm_ar.py, comm/trtllm_mnnvl_ar.py.
+    """
+    limits, ranks = _FUSED_MIB.get(gpu.compute_capability, {}), step.tensor_parallel
+    if not step.is_compiled or not step.release.has_full_graphs or ranks not in limits:
+        return 0, 0, 0
+    tokens = min(limits[ranks] * MIB // (_ELEMENT * hidden), step.tokens)
+    trtllm, mnnvl = (tokens * hidden * _ELEMENT * copies for copies in (4 * ranks, 6))
+    has_fused = step.release.has_workspaces
+    return 0, (min(trtllm, mnnvl) if has_fused else 0), max(trtllm, mnnvl)
+
+
+def libraries(gpu: Entry, step: Step, hidden: int) -> Spread:
     """What grows outside PyTorch's allocator between vLLM's two readings.
 
     Counts: kernels that are loaded; NCCL, and the driver's context, in the releases that count
-    them; between GPUs the buffers of its own reductions.
+    them; between GPUs the buffers of its own reductions: over NVLink those of NCCL and of
+    custom_all_reduce.py (2 x 8 MiB) where both start after the first reading (0.10.2,
+    gpu_worker.py), and later what FlashInfer allocates in the step (fused_reductions).
     Ignores: other processes that start or end meanwhile.
     Error: docs/results/serving-starts.md.
     Source: engines/vllm_releases.py; benchmarks/serving/starts.toml.
@@ -266,7 +307,11 @@ def libraries(gpu: Entry, step: Step) -> Spread:
         )
         what.append("the driver's context")
     if step.tensor_parallel > 1:
-        low, likely, high = (a + b for a, b in zip((low, likely, high), BETWEEN_GPUS, strict=True))
+        parts = [(low, likely, high), BETWEEN_GPUS, fused_reductions(gpu, step, hidden)]
+        is_linked = step.release.is_nccl_counted and gpu.nvlink_bytes_per_s is not None
+        if is_linked and isinstance(gpu, Gpu):
+            parts += [find_nccl(gpu, step.tensor_parallel), (_CUSTOM_REDUCE,) * 3]
+        low, likely, high = (sum(sizes) for sizes in zip(*parts, strict=True))
         what.append("NCCL" if step.release.is_nccl_counted else "buffers between GPUs")
     return Spread(low, likely, high, ", ".join(what), f"vLLM {step.release.name}")
 

@@ -116,7 +116,7 @@ def divide(model: Model, plan: ServingPlan, gpu: Entry, weights: list[Term], ste
     is_encoder = all(isinstance(layer, Encoder) for layer in model.layers)
     inside = [*weights, *_held_terms(model, plan, gpu)]
     inside.append(spread_term("activations", activations(model, step, gpu)))
-    inside.append(spread_term("kernels and buffers", libraries(gpu, step)))
+    inside.append(spread_term("kernels and buffers", libraries(gpu, step, model.hidden)))
     after: list[Term] = []
     if not release.is_context_counted:
         ranks = 1 if release.is_nccl_counted else plan.tensor_parallel

@@ -283,9 +283,9 @@ class _Kernels:
                 yield count, self._attend(layer, length, requests, context)
             elif isinstance(layer, Latent | Index):
                 chosen = layer.chosen if isinstance(layer, Latent) else None
-                seen = min(context, chosen or context)
-                num_bytes = 1.0 * requests * seen * layer.width * _HIDDEN_BYTES
-                ops = 4.0 * tokens * layer.heads / self._ranks * layer.width * seen / 2
+                visible = min(context, chosen or context)
+                num_bytes = 1.0 * requests * visible * layer.width * _HIDDEN_BYTES
+                ops = 4.0 * tokens * layer.heads / self._ranks * layer.width * visible / 2
                 time = memory_bound(self._gpu, num_bytes)
                 shape = MatrixProduct(4096, 4096, 4096)
                 rate = shape.ops / matrix_product(self._gpu, shape, "bfloat16").s

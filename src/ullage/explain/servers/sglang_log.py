@@ -22,7 +22,8 @@ from ullage.units import GIB
 _GB: Final = rf"{NUMBER} ?GB"
 _MARKS: Final = ("Load weight begin", "Load weight end", "max_total_num_tokens=", "sglang",
                  "KV Cache is allocated", "mem_fraction_static", "Mamba Cache is allocated",
-                 "SWAKVPool", "Memory pool end", "Post-capture KV sizing", "increase --mem-fraction-static")  # fmt: skip
+                 "SWAKVPool", "Memory pool end", "Post-capture KV sizing",
+                 "increase --mem-fraction-static")  # fmt: skip
 _POOL: Final = (
     r"(?m)^(?:\[[^\]]{0,80}?((?: [A-Z]+\d+){0,8})\])?.*"
     r"(?:KV Cache is|(?<!draft )KV cache) allocated\..{0,300}?#tokens: "

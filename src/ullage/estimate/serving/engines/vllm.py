@@ -19,7 +19,7 @@ from math import ceil
 from typing import Final
 
 from ullage.errors import SpecError
-from ullage.estimate.serving.engines.vllm_releases import parse_version
+from ullage.estimate.serving.engines.vllm_releases import NEWEST, RELEASES, parse_version
 from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
 from ullage.models.layers import Attention, Cross, Index, Latent, Layer, Recurrent
 
@@ -45,6 +45,7 @@ class Rules:
         return ".".join(map(str, self.version))
 
 
+_FIRST_V1: Final = next(release.name for release in RELEASES if not release.is_old_engine)
 RULES: Final = (Rules(),)
 """Newest first."""
 REFUSED: Final = frozenset({"bart", "t5"})
@@ -59,7 +60,10 @@ def find_rules(version: str | None) -> tuple[Rules, str]:
     """
     newest = RULES[0]
     if version is None:
-        return newest, ""
+        return newest, (
+            f"no release of vLLM was named: the cache's interval holds those of "
+            f"{_FIRST_V1} to {'.'.join(map(str, NEWEST))}, its likely size is the newest's"
+        )
     release = parse_version(version)
     if release == newest.version:
         return newest, ""
