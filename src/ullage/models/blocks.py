@@ -6,12 +6,12 @@ transformers makes for the same configuration (tests/unit/models/test_read_model
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from ullage.models.config import Config
-from ullage.models.layers import Layer, Model, Part, Weight, merge
+from ullage.models.layers import Attention, Layer, Model, Part, Weight, merge
 
 Flag = bool | tuple[str, bool]
 """Fixed by the architecture, or a field and transformers' default for it."""
@@ -161,3 +161,59 @@ def make_model(
         top_experts=top if top_experts is None else top_experts,
         context=config.number("max_position_embeddings", default=None),
     )
+
+
+def read_kinds(
+    config: Config, count: int, allowed: Set[str], *names: str, usual: tuple[str, ...] | None = None
+) -> tuple[str, ...]:
+    """The kind of each layer, as one of these fields lists them; usual: where none is there.
+
+    Raises:
+        SpecError: there are more or fewer than layers, or one is not allowed.
+    """
+    kinds = config.row(*names) if usual is None else config.row(*names, default=usual)
+    if len(kinds) != count:
+        raise config.wrong(
+            names[0], f"found {len(kinds)} entries, expected num_hidden_layers={count}"
+        )
+    for kind in kinds:
+        if kind not in allowed:
+            raise config.wrong(names[0], f"found {kind!r}, expected {' or '.join(sorted(allowed))}")
+    return tuple(kinds)
+
+
+Block = tuple[tuple[Layer, ...], tuple[Weight, ...]]
+"""What a layer's mixer keeps, and its weights."""
+
+
+def attend(shape: Shape, *more: Weight, has_bias: bool = False) -> Block:
+    """Attention that sees all tokens, with weights that it has besides."""
+    own = attention(shape, qkv_bias=has_bias, out_bias=has_bias)
+    return (Attention(shape.heads, shape.kv_heads, shape.head_dim),), (*own, *more)
+
+
+def stack(
+    config: Config, model_type: str, blocks: Sequence[Block], sizes: Sequence[Mlp | None],
+    *, widest: int = 0, is_tied: bool = False,
+) -> Model:  # fmt: skip
+    """A model of these mixers, each with the MLP or the experts of its size; None: it has none.
+
+    Args:
+        config: the model's.
+        model_type: as transformers calls it.
+        blocks: mixers in order.
+        sizes: as many.
+        widest: the most elements that a mixer computes for a token.
+        is_tied: the output head is the embedding, unless the configuration says otherwise.
+    """
+    hidden = config.number("hidden_size", least=1)
+    weights = [*vocabulary(config, hidden, is_tied=is_tied), norm(hidden)]
+    layers: list[Layer] = []
+    for (kept_layers, own), size in zip(blocks, sizes, strict=True):
+        layers += kept_layers
+        weights += own
+        if size is not None:
+            weights += mlp(hidden, size)
+            widest = max(widest, 2 * size.width)
+        weights.append(norm(hidden, count=1 if size is None else 2))
+    return make_model(config, model_type, layers, weights, widest)

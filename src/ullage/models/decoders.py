@@ -23,8 +23,9 @@ from ullage.models.blocks import (
     mlp,
     norm,
     read_flag,
+    read_kinds,
     vocabulary,
-)
+)  # fmt: skip
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Layer, Model, Part, Weight
 
@@ -299,16 +300,8 @@ def layer_kinds(config: Config, model_type: str) -> tuple[str, ...]:
     """
     style = STYLES[model_type]
     count: int = config.number("num_hidden_layers", least=1)
-    kinds: tuple[str, ...] | None = config.row("layer_types", default=None)
-    if kinds is not None:
-        if len(kinds) != count:
-            raise config.wrong(
-                "layer_types", f"found {len(kinds)} entries, expected num_hidden_layers={count}"
-            )
-        for kind in kinds:
-            if kind not in {FULL, SLIDING, CHUNKED}:
-                raise config.wrong("layer_types", f"found {kind!r}, expected {FULL} or {SLIDING}")
-        return kinds
+    if config.has("layer_types"):
+        return read_kinds(config, count, {FULL, SLIDING, CHUNKED}, "layer_types")
     if model_type == "llama4_text":
         every = config.number("no_rope_layer_interval", default=4, least=1)
         usual = tuple(int((index + 1) % every != 0) for index in range(count))

@@ -14,20 +14,20 @@ from dataclasses import replace
 from typing import Final
 
 from ullage.models.blocks import (
+    Block,
     Mlp,
     Shape,
     attention,
     heads_of,
     linear,
-    make_model,
     mlp,
     norm,
-    vocabulary,
-)
+    read_kinds,
+    stack,
+)  # fmt: skip
 from ullage.models.config import Config
 from ullage.models.decoders import FULL, SLIDING
-from ullage.models.hybrids import read_kinds
-from ullage.models.layers import Attention, Layer, Model, Part, Weight
+from ullage.models.layers import Attention, Model, Part, Weight, merge
 
 # Each Nth layer sees everything, key and value heads, and layers that share, by default.
 GEMMAS: Final = {"gemma3n_text": (5, 2, 15), "gemma4_text": (6, 4, 0)}
@@ -38,16 +38,13 @@ def read_gemma(config: Config, model_type: str) -> Model:
     every, kv_heads, usual = GEMMAS[model_type]
     local, is_3n = heads_of(config, head_dim=256, kv_heads=kv_heads), model_type == "gemma3n_text"
     count, hidden = config.number("num_hidden_layers", least=1), local.hidden
-    kinds: tuple[str, ...] = tuple(
-        SLIDING if (index + 1) % every else FULL for index in range(count)
-    )
-    if config.has("layer_types"):
-        kinds = read_kinds(config, count, {SLIDING, FULL}, "layer_types")
+    usual_kinds = tuple(SLIDING if (index + 1) % every else FULL for index in range(count))
+    kinds = read_kinds(config, count, {SLIDING, FULL}, "layer_types", usual=usual_kinds)
     first = count - config.number("num_kv_shared_layers", default=usual)
     window = config.number("sliding_window", default=512, least=1)
     has_bias = config.flag("attention_bias", default=False)
     wide = config.number("hidden_size_per_layer_input", default=256)
-    weights = [*vocabulary(config, hidden, is_tied=True), norm(hidden)]
+    weights: list[Weight] = []
     if wide:
         rows = config.number("vocab_size_per_layer_input", default=262_144)
         weights += [Weight(Part.EMBEDDING, rows, count * wide), norm(wide)]
@@ -56,29 +53,29 @@ def read_gemma(config: Config, model_type: str) -> Model:
     if is_3n:
         inputs = config.number("altup_num_inputs", default=4)
         weights += [linear(Part.MLP, hidden, hidden, None, count=2 * (inputs - 1))]
-    layers: list[Layer] = []
+    blocks: list[Block] = []
+    sizes: list[Mlp] = []
     widest = 0
     for index, kind in enumerate(kinds):
         is_shared, is_full = index >= first, kind == FULL or (index == count - 1 and not is_3n)
         shape = _global(config, local) if is_full and not is_3n else local
         is_same = is_full and config.flag("attention_k_eq_v", default=False)
         num_kv = 0 if is_shared else 2 - is_same
-        layers.append(
-            Attention(shape.heads, shape.kv_heads, shape.head_dim,
-                      window=None if is_full else window, is_shared=is_shared)
-        )  # fmt: skip
-        weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias, num_kv=num_kv)
-        width = _width(config, index, is_shared=is_shared)
-        weights += [norm(shape.head_dim, count=2 - is_shared), norm(hidden, count=4)]
-        weights += [*mlp(hidden, Mlp(width)), *experts]
+        layer = Attention(shape.heads, shape.kv_heads, shape.head_dim,
+                          window=None if is_full else window, is_shared=is_shared)  # fmt: skip
+        own = [*attention(shape, qkv_bias=has_bias, out_bias=has_bias, num_kv=num_kv), *experts]
+        own += [norm(shape.head_dim, count=2 - is_shared), norm(hidden, count=2)]
         if wide:
-            weights += [linear(Part.MLP, wide, hidden, None), linear(Part.MLP, hidden, wide, None)]
-            weights += [norm(hidden)]
+            own += [linear(Part.MLP, wide, hidden, None), linear(Part.MLP, hidden, wide, None)]
+            own += [norm(hidden)]
         if is_3n:
-            weights += _altup(config, hidden, inputs)
-        widest = max(widest, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, 2 * width)
+            own += _altup(config, hidden, inputs)
+        blocks.append(((layer,), tuple(own)))
+        sizes.append(Mlp(_width(config, index, is_shared=is_shared)))
+        widest = max(widest, (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
+    model = stack(config, model_type, blocks, sizes, widest=widest, is_tied=True)
     top = config.number("top_k_experts", default=0) if experts else 0
-    return make_model(config, model_type, layers, weights, widest, top_experts=top)
+    return replace(model, weights=merge([*model.weights, *weights]), top_experts=top)
 
 
 def _global(config: Config, local: Shape) -> Shape:

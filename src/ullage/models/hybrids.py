@@ -7,21 +7,12 @@ Source: the modeling and configuration files of transformers 5.19, and the state
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
-from ullage.models.blocks import (
-    Mlp,
-    Shape,
-    attention,
-    heads_of,
-    linear,
-    make_model,
-    mlp,
-    norm,
-    vocabulary,
-)
+from ullage.models.blocks import Block, Mlp, attend, heads_of, linear, mlp, norm, read_kinds, stack
 from ullage.models.config import Config
-from ullage.models.layers import Attention, Layer, Model, Part, Recurrent, Weight
+from ullage.models.layers import Model, Part, Recurrent, Weight
 
 
 def _mamba2_layer(config: Config, names: tuple[str, ...]) -> Recurrent:
@@ -74,55 +65,44 @@ def _mamba1_weights(layer: Recurrent, hidden: int, rank: int) -> Iterator[Weight
     yield Weight(part, inner, layer.steps + 2 + layer.columns + 2, most_shards=inner)
 
 
-def read_kinds(config: Config, count: int, allowed: set[str], *names: str) -> tuple[str, ...]:
-    """The kind of each layer, as one of these fields lists them."""
-    kinds = config.row(*names)
-    if len(kinds) != count:
-        raise config.wrong(
-            names[0], f"found {len(kinds)} entries, expected num_hidden_layers={count}"
-        )
-    for kind in kinds:
-        if kind not in allowed:
-            raise config.wrong(names[0], f"found {kind!r}, expected {' or '.join(sorted(allowed))}")
-    return tuple(kinds)
+def _has_bias(config: Config) -> bool:
+    return bool(config.flag("attention_bias", default=False))
 
 
-def attention_of(shape: Shape) -> Attention:
-    """A layer that sees all tokens."""
-    return Attention(shape.heads, shape.kv_heads, shape.head_dim)
+def _mix(state: Recurrent, hidden: int, *, has_norm: bool = True) -> Block:
+    return (state,), tuple(_mamba2_weights(state, hidden, has_norm=has_norm))
 
 
 def _mamba(config: Config, model_type: str) -> Model:
-    hidden, layers = config.number("hidden_size", least=1), config.number("num_hidden_layers")
+    hidden, count = config.number("hidden_size", least=1), config.number("num_hidden_layers")
     inner = config.number(
         "intermediate_size", "d_inner", default=config.number("expand", default=2) * hidden
     )
-    layer = _mamba1_layer(
-        inner,
-        config.number("state_size", default=16),
-        config.number("conv_kernel", default=4) - 1,
+    steps = config.number("conv_kernel", default=4) - 1
+    state = _mamba1_layer(inner, config.number("state_size", default=16), steps)
+    rank = _rank(config, hidden, "time_step_rank")
+    block = (state,), tuple(_mamba1_weights(state, hidden, rank))
+    return stack(
+        config, model_type, [block] * count, [None] * count, widest=2 * inner, is_tied=True
     )
-    rank_field = config.fields.get("time_step_rank", "auto")
-    rank = -(-hidden // 16) if rank_field == "auto" else config.number("time_step_rank")
-    weights = [*vocabulary(config, hidden, is_tied=True), norm(hidden)]
-    for _ in range(layers):
-        weights += [*_mamba1_weights(layer, hidden, rank), norm(hidden)]
-    return make_model(config, model_type, [layer] * layers, weights, 2 * inner)
+
+
+def _rank(config: Config, hidden: int, name: str) -> int:
+    is_auto = config.fields.get(name, "auto") == "auto"
+    return -(-hidden // 16) if is_auto else int(config.number(name))
 
 
 def _mamba2(config: Config, model_type: str) -> Model:
-    hidden, layers = config.number("hidden_size", least=1), config.number("num_hidden_layers")
+    hidden, count = config.number("hidden_size", least=1), config.number("num_hidden_layers")
     names = ("num_heads", "head_dim", "state_size", "n_groups", "conv_kernel")
-    layer = _mamba2_layer(config, names)
-    if layer.channels != config.number("expand", default=2) * hidden:
+    state = _mamba2_layer(config, names)
+    if state.channels != config.number("expand", default=2) * hidden:
         raise config.wrong(
-            "num_heads", f"found {layer.heads} heads of {layer.rows}, expected expand x hidden_size"
+            "num_heads", f"found {state.heads} heads of {state.rows}, expected expand x hidden_size"
         )
-    weights = [*vocabulary(config, hidden, is_tied=False), norm(hidden)]
-    for _ in range(layers):
-        weights += [*_mamba2_weights(layer, hidden), norm(hidden)]
-    widest = 2 * layer.channels + layer.groups * layer.group_channels + layer.heads
-    return make_model(config, model_type, [layer] * layers, weights, widest)
+    widest = 2 * state.channels + state.groups * state.group_channels + state.heads
+    blocks = [_mix(state, hidden)] * count
+    return stack(config, model_type, blocks, [None] * count, widest=widest)
 
 
 def _granite(config: Config, model_type: str) -> Model:
@@ -133,57 +113,35 @@ def _granite(config: Config, model_type: str) -> Model:
     state = _mamba2_layer(config, _HYBRID_NAMES)
     experts = config.number("num_local_experts", default=8)
     shared = config.number("shared_intermediate_size", default=1024)
-    sizes = Mlp(config.number("intermediate_size"), experts, shared)
-    if not experts:
-        sizes = Mlp(shared)
-    has_bias = config.flag("attention_bias", default=False)
-    weights = [*vocabulary(config, shape.hidden, is_tied=False), norm(shape.hidden)]
-    layers: list[Layer] = []
-    for kind in kinds:
-        if names[kind] == "mamba":
-            layers.append(state)
-            weights += _mamba2_weights(state, shape.hidden)
-        else:
-            layers.append(attention_of(shape))
-            weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
-        weights += [*mlp(shape.hidden, sizes), norm(shape.hidden, count=2)]
-    widest = max(2 * sizes.width, 2 * state.channels)
-    return make_model(config, model_type, layers, weights, widest)
+    sizes = Mlp(config.number("intermediate_size"), experts, shared) if experts else Mlp(shared)
+    mixers = {
+        "mamba": _mix(state, shape.hidden),
+        "attention": attend(shape, has_bias=_has_bias(config)),
+    }
+    blocks = [mixers[names[kind]] for kind in kinds]
+    return stack(config, model_type, blocks, [sizes] * count, widest=2 * state.channels)
 
 
 def _bamba(config: Config, model_type: str) -> Model:
     shape, count = heads_of(config), config.number("num_hidden_layers", least=1)
     state = _mamba2_layer(config, _HYBRID_NAMES)
     attended = config.row("attn_layer_indices", default=())
-    has_bias = config.flag("attention_bias", default=False)
-    sizes = Mlp(config.number("intermediate_size"))
-    weights = [*vocabulary(config, shape.hidden, is_tied=False), norm(shape.hidden)]
-    layers: list[Layer] = []
-    for index in range(count):
-        if index in attended:
-            layers.append(attention_of(shape))
-            weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
-        else:
-            layers.append(state)
-            weights += _mamba2_weights(state, shape.hidden)
-        weights += [*mlp(shape.hidden, sizes), norm(shape.hidden, count=2)]
-    return make_model(config, model_type, layers, weights, max(2 * sizes.width, 2 * state.channels))
+    mixers = _mix(state, shape.hidden), attend(shape, has_bias=_has_bias(config))
+    blocks = [mixers[index in attended] for index in range(count)]
+    sizes = [Mlp(config.number("intermediate_size"))] * count
+    return stack(config, model_type, blocks, sizes, widest=2 * state.channels)
 
 
 def _falcon_h1(config: Config, model_type: str) -> Model:
     """Every layer has attention and a state space side by side."""
     shape, count = heads_of(config), config.number("num_hidden_layers", least=1)
     state = _mamba2_layer(config, _HYBRID_NAMES)
-    sizes = Mlp(config.number("intermediate_size"))
-    has_bias = config.flag("attention_bias", default=False)
     has_norm = config.flag("mamba_rms_norm", default=False)
-    weights = [*vocabulary(config, shape.hidden, is_tied=False), norm(shape.hidden)]
-    for _ in range(count):
-        weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
-        weights += _mamba2_weights(state, shape.hidden, has_norm=has_norm)
-        weights += [*mlp(shape.hidden, sizes), norm(shape.hidden, count=2)]
-    layers: list[Layer] = [attention_of(shape), state] * count
-    return make_model(config, model_type, layers, weights, max(2 * sizes.width, 2 * state.channels))
+    full = attend(shape, has_bias=_has_bias(config))
+    mixed = _mix(state, shape.hidden, has_norm=has_norm)
+    block = (*full[0], *mixed[0]), (*full[1], *mixed[1])
+    sizes = [Mlp(config.number("intermediate_size"))] * count
+    return stack(config, model_type, [block] * count, sizes, widest=2 * state.channels)
 
 
 _NEMOTRON_LETTERS: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
@@ -198,23 +156,19 @@ def _nemotron_h(config: Config, model_type: str) -> Model:
     else:
         kinds = [names.get(each, each) for each in config.row("layers_block_type")]
     fields = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
-    state = _in_32_bits(config, _mamba2_layer(config, fields))
-    has_bias = config.flag("attention_bias", default=False)
-    weights = [*vocabulary(config, shape.hidden, is_tied=False), norm(shape.hidden)]
-    layers: list[Layer] = []
+    is_fp32 = config.text("mamba_ssm_cache_dtype", default="float32") == "float32"
+    state = replace(_mamba2_layer(config, fields), is_state_fp32=is_fp32)
+    blocks = []
     for kind in kinds:
-        weights.append(norm(shape.hidden))
         if kind == "mamba":
-            layers.append(state)
-            weights += _mamba2_weights(state, shape.hidden)
+            blocks.append(_mix(state, shape.hidden))
         elif kind == "attention":
-            layers.append(attention_of(shape))
-            weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
+            blocks.append(attend(shape, has_bias=_has_bias(config)))
         else:
-            sizes = _nemotron_sizes(config, kind)
-            weights += mlp(shape.hidden, sizes, is_gated=False)
+            own = mlp(shape.hidden, _nemotron_sizes(config, kind), is_gated=False)
+            blocks.append(((), tuple(own)))
     widest = max(config.number("intermediate_size"), 2 * state.channels)
-    return make_model(config, model_type, layers, weights, widest)
+    return stack(config, model_type, blocks, [None] * len(blocks), widest=widest)
 
 
 def _nemotron_sizes(config: Config, kind: str) -> Mlp:
@@ -227,71 +181,46 @@ def _nemotron_sizes(config: Config, kind: str) -> Mlp:
     return Mlp(config.number("moe_intermediate_size"), config.number("n_routed_experts"), shared)
 
 
-def _in_32_bits(config: Config, state: Recurrent) -> Recurrent:
-    dtype = config.text("mamba_ssm_cache_dtype", default="float32")
-    return Recurrent(
-        state.kind, state.channels, state.steps, state.group_channels, state.groups,
-        state.heads, state.rows, state.columns, is_state_fp32=dtype == "float32",
-    )  # fmt: skip
-
-
 def _jamba(config: Config, model_type: str) -> Model:
     shape, count = heads_of(config, kv_heads=8), config.number("num_hidden_layers", least=1)
-    expand = config.number("mamba_expand", default=2)
-    state = _mamba1_layer(
-        expand * shape.hidden,
-        config.number("mamba_d_state", default=16),
-        config.number("mamba_d_conv", default=4) - 1,
-    )
-    rank_field = config.fields.get("mamba_dt_rank", "auto")
-    rank = -(-shape.hidden // 16) if rank_field == "auto" else config.number("mamba_dt_rank")
+    inner = config.number("mamba_expand", default=2) * shape.hidden
+    steps = config.number("mamba_d_conv", default=4) - 1
+    state = _mamba1_layer(inner, config.number("mamba_d_state", default=16), steps)
+    rank = _rank(config, shape.hidden, "mamba_dt_rank")
     attention_every = config.number("attn_layer_period", default=8, least=1)
     attention_first = config.number("attn_layer_offset", default=4)
     experts_every = config.number("expert_layer_period", default=2, least=1)
     experts_first = config.number("expert_layer_offset", default=1)
     experts = config.number("num_experts", default=16)
-    width = config.number("intermediate_size")
-    weights = [*vocabulary(config, shape.hidden, is_tied=False), norm(shape.hidden)]
-    layers: list[Layer] = []
+    norms = norm(rank), norm(state.columns, count=2)
+    mixed = (state,), (*_mamba1_weights(state, shape.hidden, rank), *norms)
+    blocks, sizes = [], []
     for index in range(count):
-        if index % attention_every == attention_first:
-            layers.append(attention_of(shape))
-            weights += attention(shape)
-        else:
-            layers.append(state)
-            weights += _mamba1_weights(state, shape.hidden, rank)
-            weights += [norm(rank), norm(state.columns, count=2)]
-        sparse = experts > 1 and index % experts_every == experts_first
-        weights += mlp(shape.hidden, Mlp(width, experts if sparse else 0))
-        weights.append(norm(shape.hidden, count=2))
-    return make_model(config, model_type, layers, weights, max(2 * width, 2 * state.channels))
+        is_attention = index % attention_every == attention_first
+        blocks.append(attend(shape) if is_attention else mixed)
+        is_sparse = experts > 1 and index % experts_every == experts_first
+        sizes.append(Mlp(config.number("intermediate_size"), experts if is_sparse else 0))
+    return stack(config, model_type, blocks, sizes, widest=2 * state.channels)
 
 
 def _lfm2(config: Config, model_type: str) -> Model:
     """Short convolutions among attention."""
     shape, count = heads_of(config, kv_heads=8), config.number("num_hidden_layers", least=1)
     full = config.row("full_attn_idxs", default=tuple(range(count)))
-    kinds: tuple[str, ...] = tuple(
-        "full_attention" if index in full else "conv" for index in range(count)
-    )
-    if config.has("layer_types"):
-        kinds = read_kinds(config, count, {"conv", "full_attention"}, "layer_types")
-    kernel = config.number("conv_L_cache", default=3)
-    state = Recurrent("conv", channels=shape.hidden, steps=kernel - 1)
-    width = _lfm2_width(config)
-    weights = [*vocabulary(config, shape.hidden, is_tied=True), norm(shape.hidden)]
-    layers: list[Layer] = []
-    for kind in kinds:
-        if kind == "conv":
-            layers.append(state)
-            weights += [linear(Part.RECURRENT, 3 * shape.hidden, shape.hidden, None)]
-            weights += [linear(Part.RECURRENT, shape.hidden, shape.hidden, None)]
-            weights += [Weight(Part.RECURRENT, shape.hidden, kernel)]
-        else:
-            layers.append(attention_of(shape))
-            weights += [*attention(shape), norm(shape.head_dim, count=2)]
-        weights += [*mlp(shape.hidden, Mlp(width)), norm(shape.hidden, count=2)]
-    return make_model(config, model_type, layers, weights, max(2 * width, 3 * shape.hidden))
+    usual = tuple("full_attention" if index in full else "conv" for index in range(count))
+    kinds = read_kinds(config, count, {"conv", "full_attention"}, "layer_types", usual=usual)
+    kernel, hidden, part = config.number("conv_L_cache", default=3), shape.hidden, Part.RECURRENT
+    projections = linear(part, 3 * hidden, hidden, None), linear(part, hidden, hidden, None)
+    mixers = {
+        "conv": (
+            (Recurrent("conv", channels=hidden, steps=kernel - 1),),
+            (*projections, Weight(part, hidden, kernel)),
+        ),
+        "full_attention": attend(shape, norm(shape.head_dim, count=2)),
+    }
+    sizes = [Mlp(_lfm2_width(config))] * count
+    blocks = [mixers[kind] for kind in kinds]
+    return stack(config, model_type, blocks, sizes, widest=3 * hidden, is_tied=True)
 
 
 def _lfm2_width(config: Config) -> int:

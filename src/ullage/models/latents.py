@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ullage.models.blocks import Mlp, linear, make_model, mlp, norm, vocabulary
+from ullage.models.blocks import Block, Mlp, linear, norm, stack
 from ullage.models.config import ASK, Config
-from ullage.models.layers import Index, Latent, Layer, Model, Part, Weight
+from ullage.models.layers import Index, Latent, Model, Part, Weight
 
 _INDEXED: Final = {"deepseek_v32": 64, "glm_moe_dsa": 32}  # heads of the indexer by default
 _FIRST_DENSE: Final = {"glm4_moe_lite": 1, **dict.fromkeys(_INDEXED, 3)}
@@ -27,24 +27,21 @@ def read_latent(config: Config, model_type: str) -> Model:
     heads = config.number("num_attention_heads", least=1)
     width = config.number("kv_lora_rank", least=1) + config.number("qk_rope_head_dim")
     sizes = [_sizes(config, model_type, index) for index in range(count)]
-    weights = [*vocabulary(config, hidden, is_tied=False), norm(hidden)]
-    for size in sizes:
-        weights += [*_projections(config, hidden, heads), *mlp(hidden, size), norm(hidden, count=2)]
-    layers: list[Layer] = []
-    chosen = config.number("index_topk", default=2048) if model_type in _INDEXED else None
-    for index in range(count):
-        layers.append(Latent(heads, width, chosen))
-        if model_type in _INDEXED and _has_indexer(config, index):
-            indexer = Index(
-                config.number("index_n_heads", default=_INDEXED[model_type]),
-                config.number("index_head_dim", default=128),
-            )
-            layers.append(indexer)
-            weights += _indexer(config, indexer, hidden)
+    own = tuple(_projections(config, hidden, heads))
+    is_indexed = model_type in _INDEXED
+    chosen = config.number("index_topk", default=2048) if is_indexed else None
+    block = (Latent(heads, width, chosen),), own
+    blocks: list[Block] = [block] * count
+    if is_indexed:
+        indexer = Index(
+            config.number("index_n_heads", default=_INDEXED[model_type]),
+            config.number("index_head_dim", default=128),
+        )
+        both = (*block[0], indexer), (*own, *_indexer(config, indexer, hidden))
+        blocks = [both if _has_indexer(config, index) else block for index in range(count)]
     key = config.number("qk_nope_head_dim") + config.number("qk_rope_head_dim")
     attended = heads * (2 * key + config.number("v_head_dim"))
-    widest = max(attended, 2 * max(size.width for size in sizes))
-    return make_model(config, model_type, layers, weights, widest)
+    return stack(config, model_type, blocks, sizes, widest=attended)
 
 
 def _has_indexer(config: Config, index: int) -> bool:

@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ullage.models.blocks import Mlp, attention, heads_of, linear, make_model, mlp, norm, vocabulary
+from ullage.models.blocks import (
+    Block,
+    Mlp,
+    attend,
+    heads_of,
+    linear,
+    norm,
+    read_kinds,
+    stack,
+)  # fmt: skip
 from ullage.models.config import Config
-from ullage.models.hybrids import attention_of, read_kinds
-from ullage.models.layers import Layer, Model, Part, Recurrent, Weight
+from ullage.models.layers import Model, Part, Recurrent, Weight
 
 # Key and value heads, and experts, where the configuration has none.
 DELTA_NETS: Final = {"qwen3_next": (2, 512), "qwen3_5_text": (4, 0), "qwen3_5_moe_text": (2, 256)}
@@ -24,30 +32,25 @@ def read_delta_net(config: Config, model_type: str) -> Model:
     shape = heads_of(config, head_dim=256, kv_heads=kv_heads)
     count = config.number("num_hidden_layers", least=1)
     every = config.number("full_attention_interval", default=4)
-    kinds: tuple[str, ...] = tuple(
+    usual = tuple(
         "linear_attention" if (index + 1) % every else "full_attention" for index in range(count)
     )
-    if config.has("layer_types"):
-        kinds = read_kinds(config, count, {"linear_attention", "full_attention"}, "layer_types")
+    known = {"linear_attention", "full_attention"}
+    kinds = read_kinds(config, count, known, "layer_types", usual=usual)
     state = _delta_net(config)
     sizes = _sizes(config, experts)
     has_bias = config.flag("attention_bias", default=False)
-    weights = [*vocabulary(config, shape.hidden, is_tied=False), norm(shape.hidden)]
-    layers: list[Layer] = []
-    for kind in kinds:
-        if kind == "linear_attention":
-            layers.append(state)
-            weights += _delta_net_weights(state, shape.hidden)
-        else:
-            layers.append(attention_of(shape))
-            wide = shape.heads * shape.head_dim
-            weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
-            weights += [linear(Part.ATTENTION, wide, shape.hidden, shape.heads)]  # the gate
-            weights += [Weight(Part.ATTENTION, wide, count=has_bias, most_shards=shape.heads)]
-            weights += [norm(shape.head_dim, count=2)]
-        weights += [*mlp(shape.hidden, sizes), norm(shape.hidden, count=2)]
-    widest = max(2 * sizes.width, 2 * shape.heads * shape.head_dim, 2 * state.channels)
-    return make_model(config, model_type, layers, weights, widest)
+    wide = shape.heads * shape.head_dim
+    gate = (
+        linear(Part.ATTENTION, wide, shape.hidden, shape.heads),
+        Weight(Part.ATTENTION, wide, count=has_bias, most_shards=shape.heads),
+    )
+    mixers: dict[str, Block] = {
+        "linear_attention": ((state,), tuple(_delta_net_weights(state, shape.hidden))),
+        "full_attention": attend(shape, *gate, norm(shape.head_dim, count=2), has_bias=has_bias),
+    }
+    blocks, widest = [mixers[kind] for kind in kinds], 2 * max(wide, state.channels)
+    return stack(config, model_type, blocks, [sizes] * count, widest=widest)
 
 
 def _sizes(config: Config, usual: int) -> Mlp:

@@ -12,6 +12,7 @@ CUDA graphs and the driver's context are. See docs/results/serving.md.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,9 +28,9 @@ from ullage.estimate.serving.engines.vllm_releases import RELEASES, find_release
 from ullage.estimate.serving.kv_cache import PRECISIONS, request_bytes, token_bytes
 from ullage.estimate.serving.model_weights import FORMATS, find_format, weight_bytes
 from ullage.estimate.serving.serving_plan import KvGroup, ServingEstimate, ServingPlan
-from ullage.estimate.serving.vllm_memory import Step, outside, prompt_bytes
-from ullage.estimate.serving.vllm_terms import Budget, divide, first_start, make_step, spread_term
-from ullage.estimate.term import Term, Verdict, exact
+from ullage.estimate.serving.vllm_memory import outside, prompt_bytes
+from ullage.estimate.serving.vllm_terms import divide, first_start, make_step
+from ullage.estimate.term import Term, Verdict, exact, left_of
 from ullage.models.architecture import read_model
 from ullage.models.config import COUNTED, Config
 from ullage.models.layers import Attention, Cross, Index, Latent, Layer, Model, Recurrent
@@ -168,59 +169,26 @@ def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> Servin
     step = make_step(plan, gpu, find_release(plan.engine_version))
     pools = partial(_blocks, model, _settings(model, plan, step.tokens))
     weights = _weight_terms(model, plan)
-    if plan.kv_bytes is not None:
-        return _with_given_cache(config, model, plan, step=step, terms=weights, pools=pools)
     budget = divide(model, plan, gpu, weights, step)
-    low, likely, high = budget.cache_bytes
-    for release in RELEASES if plan.engine_version is None else ():
-        if not release.is_old_engine:
-            other = divide(model, plan, gpu, weights, make_step(plan, gpu, release)).cache_bytes
-            low, high = min(low, other[0]), max(high, other[2])
-    terms = [*budget.inside, *budget.after, budget.left]
-    if is_encoder_only(model):
-        terms[-1] = _all_left(budget)
-        kv_bytes = (0, 0, 0)
+    refusal, terms = "", [*budget.inside, *budget.after]
+    if plan.kv_bytes is not None:
+        # With the bytes that a start has printed, the cache is exact.
+        cache = exact("KV cache", plan.kv_bytes, "as the plan says", "--kv-cache-memory-bytes")
+        terms += [cache, left_of("left free", gpu.total_bytes, [*terms, cache], "the rest")]
+    elif is_encoder_only(model):
+        cache, refusal = exact("KV cache", 0, "there is none"), budget.refusal
+        terms.append(left_of("left free", gpu.total_bytes, terms, "there is no cache"))
     else:
-        terms.append(Term("KV cache", likely, low, high, "the rest", "what the others leave"))
-        kv_bytes = (max(0, low), max(0, likely), max(0, high))
+        cache, refusal = budget.cache, budget.refusal
+        for release in RELEASES if plan.engine_version is None else ():
+            if not release.is_old_engine:
+                other = divide(model, plan, gpu, weights, make_step(plan, gpu, release)).cache
+                low, high = (min(cache.low_bytes, other.low_bytes),
+                             max(cache.high_bytes, other.high_bytes))  # fmt: skip
+                cache = replace(cache, low_bytes=low, high_bytes=high)
+        terms += [budget.left, cache]
     return _finish(
-        config, model, plan, terms=terms, pools=pools, kv_bytes=kv_bytes, refusal=budget.refusal
-    )
-
-
-def _all_left(budget: Budget) -> Term:
-    """What an encoder leaves: it has no cache to give the share to."""
-    low, likely, high = (
-        size + left
-        for size, left in zip(
-            budget.cache_bytes,
-            (budget.left.low_bytes, budget.left.bytes, budget.left.high_bytes),
-            strict=True,
-        )
-    )
-    return Term("left free", likely, low, high, "there is no cache", "what the others leave")
-
-
-def _with_given_cache(
-    config: Config, model: Model, plan: ServingPlan, *, step: Step, terms: list[Term], pools: _Pools
-) -> ServingEstimate:
-    """With the bytes that a start has printed, the cache is exact and the rest is what is left."""
-    assert plan.gpu is not None and plan.kv_bytes is not None, "asked for with both alone"
-    budget = divide(model, plan, plan.gpu, terms, step)
-    size = plan.kv_bytes
-    terms = [*budget.inside, *budget.after]
-    terms.append(exact("KV cache", size, "as the plan says", "--kv-cache-memory-bytes"))
-    likely, low, high = _rest(plan.gpu, terms)
-    terms.append(Term("left free", likely, low, high, "the rest", "what the others leave"))
-    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=(size,) * 3)
-
-
-def _rest(gpu: Entry, terms: list[Term]) -> tuple[int, int, int]:
-    """What the terms leave of the GPU: likely, at least, at most."""
-    return (
-        gpu.total_bytes - sum(term.bytes for term in terms),
-        gpu.total_bytes - sum(term.high_bytes for term in terms),
-        gpu.total_bytes - sum(term.low_bytes for term in terms),
+        config, model, plan, terms=terms, pools=pools, kv_bytes=cache.ends, refusal=refusal
     )
 
 
@@ -263,13 +231,11 @@ def _generate(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> Se
                 f"{name}={value}: {model.model_type} is served by generate, which is planned for "
                 f"one GPU alone, for all that is left of it and for whole prompts"
             )
-    terms = [*_weight_terms(model, plan), spread_term("context and libraries", outside(gpu, 1))]
-    likely, low, high = _rest(gpu, terms)
-    terms.append(Term("KV cache", likely, low, high, "caches, and the prompts that are read",
-                      "what the others leave"))  # fmt: skip
-    kv_bytes = tuple(max(0, size) for size in (low, likely, high))
+    terms = [*_weight_terms(model, plan), outside(gpu, 1)]
+    cache = left_of("KV cache", gpu.total_bytes, terms, "caches, and the prompts that are read")
+    terms.append(cache)
     pools = partial(_requests, model, plan)
-    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=kv_bytes)
+    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=cache.ends)
 
 
 def _transformers(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> ServingEstimate:
@@ -278,17 +244,17 @@ def _transformers(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -
     if not transformers.is_paged(model):
         return _generate(config, model, plan, gpu)
     terms = _weight_terms(model, plan)
-    terms.append(spread_term("context and libraries", outside(gpu, plan.tensor_parallel)))
+    terms.append(outside(gpu, plan.tensor_parallel))
     share = plan.utilization or transformers.UTILIZATION
     batched = plan.max_batched_tokens or transformers.BATCHED_TOKENS
     sectors = transformers.lay_out(model, plan.context, plan.tensor_parallel, batched)
-    likely, low, high = _rest(gpu, terms)
-    frees = (low, likely, high)
-    kv_bytes = [sectors.pool_bytes(int(share * max(0, free))) for free in frees]
-    working = [int(share * max(0, free)) - pool for free, pool in zip(frees, kv_bytes, strict=True)]
+    rest = left_of("rest", gpu.total_bytes, terms, "the rest")
+    kv_bytes = [sectors.pool_bytes(int(share * free)) for free in rest.ends]
+    working = [int(share * free) - pool for free, pool in zip(rest.ends, kv_bytes, strict=True)]
     terms.append(Term("working memory", working[1], min(working), max(working),
                       f"inputs, activations and masks of {batched:,} tokens a step",
                       "transformers 5.23, continuous_batching/cache.py"))  # fmt: skip
+    frees = rest.low_bytes, rest.bytes, rest.high_bytes
     left = [free - int(share * max(0, free)) for free in frees]
     terms.append(Term("left free", left[1], min(left), max(left), f"{1 - share:.0%} of the rest",
                       f"max_memory_percent={share:g}"))  # fmt: skip
@@ -360,11 +326,5 @@ def find_longest(pools: _Pools, kv_bytes: int, most: int) -> int:
         kv_bytes: for the cache.
         most: where to stop looking.
     """
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if pools(middle).users(kv_bytes):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    lengths = range(1, most + 1)
+    return bisect_left(lengths, 1, key=lambda length: pools(length).users(kv_bytes) < 1)

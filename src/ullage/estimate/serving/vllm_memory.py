@@ -21,6 +21,7 @@ from ullage.estimate.serving.engines.vllm_releases import (
     Runner,
 )
 from ullage.estimate.serving.model_weights import VOCAB_MULTIPLE
+from ullage.estimate.term import Term
 from ullage.gpus.gpu import Gpu
 from ullage.gpus.nccl import find_nccl
 from ullage.models.layers import Attention, Encoder, Latent, Model, Part, Recurrent
@@ -31,17 +32,6 @@ if TYPE_CHECKING:
 
 _ELEMENT: Final = 2
 _COPY: Final = 4  # bytes of one more copy of a logit, which a sampler may make
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """An interval with its likely value."""
-
-    low_bytes: int
-    bytes: int
-    high_bytes: int
-    what: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +158,7 @@ def _buffer_bytes(model: Model, step: Step, runner: Runner, gpu: Entry) -> tuple
     return 0, ""
 
 
-def activations(model: Model, step: Step, gpu: Entry) -> Spread:
+def activations(model: Model, step: Step, gpu: Entry) -> Term:
     """The peak of profile_run: a step of max_num_batched_tokens, and then the sampler.
 
     Counts: the widest moment of a layer (residual, input, the widest product and what is made of
@@ -202,13 +192,9 @@ def activations(model: Model, step: Step, gpu: Entry) -> Spread:
         fused: "kernels timed on the embeddings at a first start",
     }
     what = causes[likely] + (f", {what_buffers}" if what_buffers else "")
-    return Spread(
-        lowest + buffers,
-        likely + buffers,
-        max(most, likely) + buffers,
-        what,
-        f"vLLM {step.release.name}, profile_run",
-    )
+    source = f"vLLM {step.release.name}, profile_run"
+    ends = likely + buffers, lowest + buffers, max(most, likely) + buffers
+    return Term("activations", *ends, what, source)
 
 
 # A piece between two attentions has about so many kernels: the output's product, two norms, the
@@ -231,7 +217,7 @@ def _graph_sizes(step: Step) -> tuple[int, int]:
     return len(sizes), whole
 
 
-def graphs(model: Model, step: Step) -> Spread:
+def graphs(model: Model, step: Step) -> Term:
     """CUDA graphs: one for each batch size, decoding whole and prompts in pieces.
 
     Counts: kernels of a piece and of a step, and what a kernel takes in a captured graph.
@@ -251,7 +237,7 @@ def graphs(model: Model, step: Step) -> Spread:
         for each, every in zip(_PIECE_KIB, _WHOLE_BYTES, strict=True)
     )
     what = f"{whole if is_old else pieces} batch sizes of {layers} layers"
-    return Spread(low, likely, high, what, "kernels counted")
+    return Term("CUDA graphs", likely, low, high, what, "kernels counted")
 
 
 # Growth of what lies outside PyTorch's allocator during the trial step: kernels that are loaded at
@@ -287,7 +273,7 @@ def fused_reductions(gpu: Entry, step: Step, hidden: int) -> tuple[int, int, int
     return 0, (min(trtllm, mnnvl) if has_fused else 0), max(trtllm, mnnvl)
 
 
-def libraries(gpu: Entry, step: Step, hidden: int) -> Spread:
+def libraries(gpu: Entry, step: Step, hidden: int) -> Term:
     """What grows outside PyTorch's allocator between vLLM's two readings.
 
     Counts: kernels that are loaded; NCCL, and the driver's context, in the releases that count
@@ -313,7 +299,8 @@ def libraries(gpu: Entry, step: Step, hidden: int) -> Spread:
             parts += [find_nccl(gpu, step.tensor_parallel), (_CUSTOM_REDUCE,) * 3]
         low, likely, high = (sum(sizes) for sizes in zip(*parts, strict=True))
         what.append("NCCL" if step.release.is_nccl_counted else "buffers between GPUs")
-    return Spread(low, likely, high, ", ".join(what), f"vLLM {step.release.name}")
+    source = f"vLLM {step.release.name}"
+    return Term("kernels and buffers", likely, low, high, ", ".join(what), source)
 
 
 def _context(gpu: Entry) -> tuple[int, int, int]:
@@ -325,7 +312,7 @@ _NCCL_LOW, _NCCL_PAIR, _NCCL_RANK = GIB // 2, 564 * MIB, 56 * MIB
 _NCCL_HIGH, _NCCL_LINKED = GIB, round(2.1 * GIB)
 
 
-def outside(gpu: Entry, tensor_parallel: int) -> Spread:
+def outside(gpu: Entry, tensor_parallel: int) -> Term:
     """What is held outside PyTorch's allocator: the driver's context, and between GPUs NCCL.
 
     Counts: both. Ignores: custom all-reduce's buffers; other processes.
@@ -341,4 +328,4 @@ def outside(gpu: Entry, tensor_parallel: int) -> Spread:
         nccl = min(_NCCL_PAIR + _NCCL_RANK * (tensor_parallel - 2), most)
         low, likely, high = low + _NCCL_LOW, likely + nccl, high + most
     what = "the driver's context" + (", NCCL" if tensor_parallel > 1 else "")
-    return Spread(low, likely, high, what, "catalogue of GPUs")
+    return Term("context and libraries", likely, low, high, what, "catalogue of GPUs")

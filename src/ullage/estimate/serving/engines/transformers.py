@@ -9,6 +9,7 @@ compares both with what the library itself allocates (docs/results/serving.md).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from math import ceil, lcm
 from typing import Final
@@ -182,23 +183,13 @@ class Sectors:
     @property
     def request_blocks(self) -> int:
         """Sectors that a request of the context takes alone: kinds share none."""
-        total = 0
-        for layer, count in self.kinds:
-            tokens = min(self.context, layer.window or self.context)
-            per_sector = self.block_bytes // (count * self.page_bytes)
-            total += ceil(ceil(tokens / self.page) / per_sector)
-        return total
+        return self._sectors_for(1)
 
     def users(self, kv_bytes: int) -> int:
         """Requests of the context that fit at once; their blocks share sectors."""
-        low, high = 0, self.num_blocks(kv_bytes) * self._sector_tokens
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._sectors_for(middle) <= self.num_blocks(kv_bytes):
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        blocks = self.num_blocks(kv_bytes)
+        counts = range(1, blocks * self._sector_tokens + 1)
+        return bisect_right(counts, blocks, key=self._sectors_for)
 
     def _sectors_for(self, requests: int) -> int:
         total = 0
