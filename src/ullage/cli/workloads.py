@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage.cli.options.estimate import EstimateOptions, check_workload
+from ullage.cli.options.estimate import EstimateOptions
 from ullage.cli.output import UNWRITABLE, write_result
 from ullage.errors import SpecError
 
@@ -16,7 +16,6 @@ def show_workload(options: EstimateOptions) -> int:
     """Estimates a workload and shows it; returns what to exit with."""
     from ullage.report.text.workloads import print_workload, workload_line
 
-    check_workload(options)
     answer = _answer(options)
     target = options.target
     is_written = write_result(

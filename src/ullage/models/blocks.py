@@ -79,6 +79,18 @@ def heads_of(config: Config, *, head_dim: int | None = None, kv_heads: int | Non
     return Shape(hidden, heads, kv, width)
 
 
+def split_heads(config: Config, hidden: int, heads: int, kv_heads: int | None = None) -> Shape:
+    """Attention whose heads share the hidden size out.
+
+    Raises:
+        SpecError: they do not divide it.
+    """
+    if hidden % heads:
+        name = "d_model" if config.has("d_model") else "hidden_size"
+        raise config.wrong(name, f"found {hidden}, expected a multiple of {heads} heads")
+    return Shape(hidden, heads, kv_heads or heads, hidden // heads)
+
+
 def linear(part: Part, out: int, into: int, shards: int | None, **extra: Any) -> Weight:  # noqa: ANN401
     """The matrix of a linear layer."""
     return Weight(part, out, into, is_linear=True, most_shards=shards, **extra)
@@ -196,15 +208,9 @@ def stack(
     config: Config, model_type: str, blocks: Sequence[Block], sizes: Sequence[Mlp | None],
     *, widest: int = 0, is_tied: bool = False,
 ) -> Model:  # fmt: skip
-    """A model of these mixers, each with the MLP or the experts of its size; None: it has none.
+    """A model of mixers in order, each with the MLP or the experts of its size; None: it has none.
 
-    Args:
-        config: the model's.
-        model_type: as transformers calls it.
-        blocks: mixers in order.
-        sizes: as many.
-        widest: the most elements that a mixer computes for a token.
-        is_tied: the output head is the embedding, unless the configuration says otherwise.
+    widest: the most elements that a mixer computes for a token. is_tied: the head's default.
     """
     hidden = config.number("hidden_size", least=1)
     weights = [*vocabulary(config, hidden, is_tied=is_tied), norm(hidden)]

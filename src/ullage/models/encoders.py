@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from ullage.models.blocks import Shape, attention, dense, linear, norm, vocabulary
+from ullage.models.blocks import (
+    Shape,
+    attention,
+    dense,
+    linear,
+    norm,
+    split_heads,
+    vocabulary,
+)  # fmt: skip
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Cross, Encoder, Layer, Model, Part, Weight, merge
-
-
-def _shape(config: Config, hidden: int, field: str) -> Shape:
-    heads = config.number(field, least=1)
-    if hidden % heads:
-        raise config.wrong("d_model", f"found {hidden}, expected a multiple of {field}={heads}")
-    return Shape(hidden, heads, heads, hidden // heads)
 
 
 def _attend(shape: Shape, *, has_key_bias: bool) -> Iterator[Weight]:
@@ -53,7 +54,7 @@ def _with_stacks(
     hidden, widest = config.number("d_model"), 0
     layers: tuple[Layer, ...] = ()
     for side, attentions in (("encoder", 1), ("decoder", 2)):
-        shape = _shape(config, hidden, f"{side}_attention_heads")
+        shape = split_heads(config, hidden, config.number(f"{side}_attention_heads", least=1))
         count = config.number(f"{side}_layers", least=1)
         inner = config.number(f"{side}_ffn_dim")
         widest = max(widest, 3 * hidden, inner)
@@ -101,7 +102,7 @@ def _t5(config: Config, model_type: str) -> Model:
 
 def _bert(config: Config, model_type: str) -> Model:
     hidden = config.number("hidden_size", least=1)
-    shape = _shape(config, hidden, "num_attention_heads")
+    shape = split_heads(config, hidden, config.number("num_attention_heads", least=1))
     width, layers = config.number("intermediate_size"), config.number("num_hidden_layers")
     context = config.number("max_position_embeddings", default=512)
     kinds = config.number("type_vocab_size", default=2)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ullage.errors import SpecError
-from ullage.estimate.serving.engines.vllm import Settings, find_rules, lay_out
+from ullage.estimate.serving.engines.vllm import Settings, describe_release, lay_out
 from ullage.estimate.serving.kv_cache import PRECISIONS, request_bytes, token_bytes
 from ullage.estimate.serving.model_weights import FORMATS, find_format, weight_bytes
 from ullage.estimate.serving.serving import estimate_serving
@@ -264,8 +264,8 @@ def test_without_a_gpu_the_request_is_still_told() -> None:
     ],
 )
 def test_a_version_that_is_not_known_is_said(version: str | None, remark: str) -> None:
-    assert remark in find_rules(version)[1]
-    assert bool(find_rules(version)[1]) == bool(remark)
+    assert remark in describe_release(version)
+    assert bool(describe_release(version)) == bool(remark)
 
 
 def test_a_model_that_the_engine_does_not_serve_is_refused() -> None:

@@ -23,17 +23,17 @@ _SERVING = {
     "block_size", "batched_tokens", "max_seqs", "eager", "cached", "lora_slots", "lora_rank",
     "draft",
 }  # fmt: skip
-_BOTH = {
-    "model", "gpu", "serve", "tensor", "which_gpu", "knobs", "time", "price", "interconnect",
-    "html",
-}  # fmt: skip
-# What each workload takes besides; all but what says where the result goes is refused.
-_WORKLOADS = {
-    "speech": {"model", "gpu"},
-    "diffusion": {"model", "gpu", "batch", "image", "precision"},
-    "index": {"model", "gpu"},
-}
 _OUTPUT = {"output", "as_json", "force", "quiet"}
+_BOTH = {"model", "gpu", "serve", "tensor", "which_gpu", "knobs", "time", "price", "interconnect",
+         "html", *_OUTPUT}  # fmt: skip
+# What is asked for alone, and what it takes besides.
+_WORKLOADS = {
+    "speech": {"model", "gpu", *_OUTPUT},
+    "diffusion": {"model", "gpu", "batch", "image", "precision", *_OUTPUT},
+    "index": {"model", "gpu", *_OUTPUT},
+}
+_ALONE = _WORKLOADS | {"list_models": set[str]()}
+_FLAGS = {"model": "MODEL", "as_json": "--json", "list_models": "--models"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,42 +190,22 @@ class EstimateOptions:
         return any(getattr(self, name) is not None for name in _WORKLOADS)
 
 
-def check_workload(options: EstimateOptions) -> None:
-    """Refuses options that have no effect on speech, pictures or an index."""
-    kind = next(name for name in _given(options) if name in _WORKLOADS)
-    _refuse_others(options, kind, {kind, *_WORKLOADS[kind], *_OUTPUT})
-
-
-def check_list(options: EstimateOptions) -> None:
-    """Refuses options beside --models, which lists all models as text."""
-    _refuse_others(options, "models", {"list_models"})
-
-
-def check_side(options: EstimateOptions) -> None:
-    """Refuses options of the other side, training or serving, which would have no effect."""
-    for name in _given(options):
-        if name not in _BOTH | _OUTPUT and (name in _SERVING) != options.serve:
-            raise SpecError(
-                f"{_flag(name)} belongs to training; leave it out, or leave out --serve"
-                if options.serve
-                else f"{_flag(name)} belongs to serving; add --serve, or leave it out"
-            )
-
-
-def _refuse_others(options: EstimateOptions, kind: str, allowed: set[str]) -> None:
-    for name in _given(options):
-        if name not in allowed:
-            raise SpecError(f"{_flag(name)} has no effect on --{kind}; leave it out")
-
-
-def _given(options: EstimateOptions) -> list[str]:
+def check_options(options: EstimateOptions) -> None:
+    """Refuses options that have no effect on what is asked: they would be ignored."""
     names = [field.name for field in fields(options)]
-    return [name for name in names if getattr(options, name) not in (None, False)]
-
-
-def _flag(name: str) -> str:
-    flags = {"model": "MODEL", "as_json": "--json"}
-    return flags.get(name, f"--{name.replace('_', '-')}")
+    given = [name for name in names if getattr(options, name) not in (None, False)]
+    kind = next((name for name in given if name in _ALONE), None)
+    for name in given:
+        flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+        if kind is not None and name not in {kind, *_ALONE[kind]}:
+            raise SpecError(
+                f"{flag} has no effect on {_FLAGS.get(kind, f'--{kind}')}; leave it out"
+            )
+        if kind is None and name not in _BOTH and (name in _SERVING) != options.serve:
+            raise SpecError(
+                f"{flag} belongs to training; leave it out, or leave out --serve" if options.serve
+                else f"{flag} belongs to serving; add --serve, or leave it out"
+            )  # fmt: skip
 
 
 def _parse_checkpointing(text: str | None) -> str | int | None:

@@ -142,7 +142,7 @@ def _weight_terms(model: Model, plan: ServingPlan) -> list[Term]:
 def _without_gpu(config: Config, model: Model, plan: ServingPlan) -> ServingEstimate:
     terms, remarks = tuple(_weight_terms(model, plan)), _remarks(model, plan)
     head = config.name, model.parameters, plan, None, terms, "no GPU was named", remarks
-    size = plan.block_size or vllm.RULES[0].block_size
+    size = plan.block_size or vllm.BLOCK_SIZE
     return ServingEstimate(*head, kv_groups=_groups(model, plan), block_size=size)
 
 
@@ -155,7 +155,7 @@ def _remarks(model: Model, plan: ServingPlan) -> tuple[str, ...]:
         )
     remarks += () if plan.gpu is None else plan.gpu.assumptions
     if plan.engine == "vllm":
-        sentences = (vllm.find_rules(plan.engine_version)[1], first_start(model, plan))
+        sentences = (vllm.describe_release(plan.engine_version), first_start(model, plan))
         remarks += [sentence for sentence in sentences if sentence]
     return tuple(remarks)
 
@@ -163,11 +163,11 @@ def _remarks(model: Model, plan: ServingPlan) -> tuple[str, ...]:
 def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> ServingEstimate:
     if model.model_type in vllm.REFUSED:
         raise SpecError(
-            f"vLLM {vllm.RULES[0].name} does not serve {model.model_type}; "
+            f"vLLM {vllm.name_version()} does not serve {model.model_type}; "
             f"plan it with engine transformers"
         )
     step = make_step(plan, gpu, find_release(plan.engine_version))
-    pools = partial(_blocks, model, _settings(model, plan, step.tokens))
+    pools = partial(_blocks, model, layout_settings(model, plan, step.tokens))
     weights = _weight_terms(model, plan)
     budget = divide(model, plan, gpu, weights, step)
     refusal, terms = "", [*budget.inside, *budget.after]
@@ -192,18 +192,18 @@ def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> Servin
     )
 
 
-def _settings(model: Model, plan: ServingPlan, batched: int) -> vllm.Settings:
+def layout_settings(model: Model, plan: ServingPlan, batched: int) -> vllm.Settings:
+    """What vLLM's layout of a plan depends on, with so many tokens in a step."""
     has_cross = any(isinstance(layer, Cross) for layer in model.layers)
     return vllm.Settings(
         max_model_len=plan.context,
         max_batched_tokens=batched,
         kv=plan.precision,
-        block_size=plan.block_size,
+        block_size=plan.block_size or vllm.BLOCK_SIZE,
         tensor_parallel=plan.tensor_parallel,
         has_prefix_caching=plan.has_prefix_caching and not has_cross,
         batches_in_flight=2 if plan.is_async else 1,
         speculated=plan.speculated,
-        rules=vllm.find_rules(plan.engine_version)[0],
     )
 
 

@@ -84,17 +84,11 @@ def batch_defaults(
 
 
 def _layer_bytes(model: Model, step: Step) -> tuple[int, int]:
-    """The widest moment of a layer, at least and at most.
-
-    At least: the widest product, what is made of it, the residual, the layer's input and the
-    step's: what vLLM 0.28 takes on the phantom for Llama 3.1 8B. At most one vector more of each
-    token: what a model of several parts reads in place of the tokens; and one more over several
-    ranks, whose sums are not made in place (cuda_communicator.py, all_reduce).
-
-    Of experts: fused_moe.py of vLLM 0.10.2 has room for the products of the chosen experts, which
-    the second takes over, and for what is made of the first; 0.19 to 0.33 (TritonExperts and
-    DeepGemmExperts, workspace_shapes) have as much as a token in either. Between them it is either.
-    """
+    """The widest moment of a layer, at least and at most."""
+    # At least: the widest product, what is made of it, the residual, the layer's input and the
+    # step's: what vLLM 0.28 takes on the phantom for Llama 3.1 8B. At most one vector more of each
+    # token: what a model of several parts reads in place of the tokens; and one more over several
+    # ranks, whose sums are not made in place (cuda_communicator.py, all_reduce).
     ranks = step.tensor_parallel
     widest = model.widest // ranks
     low = widest + widest // 2 + 3 * model.hidden
@@ -105,9 +99,12 @@ def _layer_bytes(model: Model, step: Step) -> tuple[int, int]:
         if weight.part is Part.EXPERTS and weight.is_linear
     ]
     if widths:
+        # fused_moe.py of vLLM 0.10.2 has room for the products of the chosen experts, which the
+        # second takes over, and for what is made of the first; 0.19 to 0.33 (workspace_shapes of
+        # TritonExperts and DeepGemmExperts) have as much as a token in either. Between: either.
         inner = max(widths) // ranks
-        products = max(2 * inner, model.hidden)  # the first products, and then the second in place
-        spare = max(inner, model.hidden) - inner  # where their inputs have the room of either
+        products = max(2 * inner, model.hidden)
+        spare = max(inner, model.hidden) - inner
         low += model.top_experts * (products + inner + spare * step.release.has_workspaces)
         if step.release.has_full_graphs and not step.release.has_workspaces:
             more += model.top_experts * spare
@@ -136,12 +133,9 @@ def _sampler_bytes(model: Model, step: Step, runner: Runner) -> int:
 
 
 def _fused_bytes(model: Model, step: Step) -> int:
-    """The table of embeddings that a first start fills with random numbers, and a step's vectors.
-
-    Inductor times fused kernels on inputs that it makes itself (benchmark_combo_kernel); the first
-    piece of the model reads the whole table. Nothing where the release or the plan compiles
-    nothing.
-    """
+    """The table of embeddings that a first start fills with random numbers, and the vectors."""
+    # Inductor times fused kernels on inputs that it makes itself (benchmark_combo_kernel); the
+    # first piece of the model reads the whole table.
     if not (step.is_compiled and step.release.benchmarks_fusions):
         return 0
     rows = ceil(model.vocab / VOCAB_MULTIPLE) * VOCAB_MULTIPLE // step.tensor_parallel

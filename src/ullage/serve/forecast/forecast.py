@@ -17,7 +17,7 @@ import numpy as np
 
 from ullage.errors import SpecError
 from ullage.estimate.serving.engines import vllm
-from ullage.estimate.serving.serving import estimate_serving
+from ullage.estimate.serving.serving import estimate_serving, layout_settings
 from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.estimate.serving.vllm_memory import batch_defaults
 from ullage.gpus import Gpu
@@ -125,18 +125,9 @@ def bytes_of_blocks(config: Config, plan: ServingPlan, num_blocks: int) -> int:
 
 
 def _pool(config: Config, plan: ServingPlan) -> vllm.Pool:
-    return vllm.lay_out(
-        read_model(config).layers,
-        vllm.Settings(
-            max_model_len=plan.context,
-            max_batched_tokens=plan.max_batched_tokens or 2048,
-            kv=plan.precision,
-            block_size=plan.block_size,
-            tensor_parallel=plan.tensor_parallel,
-            has_prefix_caching=plan.has_prefix_caching,
-            batches_in_flight=2 if plan.is_async else 1,
-        ),
-    )
+    model = read_model(config)
+    settings = layout_settings(model, plan, plan.max_batched_tokens or 2048)
+    return vllm.lay_out(model.layers, settings)
 
 
 def limits_of(config: Config, plan: ServingPlan, cache_bytes: int) -> Limits:

@@ -23,52 +23,38 @@ from ullage.estimate.serving.engines.vllm_releases import NEWEST, RELEASES, pars
 from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
 from ullage.models.layers import Attention, Cross, Index, Latent, Layer, Recurrent
 
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What differs between releases of vLLM.
-
-    Attributes:
-        version: the release that the rules were checked against.
-        block_size: tokens of a block where the user says nothing.
-        balance: groups take the length of the longest kind of layers while that is less than this
-            many times the shortest's.
-    """
-
-    version: tuple[int, int] = (0, 32)
-    block_size: int = 16
-    balance: float = 1.5
-
-    @property
-    def name(self) -> str:
-        """The version as people write it."""
-        return ".".join(map(str, self.version))
-
-
+VERSION: Final = (0, 32)
+"""The release that the layout was checked against."""
+BLOCK_SIZE: Final = 16
+"""Tokens of a block where the user says nothing."""
+# Groups take the length of the longest kind of layers while that is less than this many times the
+# shortest's.
+_BALANCE: Final = 1.5
 _FIRST_V1: Final = next(release.name for release in RELEASES if not release.is_old_engine)
-RULES: Final = (Rules(),)
-"""Newest first."""
 REFUSED: Final = frozenset({"bart", "t5"})
 """Model types of ours that vLLM has no model for (model_executor/models/registry.py)."""
 
 
-def find_rules(version: str | None) -> tuple[Rules, str]:
-    """The rules for a version of vLLM, and a sentence to show where they are another's ("").
+def name_version(version: tuple[int, int] = VERSION) -> str:
+    """A version as people write it."""
+    return ".".join(map(str, version))
+
+
+def describe_release(version: str | None) -> str:
+    """What there is to say of a release's layout: a sentence, or "".
 
     Raises:
         SpecError: it is not a version.
     """
-    newest = RULES[0]
     if version is None:
-        return newest, (
+        return (
             f"no release of vLLM was named: the cache's interval holds those of "
-            f"{_FIRST_V1} to {'.'.join(map(str, NEWEST))}, its likely size is the newest's"
+            f"{_FIRST_V1} to {name_version(NEWEST)}, its likely size is the newest's"
         )
-    release = parse_version(version)
-    if release == newest.version:
-        return newest, ""
-    return newest, (
-        f"vLLM {version} is laid out by the rules of {newest.name}; that has not been checked "
+    if parse_version(version) == VERSION:
+        return ""
+    return (
+        f"vLLM {version} is laid out by the rules of {name_version()}; that has not been checked "
         f"for it: blocks, tokens and concurrency may differ. What it counts before the cache is "
         f"its own."
     )
@@ -82,7 +68,7 @@ class Settings:
         max_model_len: tokens of the longest request.
         max_batched_tokens: the scheduler's budget for one step.
         kv: precision of keys and values.
-        block_size: tokens of a block; None: the rules' own.
+        block_size: tokens of a block.
         tensor_parallel: ranks.
         has_prefix_caching: blocks of earlier requests are reused.
         batches_in_flight: steps that are scheduled before the first has finished: 2 with
@@ -91,13 +77,12 @@ class Settings:
         is_state_fp32: recurrent states are kept in 32 bits.
         speculated: tokens that a draft proposes in each step (speculative decoding).
         encoder_budget: tokens of encoded input in one step; None: max_batched_tokens.
-        rules: the rules of the vLLM release.
     """
 
     max_model_len: int
     max_batched_tokens: int
     kv: str = "bf16"
-    block_size: int | None = None
+    block_size: int = BLOCK_SIZE
     tensor_parallel: int = 1
     has_prefix_caching: bool = True
     batches_in_flight: int = 2
@@ -105,7 +90,6 @@ class Settings:
     is_state_fp32: bool = False
     speculated: int = 0
     encoder_budget: int | None = None
-    rules: Rules = RULES[0]
 
     @property
     def in_flight(self) -> int:
@@ -147,7 +131,7 @@ class Pool:
     @property
     def block_size(self) -> int:
         """Tokens of a block that vLLM prints: the fewest of any group."""
-        usual = self.settings.block_size or self.settings.rules.block_size
+        usual = self.settings.block_size
         return min((group.block_size for group in self.groups), default=usual)
 
     @property
@@ -205,7 +189,7 @@ def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
     if len(buckets) > 1 and all(_is_full(layer) for layer in buckets):
         return Pool((_uniform_group(buckets, block, settings),), settings)
     shortest, longest = min(buckets.values()), max(buckets.values())
-    size = longest if longest < settings.rules.balance * shortest else shortest
+    size = longest if longest < _BALANCE * shortest else shortest
     pages = {layer: _page(layer, block, page, settings) for layer in buckets}
     largest = max(page_bytes for _, page_bytes in pages.values())
     groups: list[Group] = []
@@ -250,7 +234,7 @@ def _hybrid_block(layers: list[Layer], settings: Settings) -> tuple[int, int | N
 
     Beside recurrent layers the block of attention grows until its page holds a state.
     """
-    block = settings.block_size or settings.rules.block_size
+    block = settings.block_size
     states = [layer for layer in layers if isinstance(layer, Recurrent)]
     attended = [layer for layer in layers if isinstance(layer, Attention | Latent)]
     if not states or not attended:
