@@ -80,11 +80,7 @@ def heads_of(config: Config, *, head_dim: int | None = None, kv_heads: int | Non
 
 
 def split_heads(config: Config, hidden: int, heads: int, kv_heads: int | None = None) -> Shape:
-    """Attention whose heads share the hidden size out.
-
-    Raises:
-        SpecError: they do not divide it.
-    """
+    """Attention whose heads share the hidden size out."""
     if hidden % heads:
         name = "d_model" if config.has("d_model") else "hidden_size"
         raise config.wrong(name, f"found {hidden}, expected a multiple of {heads} heads")
@@ -158,31 +154,20 @@ def vocabulary(config: Config, hidden: int, *, is_tied: bool) -> Iterator[Weight
 
 
 def make_model(
-    config: Config, model_type: str, layers: Iterable[Layer], weights: Iterable[Weight],
-    widest: int, *, top_experts: int | None = None,
-) -> Model:  # fmt: skip
-    """A model under the names that most configurations use; top_experts: None: as it says."""
+    config: Config, model_type: str, layers: Iterable[Layer], weights: Iterable[Weight], widest: int
+) -> Model:
+    """A model under the names that most configurations use."""
+    hidden, vocab = config.number("hidden_size"), config.number("vocab_size")
     top = config.number("num_experts_per_tok", default=0) or 0
-    return Model(
-        model_type,
-        config.number("hidden_size"),
-        config.number("vocab_size"),
-        widest,
-        tuple(layers),
-        merge(weights),
-        top_experts=top if top_experts is None else top_experts,
-        context=config.number("max_position_embeddings", default=None),
-    )
+    context = config.number("max_position_embeddings", default=None)
+    cached, own = tuple(layers), merge(weights)
+    return Model(model_type, hidden, vocab, widest, cached, own, top_experts=top, context=context)
 
 
 def read_kinds(
     config: Config, count: int, allowed: Set[str], *names: str, usual: tuple[str, ...] | None = None
 ) -> tuple[str, ...]:
-    """The kind of each layer, as one of these fields lists them; usual: where none is there.
-
-    Raises:
-        SpecError: there are more or fewer than layers, or one is not allowed.
-    """
+    """The kind of each layer, as one of these fields lists them; usual: where none is there."""
     kinds = config.row(*names) if usual is None else config.row(*names, default=usual)
     if len(kinds) != count:
         raise config.wrong(
@@ -198,9 +183,11 @@ Block = tuple[tuple[Layer, ...], tuple[Weight, ...]]
 """What a layer's mixer keeps, and its weights."""
 
 
-def attend(shape: Shape, *more: Weight, has_bias: bool = False) -> Block:
+def attend(
+    shape: Shape, *more: Weight, has_bias: bool = False, num_kv: int = 2
+) -> tuple[tuple[Attention], tuple[Weight, ...]]:
     """Attention that sees all tokens, with weights that it has besides."""
-    own = attention(shape, qkv_bias=has_bias, out_bias=has_bias)
+    own = attention(shape, qkv_bias=has_bias, out_bias=has_bias, num_kv=num_kv)
     return (Attention(shape.heads, shape.kv_heads, shape.head_dim),), (*own, *more)
 
 
@@ -208,10 +195,8 @@ def stack(
     config: Config, model_type: str, blocks: Sequence[Block], sizes: Sequence[Mlp | None],
     *, widest: int = 0, is_tied: bool = False,
 ) -> Model:  # fmt: skip
-    """A model of mixers in order, each with the MLP or the experts of its size; None: it has none.
-
-    widest: the most elements that a mixer computes for a token. is_tied: the head's default.
-    """
+    """A model of mixers in order, each with an MLP or experts of its size; None: it has none."""
+    # widest: the most elements that a mixer computes for a token. is_tied: the head's default.
     hidden = config.number("hidden_size", least=1)
     weights = [*vocabulary(config, hidden, is_tied=is_tied), norm(hidden)]
     layers: list[Layer] = []

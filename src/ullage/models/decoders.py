@@ -39,7 +39,7 @@ def _dense(config: Config, _: int) -> Mlp:
 
 
 def _local_experts(config: Config, _: int) -> Mlp:
-    """Mixtral, Granite, gpt-oss: experts in every layer, each as wide as a dense MLP would be."""
+    # Mixtral, Granite, gpt-oss: experts in every layer, each as wide as a dense MLP would be.
     return Mlp(config.number("intermediate_size"), config.number("num_local_experts", least=1))
 
 
@@ -54,7 +54,7 @@ def _qwen_experts(config: Config, index: int) -> Mlp:
 
 
 def _deepseek_experts(config: Config, index: int) -> Mlp:
-    """DeepSeek, GLM: the first layers are dense, the others have shared experts beside routed."""
+    # DeepSeek, GLM: the first layers are dense, the others have shared experts beside routed.
     if not config.has("n_routed_experts") or index < config.number("first_k_dense_replace"):
         return _dense(config, index)
     width = config.number("moe_intermediate_size")

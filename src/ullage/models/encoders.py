@@ -8,21 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from ullage.models.blocks import (
-    Shape,
-    attention,
-    dense,
-    linear,
-    norm,
-    split_heads,
-    vocabulary,
-)  # fmt: skip
+from ullage.models.blocks import Shape, attention, dense, linear, norm, split_heads, vocabulary
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Cross, Encoder, Layer, Model, Part, Weight, merge
 
 
 def _attend(shape: Shape, *, has_key_bias: bool) -> Iterator[Weight]:
-    """Attention with biases, and its normalisation; Whisper's keys have none."""
+    # Attention with biases, and its normalisation; Whisper's keys have none.
     yield from attention(shape, out_bias=True)
     wide = shape.heads * shape.head_dim
     yield Weight(Part.ATTENTION, wide, count=2 + has_key_bias, most_shards=shape.heads)
@@ -50,7 +42,7 @@ def _with_stacks(
     config: Config, weights: list[Weight], positions: int | None, context: int,
     *, has_key_bias: bool,
 ) -> Model:  # fmt: skip
-    """The model of these weights and its two stacks; positions: of the encoder's output."""
+    # The model of these weights and its two stacks; positions: of the encoder's output.
     hidden, widest = config.number("d_model"), 0
     layers: tuple[Layer, ...] = ()
     for side, attentions in (("encoder", 1), ("decoder", 2)):

@@ -13,21 +13,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from ullage.models.blocks import (
-    Block,
-    Mlp,
-    Shape,
-    attention,
-    heads_of,
-    linear,
-    mlp,
-    norm,
-    read_kinds,
-    stack,
-)  # fmt: skip
+from ullage.models.blocks import Block, Mlp, attend, heads_of, linear, mlp, norm, read_kinds, stack
 from ullage.models.config import Config
 from ullage.models.decoders import FULL, SLIDING
-from ullage.models.layers import Attention, Model, Part, Weight, merge
+from ullage.models.layers import Model, Part, Weight, merge
 
 # Each Nth layer sees everything, key and value heads, and layers that share, by default.
 GEMMAS: Final = {"gemma3n_text": (5, 2, 15), "gemma4_text": (6, 4, 0)}
@@ -53,17 +42,22 @@ def read_gemma(config: Config, model_type: str) -> Model:
     if is_3n:
         inputs = config.number("altup_num_inputs", default=4)
         weights += [linear(Part.MLP, hidden, hidden, None, count=2 * (inputs - 1))]
+    whole, is_same = local, config.flag("attention_k_eq_v", default=False)
+    if not is_3n:  # layers that see everything have heads of their own
+        whole = replace(local, head_dim=config.number("global_head_dim", default=512))
+    if is_same:
+        kv_heads = config.number("num_global_key_value_heads", default=local.kv_heads)
+        whole = replace(whole, kv_heads=kv_heads)
     blocks: list[Block] = []
     sizes: list[Mlp] = []
     widest = 0
     for index, kind in enumerate(kinds):
         is_shared, is_full = index >= first, kind == FULL or (index == count - 1 and not is_3n)
-        shape = _global(config, local) if is_full and not is_3n else local
-        is_same = is_full and config.flag("attention_k_eq_v", default=False)
-        num_kv = 0 if is_shared else 2 - is_same
-        layer = Attention(shape.heads, shape.kv_heads, shape.head_dim,
-                          window=None if is_full else window, is_shared=is_shared)  # fmt: skip
-        own = [*attention(shape, qkv_bias=has_bias, out_bias=has_bias, num_kv=num_kv), *experts]
+        shape = whole if is_full else local
+        num_kv = 0 if is_shared else 2 - (is_full and is_same)
+        (layer,), weights_of = attend(shape, *experts, has_bias=has_bias, num_kv=num_kv)
+        layer = replace(layer, window=None if is_full else window, is_shared=is_shared)
+        own = [*weights_of]
         own += [norm(shape.head_dim, count=2 - is_shared), norm(hidden, count=2)]
         if wide:
             own += [linear(Part.MLP, wide, hidden, None), linear(Part.MLP, hidden, wide, None)]
@@ -78,17 +72,8 @@ def read_gemma(config: Config, model_type: str) -> Model:
     return replace(model, weights=merge([*model.weights, *weights]), top_experts=top)
 
 
-def _global(config: Config, local: Shape) -> Shape:
-    """Attention of Gemma 4's layers that see everything."""
-    kv_heads = local.kv_heads
-    if config.flag("attention_k_eq_v", default=False):
-        kv_heads = config.number("num_global_key_value_heads", default=kv_heads)
-    head_dim = config.number("global_head_dim", default=512)
-    return replace(local, head_dim=head_dim, kv_heads=kv_heads)
-
-
 def _width(config: Config, index: int, *, is_shared: bool) -> int:
-    """Of a layer's MLP; Gemma 3n may list them, Gemma 4's that share may be twice as wide."""
+    # Of a layer's MLP; Gemma 3n may list them, Gemma 4's that share may be twice as wide.
     if isinstance(config.fields.get("intermediate_size"), list | tuple):
         return int(config.row("intermediate_size")[index])
     is_double = is_shared and config.flag("use_double_wide_mlp", default=False)
@@ -96,7 +81,7 @@ def _width(config: Config, index: int, *, is_shared: bool) -> int:
 
 
 def _experts(config: Config, hidden: int) -> list[Weight]:
-    """Gemma 4's experts run beside the MLP, with three norms and two scales more."""
+    # Gemma 4's experts run beside the MLP, with three norms and two scales more.
     if not config.flag("enable_moe_block", default=False):
         return []
     count = config.number("num_experts", least=1)
@@ -106,7 +91,7 @@ def _experts(config: Config, hidden: int) -> list[Weight]:
 
 
 def _altup(config: Config, hidden: int, inputs: int) -> Iterator[Weight]:
-    """Gemma 3n keeps several inputs of each layer (AltUp), and a narrow residual (Laurel)."""
+    # Gemma 3n keeps several inputs of each layer (AltUp), and a narrow residual (Laurel).
     rank = config.number("laurel_rank", default=64)
     yield linear(Part.MLP, rank, hidden, None)
     yield linear(Part.MLP, hidden, rank, None)

@@ -19,16 +19,8 @@ def _mamba2_layer(config: Config, names: tuple[str, ...]) -> Recurrent:
     heads, head_dim, state, groups, conv = names
     count, width = config.number(heads, least=1), config.number(head_dim, least=1)
     size = config.number(state, least=1)
-    return Recurrent(
-        "mamba2",
-        channels=count * width,
-        steps=config.number(conv, default=4) - 1,
-        group_channels=2 * size,
-        groups=config.number(groups, default=1),
-        heads=count,
-        rows=width,
-        columns=size,
-    )
+    steps, groups_of = config.number(conv, default=4) - 1, config.number(groups, default=1)
+    return Recurrent("mamba2", count * width, steps, 2 * size, groups_of, count, width, size)
 
 
 _HYBRID_NAMES: Final = (
@@ -37,15 +29,14 @@ _HYBRID_NAMES: Final = (
 
 
 def _mamba2_weights(layer: Recurrent, hidden: int, *, has_norm: bool = True) -> Iterator[Weight]:
-    """A Mamba 2 mixer, with the bias of its convolution and none of its projections."""
+    # A Mamba 2 mixer, with the bias of its convolution and none of its projections.
     grouped = layer.groups * layer.group_channels
     conv_channels = layer.channels + grouped
     part = Part.RECURRENT
     yield linear(part, layer.channels + conv_channels + layer.heads, hidden, layer.heads)
     yield linear(part, hidden, layer.channels, layer.heads)
-    yield Weight(
-        part, conv_channels, layer.steps + 2, most_shards=layer.heads
-    )  # the kernel, its bias
+    # The kernel and its bias.
+    yield Weight(part, conv_channels, layer.steps + 2, most_shards=layer.heads)
     yield Weight(part, layer.heads, count=3, most_shards=layer.heads)
     if has_norm:
         yield Weight(part, layer.channels, most_shards=layer.heads)
@@ -81,10 +72,8 @@ def _mamba(config: Config, model_type: str) -> Model:
     steps = config.number("conv_kernel", default=4) - 1
     state = _mamba1_layer(inner, config.number("state_size", default=16), steps)
     rank = _rank(config, hidden, "time_step_rank")
-    block = (state,), tuple(_mamba1_weights(state, hidden, rank))
-    return stack(
-        config, model_type, [block] * count, [None] * count, widest=2 * inner, is_tied=True
-    )
+    blocks: list[Block] = [((state,), tuple(_mamba1_weights(state, hidden, rank)))] * count
+    return stack(config, model_type, blocks, [None] * count, widest=2 * inner, is_tied=True)
 
 
 def _rank(config: Config, hidden: int, name: str) -> int:
@@ -133,7 +122,7 @@ def _bamba(config: Config, model_type: str) -> Model:
 
 
 def _falcon_h1(config: Config, model_type: str) -> Model:
-    """Every layer has attention and a state space side by side."""
+    # Every layer has attention and a state space side by side.
     shape, count = heads_of(config), config.number("num_hidden_layers", least=1)
     state = _mamba2_layer(config, _HYBRID_NAMES)
     has_norm = config.flag("mamba_rms_norm", default=False)
@@ -148,7 +137,7 @@ _NEMOTRON_LETTERS: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "mo
 
 
 def _nemotron_h(config: Config, model_type: str) -> Model:
-    """A layer is one thing: a state space, attention, an MLP, or experts."""
+    # A layer is one thing: a state space, attention, an MLP, or experts.
     shape = heads_of(config, head_dim=128, kv_heads=8)
     names = {"linear_attention": "mamba", "full_attention": "attention"}
     if config.has("hybrid_override_pattern"):
@@ -204,14 +193,14 @@ def _jamba(config: Config, model_type: str) -> Model:
 
 
 def _lfm2(config: Config, model_type: str) -> Model:
-    """Short convolutions among attention."""
+    # Short convolutions among attention.
     shape, count = heads_of(config, kv_heads=8), config.number("num_hidden_layers", least=1)
     full = config.row("full_attn_idxs", default=tuple(range(count)))
     usual = tuple("full_attention" if index in full else "conv" for index in range(count))
     kinds = read_kinds(config, count, {"conv", "full_attention"}, "layer_types", usual=usual)
     kernel, hidden, part = config.number("conv_L_cache", default=3), shape.hidden, Part.RECURRENT
     projections = linear(part, 3 * hidden, hidden, None), linear(part, hidden, hidden, None)
-    mixers = {
+    mixers: dict[str, Block] = {
         "conv": (
             (Recurrent("conv", channels=hidden, steps=kernel - 1),),
             (*projections, Weight(part, hidden, kernel)),

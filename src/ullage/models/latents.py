@@ -33,10 +33,8 @@ def read_latent(config: Config, model_type: str) -> Model:
     block = (Latent(heads, width, chosen),), own
     blocks: list[Block] = [block] * count
     if is_indexed:
-        indexer = Index(
-            config.number("index_n_heads", default=_INDEXED[model_type]),
-            config.number("index_head_dim", default=128),
-        )
+        index_heads = config.number("index_n_heads", default=_INDEXED[model_type])
+        indexer = Index(index_heads, config.number("index_head_dim", default=128))
         both = (*block[0], indexer), (*own, *_indexer(config, indexer, hidden))
         blocks = [both if _has_indexer(config, index) else block for index in range(count)]
     key = config.number("qk_nope_head_dim") + config.number("qk_rope_head_dim")
@@ -45,7 +43,7 @@ def read_latent(config: Config, model_type: str) -> Model:
 
 
 def _has_indexer(config: Config, index: int) -> bool:
-    """Whether a layer chooses tokens itself; GLM 5's others take those of the last that did."""
+    # Whether a layer chooses tokens itself; GLM 5's others take those of the last that did.
     kinds = config.row("indexer_types", default=None)
     if kinds is not None:
         return bool(kinds[index] == "full")
@@ -56,7 +54,7 @@ def _has_indexer(config: Config, index: int) -> bool:
 
 
 def _indexer(config: Config, indexer: Index, hidden: int) -> Iterator[Weight]:
-    """What an indexer computes queries, keys and weights of heads with; it is on every rank."""
+    # What an indexer computes queries, keys and weights of heads with; it is on every rank.
     rank, part = config.number("q_lora_rank"), Part.ATTENTION
     yield linear(part, indexer.heads * indexer.width, rank, 1)
     yield linear(part, indexer.width, hidden, 1)

@@ -9,16 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ullage.models.blocks import (
-    Block,
-    Mlp,
-    attend,
-    heads_of,
-    linear,
-    norm,
-    read_kinds,
-    stack,
-)  # fmt: skip
+from ullage.models.blocks import Block, Mlp, attend, heads_of, linear, norm, read_kinds, stack
 from ullage.models.config import Config
 from ullage.models.layers import Model, Part, Recurrent, Weight
 
@@ -68,14 +59,9 @@ def _delta_net(config: Config) -> Recurrent:
     key, value = (
         config.number(f"linear_{name}_head_dim", default=128) for name in ("key", "value")
     )
-    return Recurrent(
-        "delta",
-        channels=2 * keys * key + values * value,
-        steps=config.number("linear_conv_kernel_dim", default=4) - 1,
-        heads=values,
-        rows=value,
-        columns=key,
-    )
+    steps = config.number("linear_conv_kernel_dim", default=4) - 1
+    channels = 2 * keys * key + values * value
+    return Recurrent("delta", channels, steps, heads=values, rows=value, columns=key)
 
 
 def _delta_net_weights(state: Recurrent, hidden: int) -> Iterator[Weight]:

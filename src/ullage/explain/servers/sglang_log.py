@@ -83,11 +83,11 @@ def _text(pattern: str, text: str) -> str | None:
 
 
 def _pools(text: str) -> dict[int, int]:
-    """Bytes of the first rank's pools of keys and values, by their tokens: with sliding windows
-    there are two. The pool of a draft has as many tokens as the model's, and does not count. Where
-    SGLang sizes the cache after it has captured graphs (0.5.23, memory_pool.py), "VA upper bound"
-    stands for addresses without memory, and "Post-capture KV sizing" says what was allocated.
-    """
+    """Bytes of the first rank's pools of keys and values, by their tokens."""
+    # With sliding windows there are two. The pool of a draft has as many tokens as the model's, and
+    # does not count. Where SGLang sizes the cache after it has captured graphs (0.5.23,
+    # memory_pool.py), "VA upper bound" stands for addresses without memory, and "Post-capture KV
+    # sizing" says what was allocated.
     pools: dict[int, int] = {}
     rows = re.findall(_POOL, text)
     for rank, tokens, *sizes in rows:

@@ -230,10 +230,8 @@ def _uniform_group(buckets: dict[Layer, int], block: int, settings: Settings) ->
 
 
 def _hybrid_block(layers: list[Layer], settings: Settings) -> tuple[int, int | None]:
-    """Tokens of a block, and the page to which recurrent states are padded (None: they are not).
-
-    Beside recurrent layers the block of attention grows until its page holds a state.
-    """
+    """Tokens of a block, and the page to which recurrent states are padded (None: they are not)."""
+    # Beside recurrent layers the block of attention grows until its page holds a state.
     block = settings.block_size
     states = [layer for layer in layers if isinstance(layer, Recurrent)]
     attended = [layer for layer in layers if isinstance(layer, Attention | Latent)]
