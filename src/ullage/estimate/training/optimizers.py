@@ -290,7 +290,7 @@ OPTIMIZERS: Final = {
     "adamw-8bit-trainer": Optimizer(
         bytewise_states, _in_place,
         'Trainer(optim="adamw_bnb_8bit"), which keeps the states of embeddings in 32 bits',
-        "transformers 5.23, trainer.py (register_module_override)", _TABLES, part=NO_EMBEDDINGS,
+        "transformers/trainer.py", _TABLES, part=NO_EMBEDDINGS,
         rest=Optimizer(wide_states, _in_place, "bitsandbytes.optim.AdamW", _BITSANDBYTES),
     ),
     "adamw-paged": Optimizer(
