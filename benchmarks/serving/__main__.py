@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.serving.models import BLIND, SEEN, runs_of
+from benchmarks.serving.models import BLIND, LIBRARY_ALONE, SEEN, runs_of
 from benchmarks.serving.predict import answer_of, key_of, planned_answer_of, plans_of
 from ullage.estimate.serving.serving import estimate_serving
 from ullage.models.builtin import find_model, load_models
@@ -207,6 +207,7 @@ def main() -> None:
         ask_all(asked.python, names, asked.log)
     if asked.library:
         models = {name: each["config"] for name, each in predict_first(names)["models"].items()}
+        models |= LIBRARY_ALONE
         command = [asked.library, HERE / "library.py", CACHES]
         subprocess.run(command, input=json.dumps(models), text=True, check=True)
     text = table(load())

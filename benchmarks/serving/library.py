@@ -2,8 +2,9 @@
 
     VENV/bin/python benchmarks/serving/library.py caches.json < models.json
 
-Reads {"name": {config}} and writes, for each, the bytes of DynamicCache and StaticCache after a
-prompt and one more token, and the sectors of continuous batching. All on the CPU, 32-bit floats.
+Reads {"name": {config}} and writes, for each, its parameters on the meta device, the bytes of
+DynamicCache right after a prompt, those of DynamicCache and StaticCache after one more token, and
+the sectors of continuous batching. All on the CPU, in bfloat16, without Triton's kernels.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+sys.modules["fla"] = None  # type: ignore[assignment]  # its kernels need a GPU
 BATCH, PROMPT = 2, 1200
 AVAILABLE = 20_000_000_000
 BATCHED = 2048
@@ -42,18 +44,19 @@ def held(cache: Any) -> int:
     return sum(storages.values())
 
 
-def generated(model: Any, *, is_static: bool) -> int:
-    """The cache after a prompt and one more token."""
+def generated(model: Any, *, is_static: bool, tokens: int = 1) -> int:
+    """The cache after a prompt and so many more tokens."""
     import torch
     from transformers import StaticCache
 
     ids = torch.zeros((BATCH, PROMPT), dtype=torch.long)
+    field = "cache_params" if model.config.model_type.startswith("mamba") else "past_key_values"
     cache = None
     if is_static:
         cache = StaticCache(config=model.config, max_cache_len=PROMPT + 1)
     with torch.no_grad():
-        cache = model(input_ids=ids, past_key_values=cache, use_cache=True).past_key_values
-        cache = model(input_ids=ids[:, :1], past_key_values=cache, use_cache=True).past_key_values
+        for read in (ids, *[ids[:, :1]] * tokens):
+            cache = getattr(model(input_ids=read, use_cache=True, **{field: cache}), field)
     return held(cache)
 
 
@@ -90,13 +93,20 @@ def attempt(action: Any, *arguments: Any, **named: Any) -> Any:
 
 def main() -> None:
     """One model after another."""
+    import torch
     import transformers
 
     answers = {}
     for name, fields in json.load(sys.stdin).items():
         config = transformers.AutoConfig.for_model(**fields)
-        model = getattr(transformers, fields["architectures"][0])(config).eval()
+        made = getattr(transformers, fields["architectures"][0])
+        with torch.device("meta"):
+            parameters = sum(each.numel() for each in made(config).parameters())
+        model = made._from_config(config, dtype=torch.bfloat16).eval()
         answers[name] = {
+            "config": fields,
+            "parameters": parameters,
+            "prompt": attempt(generated, model, is_static=False, tokens=0),
             "dynamic": attempt(generated, model, is_static=False),
             "static": attempt(generated, model, is_static=True),
             "flash": attempt(sectors, config, is_flash=True),

@@ -6,7 +6,7 @@ was written down before the engine was first started with them; see docs/results
 
 from typing import Any, Final
 
-__all__ = ["BLIND", "KV_BYTES", "LENGTHS", "OPTIONS", "SEEN", "runs_of"]
+__all__ = ["BLIND", "KV_BYTES", "LENGTHS", "LIBRARY_ALONE", "OPTIONS", "SEEN", "runs_of"]
 
 LENGTHS: Final = (4096, 20000)
 """Context lengths: one a multiple of every block size, one of none."""
@@ -218,6 +218,54 @@ BLIND: Final = {
         conv_L_cache=4, conv_dim=256, block_dim=256, block_auto_adjust_ff_dim=True,
     ),
 }  # fmt: skip
+
+_SPARSE: Final = _LATENT | {
+    "kv_lora_rank": 64, "qk_rope_head_dim": 16, "index_head_dim": 32, "index_n_heads": 4,
+    "index_topk": 64,
+}  # fmt: skip
+_PER_LAYER: Final = {
+    "head_dim": 32, "vocab_size_per_layer_input": 600, "hidden_size_per_layer_input": 24,
+    "num_hidden_layers": 10, "sliding_window": 512,
+}  # fmt: skip
+_MIXTURE: Final = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+
+LIBRARY_ALONE: Final = {
+    "qwen3_5": _decoder(
+        "Qwen3_5ForCausalLM", "qwen3_5_text", num_hidden_layers=8, attention_bias=True,
+        **_DELTA_NET,
+    ),
+    "qwen3_5_moe": _decoder(
+        "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", num_hidden_layers=6,
+        layer_types=_layers("lfllfl"), shared_expert_intermediate_size=160, **_MIXTURE,
+        **_DELTA_NET,
+    ),
+    "gemma3n": _decoder(
+        "Gemma3nForCausalLM", "gemma3n_text", num_kv_shared_layers=5, laurel_rank=16,
+        altup_num_inputs=3, **_PER_LAYER,
+    ),
+    "gemma3n-own": _decoder(
+        "Gemma3nForCausalLM", "gemma3n_text", num_kv_shared_layers=0,
+        layer_types=_layers("ssfssfssff"),
+        intermediate_size=[320] * 4 + [640] * 6, **(_PER_LAYER | {"sliding_window": 700}),
+    ),
+    "gemma4": _decoder(
+        "Gemma4ForCausalLM", "gemma4_text", num_kv_shared_layers=3, use_double_wide_mlp=True,
+        layer_types=_layers("sssfsfssff"), global_head_dim=64, **_PER_LAYER,
+    ),
+    "gemma4-experts": _decoder(
+        "Gemma4ForCausalLM", "gemma4_text", attention_k_eq_v=True, num_global_key_value_heads=1,
+        global_head_dim=48, enable_moe_block=True, top_k_experts=2, num_experts=8,
+        moe_intermediate_size=96, tie_word_embeddings=False,
+        **(_PER_LAYER | {"hidden_size_per_layer_input": 0, "num_hidden_layers": 7}),
+    ),
+    "deepseek_v32": _decoder(
+        "DeepseekV32ForCausalLM", "deepseek_v32", attention_bias=True, **_SPARSE
+    ),
+    "glm_moe_dsa": _decoder(
+        "GlmMoeDsaForCausalLM", "glm_moe_dsa", num_hidden_layers=9, index_topk_freq=3, **_SPARSE
+    ),
+}  # fmt: skip
+"""Asked of transformers alone: newer than the vLLM that was asked."""
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "llama-fp8": {"kv_cache_dtype": "fp8"},

@@ -75,7 +75,17 @@ def test_a_server_is_ranked_and_drawn(capsys: pytest.CaptureFixture[str], tmp_pa
         (("--serve", "--length", "512"), "--length belongs to training"),
         (("--serve", "--optimizer", "sgd"), "--optimizer belongs to training"),
         (("--serve", "--lora", "8"), "--lora belongs to training"),
+        (("--serve", "--pipeline", "2"), "--pipeline belongs to training"),
+        (("--serve", "--data", "2"), "--data belongs to training"),
+        (("--serve", "--expert-parallel", "2"), "--expert-parallel belongs to training"),
+        (("--serve", "--context-parallel", "2"), "--context-parallel belongs to training"),
+        (("--serve", "--offload"), "--offload belongs to training"),
+        (("--serve", "--checkpointing", "full"), "--checkpointing belongs to training"),
+        (("--serve", "--sequence-parallel"), "--sequence-parallel belongs to training"),
         (("--length", "512", "--users", "4"), "--users belongs to serving; add --serve"),
+        (("--serve", "--engine", "transformers", "--eager"), "has_graphs: only vLLM reads it"),
+        (("--serve", "--engine", "transformers", "--cached"), "is_cached: only vLLM reads it"),
+        (("--models", "--json"), "MODEL has no effect on --models"),
     ],
 )
 def test_an_option_that_would_say_nothing_is_refused(

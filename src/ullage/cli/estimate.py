@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ullage.cli.options import flags
-from ullage.cli.options.estimate import EstimateOptions, check_side
+from ullage.cli.options.estimate import EstimateOptions, check_options
 from ullage.cli.output import check_files
 from ullage.errors import SpecError
 from ullage.estimate.training.layout import BUCKETS, SHARDINGS
@@ -157,6 +157,7 @@ def estimate_command(options: EstimateOptions) -> int:
     Exits with 0, or with 1 if even the lower bound does not fit on the GPU.
     """
     check_files(("--output", options.output), ("--html", options.html), force=options.force)
+    check_options(options)
     if options.list_models:
         return _list_models()
     if options.has_workload:
@@ -165,7 +166,6 @@ def estimate_command(options: EstimateOptions) -> int:
         return show_workload(options)
     if options.model is None:
         raise SpecError("no model was named; `ullage estimate --models` lists those built in")
-    check_side(options)
     if options.serve:
         from ullage.cli.serving import show_serving
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ullage.cli.options.estimate import EstimateOptions, check_workload
+from ullage.cli.options.estimate import EstimateOptions
 from ullage.errors import SpecError
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ def show_workload(options: EstimateOptions) -> int:
     """Estimates a workload and shows it; returns what to exit with."""
     from ullage.report.text.workloads import print_workload, workload_line
 
-    check_workload(options)
     answer = _answer(options)
     target = options.target
     return target.give(

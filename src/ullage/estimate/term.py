@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -44,6 +45,23 @@ class Term:
     high_bytes: int
     what: str
     source: str
+
+    @property
+    def ends(self) -> tuple[int, int, int]:
+        """Low, likely, high; no less than nothing."""
+        return max(0, self.low_bytes), max(0, self.bytes), max(0, self.high_bytes)
+
+
+def left_of(
+    name: str, total_bytes: int, terms: Sequence[Term], what: str,
+    source: str = "what the others leave",
+) -> Term:  # fmt: skip
+    """What terms leave of some bytes: the least where they take the most."""
+    likely, low, high = (
+        total_bytes - sum(getattr(term, end) for term in terms)
+        for end in ("bytes", "high_bytes", "low_bytes")
+    )
+    return Term(name, likely, low, high, what, source)
 
 
 def exact(name: str, size: int, what: str, source: str = "counted") -> Term:

@@ -7,6 +7,7 @@ model.parameters        # 8030261248
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Final
@@ -15,10 +16,12 @@ from ullage.errors import SpecError
 from ullage.models.config import Config
 from ullage.models.decoders import STYLES, read_decoder
 from ullage.models.encoders import ENCODERS
+from ullage.models.gemma3n import GEMMAS, read_gemma
 from ullage.models.hybrids import HYBRIDS
 from ullage.models.latents import LATENT_TYPES, read_latent
 from ullage.models.layers import Layer, Model
 from ullage.models.older_decoders import OLDER_DECODERS
+from ullage.models.qwen3_next import DELTA_NETS, read_delta_net
 from ullage.models.vision import VISION_FIELD, bound_part, read_vision
 
 # Models of several parts: the model_type of a text_config that does not state its own.
@@ -30,11 +33,20 @@ _WRAPPED: Final = {
     "cohere2_vision": "cohere2",
     "kimi_vl": "deepseek_v3",
     "kimi_k25": "kimi_k2",
+    "gemma3n": "gemma3n_text",
+    "gemma4": "gemma4_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
 }
 
 _NO_PARTS: Final = ("quant", "compression", "generation")  # what such fields say is no module
 
-MODEL_TYPES: Final = tuple(sorted({*STYLES, *OLDER_DECODERS, *ENCODERS, *HYBRIDS, *LATENT_TYPES}))
+_READERS: Final[dict[str, Callable[[Config, str], Model]]] = {
+    **dict.fromkeys(STYLES, read_decoder), **dict.fromkeys(LATENT_TYPES, read_latent),
+    **dict.fromkeys(DELTA_NETS, read_delta_net), **dict.fromkeys(GEMMAS, read_gemma),
+    **OLDER_DECODERS, **ENCODERS, **HYBRIDS,
+}  # fmt: skip
+MODEL_TYPES: Final = tuple(sorted(_READERS))
 """Every model_type that can be read, without those of models of several parts."""
 
 
@@ -73,13 +85,8 @@ def read_model(config: Config) -> Model:
 
 
 def _read(config: Config, model_type: str) -> Model:
-    if model_type in STYLES:
-        return read_decoder(config, model_type)
-    if model_type in LATENT_TYPES:
-        return read_latent(config, model_type)
-    for table in (OLDER_DECODERS, ENCODERS, HYBRIDS):
-        if model_type in table:
-            return table[model_type](config)
+    if model_type in _READERS:
+        return _READERS[model_type](config, model_type)
     near = get_close_matches(model_type, MODEL_TYPES, n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise SpecError(

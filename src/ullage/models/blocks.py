@@ -1,17 +1,17 @@
 """The pieces that most architectures are built of, as weights, and the sizes they share.
 
 Source: the modules of transformers 5.19 to 5.23; every count is compared with the parameters that
-transformers makes for the same configuration (tests/unit/models/test_architecture.py).
+transformers makes for the same configuration (tests/unit/models/test_read_model.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from ullage.models.config import Config
-from ullage.models.layers import Part, Weight
+from ullage.models.layers import Attention, Layer, Model, Part, Weight, merge
 
 Flag = bool | tuple[str, bool]
 """Fixed by the architecture, or a field and transformers' default for it."""
@@ -79,6 +79,14 @@ def heads_of(config: Config, *, head_dim: int | None = None, kv_heads: int | Non
     return Shape(hidden, heads, kv, width)
 
 
+def split_heads(config: Config, hidden: int, heads: int, kv_heads: int | None = None) -> Shape:
+    """Attention whose heads share the hidden size out."""
+    if hidden % heads:
+        name = "d_model" if config.has("d_model") else "hidden_size"
+        raise config.wrong(name, f"found {hidden}, expected a multiple of {heads} heads")
+    return Shape(hidden, heads, kv_heads or heads, hidden // heads)
+
+
 def linear(part: Part, out: int, into: int, shards: int | None, **extra: Any) -> Weight:  # noqa: ANN401
     """The matrix of a linear layer."""
     return Weight(part, out, into, is_linear=True, most_shards=shards, **extra)
@@ -89,15 +97,17 @@ def norm(width: int, *, has_bias: bool = False, count: int = 1) -> Weight:
     return Weight(Part.NORM, width, count=count * (1 + has_bias), most_shards=1)
 
 
-def attention(shape: Shape, *, qkv_bias: bool = False, out_bias: bool = False) -> Iterator[Weight]:
-    """Query, key, value and output projections."""
+def attention(
+    shape: Shape, *, qkv_bias: bool = False, out_bias: bool = False, num_kv: int = 2
+) -> Iterator[Weight]:
+    """Query, key, value and output projections; num_kv: 1: a key is its value, 0: it has none."""
     wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     yield linear(Part.ATTENTION, wide, shape.hidden, shape.heads)
-    yield linear(Part.ATTENTION, narrow, shape.hidden, shape.kv_heads, count=2)
+    yield linear(Part.ATTENTION, narrow, shape.hidden, shape.kv_heads, count=num_kv)
     yield linear(Part.ATTENTION, shape.hidden, wide, shape.heads)
     if qkv_bias:
         yield Weight(Part.ATTENTION, wide, most_shards=shape.heads)
-        yield Weight(Part.ATTENTION, narrow, count=2, most_shards=shape.kv_heads)
+        yield Weight(Part.ATTENTION, narrow, count=num_kv, most_shards=shape.kv_heads)
     if out_bias:
         yield Weight(Part.ATTENTION, shape.hidden, most_shards=1)
 
@@ -141,3 +151,60 @@ def vocabulary(config: Config, hidden: int, *, is_tied: bool) -> Iterator[Weight
     yield Weight(Part.EMBEDDING, vocab, hidden)
     if not config.flag("tie_word_embeddings", default=is_tied):
         yield Weight(Part.HEAD, vocab, hidden)
+
+
+def make_model(
+    config: Config, model_type: str, layers: Iterable[Layer], weights: Iterable[Weight], widest: int
+) -> Model:
+    """A model under the names that most configurations use."""
+    hidden, vocab = config.number("hidden_size"), config.number("vocab_size")
+    top = config.number("num_experts_per_tok", default=0) or 0
+    context = config.number("max_position_embeddings", default=None)
+    cached, own = tuple(layers), merge(weights)
+    return Model(model_type, hidden, vocab, widest, cached, own, top_experts=top, context=context)
+
+
+def read_kinds(
+    config: Config, count: int, allowed: Set[str], *names: str, usual: tuple[str, ...] | None = None
+) -> tuple[str, ...]:
+    """The kind of each layer, as one of these fields lists them; usual: where none is there."""
+    kinds = config.row(*names) if usual is None else config.row(*names, default=usual)
+    if len(kinds) != count:
+        raise config.wrong(
+            names[0], f"found {len(kinds)} entries, expected num_hidden_layers={count}"
+        )
+    for kind in kinds:
+        if kind not in allowed:
+            raise config.wrong(names[0], f"found {kind!r}, expected {' or '.join(sorted(allowed))}")
+    return tuple(kinds)
+
+
+Block = tuple[tuple[Layer, ...], tuple[Weight, ...]]
+"""What a layer's mixer keeps, and its weights."""
+
+
+def attend(
+    shape: Shape, *more: Weight, has_bias: bool = False, num_kv: int = 2
+) -> tuple[tuple[Attention], tuple[Weight, ...]]:
+    """Attention that sees all tokens, with weights that it has besides."""
+    own = attention(shape, qkv_bias=has_bias, out_bias=has_bias, num_kv=num_kv)
+    return (Attention(shape.heads, shape.kv_heads, shape.head_dim),), (*own, *more)
+
+
+def stack(
+    config: Config, model_type: str, blocks: Sequence[Block], sizes: Sequence[Mlp | None],
+    *, widest: int = 0, is_tied: bool = False,
+) -> Model:  # fmt: skip
+    """A model of mixers in order, each with an MLP or experts of its size; None: it has none."""
+    # widest: the most elements that a mixer computes for a token. is_tied: the head's default.
+    hidden = config.number("hidden_size", least=1)
+    weights = [*vocabulary(config, hidden, is_tied=is_tied), norm(hidden)]
+    layers: list[Layer] = []
+    for (kept_layers, own), size in zip(blocks, sizes, strict=True):
+        layers += kept_layers
+        weights += own
+        if size is not None:
+            weights += mlp(hidden, size)
+            widest = max(widest, 2 * size.width)
+        weights.append(norm(hidden, count=1 if size is None else 2))
+    return make_model(config, model_type, layers, weights, widest)

@@ -19,13 +19,15 @@ from ullage.models.blocks import (
     Shape,
     attention,
     heads_of,
+    make_model,
     mlp,
     norm,
     read_flag,
+    read_kinds,
     vocabulary,
-)
+)  # fmt: skip
 from ullage.models.config import Config
-from ullage.models.layers import Attention, Layer, Model, Part, Weight, merge
+from ullage.models.layers import Attention, Layer, Model, Part, Weight
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
@@ -37,7 +39,7 @@ def _dense(config: Config, _: int) -> Mlp:
 
 
 def _local_experts(config: Config, _: int) -> Mlp:
-    """Mixtral, Granite, gpt-oss: experts in every layer, each as wide as a dense MLP would be."""
+    # Mixtral, Granite, gpt-oss: experts in every layer, each as wide as a dense MLP would be.
     return Mlp(config.number("intermediate_size"), config.number("num_local_experts", least=1))
 
 
@@ -52,7 +54,7 @@ def _qwen_experts(config: Config, index: int) -> Mlp:
 
 
 def _deepseek_experts(config: Config, index: int) -> Mlp:
-    """DeepSeek, GLM: the first layers are dense, the others have shared experts beside routed."""
+    # DeepSeek, GLM: the first layers are dense, the others have shared experts beside routed.
     if not config.has("n_routed_experts") or index < config.number("first_k_dense_replace"):
         return _dense(config, index)
     width = config.number("moe_intermediate_size")
@@ -242,16 +244,7 @@ def read_decoder(config: Config, model_type: str) -> Model:
         weights += _block(config, model_type, shape, size)
     if model_type == "phi":
         weights.append(Weight(Part.HEAD, config.number("vocab_size")))
-    return Model(
-        model_type,
-        shape.hidden,
-        config.number("vocab_size"),
-        _widest(shape, sizes),
-        tuple(layers),
-        merge(weights),
-        top_experts=config.number("num_experts_per_tok", default=0) or 0,
-        context=config.number("max_position_embeddings", default=None),
-    )
+    return make_model(config, model_type, layers, weights, _widest(shape, sizes))
 
 
 def _widest(shape: Shape, sizes: list[Mlp]) -> int:
@@ -307,16 +300,8 @@ def layer_kinds(config: Config, model_type: str) -> tuple[str, ...]:
     """
     style = STYLES[model_type]
     count: int = config.number("num_hidden_layers", least=1)
-    kinds: tuple[str, ...] | None = config.row("layer_types", default=None)
-    if kinds is not None:
-        if len(kinds) != count:
-            raise config.wrong(
-                "layer_types", f"found {len(kinds)} entries, expected num_hidden_layers={count}"
-            )
-        for kind in kinds:
-            if kind not in {FULL, SLIDING, CHUNKED}:
-                raise config.wrong("layer_types", f"found {kind!r}, expected {FULL} or {SLIDING}")
-        return kinds
+    if config.has("layer_types"):
+        return read_kinds(config, count, {FULL, SLIDING, CHUNKED}, "layer_types")
     if model_type == "llama4_text":
         every = config.number("no_rope_layer_interval", default=4, least=1)
         usual = tuple(int((index + 1) % every != 0) for index in range(count))

@@ -8,20 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from ullage.models.blocks import Shape, attention, dense, linear, norm, vocabulary
+from ullage.models.blocks import Shape, attention, dense, linear, norm, split_heads, vocabulary
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Cross, Encoder, Layer, Model, Part, Weight, merge
 
 
-def _shape(config: Config, hidden: int, field: str) -> Shape:
-    heads = config.number(field, least=1)
-    if hidden % heads:
-        raise config.wrong("d_model", f"found {hidden}, expected a multiple of {field}={heads}")
-    return Shape(hidden, heads, heads, hidden // heads)
-
-
 def _attend(shape: Shape, *, has_key_bias: bool) -> Iterator[Weight]:
-    """Attention with biases, and its normalisation; Whisper's keys have none."""
+    # Attention with biases, and its normalisation; Whisper's keys have none.
     yield from attention(shape, out_bias=True)
     wide = shape.heads * shape.head_dim
     yield Weight(Part.ATTENTION, wide, count=2 + has_key_bias, most_shards=shape.heads)
@@ -33,7 +26,7 @@ def _decoded(shape: Shape, positions: int | None, count: int) -> tuple[Layer, ..
     return (own, Cross(shape.heads, shape.head_dim, positions)) * count
 
 
-def _whisper(config: Config) -> Model:
+def _whisper(config: Config, model_type: str) -> Model:
     hidden = config.number("d_model", least=1)
     frames = config.number("max_source_positions", default=1500)
     context = config.number("max_target_positions", default=448)
@@ -49,11 +42,11 @@ def _with_stacks(
     config: Config, weights: list[Weight], positions: int | None, context: int,
     *, has_key_bias: bool,
 ) -> Model:  # fmt: skip
-    """The model of these weights and its two stacks; positions: of the encoder's output."""
+    # The model of these weights and its two stacks; positions: of the encoder's output.
     hidden, widest = config.number("d_model"), 0
     layers: tuple[Layer, ...] = ()
     for side, attentions in (("encoder", 1), ("decoder", 2)):
-        shape = _shape(config, hidden, f"{side}_attention_heads")
+        shape = split_heads(config, hidden, config.number(f"{side}_attention_heads", least=1))
         count = config.number(f"{side}_layers", least=1)
         inner = config.number(f"{side}_ffn_dim")
         widest = max(widest, 3 * hidden, inner)
@@ -68,7 +61,7 @@ def _with_stacks(
     return Model(config.model_type, hidden, vocab, widest, layers, merge(weights), context=context)
 
 
-def _bart(config: Config) -> Model:
+def _bart(config: Config, model_type: str) -> Model:
     hidden = config.number("d_model", least=1)
     context = config.number("max_position_embeddings", default=1024)
     weights = [*vocabulary(config, hidden, is_tied=True), norm(hidden, has_bias=True, count=2)]
@@ -77,7 +70,7 @@ def _bart(config: Config) -> Model:
     return _with_stacks(config, weights, None, context, has_key_bias=True)
 
 
-def _t5(config: Config) -> Model:
+def _t5(config: Config, model_type: str) -> Model:
     hidden, heads = config.number("d_model", least=1), config.number("num_heads", least=1)
     shape = Shape(hidden, heads, heads, config.number("d_kv", least=1))
     before = config.number("num_layers", least=1)
@@ -99,9 +92,9 @@ def _t5(config: Config) -> Model:
     )  # fmt: skip
 
 
-def _bert(config: Config) -> Model:
+def _bert(config: Config, model_type: str) -> Model:
     hidden = config.number("hidden_size", least=1)
-    shape = _shape(config, hidden, "num_attention_heads")
+    shape = split_heads(config, hidden, config.number("num_attention_heads", least=1))
     width, layers = config.number("intermediate_size"), config.number("num_hidden_layers")
     context = config.number("max_position_embeddings", default=512)
     kinds = config.number("type_vocab_size", default=2)
@@ -117,7 +110,7 @@ def _bert(config: Config) -> Model:
     return Model(config.model_type, hidden, vocab, widest, stack, merge(weights), context=context)
 
 
-ENCODERS: Final[dict[str, Callable[[Config], Model]]] = {
+ENCODERS: Final[dict[str, Callable[[Config, str], Model]]] = {
     "whisper": _whisper,
     "bart": _bart,
     "t5": _t5,

@@ -122,7 +122,7 @@ def _parse(repository: str, text: bytes) -> Mapping[str, object]:
 
 
 def _cached(repository: str) -> Path | None:
-    """The newest config.json of a repository in the hub's local cache."""
+    # The newest config.json of a repository in the hub's local cache.
     home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
     cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
     folder = cache / f"models--{repository.replace('/', '--')}" / "snapshots"

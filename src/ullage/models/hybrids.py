@@ -7,27 +7,20 @@ Source: the modeling and configuration files of transformers 5.19, and the state
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
-from ullage.models.blocks import Mlp, Shape, attention, heads_of, linear, mlp, norm, vocabulary
+from ullage.models.blocks import Block, Mlp, attend, heads_of, linear, mlp, norm, read_kinds, stack
 from ullage.models.config import Config
-from ullage.models.layers import Attention, Layer, Model, Part, Recurrent, Weight, merge
+from ullage.models.layers import Model, Part, Recurrent, Weight
 
 
 def _mamba2_layer(config: Config, names: tuple[str, ...]) -> Recurrent:
     heads, head_dim, state, groups, conv = names
     count, width = config.number(heads, least=1), config.number(head_dim, least=1)
     size = config.number(state, least=1)
-    return Recurrent(
-        "mamba2",
-        channels=count * width,
-        steps=config.number(conv, default=4) - 1,
-        group_channels=2 * size,
-        groups=config.number(groups, default=1),
-        heads=count,
-        rows=width,
-        columns=size,
-    )
+    steps, groups_of = config.number(conv, default=4) - 1, config.number(groups, default=1)
+    return Recurrent("mamba2", count * width, steps, 2 * size, groups_of, count, width, size)
 
 
 _HYBRID_NAMES: Final = (
@@ -36,15 +29,14 @@ _HYBRID_NAMES: Final = (
 
 
 def _mamba2_weights(layer: Recurrent, hidden: int, *, has_norm: bool = True) -> Iterator[Weight]:
-    """A Mamba 2 mixer, with the bias of its convolution and none of its projections."""
+    # A Mamba 2 mixer, with the bias of its convolution and none of its projections.
     grouped = layer.groups * layer.group_channels
     conv_channels = layer.channels + grouped
     part = Part.RECURRENT
     yield linear(part, layer.channels + conv_channels + layer.heads, hidden, layer.heads)
     yield linear(part, hidden, layer.channels, layer.heads)
-    yield Weight(
-        part, conv_channels, layer.steps + 2, most_shards=layer.heads
-    )  # the kernel, its bias
+    # The kernel and its bias.
+    yield Weight(part, conv_channels, layer.steps + 2, most_shards=layer.heads)
     yield Weight(part, layer.heads, count=3, most_shards=layer.heads)
     if has_norm:
         yield Weight(part, layer.channels, most_shards=layer.heads)
@@ -64,136 +56,88 @@ def _mamba1_weights(layer: Recurrent, hidden: int, rank: int) -> Iterator[Weight
     yield Weight(part, inner, layer.steps + 2 + layer.columns + 2, most_shards=inner)
 
 
-def _model(
-    config: Config, model_type: str, layers: list[Layer], weights: list[Weight], widest: int
-) -> Model:
-    return Model(
-        model_type,
-        config.number("hidden_size"),
-        config.number("vocab_size"),
-        widest,
-        tuple(layers),
-        merge(weights),
-        top_experts=config.number("num_experts_per_tok", default=0) or 0,
-        context=config.number("max_position_embeddings", default=None),
-    )
+def _has_bias(config: Config) -> bool:
+    return bool(config.flag("attention_bias", default=False))
 
 
-def _kinds(config: Config, count: int, allowed: set[str], *names: str) -> tuple[str, ...]:
-    kinds = config.row(*names)
-    if len(kinds) != count:
-        raise config.wrong(
-            names[0], f"found {len(kinds)} entries, expected num_hidden_layers={count}"
-        )
-    for kind in kinds:
-        if kind not in allowed:
-            raise config.wrong(names[0], f"found {kind!r}, expected {' or '.join(sorted(allowed))}")
-    return tuple(kinds)
+def _mix(state: Recurrent, hidden: int, *, has_norm: bool = True) -> Block:
+    return (state,), tuple(_mamba2_weights(state, hidden, has_norm=has_norm))
 
 
-def _attention_of(shape: Shape) -> Attention:
-    return Attention(shape.heads, shape.kv_heads, shape.head_dim)
-
-
-def _mamba(config: Config) -> Model:
-    hidden, layers = config.number("hidden_size", least=1), config.number("num_hidden_layers")
+def _mamba(config: Config, model_type: str) -> Model:
+    hidden, count = config.number("hidden_size", least=1), config.number("num_hidden_layers")
     inner = config.number(
         "intermediate_size", "d_inner", default=config.number("expand", default=2) * hidden
     )
-    layer = _mamba1_layer(
-        inner,
-        config.number("state_size", default=16),
-        config.number("conv_kernel", default=4) - 1,
-    )
-    rank_field = config.fields.get("time_step_rank", "auto")
-    rank = -(-hidden // 16) if rank_field == "auto" else config.number("time_step_rank")
-    weights = [*vocabulary(config, hidden, is_tied=True), norm(hidden)]
-    for _ in range(layers):
-        weights += [*_mamba1_weights(layer, hidden, rank), norm(hidden)]
-    return _model(config, "mamba", [layer] * layers, weights, 2 * inner)
+    steps = config.number("conv_kernel", default=4) - 1
+    state = _mamba1_layer(inner, config.number("state_size", default=16), steps)
+    rank = _rank(config, hidden, "time_step_rank")
+    blocks: list[Block] = [((state,), tuple(_mamba1_weights(state, hidden, rank)))] * count
+    return stack(config, model_type, blocks, [None] * count, widest=2 * inner, is_tied=True)
 
 
-def _mamba2(config: Config) -> Model:
-    hidden, layers = config.number("hidden_size", least=1), config.number("num_hidden_layers")
+def _rank(config: Config, hidden: int, name: str) -> int:
+    is_auto = config.fields.get(name, "auto") == "auto"
+    return -(-hidden // 16) if is_auto else int(config.number(name))
+
+
+def _mamba2(config: Config, model_type: str) -> Model:
+    hidden, count = config.number("hidden_size", least=1), config.number("num_hidden_layers")
     names = ("num_heads", "head_dim", "state_size", "n_groups", "conv_kernel")
-    layer = _mamba2_layer(config, names)
-    if layer.channels != config.number("expand", default=2) * hidden:
+    state = _mamba2_layer(config, names)
+    if state.channels != config.number("expand", default=2) * hidden:
         raise config.wrong(
-            "num_heads", f"found {layer.heads} heads of {layer.rows}, expected expand x hidden_size"
+            "num_heads", f"found {state.heads} heads of {state.rows}, expected expand x hidden_size"
         )
-    weights = [*vocabulary(config, hidden, is_tied=False), norm(hidden)]
-    for _ in range(layers):
-        weights += [*_mamba2_weights(layer, hidden), norm(hidden)]
-    widest = 2 * layer.channels + layer.groups * layer.group_channels + layer.heads
-    return _model(config, "mamba2", [layer] * layers, weights, widest)
+    widest = 2 * state.channels + state.groups * state.group_channels + state.heads
+    blocks = [_mix(state, hidden)] * count
+    return stack(config, model_type, blocks, [None] * count, widest=widest)
 
 
-def _granite(config: Config) -> Model:
+def _granite(config: Config, model_type: str) -> Model:
     shape, count = heads_of(config), config.number("num_hidden_layers", least=1)
     names = {"mamba": "mamba", "linear_attention": "mamba"}
     names |= {"attention": "attention", "full_attention": "attention"}
-    kinds = _kinds(config, count, set(names), "layer_types", "layers_block_type")
+    kinds = read_kinds(config, count, set(names), "layer_types", "layers_block_type")
     state = _mamba2_layer(config, _HYBRID_NAMES)
     experts = config.number("num_local_experts", default=8)
     shared = config.number("shared_intermediate_size", default=1024)
-    sizes = Mlp(config.number("intermediate_size"), experts, shared)
-    if not experts:
-        sizes = Mlp(shared)
-    has_bias = config.flag("attention_bias", default=False)
-    weights = [*vocabulary(config, shape.hidden, is_tied=False), norm(shape.hidden)]
-    layers: list[Layer] = []
-    for kind in kinds:
-        if names[kind] == "mamba":
-            layers.append(state)
-            weights += _mamba2_weights(state, shape.hidden)
-        else:
-            layers.append(_attention_of(shape))
-            weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
-        weights += [*mlp(shape.hidden, sizes), norm(shape.hidden, count=2)]
-    widest = max(2 * sizes.width, 2 * state.channels)
-    return _model(config, "granitemoehybrid", layers, weights, widest)
+    sizes = Mlp(config.number("intermediate_size"), experts, shared) if experts else Mlp(shared)
+    mixers = {
+        "mamba": _mix(state, shape.hidden),
+        "attention": attend(shape, has_bias=_has_bias(config)),
+    }
+    blocks = [mixers[names[kind]] for kind in kinds]
+    return stack(config, model_type, blocks, [sizes] * count, widest=2 * state.channels)
 
 
-def _bamba(config: Config) -> Model:
+def _bamba(config: Config, model_type: str) -> Model:
     shape, count = heads_of(config), config.number("num_hidden_layers", least=1)
     state = _mamba2_layer(config, _HYBRID_NAMES)
     attended = config.row("attn_layer_indices", default=())
-    has_bias = config.flag("attention_bias", default=False)
-    sizes = Mlp(config.number("intermediate_size"))
-    weights = [*vocabulary(config, shape.hidden, is_tied=False), norm(shape.hidden)]
-    layers: list[Layer] = []
-    for index in range(count):
-        if index in attended:
-            layers.append(_attention_of(shape))
-            weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
-        else:
-            layers.append(state)
-            weights += _mamba2_weights(state, shape.hidden)
-        weights += [*mlp(shape.hidden, sizes), norm(shape.hidden, count=2)]
-    return _model(config, "bamba", layers, weights, max(2 * sizes.width, 2 * state.channels))
+    mixers = _mix(state, shape.hidden), attend(shape, has_bias=_has_bias(config))
+    blocks = [mixers[index in attended] for index in range(count)]
+    sizes = [Mlp(config.number("intermediate_size"))] * count
+    return stack(config, model_type, blocks, sizes, widest=2 * state.channels)
 
 
-def _falcon_h1(config: Config) -> Model:
-    """Every layer has attention and a state space side by side."""
+def _falcon_h1(config: Config, model_type: str) -> Model:
+    # Every layer has attention and a state space side by side.
     shape, count = heads_of(config), config.number("num_hidden_layers", least=1)
     state = _mamba2_layer(config, _HYBRID_NAMES)
-    sizes = Mlp(config.number("intermediate_size"))
-    has_bias = config.flag("attention_bias", default=False)
     has_norm = config.flag("mamba_rms_norm", default=False)
-    weights = [*vocabulary(config, shape.hidden, is_tied=False), norm(shape.hidden)]
-    for _ in range(count):
-        weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
-        weights += _mamba2_weights(state, shape.hidden, has_norm=has_norm)
-        weights += [*mlp(shape.hidden, sizes), norm(shape.hidden, count=2)]
-    layers: list[Layer] = [_attention_of(shape), state] * count
-    return _model(config, "falcon_h1", layers, weights, max(2 * sizes.width, 2 * state.channels))
+    full = attend(shape, has_bias=_has_bias(config))
+    mixed = _mix(state, shape.hidden, has_norm=has_norm)
+    block = (*full[0], *mixed[0]), (*full[1], *mixed[1])
+    sizes = [Mlp(config.number("intermediate_size"))] * count
+    return stack(config, model_type, [block] * count, sizes, widest=2 * state.channels)
 
 
 _NEMOTRON_LETTERS: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
-def _nemotron_h(config: Config) -> Model:
-    """A layer is one thing: a state space, attention, an MLP, or experts."""
+def _nemotron_h(config: Config, model_type: str) -> Model:
+    # A layer is one thing: a state space, attention, an MLP, or experts.
     shape = heads_of(config, head_dim=128, kv_heads=8)
     names = {"linear_attention": "mamba", "full_attention": "attention"}
     if config.has("hybrid_override_pattern"):
@@ -201,23 +145,19 @@ def _nemotron_h(config: Config) -> Model:
     else:
         kinds = [names.get(each, each) for each in config.row("layers_block_type")]
     fields = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
-    state = _in_32_bits(config, _mamba2_layer(config, fields))
-    has_bias = config.flag("attention_bias", default=False)
-    weights = [*vocabulary(config, shape.hidden, is_tied=False), norm(shape.hidden)]
-    layers: list[Layer] = []
+    is_fp32 = config.text("mamba_ssm_cache_dtype", default="float32") == "float32"
+    state = replace(_mamba2_layer(config, fields), is_state_fp32=is_fp32)
+    blocks = []
     for kind in kinds:
-        weights.append(norm(shape.hidden))
         if kind == "mamba":
-            layers.append(state)
-            weights += _mamba2_weights(state, shape.hidden)
+            blocks.append(_mix(state, shape.hidden))
         elif kind == "attention":
-            layers.append(_attention_of(shape))
-            weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
+            blocks.append(attend(shape, has_bias=_has_bias(config)))
         else:
-            sizes = _nemotron_sizes(config, kind)
-            weights += mlp(shape.hidden, sizes, is_gated=False)
+            own = mlp(shape.hidden, _nemotron_sizes(config, kind), is_gated=False)
+            blocks.append(((), tuple(own)))
     widest = max(config.number("intermediate_size"), 2 * state.channels)
-    return _model(config, "nemotron_h", layers, weights, widest)
+    return stack(config, model_type, blocks, [None] * len(blocks), widest=widest)
 
 
 def _nemotron_sizes(config: Config, kind: str) -> Mlp:
@@ -230,71 +170,46 @@ def _nemotron_sizes(config: Config, kind: str) -> Mlp:
     return Mlp(config.number("moe_intermediate_size"), config.number("n_routed_experts"), shared)
 
 
-def _in_32_bits(config: Config, state: Recurrent) -> Recurrent:
-    dtype = config.text("mamba_ssm_cache_dtype", default="float32")
-    return Recurrent(
-        state.kind, state.channels, state.steps, state.group_channels, state.groups,
-        state.heads, state.rows, state.columns, is_state_fp32=dtype == "float32",
-    )  # fmt: skip
-
-
-def _jamba(config: Config) -> Model:
+def _jamba(config: Config, model_type: str) -> Model:
     shape, count = heads_of(config, kv_heads=8), config.number("num_hidden_layers", least=1)
-    expand = config.number("mamba_expand", default=2)
-    state = _mamba1_layer(
-        expand * shape.hidden,
-        config.number("mamba_d_state", default=16),
-        config.number("mamba_d_conv", default=4) - 1,
-    )
-    rank_field = config.fields.get("mamba_dt_rank", "auto")
-    rank = -(-shape.hidden // 16) if rank_field == "auto" else config.number("mamba_dt_rank")
+    inner = config.number("mamba_expand", default=2) * shape.hidden
+    steps = config.number("mamba_d_conv", default=4) - 1
+    state = _mamba1_layer(inner, config.number("mamba_d_state", default=16), steps)
+    rank = _rank(config, shape.hidden, "mamba_dt_rank")
     attention_every = config.number("attn_layer_period", default=8, least=1)
     attention_first = config.number("attn_layer_offset", default=4)
     experts_every = config.number("expert_layer_period", default=2, least=1)
     experts_first = config.number("expert_layer_offset", default=1)
     experts = config.number("num_experts", default=16)
-    width = config.number("intermediate_size")
-    weights = [*vocabulary(config, shape.hidden, is_tied=False), norm(shape.hidden)]
-    layers: list[Layer] = []
+    norms = norm(rank), norm(state.columns, count=2)
+    mixed = (state,), (*_mamba1_weights(state, shape.hidden, rank), *norms)
+    blocks, sizes = [], []
     for index in range(count):
-        if index % attention_every == attention_first:
-            layers.append(_attention_of(shape))
-            weights += attention(shape)
-        else:
-            layers.append(state)
-            weights += _mamba1_weights(state, shape.hidden, rank)
-            weights += [norm(rank), norm(state.columns, count=2)]
-        sparse = experts > 1 and index % experts_every == experts_first
-        weights += mlp(shape.hidden, Mlp(width, experts if sparse else 0))
-        weights.append(norm(shape.hidden, count=2))
-    return _model(config, "jamba", layers, weights, max(2 * width, 2 * state.channels))
+        is_attention = index % attention_every == attention_first
+        blocks.append(attend(shape) if is_attention else mixed)
+        is_sparse = experts > 1 and index % experts_every == experts_first
+        sizes.append(Mlp(config.number("intermediate_size"), experts if is_sparse else 0))
+    return stack(config, model_type, blocks, sizes, widest=2 * state.channels)
 
 
-def _lfm2(config: Config) -> Model:
-    """Short convolutions among attention."""
+def _lfm2(config: Config, model_type: str) -> Model:
+    # Short convolutions among attention.
     shape, count = heads_of(config, kv_heads=8), config.number("num_hidden_layers", least=1)
     full = config.row("full_attn_idxs", default=tuple(range(count)))
-    kinds: tuple[str, ...] = tuple(
-        "full_attention" if index in full else "conv" for index in range(count)
-    )
-    if config.has("layer_types"):
-        kinds = _kinds(config, count, {"conv", "full_attention"}, "layer_types")
-    kernel = config.number("conv_L_cache", default=3)
-    state = Recurrent("conv", channels=shape.hidden, steps=kernel - 1)
-    width = _lfm2_width(config)
-    weights = [*vocabulary(config, shape.hidden, is_tied=True), norm(shape.hidden)]
-    layers: list[Layer] = []
-    for kind in kinds:
-        if kind == "conv":
-            layers.append(state)
-            weights += [linear(Part.RECURRENT, 3 * shape.hidden, shape.hidden, None)]
-            weights += [linear(Part.RECURRENT, shape.hidden, shape.hidden, None)]
-            weights += [Weight(Part.RECURRENT, shape.hidden, kernel)]
-        else:
-            layers.append(_attention_of(shape))
-            weights += [*attention(shape), norm(shape.head_dim, count=2)]
-        weights += [*mlp(shape.hidden, Mlp(width)), norm(shape.hidden, count=2)]
-    return _model(config, "lfm2", layers, weights, max(2 * width, 3 * shape.hidden))
+    usual = tuple("full_attention" if index in full else "conv" for index in range(count))
+    kinds = read_kinds(config, count, {"conv", "full_attention"}, "layer_types", usual=usual)
+    kernel, hidden, part = config.number("conv_L_cache", default=3), shape.hidden, Part.RECURRENT
+    projections = linear(part, 3 * hidden, hidden, None), linear(part, hidden, hidden, None)
+    mixers: dict[str, Block] = {
+        "conv": (
+            (Recurrent("conv", channels=hidden, steps=kernel - 1),),
+            (*projections, Weight(part, hidden, kernel)),
+        ),
+        "full_attention": attend(shape, norm(shape.head_dim, count=2)),
+    }
+    sizes = [Mlp(_lfm2_width(config))] * count
+    blocks = [mixers[kind] for kind in kinds]
+    return stack(config, model_type, blocks, sizes, widest=3 * hidden, is_tied=True)
 
 
 def _lfm2_width(config: Config) -> int:
@@ -307,68 +222,7 @@ def _lfm2_width(config: Config) -> int:
     return adjusted
 
 
-def _qwen3_next(config: Config) -> Model:
-    shape = heads_of(config, head_dim=256, kv_heads=2)
-    count = config.number("num_hidden_layers", least=1)
-    kinds: tuple[str, ...] = tuple(
-        "linear_attention" if (index + 1) % config.number("full_attention_interval", default=4)
-        else "full_attention" for index in range(count)
-    )  # fmt: skip
-    if config.has("layer_types"):
-        kinds = _kinds(config, count, {"linear_attention", "full_attention"}, "layer_types")
-    state = _delta_net(config)
-    sizes = _qwen3_next_sizes(config)
-    weights = [*vocabulary(config, shape.hidden, is_tied=False), norm(shape.hidden)]
-    layers: list[Layer] = []
-    for kind in kinds:
-        if kind == "linear_attention":
-            layers.append(state)
-            weights += _delta_net_weights(state, shape.hidden)
-        else:
-            layers.append(_attention_of(shape))
-            gate = linear(Part.ATTENTION, shape.heads * shape.head_dim, shape.hidden, shape.heads)
-            weights += [*attention(shape), gate, norm(shape.head_dim, count=2)]
-        weights += [*mlp(shape.hidden, sizes), norm(shape.hidden, count=2)]
-    widest = max(2 * sizes.width, 2 * shape.heads * shape.head_dim, 2 * state.channels)
-    return _model(config, "qwen3_next", layers, weights, widest)
-
-
-def _qwen3_next_sizes(config: Config) -> Mlp:
-    experts = config.number("num_experts", default=512)
-    if not experts:
-        return Mlp(config.number("intermediate_size"))
-    shared = config.number("shared_expert_intermediate_size", default=512)
-    return Mlp(config.number("moe_intermediate_size", default=512), experts, shared, bool(shared))
-
-
-def _delta_net(config: Config) -> Recurrent:
-    keys = config.number("linear_num_key_heads", default=16)
-    values = config.number("linear_num_value_heads", default=32)
-    key, value = (
-        config.number(f"linear_{name}_head_dim", default=128) for name in ("key", "value")
-    )
-    return Recurrent(
-        "delta",
-        channels=2 * keys * key + values * value,
-        steps=config.number("linear_conv_kernel_dim", default=4) - 1,
-        heads=values,
-        rows=value,
-        columns=key,
-    )
-
-
-def _delta_net_weights(state: Recurrent, hidden: int) -> Iterator[Weight]:
-    part, heads = Part.RECURRENT, state.heads
-    values = heads * state.rows
-    yield linear(part, state.channels + values, hidden, heads)
-    yield linear(part, 2 * heads, hidden, heads)
-    yield linear(part, hidden, values, heads)
-    yield Weight(part, state.channels, state.steps + 1, most_shards=heads)
-    yield Weight(part, heads, count=2, most_shards=heads)
-    yield norm(state.rows)
-
-
-HYBRIDS: Final[dict[str, Callable[[Config], Model]]] = {
+HYBRIDS: Final[dict[str, Callable[[Config, str], Model]]] = {
     "mamba": _mamba,
     "mamba2": _mamba2,
     "granitemoehybrid": _granite,
@@ -377,5 +231,4 @@ HYBRIDS: Final[dict[str, Callable[[Config], Model]]] = {
     "nemotron_h": _nemotron_h,
     "jamba": _jamba,
     "lfm2": _lfm2,
-    "qwen3_next": _qwen3_next,
 }

@@ -1,7 +1,9 @@
-"""Decoders with multi-head latent attention: DeepSeek V2 and V3, Kimi K2, GLM 4.7 Flash.
+"""Decoders with multi-head latent attention: DeepSeek V2, V3 and V3.2, Kimi K2, GLM 4.7 and 5.
 
-Source: modeling_deepseek_v2.py, modeling_deepseek_v3.py and modeling_glm4_moe_lite.py of
-transformers 5.19.
+DeepSeek V3.2 and GLM 5 (glm_moe_dsa) choose the tokens that attention sees by an indexer.
+
+Source: the modeling files deepseek_v2, deepseek_v3 and glm4_moe_lite of transformers 5.19,
+deepseek_v32 and glm_moe_dsa of 5.23.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ullage.models.blocks import Mlp, linear, mlp, norm, vocabulary
-from ullage.models.config import Config
-from ullage.models.layers import Latent, Model, Part, Weight, merge
+from ullage.models.blocks import Block, Mlp, linear, norm, stack
+from ullage.models.config import ASK, Config
+from ullage.models.layers import Index, Latent, Model, Part, Weight
 
-LATENT_TYPES: Final = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2")
+_INDEXED: Final = {"deepseek_v32": 64, "glm_moe_dsa": 32}  # heads of the indexer by default
+_FIRST_DENSE: Final = {"glm4_moe_lite": 1, **dict.fromkeys(_INDEXED, 3)}
+LATENT_TYPES: Final = ("deepseek_v2", "deepseek_v3", "kimi_k2", *_FIRST_DENSE)
 
 
 def read_latent(config: Config, model_type: str) -> Model:
@@ -22,35 +26,50 @@ def read_latent(config: Config, model_type: str) -> Model:
     count = config.number("num_hidden_layers", least=1)
     heads = config.number("num_attention_heads", least=1)
     width = config.number("kv_lora_rank", least=1) + config.number("qk_rope_head_dim")
-    sizes = [_sizes(config, index) for index in range(count)]
-    weights = [*vocabulary(config, hidden, is_tied=False), norm(hidden)]
-    for size in sizes:
-        weights += [*_projections(config, hidden, heads), *mlp(hidden, size), norm(hidden, count=2)]
+    sizes = [_sizes(config, model_type, index) for index in range(count)]
+    own = tuple(_projections(config, hidden, heads))
+    is_indexed = model_type in _INDEXED
+    chosen = config.number("index_topk", default=2048) if is_indexed else None
+    block = (Latent(heads, width, chosen),), own
+    blocks: list[Block] = [block] * count
+    if is_indexed:
+        index_heads = config.number("index_n_heads", default=_INDEXED[model_type])
+        indexer = Index(index_heads, config.number("index_head_dim", default=128))
+        both = (*block[0], indexer), (*own, *_indexer(config, indexer, hidden))
+        blocks = [both if _has_indexer(config, index) else block for index in range(count)]
     key = config.number("qk_nope_head_dim") + config.number("qk_rope_head_dim")
-    return Model(
-        model_type,
-        hidden,
-        config.number("vocab_size"),
-        max(heads * (2 * key + config.number("v_head_dim")), 2 * max(size.width for size in sizes)),
-        (Latent(heads, width),) * count,
-        merge(weights),
-        top_experts=config.number("num_experts_per_tok", default=0) or 0,
-        context=config.number("max_position_embeddings", default=None),
-    )
+    attended = heads * (2 * key + config.number("v_head_dim"))
+    return stack(config, model_type, blocks, sizes, widest=attended)
 
 
-def _sizes(config: Config, index: int) -> Mlp:
+def _has_indexer(config: Config, index: int) -> bool:
+    # Whether a layer chooses tokens itself; GLM 5's others take those of the last that did.
+    kinds = config.row("indexer_types", default=None)
+    if kinds is not None:
+        return bool(kinds[index] == "full")
+    if config.has("index_topk_pattern"):
+        return bool(config.fields["index_topk_pattern"][index] in ("F", "full"))
+    every = max(config.number("index_topk_freq", default=1), 1)
+    return bool(max(index + 1 - config.number("index_skip_topk_offset", default=2), 0) % every == 0)
+
+
+def _indexer(config: Config, indexer: Index, hidden: int) -> Iterator[Weight]:
+    # What an indexer computes queries, keys and weights of heads with; it is on every rank.
+    rank, part = config.number("q_lora_rank"), Part.ATTENTION
+    yield linear(part, indexer.heads * indexer.width, rank, 1)
+    yield linear(part, indexer.width, hidden, 1)
+    yield norm(indexer.width, has_bias=True)
+    yield Weight(part, indexer.heads, hidden, most_shards=1)
+
+
+def _sizes(config: Config, model_type: str, index: int) -> Mlp:
     experts = config.number("n_routed_experts", default=0)
     kinds = config.row("mlp_layer_types", default=None)
-    first = 1 if config.model_type == "glm4_moe_lite" else None
     if kinds is not None:
         is_dense = kinds[index] == "dense"
-    elif not experts:
-        is_dense = True
-    elif first is not None:
-        is_dense = index < config.number("first_k_dense_replace", default=first)
     else:
-        is_dense = index < config.number("first_k_dense_replace")
+        first = _FIRST_DENSE.get(model_type, ASK)
+        is_dense = not experts or index < config.number("first_k_dense_replace", default=first)
     if is_dense or index % config.number("moe_layer_freq", default=1, least=1):
         return Mlp(config.number("intermediate_size"))
     width = config.number("moe_intermediate_size")

@@ -25,6 +25,7 @@ class Attention:
         head_dim: elements of a key; a value has as many.
         window: tokens that are seen, the newest included; None: all.
         chunk: tokens are cut into chunks of this many, and only the current one is seen.
+        is_shared: they are an earlier layer's, and this one keeps nothing.
     """
 
     heads: int
@@ -32,6 +33,7 @@ class Attention:
     head_dim: int
     window: int | None = None
     chunk: int | None = None
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,21 @@ class Latent:
     Attributes:
         heads: query heads.
         width: elements: the rank and the part of the key that carries the position.
+        chosen: tokens that are seen at most, those that an indexer chooses; None: all.
+    """
+
+    heads: int
+    width: int
+    chosen: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A key for each earlier token, by which an indexer chooses those that attention sees.
+
+    Attributes:
+        heads: query heads of the indexer; every rank has all.
+        width: elements of a key.
     """
 
     heads: int
@@ -97,7 +114,7 @@ class Encoder:
     head_dim: int
 
 
-Layer = Attention | Latent | Recurrent | Cross | Encoder
+Layer = Attention | Latent | Index | Recurrent | Cross | Encoder
 
 
 class Part(Enum):
@@ -194,7 +211,7 @@ class Model:
             if isinstance(layer, Recurrent):
                 self._check_recurrent(layer, size)
                 continue
-            if layer.heads % size:
+            if layer.heads % size and not isinstance(layer, Index):
                 raise SpecError(
                     f"num_attention_heads={layer.heads} is not a multiple of tensor_parallel={size}"
                     f"; take one of {_divisors(layer.heads)}"

@@ -5,72 +5,55 @@ Source: the modeling files of transformers 5.19. A default is one of its configu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
-from ullage.models.blocks import Shape, attention, dense, norm, vocabulary
+from ullage.models.blocks import Shape, attention, dense, norm, split_heads, vocabulary
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Model, Part, Weight, merge
 
 
 def _model(
-    model_type: str, shape: Shape, config: Config, weights: list[Weight], *, layers: int,
-    widest: int, context: int | None = None,
+    config: Config, model_type: str, shape: Shape, weights: list[Weight], *, layers: int,
+    width: int, has_bias: bool, mlp_bias: bool, norms: int = 2, context: int | None = None,
 ) -> Model:  # fmt: skip
-    layer = Attention(shape.heads, shape.kv_heads, shape.head_dim)
-    return Model(
-        model_type,
-        shape.hidden,
-        config.number("vocab_size"),
-        max(widest, (shape.heads + 2 * shape.kv_heads) * shape.head_dim),
-        (layer,) * layers,
-        merge(weights),
-        context=context,
-    )
-
-
-def _stack(
-    shape: Shape, width: int, layers: int, *, has_bias: bool, mlp_bias: bool, norms: int = 2
-) -> Iterator[Weight]:
+    hidden, attended = shape.hidden, (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     for _ in range(layers):
-        yield from attention(shape, qkv_bias=has_bias, out_bias=has_bias)
-        yield from dense(shape.hidden, width, is_gated=False, has_bias=mlp_bias)
-        yield norm(shape.hidden, has_bias=True, count=norms)
+        weights += attention(shape, qkv_bias=has_bias, out_bias=has_bias)
+        weights += dense(hidden, width, is_gated=False, has_bias=mlp_bias)
+        weights.append(norm(hidden, has_bias=True, count=norms))
+    cached = (Attention(shape.heads, shape.kv_heads, shape.head_dim),) * layers
+    vocab, widest = config.number("vocab_size"), max(width, attended)
+    return Model(model_type, hidden, vocab, widest, cached, merge(weights), context=context)
 
 
-def _shape(config: Config, hidden: int, heads: int, kv_heads: int) -> Shape:
-    if hidden % heads:
-        raise config.wrong("hidden_size", f"found {hidden}, expected a multiple of {heads} heads")
-    return Shape(hidden, heads, kv_heads, hidden // heads)
-
-
-def _gpt2(config: Config) -> Model:
+def _gpt2(config: Config, model_type: str) -> Model:
     hidden, layers = config.number("n_embd", least=1), config.number("n_layer", least=1)
     heads = config.number("n_head", least=1)
     width = config.number("n_inner", default=None) or 4 * hidden
     context = config.number("n_positions", default=1024)
-    shape = _shape(config, hidden, heads, heads)
+    shape = split_heads(config, hidden, heads)
     weights = [*vocabulary(config, hidden, is_tied=True)]
     weights += [Weight(Part.EMBEDDING, context, hidden, most_shards=1), norm(hidden, has_bias=True)]
-    weights += _stack(shape, width, layers, has_bias=True, mlp_bias=True)
-    return _model("gpt2", shape, config, weights, layers=layers, widest=width, context=context)
+    return _model(config, model_type, shape, weights, layers=layers, width=width, has_bias=True,
+                  mlp_bias=True, context=context)  # fmt: skip
 
 
-def _gpt_neox(config: Config) -> Model:
+def _gpt_neox(config: Config, model_type: str) -> Model:
     hidden, layers = config.number("hidden_size"), config.number("num_hidden_layers")
     heads, width = config.number("num_attention_heads"), config.number("intermediate_size")
-    shape = _shape(config, hidden, heads, heads)
+    shape = split_heads(config, hidden, heads)
     has_bias = config.flag("attention_bias", default=True)
     weights = [*vocabulary(config, hidden, is_tied=False), norm(hidden, has_bias=True)]
-    weights += _stack(shape, width, layers, has_bias=has_bias, mlp_bias=True)
     context = config.number("max_position_embeddings", default=None)
-    return _model("gpt_neox", shape, config, weights, layers=layers, widest=width, context=context)
+    return _model(config, model_type, shape, weights, layers=layers, width=width, has_bias=has_bias,
+                  mlp_bias=True, context=context)  # fmt: skip
 
 
-def _opt(config: Config) -> Model:
+def _opt(config: Config, model_type: str) -> Model:
     hidden, layers = config.number("hidden_size"), config.number("num_hidden_layers")
     heads, width = config.number("num_attention_heads"), config.number("ffn_dim")
-    shape = _shape(config, hidden, heads, heads)
+    shape = split_heads(config, hidden, heads)
     outer = config.number("word_embed_proj_dim", default=hidden)
     context = config.number("max_position_embeddings", default=2048)
     has_bias = config.flag("enable_bias", default=True)
@@ -82,11 +65,11 @@ def _opt(config: Config) -> Model:
     is_before = config.flag("do_layer_norm_before", default=True)
     if is_before and not config.flag("_remove_final_layer_norm", default=False):
         weights.append(norm(hidden, has_bias=True))
-    weights += _stack(shape, width, layers, has_bias=has_bias, mlp_bias=has_bias)
-    return _model("opt", shape, config, weights, layers=layers, widest=width, context=context)
+    return _model(config, model_type, shape, weights, layers=layers, width=width, has_bias=has_bias,
+                  mlp_bias=has_bias, context=context)  # fmt: skip
 
 
-def _falcon(config: Config) -> Model:
+def _falcon(config: Config, model_type: str) -> Model:
     hidden = config.number("hidden_size", "n_embed")
     heads = config.number("num_attention_heads", "n_head")
     layers = config.number("num_hidden_layers", "n_layer")
@@ -97,18 +80,18 @@ def _falcon(config: Config) -> Model:
     elif config.flag("multi_query", default=True):
         kv_heads = 1
     width = config.number("ffn_hidden_size", default=None) or 4 * hidden
-    shape = _shape(config, hidden, heads, kv_heads)
+    shape = split_heads(config, hidden, heads, kv_heads)
     has_bias = config.flag("bias", default=False)
     is_parallel = config.flag("parallel_attn", default=True)
     norms = config.number("num_ln_in_parallel_attn", default=2 if is_new else 1)
     weights = [*vocabulary(config, hidden, is_tied=True), norm(hidden, has_bias=True)]
     norms = norms if is_new or is_parallel else 2
-    weights += _stack(shape, width, layers, has_bias=has_bias, mlp_bias=has_bias, norms=norms)
     context = config.number("max_position_embeddings", default=2048)
-    return _model("falcon", shape, config, weights, layers=layers, widest=width, context=context)
+    return _model(config, model_type, shape, weights, layers=layers, width=width, has_bias=has_bias,
+                  mlp_bias=has_bias, norms=norms, context=context)  # fmt: skip
 
 
-OLDER_DECODERS: Final[dict[str, Callable[[Config], Model]]] = {
+OLDER_DECODERS: Final[dict[str, Callable[[Config, str], Model]]] = {
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,
     "opt": _opt,

@@ -63,7 +63,7 @@ def test_a_ranking_divides_the_slots_among_the_gpus() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"lora_slots": 1, "engine": "transformers"}, "only vLLM has LoRA slots"),
+        ({"lora_slots": 1, "engine": "transformers"}, "lora_slots: only vLLM reads it"),
         ({"lora_rank": 16}, "add lora_slots"),
         ({"lora_slots": -1}, "lora_slots: found -1"),
     ],

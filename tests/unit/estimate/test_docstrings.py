@@ -35,7 +35,7 @@ OTHERS: tuple[Callable[..., Any], ...] = (
 )  # type: ignore[assignment]  # fmt: skip
 # What gives these looks something up, checks or chooses among what was given; one searches.
 SEARCH = "find_longest"
-NO_SIZE = {"None", "bool", "str", "Format", "Precision", "Stage", "tuple[Rules, str]"}
+NO_SIZE = {"None", "bool", "str", "Format", "Precision", "Stage", "vllm.Settings"}
 NO_SIZE |= {"Offload", "tuple[Model, ServingPlan]", "tuple[Index, Tiers, int]"}
 NO_SIZE |= {"tuple[Entry | None, Machine]"}
 # A paper, a file of a library, a version of one, or the table or derivation that is there to read.

@@ -40,7 +40,7 @@ def test_a_draft_of_another_vocabulary_is_refused() -> None:
         estimate_serving("llama-3.1-8b", draft="qwen3-0.6b")
     with pytest.raises(SpecError, match="leave out speculated=2"):
         estimate_serving("llama-3.1-8b", draft="llama-3.2-1b:4", speculated=2)
-    with pytest.raises(SpecError, match="engine vllm"):
+    with pytest.raises(SpecError, match="speculated: only vLLM reads it"):
         estimate_serving("llama-3.1-8b", draft="llama-3.2-1b", engine="transformers")
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ullage.errors import SpecError
-from ullage.estimate.serving.engines.vllm import Settings, find_rules, lay_out
+from ullage.estimate.serving.engines.vllm import Settings, describe_release, lay_out
 from ullage.estimate.serving.kv_cache import PRECISIONS, request_bytes, token_bytes
 from ullage.estimate.serving.model_weights import FORMATS, find_format, weight_bytes
 from ullage.estimate.serving.serving import estimate_serving
@@ -258,14 +258,14 @@ def test_without_a_gpu_the_request_is_still_told() -> None:
     [
         ("0.32.1", ""),
         ("v0.32.0", ""),
-        (None, ""),
+        (None, "the cache's interval holds those of 0.8 to 0.33"),
         ("0.40.0", "has not been checked"),
         ("0.9.2", "0.32"),
     ],
 )
 def test_a_version_that_is_not_known_is_said(version: str | None, remark: str) -> None:
-    assert remark in find_rules(version)[1]
-    assert bool(find_rules(version)[1]) == bool(remark)
+    assert remark in describe_release(version)
+    assert bool(describe_release(version)) == bool(remark)
 
 
 def test_a_model_that_the_engine_does_not_serve_is_refused() -> None:

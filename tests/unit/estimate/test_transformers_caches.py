@@ -6,6 +6,7 @@ Its answers are stored: benchmarks/serving/library.py asks the library itself.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from tests.rows import each
 from ullage.errors import SpecError
 from ullage.estimate.serving.engines.transformers import generated_bytes, is_paged, lay_out
 from ullage.models.architecture import read_model
+from ullage.models.builtin import find_model
 from ullage.models.config import Config
-from ullage.models.layers import Latent, Model
+from ullage.models.layers import Cross, Latent, Model
+from ullage.units import MIB
 
 HERE = Path(__file__).parents[3] / "benchmarks" / "serving"
 STORED = json.loads((HERE / "caches.json").read_text())
-MODELS = json.loads((HERE / "vectors.json").read_text())["models"]
+MODELS = STORED["models"]
 
 
 def model(name: str) -> Model:
@@ -28,19 +31,44 @@ def model(name: str) -> Model:
 
 
 # For latent attention the library sizes pages by `head_dim`, which is the rotary part of a key
-# there: such a cache does not hold the keys, so it is refused.
+# there: such a cache does not hold the keys, so it is refused. Of Whisper it pages the decoder.
 PAGED = [
     name
     for name, answer in STORED["models"].items()
     if "error" not in answer["flash"]
-    and not any(isinstance(layer, Latent) for layer in model(name).layers)
+    and not any(isinstance(layer, Latent | Cross) for layer in model(name).layers)
 ]
 
 
-@each(("name", "kind"), product(STORED["models"], ["dynamic", "static"]))
+@each(("name", "kind"), product(sorted(MODELS.keys() - {"whisper"}), ["dynamic", "static"]))
 def test_the_cache_of_generate(name: str, kind: str) -> None:
-    predicted_bytes = generated_bytes(model(name), STORED["batch"], STORED["prompt"] + 1, element=4)
-    assert predicted_bytes == STORED["models"][name][kind]
+    predicted_bytes = generated_bytes(model(name), STORED["batch"], STORED["prompt"] + 1)
+    assert predicted_bytes == MODELS[name][kind]
+
+
+@each("name", sorted(MODELS.keys() - {"whisper"}))
+def test_right_after_a_prompt_windows_are_views_of_all_of_it(name: str) -> None:
+    predicted_bytes = generated_bytes(
+        model(name), STORED["batch"], STORED["prompt"], is_prompt=True
+    )
+    assert predicted_bytes == MODELS[name]["prompt"]
+
+
+def test_a_long_prompt_of_gemma_3() -> None:
+    gemma = read_model(find_model("gemma-3-1b").config)
+    assert generated_bytes(gemma, 1, 8192, is_prompt=True) == 208 * MIB
+    assert generated_bytes(gemma, 1, 8192) == 43 * MIB
+
+
+def test_a_delta_net_keeps_its_state_in_32_bits() -> None:
+    qwen = read_model(find_model("qwen3-next-80b-a3b").config)
+    state = replace(qwen, layers=(qwen.layers[0],))
+    assert generated_bytes(state, 1, 8192) == 8192 * 4 * 2 + 32 * 128 * 128 * 4 == 2_162_688
+
+
+@each("name", MODELS)
+def test_parameters_are_those_of_the_library_on_the_meta_device(name: str) -> None:
+    assert model(name).parameters == MODELS[name]["parameters"]
 
 
 @each(("name", "kind"), product(PAGED, ["flash", "sdpa"]))

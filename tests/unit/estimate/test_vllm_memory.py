@@ -26,15 +26,23 @@ from ullage.estimate.serving.model_weights import (
 )
 from ullage.estimate.serving.serving import estimate_serving
 from ullage.estimate.serving.serving_plan import ServingEstimate, ServingPlan
-from ullage.estimate.serving.vllm_memory import Step, activations, batch_defaults, graphs
+from ullage.estimate.serving.vllm_memory import (
+    Step,
+    activations,
+    batch_defaults,
+    fused_reductions,
+    graphs,
+    libraries,
+)
 from ullage.estimate.term import Verdict
 from ullage.gpus.catalog import find_gpu, load_estimate_only
+from ullage.gpus.nccl import find_nccl
 from ullage.models.architecture import read_model
 from ullage.models.builtin import find_model
 from ullage.models.config import Config, read_config
 from ullage.models.layers import Attention, Part
 from ullage.report.text.serving import serving_line
-from ullage.units import GIB
+from ullage.units import GIB, MIB
 
 ROOT = Path(__file__).parents[3]
 STARTS = tomllib.loads((ROOT / "benchmarks/serving/starts.toml").read_text(encoding="utf-8"))
@@ -173,7 +181,7 @@ def test_the_gpu_may_have_another_memory_than_the_catalogues() -> None:
 def test_a_built_in_model_is_served_as_it_is_published(
     name: str, form: str, ranks: int, gpu: str
 ) -> None:
-    plan = ServingPlan(gpu=find_gpu(gpu), tensor_parallel=ranks)
+    plan = ServingPlan(gpu=find_gpu(gpu), tensor_parallel=ranks, engine_version="0.33.0")
     estimate = estimate_serving(find_model(name).config, plan)
     assert estimate.plan.weights == form
     assert estimate.verdict is Verdict.FITS
@@ -283,3 +291,44 @@ def test_gpus_without_cuda_are_estimated_and_said_to_be_compared_with_nothing(en
         assert any("compared with nothing" in remark for remark in estimate.remarks)
         assert f"{entry.slug}, counted as CUDA: " in serving_line(estimate)
     assert find_gpu("l4").assumptions == ()
+
+
+def test_without_a_release_the_interval_holds_those_of_the_engine_v1() -> None:
+    plan = ServingPlan(gpu=find_gpu("l40s"), context=8192)
+    low, likely, high = estimate_serving(LLAMA, plan).kv_bytes
+    named = {
+        release.name: estimate_serving(LLAMA, replace(plan, engine_version=release.name)).kv_bytes
+        for release in RELEASES
+        if not release.is_old_engine
+    }
+    assert low == min(ends[0] for ends in named.values())
+    assert high == max(ends[2] for ends in named.values())
+    assert likely == named[RELEASES[-1].name][1]
+
+
+def test_experts_have_the_workspaces_of_their_release() -> None:
+    mixture, gpu = read_model(find_model("qwen3-235b-a22b").config), find_gpu("h200")
+    old, new = (
+        activations(mixture, Step(8192, 1, 8, find_release(version), is_cached=True), gpu).bytes
+        for version in ("0.18.0", "0.19.0")
+    )
+    # 8 experts of 4,096 x 1,536, an eighth on a rank: 4,096 + 192 elements, later 4,096 + 4,096.
+    assert new - old == 8192 * 2 * 8 * (4096 - 192)
+
+
+def test_fused_sums_over_ranks_have_a_workspace() -> None:
+    step = Step(8192, 256, 2, find_release("0.33.0"))
+    assert fused_reductions(find_gpu("h100-80gb"), step, 8192) == (0, 384 * MIB, 512 * MIB)
+    assert fused_reductions(find_gpu("l40s"), step, 8192) == (0, 0, 0)
+    assert fused_reductions(find_gpu("h100-80gb"), replace(step, tensor_parallel=8), 8192) == (
+        0, 6 * MIB, 32 * MIB,
+    )  # fmt: skip
+
+
+def test_nccl_over_nvlink_is_counted_where_it_starts_after_the_first_reading() -> None:
+    linked, step = find_gpu("h100-80gb"), Step(8192, 256, 8, find_release("0.10.2"))
+    before = libraries(linked, step, 8192)
+    after = libraries(linked, replace(step, release=find_release("0.11.0")), 8192)
+    sizes = [size + 16 * MIB for size in find_nccl(linked, 8)]
+    assert before.low_bytes - after.low_bytes == sizes[0]
+    assert before.bytes - after.bytes == sizes[1]

@@ -34,6 +34,7 @@ V1 = (WORDS / "vllm-0.10.log").read_text(encoding="utf-8")
 V1_GRAPHS = (WORDS / "vllm-0.29.log").read_text(encoding="utf-8")
 SGLANG = (WORDS / "sglang.log").read_text(encoding="utf-8")
 SGLANG_HYBRID = (WORDS / "sglang-hybrid.log").read_text(encoding="utf-8")
+SGLANG_LATE = (WORDS / "sglang-post-capture.log").read_text(encoding="utf-8")
 
 
 FAILURES = {
@@ -98,8 +99,10 @@ def test_an_estimate_of_graphs_that_is_not_applied_takes_nothing() -> None:
                   "model": "m/8b"}),
         (SGLANG_HYBRID, {"state_bytes": round(0.12 * GIB) + round(3.08 * GIB),
                          "cache_bytes": 4 * GIB, "graph_bytes": round(0.75 * GIB)}),
+        (SGLANG_LATE, {"tokens": 430_080, "cache_bytes": round(52.5 * GIB),
+                       "graph_bytes": round(0.9 * GIB), "free_at_end_bytes": round(9.3 * GIB)}),
     ],
-    ids=["0.6", "0.7", "0.10", "0.29", "sglang", "sglang-hybrid"],
+    ids=["0.6", "0.7", "0.10", "0.29", "sglang", "sglang-hybrid", "sglang-post-capture"],
 )  # fmt: skip
 def test_each_release_says_it_in_its_own_words(text: str, expected: dict[str, object]) -> None:
     start = read(text)
@@ -110,7 +113,7 @@ def test_each_release_says_it_in_its_own_words(text: str, expected: dict[str, ob
     assert start.is_ready and start.failure is None
 
 
-@pytest.mark.parametrize("text", [V0, V0_LATER, V1, V1_GRAPHS, SGLANG, SGLANG_HYBRID])
+@pytest.mark.parametrize("text", [V0, V0_LATER, V1, V1_GRAPHS, SGLANG, SGLANG_HYBRID, SGLANG_LATE])
 def test_parts_add_up_to_the_device(text: str) -> None:
     start = read(text)
     assert sum(max(0, part.bytes) for part in start.parts) == pytest.approx(

@@ -17,24 +17,23 @@ if TYPE_CHECKING:
     from ullage.api.estimate import RecipeFields
     from ullage.api.serving import ServingFields
 
-# What is of use to one side alone; --tensor is of use to both.
-_TRAINING = (
-    "batch", "length", "image", "precision", "optimizer", "attention", "accumulation", "largest",
-    "gradients", "loss", "zeroes_late", "packed", "compile", "library", "torch", "lora",
-    "lora_targets", "lora_dtype", "lora_dropout", "quantize", "buckets",
-)  # fmt: skip
-_SERVING = (
+# What serving alone reads, and what training reads, too; the rest of the options is training's.
+_SERVING = {
     "engine", "engine_version", "context", "users", "weights", "kv", "utilization", "memory",
     "block_size", "batched_tokens", "max_seqs", "eager", "cached", "lora_slots", "lora_rank",
     "draft",
-)  # fmt: skip
-# What each workload takes besides; all but what says where the result goes is refused.
-_WORKLOADS = {
-    "speech": {"model", "gpu"},
-    "diffusion": {"model", "gpu", "batch", "image", "precision"},
-    "index": {"model", "gpu"},
-}
+}  # fmt: skip
 _OUTPUT = {"output", "as_json", "force", "quiet"}
+_BOTH = {"model", "gpu", "serve", "tensor", "which_gpu", "knobs", "time", "price", "interconnect",
+         "html", *_OUTPUT}  # fmt: skip
+# What is asked for alone, and what it takes besides.
+_WORKLOADS = {
+    "speech": {"model", "gpu", *_OUTPUT},
+    "diffusion": {"model", "gpu", "batch", "image", "precision", *_OUTPUT},
+    "index": {"model", "gpu", *_OUTPUT},
+}
+_ALONE = _WORKLOADS | {"list_models": set[str]()}
+_FLAGS = {"model": "MODEL", "as_json": "--json", "list_models": "--models"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,22 +190,18 @@ class EstimateOptions:
         return any(getattr(self, name) is not None for name in _WORKLOADS)
 
 
-def check_workload(options: EstimateOptions) -> None:
-    """Refuses options that have no effect on speech, pictures or an index."""
-    kind, *others = (name for name in _WORKLOADS if getattr(options, name) is not None)
-    allowed = {kind, *_WORKLOADS[kind], *_OUTPUT}
-    given = [field.name for field in fields(options) if field.name not in allowed]
-    for name in [*others, *given]:
-        if getattr(options, name) not in (None, False):
-            flag = f"--{name.replace('_', '-')}"
-            raise SpecError(f"{flag} has no effect on --{kind}; leave it out")
-
-
-def check_side(options: EstimateOptions) -> None:
-    """Refuses options of the other side, training or serving, which would have no effect."""
-    for name in _TRAINING if options.serve else _SERVING:
-        if getattr(options, name) not in (None, False):
-            flag = f"--{name.replace('_', '-')}"
+def check_options(options: EstimateOptions) -> None:
+    """Refuses options that have no effect on what is asked: they would be ignored."""
+    names = [field.name for field in fields(options)]
+    given = [name for name in names if getattr(options, name) not in (None, False)]
+    kind = next((name for name in given if name in _ALONE), None)
+    for name in given:
+        flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+        if kind is not None and name not in {kind, *_ALONE[kind]}:
+            raise SpecError(
+                f"{flag} has no effect on {_FLAGS.get(kind, f'--{kind}')}; leave it out"
+            )
+        if kind is None and name not in _BOTH and (name in _SERVING) != options.serve:
             raise SpecError(
                 f"{flag} belongs to training; leave it out, or leave out --serve" if options.serve
                 else f"{flag} belongs to serving; add --serve, or leave it out"

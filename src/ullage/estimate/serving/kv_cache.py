@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ullage.errors import SpecError
-from ullage.models.layers import Attention, Cross, Latent, Layer, Recurrent
+from ullage.models.layers import Attention, Cross, Index, Latent, Layer, Recurrent
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +73,20 @@ def token_bytes(layer: Layer, precision: str = "bf16", tensor_parallel: int = 1)
 
     Counts: keys and values, 2 x heads x head_dim x element, with the scales that ride along; of
     latent attention the one latent, which every rank holds whole. Key and value heads are cut over
-    the ranks, and repeated once there are fewer heads than ranks.
+    the ranks, and repeated once there are fewer heads than ranks. Nothing where a layer reads an
+    earlier one's.
     Ignores: rounding up to blocks and shared pages (engines/).
     Error: none; a test compares it with vLLM's page sizes.
     Source: Kwon et al. 2023, arXiv:2309.06180; for latents arXiv:2405.04434.
     """
     store = find_precision(precision)
     if isinstance(layer, Attention):
-        heads = max(1, layer.kv_heads // tensor_parallel)
+        heads = 0 if layer.is_shared else max(1, layer.kv_heads // tensor_parallel)
         return 2 * heads * store.vector_bytes(layer.head_dim)
     if isinstance(layer, Latent):
         return _latent_bytes(layer, store, precision)
+    if isinstance(layer, Index):
+        return store.vector_bytes(layer.width)
     if isinstance(layer, Cross):
         return 2 * (layer.heads // tensor_parallel) * store.vector_bytes(layer.head_dim)
     return 0

@@ -12,6 +12,7 @@ CUDA graphs and the driver's context are. See docs/results/serving.md.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -23,16 +24,16 @@ from ullage.estimate.serving.counted import estimate_counted
 from ullage.estimate.serving.drafts import describe_draft, with_draft
 from ullage.estimate.serving.encoders import bound_context, is_encoder_only, judge_encoder
 from ullage.estimate.serving.engines import transformers, vllm
-from ullage.estimate.serving.engines.vllm_releases import find_release
+from ullage.estimate.serving.engines.vllm_releases import RELEASES, find_release
 from ullage.estimate.serving.kv_cache import PRECISIONS, request_bytes, token_bytes
 from ullage.estimate.serving.model_weights import FORMATS, find_format, weight_bytes
 from ullage.estimate.serving.serving_plan import KvGroup, ServingEstimate, ServingPlan
-from ullage.estimate.serving.vllm_memory import Step, outside, prompt_bytes
-from ullage.estimate.serving.vllm_terms import Budget, divide, first_start, make_step, spread_term
-from ullage.estimate.term import Term, Verdict, exact
+from ullage.estimate.serving.vllm_memory import outside, prompt_bytes
+from ullage.estimate.serving.vllm_terms import divide, first_start, make_step
+from ullage.estimate.term import Term, Verdict, exact, left_of
 from ullage.models.architecture import read_model
 from ullage.models.config import COUNTED, Config
-from ullage.models.layers import Attention, Cross, Latent, Layer, Model, Recurrent
+from ullage.models.layers import Attention, Cross, Index, Latent, Layer, Model, Recurrent
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
@@ -103,9 +104,13 @@ def _encoded(model: Model, plan: ServingPlan, context: int) -> int | None:
 
 def _name(layer: Layer) -> str:
     if isinstance(layer, Attention):
+        if layer.is_shared:
+            return "an earlier layer's keys and values"
         if layer.window:
             return f"sliding window of {layer.window:,}"
         return f"chunks of {layer.chunk:,}" if layer.chunk else "full attention"
+    if isinstance(layer, Index):
+        return "keys of the indexer"
     if isinstance(layer, Recurrent):
         names = {"mamba": "Mamba", "mamba2": "Mamba 2", "delta": "gated delta net"}
         return names.get(layer.kind, "short convolution")
@@ -137,7 +142,7 @@ def _weight_terms(model: Model, plan: ServingPlan) -> list[Term]:
 def _without_gpu(config: Config, model: Model, plan: ServingPlan) -> ServingEstimate:
     terms, remarks = tuple(_weight_terms(model, plan)), _remarks(model, plan)
     head = config.name, model.parameters, plan, None, terms, "no GPU was named", remarks
-    size = plan.block_size or vllm.RULES[0].block_size
+    size = plan.block_size or vllm.BLOCK_SIZE
     return ServingEstimate(*head, kv_groups=_groups(model, plan), block_size=size)
 
 
@@ -150,7 +155,7 @@ def _remarks(model: Model, plan: ServingPlan) -> tuple[str, ...]:
         )
     remarks += () if plan.gpu is None else plan.gpu.assumptions
     if plan.engine == "vllm":
-        sentences = (vllm.find_rules(plan.engine_version)[1], first_start(model, plan))
+        sentences = (vllm.describe_release(plan.engine_version), first_start(model, plan))
         remarks += [sentence for sentence in sentences if sentence]
     return tuple(remarks)
 
@@ -158,76 +163,47 @@ def _remarks(model: Model, plan: ServingPlan) -> tuple[str, ...]:
 def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> ServingEstimate:
     if model.model_type in vllm.REFUSED:
         raise SpecError(
-            f"vLLM {vllm.RULES[0].name} does not serve {model.model_type}; "
+            f"vLLM {vllm.name_version()} does not serve {model.model_type}; "
             f"plan it with engine transformers"
         )
     step = make_step(plan, gpu, find_release(plan.engine_version))
-    pools = partial(_blocks, model, _settings(model, plan, step.tokens))
+    pools = partial(_blocks, model, layout_settings(model, plan, step.tokens))
     weights = _weight_terms(model, plan)
-    if plan.kv_bytes is not None:
-        return _with_given_cache(config, model, plan, step=step, terms=weights, pools=pools)
     budget = divide(model, plan, gpu, weights, step)
-    low, likely, high = budget.cache_bytes
-    terms = [*budget.inside, *budget.after, budget.left]
-    if is_encoder_only(model):
-        terms[-1] = _all_left(budget)
-        kv_bytes = (0, 0, 0)
+    refusal, terms = "", [*budget.inside, *budget.after]
+    if plan.kv_bytes is not None:
+        # With the bytes that a start has printed, the cache is exact.
+        cache = exact("KV cache", plan.kv_bytes, "as the plan says", "--kv-cache-memory-bytes")
+        terms += [cache, left_of("left free", gpu.total_bytes, [*terms, cache], "the rest")]
+    elif is_encoder_only(model):
+        cache, refusal = exact("KV cache", 0, "there is none"), budget.refusal
+        terms.append(left_of("left free", gpu.total_bytes, terms, "there is no cache"))
     else:
-        terms.append(Term("KV cache", likely, low, high, "the rest", "what the others leave"))
-        kv_bytes = (max(0, low), max(0, likely), max(0, high))
+        cache, refusal = budget.cache, budget.refusal
+        for release in RELEASES if plan.engine_version is None else ():
+            if not release.is_old_engine:
+                other = divide(model, plan, gpu, weights, make_step(plan, gpu, release)).cache
+                low, high = (min(cache.low_bytes, other.low_bytes),
+                             max(cache.high_bytes, other.high_bytes))  # fmt: skip
+                cache = replace(cache, low_bytes=low, high_bytes=high)
+        terms += [budget.left, cache]
     return _finish(
-        config, model, plan, terms=terms, pools=pools, kv_bytes=kv_bytes, refusal=budget.refusal
+        config, model, plan, terms=terms, pools=pools, kv_bytes=cache.ends, refusal=refusal
     )
 
 
-def _all_left(budget: Budget) -> Term:
-    """What an encoder leaves: it has no cache to give the share to."""
-    low, likely, high = (
-        size + left
-        for size, left in zip(
-            budget.cache_bytes,
-            (budget.left.low_bytes, budget.left.bytes, budget.left.high_bytes),
-            strict=True,
-        )
-    )
-    return Term("left free", likely, low, high, "there is no cache", "what the others leave")
-
-
-def _with_given_cache(
-    config: Config, model: Model, plan: ServingPlan, *, step: Step, terms: list[Term], pools: _Pools
-) -> ServingEstimate:
-    """With the bytes that a start has printed, the cache is exact and the rest is what is left."""
-    assert plan.gpu is not None and plan.kv_bytes is not None, "asked for with both alone"
-    budget = divide(model, plan, plan.gpu, terms, step)
-    size = plan.kv_bytes
-    terms = [*budget.inside, *budget.after]
-    terms.append(exact("KV cache", size, "as the plan says", "--kv-cache-memory-bytes"))
-    likely, low, high = _rest(plan.gpu, terms)
-    terms.append(Term("left free", likely, low, high, "the rest", "what the others leave"))
-    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=(size,) * 3)
-
-
-def _rest(gpu: Entry, terms: list[Term]) -> tuple[int, int, int]:
-    """What the terms leave of the GPU: likely, at least, at most."""
-    return (
-        gpu.total_bytes - sum(term.bytes for term in terms),
-        gpu.total_bytes - sum(term.high_bytes for term in terms),
-        gpu.total_bytes - sum(term.low_bytes for term in terms),
-    )
-
-
-def _settings(model: Model, plan: ServingPlan, batched: int) -> vllm.Settings:
+def layout_settings(model: Model, plan: ServingPlan, batched: int) -> vllm.Settings:
+    """What vLLM's layout of a plan depends on, with so many tokens in a step."""
     has_cross = any(isinstance(layer, Cross) for layer in model.layers)
     return vllm.Settings(
         max_model_len=plan.context,
         max_batched_tokens=batched,
         kv=plan.precision,
-        block_size=plan.block_size,
+        block_size=plan.block_size or vllm.BLOCK_SIZE,
         tensor_parallel=plan.tensor_parallel,
         has_prefix_caching=plan.has_prefix_caching and not has_cross,
         batches_in_flight=2 if plan.is_async else 1,
         speculated=plan.speculated,
-        rules=vllm.find_rules(plan.engine_version)[0],
     )
 
 
@@ -238,7 +214,7 @@ def _blocks(model: Model, settings: vllm.Settings, context: int) -> vllm.Pool:
 def _requests(model: Model, plan: ServingPlan, context: int) -> transformers.Requests:
     """A request's cache, and the activations of its prompt, which the batch is read with."""
     encoded = _encoded(model, plan, context)
-    size = transformers.generated_bytes(model, 1, context, encoded=encoded)
+    size = transformers.generated_bytes(model, 1, context, encoded=encoded, is_prompt=True)
     return transformers.Requests(context, size + prompt_bytes(model, context))
 
 
@@ -248,18 +224,18 @@ def _sectors(sectors: transformers.Sectors, context: int) -> transformers.Sector
 
 def _generate(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> ServingEstimate:
     """transformers' generate, with as large a batch as fits: what it cannot batch continuously."""
-    if plan.tensor_parallel > 1:
-        raise SpecError(
-            f"tensor_parallel={plan.tensor_parallel}: {model.model_type} is served by generate, "
-            f"which is planned for one GPU alone"
-        )
-    terms = [*_weight_terms(model, plan), spread_term("context and libraries", outside(gpu, 1))]
-    likely, low, high = _rest(gpu, terms)
-    terms.append(Term("KV cache", likely, low, high, "caches, and the prompts that are read",
-                      "what the others leave"))  # fmt: skip
-    kv_bytes = tuple(max(0, size) for size in (low, likely, high))
+    for name in ("tensor_parallel", "utilization", "max_batched_tokens"):
+        value = getattr(plan, name)
+        if value not in (None, 1):
+            raise SpecError(
+                f"{name}={value}: {model.model_type} is served by generate, which is planned for "
+                f"one GPU alone, for all that is left of it and for whole prompts"
+            )
+    terms = [*_weight_terms(model, plan), outside(gpu, 1)]
+    cache = left_of("KV cache", gpu.total_bytes, terms, "caches, and the prompts that are read")
+    terms.append(cache)
     pools = partial(_requests, model, plan)
-    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=kv_bytes)
+    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=cache.ends)
 
 
 def _transformers(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> ServingEstimate:
@@ -268,17 +244,17 @@ def _transformers(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -
     if not transformers.is_paged(model):
         return _generate(config, model, plan, gpu)
     terms = _weight_terms(model, plan)
-    terms.append(spread_term("context and libraries", outside(gpu, plan.tensor_parallel)))
+    terms.append(outside(gpu, plan.tensor_parallel))
     share = plan.utilization or transformers.UTILIZATION
     batched = plan.max_batched_tokens or transformers.BATCHED_TOKENS
     sectors = transformers.lay_out(model, plan.context, plan.tensor_parallel, batched)
-    likely, low, high = _rest(gpu, terms)
-    frees = (low, likely, high)
-    kv_bytes = [sectors.pool_bytes(int(share * max(0, free))) for free in frees]
-    working = [int(share * max(0, free)) - pool for free, pool in zip(frees, kv_bytes, strict=True)]
+    rest = left_of("rest", gpu.total_bytes, terms, "the rest")
+    kv_bytes = [sectors.pool_bytes(int(share * free)) for free in rest.ends]
+    working = [int(share * free) - pool for free, pool in zip(rest.ends, kv_bytes, strict=True)]
     terms.append(Term("working memory", working[1], min(working), max(working),
                       f"inputs, activations and masks of {batched:,} tokens a step",
                       "transformers 5.23, continuous_batching/cache.py"))  # fmt: skip
+    frees = rest.low_bytes, rest.bytes, rest.high_bytes
     left = [free - int(share * max(0, free)) for free in frees]
     terms.append(Term("left free", left[1], min(left), max(left), f"{1 - share:.0%} of the rest",
                       f"max_memory_percent={share:g}"))  # fmt: skip
@@ -350,11 +326,5 @@ def find_longest(pools: _Pools, kv_bytes: int, most: int) -> int:
         kv_bytes: for the cache.
         most: where to stop looking.
     """
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if pools(middle).users(kv_bytes):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    lengths = range(1, most + 1)
+    return bisect_left(lengths, 1, key=lambda length: pools(length).users(kv_bytes) < 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 from ullage.errors import SpecError
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from ullage.models.config import Config
 
 ENGINES: Final = ("vllm", "transformers")
+_VLLM: Final = {
+    "engine_version", "block_size", "kv_bytes", "has_prefix_caching", "max_seqs", "has_graphs",
+    "is_cached", "is_async", "speculated", "lora_slots", "draft",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +93,12 @@ class ServingPlan:
                 raise SpecError(f"{name}: found {value}, expected at least {lowest}")
         if self.engine not in ENGINES:
             raise SpecError(f"engine: found {self.engine!r}, expected {' or '.join(ENGINES)}")
-        if self.lora_slots and self.engine != "vllm":
-            raise SpecError("lora_slots: only vLLM has LoRA slots; leave out engine, or lora_slots")
-        if self.draft is not None and (self.engine != "vllm" or not self.speculated):
-            raise SpecError("draft: expected engine vllm, and at least 1 speculated token")
+        for field in fields(self):
+            is_given = getattr(self, field.name) != field.default
+            if self.engine != "vllm" and field.name in _VLLM and is_given:
+                raise SpecError(f"{field.name}: only vLLM reads it; leave out engine, or it")
+        if self.draft is not None and not self.speculated:
+            raise SpecError("draft: expected at least 1 speculated token")
         if self.lora_rank is not None and not self.lora_slots:
             raise SpecError("lora_rank: there are no slots of that rank; add lora_slots")
         if self.kv != "auto" and self.kv not in PRECISIONS:

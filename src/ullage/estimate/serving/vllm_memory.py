@@ -21,6 +21,9 @@ from ullage.estimate.serving.engines.vllm_releases import (
     Runner,
 )
 from ullage.estimate.serving.model_weights import VOCAB_MULTIPLE
+from ullage.estimate.term import Term
+from ullage.gpus.gpu import Gpu
+from ullage.gpus.nccl import find_nccl
 from ullage.models.layers import Attention, Encoder, Latent, Model, Part, Recurrent
 from ullage.units import GIB, KIB, MIB
 
@@ -29,17 +32,6 @@ if TYPE_CHECKING:
 
 _ELEMENT: Final = 2
 _COPY: Final = 4  # bytes of one more copy of a logit, which a sampler may make
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """An interval with its likely value."""
-
-    low_bytes: int
-    bytes: int
-    high_bytes: int
-    what: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +84,33 @@ def batch_defaults(
 
 
 def _layer_bytes(model: Model, step: Step) -> tuple[int, int]:
-    """The widest moment of a layer, at least and at most.
-
-    At least: the widest product, what is made of it, the residual, the layer's input and the
-    step's: what vLLM 0.28 takes on the phantom for Llama 3.1 8B. At most one vector more of each
-    token: what a model of several parts reads in place of the tokens.
-    """
+    """The widest moment of a layer, at least and at most."""
+    # At least: the widest product, what is made of it, the residual, the layer's input and the
+    # step's: what vLLM 0.28 takes on the phantom for Llama 3.1 8B. At most one vector more of each
+    # token: what a model of several parts reads in place of the tokens; and one more over several
+    # ranks, whose sums are not made in place (cuda_communicator.py, all_reduce).
     ranks = step.tensor_parallel
     widest = model.widest // ranks
-    experts = [
-        weight for weight in model.weights if weight.part is Part.EXPERTS and weight.is_linear
-    ]
     low = widest + widest // 2 + 3 * model.hidden
-    if experts:
-        into = max(weight.out for weight in experts) // ranks
-        low += model.top_experts * (max(into, model.hidden) + into // 2)
+    more = model.hidden * min(2, ranks)
+    widths = [
+        weight.into if weight.out == model.hidden else weight.out
+        for weight in model.weights
+        if weight.part is Part.EXPERTS and weight.is_linear
+    ]
+    if widths:
+        # fused_moe.py of vLLM 0.10.2 has room for the products of the chosen experts, which the
+        # second takes over, and for what is made of the first; 0.19 to 0.33 (workspace_shapes of
+        # TritonExperts and DeepGemmExperts) have as much as a token in either. Between: either.
+        inner = max(widths) // ranks
+        products = max(2 * inner, model.hidden)
+        spare = max(inner, model.hidden) - inner
+        low += model.top_experts * (products + inner + spare * step.release.has_workspaces)
+        if step.release.has_full_graphs and not step.release.has_workspaces:
+            more += model.top_experts * spare
     if any(weight.part is Part.VISION for weight in model.weights):
         low += model.hidden  # the encoded images, as many as a step has tokens
-    return step.tokens * _ELEMENT * low, step.tokens * _ELEMENT * (low + model.hidden)
+    return step.tokens * _ELEMENT * low, step.tokens * _ELEMENT * (low + more)
 
 
 def prompt_bytes(model: Model, tokens: int) -> int:
@@ -132,12 +133,9 @@ def _sampler_bytes(model: Model, step: Step, runner: Runner) -> int:
 
 
 def _fused_bytes(model: Model, step: Step) -> int:
-    """The table of embeddings that a first start fills with random numbers, and a step's vectors.
-
-    Inductor times fused kernels on inputs that it makes itself (benchmark_combo_kernel); the first
-    piece of the model reads the whole table. Nothing where the release or the plan compiles
-    nothing.
-    """
+    """The table of embeddings that a first start fills with random numbers, and the vectors."""
+    # Inductor times fused kernels on inputs that it makes itself (benchmark_combo_kernel); the
+    # first piece of the model reads the whole table.
     if not (step.is_compiled and step.release.benchmarks_fusions):
         return 0
     rows = ceil(model.vocab / VOCAB_MULTIPLE) * VOCAB_MULTIPLE // step.tensor_parallel
@@ -154,7 +152,7 @@ def _buffer_bytes(model: Model, step: Step, runner: Runner, gpu: Entry) -> tuple
     return 0, ""
 
 
-def activations(model: Model, step: Step, gpu: Entry) -> Spread:
+def activations(model: Model, step: Step, gpu: Entry) -> Term:
     """The peak of profile_run: a step of max_num_batched_tokens, and then the sampler.
 
     Counts: the widest moment of a layer (residual, input, the widest product and what is made of
@@ -188,13 +186,9 @@ def activations(model: Model, step: Step, gpu: Entry) -> Spread:
         fused: "kernels timed on the embeddings at a first start",
     }
     what = causes[likely] + (f", {what_buffers}" if what_buffers else "")
-    return Spread(
-        lowest + buffers,
-        likely + buffers,
-        max(most, likely) + buffers,
-        what,
-        f"vLLM {step.release.name}, profile_run",
-    )
+    source = f"vLLM {step.release.name}, profile_run"
+    ends = likely + buffers, lowest + buffers, max(most, likely) + buffers
+    return Term("activations", *ends, what, source)
 
 
 # A piece between two attentions has about so many kernels: the output's product, two norms, the
@@ -217,7 +211,7 @@ def _graph_sizes(step: Step) -> tuple[int, int]:
     return len(sizes), whole
 
 
-def graphs(model: Model, step: Step) -> Spread:
+def graphs(model: Model, step: Step) -> Term:
     """CUDA graphs: one for each batch size, decoding whole and prompts in pieces.
 
     Counts: kernels of a piece and of a step, and what a kernel takes in a captured graph.
@@ -237,7 +231,7 @@ def graphs(model: Model, step: Step) -> Spread:
         for each, every in zip(_PIECE_KIB, _WHOLE_BYTES, strict=True)
     )
     what = f"{whole if is_old else pieces} batch sizes of {layers} layers"
-    return Spread(low, likely, high, what, "kernels counted")
+    return Term("CUDA graphs", likely, low, high, what, "kernels counted")
 
 
 # Growth of what lies outside PyTorch's allocator during the trial step: kernels that are loaded at
@@ -245,14 +239,41 @@ def graphs(model: Model, step: Step) -> Spread:
 # GPU than on the phantom, which has none; of eight GPUs with NCCL 0.21.
 LOADED_KERNELS: Final = (48 * MIB, 80 * MIB, 256 * MIB)
 BETWEEN_GPUS: Final = (0, 64 * MIB, 256 * MIB)
-"""Buffers of vLLM's own reductions."""
+"""Buffers of vLLM's own reductions, over PCIe."""
+_CUSTOM_REDUCE: Final = 16 * MIB
+# The most MiB of a tensor that FlashInfer sums and normalises at once, by capability and ranks.
+_FUSED_MIB: Final = {
+    (9, 0): {2: 64, 4: 2, 8: 1}, (10, 0): {2: 64, 4: 32, 8: 1}, (10, 3): {2: 64, 4: 64, 8: 4},
+}  # fmt: skip
 
 
-def libraries(gpu: Entry, step: Step) -> Spread:
+def fused_reductions(gpu: Entry, step: Step, hidden: int) -> tuple[int, int, int]:
+    """The workspace of sums over ranks that are fused with norms: low, likely, high.
+
+    Counts: FlashInfer's for T tokens, which is made when the model is compiled, within the trial
+    step: trtllm has ranks x T x hidden elements once, and three times more for its flags in the
+    data (Lamport); mnnvl, which 0.32 tries first, three buffers of two stages of T x hidden.
+    Ignores: a draft that is wider than the model.
+    Error: not compared with a GPU. Where a release may not fuse, or FlashInfer may be missing: 0.
+    Source: vLLM 0.19 to 0.33, compilation/passes/fusion/allreduce_rms_fusion.py, config/vllm.py
+    (enable_allreduce_rms_fusion); FlashInfer 0.7, comm/trtllm_ar.py, comm/trtllm_mnnvl_ar.py.
+    """
+    limits, ranks = _FUSED_MIB.get(gpu.compute_capability, {}), step.tensor_parallel
+    if not step.is_compiled or not step.release.has_full_graphs or ranks not in limits:
+        return 0, 0, 0
+    tokens = min(limits[ranks] * MIB // (_ELEMENT * hidden), step.tokens)
+    trtllm, mnnvl = (tokens * hidden * _ELEMENT * copies for copies in (4 * ranks, 6))
+    has_fused = step.release.has_workspaces
+    return 0, (min(trtllm, mnnvl) if has_fused else 0), max(trtllm, mnnvl)
+
+
+def libraries(gpu: Entry, step: Step, hidden: int) -> Term:
     """What grows outside PyTorch's allocator between vLLM's two readings.
 
     Counts: kernels that are loaded; NCCL, and the driver's context, in the releases that count
-    them; between GPUs the buffers of its own reductions.
+    them; between GPUs the buffers of its own reductions: over NVLink those of NCCL and of
+    custom_all_reduce.py (2 x 8 MiB) where both start after the first reading (0.10.2,
+    gpu_worker.py), and later what FlashInfer allocates in the step (fused_reductions).
     Ignores: other processes that start or end meanwhile.
     Error: docs/results/serving-starts.md.
     Source: engines/vllm_releases.py; benchmarks/serving/starts.toml.
@@ -266,9 +287,14 @@ def libraries(gpu: Entry, step: Step) -> Spread:
         )
         what.append("the driver's context")
     if step.tensor_parallel > 1:
-        low, likely, high = (a + b for a, b in zip((low, likely, high), BETWEEN_GPUS, strict=True))
+        parts = [(low, likely, high), BETWEEN_GPUS, fused_reductions(gpu, step, hidden)]
+        is_linked = step.release.is_nccl_counted and gpu.nvlink_bytes_per_s is not None
+        if is_linked and isinstance(gpu, Gpu):
+            parts += [find_nccl(gpu, step.tensor_parallel), (_CUSTOM_REDUCE,) * 3]
+        low, likely, high = (sum(sizes) for sizes in zip(*parts, strict=True))
         what.append("NCCL" if step.release.is_nccl_counted else "buffers between GPUs")
-    return Spread(low, likely, high, ", ".join(what), f"vLLM {step.release.name}")
+    source = f"vLLM {step.release.name}"
+    return Term("kernels and buffers", likely, low, high, ", ".join(what), source)
 
 
 def _context(gpu: Entry) -> tuple[int, int, int]:
@@ -280,7 +306,7 @@ _NCCL_LOW, _NCCL_PAIR, _NCCL_RANK = GIB // 2, 564 * MIB, 56 * MIB
 _NCCL_HIGH, _NCCL_LINKED = GIB, round(2.1 * GIB)
 
 
-def outside(gpu: Entry, tensor_parallel: int) -> Spread:
+def outside(gpu: Entry, tensor_parallel: int) -> Term:
     """What is held outside PyTorch's allocator: the driver's context, and between GPUs NCCL.
 
     Counts: both. Ignores: custom all-reduce's buffers; other processes.
@@ -296,4 +322,4 @@ def outside(gpu: Entry, tensor_parallel: int) -> Spread:
         nccl = min(_NCCL_PAIR + _NCCL_RANK * (tensor_parallel - 2), most)
         low, likely, high = low + _NCCL_LOW, likely + nccl, high + most
     what = "the driver's context" + (", NCCL" if tensor_parallel > 1 else "")
-    return Spread(low, likely, high, what, "catalogue of GPUs")
+    return Term("context and libraries", likely, low, high, what, "catalogue of GPUs")

@@ -1,7 +1,7 @@
 """The parts of a GPU that vLLM serves on, in the order in which vLLM takes them.
 
     budget = Budget(gpu, share, before, after)
-    budget.cache_bytes(), budget.left, budget.refusal
+    budget.cache, budget.left, budget.refusal
 
 vLLM divides gpu_memory_utilization of the whole GPU: weights, the trial step, what grew outside of
 PyTorch, the graphs that it estimates, and the cache. The driver's context, NCCL and graphs without
@@ -17,7 +17,6 @@ from ullage.estimate.serving.engines.vllm_releases import Release, find_release
 from ullage.estimate.serving.model_weights import padding_bytes, zero_point_bytes
 from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.estimate.serving.vllm_memory import (
-    Spread,
     Step,
     activations,
     batch_defaults,
@@ -25,17 +24,12 @@ from ullage.estimate.serving.vllm_memory import (
     libraries,
     outside,
 )
-from ullage.estimate.term import Term, exact
+from ullage.estimate.term import Term, exact, left_of
 from ullage.models.layers import Encoder, Model
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Entry
-
-
-def spread_term(name: str, spread: Spread) -> Term:
-    """An interval as a part of the answer."""
-    return Term(name, spread.bytes, spread.low_bytes, spread.high_bytes, spread.what, spread.source)
 
 
 def make_step(plan: ServingPlan, gpu: Entry, release: Release) -> Step:
@@ -68,40 +62,30 @@ class Budget:
     after: tuple[Term, ...]
 
     @property
-    def cache_bytes(self) -> tuple[int, int, int]:
-        """What is left for the cache: low, likely, high."""
-        likely = self.asked_bytes - sum(term.bytes for term in self.inside)
-        # What overflows the rest is not there for the cache either.
-        return (
-            self.asked_bytes - sum(term.high_bytes for term in self.inside),
-            likely + min(0, self._rest[1]),
-            self.asked_bytes - sum(term.low_bytes for term in self.inside),
-        )
+    def cache(self) -> Term:
+        """What is left for the cache; what overflows the rest is not there for it either."""
+        term = left_of("KV cache", self.asked_bytes, self.inside, "the rest")
+        return replace(term, bytes=term.bytes + min(0, self._rest.bytes))
 
     @property
-    def _rest(self) -> tuple[int, int, int]:
+    def _rest(self) -> Term:
+        share = f"gpu_memory_utilization={self.asked_bytes / self.total_bytes:.3g}"
         rest = self.total_bytes - self.asked_bytes
-        return (
-            rest - sum(term.high_bytes for term in self.after),
-            rest - sum(term.bytes for term in self.after),
-            rest - sum(term.low_bytes for term in self.after),
-        )
+        return left_of("left free", rest, self.after, "beyond the share", share)
 
     @property
     def left(self) -> Term:
         """What nothing uses."""
-        low, likely, high = self._rest
-        share = f"gpu_memory_utilization={self.asked_bytes / self.total_bytes:.3g}"
-        return Term("left free", max(0, likely), low, max(0, high), "beyond the share", share)
+        rest = self._rest
+        return replace(rest, bytes=max(0, rest.bytes), high_bytes=max(0, rest.high_bytes))
 
     @property
     def refusal(self) -> str:
         """Why vLLM may not start, whatever the cache; "": nothing speaks against it."""
-        low, _, high = self._rest
-        if low >= 0:
+        if self._rest.low_bytes >= 0:
             return ""
         names = " and ".join(term.name for term in self.after)
-        can = "cannot" if high < 0 else "may not"
+        can = "cannot" if self._rest.high_bytes < 0 else "may not"
         return (
             f"{names} {can} fit beside the share that vLLM asks for: "
             f"{format_bytes(self.total_bytes - self.asked_bytes)} are beyond it; take a lower "
@@ -115,15 +99,13 @@ def divide(model: Model, plan: ServingPlan, gpu: Entry, weights: list[Term], ste
     runner = release.runner_of(model)
     is_encoder = all(isinstance(layer, Encoder) for layer in model.layers)
     inside = [*weights, *_held_terms(model, plan, gpu)]
-    inside.append(spread_term("activations", activations(model, step, gpu)))
-    inside.append(spread_term("kernels and buffers", libraries(gpu, step)))
+    inside += [activations(model, step, gpu), libraries(gpu, step, model.hidden)]
     after: list[Term] = []
     if not release.is_context_counted:
         ranks = 1 if release.is_nccl_counted else plan.tensor_parallel
-        after.append(spread_term("context and libraries", outside(gpu, ranks)))
+        after.append(outside(gpu, ranks))
     if plan.has_graphs and not is_encoder:
-        term = spread_term("CUDA graphs", graphs(model, step))
-        (inside if release.counts_graphs(runner) else after).append(term)
+        (inside if release.counts_graphs(runner) else after).append(graphs(model, step))
     asked = int(gpu.total_bytes * (plan.utilization or release.utilization))
     return Budget(gpu.total_bytes, asked, tuple(inside), tuple(after))
 

@@ -54,9 +54,8 @@ def add_time(
 def _time_rows(
     rows: Iterable[GpuRow], config: Config, recipe: Recipe, links: Interconnect | None
 ) -> Iterable[GpuRow]:
-    """Each GPU that the job fits, with the time of a step. GPUs that launch the same kernels share
-    the play.
-    """
+    """Each GPU that the job fits, with the time of a step."""
+    # GPUs that launch the same kernels share the play.
     catalog = {gpu.slug: gpu for gpu in load_catalog()}
     programs: dict[object, Program] = {}
     for row in rows:

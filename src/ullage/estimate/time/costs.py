@@ -142,9 +142,8 @@ def _launch(kernel: Kernel) -> KernelLaunch:
 
 
 def _ordered(kernel: Kernel) -> tuple[int, ...]:
-    """The operands in the order of the kernel's arguments: a reduction's input comes first. Of a
-    table, which comes with its rows, as much is read as is given.
-    """
+    """The operands in the order of the kernel's arguments: a reduction's input comes first."""
+    # Of a table, which comes with its rows, as much is read as is given.
     if kernel.kind is Kind.SUM:
         return tuple(reversed(kernel.operands[:2]))
     if kernel.kind is Kind.LOOKUP:

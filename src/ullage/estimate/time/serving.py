@@ -37,7 +37,7 @@ from ullage.gpus import Gpu
 from ullage.models.architecture import read_model
 from ullage.models.config import Config
 from ullage.models.layers import Attention as Layer
-from ullage.models.layers import Encoder, Latent, Model, Part, Weight
+from ullage.models.layers import Encoder, Index, Latent, Model, Part, Weight
 from ullage.models.layers import Layer as AnyLayer
 
 # The precision in which an engine multiplies weights of a format; else 16 bits.
@@ -100,19 +100,11 @@ def time_serving(
     Raises:
         SpecError: there is no GPU with rates, or the weights' format is not known.
     """
-    gpu = plan.gpu
-    if not isinstance(gpu, Gpu):
-        raise SpecError("time: on which GPU? name one of `ullage gpus` that has rates")
-    model = read_model(config)
-    model.check_tensor_parallel(plan.tensor_parallel)
-    form = find_format(config) if plan.weights == "auto" else plan.weights
-    if form not in FORMATS:
-        raise SpecError(f"weights={form!r} is not a format; expected one of {', '.join(FORMATS)}")
+    kernels = _kernels_of(config, plan, links or Interconnect())
     users = plan.users or 1
-    kernels = _Kernels(gpu, model, form, plan, links or Interconnect())
     prefill = kernels.step(plan.context, 1, plan.context)
     decode = kernels.step(users, users, plan.context)
-    basis = dict.fromkeys([*_assumptions(plan, form), *prefill.basis, *decode.basis])
+    basis = dict.fromkeys([*_assumptions(plan, kernels.form), *prefill.basis, *decode.basis])
     return ServingTime(
         prefill.interval, decode.interval, plan.context, users, plan.context,
         plan.tensor_parallel, gpu_hour, tuple(basis),
@@ -132,11 +124,18 @@ def step_interval(
     Raises:
         SpecError: as of `time_serving`.
     """
+    return _kernels_of(config, plan, Interconnect()).step(tokens, requests, context).interval
+
+
+def _kernels_of(config: Config, plan: ServingPlan, links: Interconnect) -> _Kernels:
     if not isinstance(plan.gpu, Gpu):
         raise SpecError("time: on which GPU? name one of `ullage gpus` that has rates")
+    model = read_model(config)
+    model.check_tensor_parallel(plan.tensor_parallel)
     form = find_format(config) if plan.weights == "auto" else plan.weights
-    kernels = _Kernels(plan.gpu, read_model(config), form, plan, Interconnect())
-    return kernels.step(tokens, requests, context).interval
+    if form not in FORMATS:
+        raise SpecError(f"weights={form!r} is not a format; expected one of {', '.join(FORMATS)}")
+    return _Kernels(plan.gpu, model, form, plan, links)
 
 
 def expert_seconds(gpu: Gpu, model: Model, form: str, ranks: int, tokens: int) -> float:
@@ -175,7 +174,7 @@ class _Kernels:
     def __init__(
         self, gpu: Gpu, model: Model, form: str, plan: ServingPlan, links: Interconnect
     ) -> None:
-        self._gpu, self._model, self._form = gpu, model, form
+        self._gpu, self._model, self.form = gpu, model, form
         self._plan, self._links = plan, links
         self._ranks = plan.tensor_parallel
 
@@ -260,13 +259,13 @@ class _Kernels:
     ) -> Duration:
         batch = max(1, experts)
         shape = MatrixProduct(rows, out, into, batch)
-        form = FORMATS[self._form]
+        form = FORMATS[self.form]
         if not is_packed or form.bits >= 16 or (form.is_experts_only and not experts):
             return matrix_product(self._gpu, shape, "bfloat16")
         # Experts in float8, too, are packed: its tables have the input's quantisation in them,
         # which experts share.
-        precision = _COMPUTED.get(self._form, "bfloat16")
-        if self._form in _COMPUTED and not experts:
+        precision = _COMPUTED.get(self.form, "bfloat16")
+        if self.form in _COMPUTED and not experts:
             return matrix_product(self._gpu, shape, precision)
         return packed_product(self._gpu, shape, batch * form.matrix_size(out, into), precision)
 
@@ -281,9 +280,11 @@ class _Kernels:
         for layer, count in counts.items():
             if isinstance(layer, Layer | Encoder):
                 yield count, self._attend(layer, length, requests, context)
-            elif isinstance(layer, Latent):
-                num_bytes = 1.0 * requests * context * layer.width * _HIDDEN_BYTES
-                ops = 4.0 * tokens * layer.heads / self._ranks * layer.width * context / 2
+            elif isinstance(layer, Latent | Index):
+                chosen = layer.chosen if isinstance(layer, Latent) else None
+                visible = min(context, chosen or context)
+                num_bytes = 1.0 * requests * visible * layer.width * _HIDDEN_BYTES
+                ops = 4.0 * tokens * layer.heads / self._ranks * layer.width * visible / 2
                 time = memory_bound(self._gpu, num_bytes)
                 shape = MatrixProduct(4096, 4096, 4096)
                 rate = shape.ops / matrix_product(self._gpu, shape, "bfloat16").s

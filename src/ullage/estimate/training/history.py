@@ -150,11 +150,9 @@ def _left(timeline: Timeline, passes: Sequence[Stretch]) -> tuple[list[int], lis
 
 
 def _find_heirs(timeline: Timeline, sizes: Sequence[int]) -> list[int]:
-    """For each storage, the one that stands for it in the repetitions of a stretch; -1: none.
-
-    Where a layer frees a storage of the first layer, each later layer frees the storage that the
-    layer before it made in the same place.
-    """
+    """For each storage, the one that stands for it in the repetitions of a stretch; -1: none."""
+    # Where a layer frees a storage of the first layer, each later layer frees the storage that the
+    # layer before it made in the same place.
     log, stretches = timeline.log, timeline.stretches
     heirs = [-1] * len(sizes)
     births = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -15,12 +16,13 @@ from ullage.estimate.training.eager.dtype import FLOAT32, DType, find_dtype
 from ullage.estimate.training.eager.functional import scale
 from ullage.estimate.training.eager.kernels import Kernel, Recorder, Trained
 from ullage.estimate.training.eager.machine import Machine
+from ullage.estimate.training.eager.module import Embedding, Module
 from ullage.estimate.training.eager.tensor import Tensor, empty
 from ullage.estimate.training.layout import ALONE
 from ullage.estimate.training.lora import add_adapters, retains_inputs
 from ullage.estimate.training.masters import make_masters, sum_in_float32
 from ullage.estimate.training.optimizers import (
-    OPTIMIZERS,
+    MATRICES,
     Optimizer,
     Run,
     clip_gradients,
@@ -273,13 +275,24 @@ def _assign(
     recipe: Recipe, model: Model, trained: list[tuple[Tensor, int]]
 ) -> list[tuple[Optimizer, list[Run]]]:
     optimizer = find_optimizer(recipe.optimizer)
-    if not optimizer.is_for_matrices:
+    if optimizer.rest is None:
         return [(optimizer, _runs(trained))]
     inside = {id(tensor) for stack in model.stacks for tensor, _ in stack.parameters()}
-    is_matrix = [len(tensor.shape) == 2 and id(tensor) in inside for tensor, _ in trained]
-    matrices = [row for row, is_inside in zip(trained, is_matrix, strict=True) if is_inside]
-    rest = [row for row, is_inside in zip(trained, is_matrix, strict=True) if not is_inside]
-    return [(optimizer, _runs(matrices)), (OPTIMIZERS["adamw"], _runs(rest))]
+    looked_up = set(_embeddings(model))
+    parts: tuple[list[tuple[Tensor, int]], list[tuple[Tensor, int]]] = ([], [])
+    for row in trained:
+        is_matrix = len(row[0].shape) == 2 and id(row[0]) in inside
+        is_own = is_matrix if optimizer.part == MATRICES else id(row[0]) not in looked_up
+        parts[not is_own].append(row)
+    return [(optimizer, _runs(parts[0])), (optimizer.rest, _runs(parts[1]))]
+
+
+def _embeddings(module: Module) -> Iterator[int]:
+    """Their weights, which a head that is tied to one shares."""
+    if isinstance(module, Embedding):
+        yield id(module.weight)
+    for _, child, _ in module.children():
+        yield from _embeddings(child)
 
 
 def _runs(parameters: list[tuple[Tensor, int]]) -> list[Run]:

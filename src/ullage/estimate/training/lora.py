@@ -275,10 +275,8 @@ def _reach_first_layer(model: Model) -> None:
 
 
 def _places(arena: Arena, module: Module) -> Iterator[tuple[Module, str, Any]]:
-    """Each attribute below a module that is a tensor or a linear layer.
-
-    Attributes of a layer that counts several times come within a section that repeats as often.
-    """
+    """Each attribute below a module that is a tensor or a linear layer."""
+    # Attributes of a layer that counts several times come within a section that repeats as often.
     for name, value in list(vars(module).items()):
         if isinstance(value, Linear | QuantizedLinear | Tensor):
             yield module, name, value

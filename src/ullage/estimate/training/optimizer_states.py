@@ -62,7 +62,7 @@ TABLE_BYTES: Final = 1024  # 256 values in float32
 def bytewise_states(parameter: Tensor) -> list[Tensor]:
     """bitsandbytes: a byte each and a float32 for each block; small ones in float32."""
     if parameter.numel < _SMALLEST_8BIT:
-        return [_state(parameter, dtype=FLOAT32) for _ in range(2)]
+        return wide_states(parameter)
     blocks = (ceil(parameter.numel / _BLOCK_8BIT),)
     states = [_state(parameter, dtype=UINT8) for _ in range(2)]
     return states + [_state(parameter, blocks, FLOAT32) for _ in range(2)]
@@ -74,11 +74,14 @@ def paged_states(parameter: Tensor) -> list[Tensor]:
     return states[2:] if parameter.numel >= _SMALLEST_PAGED else states
 
 
-def paged_wide_states(parameter: Tensor) -> list[Tensor]:
-    """bitsandbytes in 32 bits: two in float32; large ones lie in managed memory."""
-    if parameter.numel >= _SMALLEST_PAGED:
-        return []
+def wide_states(parameter: Tensor) -> list[Tensor]:
+    """bitsandbytes in 32 bits: two in float32."""
     return [_state(parameter, dtype=FLOAT32) for _ in range(2)]
+
+
+def paged_wide_states(parameter: Tensor) -> list[Tensor]:
+    """The same; large ones lie in managed memory."""
+    return [] if parameter.numel >= _SMALLEST_PAGED else wide_states(parameter)
 
 
 def torchao_states(parameter: Tensor) -> list[Tensor]:

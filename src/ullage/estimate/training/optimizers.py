@@ -27,6 +27,7 @@ from ullage.estimate.training.optimizer_states import (
     paged_wide_states,
     states_like,
     torchao_states,
+    wide_states,
 )
 from ullage.trace.category import Category
 
@@ -53,7 +54,8 @@ class Optimizer:
         source: where it is written.
         shared_bytes: states that all parameters share, a tensor each.
         is_prepared_at_once: states are there from the start, not from the first step on.
-        is_for_matrices: the optimizer steps only the matrices of the layers; AdamW steps the rest.
+        part: what the optimizer steps; "": all.
+        rest: what steps the rest; None: there is none.
     """
 
     prepare: Callable[[Tensor], list[Tensor]]
@@ -62,7 +64,8 @@ class Optimizer:
     source: str
     shared_bytes: tuple[int, ...] = ()
     is_prepared_at_once: bool = False
-    is_for_matrices: bool = False
+    part: str = ""
+    rest: Optimizer | None = None
 
 
 def find_optimizer(name: str) -> Optimizer:
@@ -264,89 +267,66 @@ def clip_gradients(arena: Arena, runs: Runs) -> None:
 
 _CHUNK: Final = 65_536
 
-_TORCH: Final = "torch/optim"
+_ADAM, _BITSANDBYTES = "torch/optim/adam.py", "bitsandbytes/optim/optimizer.py"
+_TABLES: Final = (TABLE_BYTES, TABLE_BYTES)
+MATRICES, NO_EMBEDDINGS = "the matrices of the layers", "all but embeddings"
+_ADAMW: Final = Optimizer(states_like(2), _foreach(1), "torch.optim.AdamW, foreach", _ADAM)
 OPTIMIZERS: Final = {
-    "adamw": Optimizer(
-        states_like(2), _foreach(1), "torch.optim.AdamW, foreach", f"{_TORCH}/adam.py"
-    ),
-    "adam": Optimizer(
-        states_like(2), _foreach(1), "torch.optim.Adam, foreach", f"{_TORCH}/adam.py"
-    ),
-    "adamw-fused": Optimizer(
-        fused_states, _in_place, "torch.optim.AdamW(fused=True)", f"{_TORCH}/adam.py"
-    ),
+    "adamw": _ADAMW,
+    "adam": Optimizer(states_like(2), _foreach(1), "torch.optim.Adam, foreach", _ADAM),
+    "adamw-fused": Optimizer(fused_states, _in_place, "torch.optim.AdamW(fused=True)", _ADAM),
     "adamw-loop": Optimizer(
-        states_like(2),
-        _one_by_one(_adam_alone),
-        "torch.optim.AdamW(foreach=False)",
-        f"{_TORCH}/adam.py",
+        states_like(2), _one_by_one(_adam_alone), "torch.optim.AdamW(foreach=False)", _ADAM
     ),
     "adamw-amsgrad": Optimizer(
-        states_like(3), _foreach(1), "torch.optim.AdamW(amsgrad=True)", f"{_TORCH}/adam.py"
+        states_like(3), _foreach(1), "torch.optim.AdamW(amsgrad=True)", _ADAM
     ),
     "adamw-8bit": Optimizer(
-        bytewise_states,
-        _in_place,
-        "bitsandbytes.optim.AdamW8bit",
-        "bitsandbytes/optim/optimizer.py",
-        (TABLE_BYTES, TABLE_BYTES),
+        bytewise_states, _in_place, "bitsandbytes.optim.AdamW8bit", _BITSANDBYTES, _TABLES
     ),
     "adamw-8bit-paged": Optimizer(
-        paged_states,
-        _in_place,
-        "bitsandbytes.optim.PagedAdamW8bit",
-        "bitsandbytes/optim/optimizer.py",
-        (TABLE_BYTES, TABLE_BYTES),
+        paged_states, _in_place, "bitsandbytes.optim.PagedAdamW8bit", _BITSANDBYTES, _TABLES
+    ),
+    "adamw-8bit-trainer": Optimizer(
+        bytewise_states, _in_place,
+        'Trainer(optim="adamw_bnb_8bit"), which keeps the states of embeddings in 32 bits',
+        "transformers/trainer.py", _TABLES, part=NO_EMBEDDINGS,
+        rest=Optimizer(wide_states, _in_place, "bitsandbytes.optim.AdamW", _BITSANDBYTES),
     ),
     "adamw-paged": Optimizer(
-        paged_wide_states,
-        _in_place,
-        "bitsandbytes.optim.PagedAdamW",
-        "bitsandbytes/optim/optimizer.py",
+        paged_wide_states, _in_place, "bitsandbytes.optim.PagedAdamW", _BITSANDBYTES
     ),
     "adamw-8bit-torchao": Optimizer(
-        torchao_states,
-        _in_place,
+        torchao_states, _in_place,
         "torchao.optim.AdamW8bit, whose compiled step is taken to need nothing",
         "torchao/optim/subclass_8bit.py",
     ),
-    "sgd": Optimizer(states_like(0), _in_place, "torch.optim.SGD", f"{_TORCH}/sgd.py"),
+    "sgd": Optimizer(states_like(0), _in_place, "torch.optim.SGD", "torch/optim/sgd.py"),
     "momentum": Optimizer(
-        states_like(1), _in_place, "torch.optim.SGD(momentum)", f"{_TORCH}/sgd.py"
+        states_like(1), _in_place, "torch.optim.SGD(momentum)", "torch/optim/sgd.py"
     ),
     "adafactor": Optimizer(
-        factored_states,
-        _one_by_one(_adafactor_alone),
-        "torch.optim.Adafactor",
-        f"{_TORCH}/_adafactor.py",
+        factored_states, _one_by_one(_adafactor_alone), "torch.optim.Adafactor",
+        "torch/optim/_adafactor.py",
     ),
     "adafactor-transformers": Optimizer(
-        factored_float32_states,
-        _one_by_one(_adafactor_float32),
-        "transformers.Adafactor",
+        factored_float32_states, _one_by_one(_adafactor_float32), "transformers.Adafactor",
         "transformers/optimization.py",
     ),
     "adagrad": Optimizer(
-        states_like(1),
-        _foreach(2),
-        "torch.optim.Adagrad",
-        f"{_TORCH}/adagrad.py",
+        states_like(1), _foreach(2), "torch.optim.Adagrad", "torch/optim/adagrad.py",
         is_prepared_at_once=True,
     ),
     "rmsprop": Optimizer(
-        states_like(1), _foreach(1), "torch.optim.RMSprop", f"{_TORCH}/rmsprop.py"
+        states_like(1), _foreach(1), "torch.optim.RMSprop", "torch/optim/rmsprop.py"
     ),
     "lion": Optimizer(
-        states_like(1),
-        _one_by_one(_lion_alone),
-        "lion_pytorch.Lion",
+        states_like(1), _one_by_one(_lion_alone), "lion_pytorch.Lion",
         "lion_pytorch/lion_pytorch.py",
     ),
     "muon": Optimizer(
-        states_like(1),
-        _one_by_one(_muon_alone),
+        states_like(1), _one_by_one(_muon_alone),
         "torch.optim.Muon for the matrices of the layers, AdamW for the rest",
-        f"{_TORCH}/_muon.py",
-        is_for_matrices=True,
+        "torch/optim/_muon.py", part=MATRICES, rest=_ADAMW,
     ),
-}
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Reads the start-up log of SGLang, 0.3 to 0.5.
+"""Reads the start-up log of SGLang, 0.3 to 0.5.23.
 
 start = read_sglang(text)
 start.tokens, start.free_at_end_bytes
@@ -22,9 +22,11 @@ from ullage.units import GIB
 _GB: Final = rf"{NUMBER} ?GB"
 _MARKS: Final = ("Load weight begin", "Load weight end", "max_total_num_tokens=", "sglang",
                  "KV Cache is allocated", "mem_fraction_static", "Mamba Cache is allocated",
-                 "SWAKVPool", "Memory pool end", "increase --mem-fraction-static")  # fmt: skip
+                 "SWAKVPool", "Memory pool end", "Post-capture KV sizing",
+                 "increase --mem-fraction-static")  # fmt: skip
 _POOL: Final = (
-    r"(?m)^(?:\[[^\]]{0,80}?((?: [A-Z]+\d+){0,8})\])?.*KV Cache is allocated\..{0,300}?#tokens: "
+    r"(?m)^(?:\[[^\]]{0,80}?((?: [A-Z]+\d+){0,8})\])?.*"
+    r"(?:KV Cache is|(?<!draft )KV cache) allocated\..{0,300}?#tokens: "
     rf"(\d+), (?:KV size: {_GB}|K size: {_GB}, V size: {_GB})"
 )
 
@@ -81,9 +83,11 @@ def _text(pattern: str, text: str) -> str | None:
 
 
 def _pools(text: str) -> dict[int, int]:
-    """Bytes of the first rank's pools of keys and values, by their tokens: with sliding windows
-    there are two. The pool of a draft has as many tokens as the model's, and does not count.
-    """
+    """Bytes of the first rank's pools of keys and values, by their tokens."""
+    # With sliding windows there are two. The pool of a draft has as many tokens as the model's, and
+    # does not count. Where SGLang sizes the cache after it has captured graphs (0.5.23,
+    # memory_pool.py), "VA upper bound" stands for addresses without memory, and "Post-capture KV
+    # sizing" says what was allocated.
     pools: dict[int, int] = {}
     rows = re.findall(_POOL, text)
     for rank, tokens, *sizes in rows:

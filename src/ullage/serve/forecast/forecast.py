@@ -17,13 +17,13 @@ import numpy as np
 
 from ullage.errors import SpecError
 from ullage.estimate.serving.engines import vllm
-from ullage.estimate.serving.serving import estimate_serving
+from ullage.estimate.serving.serving import estimate_serving, layout_settings
 from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.estimate.serving.vllm_memory import batch_defaults
 from ullage.gpus import Gpu
 from ullage.models.architecture import read_model
 from ullage.models.config import Config
-from ullage.models.layers import Attention, Latent
+from ullage.models.layers import Attention, Index, Latent
 from ullage.serve.forecast.simulation import Limits, Seconds, Simulated, simulate
 from ullage.serve.forecast.step_seconds import StepSeconds
 from ullage.serve.slo import Slo
@@ -125,18 +125,9 @@ def bytes_of_blocks(config: Config, plan: ServingPlan, num_blocks: int) -> int:
 
 
 def _pool(config: Config, plan: ServingPlan) -> vllm.Pool:
-    return vllm.lay_out(
-        read_model(config).layers,
-        vllm.Settings(
-            max_model_len=plan.context,
-            max_batched_tokens=plan.max_batched_tokens or 2048,
-            kv=plan.precision,
-            block_size=plan.block_size,
-            tensor_parallel=plan.tensor_parallel,
-            has_prefix_caching=plan.has_prefix_caching,
-            batches_in_flight=2 if plan.is_async else 1,
-        ),
-    )
+    model = read_model(config)
+    settings = layout_settings(model, plan, plan.max_batched_tokens or 2048)
+    return vllm.lay_out(model.layers, settings)
 
 
 def limits_of(config: Config, plan: ServingPlan, cache_bytes: int) -> Limits:
@@ -148,7 +139,8 @@ def limits_of(config: Config, plan: ServingPlan, cache_bytes: int) -> Limits:
     pool = _pool(config, plan)
     layers = read_model(config).layers
     is_plain = len(pool.groups) == 1 and all(
-        isinstance(layer, Latent) or (isinstance(layer, Attention) and not _is_bounded(layer))
+        isinstance(layer, Latent | Index)
+        or (isinstance(layer, Attention) and not _is_bounded(layer))
         for layer in layers
     )
 

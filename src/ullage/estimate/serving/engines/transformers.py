@@ -9,12 +9,14 @@ compares both with what the library itself allocates (docs/results/serving.md).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from math import ceil, lcm
 from typing import Final
 
 from ullage.errors import SpecError
-from ullage.models.layers import Attention, Cross, Latent, Layer, Model, Recurrent
+from ullage.estimate.serving.kv_cache import request_bytes, state_bytes
+from ullage.models.layers import Attention, Layer, Model, Recurrent
 
 UTILIZATION: Final = 0.9
 """max_memory_percent, of what is free; 0.8 with logit processors."""
@@ -29,28 +31,28 @@ _INT64: Final = 8
 
 
 def generated_bytes(
-    model: Model, batch: int, context: int, *, element: int = 2, encoded: int | None = None
+    model: Model, batch: int, context: int, *, encoded: int | None = None, is_prompt: bool = False
 ) -> int:
-    """Bytes of the cache of `generate` once it holds a context, between two steps.
+    """Bytes of the cache of `generate` in 16 bits once it holds a context.
 
     Counts: full layers, batch x context; sliding and chunked ones no more than their window;
-    latents; what the encoder gave. StaticCache holds as much from the start, DynamicCache once it
-    has grown.
+    latents and the keys of their indexers; what the encoder gave; the convolution's inputs, all
+    steps of its kernel, and recurrent states, which every model computes and keeps in 32 bits.
+    StaticCache holds as much from the start, DynamicCache once it has grown. Right after a prompt
+    (is_prompt) the windows of DynamicCache are views of all that was read, until the next step.
     Ignores: within a step, DynamicCache copies each layer's keys into a tensor one token longer
-    and frees the old one, one layer's keys or values at a time; right after a prompt that is
-    longer than the window, sliding layers still hold all of it, until the next step.
-    Error: none for attention; recurrent states are taken to be as wide as keys, and some models
-    compute them in 32 bits.
-    Source: transformers 5.23, cache_utils.py.
+    and frees the old one, one layer's keys or values at a time.
+    Error: none; a test compares all models of benchmarks/serving/caches.json.
+    Source: transformers 5.23, cache_utils.py (DynamicSlidingWindowLayer, LinearAttentionLayer).
 
     Args:
         model: the model that is served.
         batch: requests.
         context: tokens that are in the cache; of StaticCache, that there is room for.
-        element: bytes of an element.
         encoded: positions of the encoder's output; None: as many as the model's encoder gives.
+        is_prompt: they were all read in the last step.
     """
-    return batch * element * sum(_kept(layer, context, encoded) for layer in _cached(model))
+    return batch * sum(_kept(layer, context, encoded, is_prompt) for layer in _cached(model))
 
 
 def _cached(model: Model) -> list[Layer]:
@@ -65,23 +67,14 @@ def _cached(model: Model) -> list[Layer]:
     ]
 
 
-def _kept(layer: Layer, context: int, encoded: int | None) -> int:
-    """Elements that a layer keeps for one request."""
-    if isinstance(layer, Attention):
-        bound = layer.window or layer.chunk or context
-        return 2 * layer.kv_heads * layer.head_dim * min(context, bound)
-    if isinstance(layer, Latent):
-        return layer.width * context
-    if isinstance(layer, Cross):
-        positions = layer.positions if encoded is None else encoded
-        if positions is None:
-            raise SpecError("the encoder takes inputs of any length; say how long they are")
-        return 2 * layer.heads * layer.head_dim * positions
+def _kept(layer: Layer, context: int, encoded: int | None, is_prompt: bool) -> int:  # noqa: FBT001
+    """Bytes that a layer keeps for one request."""
     if isinstance(layer, Recurrent):
         # All steps of the convolution's kernel, not all but one as in vLLM.
-        channels = layer.channels + layer.groups * layer.group_channels
-        return channels * (layer.steps + 1) + layer.heads * layer.rows * layer.columns
-    return 0
+        return state_bytes(replace(layer, steps=layer.steps + 1), state_element=4)
+    if is_prompt and isinstance(layer, Attention):
+        layer = replace(layer, window=None, chunk=None)
+    return request_bytes(layer, context, encoded=encoded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,23 +183,13 @@ class Sectors:
     @property
     def request_blocks(self) -> int:
         """Sectors that a request of the context takes alone: kinds share none."""
-        total = 0
-        for layer, count in self.kinds:
-            tokens = min(self.context, layer.window or self.context)
-            per_sector = self.block_bytes // (count * self.page_bytes)
-            total += ceil(ceil(tokens / self.page) / per_sector)
-        return total
+        return self._sectors_for(1)
 
     def users(self, kv_bytes: int) -> int:
         """Requests of the context that fit at once; their blocks share sectors."""
-        low, high = 0, self.num_blocks(kv_bytes) * self._sector_tokens
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._sectors_for(middle) <= self.num_blocks(kv_bytes):
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        blocks = self.num_blocks(kv_bytes)
+        counts = range(1, blocks * self._sector_tokens + 1)
+        return bisect_right(counts, blocks, key=self._sectors_for)
 
     def _sectors_for(self, requests: int) -> int:
         total = 0
@@ -259,8 +242,10 @@ class Requests:
 
 
 def is_paged(model: Model) -> bool:
-    """Whether continuous batching takes the model: full and sliding attention alone."""
-    return all(isinstance(layer, Attention) and not layer.chunk for layer in model.layers)
+    """Whether continuous batching takes the model: full and sliding attention of one shape."""
+    attended = [each for each in model.layers if isinstance(each, Attention) and not each.chunk]
+    shapes = {(layer.kv_heads, layer.head_dim) for layer in attended}
+    return len(shapes) == 1 and len(attended) == len(model.layers)
 
 
 def lay_out(
@@ -283,8 +268,9 @@ def lay_out(
             f"attention alone; plan it with engine vllm"
         )
     kinds: dict[Attention, int] = {}
-    for layer in _cached(model):
-        if isinstance(layer, Attention):
+    for each in _cached(model):
+        if isinstance(each, Attention):
+            layer = replace(each, is_shared=False)  # it makes pages for them, too
             kinds[layer] = kinds.get(layer, 0) + 1
     first = next(iter(kinds))
     if first.kv_heads % tensor_parallel:

@@ -19,52 +19,42 @@ from math import ceil
 from typing import Final
 
 from ullage.errors import SpecError
-from ullage.estimate.serving.engines.vllm_releases import parse_version
+from ullage.estimate.serving.engines.vllm_releases import NEWEST, RELEASES, parse_version
 from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
-from ullage.models.layers import Attention, Cross, Encoder, Latent, Layer, Recurrent
+from ullage.models.layers import Attention, Cross, Index, Latent, Layer, Recurrent
 
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What differs between releases of vLLM.
-
-    Attributes:
-        version: the release that the rules were checked against.
-        block_size: tokens of a block where the user says nothing.
-        balance: groups take the length of the longest kind of layers while that is less than this
-            many times the shortest's.
-    """
-
-    version: tuple[int, int] = (0, 32)
-    block_size: int = 16
-    balance: float = 1.5
-
-    @property
-    def name(self) -> str:
-        """The version as people write it."""
-        return ".".join(map(str, self.version))
-
-
-RULES: Final = (Rules(),)
-"""Newest first."""
+VERSION: Final = (0, 32)
+"""The release that the layout was checked against."""
+BLOCK_SIZE: Final = 16
+"""Tokens of a block where the user says nothing."""
+# Groups take the length of the longest kind of layers while that is less than this many times the
+# shortest's.
+_BALANCE: Final = 1.5
+_FIRST_V1: Final = next(release.name for release in RELEASES if not release.is_old_engine)
 REFUSED: Final = frozenset({"bart", "t5"})
 """Model types of ours that vLLM has no model for (model_executor/models/registry.py)."""
 
 
-def find_rules(version: str | None) -> tuple[Rules, str]:
-    """The rules for a version of vLLM, and a sentence to show where they are another's ("").
+def name_version(version: tuple[int, int] = VERSION) -> str:
+    """A version as people write it."""
+    return ".".join(map(str, version))
+
+
+def describe_release(version: str | None) -> str:
+    """What there is to say of a release's layout: a sentence, or "".
 
     Raises:
         SpecError: it is not a version.
     """
-    newest = RULES[0]
     if version is None:
-        return newest, ""
-    release = parse_version(version)
-    if release == newest.version:
-        return newest, ""
-    return newest, (
-        f"vLLM {version} is laid out by the rules of {newest.name}; that has not been checked "
+        return (
+            f"no release of vLLM was named: the cache's interval holds those of "
+            f"{_FIRST_V1} to {name_version(NEWEST)}, its likely size is the newest's"
+        )
+    if parse_version(version) == VERSION:
+        return ""
+    return (
+        f"vLLM {version} is laid out by the rules of {name_version()}; that has not been checked "
         f"for it: blocks, tokens and concurrency may differ. What it counts before the cache is "
         f"its own."
     )
@@ -78,7 +68,7 @@ class Settings:
         max_model_len: tokens of the longest request.
         max_batched_tokens: the scheduler's budget for one step.
         kv: precision of keys and values.
-        block_size: tokens of a block; None: the rules' own.
+        block_size: tokens of a block.
         tensor_parallel: ranks.
         has_prefix_caching: blocks of earlier requests are reused.
         batches_in_flight: steps that are scheduled before the first has finished: 2 with
@@ -87,13 +77,12 @@ class Settings:
         is_state_fp32: recurrent states are kept in 32 bits.
         speculated: tokens that a draft proposes in each step (speculative decoding).
         encoder_budget: tokens of encoded input in one step; None: max_batched_tokens.
-        rules: the rules of the vLLM release.
     """
 
     max_model_len: int
     max_batched_tokens: int
     kv: str = "bf16"
-    block_size: int | None = None
+    block_size: int = BLOCK_SIZE
     tensor_parallel: int = 1
     has_prefix_caching: bool = True
     batches_in_flight: int = 2
@@ -101,7 +90,6 @@ class Settings:
     is_state_fp32: bool = False
     speculated: int = 0
     encoder_budget: int | None = None
-    rules: Rules = RULES[0]
 
     @property
     def in_flight(self) -> int:
@@ -143,7 +131,7 @@ class Pool:
     @property
     def block_size(self) -> int:
         """Tokens of a block that vLLM prints: the fewest of any group."""
-        usual = self.settings.block_size or self.settings.rules.block_size
+        usual = self.settings.block_size
         return min((group.block_size for group in self.groups), default=usual)
 
     @property
@@ -191,7 +179,7 @@ def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
     Raises:
         SpecError: pages of the layers cannot be made equal.
     """
-    cached_layers: list[Layer] = [layer for layer in layers if not isinstance(layer, Encoder)]
+    cached_layers = [each for each in layers if isinstance(each, Recurrent) or token_bytes(each)]
     block, page = _hybrid_block(cached_layers, settings)
     buckets: dict[Layer, int] = {}
     for layer in cached_layers:
@@ -201,7 +189,7 @@ def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
     if len(buckets) > 1 and all(_is_full(layer) for layer in buckets):
         return Pool((_uniform_group(buckets, block, settings),), settings)
     shortest, longest = min(buckets.values()), max(buckets.values())
-    size = longest if longest < settings.rules.balance * shortest else shortest
+    size = longest if longest < _BALANCE * shortest else shortest
     pages = {layer: _page(layer, block, page, settings) for layer in buckets}
     largest = max(page_bytes for _, page_bytes in pages.values())
     groups: list[Group] = []
@@ -218,7 +206,18 @@ def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
 
 def _is_full(layer: Layer) -> bool:
     """Whether a layer sees all tokens."""
-    return isinstance(layer, Attention) and layer.window is None and layer.chunk is None
+    if isinstance(layer, Attention):
+        return layer.window is None and layer.chunk is None
+    return isinstance(layer, Latent | Index)
+
+
+def _token_bytes(layer: Layer, settings: Settings) -> int:
+    """Of one rank; vLLM keeps an indexer's keys in 8 bits with a scale for 128 elements, whatever
+    the precision of the cache (vLLM 0.32, model_executor/models/deepseek_v2.py).
+    """
+    if isinstance(layer, Index):
+        return layer.width + layer.width // 128 * 4
+    return token_bytes(layer, settings.kv, settings.tensor_parallel)
 
 
 def _uniform_group(buckets: dict[Layer, int], block: int, settings: Settings) -> Group:
@@ -226,25 +225,20 @@ def _uniform_group(buckets: dict[Layer, int], block: int, settings: Settings) ->
     draft's: one group, whose block has a page of each (UniformTypeKVCacheSpecs).
     """
     first = next(iter(buckets))
-    page = sum(
-        count * block * token_bytes(layer, settings.kv, settings.tensor_parallel)
-        for layer, count in buckets.items()
-    )
+    page = sum(count * block * _token_bytes(layer, settings) for layer, count in buckets.items())
     return Group(first, 1, block, page, _request_blocks(first, block, settings))
 
 
 def _hybrid_block(layers: list[Layer], settings: Settings) -> tuple[int, int | None]:
-    """Tokens of a block, and the page to which recurrent states are padded (None: they are not).
-
-    Beside recurrent layers the block of attention grows until its page holds a state.
-    """
-    block = settings.block_size or settings.rules.block_size
+    """Tokens of a block, and the page to which recurrent states are padded (None: they are not)."""
+    # Beside recurrent layers the block of attention grows until its page holds a state.
+    block = settings.block_size
     states = [layer for layer in layers if isinstance(layer, Recurrent)]
     attended = [layer for layer in layers if isinstance(layer, Attention | Latent)]
     if not states or not attended:
         return block, None
     state = max(_state_bytes(layer, settings) for layer in states)
-    each = token_bytes(attended[0], settings.kv, settings.tensor_parallel)
+    each = _token_bytes(attended[0], settings)
     step = max(settings.kernel_block, block)
     if isinstance(attended[0], Latent):
         step = max(step, 128)
@@ -270,7 +264,7 @@ def _page(layer: Layer, block: int, page: int | None, settings: Settings) -> tup
         return tokens, page or _state_bytes(layer, settings)
     if isinstance(layer, Attention) and layer.window is not None:
         block = max(settings.kernel_block, block // settings.kernel_block * settings.kernel_block)
-    return block, block * token_bytes(layer, settings.kv, settings.tensor_parallel)
+    return block, block * _token_bytes(layer, settings)
 
 
 def _raise_page(layer: Layer, block: int, page_bytes: int, largest: int) -> int:

@@ -76,6 +76,8 @@ class Release:
             inputs, one of them the table of embeddings (combo_kernels of torch 2.9).
         has_full_graphs: graphs of whole decoding steps beside those of pieces.
         graph_step: steps between the sizes of graphs from 256 on.
+        has_workspaces: a layer of experts has two workspaces, each as wide as a token, and so
+            have sums over ranks that are fused with norms.
         has_large_batches: B200 and larger have batches of 16,384 tokens.
     """
 
@@ -94,6 +96,7 @@ class Release:
     benchmarks_fusions: bool = False
     has_full_graphs: bool = False
     graph_step: int = 8
+    has_workspaces: bool = False
     has_large_batches: bool = False
 
     @property
@@ -133,6 +136,7 @@ def _releases() -> tuple[Release, ...]:
                    "benchmarks_fusions": True}),
         ((0, 12), {"has_optional_filter": False}),
         ((0, 17), {"logit_bytes": FILTERED}),
+        ((0, 19), {"has_workspaces": True}),
         ((0, 20), {"utilization": 0.92, "has_graph_estimate": True}),
         ((0, 22), {"served_by_second": Served.QWEN3}),
         ((0, 24), {"served_by_second": Served.NAMED}),

@@ -205,9 +205,8 @@ def _bias_of(mask: Tensor, dtype: DType) -> Tensor:
 
 
 def _backward_rule(inputs: Sequence[Tensor | None], heads: Heads, kernel: Kernel) -> Backward:
-    """Gradients are laid out like the inputs, or as (batch, length, heads, width). A mask's has all
-    samples and heads, rows of whole 16s, and is summed.
-    """
+    """Gradients are laid out like the inputs, or as (batch, length, heads, width)."""
+    # A mask's has all samples and heads, rows of whole 16s, and is summed.
     *three, mask = inputs
     known = [tensor for tensor in three if tensor is not None]
     needs_grad = [tensor.needs_grad for tensor in known]

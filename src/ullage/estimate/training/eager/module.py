@@ -230,11 +230,9 @@ _LONGEST: Final = 12  # layers of a pattern
 
 
 def _find_pieces(keys: Sequence[Hashable]) -> Iterator[tuple[int, Sequence[Any]]]:
-    """(repeats, layers) that represent all layers.
-
-    A pattern that repeats is there once for its first time, whose backward pass frees what all of
-    its layers share, and once for all the times that another follows.
-    """
+    """(repeats, layers) that represent all layers."""
+    # A pattern that repeats is there once for its first time, whose backward pass frees what all of
+    # its layers share, and once for all the times that another follows.
     place = 0
     while place < len(keys):
         times, length = _find_pattern(keys, place) if len(keys) > _PLAYED else (1, 1)

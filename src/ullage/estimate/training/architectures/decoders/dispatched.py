@@ -65,9 +65,8 @@ class DispatchedExperts(Experts):
         return sum_second(F.mul(rows, F.view(weights, (*weights.shape, 1))))
 
     def _run(self, x: Tensor) -> Tensor:
-        """The experts on rows that have chosen one each. Rows that belong to none of this rank's
-        experts are masked, though there are none.
-        """
+        """The experts on rows that have chosen one each."""
+        # Rows that belong to none of this rank's experts are masked, though there are none.
         count = (x.shape[0],)
         order = x.like(count, INT64)
         rows = _mask_in_place(take_rows(x, order))
