@@ -9,12 +9,13 @@ copied before the first step that finds it, and later if a step has changed it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from ullage.runtime.reads.counters import Counters
-from ullage.runtime.sharded.local_tensors import is_sharded, version_of
+from ullage.runtime.sharded.local_tensors import version_of
 from ullage.runtime.state.kinds import SMALL_BYTES
 
 # All copies on one device take at most this.
@@ -125,7 +126,7 @@ class Tensors:
         if self._is_stale or len(staying) > _MOST_SINGLE:
             self._read_together()
         self._versions = self._counters.read()
-        with torch.no_grad():
+        with _unseen():
             for copies, views in self._groups:
                 torch._foreach_copy_(copies, views)
             for entry in self._single.values():
@@ -170,13 +171,13 @@ class Tensors:
                 yield entry, "its shape was changed"
             elif entry.is_whole:
                 yield entry, None
-            elif is_moved or (entry.copy is not None and not torch.equal(entry.view, entry.copy)):
+            elif is_moved or (_differs(entry)):
                 entry.was_written = True
                 yield entry, _KEPT if entry.is_kept else f"{entry.num_bytes:,} bytes without a copy"
 
     def restore(self, others: Collection[int]) -> None:
         """Puts back what was copied, past version counters: graphs may have saved the tensors."""
-        with torch.no_grad():
+        with _unseen():
             for entry in [e for key, e in self._entries.items() if key not in others]:
                 if entry.tensor.is_leaf and entry.tensor.requires_grad != entry.requires_grad:
                     entry.tensor.requires_grad_(entry.requires_grad)
@@ -233,7 +234,7 @@ class Tensors:
         if entry.view is None:
             return
         try:
-            with torch.no_grad():
+            with _unseen():
                 entry.copy = entry.view.detach().clone()
         except torch.OutOfMemoryError:
             self._drop_copy(entry)  # then its counter says whether it was changed
@@ -244,12 +245,27 @@ class Tensors:
         entry.view = entry.copy = None
 
 
+@contextmanager
+def _unseen() -> Iterator[None]:
+    """Within it modes of the program do not see operations, which one of them could fail."""
+    with torch.no_grad(), torch._C._DisableTorchDispatch():
+        yield
+
+
 def _note_gradient(gradient: Any) -> tuple[Any, int, Any]:
     if gradient is None:
         return (None, 0, None)
     is_small = gradient.numel() * gradient.element_size() <= SMALL_BYTES
     is_copied = is_small and _is_copyable(gradient)
     return (gradient, version_of(gradient), gradient.detach().clone() if is_copied else None)
+
+
+def _differs(entry: Entry) -> bool:
+    """Whether the elements that are compared are others."""
+    if entry.copy is None:
+        return False
+    with _unseen():
+        return not torch.equal(entry.view, entry.copy)
 
 
 def _has_address(tensor: Any) -> bool:
@@ -261,7 +277,7 @@ def _is_copyable(tensor: Any) -> bool:
     return bool(
         tensor.layout is torch.strided
         and tensor.device.type != "meta"
-        and not is_sharded(tensor)
+        and type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
         and not any(
             step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
         )
