@@ -40,11 +40,12 @@ class Entry:
         index: its place among those whose counters are read together.
         gradient: of a leaf that no optimizer of the guard has, its counter, and a copy.
         was_written: whether a step has changed it.
+        copies_first: whether a large one is copied before the first step that finds it.
     """
 
     __slots__ = (
-        "address", "copy", "gradient", "index", "is_kept", "num_bytes", "num_parents", "place",
-        "requires_grad", "shape", "tensor", "version", "view", "was_written",
+        "address", "copies_first", "copy", "gradient", "index", "is_kept", "num_bytes",
+        "num_parents", "place", "requires_grad", "shape", "tensor", "version", "view", "was_written",
     )  # fmt: skip
 
     def __init__(self, tensor: Any, place: Any, *, is_kept: bool) -> None:
@@ -59,6 +60,7 @@ class Entry:
         self.view: Any = None
         self.copy: Any = None
         self.was_written = False
+        self.copies_first = True
         self.gradient: tuple[Any, int, Any] = (None, 0, None)
 
     @property
@@ -89,12 +91,17 @@ class Tensors:
         self._is_stale = False
         self.num_bytes: dict[Any, int] = {}
 
-    def enter(self, tensor: Any, place: Any, *, is_kept: bool, is_cold: bool) -> Entry:
-        """One more object refers to a tensor; a cold one is noted now, and not again."""
+    def enter(
+        self, tensor: Any, place: Any, *, is_kept: bool, is_cold: bool, is_batch: bool
+    ) -> Entry:
+        """One more object refers to a tensor; a cold one is noted now, and not again, and a large
+        one of a batch, which is another one in each step, is not copied.
+        """
         key = id(tensor)
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = Entry(tensor, place, is_kept=is_kept or is_cold)
+            entry.copies_first = not is_batch
             if is_cold:
                 entry.read()
             else:
@@ -222,7 +229,7 @@ class Tensors:
         tensor, device = entry.tensor, entry.tensor.device
         if not _is_copyable(tensor):
             return
-        is_first = entry.version is None and entry.index is None
+        is_first = entry.copies_first and entry.version is None and entry.index is None
         is_wanted = entry.num_bytes <= SMALL_BYTES or entry.was_written or is_first
         num_bytes = self.num_bytes.get(device, 0)
         if is_wanted and num_bytes + entry.num_bytes <= MOST_BYTES:
