@@ -66,14 +66,15 @@ class Node:
         num_parents: how many refer to it.
         parent, name: through which it was found first.
         place: of its tag; None: it has none.
+        is_batch: whether it is what the step is called with, or was found there.
         is_cold: whether it is noted once.
         is_kept: whether its tensors are states of an optimizer.
         is_stale: whether it is to be noted again.
     """
 
     __slots__ = (
-        "children", "is_cold", "is_kept", "is_stale", "kind", "name", "noted", "num_parents",
-        "parent", "place", "value",
+        "children", "is_batch", "is_cold", "is_kept", "is_stale", "kind", "name", "noted",
+        "num_parents", "parent", "place", "value",
     )  # fmt: skip
 
     def __init__(self, value: Any, kind: Kind, parent: Node | None, name: str) -> None:
@@ -82,7 +83,7 @@ class Node:
         self.children: list[Any] = []
         self.num_parents = 0
         self.place: int | None = None
-        self.is_cold = self.is_kept = self.is_stale = False
+        self.is_batch = self.is_cold = self.is_kept = self.is_stale = False
 
     @property
     def path(self) -> str:
@@ -147,6 +148,7 @@ class Reach:
         self._num_bytes = 0
         self._root = Node(self._roots, _CALL, None, "")
         self._function, self._batch = Node((), _CALL, None, ""), Node((), _CALL, None, "")
+        self._batch.is_batch = True
         self._lost: list[Node] = []
         self._note(self._root)
         self._most_nodes = 2 * len(self._nodes) + MOST_ELEMENTS
@@ -318,7 +320,9 @@ class Reach:
             if type(value) is Lost:
                 return None
             is_kept = parent.is_kept or id(value) in self._kept or value.grad_fn is not None
-            return self._tensors.enter(value, (parent, name), is_kept=is_kept, is_cold=is_cold)
+            return self._tensors.enter(
+                value, (parent, name), is_kept=is_kept, is_cold=is_cold, is_batch=parent.is_batch
+            )
         if type(value) is Names:
             return self._enter_names(value, parent, name)
         node = self._nodes.get(id(value))
@@ -339,7 +343,7 @@ class Reach:
 
     def _add(self, value: Any, kind: Kind, parent: Node, name: str, *, is_cold: bool) -> Node:
         node = Node(value, kind, parent, name)
-        node.is_cold = is_cold
+        node.is_cold, node.is_batch = is_cold, parent.is_batch
         node.is_kept = parent.is_kept or (
             name == ".state" and parent.parent is not None
             and id(parent.parent.value) in self._optimizers

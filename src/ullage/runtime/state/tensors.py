@@ -9,12 +9,13 @@ copied before the first step that finds it, and later if a step has changed it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from ullage.runtime.reads.counters import Counters
-from ullage.runtime.sharded.local_tensors import is_sharded, version_of
+from ullage.runtime.sharded.local_tensors import version_of
 from ullage.runtime.state.kinds import SMALL_BYTES
 
 # All copies on one device take at most this.
@@ -39,11 +40,12 @@ class Entry:
         index: its place among those whose counters are read together.
         gradient: of a leaf that no optimizer of the guard has, its counter, and a copy.
         was_written: whether a step has changed it.
+        copies_first: whether a large one is copied before the first step that finds it.
     """
 
     __slots__ = (
-        "address", "copy", "gradient", "index", "is_kept", "num_bytes", "num_parents", "place",
-        "requires_grad", "shape", "tensor", "version", "view", "was_written",
+        "address", "copies_first", "copy", "gradient", "index", "is_kept", "num_bytes",
+        "num_parents", "place", "requires_grad", "shape", "tensor", "version", "view", "was_written",
     )  # fmt: skip
 
     def __init__(self, tensor: Any, place: Any, *, is_kept: bool) -> None:
@@ -58,6 +60,7 @@ class Entry:
         self.view: Any = None
         self.copy: Any = None
         self.was_written = False
+        self.copies_first = True
         self.gradient: tuple[Any, int, Any] = (None, 0, None)
 
     @property
@@ -88,12 +91,17 @@ class Tensors:
         self._is_stale = False
         self.num_bytes: dict[Any, int] = {}
 
-    def enter(self, tensor: Any, place: Any, *, is_kept: bool, is_cold: bool) -> Entry:
-        """One more object refers to a tensor; a cold one is noted now, and not again."""
+    def enter(
+        self, tensor: Any, place: Any, *, is_kept: bool, is_cold: bool, is_batch: bool
+    ) -> Entry:
+        """One more object refers to a tensor; a cold one is noted now, and not again, and a large
+        one of a batch, which is another one in each step, is not copied.
+        """
         key = id(tensor)
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = Entry(tensor, place, is_kept=is_kept or is_cold)
+            entry.copies_first = not is_batch
             if is_cold:
                 entry.read()
             else:
@@ -125,7 +133,7 @@ class Tensors:
         if self._is_stale or len(staying) > _MOST_SINGLE:
             self._read_together()
         self._versions = self._counters.read()
-        with torch.no_grad():
+        with _unseen():
             for copies, views in self._groups:
                 torch._foreach_copy_(copies, views)
             for entry in self._single.values():
@@ -170,13 +178,13 @@ class Tensors:
                 yield entry, "its shape was changed"
             elif entry.is_whole:
                 yield entry, None
-            elif is_moved or (entry.copy is not None and not torch.equal(entry.view, entry.copy)):
+            elif is_moved or (_differs(entry)):
                 entry.was_written = True
                 yield entry, _KEPT if entry.is_kept else f"{entry.num_bytes:,} bytes without a copy"
 
     def restore(self, others: Collection[int]) -> None:
         """Puts back what was copied, past version counters: graphs may have saved the tensors."""
-        with torch.no_grad():
+        with _unseen():
             for entry in [e for key, e in self._entries.items() if key not in others]:
                 if entry.tensor.is_leaf and entry.tensor.requires_grad != entry.requires_grad:
                     entry.tensor.requires_grad_(entry.requires_grad)
@@ -221,7 +229,7 @@ class Tensors:
         tensor, device = entry.tensor, entry.tensor.device
         if not _is_copyable(tensor):
             return
-        is_first = entry.version is None and entry.index is None
+        is_first = entry.copies_first and entry.version is None and entry.index is None
         is_wanted = entry.num_bytes <= SMALL_BYTES or entry.was_written or is_first
         num_bytes = self.num_bytes.get(device, 0)
         if is_wanted and num_bytes + entry.num_bytes <= MOST_BYTES:
@@ -233,7 +241,7 @@ class Tensors:
         if entry.view is None:
             return
         try:
-            with torch.no_grad():
+            with _unseen():
                 entry.copy = entry.view.detach().clone()
         except torch.OutOfMemoryError:
             self._drop_copy(entry)  # then its counter says whether it was changed
@@ -244,12 +252,27 @@ class Tensors:
         entry.view = entry.copy = None
 
 
+@contextmanager
+def _unseen() -> Iterator[None]:
+    """Within it modes of the program do not see operations, which one of them could fail."""
+    with torch.no_grad(), torch._C._DisableTorchDispatch():
+        yield
+
+
 def _note_gradient(gradient: Any) -> tuple[Any, int, Any]:
     if gradient is None:
         return (None, 0, None)
     is_small = gradient.numel() * gradient.element_size() <= SMALL_BYTES
     is_copied = is_small and _is_copyable(gradient)
     return (gradient, version_of(gradient), gradient.detach().clone() if is_copied else None)
+
+
+def _differs(entry: Entry) -> bool:
+    """Whether the elements that are compared are others."""
+    if entry.copy is None:
+        return False
+    with _unseen():
+        return not torch.equal(entry.view, entry.copy)
 
 
 def _has_address(tensor: Any) -> bool:
@@ -261,7 +284,7 @@ def _is_copyable(tensor: Any) -> bool:
     return bool(
         tensor.layout is torch.strided
         and tensor.device.type != "meta"
-        and not is_sharded(tensor)
+        and type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
         and not any(
             step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
         )
