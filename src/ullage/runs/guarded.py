@@ -1,7 +1,4 @@
-"""A job on the phantom under a guard: it is run again where it ends out of memory.
-
-job, report = run_guarded(job, ["ladder.json"], ("--resume", "last.pt"), run_one)
-"""
+"""A job on the phantom under a guard: it is run again where it ends out of memory."""
 
 from __future__ import annotations
 
@@ -35,8 +32,7 @@ def run_guarded(
         job: of rung 0.
         plans, resume, say: as for `execute_guarded`.
         run_one: `run_job`, but for the job and `force`.
-        force: whether the first run replaces a snapshot file; each of the others replaces that of
-            the one before.
+        force: whether the first run replaces a snapshot file, as each of the others does.
 
     Returns:
         the job of the last run, and its report.

@@ -3,9 +3,7 @@ supervisor for each rank, these start their ranks again together.
 
     with open_job() as job:
         notes = job.begin(0)                # the directory for what ends this rank in start 0
-        ...                                 # it ends
-        failure = job.failure               # of all ranks
-        problem = job.wait_for_all()        # until all have ended
+        failure = job.failure               # of all ranks, once it has ended
 """
 
 from __future__ import annotations
