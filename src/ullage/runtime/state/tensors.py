@@ -45,7 +45,8 @@ class Entry:
 
     __slots__ = (
         "address", "copies_first", "copy", "gradient", "index", "is_kept", "num_bytes",
-        "num_parents", "place", "requires_grad", "shape", "tensor", "version", "view", "was_written",
+        "num_parents", "place", "requires_grad", "shape", "tensor", "version", "view",
+        "was_written",
     )  # fmt: skip
 
     def __init__(self, tensor: Any, place: Any, *, is_kept: bool) -> None:
