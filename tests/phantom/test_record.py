@@ -429,3 +429,10 @@ def test_a_function_of_the_programs_is_told_of_its_steps(thin_python: Path, tmp_
     assert 70 * 2**30 < others["ullage/headroom_bytes"] < 80 * 2**30
     assert others["ullage/step_seconds"] > 0
     assert (others["ullage/alloc_retries"], others["ullage/ooms"]) == (0, 0)
+
+
+@pytest.mark.slow
+def test_the_oldest_torch_is_recorded_to_the_end(record: RecordProgram, torch_version: str) -> None:
+    if not torch_version.startswith("2.6."):
+        pytest.skip(f"the oldest is torch 2.6, and this is {torch_version}")
+    assert "ended early" not in str(record("mlp_phases/train.py").document)

@@ -107,13 +107,13 @@ class EventHook:
             raw[name] = column[: num_before + num_events].tobytes()
         return Ring(first, births[:num_before], cast("EventColumns", raw))
 
-    def note_blocks(self, take_snapshot: Callable[[None], Any]) -> bool:
+    def note_blocks(self, take_segments: Callable[[], Any]) -> bool:
         """Notes the blocks that were live before the hook was, as if they were allocated now;
         whether there are any.
         """
         if library.position():
             return False
-        segments = take_snapshot(None)["segments"]
+        segments = take_segments()
         reserved: Counter[int] = Counter()
         for segment in segments:
             reserved[segment["device"]] += segment["total_size"]

@@ -181,9 +181,7 @@ class Recorder:
                 "backward allocates has no module"
             )
         # Before the history begins: its first entry would be this look at the blocks.
-        has_blocks = self._hook is not None and self._hook.note_blocks(
-            torch._C._cuda_memorySnapshot
-        )
+        has_blocks = self._hook is not None and self._hook.note_blocks(torch.cuda.memory_snapshot)
         if self._history is not None and torch.cuda.get_allocator_backend() == "native":
             try:
                 self._history.begin()
