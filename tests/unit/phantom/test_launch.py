@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -22,7 +23,8 @@ BUILD = TorchBuild("2.15.0", "13.2", Path("torch"), {}, frozenset(), frozenset()
 
 
 def environment(options: RunOptions, **base: str) -> dict[str, str]:
-    return make_environment(Path("/run"), choose_device(), BUILD, options, base)
+    with tempfile.TemporaryDirectory() as run_dir:
+        return make_environment(Path(run_dir), choose_device(), BUILD, options, base)
 
 
 def run_code(code: str) -> UserProgram:
