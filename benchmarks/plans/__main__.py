@@ -50,7 +50,7 @@ def measure(name: str, python: str, *, is_brute: bool) -> Result:
         workload.command,
         device=replace(device, is_unlimited=True),
         python=python,
-        options=make_options(steps=STEPS),
+        options=make_options(steps=STEPS, time=True),
     )
     started_s = time.monotonic()
     with Trials(job, on_progress=print) as trials:

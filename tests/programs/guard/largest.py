@@ -131,7 +131,7 @@ def keep_on_host() -> dict[str, Any]:
                     guard.step(each.step, each.make_batch(1))
                 if each is twin:
                     before = each.state()
-                    copies = KeptState(each.model, guard._optimizers, guard._snapshot)
+                    copies = KeptState(each.model, guard._optimizers, guard._state)
                     for size in (1, 2):
                         each.step(each.make_batch(size))
                     moved = each.state() != before
@@ -144,7 +144,7 @@ def keep_on_host() -> dict[str, Any]:
     with ullage.guard(training.model, training.optimizer) as guard:
         training.model(training.make_batch(1)).backward()
         for call in (
-            lambda: KeptState(training.model, guard._optimizers, guard._snapshot),
+            lambda: KeptState(training.model, guard._optimizers, guard._state),
             lambda: guard.largest_batch(training.step, training.make_batch),
         ):
             try:

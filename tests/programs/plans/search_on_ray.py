@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 def make(python, words, **options):
     """A job where memory is without end."""
     device = replace(choose_device("h100-80gb"), is_unlimited=True)
-    return make_job(words, device=device, python=python, options=make_options(**options))
+    return make_job(words, device=device, python=python, options=make_options(time=True, **options))
 
 
 def search(trials, job):
