@@ -38,6 +38,7 @@ def make_search_job(
         raise SpecError("a search makes its own plan; leave --plan out")
     settings = {
         "steps": STEPS,
+        "time": True,
         **{key: value for key, value in options.items() if value is not None},
     }
     return make_job(

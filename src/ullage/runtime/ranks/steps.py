@@ -104,10 +104,6 @@ class Ranks(OneRank):
         self._collectives.attach()
         self._handles = self._wrappers.on_call(self._before_forward)
         self._is_within = self._is_agreed = self._is_over = False
-        # What this rank said of calm steps last, and what all ranks have agreed on with the
-        # optimizer of this step; None: they have not, or have had collectives since.
-        self._was_calm = False
-        self._agreed_calm: bool | None = None
         self._had_backward = False
         self.shares_gradients = self._wrappers.shares_gradients
         self._voted_in: int | None = None
@@ -124,7 +120,7 @@ class Ranks(OneRank):
         """Before a step."""
         if self._is_over:
             raise GuardError(_DISAGREED)
-        self._voted_in = self._agreed_calm = None
+        self._voted_in = None
         self._had_backward = False
         self._wrappers.order()
         self.unreduced = self._wrappers.take()
@@ -144,7 +140,6 @@ class Ranks(OneRank):
         """Within a backward that adds to gradients of earlier micro-batches, DDP may write sums to
         them only if all ranks get there. Its own callback at the end does so; this comes first.
         """
-        self._agreed_calm = None
         graph = torch._C._current_graph_task_id()
         if graph == -1:
             return
@@ -159,22 +154,14 @@ class Ranks(OneRank):
     def vote_on_optimizer(self) -> None:
         """Before the optimizer's step: from there on no step is run again."""
         if self._is_within:
-            self._agreed_calm = self._agreement.vote("optimizer", is_yes=self._was_calm)
+            self._agreement.vote("optimizer")
 
     def end(self, *, is_calm: bool) -> bool:
-        """After a step: whether all ranks are calm. Where all have come to the optimizer no step is
-        run again, so without collectives since then nobody waits for another here: then what
-        they said of the step before counts.
-        """
-        was_calm, self._was_calm = self._was_calm, is_calm
-        agreed = self._agreed_calm
-        if agreed is None:
-            agreed = self._agreement.vote("end", is_yes=is_calm or was_calm)
-        if agreed:
-            self._was_calm = False
+        """After a step: whether all ranks are calm."""
+        is_calm = self._agreement.vote("end", is_yes=is_calm)
         self._collectives.clear()
         self._is_within = False
-        return agreed
+        return is_calm
 
     def take(self, error: Exception) -> Failure:
         """Describes an error of a step, and tells the other ranks. What another rank's zeros have
@@ -220,8 +207,7 @@ class Ranks(OneRank):
     def begin_again(self) -> None:
         """Before a step is run again: all ranks are as before it."""
         self._agreement.vote("begin")
-        self._voted_in = self._agreed_calm = None
-        self._was_calm = False
+        self._voted_in = None
         self._had_backward = False
         self._collectives.begin()
 
