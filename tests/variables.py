@@ -70,6 +70,7 @@ VARIABLES: Final = (
         (
             _DEVICE_C,
             _SITE,
+            "runtime/state/tensors.py",
             "testing/options.py",
             "record/measured/record_document.py",
         ),
