@@ -142,7 +142,7 @@ def fit(
     if smallest_gpu and gpus > 1:
         raise SpecError("the smallest GPU is looked for by one rank alone; leave --gpus out")
     job = make_search_job(program, device, python, **options)
-    job = replace(job, options=replace(job.options, rank=_first_rank(gpus), has_clock=True))
+    job = replace(job, options=replace(job.options, rank=_first_rank(gpus)))
     started_s = time.monotonic()
     goal = Goal(device.gpu, budget_bytes, read_objective(objective, check_price(price)))
     limit = Limit(started_s + limit_s)

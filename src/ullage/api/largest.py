@@ -116,7 +116,6 @@ def find_largest(
     allowed = None if allow == "none" else read_semantics(allow)
     words = words_at(program, variable, multiple_of)
     job = make_search_job(words, without_end(device), python, **options)
-    job = replace(job, options=replace(job.options, has_clock=True))
     from ullage.plan.sizes.largest import LargestSearch
 
     started_s = time.monotonic()
@@ -204,7 +203,6 @@ def find_ladder(
     budget_bytes = find_budget(device, budget)
     words = words_at(program, variable, sizes[-1])
     job = make_search_job(words, without_end(device), python, **options)
-    job = replace(job, options=replace(job.options, has_clock=True))
     started_s = time.monotonic()
     with SizedRuns(job, program, variable, on_progress) as runs:
         report = LadderSearch(runs.run, device.gpu, budget_bytes, sizes).find(program, variable)

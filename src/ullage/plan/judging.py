@@ -66,13 +66,16 @@ def with_reason(candidate: Candidate, best: Candidate | None, budget_bytes: int)
     return replace(candidate, why=slower or "takes more memory")
 
 
+def say_more(step_s: float, best_s: float) -> str:
+    """By how much a step takes longer than the best: "7.3 % slower"; empty: no longer."""
+    # The best has 0 seconds where it was not timed.
+    return f"{100 * (step_s / best_s - 1):.1f} % slower" if step_s > best_s > 0 else ""
+
+
 def say_slower(candidate: Candidate, best: Candidate) -> str:
-    """By how much a plan is slower than the best: "7.3 % slower", or "about as fast" where the
-    order of two is not sure; empty: it is faster.
-    """
+    """The same of two plans, or "about as fast" where the order of two is not sure."""
     if candidate.time is None or best.time is None:
-        more = 100 * (candidate.step_s / best.step_s - 1)
-        return f"{more:.1f} % slower" if more > 0 else ""
+        return say_more(candidate.step_s, best.step_s)
     comparison = compare(candidate.time.step, best.time.step)
     if comparison.order is Order.ALIKE:
         return "about as fast"

@@ -47,7 +47,7 @@ class Guard:
     """
 
     def __init__(
-        self, model: Any, optimizer: Any, ladder: Ladder, calm: Climb, *,
+        self, model: Any, optimizer: Any, ladder: Ladder, climb: Climb, *,
         scaler: Any, extra: Any, averages: Any, adapt: Adapt | None, deadline_s: float,
     ) -> None:  # fmt: skip
         self.num_recoveries = 0
@@ -55,7 +55,7 @@ class Guard:
         self._model = model
         self._optimizers = unwrap_optimizers(optimizer)
         self._ladder = ladder
-        self._climb_rule = calm
+        self._climb_rule = climb
         self._scaler, self._extra = scaler, extra
         self._deadline_s = deadline_s
         self._averages = averages

@@ -24,7 +24,7 @@ from ullage.plan.costs.blocks import Block, find_blocks
 from ullage.plan.costs.clocked import Timed, timed
 from ullage.plan.costs.profile import kept_by_module
 from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, Seen, failed, foreseen
-from ullage.plan.judging import judge
+from ullage.plan.judging import judge, say_more
 from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
@@ -322,11 +322,10 @@ def _why(
         return f"fits, with {observation.num_retries} retries of the allocator"
     if measured.used_bytes > budget_bytes:
         return f"{format_bytes(measured.used_bytes - budget_bytes)} too much"
-    if best is not None and measured.step_s > best.step_s:
-        return f"{100 * (measured.step_s / best.step_s - 1):.1f} % slower"
     if best is None:
         return ""
-    return "not tried: the host's part comes last" if measured.order[0] else "no faster"
+    untried = "not tried: the host's part comes last" if measured.order[0] else "no faster"
+    return say_more(measured.step_s, best.step_s) or untried
 
 
 def _front(measured: Sequence[_Measured]) -> list[tuple[float, int]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ullage.runtime.state.reach import Reach
 from ullage.runtime.state.state import hooks_of_all_modules
@@ -19,7 +18,7 @@ class SecondRuns:
     """The contexts around second runs of modules."""
 
     def __init__(self) -> None:
-        self._reaches: WeakKeyDictionary[Any, Reach] = WeakKeyDictionary()
+        self._reaches: dict[Any, Reach] = {}  # by module
 
     @contextmanager
     def undone(self, module: Any) -> Iterator[None]:

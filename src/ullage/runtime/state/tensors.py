@@ -206,10 +206,11 @@ class Tensors:
         """From now on the counters of all that has stayed are read in one call, and what is copied
         of them is copied in one call for each device.
         """
+        # Not of a batch, which these lists would hold after its step.
         self._is_stale = False
         self._together = [
             entry for key, entry in self._entries.items()
-            if not entry.tensor.is_inference()
+            if entry.copies_first and not entry.tensor.is_inference()
             and (entry.index is not None or (key in self._single and entry.version is not None))
         ]  # fmt: skip
         groups: dict[Any, tuple[list[Any], list[Any]]] = {}
