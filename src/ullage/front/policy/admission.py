@@ -21,8 +21,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Annotated, Final
 
+from ullage.configuration.tables import Positive
 from ullage.front.policy.engine_ledger import Engine, Running
 from ullage.front.policy.lengths import Lengths
 from ullage.front.policy.pool import Pool, add_engine
@@ -30,6 +31,7 @@ from ullage.front.policy.request import Decision, Reason, Reject, Request, Start
 from ullage.front.policy.room import Room
 from ullage.front.policy.routing import choose_engine
 from ullage.front.policy.shares import Shares
+from ullage.protocol.plain import at_least
 
 PATIENCE_S: Final = 1.0
 _LOOKAHEAD: Final = 8  # requests of a tenant that are tried where its first does not fit
@@ -43,8 +45,8 @@ _EXPIRY_S: Final = 0.05  # deadlines are looked through no more often
 class TenantSpec:
     """A tenant's weight against others, and how many of its requests may wait."""
 
-    weight: float = 1.0
-    max_queue: int = 256
+    weight: Positive = 1.0
+    max_queue: Annotated[int, at_least(0)] = 256
 
 
 @dataclass(frozen=True, slots=True)

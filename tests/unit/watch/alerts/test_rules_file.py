@@ -140,7 +140,7 @@ def test_receivers(tmp_path: Path) -> None:
         ('[watch.notify.x]\nurl = "https://"\n', 2, "is not a web address"),
         ('[watch.notify.x]\nurl = "http://a:b"\n', 2, "is not a web address"),
         ('[watch.notify.x]\ncommand = ["a"]\nform = "slack"\n', 3, "is for a web address"),
-        ('[watch.notify.x]\nurl = "http://a"\nform = "xml"\n', 3, "one of json, slack"),
+        ('[watch.notify.x]\nurl = "http://a"\nform = "xml"\n', 3, "expected json or slack"),
         (
             '[watch.notify.x]\ncommand = ["a"]\nseverity = "low"\n',
             3,
