@@ -4,7 +4,7 @@ file, the line, the key, what was found and what was expected.
     @dataclass(frozen=True, slots=True)
     class Engine:
         name: Annotated[str, Mark.NAME]
-        cache_bytes: Annotated[Size, Key("cache"), Example('"40GiB"')]
+        cache_bytes: Annotated[Size, As("cache"), Example('"40GiB"')]
         max_requests: Count = 256
 
     source.read(Mapping[Name, Engine], ("front", "engine"), table)
@@ -75,7 +75,7 @@ class Source:
     def _error(self, misfit: Misfit) -> SpecError:
         place = (*misfit.keys, misfit.inner) if misfit.inner is not None else misfit.keys
         line = find_line(self.text, (*self.around, *(key for key in place if isinstance(key, str))))
-        sentence = misfit.say("") if misfit.keys else misfit.say("the configuration")
+        sentence = misfit.say("" if misfit.keys else "the file")
         if misfit.problem.endswith(_NAMES[dict]):
             sentence += f": [{'.'.join(map(str, misfit.keys))}]"
         return SpecError(f"{printable(self.path.name)}:{line}: {printable(sentence)}")
@@ -141,12 +141,8 @@ def read_seconds(value: str | float) -> float:
     """A time of up to 30 days: "10min", or its seconds."""
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     seconds = float(match[1]) * _UNITS_S[match[2]] if match else value
-    if isinstance(seconds, str):
-        raise Misfit(f'is {value!r}; expected a value such as "10min"')
-    if seconds < 0:
-        raise Misfit(f"is {value!r}; expected 0 or more")
-    if seconds > _MAX_S:
-        raise Misfit(f"is {value!r}; expected 30 days at most")
+    if isinstance(seconds, str) or not 0 <= seconds <= _MAX_S:
+        raise Misfit(f'is {value!r}; expected a time of up to 30 days, such as "10min"')
     return seconds
 
 
@@ -154,23 +150,21 @@ def read_share(value: str | float) -> float:
     """A share: "95%" or 0.95."""
     match = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
     share = float(match[1]) / 100 if match else value
-    if isinstance(share, str):
-        raise Misfit(f'is {value!r}; expected a value such as "95%" or 0.95')
-    if share < 0:
-        raise Misfit(f"is {value!r}; expected 0 or more")
-    if share > _MAX_SHARE:
+    if isinstance(share, str) or not 0 <= share <= _MAX_SHARE:
         raise Misfit(f'is {value!r}; expected a share, such as "95%" or 0.95')
     return share
 
 
-def _positive(value: float) -> float:
+def check_positive(value: float) -> float:
+    """Refuses 0 and less."""
     if value <= 0:
         raise Misfit(f"is {value:g}; expected a number above 0")
     return value
 
 
+Whole: TypeAlias = Annotated[int, at_least(0)]
 Count: TypeAlias = Annotated[int, at_least(1)]
-Positive: TypeAlias = Annotated[float, _positive]
+Positive: TypeAlias = Annotated[float, check_positive]
 Size: TypeAlias = Annotated[int, From(str | int), parsed(parse_bytes)]
 Seconds: TypeAlias = Annotated[float, From(str | float), read_seconds]
 Share: TypeAlias = Annotated[float, From(str | float), read_share]
@@ -204,3 +198,7 @@ def _make_reader(root: Path) -> Reader:
         FileOrName: Annotated[str, file_or_name],
     }
     return Reader(_NAMES, {str: _check_text}, synonyms, is_strict=True)
+
+
+# A table that a program has written: its texts may be empty, and none names a file.
+WRITTEN: Final = Reader(_NAMES, is_strict=True)

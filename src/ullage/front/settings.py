@@ -31,13 +31,14 @@ from ullage.configuration.tables import (
     Name,
     Positive,
     Size,
+    Whole,
     parsed,
 )
 from ullage.doors.address import Address, parse_address, read_token
 from ullage.errors import SpecError
 from ullage.front.policy.admission import TenantSpec
 from ullage.front.policy.engine_ledger import EngineSpec
-from ullage.protocol.plain import Example, From, Key, Mark, Misfit, at_least
+from ullage.protocol.plain import As, Example, From, Mark, Misfit
 from ullage.units import MIB
 
 _EXAMPLE: Final = '[front.engine.a] with url = "http://127.0.0.1:8001"'
@@ -84,11 +85,9 @@ class EngineSettings:
     """
 
     spec: Annotated[EngineSpec, Mark.FLAT]
-    address: Annotated[
-        Address, From(str), _read_url, Key("url"), Example('"http://127.0.0.1:8001"')
-    ]
-    key: Annotated[bytes | None, From(Path), parsed(read_token), Key("key_file")] = None
-    has_metrics: Annotated[bool, Key("metrics")] = True
+    address: Annotated[Address, From(str), _read_url, As("url"), Example('"http://127.0.0.1:8001"')]
+    key: Annotated[bytes | None, From(Path), parsed(read_token), As("key_file")] = None
+    has_metrics: Annotated[bool, As("metrics")] = True
     health: str = "/health"
     tokenizer: Path | None = None
     media_tokens: Count | None = None
@@ -108,7 +107,7 @@ class TenantSettings:
     """
 
     spec: Annotated[TenantSpec, Mark.FLAT]
-    key: Annotated[bytes | None, From(Path), parsed(read_token), Key("key_file")] = None
+    key: Annotated[bytes | None, From(Path), parsed(read_token), As("key_file")] = None
     deadline_s: Positive | None = None
     max_tokens: Count | None = None
     trim: Literal["never", "oldest-messages"] = "never"
@@ -145,22 +144,22 @@ class FrontSettings:
     """
 
     path: Annotated[Path, Mark.NO_KEY]
-    address: Annotated[Address, From(str), _read_listen, Key("listen")] = _LISTEN
-    admin_key: Annotated[bytes | None, From(Path), parsed(read_token), Key("admin_key_file")] = None
-    engines: Annotated[Mapping[Name, EngineSettings], Key("engine")] = field(default_factory=dict)
-    tenants: Annotated[Mapping[Name, TenantSettings], Key("tenant")] = field(default_factory=dict)
-    gpus: Annotated[Mapping[Name, Annotated[int, From(_Gpu), attrgetter("cache")]], Key("gpu")] = (
+    address: Annotated[Address, From(str), _read_listen, As("listen")] = _LISTEN
+    admin_key: Annotated[bytes | None, From(Path), parsed(read_token), As("admin_key_file")] = None
+    engines: Annotated[Mapping[Name, EngineSettings], As("engine")] = field(default_factory=dict)
+    tenants: Annotated[Mapping[Name, TenantSettings], As("tenant")] = field(default_factory=dict)
+    gpus: Annotated[Mapping[Name, Annotated[int, From(_Gpu), attrgetter("cache")]], As("gpu")] = (
         field(default_factory=dict)
     )
-    versions: Annotated[Mapping[str, Mapping[str, Positive]], Key("model")] = field(
+    versions: Annotated[Mapping[str, Mapping[str, Positive]], As("model")] = field(
         default_factory=dict
     )
-    quantile: Annotated[float | None, From(str), _read_reserve, Key("reserve")] = 0.9
+    quantile: Annotated[float | None, From(str), _read_reserve, As("reserve")] = 0.9
     max_tokens: Count = 1024
     characters_per_token: Positive = 3.0
-    max_queue: Annotated[int, at_least(0)] = 2048
-    spare_requests: Annotated[int, at_least(0)] | None = None
-    max_body_bytes: Annotated[Size, Key("max_body")] = 8 * MIB
+    max_queue: Whole = 2048
+    spare_requests: Whole | None = None
+    max_body_bytes: Annotated[Size, As("max_body")] = 8 * MIB
     fields: Mapping[str, Literal["free", "text"]] = field(default_factory=dict)
     slow_reader_s: Positive = 30.0
 

@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 from ullage.configuration.tables import Size, parsed
 from ullage.errors import SpecError
 from ullage.gate.lock import Peaks
-from ullage.protocol.plain import From, Key
+from ullage.protocol.plain import As, From
 from ullage.units import MIB, parse_bytes
 
 _PERCENT = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)\s*%")
@@ -72,11 +72,11 @@ class Budget:
         growth_bytes: by how much more may be held after each step.
     """
 
-    max_allocated_bytes: Annotated[Size | None, Key("max_allocated")] = None
-    max_reserved_bytes: Annotated[Size | None, Key("max_reserved")] = None
-    max_used_bytes: Annotated[Size | None, Key("max_used")] = None
+    max_allocated_bytes: Annotated[Size | None, As("max_allocated")] = None
+    max_reserved_bytes: Annotated[Size | None, As("max_reserved")] = None
+    max_used_bytes: Annotated[Size | None, As("max_used")] = None
     headroom: Tolerance | None = None
-    growth_bytes: Annotated[Size | None, Key("growth_per_step")] = None
+    growth_bytes: Annotated[Size | None, As("growth_per_step")] = None
 
 
 NO_BUDGET = Budget()

@@ -11,7 +11,6 @@ from ullage.configuration.tables import read_words
 from ullage.files import is_directory
 from ullage.protocol.plain import Misfit, show
 
-_MAX_TIMEOUT_S = 7 * 24 * 3600
 _NOWHERE = "/dev/null"  # a pattern is tried where nothing can match
 
 
@@ -33,8 +32,8 @@ def check_directory(path: Path) -> Path:
 
 def check_variable(name: str) -> str:
     """The name of a variable, as an operating system takes it."""
-    if "=" in name:
-        raise Misfit("is not a name; expected one without = and NUL, such as SEED")
+    if not name or "=" in name or "\0" in name:
+        raise Misfit("is not a variable; expected a name without = and NUL, such as SEED")
     return name
 
 
@@ -63,10 +62,3 @@ def read_values(value: object) -> tuple[str, ...]:
     if twice is not None:
         raise Misfit(f"has {twice!r} twice; give each value once")
     return values
-
-
-def check_timeout(seconds: float) -> float:
-    """How long a case may run."""
-    if not 0 < seconds <= _MAX_TIMEOUT_S:
-        raise Misfit(f'is {seconds:g} s; expected a time of up to 7 days, such as "10m" or "90s"')
-    return seconds

@@ -13,19 +13,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from ullage.configuration.tables import Count, Program, Seconds, Share, Word, Words, parsed
+from ullage.configuration.tables import (
+    Count,
+    Program,
+    Seconds,
+    Share,
+    Whole,
+    Word,
+    Words,
+    check_positive,
+    parsed,
+)
 from ullage.errors import SpecError
 from ullage.gate.budget import NO_BUDGET, Budget, Tolerance
 from ullage.gate.places import (
     check_directory,
     check_patterns,
-    check_timeout,
     check_variable,
     read_command,
     read_values,
 )
 from ullage.phantom.rank import choose_ranks
-from ullage.protocol.plain import Example, From, Key, Mark, Misfit, at_least
+from ullage.protocol.plain import As, Example, From, Mark, Misfit
 from ullage.record.values.assume import Assumed
 
 DISTINCT = "distinct"
@@ -57,7 +66,7 @@ class _RankKeys:
 
     world_size: Count | None = None
     local_world_size: Count | None = None
-    rank: Annotated[int | None, at_least(0)] = None
+    rank: Whole | None = None
     ranks: Words | None = None
 
     def chosen(self) -> tuple[int, ...] | str:
@@ -95,14 +104,14 @@ class Replay:
     """
 
     file: Annotated[str, Example('"requests.jsonl"')]
-    users: Annotated[Word, Key("concurrency")] = "1"
+    users: Annotated[Word, As("concurrency")] = "1"
     limit: Count | None = None
     function: Annotated[str | None, Example('"serve.py:handle"')] = None
     url: Annotated[str | None, Example('"http://127.0.0.1:{port}/v1/completions"')] = None
     ready: Annotated[str, _check_ready] | None = None
     ready_timeout_s: Count = 300
     timeout_s: Count = 300
-    fields: Annotated[Mapping[str, Any], Key("body")] = field(default_factory=dict)
+    fields: Annotated[Mapping[str, Any], As("body")] = field(default_factory=dict)
 
     def filled_in(self, values: Mapping[str, str]) -> Replay:
         """The same with the values of variables."""
@@ -129,9 +138,9 @@ class Serving:
 
     traffic: Annotated[str, Example(_TRAFFIC)]
     slo: Annotated[str | None, Example('"ttft=1s,tpot=50ms"')] = None
-    goodput_frac: Annotated[Share, _check_goodput, Key("goodput")] = 0.99
+    goodput_frac: Annotated[Share, _check_goodput, As("goodput")] = 0.99
     least_tokens: Count | None = None
-    command: Annotated[tuple[str, ...], From(object), read_command, Key("serve")] = ()
+    command: Annotated[tuple[str, ...], From(object), read_command, As("serve")] = ()
 
     def describe(self, command: str) -> str:
         """The command in the lock: "vllm serve MODEL < trace.csv"."""
@@ -165,11 +174,11 @@ class Scenario:
     line: Annotated[int, Mark.NO_KEY] = 1
     command: Annotated[tuple[str, ...], From(object), read_command, Example('"train.py"')] = ()
     directory: Annotated[Path, check_directory, Example('"training"')] = Path()
-    gpus: Annotated[Words, Key(GPU), Example('"h100-80gb"')] = ()
+    gpus: Annotated[Words, As(GPU), Example('"h100-80gb"')] = ()
     memory: str | int | None = None
     capability: Annotated[str | None, Example('"8.9"')] = None
     python: Annotated[Program | None, Example('".venv/bin/python"')] = None
-    num_devices: Annotated[Count | None, Key("gpus")] = None
+    num_devices: Annotated[Count | None, As("gpus")] = None
     world_size: Count | None = None
     local_world_size: Count | None = None
     ranks: Annotated[tuple[int, ...] | str, Mark.FLAT, From(_RankKeys), _RankKeys.chosen] = ()
@@ -179,16 +188,16 @@ class Scenario:
     dummy_weights: bool = False
     values: bool = True
     assume: Annotated[Words, _check_assumptions] = ()
-    env: Mapping[Annotated[str, check_variable], Word] = field(default_factory=dict)
+    env: Mapping[Annotated[str, From(object), check_variable], Word] = field(default_factory=dict)
     matrix: Mapping[str, Annotated[tuple[str, ...], From(object), read_values]] = field(
         default_factory=dict
     )
     inputs: Annotated[Words, check_patterns] = ()
-    replay: Annotated[Replay | None, Key("requests")] = None
+    replay: Annotated[Replay | None, As("requests")] = None
     serving: Annotated[Serving | None, Mark.FLAT] = None
     budget: Budget = NO_BUDGET
     tolerance: Tolerance | None = None
-    timeout_s: Annotated[Seconds, check_timeout, Key("timeout")] = 30 * 60
+    timeout_s: Annotated[Seconds, check_positive, As("timeout")] = 30 * 60
 
 
 @dataclass(frozen=True, slots=True)

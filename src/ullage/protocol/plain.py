@@ -5,11 +5,11 @@ field says how its value is read, its default what holds without one.
     # {"field": "power_w", "reason": "not supported", "devices": [0, 1]}
     restore(Note, document, "notes[0]")
 
-A type may be annotated: with functions that check or convert what was read, and with `From`, `Key`,
+A type may be annotated: with functions that check or convert what was read, and with `From`, `As`,
 `Example` and `Mark`. What differs between kinds of files is in the `Reader` of each.
 
     threads: Annotated[int, at_least(1)] = 4
-    limit: Annotated[int, From(str | int), parse_bytes, Key("max"), Example('"40GiB"')]
+    limit: Annotated[int, From(str | int), parse_bytes, As("max"), Example('"40GiB"')]
 """
 
 from __future__ import annotations
@@ -70,12 +70,16 @@ class Misfit(ValueError):
         self.keys = keys
         self.inner = inner
 
-    def say(self, whole: str) -> str:
+    def say(self, whole: str = "") -> str:
         """The sentence; `whole` is the name of the outermost value."""
         name = whole
         for key in self.keys:
             name += f"[{key}]" if isinstance(key, int) else f".{key}" if name else key
         return f"{name}{'' if self.problem.startswith(':') else ' '}{self.problem}"
+
+    def of_file(self, name: str) -> str:
+        """The sentence, of a file of this name."""
+        return f"{name}: {self.say()}" if self.keys else self.say(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class From:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class As:
     """The file has another name for the field."""
 
     name: str
@@ -190,7 +194,7 @@ class Reader:
             return self._mapping(*members)
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
             return partial(choose, choices={member.value: member for member in kind})
-        return partial(self._row if hasattr(kind, "_fields") else self._record, kind)
+        return partial(self._record, kind)
 
     def _atom(self, kind: type) -> Read:
         check = self._checks.get(kind)
@@ -243,14 +247,15 @@ class Reader:
         return read_list
 
     def _mapping(self, key_kind: Any, kind: Any) -> Read:  # noqa: ANN401 - types
-        read_key, read = self._reader(key_kind), self._reader(kind)
+        read_key = None if key_kind is str else self._reader(key_kind)
+        read = self._reader(kind)
         # A record may have the key under which it is found.
         is_named = any(Mark.NAME in field.keys for field in self._fields_of(kind))
 
         def read_mapping(value: object) -> dict[Any, Any]:
             entries = {}
             for key, member in self._table(value).items():
-                name = read_at(key, read_key, key)
+                name = key if read_key is None else read_at(key, read_key, key)
                 if is_named:
                     member = {**read_at(key, self._table, member), Mark.NAME: name}
                 entries[name] = read_at(key, read, member)
@@ -278,7 +283,8 @@ class Reader:
         value: object,
         given: Mapping[str, object] = MappingProxyType({}),
     ) -> Any:  # noqa: ANN401 - a record
-        if self._has_rows and isinstance(value, list | tuple):
+        is_row = self._has_rows and isinstance(value, list | tuple)
+        if is_row or (hasattr(kind, "_fields") and not isinstance(value, Mapping)):
             return self._row(kind, value)
         table = self._table(value)
         fields = [field for field in self._fields_of(kind) if field.name not in given]
@@ -316,7 +322,7 @@ class Reader:
 
     def _field(self, name: str, kind: Any, *, is_required: bool) -> _Field:  # noqa: ANN401 - a type
         marks: tuple[Any, ...] = getattr(kind, "__metadata__", ())
-        keys: tuple[Any, ...] = tuple(mark.name for mark in marks if isinstance(mark, Key))
+        keys: tuple[Any, ...] = tuple(mark.name for mark in marks if isinstance(mark, As))
         keys = (Mark.NAME,) if Mark.NAME in marks else keys or (name,)
         if Mark.FLAT in marks:
             source = _source(kind.__origin__, marks)
@@ -399,12 +405,12 @@ def at_least(least: int) -> Callable[[int], int]:
     return check
 
 
-JSON: Final = Reader(
-    {
-        str: "a string", int: "a whole number", float: "a number", bool: "true or false",
-        list: "a list", dict: "an object",
-    }
-)  # fmt: skip
+_OF_JSON: Final = {
+    str: "a string", int: "a whole number", float: "a number", bool: "true or false",
+    list: "a list", dict: "an object",
+}  # fmt: skip
+JSON: Final = Reader(_OF_JSON)
+STRICT_JSON: Final = Reader(_OF_JSON, is_strict=True)
 
 
 def restore(kind: type[T], value: object, name: str) -> T:

@@ -101,7 +101,7 @@ DAMAGED = {
     "a merge conflict": ("version = 1\n<<<<<<< HEAD\n", "marks of a merge conflict"),
     "a missing figure": (
         'version = 1\n[scenario.train]\nbasis = "exact"\n',
-        "peak_requested_bytes of scenario 'train' is missing",
+        "scenario.train.peak_requested_bytes is missing",
     ),
     "a text for a figure": (
         render_lock(Lock({"train": ENTRY})).replace("= 512", '= "512"', 1),
@@ -109,17 +109,17 @@ DAMAGED = {
     ),
     "a basis that is none": (
         render_lock(Lock({"train": ENTRY})).replace('"assumed"', '"maybe"'),
-        "basis of scenario 'train' is 'maybe'",
+        "scenario.train.basis is 'maybe'; expected one of exact, ",
     ),
     "an unknown key": (
         render_lock(Lock({"train": ENTRY})).replace("gpu =", "gppu ="),
-        "scenario 'train' has 'gppu', which this ullage does not know",
+        "scenario.train has no key 'gppu'; did you mean 'gpu'?",
     ),
-    "an unknown table": ("version = 1\n[other]\n", "the file has 'other'"),
-    "a scenario that is none": ("version = 1\nscenario = 3\n", "scenario is 3, expected a table"),
+    "an unknown table": ("version = 1\n[other]\n", "the file has no key 'other'"),
+    "a scenario that is none": ("version = 1\nscenario = 3\n", "scenario is 3; expected a table"),
     "a size that is none": (
         render_lock(Lock({"train": ENTRY})).replace("parameter = 512", "parameter = true"),
-        "categories of scenario 'train' holds True",
+        "scenario.train.categories.parameter is true; expected a whole number",
     ),
 }
 

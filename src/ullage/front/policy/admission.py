@@ -21,9 +21,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Final
+from typing import Final
 
-from ullage.configuration.tables import Positive
+from ullage.configuration.tables import Positive, Whole
 from ullage.front.policy.engine_ledger import Engine, Running
 from ullage.front.policy.lengths import Lengths
 from ullage.front.policy.pool import Pool, add_engine
@@ -31,7 +31,6 @@ from ullage.front.policy.request import Decision, Reason, Reject, Request, Start
 from ullage.front.policy.room import Room
 from ullage.front.policy.routing import choose_engine
 from ullage.front.policy.shares import Shares
-from ullage.protocol.plain import at_least
 
 PATIENCE_S: Final = 1.0
 _LOOKAHEAD: Final = 8  # requests of a tenant that are tried where its first does not fit
@@ -46,7 +45,7 @@ class TenantSpec:
     """A tenant's weight against others, and how many of its requests may wait."""
 
     weight: Positive = 1.0
-    max_queue: Annotated[int, at_least(0)] = 256
+    max_queue: Whole = 256
 
 
 @dataclass(frozen=True, slots=True)

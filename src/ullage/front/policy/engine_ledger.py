@@ -21,7 +21,7 @@ from typing import Annotated, Final
 from ullage.configuration.tables import Count, Positive, Size, Words
 from ullage.front.policy.prefixes import Prefixes
 from ullage.front.policy.request import PREFIX_TOKENS, Footprint, Request, TokenKeys
-from ullage.protocol.plain import Example, From, Key, Mark
+from ullage.protocol.plain import As, Example, From, Mark
 
 _LONGER: Final = 1.5
 _MORE_TOKENS: Final = 16
@@ -57,7 +57,7 @@ class EngineSpec:
 
     name: Annotated[str, Mark.NAME]
     models: Annotated[Words, Example('["llama-3.1-8b"]')]
-    cache_bytes: Annotated[Size, Key("cache"), Example('"40GiB"')]
+    cache_bytes: Annotated[Size, As("cache"), Example('"40GiB"')]
     footprint: Annotated[Footprint, Mark.FLAT, From(TokenKeys), TokenKeys.footprint]
     max_requests: Count = 256
     margin_frac: Annotated[float, Mark.NO_KEY] = 0.05
@@ -67,7 +67,7 @@ class EngineSpec:
     is_bounded: Annotated[bool, Mark.NO_KEY] = False
     adapters: Words = ()
     adapter_slots: Count | None = None
-    adapter_bytes: Annotated[Size, Key("adapter_cache")] = 0
+    adapter_bytes: Annotated[Size, As("adapter_cache")] = 0
 
 
 @dataclass(frozen=True, slots=True)

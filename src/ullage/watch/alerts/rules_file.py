@@ -28,7 +28,7 @@ from typing import Annotated, Final
 
 from ullage.configuration.project_file import open_configuration
 from ullage.configuration.tables import Name, Seconds, Share, parsed, read_seconds, read_share
-from ullage.protocol.plain import Key, Mark, Misfit, choose, read_at
+from ullage.protocol.plain import As, Mark, Misfit, choose, read_at
 from ullage.units import parse_bytes
 from ullage.watch.alerts.defaults import DEFAULTS, KINDS
 from ullage.watch.alerts.receivers import Receiver
@@ -76,9 +76,9 @@ class _RuleKeys:
     above: str | float | None = None
     below: str | float | None = None
     clear: str | float | None = None
-    for_s: Annotated[Seconds | None, Key("for")] = None
-    clear_for_s: Annotated[Seconds | None, Key("clear_for")] = None
-    window_s: Annotated[Seconds | None, Key("window")] = None
+    for_s: Annotated[Seconds | None, As("for")] = None
+    clear_for_s: Annotated[Seconds | None, As("clear_for")] = None
+    window_s: Annotated[Seconds | None, As("window")] = None
     least: Share | None = None
     severity: Severity | None = None
 
