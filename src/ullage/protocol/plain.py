@@ -32,6 +32,7 @@ T = TypeVar("T")
 Read = Callable[[Any], Any]
 # The fields of a record, found once: a sample is converted ten times a second.
 _NAMES: dict[type[Any], tuple[str, ...]] = {}
+_MISSING: Final = object()
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
@@ -186,6 +187,9 @@ class Reader:
             return self._converted(kind.__origin__, kind.__metadata__)
         if origin in (typing.Union, types.UnionType):
             return self._union([member for member in members if member is not types.NoneType])
+        if origin is tuple and members[-1] is not Ellipsis:
+            reads = {str(number): self._reader(member) for number, member in enumerate(members)}
+            return lambda value: tuple(self._row(reads, value))
         if origin in (tuple, frozenset):
             return self._list(origin, self._reader(members[0]))
         if origin is Literal:
@@ -242,7 +246,14 @@ class Reader:
         def read_list(value: object) -> object:
             if not isinstance(value, list | tuple):
                 raise Misfit(f"is {show(value)}; expected {self._names[list]}")
-            return collect(read_at(number, read, member) for number, member in enumerate(value))
+            members: list[object] = []
+            try:
+                for member in value:
+                    members.append(read(member))  # noqa: PERF401 - an error says which one it was
+            except Misfit as misfit:
+                misfit.keys = (len(members), *misfit.keys)
+                raise
+            return collect(members)
 
         return read_list
 
@@ -268,14 +279,12 @@ class Reader:
             raise Misfit(f"is {show(value)}; expected {self._names[dict]}")
         return value
 
-    def _row(self, kind: Any, value: object) -> object:  # noqa: ANN401 - a record
-        """A record as the list of its fields."""
-        fields = self._fields_of(kind)
-        if not isinstance(value, list | tuple) or len(value) != len(fields):
-            names = ", ".join(field.name for field in fields)
-            raise Misfit(f"is {show(value)}; expected a list of {names}")
-        pairs = zip(fields, value, strict=True)
-        return kind(*(read_at(field.name, field.read, member) for field, member in pairs))
+    def _row(self, reads: Mapping[str, Read], value: object) -> list[object]:
+        """A list of values, each of a name and a type."""
+        if not isinstance(value, list | tuple) or len(value) != len(reads):
+            raise Misfit(f"is {show(value)}; expected a list of {', '.join(reads)}")
+        pairs = zip(reads.items(), value, strict=True)
+        return [read_at(name, read, member) for (name, read), member in pairs]
 
     def _record(
         self,
@@ -285,25 +294,31 @@ class Reader:
     ) -> Any:  # noqa: ANN401 - a record
         is_row = self._has_rows and isinstance(value, list | tuple)
         if is_row or (hasattr(kind, "_fields") and not isinstance(value, Mapping)):
-            return self._row(kind, value)
+            reads = {field.name: field.read for field in self._fields_of(kind)}
+            return kind(*self._row(reads, value))
         table = self._table(value)
         fields = [field for field in self._fields_of(kind) if field.name not in given]
         arguments = {**given}
         for field in fields:
-            held = [key for key in field.keys if key in table]
             if Mark.FLAT in field.marks:
-                if held or field.is_required:
-                    arguments[field.name] = field.read({key: table[key] for key in held})
-            elif held and not (self._is_none_missing and table[held[0]] is None):
+                part = {key: table[key] for key in field.keys if key in table}
+                if part or field.is_required:
+                    arguments[field.name] = field.read(part)
+                continue
+            key = field.keys[0]
+            value = table.get(key, _MISSING)
+            if self._is_none_missing and (value is None or value is _MISSING):
+                value = None if field.is_required else _MISSING
+            if value is _MISSING and field.is_required:
+                raise Misfit(f"is missing{field.remedy('add it')}", key)
+            if value is not _MISSING:
                 try:
-                    arguments[field.name] = field.read(table[held[0]])
+                    arguments[field.name] = field.read(value)
                 except Misfit as misfit:
                     if misfit.problem == EMPTY:
                         misfit.problem += field.remedy("give a value")
-                    misfit.keys = (held[0], *misfit.keys)
+                    misfit.keys = (key, *misfit.keys)
                     raise
-            elif field.is_required:
-                raise Misfit(f"is missing{field.remedy('add it')}", field.keys[0])
         if self._is_strict:
             refuse_unknown(table, [*itertools.chain(*(field.keys for field in fields))])
         return kind(**arguments)
@@ -373,9 +388,8 @@ def choose(value: object, choices: Mapping[Any, T]) -> T:
     Raises:
         Misfit: there is none.
     """
-    for name, choice in choices.items():
-        if name == value and type(name) is type(value):
-            return choice
+    if isinstance(value, str | int) and value in choices and not isinstance(value, bool):
+        return choices[value]
     close = get_close_matches(value, choices, n=1) if isinstance(value, str) else []
     if close:
         raise Misfit(f"is {show(value)}; did you mean {close[0]!r}?")
@@ -406,7 +420,7 @@ def at_least(least: int) -> Callable[[int], int]:
 
 
 _OF_JSON: Final = {
-    str: "a string", int: "a whole number", float: "a number", bool: "true or false",
+    str: "a text", int: "a whole number", float: "a number", bool: "true or false",
     list: "a list", dict: "an object",
 }  # fmt: skip
 JSON: Final = Reader(_OF_JSON)

@@ -57,7 +57,8 @@ def changed(*path: Any, to: Any) -> str:
 WRONG = {
     "an unknown field": (changed("speed", to=1), "the plan has no key 'speed'"),
     "an unknown field of an action": (
-        changed("actions", 0, "module", to="h.0"), r"actions\[0\] has no key 'module'; did you mean 'modules'"
+        changed("actions", 0, "module", to="h.0"),
+        r"actions\[0\] has no key 'module'; did you mean 'modules'",
     ),
     "an unknown field of the program": (
         changed("made_for", "kind", to="GPT"), "made_for has no key 'kind'"
@@ -89,12 +90,14 @@ WRONG = {
     ),
     "actions that are none": (changed("actions", to={}), "actions is {}; expected a list"),
     "a path that is a number": (
-        changed("actions", 0, "modules", to=[0]), r"actions\[0\].modules\[0\] is 0; expected a string"
+        changed("actions", 0, "modules", to=[0]), r"actions\[0\].modules\[0\] is 0; expected a text"
     ),
     "no modules where some are wanted": (
         changed("actions", 0, "modules", to=[]), "'checkpoint' needs module paths"
     ),
-    "no program": (json.dumps({**PLAN.document, "made_for": {}}), "made_for.torch is missing; create it"),
+    "no program": (
+        json.dumps({**PLAN.document, "made_for": {}}), "made_for.torch is missing; create it",
+    ),
     "a list": ("[]", "the plan is .*; expected an object"),
     "no JSON": ("{", "is no plan: "),
 }  # fmt: skip

@@ -86,7 +86,7 @@ def set_in(document: dict[str, Any], path: list[str | int], value: object) -> No
     ("path", "value", "message"),
     [
         (["schema"], "ullage.watch/2", "schema is 'ullage.watch/2', expected 'ullage.watch/1'"),
-        (["host"], 5, "sample.host is 5; expected a string"),
+        (["host"], 5, "sample.host is 5; expected a text"),
         (["devices"], {}, r"sample.devices is {}; expected a list"),
         (["devices", 0], [], r"sample.devices\[0\] is \[\]; expected an object"),
         (["jobs", 0, "step_peaks", 0], [1, 2], r"step_peaks\[0\] is \[1, 2\]; expected a list of"),
