@@ -44,6 +44,8 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - a record, or what one of its fie
         return [plain(member) for member in value]
     if isinstance(value, frozenset):
         return sorted(value)
+    if isinstance(value, Mapping):
+        return {name: plain(member) for name, member in value.items()}
     if isinstance(value, enum.Enum):
         return value.value
     record = type(value)

@@ -122,5 +122,5 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         LadderFile.load(tmp_path / "missing.json")
     path = tmp_path / "ladder.json"
     path.write_text("[]", encoding="utf-8")
-    with pytest.raises(PlanError, match="the ladder is .*; expected an object"):
+    with pytest.raises(PlanError, match=r"the ladder is .*; expected an object"):
         LadderFile.load(path)
