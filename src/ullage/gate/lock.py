@@ -27,7 +27,7 @@ from ullage.explain.basis import BasisKind
 from ullage.files import write_text
 from ullage.gate.lock_text import Plain, Table, render_toml
 from ullage.parsing import parse_toml, read_bounded, show_value
-from ullage.protocol.plain import As, Mark
+from ullage.protocol.plain import As, Mark, plain
 
 LOCK_NAME = "ullage.lock"
 LOCK_VERSION = 1
@@ -225,30 +225,20 @@ _REMEDY = "restore it from git, or remove it and run `ullage lock`"
 
 def _entry_table(entry: Entry) -> Table:
     """An entry as it is written, without its empty fields."""
-    key = {name: text for name, text in _texts(entry.key).items() if text}
-    table: dict[str, Plain | Table] = {**key, "basis": entry.basis.value}
-    if entry.assumed:
-        table["assumed"] = list(entry.assumed)
-    if entry.findings:
-        table["findings"] = list(entry.findings)
-    if entry.moment:
-        table["peak_at"] = entry.moment
-    table |= {f"peak_{name}": size for name, size in entry.peaks._asdict().items()}
-    if entry.growth_bytes is not None:
-        table["growth_bytes_per_step"] = entry.growth_bytes
-    if entry.served is not None:
-        table |= entry.served._asdict()
-    for name in _SIZES:
-        sizes: Mapping[str, int] = getattr(entry, name)
-        if sizes:
-            table[name] = dict(sorted(sizes.items()))
-    return table
+    table = {
+        name: dict(sorted(value.items())) if isinstance(value, dict) else value
+        for name, value in plain(entry).items()
+        if value not in ("", None, [], {})
+    }
+    return {name: table[name] for name in sorted(table, key=_place)}
 
 
-# Of an entry, in the order in which they are written.
-_SIZES = ("categories", "modules", "places")
+def _place(name: str) -> int:
+    """Where a key is in an entry; others come behind those of this list, as they are."""
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 
-def _texts(key: Key) -> dict[str, str]:
-    order = ("command", "gpu", "ranks", "allocator", "engine", "torch", "cuda", "ullage")
-    return {name: getattr(key, name) for name in order}
+_FIRST = (
+    "command", "gpu", "ranks", "allocator", "engine", "torch", "cuda", "ullage", "basis", "assumed",
+    "findings", "peak_at",
+)  # fmt: skip

@@ -22,7 +22,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -30,8 +30,6 @@ from ullage.parsing import show_value
 
 T = TypeVar("T")
 Read = Callable[[Any], Any]
-# The fields of a record, found once: a sample is converted ten times a second.
-_NAMES: dict[type[Any], tuple[str, ...]] = {}
 _MISSING: Final = object()
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 
@@ -48,14 +46,27 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - a record, or what one of its fie
         return {name: plain(member) for name, member in value.items()}
     if isinstance(value, enum.Enum):
         return value.value
-    record = type(value)
-    if record not in _NAMES:
-        _NAMES[record] = tuple(field.name for field in dataclasses.fields(record))
-    document = {}
-    for name in _NAMES[record]:
+    document: dict[str, Any] = {}
+    for name, key in _written(type(value)):
         member = getattr(value, name)
-        document[name] = member if type(member) in _ATOMS else plain(member)
+        if key is not None:
+            document[key] = member if type(member) in _ATOMS else plain(member)
+        elif member is not None:
+            document |= {key: plain(getattr(member, name)) for name, key in _written(type(member))}
     return document
+
+
+@cache
+def _written(record: type[Any]) -> tuple[tuple[str, str | None], ...]:
+    """The fields of a record that a file has, each with its key; None: those of a flat record."""
+    kinds = typing.get_type_hints(record, include_extras=True)
+    written: list[tuple[str, str | None]] = []
+    for name in _required(record):
+        marks = getattr(kinds[name], "__metadata__", ())
+        if Mark.NAME not in marks and Mark.NO_KEY not in marks:
+            keys = [mark.name for mark in marks if isinstance(mark, As)]
+            written.append((name, None if Mark.FLAT in marks else (*keys, name)[0]))
+    return tuple(written)
 
 
 class Misfit(ValueError):
