@@ -22,7 +22,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache, partial
+from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -46,27 +46,18 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - a record, or what one of its fie
         return {name: plain(member) for name, member in value.items()}
     if isinstance(value, enum.Enum):
         return value.value
+    return _table_of(value)
+
+
+def _table_of(record: object) -> dict[str, Any]:
     document: dict[str, Any] = {}
-    for name, key in _written(type(value)):
-        member = getattr(value, name)
-        if key is not None:
-            document[key] = member if type(member) in _ATOMS else plain(member)
-        elif member is not None:
-            document |= {key: plain(getattr(member, name)) for name, key in _written(type(member))}
+    for field in JSON.fields_of(type(record)):
+        member = getattr(record, field.name)
+        if Mark.FLAT in field.marks:
+            document |= {} if member is None else _table_of(member)
+        elif Mark.NAME not in field.marks:
+            document[field.keys[0]] = member if type(member) in _ATOMS else plain(member)
     return document
-
-
-@cache
-def _written(record: type[Any]) -> tuple[tuple[str, str | None], ...]:
-    """The fields of a record that a file has, each with its key; None: those of a flat record."""
-    kinds = typing.get_type_hints(record, include_extras=True)
-    written: list[tuple[str, str | None]] = []
-    for name in _required(record):
-        marks = getattr(kinds[name], "__metadata__", ())
-        if Mark.NAME not in marks and Mark.NO_KEY not in marks:
-            keys = [mark.name for mark in marks if isinstance(mark, As)]
-            written.append((name, None if Mark.FLAT in marks else (*keys, name)[0]))
-    return tuple(written)
 
 
 class Misfit(ValueError):
@@ -274,7 +265,7 @@ class Reader:
         read_key = None if key_kind is str else self._reader(key_kind)
         read = self._reader(kind)
         # A record may have the key under which it is found.
-        is_named = any(Mark.NAME in field.keys for field in self._fields_of(kind))
+        is_named = any(Mark.NAME in field.keys for field in self.fields_of(kind))
 
         def read_mapping(value: object) -> dict[Any, Any]:
             entries = {}
@@ -307,10 +298,10 @@ class Reader:
     ) -> Any:  # noqa: ANN401 - a record
         is_row = self._has_rows and isinstance(value, list | tuple)
         if is_row or (hasattr(kind, "_fields") and not isinstance(value, Mapping)):
-            reads = {field.name: field.read for field in self._fields_of(kind)}
+            reads = {field.name: field.read for field in self.fields_of(kind)}
             return kind(*self._row(reads, value))
         table = self._table(value)
-        fields = [field for field in self._fields_of(kind) if field.name not in given]
+        fields = [field for field in self.fields_of(kind) if field.name not in given]
         arguments = {**given}
         for field in fields:
             if Mark.FLAT in field.marks:
@@ -333,10 +324,15 @@ class Reader:
                     misfit.keys = (key, *misfit.keys)
                     raise
         if self._is_strict:
-            refuse_unknown(table, [*itertools.chain(*(field.keys for field in fields))])
+            known = [*itertools.chain(*(field.keys for field in fields))]
+            for key in (key for key in table if key not in known):
+                names = [name for name in known if name is not Mark.NAME]
+                close = get_close_matches(key, names, n=1)
+                meant = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(names)}"
+                raise Misfit(f"has no key {key!r}; {meant}", inner=key)
         return kind(**arguments)
 
-    def _fields_of(self, kind: Any) -> tuple[_Field, ...]:  # noqa: ANN401 - a type
+    def fields_of(self, kind: Any) -> tuple[_Field, ...]:  # noqa: ANN401 - a type
         """The fields of a record that a file may have; of what is no record none."""
         if kind not in self._fields:
             required = _required(kind)
@@ -356,7 +352,7 @@ class Reader:
             source = _source(kind.__origin__, marks)
             parts = (source, *typing.get_args(source))
             keys = tuple(
-                key for part in parts for each in self._fields_of(part) for key in each.keys
+                key for part in parts for each in self.fields_of(part) for key in each.keys
             )
         example = "".join(mark.text for mark in marks if isinstance(mark, Example))
         return _Field(name, keys, self._reader(kind), is_required, example, marks)
@@ -409,16 +405,6 @@ def choose(value: object, choices: Mapping[Any, T]) -> T:
     few = len(choices) < 3
     expected = " or ".join(map(str, choices)) if few else f"one of {', '.join(map(str, choices))}"
     raise Misfit(f"is {show(value)}; expected {expected}")
-
-
-def refuse_unknown(table: Iterable[Any], known: Sequence[Any]) -> None:
-    """Raises a Misfit with the nearest known key where a table has another one."""
-    for key in table:
-        if key not in known:
-            names = [name for name in known if isinstance(name, str)]
-            close = get_close_matches(key, names, n=1)
-            meant = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(names)}"
-            raise Misfit(f"has no key {key!r}; {meant}", inner=key)
 
 
 def at_least(least: int) -> Callable[[int], int]:
