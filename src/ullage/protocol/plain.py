@@ -192,8 +192,8 @@ class Reader:
         if origin in (typing.Union, types.UnionType):
             return self._union([member for member in members if member is not types.NoneType])
         if origin is tuple and members[-1] is not Ellipsis:
-            reads = {str(number): self._reader(member) for number, member in enumerate(members)}
-            return lambda value: tuple(self._row(reads, value))
+            reads = {number: self._reader(member) for number, member in enumerate(members)}
+            return lambda value: tuple(self._row(reads, value, f"{len(reads)} values"))
         if origin in (tuple, frozenset):
             return self._list(origin, self._reader(members[0]))
         if origin is Literal:
@@ -283,10 +283,10 @@ class Reader:
             raise Misfit(f"is {show(value)}; expected {self._names[dict]}")
         return value
 
-    def _row(self, reads: Mapping[str, Read], value: object) -> list[object]:
-        """A list of values, each of a name and a type."""
+    def _row(self, reads: Mapping[Any, Read], value: object, what: str) -> list[object]:
+        """A list of values, each read in its own way."""
         if not isinstance(value, list | tuple) or len(value) != len(reads):
-            raise Misfit(f"is {show(value)}; expected a list of {', '.join(reads)}")
+            raise Misfit(f"is {show(value)}; expected a list of {what}")
         pairs = zip(reads.items(), value, strict=True)
         return [read_at(name, read, member) for (name, read), member in pairs]
 
@@ -299,7 +299,7 @@ class Reader:
         is_row = self._has_rows and isinstance(value, list | tuple)
         if is_row or (hasattr(kind, "_fields") and not isinstance(value, Mapping)):
             reads = {field.name: field.read for field in self.fields_of(kind)}
-            return kind(*self._row(reads, value))
+            return kind(*self._row(reads, value, ", ".join(reads)))
         table = self._table(value)
         fields = [field for field in self.fields_of(kind) if field.name not in given]
         arguments = {**given}

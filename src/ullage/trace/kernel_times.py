@@ -10,7 +10,7 @@ from ullage.protocol.plain import Misfit, at_least
 
 def _above_0(seconds: float) -> float:
     if seconds <= 0:
-        raise Misfit(f"is {seconds} s; expected more")
+        raise Misfit(f"is {seconds}; expected more than 0")
     return seconds
 
 
