@@ -85,7 +85,7 @@ class Source:
         return find_line(self.text, (*self.around, *keys))
 
 
-def parsed(parse: Callable[[Any], T]) -> Callable[[Any], T]:
+def parser(parse: Callable[[Any], T]) -> Callable[[Any], T]:
     """Lets a function that raises SpecError read a value."""
 
     def read(value: object) -> T:
@@ -97,7 +97,7 @@ def parsed(parse: Callable[[Any], T]) -> Callable[[Any], T]:
     return read
 
 
-def named(more: str) -> Callable[[str], str]:
+def name_with(more: str) -> Callable[[str], str]:
     """Refuses what is not a name of letters, digits, _, - and these."""
 
     def check(text: str) -> str:
@@ -165,13 +165,13 @@ def check_positive(value: float) -> float:
 Whole: TypeAlias = Annotated[int, at_least(0)]
 Count: TypeAlias = Annotated[int, at_least(1)]
 Positive: TypeAlias = Annotated[float, check_positive]
-Size: TypeAlias = Annotated[int, From(str | int), parsed(parse_bytes)]
+Size: TypeAlias = Annotated[int, From(str | int), parser(parse_bytes)]
 Seconds: TypeAlias = Annotated[float, From(str | float), read_seconds]
 Share: TypeAlias = Annotated[float, From(str | float), read_share]
 # A text that may be empty, or a number as a text; a list of these, or only one of them.
 Word: TypeAlias = Annotated[str, From(object), _word]
 Words: TypeAlias = Annotated[tuple[str, ...], From(object), read_words]
-Name: TypeAlias = Annotated[str, named("")]
+Name: TypeAlias = Annotated[str, name_with("")]
 # A program: one without a / is looked for on PATH. And a file, or where there is none, a name.
 Program = NewType("Program", str)
 FileOrName = NewType("FileOrName", str)

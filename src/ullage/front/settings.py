@@ -32,7 +32,7 @@ from ullage.configuration.tables import (
     Positive,
     Size,
     Whole,
-    parsed,
+    parser,
 )
 from ullage.doors.address import Address, parse_address, read_token
 from ullage.errors import SpecError
@@ -86,7 +86,7 @@ class EngineSettings:
 
     spec: Annotated[EngineSpec, Mark.FLAT]
     address: Annotated[Address, From(str), _read_url, As("url"), Example('"http://127.0.0.1:8001"')]
-    key: Annotated[bytes | None, From(Path), parsed(read_token), As("key_file")] = None
+    key: Annotated[bytes | None, From(Path), parser(read_token), As("key_file")] = None
     has_metrics: Annotated[bool, As("metrics")] = True
     health: str = "/health"
     tokenizer: Path | None = None
@@ -107,7 +107,7 @@ class TenantSettings:
     """
 
     spec: Annotated[TenantSpec, Mark.FLAT]
-    key: Annotated[bytes | None, From(Path), parsed(read_token), As("key_file")] = None
+    key: Annotated[bytes | None, From(Path), parser(read_token), As("key_file")] = None
     deadline_s: Positive | None = None
     max_tokens: Count | None = None
     trim: Literal["never", "oldest-messages"] = "never"
@@ -145,7 +145,7 @@ class FrontSettings:
 
     path: Annotated[Path, Mark.NO_KEY]
     address: Annotated[Address, From(str), _read_listen, As("listen")] = _LISTEN
-    admin_key: Annotated[bytes | None, From(Path), parsed(read_token), As("admin_key_file")] = None
+    admin_key: Annotated[bytes | None, From(Path), parser(read_token), As("admin_key_file")] = None
     engines: Annotated[Mapping[Name, EngineSettings], As("engine")] = field(default_factory=dict)
     tenants: Annotated[Mapping[Name, TenantSettings], As("tenant")] = field(default_factory=dict)
     gpus: Annotated[Mapping[Name, Annotated[int, From(_Gpu), attrgetter("cache")]], As("gpu")] = (

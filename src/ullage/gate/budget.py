@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, NamedTuple, TypeAlias
 
-from ullage.configuration.tables import Size, parsed
+from ullage.configuration.tables import Size, parser
 from ullage.errors import SpecError
 from ullage.gate.lock import Peaks
 from ullage.protocol.plain import As, From
@@ -58,7 +58,7 @@ class Amount:
 
 
 # A share of a peak, or bytes, as a file has them.
-Tolerance: TypeAlias = Annotated[Amount, From(str | int), parsed(Amount.parse)]
+Tolerance: TypeAlias = Annotated[Amount, From(str | int), parser(Amount.parse)]
 
 
 @dataclass(frozen=True, slots=True)

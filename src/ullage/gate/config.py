@@ -24,7 +24,7 @@ from ullage.configuration.project_file import (
     PROJECT_NAME,
     open_configuration,
 )
-from ullage.configuration.tables import named
+from ullage.configuration.tables import name_with
 from ullage.errors import SpecError
 from ullage.gate.budget import Budget
 from ullage.gate.lock import LOCK_NAME
@@ -55,7 +55,7 @@ class Configuration:
 class _Sections:
     """The file; [watch] is read by watch/alerts/rules_file.py, and [front] by front/settings.py."""
 
-    scenario: Mapping[Annotated[str, named(".")], Scenario] = field(default_factory=dict)
+    scenario: Mapping[Annotated[str, name_with(".")], Scenario] = field(default_factory=dict)
     watch: Mapping[str, Any] = field(default_factory=dict)
     front: Mapping[str, Any] = field(default_factory=dict)
 

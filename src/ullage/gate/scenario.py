@@ -22,7 +22,7 @@ from ullage.configuration.tables import (
     Word,
     Words,
     check_positive,
-    parsed,
+    parser,
 )
 from ullage.errors import SpecError
 from ullage.gate.budget import NO_BUDGET, Budget, Tolerance
@@ -56,7 +56,7 @@ def _check_goodput(share: float) -> float:
 
 
 def _check_assumptions(words: tuple[str, ...]) -> tuple[str, ...]:
-    parsed(Assumed.parse)(words)
+    parser(Assumed.parse)(words)
     return words
 
 

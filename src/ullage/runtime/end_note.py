@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ullage.protocol.notes import read_notes, write_note
 from ullage.protocol.variables import GUARD
 from ullage.record.program_end import watch_exceptions
 from ullage.runtime.failure import is_out_of_memory, shorten
@@ -66,6 +65,8 @@ class _Process:
             time.monotonic_ns(), self._rank, type(error).__name__, shorten(message),
             (torch is not None and is_out_of_memory(torch, error)) or _IN_TRACEBACK in message,
         )  # fmt: skip
+        from ullage.protocol.notes import write_note  # of use to a process that fails alone
+
         write_note(self._directory, _KIND, note)
 
 
@@ -81,6 +82,8 @@ def find_failure(directories: Sequence[Path]) -> EndNote | None:
     several ranks it is what ran out of memory, else what came first: the others lose their
     connection to it.
     """
+    from ullage.protocol.notes import read_notes
+
     notes = [note for directory in directories for note in read_notes(directory, _KIND, EndNote)]
     own = [note for note in notes if note.kind not in _OF_OTHERS] or notes
     ranks = [note for note in own if note.rank is not None] or own

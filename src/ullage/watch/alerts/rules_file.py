@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from ullage.configuration.project_file import open_configuration
-from ullage.configuration.tables import Name, Seconds, Share, parsed, read_seconds, read_share
+from ullage.configuration.tables import Name, Seconds, Share, parser, read_seconds, read_share
 from ullage.protocol.plain import As, Mark, Misfit, choose, read_at
 from ullage.units import parse_bytes
 from ullage.watch.alerts.defaults import DEFAULTS, KINDS
@@ -57,7 +57,7 @@ def _read_count(value: str | float) -> float:
 
 
 def _read_size(value: str | float) -> float:
-    return float(parsed(parse_bytes)(value)) if isinstance(value, str) else _read_count(value)
+    return float(parser(parse_bytes)(value)) if isinstance(value, str) else _read_count(value)
 
 
 _READ_UNIT: Final[Mapping[Unit, Callable[[str | float], float]]] = {
