@@ -42,11 +42,19 @@ _MAX_SHARE: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file of TOML: what it is called, its text, and the tables around what is ullage's."""
+    """A file of TOML.
+
+    Attributes:
+        path: of the file.
+        text: of the file.
+        around: the tables around what is ullage's.
+        name: as errors call it; "": without its directory.
+    """
 
     path: Path
     text: str
     around: tuple[str, ...] = ()
+    name: str = ""
 
     def read(self, kind: type[T], keys: tuple[str, ...], value: object, /, **given: object) -> T:
         """What the file has at these keys, as this type; paths begin at the file's directory.
@@ -78,7 +86,8 @@ class Source:
         sentence = misfit.say("" if misfit.keys else "the file")
         if misfit.problem.endswith(_NAMES[dict]):
             sentence += f": [{'.'.join(map(str, misfit.keys))}]"
-        return SpecError(f"{printable(self.path.name)}:{line}: {printable(sentence)}")
+        name = printable(self.name or self.path.name)
+        return SpecError(f"{name}:{line}: {printable(sentence)}")
 
     def line(self, *keys: str) -> int:
         """Where a table begins."""
@@ -97,13 +106,15 @@ def parser(parse: Callable[[Any], T]) -> Callable[[Any], T]:
     return read
 
 
-def name_with(more: str) -> Callable[[str], str]:
-    """Refuses what is not a name of letters, digits, _, - and these."""
+def name_with(more: str, most: int) -> Callable[[str], str]:
+    """Refuses what is not a name of at most so many letters, digits, _, - and these."""
 
     def check(text: str) -> str:
-        if not re.fullmatch(f"[A-Za-z0-9_{more}-]{{1,64}}", text):
+        if not re.fullmatch(f"[A-Za-z0-9_{more}-]{{1,{most}}}", text):
             signs = " ".join(f"_{more}-")
-            raise Misfit(f"is not a name; expected up to 64 letters, digits, and any of {signs}")
+            raise Misfit(
+                f"is not a name; expected up to {most} letters, digits, and any of {signs}"
+            )
         return text
 
     return check
@@ -171,7 +182,7 @@ Share: TypeAlias = Annotated[float, From(str | float), read_share]
 # A text that may be empty, or a number as a text; a list of these, or only one of them.
 Word: TypeAlias = Annotated[str, From(object), _word]
 Words: TypeAlias = Annotated[tuple[str, ...], From(object), read_words]
-Name: TypeAlias = Annotated[str, name_with("")]
+Name: TypeAlias = Annotated[str, name_with("", 64)]
 # A program: one without a / is looked for on PATH. And a file, or where there is none, a name.
 Program = NewType("Program", str)
 FileOrName = NewType("FileOrName", str)

@@ -55,7 +55,7 @@ class Configuration:
 class _Sections:
     """The file; [watch] is read by watch/alerts/rules_file.py, and [front] by front/settings.py."""
 
-    scenario: Mapping[Annotated[str, name_with(".")], Scenario] = field(default_factory=dict)
+    scenario: Mapping[Annotated[str, name_with(".", 1000)], Scenario] = field(default_factory=dict)
     watch: Mapping[str, Any] = field(default_factory=dict)
     front: Mapping[str, Any] = field(default_factory=dict)
 

@@ -165,7 +165,7 @@ def parse_lock(text: str, name: str = LOCK_NAME) -> Lock:
             f"{LOCK_VERSION}: a newer ullage wrote it; update ullage"
         )
     try:
-        with Source(Path(name), text).at():
+        with Source(Path(name), text, name=name).at():
             return WRITTEN.read(Lock, document)
     except SpecError as error:
         raise SpecError(f"{error}; {_REMEDY}") from None
