@@ -190,7 +190,7 @@ class Reader:
         if origin is Annotated:
             return self._converted(kind.__origin__, kind.__metadata__)
         if origin in (typing.Union, types.UnionType):
-            return self._union([member for member in members if member is not types.NoneType])
+            return self._union(members)
         if origin is tuple and members[-1] is not Ellipsis:
             reads = {number: self._reader(member) for number, member in enumerate(members)}
             return lambda value: tuple(self._row(reads, value, f"{len(reads)} values"))
@@ -229,12 +229,15 @@ class Reader:
 
         return read_and_convert if steps else read
 
-    def _union(self, kinds: Sequence[Any]) -> Read:
+    def _union(self, members: Sequence[Any]) -> Read:
         """Of several atoms that which has the value's type; else the one type, or None."""
+        kinds = [member for member in members if member is not types.NoneType]
         if len(kinds) == 1:
             read = self._reader(kinds[0])
             return lambda value: None if value is None else read(value)
         reads = {kind: self._reader(kind) for kind in kinds}
+        if len(kinds) < len(members):
+            reads[types.NoneType] = lambda value: value
         if float in reads:
             reads.setdefault(int, reads[float])
         names = " or ".join(self._names[kind] for kind in kinds)

@@ -27,6 +27,7 @@ from ullage.trace.measured import parse_measured
 from ullage.trace.model import (
     Claims,
     Copies,
+    DeviceTotals,
     EventKind,
     Events,
     PinnedLevels,
@@ -99,10 +100,10 @@ def parse_record(value: object) -> Record:
     events = _parse_events(field_checks.typed(fields.get("events"), dict, "events"))
     record = field_checks.read(
         Record,
-        # What came later than the first records may be missing.
-        {"devices": (), **fields},
+        fields,
         "the record",
         argv=hide_secrets(field_checks.read(tuple[str, ...], fields.get("argv", ()), "argv")),
+        devices=field_checks.read(tuple[DeviceTotals, ...], fields.get("devices", ()), "devices"),
         events=events,
         marks=tuple(map(parse_mark, _rows(fields, "marks"))),
         claims=_parse_columns(Claims, fields, "claims"),
