@@ -43,6 +43,12 @@ class LoneRank:
     world_size: int
     mail: Path
 
+    @classmethod
+    def parse(cls, text: str) -> LoneRank:
+        """Reads RANK/WORLD_SIZE/DIRECTORY."""
+        rank, world_size, mail = text.split("/", 2)
+        return cls(int(rank), int(world_size), Path(mail))
+
 
 class _Form(NamedTuple):
     """How the value of a field is written in a variable, and read from it."""
@@ -57,10 +63,7 @@ _NUMBER: Final = _Form(int)
 _FLAG: Final = _Form(lambda text: text == "1", lambda is_set: str(int(is_set)))
 _PLATFORM: Final = _Form(Platform, lambda platform: platform.value)
 _WORDS: Final = _Form(lambda text: tuple(text.split(",")), ",".join)
-_RANK: Final = _Form(
-    lambda text: LoneRank(*map(int, text.split("/", 2)[:2]), Path(text.split("/", 2)[2])),
-    lambda lone: f"{lone.rank}/{lone.world_size}/{lone.mail}",
-)
+_RANK: Final = _Form(LoneRank.parse, lambda lone: f"{lone.rank}/{lone.world_size}/{lone.mail}")
 
 
 def _in(name: str, form: _Form) -> dict[str, Any]:
@@ -68,15 +71,14 @@ def _in(name: str, form: _Form) -> dict[str, Any]:
     return {"name": name, "form": form}
 
 
+@dataclass(frozen=True, slots=True)
 class _Variables:
     """A record whose fields are variables of the environment."""
-
-    __slots__ = ()
 
     def to_environment(self) -> dict[str, str | None]:
         """The variables of a process; None: one that it must not inherit."""
         environment = {}
-        for each in fields(self):  # type: ignore[arg-type] - what is made of it is a dataclass
+        for each in fields(self):
             value, form = getattr(self, each.name), each.metadata["form"]
             name = each.metadata["name"]
             environment[name] = None if value in (None, ()) else form.write(value)
@@ -88,7 +90,7 @@ class _Variables:
         return cls(
             **{
                 each.name: each.metadata["form"].read(environment[each.metadata["name"]])
-                for each in fields(cls)  # type: ignore[arg-type] - likewise
+                for each in fields(cls)
                 if environment.get(each.metadata["name"])
             }
         )

@@ -54,7 +54,7 @@ def parse_batch_waits(fields: Mapping[str, Any]) -> BatchWaits | None:
     columns = field_checks.columns(rows, len(ROWS["waits"]), "batch_waits")
     return BatchWaits(
         None if workers is None else field_checks.size(workers, "num_workers"),
-        *field_checks.read(tuple[Positions], columns[1:2], "batch_waits"),
+        field_checks.read(tuple[Positions], columns[1:2], "batch_waits")[0],
         *(_seconds_column(column) for column in columns[2:]),
     )
 

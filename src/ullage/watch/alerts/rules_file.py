@@ -166,7 +166,8 @@ def _kind(keys: _RuleKeys, default: Rule | None) -> Kind:
             )
         return default.kind
     if keys.kind is not None:
-        return read_at("kind", partial(choose, choices=KINDS), keys.kind)
+        kind: Kind = read_at("kind", partial(choose, choices=KINDS), keys.kind)
+        return kind
     close = get_close_matches(keys.name, KINDS, n=1)
     meant = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(KINDS)}"
     raise Misfit(
