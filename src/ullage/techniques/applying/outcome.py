@@ -72,7 +72,7 @@ class _Note:
 
     state: State
     reason: str
-    found: MadeFor | None
+    program: MadeFor | None
     rungs: tuple[Plan, ...]
 
 
@@ -100,7 +100,7 @@ def read_outcome(directory: Path, plan: Plan | None) -> Outcome:
         plan,
         is_applied,
         reason,
-        next((note.found for note in notes if note.found is not None), None),
+        next((note.program for note in notes if note.program is not None), None),
         is_refused=refused is not None,
         is_broken=broken is not None,
         replayed=read_replayed(directory),
