@@ -42,13 +42,8 @@ _MAX_SHARE: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file of TOML.
-
-    Attributes:
-        path: of the file.
-        text: of the file.
-        around: the tables around what is ullage's.
-        name: as errors call it; "": without its directory.
+    """A file of TOML, the tables in it `around` what is ullage's, and its name in errors; "": that
+    of the file.
     """
 
     path: Path
@@ -57,16 +52,8 @@ class Source:
     name: str = ""
 
     def read(self, kind: type[T], keys: tuple[str, ...], value: object, /, **given: object) -> T:
-        """What the file has at these keys, as this type; paths begin at the file's directory.
-
-        Args:
-            kind: the type, of the types of this module and of `protocol.plain`.
-            keys: where the value is.
-            value: as TOML's parser gave it.
-            given: fields that are not in the file.
-
-        Raises:
-            SpecError: the value is something else.
+        """The value at these keys, as this type; raises SpecError where it is something else. Paths
+        begin at the file's directory; `given` are fields that are not in the file.
         """
         with self.at(*keys):
             return _make_reader(self.path.parent).read(kind, value, **given)

@@ -395,11 +395,7 @@ def show(value: object) -> str:
 
 
 def choose(value: object, choices: Mapping[Any, T]) -> T:
-    """The choice of a name.
-
-    Raises:
-        Misfit: there is none.
-    """
+    """The choice of a name; raises a Misfit where there is none."""
     if isinstance(value, str | int) and value in choices and not isinstance(value, bool):
         return choices[value]
     close = get_close_matches(value, choices, n=1) if isinstance(value, str) else []
@@ -430,15 +426,8 @@ STRICT_JSON: Final = Reader(_OF_JSON, is_strict=True)
 
 
 def restore(kind: type[T], value: object, name: str) -> T:
-    """The record that `plain` has converted.
-
-    Args:
-        kind: a dataclass.
-        value: what a document of JSON holds.
-        name: how errors call the value.
-
-    Raises:
-        ValueError: a field is missing, or its value is not of its type.
+    """The record that `plain` has converted; raises ValueError, with this name of the value, where a
+    field is missing or not of its type.
     """
     try:
         return JSON.read(kind, value)

@@ -36,7 +36,7 @@ from ullage.trace.model import (
 )
 from ullage.trace.record_schema import ROWS, SCHEMA
 from ullage.trace.work_log import parse_work_log
-from ullage.trace.workspaces import parse_scratch, parse_workspaces
+from ullage.trace.workspaces import Scratch, Workspaces
 
 T = TypeVar("T")
 
@@ -107,14 +107,14 @@ def parse_record(value: object) -> Record:
         events=events,
         marks=tuple(map(parse_mark, _rows(fields, "marks"))),
         claims=_parse_columns(Claims, fields, "claims"),
-        workspaces=parse_workspaces(_rows(fields, "workspaces")),
+        workspaces=_parse_columns(Workspaces, fields, "workspaces"),
         last_use=_parse_last_use(fields, len(events)),
         copies=_parse_copies(fields) if "copies" in fields else None,
         pinned=_parse_columns(PinnedLevels, fields, "pinned") if "pinned" in fields else None,
         pinned_low=(
             _parse_columns(PinnedLevels, fields, "pinned_low") if "pinned_low" in fields else None
         ),
-        scratch=parse_scratch(_rows(fields, "scratch")) if "scratch" in fields else None,
+        scratch=_parse_columns(Scratch, fields, "scratch") if "scratch" in fields else None,
         **_parse_not_initialised(fields),
         work_log=parse_work_log(fields),
         measured=parse_measured(fields),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ullage.trace import field_checks
 from ullage.trace.field_checks import Indices, Positions
 
 
@@ -39,13 +37,3 @@ class Scratch:
 
     def __len__(self) -> int:
         return len(self.position)
-
-
-def parse_workspaces(rows: Sequence[object]) -> Workspaces:
-    """The workspaces of a record; raises SnapshotError."""
-    return field_checks.read(Workspaces, field_checks.columns(rows, 5, "workspaces"), "workspaces")
-
-
-def parse_scratch(rows: Sequence[object]) -> Scratch:
-    """The scratch memory of a record; raises SnapshotError."""
-    return field_checks.read(Scratch, field_checks.columns(rows, 7, "scratch"), "scratch")

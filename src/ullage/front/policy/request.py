@@ -51,11 +51,8 @@ class TokenKeys:
     block_tokens: Count = 16
 
     def footprint(self) -> Footprint:
-        """What tokens take. Of layers that see a window alone all tokens are counted, which is an
-        upper bound.
-
-        Raises:
-            Misfit: neither or both are given.
+        """What tokens take; raises a Misfit where neither or both are given. Of layers that see a
+        window alone all tokens are counted, which is an upper bound.
         """
         # The policy of a replica has its footprint from elsewhere, and needs no models.
         from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
