@@ -426,7 +426,7 @@ STRICT_JSON: Final = Reader(_OF_JSON, is_strict=True)
 
 
 def restore(kind: type[T], value: object, name: str) -> T:
-    """The record that `plain` has converted; raises ValueError, with this name of the value, where a
+    """The record that `plain` has converted; raises ValueError, which names the value so, where a
     field is missing or not of its type.
     """
     try:
