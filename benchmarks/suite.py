@@ -1,6 +1,6 @@
 """What the tests cost: `make test` in a fresh clone, its seconds on the wall and of processors.
 
-    python -m benchmarks.suite                         # three runs; writes docs/results/suite.md
+    python -m benchmarks.suite                         # three runs; writes the part `suite` of docs/results/tests.md
     python -m benchmarks.suite --runs 1 --target test-all
     python -m benchmarks.suite --commit 8943c43d       # an older state beside it
 
@@ -24,10 +24,10 @@ from datetime import date
 from pathlib import Path
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "benchmarks" / "suite.csv"
-PAGE = ROOT / "docs" / "results" / "suite.md"
 SET_UP = (".venv/done", ".envs/torch-newest/ullage-env.json")
 
 
@@ -80,7 +80,7 @@ def write_page(rows: list[Row]) -> None:
         f"| {row.processor_s / 60:.1f} | {row.load:.1f} | {row.result} |"
         for row in rows
     ]
-    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    publish("suite", "\n".join(lines) + "\n")
 
 
 def read_rows() -> list[Row]:
