@@ -99,7 +99,7 @@ class Entry:
 
     key: Annotated[Key, Mark.FLAT]
     peaks: Annotated[Peaks, Mark.FLAT]
-    basis: BasisKind = BasisKind.EXACT
+    basis: BasisKind
     assumed: tuple[str, ...] = ()
     moment: Annotated[str, As("peak_at")] = ""
     growth_bytes: Annotated[int | None, As("growth_bytes_per_step")] = None

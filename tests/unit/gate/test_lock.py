@@ -85,7 +85,9 @@ def test_a_reviewer_reads_sizes_in_words() -> None:
 
 
 def test_a_lone_surrogate_in_a_name_does_not_stop_the_lock() -> None:
-    text = render_lock(Lock({"train": Entry(KEY, ENTRY.peaks, modules={"\ud800": 1})}))
+    text = render_lock(
+        Lock({"train": Entry(KEY, ENTRY.peaks, BasisKind.EXACT, modules={"\ud800": 1})})
+    )
     assert tomllib.loads(text)["scenario"]["train"]["modules"] == {"?": 1}
 
 
