@@ -21,9 +21,8 @@ from ullage.trace.workspaces import Scratch as Scratch
 from ullage.trace.workspaces import Workspaces as Workspaces
 
 if TYPE_CHECKING:
-    from ullage.trace.allocator import Peaks
     from ullage.trace.batch_waits import BatchWaits
-    from ullage.trace.bounds import WarmCache, WorkspaceEnds
+    from ullage.trace.bounds import Peaks, WarmCache, WorkspaceEnds
     from ullage.trace.measured import Measured
     from ullage.trace.work_log import WorkLog
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ullage.trace.requests import Requests
 from ullage.units import MIB
 from ullage.whatif.packing import Packing
+from ullage.whatif.replays import Answer, Decider
 from ullage.whatif.settings import Setting
 
 # A setting is recommended only if it saves this share of the reserved memory and this many bytes.
@@ -25,7 +27,7 @@ class Outcome:
         num_device_allocs: how often the allocator called cudaMalloc or mapped pages.
         failed_event: the event that ran out of memory; -1: before the first event; None: none did.
         num_failed_again: how many of the requests that failed in the recording failed again.
-        replay_s: the duration of the replay.
+        decider: whose allocator decided.
     """
 
     peak_requested_bytes: int
@@ -36,7 +38,7 @@ class Outcome:
     num_device_allocs: int
     failed_event: int | None
     num_failed_again: int
-    replay_s: float
+    decider: Decider
 
     @property
     def unused_bytes(self) -> int:
@@ -54,6 +56,25 @@ class Outcome:
     def fits(self) -> bool:
         """Whether no request ran out of memory."""
         return self.failed_event is None and not self.num_failed_again
+
+
+def outcome_of(requests: Requests, answer: Answer) -> Outcome | None:
+    """What came of a replay of these requests; None where torch refused the setting."""
+    played = answer.played
+    if played is None:
+        return None
+    stopped = played.stopped_at
+    return Outcome(
+        peak_requested_bytes=played.peak_requested_bytes,
+        peak_allocated_bytes=played.peak_allocated_bytes,
+        peak_reserved_bytes=played.peak_reserved_bytes,
+        segments=played.segments,
+        num_retries=played.num_retries,
+        num_device_allocs=played.num_device_allocs,
+        failed_event=stopped if stopped in (None, -1) else int(requests.event[stopped]),
+        num_failed_again=played.num_failed_attempts,
+        decider=answer.decider,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Replays the advice of findings through PyTorch's own allocator, within the recorded GPU's memory.
+"""Replays the advice of findings through PyTorch's allocator, within the recorded GPU's memory.
 
     findings = replay_trials(report, derive_trials(report, findings), python=None)
 
@@ -12,9 +12,7 @@ effects that a trace cannot show, such as recomputation, is not replayed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -23,21 +21,16 @@ from ullage.explain.remedies import room_of, sets_allocator, shows_whole_steps
 from ullage.explain.rules.rule import Finding
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
 from ullage.explain.trial import MakesItFit, Relief, Trial
-from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import PhantomDevice, choose_device
-from ullage.phantom.launch import check_platform, run_directory
-from ullage.phantom.program import resolve_program
-from ullage.phantom.torch_build import check_torch, find_torch
-from ullage.programs.allocator_replay import RETRY
-from ullage.protocol.run import Platform
+from ullage.phantom.launch import check_platform
 from ullage.trace.addresses import platform_of
 from ullage.trace.replay import Replay
+from ullage.trace.requests import find_requests
 from ullage.units import format_bytes
-from ullage.whatif.child import REPLAYER, Where, replaying
 from ullage.whatif.conflicts import find_conflicts
-from ullage.whatif.engine import Trace, outcome_of, read_trace
-from ullage.whatif.outcomes import Outcome
-from ullage.whatif.requests import find_requests
+from ullage.whatif.engine import Trace, read_trace
+from ullage.whatif.outcomes import Outcome, outcome_of
+from ullage.whatif.replays import Order, find_where, replay_all
 from ullage.whatif.settings import EXPANDABLE, Family
 
 # Each replay of a change is a process of its own; nobody reads more than this many.
@@ -139,38 +132,20 @@ def _replay(
 ) -> dict[int, Outcome]:
     """The outcome of each replay within that much memory, by the number of the finding."""
     check_platform()
-    interpreter = resolve_program((str(REPLAYER),), python).python
-    build = check_torch(find_torch(interpreter), LIBRARY_DIR)
-    where = Where(interpreter, build, _device_of(limit_bytes))
+    where = find_where(python, _device_of(limit_bytes))
+    platform = platform_of(trace.snapshot, trace.device)
     outcomes = {}
-    with ExitStack() as stack:
-        waiting = []
-        for order in orders:
-            directory = stack.enter_context(run_directory())
-            requests = find_requests(trace.snapshot, order.lives, trace.device)
-            timing = _told(order, where.device, platform_of(trace.snapshot, trace.device))
-            finish = stack.enter_context(replaying(requests, [timing], where, directory))
-            waiting.append((order.number, replace(trace, requests=requests), finish))
-        for number, edited, finish in waiting:
-            try:
-                answer = finish()[0]
-            except EnvironmentProblem:  # such as a torch that does not know the setting
-                continue
-            if "error" not in answer:
-                outcomes[number] = outcome_of(edited, answer)
+    for order in orders:
+        requests = find_requests(trace.snapshot, order.lives, trace.device)
+        wanted = Order(requests, order.settings, where.device, platform)
+        try:
+            (answer,) = replay_all([wanted], where)
+        except EnvironmentProblem:  # torch was needed, and cannot be started
+            continue
+        outcome = outcome_of(requests, answer)
+        if outcome is not None:
+            outcomes[order.number] = outcome
     return outcomes
-
-
-def _told(order: _Order, device: PhantomDevice, platform: Platform) -> dict[str, Any]:
-    return {
-        "number": 0,
-        "settings": order.settings,
-        "device": device.environment_text(),
-        "platform": platform.value,
-        "fraction": None,
-        "before": "packed",
-        "ignored": [RETRY],
-    }
 
 
 def _device_of(limit_bytes: int) -> PhantomDevice:

@@ -73,7 +73,7 @@ def _tried_document(tried: Tried) -> Document:
         "num_device_allocs": outcome.num_device_allocs,
         "failed_event": outcome.failed_event,
         "num_failed_again": outcome.num_failed_again,
-        "replay_s": round(outcome.replay_s, 3),
+        "decided_by": outcome.decider.value,
     }
 
 
