@@ -110,7 +110,7 @@ def differences(orders: list[Order], where: Where) -> Iterator[str]:
     """Yields the first thing that the rules tell otherwise than torch, of each order."""
     told = replays._replay_in_torch(orders, where)
     for order, answer in zip(orders, told, strict=True):
-        what = f"{order.settings!r}, fraction {order.fraction}, {order.platform}, {order.device.gpu.slug}"
+        what = f"{order.settings!r}, {order.fraction}, {order.platform}, {order.device.gpu.slug}"
         if "error" in answer:
             yield f"{what}: torch says {answer['error']}"
             continue
@@ -131,7 +131,8 @@ def make_orders(seeds: range, where: Where, *, has_pools: bool = False) -> list[
         requests = random_requests(seed, has_pools=has_pools)
         platform = (Platform.LINUX, Platform.WINDOWS)[seed % 2]
         for text, device in product(texts, (ENDLESS, SHORT)):
-            fraction = 0.8 if "garbage" in text or seed % 3 == 2 else None
+            share = (1.0, 0.8)[seed % 2]
+            fraction = share if "garbage" in text or seed % 3 == 2 else None
             orders.append(Order(requests, text, device, platform, fraction, ignored=()))
     return orders
 

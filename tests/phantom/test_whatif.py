@@ -9,6 +9,7 @@ import lzma
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from ullage.explain.expandable import measure_expandable
 from ullage.phantom.device import choose_device
 from ullage.trace.replay import replay as replay_trace
 from ullage.trace.snapshot_reader import read_snapshot
+from ullage.whatif import settings
 from ullage.whatif.engine import what_if
 from ullage.whatif.outcomes import WhatIfReport
+from ullage.whatif.replays import Decider
 from ullage.whatif.settings import EXPANDABLE, Family, Setting
 
 pytestmark = pytest.mark.phantom
@@ -166,6 +169,22 @@ def test_gpus_on_which_it_hangs_on_the_settings_are_tried(
     assert list(on_l4) == [report.baseline.setting, EXPANDABLE]
     sizes = [one.total_bytes for one in report.on_gpus]
     assert sizes == sorted(sizes) and sizes[0] > report.lower_bound_bytes
+
+
+def test_torch_s_own_allocator_decides_alike_where_the_rules_do_not_know_it(
+    run_program: RunProgram, thin_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run_program(PROGRAM, "retries", gpu="l4").directory / "snapshot.pickle"
+    by_rules = replay(path, thin_python, OTHERS, gpu="l4")
+    monkeypatch.setattr(settings, "_LAST_RELEASE", (2, 5))
+    in_torch = replay(path, thin_python, OTHERS, gpu="l4")
+    for report, decider in ((by_rules, Decider.RULES), (in_torch, Decider.TORCH)):
+        assert {one.outcome.decider for one in report.tried if one.outcome} == {decider}
+    assert by_rules.check == in_torch.check
+    for rules, torch in zip(by_rules.tried, in_torch.tried, strict=True):
+        assert rules.outcome is not None and torch.outcome is not None
+        assert replace(rules.outcome, decider=Decider.TORCH) == torch.outcome
+    assert "torch's own allocator was asked" in in_torch.notes[-1]
 
 
 def test_a_setting_that_torch_does_not_know_is_told_and_not_recommended(

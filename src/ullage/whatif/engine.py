@@ -205,7 +205,7 @@ def _report(trace: Trace, answers: Sequence[tuple[_Planned, Answer]], where: Whe
             if planned.is_size
         ),
         contradictions=trace.replay.contradictions,
-        notes=tuple(_notes(trace, compared)),
+        notes=tuple(_notes(trace, compared, [answer for _, answer in answers])),
     )
 
 
@@ -263,7 +263,7 @@ def _reasons(trace: Trace) -> list[str]:
     return notes
 
 
-def _notes(trace: Trace, tried: Sequence[Tried]) -> list[str]:
+def _notes(trace: Trace, tried: Sequence[Tried], answers: Sequence[Answer]) -> list[str]:
     notes = []
     if not trace.is_whole:
         notes.append(
@@ -278,4 +278,7 @@ def _notes(trace: Trace, tried: Sequence[Tried]) -> list[str]:
         )
     if any("expandable_segments:True" in trial.setting.text for trial in tried[1:]):
         notes.append(UNSEEN)
+    # What torch refuses is told where it is listed.
+    whys = dict.fromkeys(answer.why_torch for answer in answers if answer.played is not None)
+    notes += [f"torch's own allocator was asked: {why}" for why in whys if why]
     return notes

@@ -134,7 +134,7 @@ class WhatIfReport:
     Attributes:
         device: the index of the device in the snapshot.
         num_requests: the number of allocations, including those before the trace.
-        torch: the version of torch whose allocator replayed the requests.
+        torch: the version of torch whose rules replayed the requests.
         gpu: the simulated GPU; None: one with unlimited memory.
         total_bytes: the memory of that GPU; None if unlimited.
         context_bytes: the part of it that the driver context takes.

@@ -149,8 +149,9 @@ class UnknownSettingError(ValueError):
 
 # The versions whose allocator the rules were held against.
 _FIRST_RELEASE, _LAST_RELEASE = (2, 6), (2, 15)
-# Source: pytorch/pytorch#172056 (January 2026).
-_FIRST_WITH_SEGMENT_SIZE = (2, 12)
+# Sizes of segments: pytorch/pytorch#172056 (January 2026). Lists of divisions: up to 2.6 at least,
+# what follows ">" also held for the size before it; by 2.15 it does not.
+_FIRST_AS_NOW = (2, 12)
 _SIZES: Final = {
     "max_split_size_mb": "max_split",
     "max_non_split_rounding_mb": "max_unused",
@@ -197,7 +198,7 @@ def _apply(settings: AllocatorSettings, key: str, value: str, release: tuple[int
     if key in _SIZES:
         # A larger page of an expandable segment, or an odd segment, is left to torch.
         size, is_segment = int(value), key == "large_segment_size_mb"
-        is_known = size % 2 == 0 and release >= _FIRST_WITH_SEGMENT_SIZE if is_segment else True
+        is_known = not is_segment or (size % 2 == 0 and release >= _FIRST_AS_NOW)
         if not _LEAST_MB < size <= _MOST_MB or not is_known:
             raise ValueError
         setattr(settings, _SIZES[key], size * MIB)
@@ -206,6 +207,8 @@ def _apply(settings: AllocatorSettings, key: str, value: str, release: tuple[int
         if not 0 < settings.collection_share < 1:
             raise ValueError
     elif key == "roundup_power2_divisions":
+        if "[" in value and release < _FIRST_AS_NOW:
+            raise ValueError
         settings.divisions[:] = _parse_divisions(value)
     elif key == "expandable_segments":
         settings.is_expandable = ("False", "True").index(value)

@@ -82,7 +82,7 @@ def _how(report: WhatIfReport) -> str:
         where = f"{report.gpu} ({free} beside the driver's context)"
     return (
         f"{report.num_requests:,} allocations of device {report.device}, made again by the "
-        f"allocator of torch {report.torch} on {where}"
+        f"rules of torch {report.torch}'s allocator on {where}"
     )
 
 
