@@ -142,7 +142,7 @@ def test_on_the_recorded_gpu_memory_is_short_as_it_was(
     assert device["num_ooms"] == 1 and device["num_alloc_retries"] == 2
     before = replay(recorded.directory / "snapshot.pickle", thin_python, gpu="l4").baseline.outcome
     assert before is not None and not before.fits
-    assert before.num_failed_again == device["num_ooms"]
+    assert before.num_failed_attempts == device["num_ooms"]
     assert before.num_retries == device["num_alloc_retries"]
     assert before.peak_reserved_bytes == device["peak_reserved_bytes"]
 

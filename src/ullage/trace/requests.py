@@ -55,6 +55,11 @@ class Requests:
     num_retries: int
     num_failed: int
 
+    @property
+    def has_pools(self) -> bool:
+        """Whether blocks are in private pools."""
+        return bool((-self.ops[self.ops < 0] & 7 == POOL).any())
+
     def play(
         self, settings: AllocatorSettings, *, before: str = "packed", ignored: Sequence[int] = ()
     ) -> Played | None:

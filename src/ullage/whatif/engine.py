@@ -11,7 +11,6 @@ from ullage.errors import EnvironmentProblem, SnapshotError, SpecError
 from ullage.gpus.catalog import Gpu, load_catalog
 from ullage.phantom.device import PhantomDevice
 from ullage.programs.allocator_replay import ATTEMPT
-from ullage.protocol.run import Platform
 from ullage.trace.addresses import platform_of
 from ullage.trace.replay import Replay, replay
 from ullage.trace.requests import Requests, find_requests
@@ -20,7 +19,7 @@ from ullage.trace.snapshot import Action, Snapshot
 from ullage.whatif.conflicts import UNSEEN, find_conflicts
 from ullage.whatif.outcomes import Check, OnGpu, Tried, WhatIfReport, outcome_of
 from ullage.whatif.packing import Spans, find_packing, lower_bound
-from ullage.whatif.replays import Answer, Order, Where, find_where, replay_all
+from ullage.whatif.replays import Answer, Order, find_where, replay_all
 from ullage.whatif.settings import EXPANDABLE, Family, Setting, list_settings, recorded_settings
 
 _MAX_GPUS = 4
@@ -75,9 +74,46 @@ def what_if(
     tried = list_settings(trace.settings, is_limited=not device.is_unlimited)
     if settings is not None:
         tried = (tried[0], *settings)
-    plan = _plan(trace, tried, device)
-    answers = replay_all([planned.order(trace.requests, platform) for planned in plan], where)
-    return _report(trace, list(zip(plan, answers, strict=True)), where)
+
+    def order(setting: Setting, device: PhantomDevice) -> Order:
+        return Order(trace.requests, setting.text, device, platform, setting.fraction)
+
+    # The size of the recorded GPU is unknown, so the check runs without end, as it was recorded:
+    # where the allocator made room itself.
+    endless = order(tried[0], PhantomDevice(device.gpu, is_unlimited=True))
+    orders = [replace(endless, before="as_it_lay", ignored=(ATTEMPT,))]
+    orders += [order(setting, device) for setting in tried]
+    sizes = [tried[0], *(setting for setting in tried[1:] if setting == EXPANDABLE)]
+    gpus = _gpus_between(trace) if device.is_unlimited else []
+    smaller = [(gpu, setting) for gpu in gpus for setting in sizes]
+    orders += [order(setting, PhantomDevice(gpu, is_unlimited=False)) for gpu, setting in smaller]
+    checked, *answers = replay_all(orders, where)
+    conflicts = find_conflicts(snapshot)
+    replayed = [*tried, *(setting for _, setting in smaller)]
+    outcomes = [
+        _tried(trace, setting, answer, conflicts)
+        for setting, answer in zip(replayed, answers, strict=True)
+    ]
+    compared, on_gpus = tuple(outcomes[: len(tried)]), outcomes[len(tried) :]
+    return WhatIfReport(
+        device=trace.device,
+        num_requests=len(trace.replay.blocks),
+        torch=where.build.version,
+        gpu=None if device.is_unlimited else device.gpu.slug,
+        total_bytes=None if device.is_unlimited else device.gpu.total_bytes,
+        context_bytes=None if device.is_unlimited else device.gpu.context_high_bytes,
+        is_whole=trace.is_whole,
+        check=_check(trace, checked),
+        lower_bound_bytes=trace.lower_bound_bytes,
+        packing=find_packing(trace.spans),
+        tried=compared,
+        on_gpus=tuple(
+            OnGpu(gpu.slug, gpu.total_bytes, trial)
+            for (gpu, _), trial in zip(smaller, on_gpus, strict=True)
+        ),
+        contradictions=trace.replay.contradictions,
+        notes=tuple(_notes(trace, compared, [checked, *answers])),
+    )
 
 
 def read_trace(snapshot: Snapshot) -> Trace:
@@ -113,47 +149,6 @@ def _peak_reserved(replay: Replay) -> int:
     return lower_bound(Spans(segments.size_bytes, segments.birth, segments.death + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """One replay of the plan.
-
-    Attributes:
-        is_check: the replay is compared with the recording.
-        is_size: the device is a smaller GPU of the catalogue.
-    """
-
-    setting: Setting
-    device: PhantomDevice
-    is_check: bool = False
-    is_size: bool = False
-
-    def order(self, requests: Requests, platform: Platform) -> Order:
-        """What is to be replayed."""
-        setting = self.setting
-        order = Order(requests, setting.text, self.device, platform, setting.fraction)
-        if not self.is_check:
-            return order
-        # It runs as it was recorded, where the allocator made room itself.
-        return replace(order, before="as_it_lay", ignored=(ATTEMPT,))
-
-
-def _plan(trace: Trace, tried: Sequence[Setting], device: PhantomDevice) -> list[_Planned]:
-    """The replays to make. The check runs on a device with unlimited memory, because the size of
-    the recorded GPU is unknown.
-    """
-    endless = PhantomDevice(device.gpu, is_unlimited=True)
-    plan = [_Planned(tried[0], endless, is_check=True)]
-    plan += [_Planned(setting, device) for setting in tried]
-    if device.is_unlimited:
-        sizes = [tried[0], *(setting for setting in tried[1:] if setting == EXPANDABLE)]
-        plan += [
-            _Planned(setting, PhantomDevice(gpu, is_unlimited=False), is_size=True)
-            for gpu in _gpus_between(trace)
-            for setting in sizes
-        ]
-    return plan
-
-
 def _gpus_between(trace: Trace) -> list[Gpu]:
     """The GPUs of the catalogue on which the settings decide whether the program fits: they have
     more memory than the lower bound and less than was reserved. One of each size, the smallest
@@ -176,36 +171,6 @@ def _spans(snapshot: Snapshot, device: int, replay: Replay) -> Spans:
         round_sizes(sizes, make_settings()),
         np.concatenate([blocks.birth, failed]),
         np.concatenate([blocks.death, failed + 1]),
-    )
-
-
-def _report(trace: Trace, answers: Sequence[tuple[_Planned, Answer]], where: Where) -> WhatIfReport:
-    build, device = where.build, where.device
-    conflicts = find_conflicts(trace.snapshot)
-    tried = [
-        (planned, _tried(trace, planned.setting, answer, conflicts))
-        for planned, answer in answers[1:]
-    ]
-    compared = tuple(trial for planned, trial in tried if not planned.is_size)
-    return WhatIfReport(
-        device=trace.device,
-        num_requests=len(trace.replay.blocks),
-        torch=build.version,
-        gpu=None if device.is_unlimited else device.gpu.slug,
-        total_bytes=None if device.is_unlimited else device.gpu.total_bytes,
-        context_bytes=None if device.is_unlimited else device.gpu.context_high_bytes,
-        is_whole=trace.is_whole,
-        check=_check(trace, answers[0][1]),
-        lower_bound_bytes=trace.lower_bound_bytes,
-        packing=find_packing(trace.spans),
-        tried=compared,
-        on_gpus=tuple(
-            OnGpu(planned.device.gpu.slug, planned.device.gpu.total_bytes, trial)
-            for planned, trial in tried
-            if planned.is_size
-        ),
-        contradictions=trace.replay.contradictions,
-        notes=tuple(_notes(trace, compared, [answer for _, answer in answers])),
     )
 
 

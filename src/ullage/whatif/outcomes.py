@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ullage.trace.requests import Requests
+from ullage.trace.rules import Played
 from ullage.units import MIB
 from ullage.whatif.packing import Packing
 from ullage.whatif.replays import Answer, Decider
@@ -16,28 +17,15 @@ MIN_GAIN_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Played):
     """What the allocator did in one replay.
 
     Attributes:
-        peak_requested_bytes, peak_allocated_bytes, peak_reserved_bytes: the peaks from the first
-            event of the trace on.
-        segments: the sizes of the final segments, the smallest first.
-        num_retries: how often the allocator released its cache and tried again.
-        num_device_allocs: how often the allocator called cudaMalloc or mapped pages.
         failed_event: the event that ran out of memory; -1: before the first event; None: none did.
-        num_failed_again: how many of the requests that failed in the recording failed again.
         decider: whose allocator decided.
     """
 
-    peak_requested_bytes: int
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    segments: tuple[int, ...]
-    num_retries: int
-    num_device_allocs: int
     failed_event: int | None
-    num_failed_again: int
     decider: Decider
 
     @property
@@ -55,7 +43,7 @@ class Outcome:
     @property
     def fits(self) -> bool:
         """Whether no request ran out of memory."""
-        return self.failed_event is None and not self.num_failed_again
+        return self.failed_event is None and not self.num_failed_attempts
 
 
 def outcome_of(requests: Requests, answer: Answer) -> Outcome | None:
@@ -64,17 +52,8 @@ def outcome_of(requests: Requests, answer: Answer) -> Outcome | None:
     if played is None:
         return None
     stopped = played.stopped_at
-    return Outcome(
-        peak_requested_bytes=played.peak_requested_bytes,
-        peak_allocated_bytes=played.peak_allocated_bytes,
-        peak_reserved_bytes=played.peak_reserved_bytes,
-        segments=played.segments,
-        num_retries=played.num_retries,
-        num_device_allocs=played.num_device_allocs,
-        failed_event=stopped if stopped in (None, -1) else int(requests.event[stopped]),
-        num_failed_again=played.num_failed_attempts,
-        decider=answer.decider,
-    )
+    failed = stopped if stopped in (None, -1) else int(requests.event[stopped])
+    return Outcome(**asdict(played), failed_event=failed, decider=answer.decider)
 
 
 @dataclass(frozen=True, slots=True)

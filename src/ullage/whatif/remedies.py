@@ -11,8 +11,8 @@ effects that a trace cannot show, such as recomputation, is not replayed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,18 +33,9 @@ from ullage.whatif.outcomes import Outcome, outcome_of
 from ullage.whatif.replays import Order, find_where, replay_all
 from ullage.whatif.settings import EXPANDABLE, Family
 
-# Each replay of a change is a process of its own; nobody reads more than this many.
+# Nobody reads more than this many.
 _MAX_REPLAYS = 6
 _CUT = "; the trace ends with it, so what comes after was not seen"
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """A replay to make: the number of the finding, the settings, and the lifetimes."""
-
-    number: int
-    settings: str
-    lives: Replay
 
 
 def replay_trials(
@@ -77,10 +68,10 @@ def replay_trials(
         if device.shortage is None or device.shortage.was_survived:
             return tuple(findings)
         room = room_of(device.shortage).limit_bytes
-    orders = list(_orders(trace, findings))[:_MAX_REPLAYS]
-    if trace.replay.contradictions or not orders:
+    changes = _find_changes(trace, findings)
+    if trace.replay.contradictions or not changes:
         return tuple(findings)
-    outcomes = _replay(trace, orders, room, python)
+    outcomes = _replay(trace, changes, room, python)
     is_whole = limit_bytes is not None
     return tuple(
         replace(finding, trial=_judge(trace, device, finding, outcomes[number], is_whole=is_whole))
@@ -96,19 +87,20 @@ def _unanswered(finding: Finding, why: str) -> Finding:
     return replace(finding, trial=replace(finding.trial, reason=why))
 
 
-def _orders(trace: Trace, findings: Sequence[Finding]) -> list[_Order]:
-    """The replays for findings about this device that arithmetic could not decide."""
-    orders = []
+def _find_changes(trace: Trace, findings: Sequence[Finding]) -> dict[int, tuple[str, Replay]]:
+    """The settings and lifetimes to replay for findings about this device that arithmetic could not
+    decide, by the number of the finding.
+    """
+    changes = {}
     for number, finding in enumerate(findings):
         if not finding.is_said(MakesItFit.NOT_KNOWN) or finding.device != trace.device:
             continue
         if sets_allocator(finding):
             if not find_conflicts(trace.snapshot).get(Family.EXPANDABLE):
-                orders.append(_Order(number, EXPANDABLE.text, trace.replay))
+                changes[number] = EXPANDABLE.text, trace.replay
         elif finding.relief is not None and finding.relief.is_whole:
-            lives = edit_lives(trace.replay, finding.relief)
-            orders.append(_Order(number, trace.settings, lives))
-    return orders
+            changes[number] = trace.settings, edit_lives(trace.replay, finding.relief)
+    return changes
 
 
 def edit_lives(lives: Replay, relief: Relief) -> Replay:
@@ -128,23 +120,22 @@ def edit_lives(lives: Replay, relief: Relief) -> Replay:
 
 
 def _replay(
-    trace: Trace, orders: Sequence[_Order], limit_bytes: int, python: str | None
+    trace: Trace, changes: Mapping[int, tuple[str, Replay]], limit_bytes: int, python: str | None
 ) -> dict[int, Outcome]:
-    """The outcome of each replay within that much memory, by the number of the finding."""
+    """The outcome of each change within that much memory, by the number of the finding."""
     check_platform()
     where = find_where(python, _device_of(limit_bytes))
     platform = platform_of(trace.snapshot, trace.device)
     outcomes = {}
-    for order in orders:
-        requests = find_requests(trace.snapshot, order.lives, trace.device)
-        wanted = Order(requests, order.settings, where.device, platform)
+    for number, (settings, lives) in list(changes.items())[:_MAX_REPLAYS]:
+        requests = find_requests(trace.snapshot, lives, trace.device)
         try:
-            (answer,) = replay_all([wanted], where)
+            (answer,) = replay_all([Order(requests, settings, where.device, platform)], where)
         except EnvironmentProblem:  # torch was needed, and cannot be started
             continue
         outcome = outcome_of(requests, answer)
         if outcome is not None:
-            outcomes[order.number] = outcome
+            outcomes[number] = outcome
     return outcomes
 
 

@@ -29,7 +29,12 @@ from ullage.protocol.run import Platform
 from ullage.protocol.variables import RECORD
 from ullage.trace.requests import Requests
 from ullage.trace.rules import BY_ADDRESS, BY_AGE, ORDERS, AllocatorSettings, Played
-from ullage.whatif.settings import UnknownSettingError, parse_settings
+from ullage.whatif.settings import (
+    UnknownSettingError,
+    is_no_limit,
+    is_released_in_pool,
+    parse_settings,
+)
 
 REPLAYER = program_path("allocator_replay")
 _TAIL_BYTES = 2000
@@ -133,17 +138,16 @@ def find_rules(order: Order, build: TorchBuild) -> AllocatorSettings:
         UnknownSettingError: the rules do not know a setting, or this torch.
     """
     settings, gpu = parse_settings(order.settings, build.release), order.device.usable
-    import os
-
-    settings.is_released_in_pool = int(os.environ.get("HACK", "1"))
     settings.order = ORDERS[order.platform]
     settings.tie = BY_ADDRESS if build.chooses_by_address else BY_AGE
     # Source: ExpandableSegment in c10/cuda/CUDACachingAllocator.cpp.
     settings.range_bytes = order.device.gpu.total_bytes * 9 // 8
     if not order.device.is_unlimited:
         settings.device_bytes = gpu.total_bytes - gpu.context_high_bytes
-    if order.fraction is not None:
+    if order.fraction is not None and not is_no_limit(order.fraction, build.release):
         settings.allowed_bytes = int(order.fraction * order.device.gpu.total_bytes)
+    if order.requests.has_pools:
+        settings.is_released_in_pool = is_released_in_pool(build.release)
     return settings
 
 

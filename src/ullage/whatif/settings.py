@@ -149,8 +149,9 @@ class UnknownSettingError(ValueError):
 
 # The versions whose allocator the rules were held against.
 _FIRST_RELEASE, _LAST_RELEASE = (2, 6), (2, 15)
-# Sizes of segments: pytorch/pytorch#172056 (January 2026). Lists of divisions: up to 2.6 at least,
-# what follows ">" also held for the size before it; by 2.15 it does not.
+# What changed between them, and was not seen in each: sizes of segments (pytorch/pytorch#172056,
+# January 2026); in a list of divisions ">" held for the size before it, too; a memory fraction of 1
+# was a limit.
 _FIRST_AS_NOW = (2, 12)
 _SIZES: Final = {
     "max_split_size_mb": "max_split",
@@ -187,6 +188,30 @@ def parse_settings(text: str, release: tuple[int, int] | None) -> AllocatorSetti
     if min(settings.max_split, settings.max_unused) < settings.large_segment:
         raise UnknownSettingError(f"torch may refuse {text!r}")
     return settings
+
+
+def is_no_limit(fraction: float, release: tuple[int, int] | None) -> bool:
+    """Whether torch.cuda.set_per_process_memory_fraction sets no limit.
+
+    Raises:
+        UnknownSettingError: it is not known of that torch.
+    """
+    if fraction < 1 or release == _FIRST_RELEASE:
+        return False
+    if release is None or release < _FIRST_AS_NOW:
+        raise UnknownSettingError("what a memory fraction of 1 is to this torch is not known")
+    return True
+
+
+def is_released_in_pool(release: tuple[int, int] | None) -> bool:
+    """Whether the cache can be given back while a private pool is in use.
+
+    Raises:
+        UnknownSettingError: it is not known of that torch.
+    """
+    if release not in (_FIRST_RELEASE, _LAST_RELEASE):
+        raise UnknownSettingError("what private pools do in this torch is not known")
+    return release == _LAST_RELEASE
 
 
 def _named(release: tuple[int, int]) -> str:

@@ -27,7 +27,8 @@ def outcome(reserved_bytes: int, **changes: Any) -> Outcome:
     fields = {
         "peak_requested_bytes": 3 * GIB - MIB, "peak_allocated_bytes": 3 * GIB,
         "peak_reserved_bytes": reserved_bytes, "segments": (2 * MIB, reserved_bytes - 2 * MIB),
-        "num_retries": 0, "num_device_allocs": 9, "failed_event": None, "num_failed_again": 0,
+        "num_retries": 0, "num_device_allocs": 9, "failed_event": None, "stopped_at": None,
+        "num_failed_attempts": 0,
         "decider": Decider.RULES,
     }  # fmt: skip
     return Outcome(**{**fields, **changes})

@@ -72,7 +72,7 @@ def _tried_document(tried: Tried) -> Document:
         "num_alloc_retries": outcome.num_retries,
         "num_device_allocs": outcome.num_device_allocs,
         "failed_event": outcome.failed_event,
-        "num_failed_again": outcome.num_failed_again,
+        "num_failed_again": outcome.num_failed_attempts,
         "decided_by": outcome.decider.value,
     }
 

@@ -172,7 +172,7 @@ def _remarks(report: WhatIfReport) -> Iterator[str]:
 
 def _failure(outcome: Outcome) -> str:
     if outcome.failed_event is None:
-        return f"no memory for {outcome.num_failed_again} that failed when recorded"
+        return f"no memory for {outcome.num_failed_attempts} that failed when recorded"
     if outcome.failed_event == -1:
         return "no memory before the first event"
     return f"no memory at event {outcome.failed_event:,}"
