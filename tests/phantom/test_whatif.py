@@ -29,16 +29,6 @@ pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "snapshots"
-# Recording of a real GPU -> the torch that made it; where SOURCES.md does not know, any: the rules
-# that these traces meet did not change from 2.6 on.
-RECORDED_BY = {
-    "silmont_probe": "2.6.", "roy_attn_h32_d1024_b": "2.6.", "roy_train256_ring": "2.6.",
-    "nothan_train": "2.6.", "decomfl_opt": "2.9.", "hanfa_small_inf512": "2.9.",
-    "wed_med_train256": "2.11.", "bol_xl_fwd512": "2.11.", "charan_small_fwd": "2.11.",
-    "bcrafton_compiled": "", "verl_state": "", "sketchkv_state": "", "flexgen_oom": "",
-}  # fmt: skip
-# The traces that begin with nothing allocated.
-WHOLE = {"silmont_probe", "decomfl_opt"}
 PROGRAM = "asks_in_many_ways.py"
 OTHERS = (
     EXPANDABLE,
@@ -57,29 +47,6 @@ def replay(
     return what_if(
         read_snapshot(path), python=str(python), device=choose_device(gpu), settings=settings
     )
-
-
-@pytest.mark.parametrize("name", RECORDED_BY)
-def test_a_recording_of_a_real_gpu_comes_out_as_it_was(
-    name: str, thin_python: Path, torch_version: str, tmp_path: Path
-) -> None:
-    if not torch_version.startswith(RECORDED_BY[name]):
-        pytest.skip(f"recorded by torch {RECORDED_BY[name]}x, the environment has {torch_version}")
-    path = tmp_path / "snapshot.pickle"
-    path.write_bytes(lzma.decompress((GOLDEN / f"{name}.pickle.xz").read_bytes()))
-    report = replay(path, thin_python, (EXPANDABLE,) if name in WHOLE else ())
-    assert report.check.replayed_reserved_bytes == report.check.recorded_reserved_bytes
-    assert report.check.has_same_segments
-    assert report.check.is_exact and not report.check.reasons
-    assert report.is_whole == (name in WHOLE)
-    if name in WHOLE:
-        assert expandable_by_rules(path) == reserved_under(report, EXPANDABLE)
-
-
-def reserved_under(report: WhatIfReport, setting: Setting) -> int:
-    (outcome,) = [one.outcome for one in report.tried if one.setting == setting]
-    assert outcome is not None
-    return outcome.peak_reserved_bytes
 
 
 def expandable_by_rules(path: Path) -> int | None:

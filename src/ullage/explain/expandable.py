@@ -42,4 +42,4 @@ def measure_expandable(snapshot: Snapshot, replay: Replay, device: int) -> int |
         return None
     # The allocator gave its cache back where memory was short; with less of it, it need not.
     expandable = requests.play(make_settings(is_expandable=True), ignored=[ATTEMPT, RETRY])
-    return expandable and expandable.peak_reserved_bytes
+    return None if expandable is None else expandable.peak_reserved_bytes

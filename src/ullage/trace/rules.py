@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ullage.protocol.run import Platform
 from ullage.trace.bounds import Peaks
@@ -180,7 +181,7 @@ def play_requests(
     if len(streams) and int(streams.max()) > _MAX_STREAM:
         return None
     before = np.empty(0, np.int64) if before is None else before
-    columns = [
+    columns: list[NDArray[Any]] = [
         np.ascontiguousarray(sizes, np.int64),
         np.ascontiguousarray(streams, np.uint8),
         np.ascontiguousarray(before, np.int64),
