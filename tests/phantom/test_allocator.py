@@ -21,7 +21,7 @@ from ullage.trace.requests import Requests
 from ullage.trace.rules import play_requests
 from ullage.units import MIB
 from ullage.whatif import replays
-from ullage.whatif.replays import Order, Where, find_rules
+from ullage.whatif.replays import ReplayOrder, Where, find_rules
 
 pytestmark = pytest.mark.phantom
 EVENTS = Path(__file__).parent.parent / "programs" / "allocator_events.py"
@@ -79,7 +79,7 @@ def random_requests(seed: int, *, has_pools: bool) -> Requests:
     return Requests(np.array(sizes), np.array(streams), column, column, none, none, 0, 0, 0)
 
 
-def by_rules(order: Order, where: Where) -> dict[str, Any]:
+def by_rules(order: ReplayOrder, where: Where) -> dict[str, Any]:
     """The answer of the rules, in the words of programs/allocator_replay.py."""
     requests = order.requests
     addresses = np.zeros(len(requests.ops), dtype=np.int64)
@@ -106,7 +106,7 @@ def relative(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {**answer, "addresses": addresses}
 
 
-def differences(orders: list[Order], where: Where) -> Iterator[str]:
+def differences(orders: list[ReplayOrder], where: Where) -> Iterator[str]:
     """Yields the first thing that the rules tell otherwise than torch, of each order."""
     told = replays._replay_in_torch(orders, where)
     for order, answer in zip(orders, told, strict=True):
@@ -120,7 +120,7 @@ def differences(orders: list[Order], where: Where) -> Iterator[str]:
             yield f"{what}: {name}: torch {expected[name]}, rules {found[name]}"
 
 
-def make_orders(seeds: range, where: Where, *, has_pools: bool = False) -> list[Order]:
+def make_orders(seeds: range, where: Where, *, has_pools: bool = False) -> list[ReplayOrder]:
     """Requests of each seed under every setting, on a device that never runs out, and on one that
     does: there also within a share of it, without which no garbage is collected.
     """
@@ -133,7 +133,7 @@ def make_orders(seeds: range, where: Where, *, has_pools: bool = False) -> list[
         for text, device in product(texts, (ENDLESS, SHORT)):
             share = (1.0, 0.8)[seed % 2]
             fraction = share if "garbage" in text or seed % 3 == 2 else None
-            orders.append(Order(requests, text, device, platform, fraction, ignored=()))
+            orders.append(ReplayOrder(requests, text, device, platform, fraction, ignored=()))
     return orders
 
 

@@ -25,7 +25,7 @@ from ullage.protocol.run import Platform
 from ullage.trace.before_requests import lay_out
 from ullage.trace.emptied import find_emptied
 from ullage.trace.replay import Replay
-from ullage.trace.rules import AllocatorSettings, Played, play_requests
+from ullage.trace.rules import AllocatorOutcome, AllocatorSettings, play_requests
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
 
 
@@ -62,7 +62,7 @@ class Requests:
 
     def play(
         self, settings: AllocatorSettings, *, before: str = "packed", ignored: Sequence[int] = ()
-    ) -> Played | None:
+    ) -> AllocatorOutcome | None:
         """What PyTorch's allocator comes to by its rules; see `play_requests`.
 
         before: the name of the operations that lead to the state before the first event.

@@ -52,7 +52,7 @@ class AllocatorSettings(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class AllocatorOutcome:
     """What an allocator came to.
 
     Attributes:
@@ -163,7 +163,7 @@ def play_requests(
     ignored: Sequence[int] = (),
     addresses: Int64Array | None = None,
     reserved: Int64Array | None = None,
-) -> Played | None:
+) -> AllocatorOutcome | None:
     """What PyTorch's allocator comes to for the requests of a program.
 
     Args:
@@ -199,8 +199,8 @@ def play_requests(
     pointers_of_all = (ctypes.byref(part) for part in (settings, requests, outcome))
     if not _load_rules().play_requests(*pointers_of_all):
         return None
-    names = (name for name in Played.__slots__ if name not in ("segments", "stopped_at"))
-    return Played(
+    names = (name for name in AllocatorOutcome.__slots__ if name not in ("segments", "stopped_at"))
+    return AllocatorOutcome(
         **{name: getattr(outcome, name) for name in names},
         segments=tuple(sorted(segments[: outcome.num_segments].tolist())),
         stopped_at=None if outcome.stopped_at == len(ops) else outcome.stopped_at,

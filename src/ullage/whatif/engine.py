@@ -19,7 +19,7 @@ from ullage.trace.snapshot import Action, Snapshot
 from ullage.whatif.conflicts import UNSEEN, find_conflicts
 from ullage.whatif.outcomes import Check, OnGpu, Tried, WhatIfReport, outcome_of
 from ullage.whatif.packing import Spans, find_packing, lower_bound
-from ullage.whatif.replays import Answer, Order, find_where, replay_all
+from ullage.whatif.replays import ReplayAnswer, ReplayOrder, find_where, replay_all
 from ullage.whatif.settings import EXPANDABLE, Family, Setting, list_settings, recorded_settings
 
 _MAX_GPUS = 4
@@ -75,8 +75,8 @@ def what_if(
     if settings is not None:
         tried = (tried[0], *settings)
 
-    def order(setting: Setting, device: PhantomDevice) -> Order:
-        return Order(trace.requests, setting.text, device, platform, setting.fraction)
+    def order(setting: Setting, device: PhantomDevice) -> ReplayOrder:
+        return ReplayOrder(trace.requests, setting.text, device, platform, setting.fraction)
 
     # The size of the recorded GPU is unknown, so the check runs without end, as it was recorded:
     # where the allocator made room itself.
@@ -177,7 +177,7 @@ def _spans(snapshot: Snapshot, device: int, replay: Replay) -> Spans:
 def _tried(
     trace: Trace,
     setting: Setting,
-    answer: Answer,
+    answer: ReplayAnswer,
     conflicts: Mapping[Family, tuple[str, ...]],
 ) -> Tried:
     is_expandable = "expandable_segments:True" in setting.text
@@ -187,7 +187,7 @@ def _tried(
     return Tried(setting, outcome_of(trace.requests, answer), answer.refusal, against)
 
 
-def _check(trace: Trace, answer: Answer) -> Check:
+def _check(trace: Trace, answer: ReplayAnswer) -> Check:
     played = answer.played
     if played is None:
         raise EnvironmentProblem(
@@ -228,7 +228,7 @@ def _reasons(trace: Trace) -> list[str]:
     return notes
 
 
-def _notes(trace: Trace, tried: Sequence[Tried], answers: Sequence[Answer]) -> list[str]:
+def _notes(trace: Trace, tried: Sequence[Tried], answers: Sequence[ReplayAnswer]) -> list[str]:
     notes = []
     if not trace.is_whole:
         notes.append(

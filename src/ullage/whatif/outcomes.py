@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from ullage.trace.requests import Requests
-from ullage.trace.rules import Played
+from ullage.trace.rules import AllocatorOutcome
 from ullage.units import MIB
 from ullage.whatif.packing import Packing
-from ullage.whatif.replays import Answer, Decider
+from ullage.whatif.replays import Decider, ReplayAnswer
 from ullage.whatif.settings import Setting
 
 # A setting is recommended only if it saves this share of the reserved memory and this many bytes.
@@ -17,7 +17,7 @@ MIN_GAIN_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Played):
+class Outcome(AllocatorOutcome):
     """What the allocator did in one replay.
 
     Attributes:
@@ -46,7 +46,7 @@ class Outcome(Played):
         return self.failed_event is None and not self.num_failed_attempts
 
 
-def outcome_of(requests: Requests, answer: Answer) -> Outcome | None:
+def outcome_of(requests: Requests, answer: ReplayAnswer) -> Outcome | None:
     """What came of a replay of these requests; None where torch refused the setting."""
     played = answer.played
     if played is None:

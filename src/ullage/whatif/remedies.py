@@ -30,7 +30,7 @@ from ullage.units import format_bytes
 from ullage.whatif.conflicts import find_conflicts
 from ullage.whatif.engine import Trace, read_trace
 from ullage.whatif.outcomes import Outcome, outcome_of
-from ullage.whatif.replays import Order, find_where, replay_all
+from ullage.whatif.replays import ReplayOrder, find_where, replay_all
 from ullage.whatif.settings import EXPANDABLE, Family
 
 # Nobody reads more than this many.
@@ -130,7 +130,7 @@ def _replay(
     for number, (settings, lives) in list(changes.items())[:_MAX_REPLAYS]:
         requests = find_requests(trace.snapshot, lives, trace.device)
         try:
-            (answer,) = replay_all([Order(requests, settings, where.device, platform)], where)
+            (answer,) = replay_all([ReplayOrder(requests, settings, where.device, platform)], where)
         except EnvironmentProblem:  # torch was needed, and cannot be started
             continue
         outcome = outcome_of(requests, answer)

@@ -1,6 +1,6 @@
 """Makes the requests of traces again, under other settings or on another device.
 
-    (answer,) = replay_all([Order(requests, "max_split_size_mb:64", device, platform)], where)
+    (answer,) = replay_all([ReplayOrder(requests, "max_split_size_mb:64", device, platform)], where)
     answer.played.peak_reserved_bytes
 
 The rules of PyTorch's allocator decide (trace/rules.py), within milliseconds. What these do not
@@ -28,7 +28,7 @@ from ullage.programs.allocator_replay import RETRY
 from ullage.protocol.run import Platform
 from ullage.protocol.variables import RECORD
 from ullage.trace.requests import Requests
-from ullage.trace.rules import BY_ADDRESS, BY_AGE, ORDERS, AllocatorSettings, Played
+from ullage.trace.rules import BY_ADDRESS, BY_AGE, ORDERS, AllocatorOutcome, AllocatorSettings
 from ullage.whatif.settings import (
     UnknownSettingError,
     is_no_limit,
@@ -50,7 +50,7 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ReplayOrder:
     """One replay to make.
 
     Attributes:
@@ -78,7 +78,7 @@ class Decider(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReplayAnswer:
     """What came of an order.
 
     Attributes:
@@ -88,7 +88,7 @@ class Answer:
         why_torch: what the rules do not know, where that was torch's own.
     """
 
-    played: Played | None
+    played: AllocatorOutcome | None
     refusal: str = ""
     decider: Decider = Decider.RULES
     why_torch: str = ""
@@ -105,7 +105,7 @@ def find_where(python: str | None, device: PhantomDevice) -> Where:
     return Where(interpreter, find_torch(interpreter), device)
 
 
-def replay_all(orders: Sequence[Order], where: Where) -> list[Answer]:
+def replay_all(orders: Sequence[ReplayOrder], where: Where) -> list[ReplayAnswer]:
     """The answer of each order.
 
     Raises:
@@ -120,18 +120,20 @@ def replay_all(orders: Sequence[Order], where: Where) -> list[Answer]:
     return answers
 
 
-def _replay_by_rules(order: Order, build: TorchBuild) -> Answer:
+def _replay_by_rules(order: ReplayOrder, build: TorchBuild) -> ReplayAnswer:
     try:
         settings = find_rules(order, build)
     except UnknownSettingError as error:
-        return Answer(None, decider=Decider.TORCH, why_torch=str(error))
+        return ReplayAnswer(None, decider=Decider.TORCH, why_torch=str(error))
     played = order.requests.play(settings, before=order.before, ignored=order.ignored)
     if played is None:
-        return Answer(None, decider=Decider.TORCH, why_torch="the requests have too many streams")
-    return Answer(played)
+        return ReplayAnswer(
+            None, decider=Decider.TORCH, why_torch="the requests have too many streams"
+        )
+    return ReplayAnswer(played)
 
 
-def find_rules(order: Order, build: TorchBuild) -> AllocatorSettings:
+def find_rules(order: ReplayOrder, build: TorchBuild) -> AllocatorSettings:
     """What torch's allocator is set to on the device of an order.
 
     Raises:
@@ -151,7 +153,7 @@ def find_rules(order: Order, build: TorchBuild) -> AllocatorSettings:
     return settings
 
 
-def _replay_in_torch(orders: Sequence[Order], where: Where) -> list[Mapping[str, Any]]:
+def _replay_in_torch(orders: Sequence[ReplayOrder], where: Where) -> list[Mapping[str, Any]]:
     """The answers of torch's own allocator, as programs/allocator_replay.py gives them."""
     check_torch(where.build, LIBRARY_DIR)
     with run_directory() as directory:
@@ -199,8 +201,8 @@ def _replay_in_torch(orders: Sequence[Order], where: Where) -> list[Mapping[str,
     ]
 
 
-def _read_answer(answer: Mapping[str, Any], why: str) -> Answer:
+def _read_answer(answer: Mapping[str, Any], why: str) -> ReplayAnswer:
     if "error" in answer:
-        return Answer(None, answer["error"], Decider.TORCH, why)
-    played = Played(**{**answer, "segments": tuple(answer["segments"])})
-    return Answer(played, decider=Decider.TORCH, why_torch=why)
+        return ReplayAnswer(None, answer["error"], Decider.TORCH, why)
+    played = AllocatorOutcome(**{**answer, "segments": tuple(answer["segments"])})
+    return ReplayAnswer(played, decider=Decider.TORCH, why_torch=why)

@@ -16,7 +16,7 @@ from ullage.trace.emptied import held_before
 from ullage.trace.replay import Replay, replay
 from ullage.trace.requests import Requests, find_requests
 from ullage.trace.snapshot import Snapshot
-from ullage.whatif.replays import Order, Where, replay_all
+from ullage.whatif.replays import ReplayOrder, Where, replay_all
 from ullage.whatif.settings import recorded_settings
 
 # Reading more events than these takes longer than a user would wait for it: some seconds.
@@ -50,7 +50,7 @@ def replay_peaks(
 
     Raises: EnvironmentProblem: torch's own allocator was needed, and could not be asked.
     """
-    orders = [Order(requests, settings, where.device, platform) for requests in variants]
+    orders = [ReplayOrder(requests, settings, where.device, platform) for requests in variants]
     peaks = [answer.played.peaks for answer in replay_all(orders, where) if answer.played]
     return peaks if len(peaks) == len(orders) else []
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ullage.trace.rules import Played
+from ullage.trace.rules import AllocatorOutcome
 from ullage.trace.snapshot import Snapshot
 from ullage.trace.snapshot_reader import read_snapshot
 from ullage.whatif import variants
-from ullage.whatif.replays import Answer, Order, Where
+from ullage.whatif.replays import ReplayAnswer, ReplayOrder, Where
 
 MIB = 2**20
 _SEGMENT = 2 * MIB
@@ -113,14 +113,14 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """
     sent: dict[str, Any] = {"peaks": (6, 4, 9)}
 
-    def answer(orders: Sequence[Order], _where: Where) -> list[Answer]:
+    def answer(orders: Sequence[ReplayOrder], _where: Where) -> list[ReplayAnswer]:
         sent["requests"] = [order.requests for order in orders]
-        return [Answer(None) if peak is None else Answer(played_with(peak * MIB))
+        return [ReplayAnswer(None) if peak is None else ReplayAnswer(played_with(peak * MIB))
                 for peak, _order in zip(sent["peaks"], orders, strict=True)]  # fmt: skip
 
     monkeypatch.setattr(variants, "replay_all", answer)
     return sent
 
 
-def played_with(reserved: int) -> Played:
-    return Played(0, reserved - MIB, reserved, (), 0, 0, None, 0)
+def played_with(reserved: int) -> AllocatorOutcome:
+    return AllocatorOutcome(0, reserved - MIB, reserved, (), 0, 0, None, 0)
