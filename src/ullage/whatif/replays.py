@@ -114,8 +114,8 @@ def replay_all(orders: Sequence[ReplayOrder], where: Where) -> list[ReplayAnswer
     answers = [_replay_by_rules(order, where.build) for order in orders]
     left = [number for number, answer in enumerate(answers) if answer.decider is Decider.TORCH]
     if left:
-        told = _replay_in_torch([orders[number] for number in left], where)
-        for number, answer in zip(left, told, strict=True):
+        results = _replay_in_torch([orders[number] for number in left], where)
+        for number, answer in zip(left, results, strict=True):
             answers[number] = _read_answer(answer, answers[number].why_torch)
     return answers
 
@@ -162,7 +162,7 @@ def _replay_in_torch(orders: Sequence[ReplayOrder], where: Where) -> list[Mappin
             if id(order.requests) not in paths:
                 path = paths[id(order.requests)] = directory / f"requests-{len(paths)}"
                 order.requests.write(path)
-        wanted, results, output = (directory / name for name in ("orders", "results", "output"))
+        listed, results, output = (directory / name for name in ("orders", "results", "output"))
         texts = [
             {
                 "number": number,
@@ -176,13 +176,13 @@ def _replay_in_torch(orders: Sequence[ReplayOrder], where: Where) -> list[Mappin
             }
             for number, order in enumerate(orders)
         ]
-        wanted.write_text(json.dumps(texts), encoding="utf-8")
+        listed.write_text(json.dumps(texts), encoding="utf-8")
         options = RunOptions(alloc_conf="")
         environment = make_environment(directory, where.device, where.build, options)
         # The child is not recorded, and the caller's environment hides neither device nor cache.
         environment |= {RECORD: "0", "CUDA_VISIBLE_DEVICES": "0"}
         environment.pop("PYTORCH_NO_CUDA_MEMORY_CACHING", None)
-        arguments = (str(REPLAYER), str(wanted), str(results))
+        arguments = (str(REPLAYER), str(listed), str(results))
         program = UserProgram(where.python, arguments, arguments)
         with start(program, environment, output=output) as child:
             ended = child.wait()
