@@ -35,13 +35,13 @@ SETTINGS = (
     "max_split_size_mb:32",
     "max_split_size_mb:64,max_non_split_rounding_mb:128",
     "roundup_power2_divisions:4",
-    "roundup_power2_divisions:[1:8,4:2,64:16,>:1]",
     "expandable_segments:True,roundup_power2_divisions:8",
     "expandable_segments:True,max_split_size_mb:32",
     "garbage_collection_threshold:0.5",
 )
-# Not known to every torch.
-SEGMENT_SIZES = (
+# From torch 2.12 on.
+NEWER_SETTINGS = (
+    "roundup_power2_divisions:[1:8,4:2,64:16,>:1]",
     "large_segment_size_mb:64",
     "large_segment_size_mb:32,max_split_size_mb:40",
     "large_segment_size_mb:48,expandable_segments:True",
@@ -125,7 +125,7 @@ def make_orders(seeds: range, where: Where, *, has_pools: bool = False) -> list[
     does: there also within a share of it, without which no garbage is collected.
     """
     assert where.build.release is not None
-    texts = SETTINGS + SEGMENT_SIZES * (where.build.release >= (2, 12))
+    texts = SETTINGS + NEWER_SETTINGS * (where.build.release >= (2, 12))
     orders = []
     for seed in seeds:
         requests = random_requests(seed, has_pools=has_pools)
