@@ -77,7 +77,7 @@ VARIABLES: Final = (
     Variable(
         RECORD,
         "0: nothing is recorded, and nothing of ullage is imported; default 1",
-        ("whatif/child.py", "testing/warm_pytest.py"),
+        ("whatif/replays.py", "testing/warm_pytest.py"),
         (_SITE,),
     ),
     Variable(

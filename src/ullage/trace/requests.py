@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ullage.programs.allocator_replay import ATTEMPT, POOL, RETRY
 from ullage.protocol.run import Platform
-from ullage.trace.allocator import Peaks, replay_requests
+from ullage.trace.before_requests import lay_out
 from ullage.trace.emptied import find_emptied
-from ullage.trace.replay import Replay, round_sizes
+from ullage.trace.replay import Replay
+from ullage.trace.rules import AllocatorOutcome, AllocatorSettings, play_requests
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
-from ullage.whatif.before import lay_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,6 @@ class Requests:
         num_retries: how often the allocator released the cache to make room; a replayed allocator
             does so by itself.
         num_failed: how many requests failed in the recording.
-        variants: other sequences in place of `ops`, by their names.
-        variant_sizes: other sizes in place of `sizes`, by the names of the variants.
     """
 
     sizes: Int64Array
@@ -56,42 +54,33 @@ class Requests:
     num_emptied: int
     num_retries: int
     num_failed: int
-    variants: Mapping[str, Int64Array] = field(default_factory=dict)
-    variant_sizes: Mapping[str, Int64Array] = field(default_factory=dict)
+
+    @property
+    def has_pools(self) -> bool:
+        """Whether blocks are in private pools."""
+        return bool((-self.ops[self.ops < 0] & 7 == POOL).any())
+
+    def play(
+        self, settings: AllocatorSettings, *, before: str = "packed", ignored: Sequence[int] = ()
+    ) -> AllocatorOutcome | None:
+        """What PyTorch's allocator comes to by its rules; see `play_requests`.
+
+        before: the name of the operations that lead to the state before the first event.
+        """
+        return play_requests(
+            settings, sizes=self.sizes, streams=self.streams, ops=self.ops,
+            before=getattr(self, before), ignored=ignored,
+        )  # fmt: skip
 
     def write(self, path: Path) -> None:
         """Writes the file that programs/allocator_replay.py reads."""
-        columns = {
-            name: np.ascontiguousarray(getattr(self, name), np.int64)
-            for name in ("sizes", "streams", "ops", "as_it_lay", "packed")
-        }
-        columns |= {name: np.ascontiguousarray(ops) for name, ops in self.variants.items()}
-        columns |= {
-            sizes_column(name): np.ascontiguousarray(sizes)
-            for name, sizes in self.variant_sizes.items()
-        }
+        names = ("sizes", "streams", "ops", "as_it_lay", "packed")
+        columns = {name: np.ascontiguousarray(getattr(self, name), np.int64) for name in names}
         with path.open("wb") as file:
             lengths = {name: len(column) for name, column in columns.items()}
             file.write(json.dumps(lengths).encode() + b"\n")
             for column in columns.values():
                 file.write(column.tobytes())
-
-
-def sizes_column(name: str) -> str:
-    """The column with the sizes of a variant."""
-    return f"{name}_sizes"
-
-
-def peaks_by_rules(requests: Requests, order: Platform | None, name: str = "ops") -> Peaks | None:
-    """The peaks of the recorded requests, or of a variant, by the rules of PyTorch's allocator with
-    its default settings; see `replay_requests`.
-    """
-    return replay_requests(
-        round_sizes(requests.variant_sizes.get(name, requests.sizes), {}).tolist(),
-        requests.streams.tolist(),
-        requests.variants.get(name, requests.ops).tolist(),
-        order,
-    )
 
 
 def find_requests(

@@ -18,12 +18,8 @@ from ullage.programs.allocator_replay import POOL
 from ullage.protocol.run import Platform
 from ullage.trace.addresses import in_order_of_request
 from ullage.trace.replay import Replay
+from ullage.trace.rules import PAGE_BYTES, SMALL_BYTES
 from ullage.trace.snapshot import Int64Array, SegmentTable, Snapshot
-from ullage.units import MIB
-
-# Constants of the allocator: the largest block of the small pool, and the size of its segments.
-_SMALL_BYTES = MIB
-_SMALL_SEGMENT_BYTES = 2 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +73,7 @@ def lay_out(
         low, high = np.searchsorted(starts, [address, address + size]).tolist()
         inside = there[low:high].tolist()
         row = _row_at(snapshot.segments, device, address)
-        is_small = size == _SMALL_SEGMENT_BYTES
+        is_small = size == PAGE_BYTES
         if row is not None:
             is_small = not snapshot.segments.is_large[row]
         place = _Place(
@@ -175,9 +171,9 @@ class _Layout:
             while left:
                 # The allocator does not split off so small a rest in the large pool: it belongs
                 # to the block before it.
-                if not place.is_small and left <= _SMALL_BYTES:
+                if not place.is_small and left <= SMALL_BYTES:
                     break
-                part = min(left, _SMALL_BYTES) if place.is_small else left
+                part = min(left, SMALL_BYTES) if place.is_small else left
                 self._frees.append(self._fill(part, place.stream))
                 left -= part
 
