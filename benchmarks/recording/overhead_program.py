@@ -23,7 +23,7 @@ from torch import nn
 
 sys.path.insert(0, sys.argv[1])
 import ullage
-from ullage.record.measured.attached import current
+from ullage.record.attached import current
 
 DIRECTORY = Path(sys.argv[2])
 ALLOCATIONS, ROUNDS, DEPTH = 20_000, 15, 20

@@ -20,7 +20,7 @@ import torch
 
 sys.path.insert(0, sys.argv[1])
 import ullage
-from ullage.record.measured.recorder import current
+from ullage.record.recorder import current
 
 CALLS, ROUNDS = 2_000, 15
 STEPS_OF_A_DAY, REQUESTS_OF_A_DAY = 864_000, 100_000

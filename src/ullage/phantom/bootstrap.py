@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.protocol.variables import NUM_DEVICES, NVML, PARENT, PLAN_NOTES, RUN_DIR, VIRTUAL_TIME
+from ullage.record.import_hooks import Load, around_import
 from ullage.record.owners.module_trees import of_kinds
+from ullage.record.process.frameworks import note_framework
 from ullage.record.program_end import watch_end
-from ullage.record.session.frameworks import note_framework
-from ullage.record.session.import_hooks import Load, around_import
 
 if TYPE_CHECKING:
     from ullage.phantom.virtual_time import VirtualTime
-    from ullage.record.session.session import Session
+    from ullage.record.entrances.phantom import Session
     from ullage.techniques.applying.script import PlanRequest
 
 _PR_SET_PDEATHSIG = 1
@@ -209,9 +209,9 @@ def watch(torch: ModuleType, environment: Mapping[str, str] = os.environ) -> Ses
         torch: the module, imported.
         environment: what the process was started with; the program may have emptied its own.
     """
-    from ullage.record.session import library
-    from ullage.record.session.session import Session
-    from ullage.record.session.settings import Settings
+    from ullage.record import library
+    from ullage.record.entrances.phantom import Session
+    from ullage.record.process.settings import Settings
 
     if not library.is_present or not hasattr(torch._C, "_cuda_record_memory_history"):
         return None

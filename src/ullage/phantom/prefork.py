@@ -32,13 +32,13 @@ from typing import TYPE_CHECKING, NoReturn
 from ullage.phantom.bootstrap import end_with, start
 from ullage.phantom.fork import Orders, take_on
 from ullage.protocol.variables import PREFORK, device_property
-from ullage.record.session.import_hooks import on_import
-from ullage.record.session.request_to_end import set_copied
+from ullage.record.import_hooks import on_import
+from ullage.record.process.request_to_end import set_copied
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from ullage.record.session.session import Session
+    from ullage.record.entrances.phantom import Session
     from ullage.techniques.applying.script import PlanRequest
 
 _OF_WORKERS = frozenset(
@@ -71,8 +71,8 @@ def start_preforked() -> None:
 
 def _become_a_run(session: Session, orders: socket.socket) -> PlanRequest:
     """Waits for orders; returns only in the forked process of each order."""
-    from ullage.record.session import library
-    from ullage.record.session.settings import Settings
+    from ullage.record import library
+    from ullage.record.process.settings import Settings
     from ullage.techniques.applying.script import PlanRequest
 
     _flush()

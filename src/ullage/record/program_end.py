@@ -13,10 +13,10 @@ import threading
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from ullage.record.session.tracebacks import clean_tracebacks
+from ullage.record.process.tracebacks import clean_tracebacks
 
 if TYPE_CHECKING:
-    from ullage.record.session.ooms import OutOfMemories
+    from ullage.record.allocator.ooms import OutOfMemories
     from ullage.trace.record_schema import ExitFields
 
 

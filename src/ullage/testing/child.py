@@ -35,9 +35,9 @@ import pytest
 
 from ullage.phantom.bootstrap import end_with, stubs_for_libraries
 from ullage.protocol.variables import RUN_DIR
+from ullage.record.entrances.phantom import Session
 from ullage.record.owners import source_location
-from ullage.record.session.session import Session
-from ullage.record.session.settings import Settings
+from ullage.record.process.settings import Settings
 from ullage.testing.measuring import LOOK
 from ullage.testing.options import IS_CHILD
 from ullage.testing.owners import Owned, find_owned

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ullage.explain.basis import Basis
     from ullage.explain.owners.modules import ModuleShare
     from ullage.explain.snapshot import DeviceSnapshot, SiteShare, SnapshotReport
-    from ullage.record.session.session import Session
+    from ullage.record.entrances.phantom import Session
     from ullage.trace.model import DeviceTotals
 
 

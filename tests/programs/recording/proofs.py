@@ -19,8 +19,8 @@ from torch import nn
 sys.path.insert(0, sys.argv[1])  # where ullage is
 import ullage
 from ullage.native.libraries import EVENT_HOOK
-from ullage.record.measured.attached import current
-from ullage.record.measured.event_hook import EventHook
+from ullage.record.allocator.event_hook import EventHook
+from ullage.record.attached import current
 
 PATH, WHAT, MODE = Path(sys.argv[2]) / "run.pickle", sys.argv[3], sys.argv[4]
 WORD = 8

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ullage.errors import SnapshotError
-from ullage.record.measured.kernel_times import KernelTimes, sum_kernels
+from ullage.record.steps.kernel_times import KernelTimes, sum_kernels
 from ullage.trace.kernel_times import KernelTime, parse_kernel
 
 BF16, FP32 = "c10::BFloat16", "float"

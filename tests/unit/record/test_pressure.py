@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage.errors import SpecError
-from ullage.record.measured.pressure.gauge import PressureGauge
-from ullage.record.measured.pressure.generation import count_new_tokens, watch_generation
-from ullage.record.measured.pressure.request_log import (
+from ullage.record.patches import Patches
+from ullage.record.pressure.gauge import PressureGauge
+from ullage.record.pressure.generation import count_new_tokens, watch_generation
+from ullage.record.pressure.request_log import (
     MAX_NAMES,
     MAX_POINTS,
     MAX_REQUESTS,
     Request,
     RequestLog,
 )
-from ullage.record.measured.pressure.step_windows import NUM_RECENT, Level, StepWindows
-from ullage.record.patches import Patches
+from ullage.record.pressure.step_windows import NUM_RECENT, Level, StepWindows
 from ullage.trace.durations import bin_of
 
 STEP = st.tuples(st.floats(1e-6, 1e3), *[st.integers(0, 9)] * 5)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ullage.record.measured.recording_settings import Mode, RecordingSettings
-from ullage.record.measured.retention import Retention
-from ullage.record.measured.step_report import StepReport
+from ullage.record.allocator.ooms import OutOfMemories
+from ullage.record.allocator.retention import Retention
+from ullage.record.entrances.settings import Mode, RecordingSettings
 from ullage.record.owners.latest_holders import LatestHolders
-from ullage.record.session.ooms import OutOfMemories
+from ullage.record.steps.step_report import StepReport
 from ullage.units import MIB
 
 BYTES = {"num_marks": 128, "num_claims": 32, "num_steps": 64, "num_holders": 256, "num_ooms": 512}
@@ -131,7 +131,7 @@ def test_holders_are_one_row_for_each_block_and_chain(monkeypatch: pytest.Monkey
 
 
 def test_of_failures_the_first_and_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ullage.record.session.ooms.source_location.here", lambda: "train.py:3")
+    monkeypatch.setattr("ullage.record.allocator.ooms.source_location.here", lambda: "train.py:3")
     torch: Any = SimpleNamespace(OutOfMemoryError=MemoryError)
     positions = iter(range(100))
     ooms = OutOfMemories(torch, lambda: None, max_rows=4, find_position=lambda: next(positions))

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.record.measured.step_peaks import StepPeaks
+from ullage.record.steps.step_peaks import StepPeaks
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=200))

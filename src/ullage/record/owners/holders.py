@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ullage.record import library
 from ullage.record.owners import notebook, source_location
 from ullage.record.owners.chains import Search, Step, attributes_of
 from ullage.record.owners.frames import place_of, running_frames, variables_of
-from ullage.record.session import library
 
 if TYPE_CHECKING:
     from ullage.trace.record_schema import HolderFields

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session.import_hooks import on_import
+from ullage.record.import_hooks import on_import
 
 Note = Callable[[str, int, str], None]
 _CHOSEN = ("kernel chosen by timing", 0, "first of all")

@@ -12,8 +12,8 @@ import math
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session import library
-from ullage.record.session.library import ASSUMED, TRUE_VALUE, Uniformity
+from ullage.record import library
+from ullage.record.library import ASSUMED, TRUE_VALUE, Uniformity
 from ullage.record.values.known import Known, Schema
 from ullage.record.values.policy import Policy
 from ullage.record.values.uniform import CONSTANTS, RULES, TELLING, base_name, overloads

@@ -18,8 +18,8 @@ import types
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session import library
-from ullage.record.session.import_hooks import on_import
+from ullage.record import library
+from ullage.record.import_hooks import on_import
 from ullage.record.values.stores import stored_parameters
 from ullage.record.values.values import Values
 

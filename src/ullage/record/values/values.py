@@ -27,12 +27,11 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from ullage.record import torch_internals
+from ullage.record import library, torch_internals
+from ullage.record.import_hooks import on_import
+from ullage.record.library import Uniformity
 from ullage.record.owners.source_location import ShapeReads
-from ullage.record.session import library
-from ullage.record.session.import_hooks import on_import
-from ullage.record.session.library import Uniformity
-from ullage.record.session.phases import Following
+from ullage.record.steps.phases import Following
 from ullage.record.unseen import Unseen
 from ullage.record.values import choices, draws
 from ullage.record.values.assume import Assumed

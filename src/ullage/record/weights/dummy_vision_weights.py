@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session.import_hooks import on_import
+from ullage.record.import_hooks import on_import
 from ullage.record.weights.dummy_weights import TYPES, find_source, total_bytes, write_hole
 
 _CONFIG = "config.json"

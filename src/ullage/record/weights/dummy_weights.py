@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session.import_hooks import on_import
+from ullage.record.import_hooks import on_import
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")

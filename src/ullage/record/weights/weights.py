@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from ullage.record import torch_internals
-from ullage.record.session import library
+from ullage.record import library, torch_internals
 from ullage.record.weights.deferred_storage import Held
 from ullage.record.weights.dispatch_hook import Cover
 from ullage.record.weights.recipes import Step, view_of

@@ -1,0 +1,44 @@
+"""Who records this process, for what torch and Python cannot forget again: they call whoever is
+attached, or nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ullage.record import torch_internals
+
+if TYPE_CHECKING:
+    from ullage.record.recorder import Recorder
+
+attached: list[Recorder] = []
+"""At most one."""
+_is_registered = False
+
+
+def current() -> Recorder | None:
+    """What records this process; None: nothing does."""
+    return attached[0] if attached else None
+
+
+def register_once(torch: Any) -> None:
+    """Has torch tell of allocations that fail, and Python of forked children."""
+    global _is_registered
+    if _is_registered:
+        return
+    _is_registered = True
+    observe = torch_internals.find(torch, "torch._C._cuda_attach_out_of_memory_observer")
+    if observe is not None:
+        torch.cuda._lazy_call(lambda: observe(_pass_oom))
+    os.register_at_fork(after_in_child=_abandon)
+
+
+def _pass_oom(device: int, requested: int, total: int, free: int) -> None:
+    for recorder in attached:
+        recorder.note_oom(device, requested, total, free)
+
+
+def _abandon() -> None:
+    for recorder in attached:
+        recorder.abandon()
