@@ -58,7 +58,7 @@ class Variable(NamedTuple):
 
 _LAUNCH = ("phantom/launch.py",)
 _SITE = "phantom/site/sitecustomize.py"
-_RECORDER = ("record/entrances/phantom.py",)
+_RECORDER = ("record/entrances/simulated_gpu.py",)
 _DEVICE_C = "phantom/csrc/machine/device.c"
 _SCRIPT = "techniques/applying/script.py"
 
@@ -72,7 +72,7 @@ VARIABLES: Final = (
             _SITE,
             "runtime/state/tensors.py",
             "testing/options.py",
-            "record/entrances/gpu.py",
+            "record/process/real_device.py",
         ),
     ),
     Variable(
@@ -126,7 +126,7 @@ VARIABLES: Final = (
         (
             _DEVICE_C,
             "phantom/prefork.py",
-            "record/allocator/peaks.py",
+            "record/allocator/simulated_devices.py",
         ),
     ),
     Variable(

@@ -7,6 +7,7 @@ run = RunVariables.from_environment(os.environ)
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,6 +177,12 @@ class PlanVariables:
             environment.get(variables.DESCRIBE) == "1",
             environment.get(variables.REPLAY) == "1",
         )
+
+
+def launcher_rank() -> int | None:
+    """The rank that a launcher gave this process."""
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdigit() else None
 
 
 def _text(value: Path | int | None) -> str | None:

@@ -4,6 +4,7 @@ attached, or nobody.
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -28,17 +29,21 @@ def register_once(torch: Any) -> None:
     if _is_registered:
         return
     _is_registered = True
+    torch.cuda._lazy_call(functools.partial(_observe, torch))
+    os.register_at_fork(after_in_child=_leave)
+
+
+def _observe(torch: Any) -> None:
     observe = torch_internals.find(torch, "torch._C._cuda_attach_out_of_memory_observer")
-    if observe is not None:
-        torch.cuda._lazy_call(lambda: observe(_pass_oom))
-    os.register_at_fork(after_in_child=_abandon)
+    if observe is not None and torch.cuda.get_allocator_backend() == "native":  # others have none
+        observe(_pass_oom)
 
 
-def _pass_oom(device: int, requested: int, total: int, free: int) -> None:
+def _pass_oom(*failure: int) -> None:
     for recorder in attached:
-        recorder.note_oom(device, requested, total, free)
+        recorder.unseen.run("note_oom", recorder.note_oom, *failure)
 
 
-def _abandon() -> None:
+def _leave() -> None:
     for recorder in attached:
-        recorder.abandon()
+        recorder.leave()

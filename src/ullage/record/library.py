@@ -10,7 +10,7 @@ import array
 import ctypes
 import enum
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from ctypes import (
     POINTER,
     byref,
@@ -221,36 +221,15 @@ def events() -> EventColumns:
 
 def operands() -> Rows:
     """What is kept for asynchronous collectives at this moment: [position, device, address]."""
-    row = (c_int64 * len(ROWS["operands"]))()
-    rows = []
-    for number in range(_num_operands()):
-        _operand(number, row)
-        rows.append([*row])
-    return rows
+    return _rows(_num_operands(), _operand, len(ROWS["operands"]))
 
 
 def workspaces() -> Rows:
     """Blocks handed to a library as scratch, or to NCCL to exchange: [position, device, address,
     bytes, library].
     """
-    row = (c_int64 * len(ROWS["workspaces"]))()
-    rows: Rows = []
-    for index in range(_num_workspaces()):
-        _workspace(index, row)
-        rows.append([*row[:4], LIBRARIES[row[4]]])
-    return rows
-
-
-def _scratch_rows() -> Rows:
-    """Scratch memory whose size a model gave: [position, device, address, low, answered and high
-    bytes, what]; the address is 0 where none was needed.
-    """
-    row = (c_int64 * (len(ROWS["scratch"]) - 1))()
-    rows: Rows = []
-    for index in range(_num_scratch()):
-        what = _scratch(index, row).decode()
-        rows.append([*row, what])
-    return rows
+    rows = _rows(_num_workspaces(), _workspace, len(ROWS["workspaces"]))
+    return [[*row, LIBRARIES[library]] for *row, library in rows]
 
 
 def usage(num_events: int) -> UsageFields:
@@ -258,7 +237,8 @@ def usage(num_events: int) -> UsageFields:
 
     last_uses: for each of the first events, if it gave out a block, the position at which the block
         was last handed to a kernel, a library or a copy (uint32); 0: never, or no such event.
-    scratch: whose size a model gave; see `_scratch_rows`.
+    scratch: memory whose size a model gave: [position, device, address, low, answered and high
+        bytes, what]; the address is 0 where none was needed.
     copies: between host and device, of 64 KiB and more: [position, device, address on the device,
         bytes, stream, flags]; 1 to the device, 2 pinned memory, 4 the host waited for it.
     pinned: whenever it grew or shrank: [position, bytes]; pinned_low: if work is done at once.
@@ -268,7 +248,10 @@ def usage(num_events: int) -> UsageFields:
     _last_uses(num_events, last_uses.buffer_info()[0])
     return {
         "last_uses": last_uses.tobytes(),
-        "scratch": _scratch_rows(),
+        "scratch": [
+            [*row, _text(what)]
+            for row, what in _named_rows(_num_scratch(), _scratch, len(ROWS["scratch"]) - 1)
+        ],
         "copies": _rows(_num_copies(), _copy, len(ROWS["copies"])),
         "pinned": _changes([position, size] for position, size, _ in pinned),
         "pinned_low": _changes([position, low] for position, _, low in pinned),
@@ -281,54 +264,51 @@ def _changes(rows: Iterable[list[int]]) -> Rows:
 
 
 def _rows(count: int, read: Callable[..., Any], width: int) -> Rows:
+    return [row for row, _ in _named_rows(count, read, width)]
+
+
+def _named_rows(
+    count: int, read: Callable[..., Any], width: int
+) -> Iterator[tuple[list[int], object]]:
+    """Numbered rows of the library's, each with what reading it returned."""
     row = (c_int64 * width)()
-    rows: Rows = []
-    for index in range(count):
-        read(index, row)
-        rows.append(list(row))
-    return rows
+    for number in range(count):
+        name = read(number, row)
+        yield [*row], name
+
+
+def _until_nameless(read: Callable[..., Any], width: int) -> Iterator[tuple[str, list[int]]]:
+    """Rows with names, until one has none."""
+    row = (c_uint64 * width)()
+    for number in itertools.count():
+        name = read(number, row)
+        if not name:
+            return
+        yield _text(name), [*row]
 
 
 def refused() -> dict[str, int]:
     """Calls answered with "not supported", and how often."""
-    count, counts = c_uint64(), dict[str, int]()
-    while name := _refused(len(counts), byref(count)):
-        counts[_text(name)] = count.value
-    return counts
+    return {name: count for name, (count,) in _until_nameless(_refused, 1)}
 
 
 def assumed() -> list[AssumedFields]:
     """Sizes answered from a model: what, how often, and the interval of the largest."""
-    row = (c_uint64 * 4)()
-    sizes: list[AssumedFields] = []
-    while what := _assumed(len(sizes), row):
-        count, low, answered, high = row
-        sizes.append(
-            {
-                "what": _text(what),
-                "count": count,
-                "low_bytes": low,
-                "answered_bytes": answered,
-                "high_bytes": high,
-            }
-        )
-    return sizes
+    return [
+        {"what": what, "count": count, "low_bytes": low, "answered_bytes": size, "high_bytes": high}
+        for what, (count, low, size, high) in _until_nameless(_assumed, 4)
+    ]
 
 
 def outside(device: int) -> list[IntervalFields]:
     """What the driver and libraries held of a device: what, how often, and the interval of the
     highest.
     """
-    row, number = (c_uint64 * 4)(), 0
-    sizes: list[IntervalFields] = []
-    while what := _outside(number, row):
-        number += 1
-        if row[0] == device:
-            _, count, low, high = row
-            sizes.append(
-                {"what": _text(what), "count": count, "low_bytes": low, "high_bytes": high}
-            )
-    return sizes
+    return [
+        {"what": what, "count": count, "low_bytes": low, "high_bytes": high}
+        for what, (of_device, count, low, high) in _until_nameless(_outside, 4)
+        if of_device == device
+    ]
 
 
 def _text(value: object) -> str:

@@ -1,291 +1,242 @@
-"""Records what a process does with the memory of the GPU that is here.
+"""Records what a process does with the memory of a GPU: a simulated one, or that which is here.
 
-    recorder = Recorder(torch, RecordingSettings(Path("run.pickle")))
+    recorder = record_gpu(torch, RecordingSettings(Path("run.pickle")))     # or record_run
     recorder.attach()
     ...                             # the program
-    recorder.detach()               # writes the file; no hook is left
+    recorder.detach()               # writes the record; no hook is left
 
-The file is a snapshot of PyTorch's with ullage's record, as `ullage run` leaves it. It is replaced
-as a whole: at the end, when memory runs out, and after a step where a minute has passed, so that
-the last state can be read whatever becomes of the process.
+An entrance (`entrances/simulated_gpu.py`, `entrances/real_gpu.py`) makes the list of parts that are
+noted; what every record has is here, and the order in which things happen.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import os
-import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ullage.record import torch_internals
-from ullage.record.allocator.counters import Counters
-from ullage.record.allocator.event_hook import EventHook
-from ullage.record.allocator.history import History
+from ullage.record import library, torch_internals
+from ullage.record.allocator.history import NO_HISTORY, History
 from ullage.record.allocator.ooms import OutOfMemories
 from ullage.record.allocator.peaks import Peaks
-from ullage.record.allocator.retention import Retention
 from ullage.record.attached import attached, register_once
-from ullage.record.entrances.settings import Mode, RecordingSettings
 from ullage.record.owners import source_location
-from ullage.record.owners.latest_holders import LatestHolders
+from ullage.record.owners.holders import Holders
 from ullage.record.owners.modules import Modules
 from ullage.record.owners.ownership import Claims
+from ullage.record.part import Part
 from ullage.record.patches import Patches
-from ullage.record.pressure.gauge import PressureGauge
 from ullage.record.process import host
-from ullage.record.process.other_processes import count_others
-from ullage.record.process.publication import Publication
-from ullage.record.process.record_file import program_fields
-from ullage.record.process.recording_file import RUNNING, RecordingFile
-from ullage.record.steps.kernel_times import KernelTimes
-from ullage.record.steps.removable_phases import RemovablePhases, optimizer_hooks
-from ullage.record.steps.scaler_skips import ScalerSkips
-from ullage.record.steps.step_peaks import StepPeaks
-from ullage.record.steps.step_report import StepReport
+from ullage.record.process.record_file import (
+    RUNNING,
+    RecordFile,
+    lift_limits,
+    program_fields,
+    undisturbed,
+    write_whole,
+)
+from ullage.record.steps.phases import Phases
 from ullage.record.unseen import Unseen
 
 if TYPE_CHECKING:
-    from ullage.trace.record_schema import ExitFields
+    from ullage.protocol.run import RunVariables
+    from ullage.record.entrances.settings import RowLimits
+    from ullage.record.steps.steps import StepKind
+    from ullage.trace.record_schema import EventColumns, ExitFields, StopFields
 
-_ENTRY_BYTES = 512
-"""Of host memory for an entry of torch's history with its stack: 290 to 420 were measured."""
 _LOOKED_AT = frozenset(4**power for power in range(1, 16))  # steps after which holders are noted
-_NO_HISTORY: dict[str, Any] = {"segments": [], "device_traces": []}
+_NO_EVENTS: EventColumns = {
+    "address": b"", "bytes": b"", "reserved": b"", "scope": b"", "device": b"", "kind": b"",
+}  # fmt: skip
+PartKind = TypeVar("PartKind", bound=Part)
 
 
 class Recorder:
-    """From `attach` to `detach`, in a process that has imported torch."""
+    """From `attach` to `detach`, in a process that has imported torch.
 
-    def __init__(self, torch: ModuleType, settings: RecordingSettings) -> None:
-        self.exit = _returned()
-        self._torch: Any = torch
-        self._settings = settings
-        self._pid = os.getpid()
-        self._started_s = time.time()
-        self._patches = Patches()
-        self._hook: EventHook | None = None
-        self._history: History | None = None
-        self._has_device = self.is_on = self._has_failed = False
-        self._warnings: list[str] = []
-        self._outside: dict[int, int] = {}
-        self._num_others: list[int | None] = []
-        limits = settings.limits
-        self._modules = Modules(torch, limits.num_scopes)
-        self._unseen = Unseen(torch, lambda _name, error: self.note_error(error))
-        self._claims = Claims(torch, self._modules, self._unseen, self._patches)
-        self._holders = LatestHolders(torch, max_rows=limits.num_holders)
-        self.ooms = OutOfMemories(
-            torch, self.look_at_holders, max_rows=limits.num_ooms, find_position=self._find_position
-        )
-        self._peaks = Peaks(torch)
-        self._counters = Counters(torch, self._peaks)
-        self._phases = RemovablePhases(
-            torch, self._claims, self._modules,
-            patches=self._patches, on_step=self._note_step, unseen=self._unseen,
-        )  # fmt: skip
-        self._phases.on_mark = self._note_mark
-        self._retention = Retention(
-            limits, self._phases, self._modules, self._claims, self._holders
-        )
-        self._step_peaks = StepPeaks(limits.num_steps)
-        self._num_optimizer_steps = 0
-        self._kernels = KernelTimes(torch) if settings.has_kernels else None
-        self.pressure = PressureGauge(
-            torch, self._peaks, self._counters, take_peak=self._take_peak,
-            is_on=lambda: self.is_on and not self._has_failed, on_error=self.note_error,
-        )  # fmt: skip
-        self._skips = ScalerSkips(torch, self._count_optimizer_steps)
-        self._publication = Publication(torch, self._peaks)
-        self.report = StepReport(self._step_peaks, self._publication, self._skips, self.pressure)
-        self._file = RecordingFile(settings.path, settings.flush_s)
-        self._handle: Any = None
+    Args:
+        torch: the module.
+        file: where the record goes.
+        history: torch's own, which has the stacks; it is a part where it is wanted from the start.
+        limits: of rows that grow with the program; None: there are none.
+        is_run: this is a process of `ullage run`, from the import of torch to its end. A process
+            that it forks before it uses a device is recorded too, and what fails of ours is left
+            out alone. Elsewhere the recording ends with the first failure of ours: the program has
+            to go on as if nobody looked.
+        max_steps: after how many the program ends; None: when it likes.
 
-    @property
-    def patches(self) -> Patches:
-        """The attributes that are replaced now."""
-        return self._patches
+    Attributes:
+        parts: what is noted, in its order.
+        has_events: whether the allocator's events are noted, with owners, modules and phases.
+        has_holders: whether it is noted, too, which variables hold tensors.
+        left: of a recording that has ended, what others have replaced since: that stays.
 
-    @property
-    def step_peaks(self) -> StepPeaks:
-        """The peaks of the steps so far."""
-        return self._step_peaks
+    Raises:
+        RuntimeError: this process is recorded already.
+    """
 
-    def attach(self) -> None:
-        """Begins; where CUDA is not initialised yet, its part begins when it is.
-
-        Raises:
-            RuntimeError: this process is recorded already.
-        """
+    def __init__(
+        self,
+        torch: ModuleType,
+        file: RecordFile,
+        history: History,
+        *,
+        limits: RowLimits | None = None,
+        is_run: bool = False,
+        max_steps: int | None = None,
+    ) -> None:
         if attached:
             raise RuntimeError("this process is recorded already: detach that recording first")
+        self.exit: ExitFields = {
+            "kind": "returned", "exception": None, "message": None, "where": None, "code": 0,
+        }  # fmt: skip
+        self.parts: list[Part] = []
+        self.has_events = self.has_holders = True
+        self.patches = Patches()
+        self.warnings: list[str] = []
+        self.left: list[str] = []
+        self.shapes = source_location.ShapeReads()
+        self.file = file
+        self.is_on = self.has_device = self.has_failed = False
+        self._torch: Any = torch
+        self._history = history
+        self._is_run = is_run
+        self._pid, self._started_s = os.getpid(), time.time()
+        self._writing = threading.RLock()  # another thread may be at it
+        self._num_steps = 0
+        self.unseen = Unseen(torch, self.note_failure)
+        self.modules = Modules(torch, None if limits is None else limits.num_scopes)
+        self.claims = Claims(torch, self.modules, self.unseen, self.patches)
+        self.holders = Holders(torch, None if limits is None else limits.num_holders)
+        self.ooms = OutOfMemories(
+            torch, self._look_at_failure, None if limits is None else limits.num_ooms,
+            lambda: library.position() if self.has_events else 0,
+        )  # fmt: skip
+        self.peaks = Peaks(torch)
+        self.phases = Phases(
+            torch, self.claims, self.modules, self.unseen,
+            is_from_import=is_run, max_steps=max_steps,
+            on_mark=self._note_mark, on_step=self._note_step, on_stop=self._note_stop,
+        )  # fmt: skip
+
+    def find(self, kind: type[PartKind]) -> PartKind | None:
+        """The part of a kind; None: it is not noted."""
+        return next((part for part in self.parts if isinstance(part, kind)), None)
+
+    def attach(self) -> None:
+        """Begins; where CUDA is not initialised yet, its part begins when it is."""
         attached.append(self)
         self.is_on = True
-        torch = self._torch
-        self._peaks.install(self._patches)
-        if self._settings.mode is not Mode.COUNTERS:
-            self._begin_events()
-        if self._hook is not None:
-            self._phases.install()
-        else:
-            self._counters.install(self._patches)
-            steps = optimizer_hooks(torch).register_optimizer_step_post_hook
-            self._handle = steps(lambda *_: self._count_optimizer_step())
-        self._skips.install(self._patches)
-        self.pressure.watch_generation(self._patches)
-        if self._settings.is_published:
-            remark = self._publication.begin()
-            self._warnings += [] if remark is None else [remark]
-            atexit.register(self._publication.end)
-        register_once(torch)
-        torch.cuda._lazy_call(self._unseen.guard(self._begin))
+        # Most parts care about none of these, which come many times in a step.
+        self._told_of_marks = self._overriding("note_mark")
+        self._told_of_steps = self._overriding("end_step")
+        self._each("install", self.patches)
+        register_once(self._torch)
+        self._torch.cuda._lazy_call(self.unseen.guard(self._begin))
 
-    def _begin_events(self) -> None:
-        """By the hook; where this torch cannot be hooked, PyTorch's own history has the events."""
-        hook = EventHook(self._settings.event_ring_bytes)
-        if hook.begin():
-            self._hook = hook
-        else:
-            hook.end()
-            self._warnings.append(
-                "this torch reports its allocations in a way not known here: the events are those "
-                "of PyTorch's own history; owners, modules and phases are not in the record"
-            )
-        if self._hook is None or self._settings.mode is Mode.FULL:
-            self._history = History(self._torch, self._settings.stack_ring_bytes // _ENTRY_BYTES)
-            self._history.can_have_stacks &= self._settings.mode is Mode.FULL
-            self._history.install(self._patches)
+    def _overriding(self, method: str) -> list[Part]:
+        return [each for each in self.parts if getattr(type(each), method) != getattr(Part, method)]
+
+    def _each(self, method: str, *arguments: object, parts: list[Part] | None = None) -> list[Any]:
+        """What the parts answer, without those that raise."""
+        answers = []
+        for part in self.parts if parts is None else parts:
+            try:
+                answers.append(getattr(part, method)(*arguments))
+            except Exception as error:  # the program goes on, whatever becomes of its record
+                self.note_failure(f"{type(part).__name__}.{method}", error)
+        return answers
 
     def _begin(self) -> None:
         """CUDA is initialised."""
-        if not self.is_on or self._has_device or os.getpid() != self._pid:
-            return
-        self._has_device = True
-        torch = self._torch
-        with contextlib.suppress(RuntimeError):  # a device that others hold exclusively
-            for index in range(torch.cuda.device_count()):
-                self._outside[index] = record_document.outside_bytes(torch, index)
-                self._num_others.append(count_others(torch, index))
-        self._warnings += torch_internals.list_losses(torch)
-        if self._settings.mode is Mode.COUNTERS:
-            return
-        if self._hook is not None and not self._modules.begin():
-            self._warnings.append(
-                f"torch {torch.__version__} numbers autograd nodes in a way not known here: what "
-                "backward allocates has no module"
-            )
-        # Before the history begins: its first entry would be this look at the blocks.
-        has_blocks = self._hook is not None and self._hook.note_blocks(torch.cuda.memory_snapshot)
-        if self._history is not None and torch.cuda.get_allocator_backend() == "native":
-            try:
-                self._history.begin()
-            except (TypeError, RuntimeError) as error:
-                self._history = None
-                self._warnings.append(f"there are no stacks: {error}")
-        if has_blocks:
-            self._claims.claim_everything()
+        if self.is_on and not self.has_device and os.getpid() == self._pid:
+            self.has_device = True
+            self.warnings += torch_internals.list_losses(self._torch)
+            self._each("begin")
 
     # ---- While it runs -----------------------------------------------------------------------
 
     def step(self) -> None:
         """A step has ended, in a program whose steps end with no optimizer."""
-        if self._hook is None:
-            self._note_step(self._step_peaks.num_steps + 1)
-        elif self.is_on:
-            self._phases.steps.end_by_program()
-
-    def _count_optimizer_steps(self) -> int:
-        return self._num_optimizer_steps + self._phases.num_optimizer_steps
-
-    def _count_optimizer_step(self) -> None:
-        self._num_optimizer_steps += 1
-        self._note_step(self._step_peaks.num_steps + 1)
+        if not self.is_on:
+            return
+        if self.has_events:
+            self.phases.steps.end_by_program()
+        else:
+            self._num_steps += 1
+            self._note_step(self._num_steps)
 
     def _note_step(self, count: int) -> None:
-        if self.is_on and not self._has_failed:
-            try:
-                if self._has_device and self._hook is not None and count in _LOOKED_AT:
-                    self._holders.look()
-                self._go_on(self.report.end_step)
-                if self._kernels is not None:
-                    self._kernels.end_step(count)
-                if self._file.is_due:
-                    self._write(RUNNING)
-            except Exception as error:  # the program goes on, whatever becomes of its record
-                self.note_error(error)
+        if self.is_on and not self.has_failed:
+            if self.has_device and self.has_events and self.has_holders and count in _LOOKED_AT:
+                self.unseen.run("look", self.holders.look)
+            self._each("end_step", count, parts=self._told_of_steps)
+            if self.file.is_due:
+                self._write(RUNNING)
 
     def _note_mark(self, kind: str) -> None:
-        if self.is_on and not self._has_failed:
-            try:
-                self._go_on(functools.partial(self.report.note_mark, kind))
-            except Exception as error:
-                self.note_error(error)
+        if self.is_on and not self.has_failed:
+            self._each("note_mark", kind, parts=self._told_of_marks)
 
-    def _go_on(self, report: Callable[[], None]) -> None:
-        """At a step or a mark: says so, and keeps what grows in its bounds."""
-        if self._has_device:
-            report()
-        if self._hook is not None:
-            self._retention.apply(self._hook)
+    def _note_stop(self, num_steps: int, kind: StepKind) -> None:
+        """The program is ended after so many steps."""
+        steps: StopFields = {"count": num_steps, "kind": kind.value}
+        self.exit = self.exit | {"kind": "steps_reached", "steps": steps}
 
-    def _take_peak(self, device: int) -> tuple[int, int]:
-        if self._hook is None:
-            return self._counters.take(device)
-        return self._hook.take_peak(device)
+    def note_failure(self, name: str, error: Exception) -> None:
+        """Something of ours failed: the basis has it."""
+        self.shapes.note(f"{name} not followed", 0, f"unknown ({type(error).__name__})")
+        if not self._is_run and not self.has_failed:
+            self.has_failed = True
+            self.phases.end_early()
+            self.warnings.append(
+                f"the recording ended early, as a callback of ullage failed: "
+                f"{type(error).__name__}: {error}"
+            )
 
-    def note_error(self, error: Exception) -> None:
-        """Something of ours failed: steps and phases end, and the record says so, once."""
-        if self._has_failed:
-            return
-        self._has_failed = True
-        self._phases.end_early()
-        self._warnings.append(
-            f"the recording ended early, as a callback of ullage failed: {type(error).__name__}: "
-            f"{error}"
-        )
-
-    def _find_position(self) -> int:
-        return 0 if self._hook is None else self._phases.here()
-
-    def look_at_holders(self) -> None:
+    def look(self) -> None:
         """Notes who holds what now."""
-        if self._hook is not None:
-            self._claims.claim_everything()
-            self._holders.look()
+        if self.has_events:
+            self.unseen.run("claim_everything", self.claims.claim_everything)
+            if self.has_holders:
+                self.unseen.run("look", self.holders.look)
+
+    def _look_at_failure(self) -> None:
+        """Who holds what where memory ran out; stacks tell from then on what is tried again."""
+        self.look()
+        if self._is_run and not self._history.is_on:
+            with contextlib.suppress(TypeError, RuntimeError):
+                self._history.turn_on()
 
     def note_oom(self, device: int, requested: int, total: int, free: int) -> None:
-        """torch's observer: an allocation has failed. The file is written now: what comes next may
-        be the end.
+        """torch's observer: an allocation has failed. The file is written now, where it is written
+        while the program runs: what comes next may be the end.
         """
-        if not self.is_on or os.getpid() != self._pid:
-            return
-        try:
+        if self.is_on and os.getpid() == self._pid:
             self.ooms.note(device, requested, total, free)
-            self.report.publish(is_due=True)
-            if self._file.is_affordable or len(self.ooms.rows) == 1:
+            self._each("note_oom")
+            if self.file.is_live and (self.file.is_affordable or len(self.ooms.rows) == 1):
                 self._write(RUNNING, is_looked_at=self.ooms.is_looked_at)
-        except Exception as error:
-            self.note_error(error)
 
     # ---- How it ends -------------------------------------------------------------------------
 
     def note_exception(self, error: BaseException) -> None:
         """An exception that ends the program, or what is recorded of it."""
         kind = type(error)
-        where = source_location.of_traceback(error.__traceback__)
         self.exit = {
             "kind": "exception",
             "exception": f"{kind.__module__}.{kind.__qualname__}",
             "message": str(error),
-            "where": where,
+            "where": source_location.of_traceback(error.__traceback__),
             "code": 1,
         }
-        self.ooms.note_exception(error, where)
+        self._each("note_exception", error)
+        self.ooms.note_exception(error, self.exit["where"])
 
     def note_signal(self, number: int) -> None:
         """A signal that ends the program."""
@@ -297,109 +248,125 @@ class Recorder:
             self.exit = self.exit | {"kind": "system_exit", "code": code}
 
     def finish(self) -> None:
-        """Writes the file and detaches; once, and only in the process that attached."""
-        if self.is_on and os.getpid() == self._pid:
-            self.detach()
+        """The process ends: writes the record, and detaches; once, and only in the process that
+        attached.
+        """
+        with self._writing:
+            if self.is_on and self.has_device and os.getpid() == self._pid:
+                lift_limits()
+                with undisturbed():
+                    self.detach()
 
     def detach(self) -> Path | None:
-        """Writes the file and takes every hook out; returns the file, None where none was written:
-        no device was used, no path was given, or the disk took nothing, which is said on stderr.
+        """Writes the record and takes every hook out; returns the file, None where none was
+        written: no device was used, no path was given, or the disk took nothing.
         """
-        if not self.is_on:
-            return None
-        if self._kernels is not None:
-            self._kernels.close()
-        path = self._write()
-        self.is_on = False
-        self._take_out()
-        return path
+        with self._writing:
+            if not self.is_on:
+                return None
+            self.is_on = False
+            self._each("close")
+            path = self._write()
+            self.step_aside()
+            return path
 
-    def _take_out(self) -> None:
-        self._phases.remove()
-        if self._handle is not None:
-            self._handle.remove()
-        left = self._patches.undo()
-        if self._history is not None and self._has_device:
-            self._history.end()
-        if self._hook is not None:
-            self._hook.end()
-        self._counters.restore()
-        self._publication.end()
-        atexit.unregister(self._publication.end)
+    def step_aside(self) -> None:
+        """Takes every hook out: what follows is not the program's, and is not recorded."""
+        self.is_on = False
+        self._each("remove", parts=self.parts[::-1])
         attached.clear()
-        if left:
-            names = ", ".join(left)
-            print(f"ullage: others have replaced {names} since: that stays", file=sys.stderr)
+        self.left = self.patches.undo()
 
-    def abandon(self) -> None:
-        """In a forked child: what it does is not this process's."""
+    def leave(self) -> None:
+        """In a forked process: what it does is not this process's. It may turn to a device itself
+        where this process has not.
+        """
+        if self._is_run and not self.has_device:
+            self._pid, self._started_s = os.getpid(), time.time()
+            self._each("prepare")
+            return
         self.is_on = False
-        self._phases.remove()
-        if self._handle is not None:
-            self._handle.remove()
-        self._patches.undo()
-        if self._hook is not None:
-            self._hook.pause_in_child()
+        self._each("leave", parts=self.parts[::-1])
+        self.patches.undo()
         attached.clear()
 
-    # ---- The file ----------------------------------------------------------------------------
+    def go_on_as(self, run: RunVariables) -> None:
+        """In a copy of this process that no handler of forks has seen: it is a run of its own from
+        here on.
+        """
+        self._pid = os.getpid()
+        self._each("go_on_as", run)
+
+    # ---- The record --------------------------------------------------------------------------
+
+    def show(self, path: Path) -> bool:
+        """Writes a snapshot of what is known by now, and goes on; False: no device was used."""
+        if self.has_device:
+            write_whole(path, self.snapshot())
+        return self.has_device
+
+    def snapshot(self) -> dict[str, Any]:
+        """What is known by now: torch's snapshot with our record."""
+        record = self._record(None)
+        return self._history_for(record, is_wanted=True) | {"ullage": record}
 
     def _write(self, remark: str | None = None, *, is_looked_at: bool = False) -> Path | None:
-        if not self._has_device:
+        if not self.has_device:
             return None
-        snapshot = functools.partial(self.snapshot, remark, is_looked_at=is_looked_at)
-        return self._file.write(snapshot)
+        return self.file.write(lambda: self._contents(remark, is_looked_at=is_looked_at))
 
-    def snapshot(self, remark: str | None = None, *, is_looked_at: bool = False) -> dict[str, Any]:
-        """What is known by now: torch's snapshot with our record.
+    def _contents(
+        self, remark: str | None, *, is_looked_at: bool
+    ) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """The files with their contents: of the record alone, or of torch's snapshot with it."""
+        record = self._record(remark, is_looked_at=is_looked_at)
+        is_wanted = any(has_snapshot for _, has_snapshot in self.file.paths)
+        history = self._history_for(record, is_wanted=is_wanted)
+        for path, has_snapshot in self.file.paths:
+            yield path, history | {"ullage": record} if has_snapshot else record
 
+    def _history_for(self, record: dict[str, Any], *, is_wanted: bool) -> dict[str, Any]:
+        """torch's snapshot; of failures, the record gets from it what else was tried."""
+        history = self._history.snapshot() if is_wanted or self.ooms.rows else NO_HISTORY
+        if self.ooms.rows and (self._is_run or self._history.is_on):
+            record["attempts"] = self.ooms.attempts(history)
+        return history
+
+    def _record(self, remark: str | None, *, is_looked_at: bool = False) -> dict[str, Any]:
+        """The record of now.
+
+        remark: of a record that is not the last.
         is_looked_at: the holders were noted at this very moment.
         """
         if not is_looked_at:
-            self.look_at_holders()
-        history = self._history.snapshot() if self._history is not None else _NO_HISTORY
-        record_document.forget_annotations(history)
-        record = self._record(remark)
-        if self.ooms.rows and self._history is not None:
-            record["attempts"] = self.ooms.attempts(history)
-        return history | {"ullage": record}
-
-    def _record(self, remark: str | None) -> dict[str, Any]:
-        ring = None if self._hook is None else self._hook.ring()
-        num_lost = 0 if self._hook is None else self._hook.num_lost
-        if ring is not None:
-            self._retention.keep_from(ring)
-        torch, mode, kernels = self._torch, self._settings.mode.value, self._kernels
-        return {
-            **program_fields(torch, self._started_s, self.exit),
+            self.look()
+        self._each("prepare")
+        record: dict[str, Any] = {
+            **program_fields(self._torch, self._started_s, self.exit),
             "host_needed_bytes": host.peak_bytes(),
-            **record_document.event_fields(ring),
-            "devices": record_document.device_fields(torch, self._peaks, self._outside),
-            "marks": [list(mark) for mark in self._phases.whole_marks()],
-            "modules": self._modules.names(),
-            "claims": [list(claim) for claim in self._claims.rows()],
-            **record_document.usage_fields(
-                self._hook, ring, self._phases.batch_waits, self._settings.limits.num_workspaces
-            ),
-            **self._holders.columns(),
+            "devices": [self._describe(index) for index in range(self._torch.cuda.device_count())],
+            "first_position": 0,
+            "events": _NO_EVENTS,
+            "marks": [list(mark) for mark in self.phases.whole_marks()],
+            "modules": self.modules.names(),
+            "claims": [list(claim) for claim in self.claims.rows()],
+            "workspaces": [],
+            **self.holders.columns(),
             "ooms": self.ooms.rows,
-            "warnings": [
-                *self._warnings,
-                *self._retention.remarks(),
-                *record_document.remarks(num_lost, remark),
-                *([] if kernels is None or kernels.remark is None else [kernels.remark]),
-            ],
-            "measured": record_document.measured_fields(
-                mode,
-                num_lost,
-                self._step_peaks,
-                self._num_others,
-                self.pressure.fields(),
-                kernels=None if kernels is None else kernels.rows,
-            ),
+            "shapes": self.shapes.document(),
         }
+        for fields in self._each("fields"):
+            for name, value in fields.items():
+                is_shared = isinstance(value, dict) and name in record
+                record[name] = record[name] | value if is_shared else value
+        remarks = [text for texts in self._each("remarks") for text in texts]
+        record["warnings"] = [*self.warnings, *remarks, *filter(None, [remark])]
+        self._each("go_on")
+        return record
 
-
-def _returned() -> ExitFields:
-    """How a program ends that is not said to end otherwise."""
-    return {"kind": "returned", "exception": None, "message": None, "where": None, "code": 0}
+    def _describe(self, index: int) -> dict[str, Any]:
+        """The totals of a device."""
+        fields: dict[str, Any] = {**self.peaks.describe(index)}
+        for of_part in self._each("device_fields", index):
+            fields |= of_part
+        return fields

@@ -113,7 +113,7 @@ def fail_in_a_callback(path: Path) -> str:
     def fail(_optimizer: object) -> None:
         raise ValueError("a defect")
 
-    current._claims.claim_optimizer = fail
+    current.claims.claim_optimizer = fail
     train()
     return str(recording.detach())
 

@@ -105,8 +105,8 @@ def test_the_last_steps_are_told_at_the_end() -> None:
     steps = StepLog(make_torch((2, 1, 70)), lambda _values, step: heard.append(step))
     for _ in range(5):
         steps.note_step(GIB, GIB, 0.1)
-    steps.end()
-    steps.end()
+    steps.close()
+    steps.close()
     assert heard == [1, 5]
 
 
@@ -123,7 +123,7 @@ def test_a_function_that_raises_is_said_once_without_its_secrets(
     for _ in range(3):
         steps.note_step(GIB, GIB, 0.1)
         clock.now_s += 2.0
-    steps.end()
+    steps.close()
     assert calls == [1]
     assert capsys.readouterr().err == (
         "ullage: no more steps are logged: ConnectionError: 401 for https://...host/api?...\n"
@@ -157,7 +157,7 @@ GIB = {GIB}
 steps = StepLog(make_torch((8, 1, 70)), {row[1]})
 for _ in range(3):
     steps.note_step(5 * GIB, 6 * GIB, 0.1)
-steps.end()
+steps.close()
 {ENDS[library]}
 """
     done = subprocess.run(

@@ -1,9 +1,9 @@
 """The allocator's events in a process with a real GPU, by a hook in libc10_cuda (record/csrc).
 
-hook = EventHook(ring_bytes=16 << 20)
-hook.begin()                    # False: this torch cannot be hooked
-hook.ring().columns             # events, as the phantom's recorder has them
-hook.end()
+hook = EventHook(torch, claims, ring_bytes=16 << 20, max_workspaces=1 << 16)
+hook.hook()                     # False: this torch cannot be hooked
+hook.ring().columns             # events, as the phantom has them
+hook.remove()
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ import array
 import bisect
 import ctypes
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ullage.native.libraries import EVENT_HOOK
 from ullage.record import library
+from ullage.record.part import Part
 from ullage.trace.record_schema import ROWS
 
 if TYPE_CHECKING:
+    from ullage.record.owners.ownership import Claims
     from ullage.trace.record_schema import EventColumns, Rows
 
 _COLUMNS = (("address", "q"), ("bytes", "q"), ("reserved", "q"), ("scope", "i"), ("device", "B"),
             ("kind", "B"))  # fmt: skip
+_NO_COLUMNS = cast("EventColumns", {name: b"" for name, _ in _COLUMNS})
 _MORE = 2**64 - 1
 _WIDTH_OF = {"copies": "copies", "pinned_levels": "pinned"}
 _SPARE_ROWS = 1024  # other threads may allocate meanwhile
@@ -57,11 +61,27 @@ class Ring(NamedTuple):
         return array.array("q", self.columns["address"])
 
 
-class EventHook:
-    """The hook of this process: there is one."""
+class EventHook(Part):
+    """The hook of this process: there is one.
 
-    def __init__(self, ring_bytes: int) -> None:
+    Args:
+        torch: the module.
+        claims: of what is there before the hook.
+        ring_bytes: for events.
+        max_workspaces: blocks that libraries were handed.
+
+    Attributes:
+        kept: what was in the ring when the record was last made.
+    """
+
+    def __init__(
+        self, torch: ModuleType, claims: Claims, ring_bytes: int, max_workspaces: int
+    ) -> None:
+        self._torch: Any = torch
+        self._claims = claims
         self._ring_bytes = ring_bytes
+        self._max_workspaces = max_workspaces
+        self.kept = Ring(0, array.array("Q"), _NO_COLUMNS)
         self._library = ctypes.CDLL(str(EVENT_HOOK))
         for name in ("first_position", "num_rows", "ring", "num_handed", "copies", "pinned_levels"):
             self._library[f"ullage_{name}"].restype = ctypes.c_uint64
@@ -71,19 +91,55 @@ class EventHook:
         self._library.ullage_note_block.argtypes = [ctypes.c_int, *[ctypes.c_int64] * 3]
         self._level = (ctypes.c_uint64 * 2)()
 
-    def begin(self) -> bool:
+    def hook(self) -> bool:
         """Notes events from here on; False: libc10_cuda has no slot for them, and none is noted."""
         library.stand_on(self._library)
-        return bool(self._library.ullage_hook(self._ring_bytes))
+        if self._library.ullage_hook(self._ring_bytes):
+            return True
+        self.remove()
+        return False
 
-    def end(self) -> None:
+    def begin(self) -> None:
+        """Notes what is there already, with its owners."""
+        if self._note_blocks():
+            self._claims.claim_everything()
+
+    def remove(self) -> None:
         """Takes the hook out and forgets the events."""
         self._library.ullage_unhook()
         library.stand_on(None)
 
-    def pause_in_child(self) -> None:
-        """In a forked process, which is not recorded: notes nothing."""
+    def leave(self) -> None:
+        """Notes nothing."""
         self._library.ullage_stop_noting()
+
+    def prepare(self) -> None:
+        """Looks at the ring."""
+        self.kept = self.ring()
+
+    def fields(self) -> dict[str, Any]:
+        """The events, what libraries were handed, and what went between host and device."""
+        ring = self.kept
+        copies, num_lost_copies = self._copies(ring)
+        pinned, highest_bytes = self._pinned(ring)
+        return {
+            "first_position": ring.first_position,
+            "events": ring.columns,
+            "workspaces": self._workspaces(ring),
+            "copies": copies,
+            "num_lost_copies": num_lost_copies,
+            "pinned": pinned,
+            "pinned_peak_bytes": highest_bytes,
+            "measured": {"num_lost": self.num_lost},
+        }
+
+    def remarks(self) -> list[str]:
+        """That events are missing."""
+        text = (
+            f"the oldest {self.num_lost:,} allocator events are not in the record, as its ring was "
+            "full; a larger --ring keeps more"
+        )
+        return [text] if self.num_lost else []
 
     @property
     def num_lost(self) -> int:
@@ -107,13 +163,13 @@ class EventHook:
             raw[name] = column[: num_before + num_events].tobytes()
         return Ring(first, births[:num_before], cast("EventColumns", raw))
 
-    def note_blocks(self, take_segments: Callable[[], Any]) -> bool:
+    def _note_blocks(self) -> bool:
         """Notes the blocks that were live before the hook was, as if they were allocated now;
         whether there are any.
         """
         if library.position():
             return False
-        segments = take_segments()
+        segments = self._torch.cuda.memory_snapshot()
         reserved: Counter[int] = Counter()
         for segment in segments:
             reserved[segment["device"]] += segment["total_size"]
@@ -126,7 +182,7 @@ class EventHook:
                 address = place + block["size"]
         return bool(library.position())
 
-    def workspaces(self, ring: Ring, max_rows: int) -> Rows:
+    def _workspaces(self, ring: Ring) -> Rows:
         """Blocks that libraries were handed as scratch, or to exchange: [position, device, address,
         bytes, library], the last of them. The bytes are not known; 0.
         """
@@ -135,9 +191,9 @@ class EventHook:
         for number in range(self._library.ullage_num_handed()):
             self._library.ullage_handed(number, row)
             handed.append((row[0], row[1], library.LIBRARIES[row[2]]))
-        return place_workspaces(handed, ring, max_rows)
+        return place_workspaces(handed, ring, self._max_workspaces)
 
-    def copies(self, ring: Ring) -> tuple[Rows, int]:
+    def _copies(self, ring: Ring) -> tuple[Rows, int]:
         """The copies between host and device since the ring begins, as the record has them, and how
         many were lost before these.
         """
@@ -145,7 +201,7 @@ class EventHook:
         in_ring = [row for row in rows if row[0] >= ring.first]
         return in_ring, num_lost + len(rows) - len(in_ring)
 
-    def pinned(self, ring: Ring) -> tuple[Rows, int]:
+    def _pinned(self, ring: Ring) -> tuple[Rows, int]:
         """The host memory that was pinned since the hook, whenever it changed: [position, bytes],
         and the most.
         """

@@ -18,12 +18,14 @@ from types import ModuleType
 from typing import Any
 
 from ullage.record.owners import notebook, source_location
+from ullage.record.part import Part
 from ullage.record.patches import Patches
 
 Snapshot = dict[str, Any]
-_OPS = f"torch{os.sep}_ops.py"
 _ENABLED, _CONTEXTS, _STACKS = ("state", "all"), (None, "state", "alloc", "all"), ("python", "all")
-MAX_ENTRIES = 2_000_000
+NO_HISTORY: Snapshot = {"segments": [], "device_traces": []}
+"""Where it is not wanted, or another allocator's."""
+_MAX_ENTRIES = 2_000_000
 """Trace entries that ullage lets torch keep: some hundred bytes of host memory each."""
 
 
@@ -50,54 +52,102 @@ class Window:
         return _index(self.start, device) <= index and not is_over
 
 
-class History:
-    """The one history of a process: `install` before CUDA is initialised, `begin` once it is."""
+class History(Part):
+    """The one history of a process: `install` before CUDA is initialised, `begin` once it is.
 
-    def __init__(self, torch: ModuleType, max_entries: int | None = None) -> None:
+    Args:
+        torch: the module.
+        max_entries: where the oldest are to go; None: a run has few enough.
+        has_stacks: whether they are taken.
+
+    Attributes:
+        is_on: whether ullage's recording has begun.
+    """
+
+    def __init__(
+        self, torch: ModuleType, max_entries: int | None = None, *, has_stacks: bool = True
+    ) -> None:
+        self.is_on = False
         self._torch: Any = torch
-        self._max_entries = max_entries or MAX_ENTRIES
+        self._max_entries = max_entries
+        self._remarks: list[str] = []
         self._c = torch._C
         self._memory = torch.cuda.memory
         self._is_ours = False
-        self.can_have_stacks = _are_texts([*_directory(), *sys.argv[:1], *sys.path])
+        self._has_stacks = has_stacks and _are_texts([*_directory(), *sys.argv[:1], *sys.path])
+        self._lacks_letters = has_stacks and not self._has_stacks
         self._view: View | None = None
         self._windows: list[Window] = []
         self._record: Callable[..., None] = self._c._cuda_record_memory_history
         self._snapshot: Callable[..., Snapshot] = self._c._cuda_memorySnapshot
         self._take_snapshot: Callable[[], Snapshot] = self._memory._snapshot
 
-    def install(self, patches: Patches | None = None) -> None:
+    def install(self, patches: Patches) -> None:
         """Puts the program's calls behind the view."""
-        patches = patches or Patches()
         patches.replace(self._c, "_cuda_record_memory_history", self._record_for_program)
         patches.replace(self._c, "_cuda_record_memory_history_legacy", self._record_as_of_old)
         patches.replace(self._c, "_cuda_memorySnapshot", self._snapshot_for_program)
         patches.replace(self._c, "_cuda_isHistoryEnabled", lambda: self._view is not None)
 
     def begin(self) -> None:
-        """Starts ullage's own recording.
+        """Starts ullage's own recording, of torch's own allocator."""
+        if self._torch.cuda.get_allocator_backend() != "native":
+            return
+        if self._lacks_letters:
+            self._remarks.append(
+                "the snapshot has no stacks: the locale has no letters for the names of files "
+                "here; set PYTHONUTF8=1, or a locale of UTF-8"
+            )
+        try:
+            self.turn_on()
+        except (TypeError, RuntimeError) as error:
+            self._remarks.append(
+                f"torch {self._torch.__version__} records memory history in a way not known here "
+                f"({error}): the snapshot has none"
+            )
+
+    def turn_on(self) -> None:
+        """Starts it, or starts it again.
 
         By way of torch's Python function, which knows the arguments that its version of the C
         function takes. Stacks are taken where memory is allocated, not where it is freed: torch
         2.11 loses an exception that is on its way while it takes the stack of a free. None are
         taken where the names of files are no texts: torch could not write the snapshot then.
         """
-        context = "alloc" if self.can_have_stacks else None
+        context = "alloc" if self._has_stacks else None
         with self._ours():
             self._memory._record_memory_history(
-                "all", context=context, stacks="python", max_entries=self._max_entries
+                "all",
+                context=context,
+                stacks="python",
+                max_entries=self._max_entries or _MAX_ENTRIES,
             )
+        self.is_on = True
 
-    def end(self) -> None:
-        """Stops ullage's own recording; a program that has turned it on itself keeps it on."""
-        if self._view is None:
+    def remarks(self) -> list[str]:
+        """Why there are no stacks, or is no history."""
+        return self._remarks
+
+    def remove(self) -> None:
+        """Stops ullage's own recording; a program that has turned it on itself keeps it on, and that
+        of a run ends with its process.
+        """
+        if self._view is None and self.is_on and self._max_entries is not None:
             with self._ours():
                 self._memory._record_memory_history(None)
 
+    def leave(self) -> None:
+        """It is the other process's."""
+
     def snapshot(self) -> Snapshot:
-        """Everything since `begin`; by way of torch's Python function, as `begin`."""
+        """Everything since it was turned on; by way of torch's Python function, too."""
+        if not self.is_on:
+            return dict(NO_HISTORY)
         with self._ours():
-            return self._take_snapshot()
+            snapshot = self._take_snapshot()
+        if self._max_entries is not None:
+            _forget_annotations(snapshot)
+        return snapshot
 
     @contextlib.contextmanager
     def _ours(self) -> Iterator[None]:
@@ -130,7 +180,7 @@ class History:
         if enabled is None:
             self._view = None
             self._close_window(self._lengths())
-            self.begin()
+            self.turn_on()
             return
         if enabled not in _ENABLED or context not in _CONTEXTS or stacks not in _STACKS:
             self._record(*arguments)  # torch's own error for what it does not know
@@ -142,7 +192,8 @@ class History:
             ):  # actions that the program does not want to see; ullage does
                 skipped, options[index] = frozenset(option), []
         taken = "all" if context == "all" else "alloc"
-        self._record("all", taken, stacks, self._max_entries, *(False for _ in clear), *options)
+        max_kept = self._max_entries or _MAX_ENTRIES
+        self._record("all", taken, stacks, max_kept, *(False for _ in clear), *options)
         now = self._lengths()
         start = now if self._view is None or any(clear) else self._view.start
         # torch keeps one entry where the program asks for the state alone.
@@ -163,7 +214,8 @@ class History:
         self._record_for_program("all" if enabled else None, context, stacks, max_entries, *options)
 
     def _lengths(self) -> tuple[int, ...]:
-        return tuple(len(trace) for trace in self.snapshot()["device_traces"])
+        with self._ours():
+            return tuple(len(trace) for trace in self._take_snapshot()["device_traces"])
 
     def _close_window(self, now: tuple[int, ...]) -> None:
         if self._windows and self._windows[-1].end is None:
@@ -221,7 +273,7 @@ def without_ours(snapshot: Snapshot) -> Snapshot:
         entries: list[dict[str, Any]] = []
         for frame in stack:  # innermost first: what ullage called comes before it
             if id(frame) in ours:
-                while entries and entries[-1]["filename"].endswith(_OPS):
+                while entries and entries[-1]["filename"].endswith(source_location.OPS):
                     entries.pop()
             else:
                 entries.append(frame)
@@ -297,3 +349,16 @@ def _hide_stacks(snapshot: Snapshot, windows: Sequence[Window]) -> None:
 def _births(trace: list[dict[str, Any]], actions: tuple[str, ...]) -> dict[int, int]:
     """The index of the last entry that brought each address."""
     return {entry["addr"]: index for index, entry in enumerate(trace) if entry["action"] in actions}
+
+
+def _forget_annotations(snapshot: Snapshot) -> None:
+    """Takes the annotations out that are older than the events: torch keeps as many of them as of
+    events, and each step makes some.
+    """
+    times = [trace[0].get("time_us", 0) for trace in snapshot["device_traces"] if trace]
+    rows = snapshot.get("external_annotations")
+    if times and rows:
+        first = min(times)
+        snapshot["external_annotations"] = [
+            row for row in rows if row.get("time_us", first) >= first
+        ]

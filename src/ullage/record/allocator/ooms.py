@@ -11,7 +11,6 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ullage.record import library
 from ullage.record.owners import source_location
 from ullage.record.owners.attempts import Work, find_attempts, users_frames, work_of
 
@@ -30,19 +29,18 @@ class OutOfMemories:
         torch: the module.
         look: notes who holds what.
         max_rows: the rows that are kept: so many less one of the first, and the last.
-        find_position: of an event that comes now; None: where the library counts them.
+        find_position: of an event that comes now.
     """
 
     def __init__(
         self,
         torch: ModuleType,
         look: Callable[[], None],
-        *,
-        max_rows: int = _MAX_ROWS,
-        find_position: Callable[[], int] | None = None,
+        max_rows: int | None,
+        find_position: Callable[[], int],
     ) -> None:
-        self._max_rows = max_rows
-        self._find_position = find_position or (lambda: int(library.position()))
+        self._find_position = find_position
+        self._max_rows = max_rows or _MAX_ROWS
         self.rows: list[OomFields] = []
         self._torch: Any = torch
         self._look = look

@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ullage.record.allocator.event_hook import EventHook, Ring
 from ullage.record.entrances.settings import RowLimits
-from ullage.record.owners.latest_holders import LatestHolders
-from ullage.record.owners.modules import Modules
-from ullage.record.owners.ownership import Claims
-from ullage.record.steps.removable_phases import RemovablePhases
+from ullage.record.part import Part
+
+if TYPE_CHECKING:
+    from ullage.record.recorder import Recorder
 
 
-class Retention:
+class Retention(Part):
     """Forgets the rows of events that have left the ring; where there still are more than the
     limits allow, the oldest go, which the record says.
     """
 
-    def __init__(
-        self,
-        limits: RowLimits,
-        phases: RemovablePhases,
-        modules: Modules,
-        claims: Claims,
-        holders: LatestHolders,
-    ) -> None:
+    def __init__(self, limits: RowLimits, hook: EventHook, recorder: Recorder) -> None:
         self.limits = limits
-        self._phases = phases
-        self._modules = modules
-        self._claims = claims
-        self._holders = holders
+        self._hook = hook
+        self._phases = recorder.phases
+        self._modules = recorder.modules
+        self._claims = recorder.claims
+        self._holders = recorder.holders
         self._num_marks_lost = self._num_claims_lost = 0
 
-    def apply(self, hook: EventHook) -> None:
-        """At a mark: where a limit is reached, a quarter of it is free afterwards."""
+    def end_step(self, _count: int) -> None:
+        """A step has ended."""
+        self.note_mark("step")
+
+    def note_mark(self, _kind: str) -> None:
+        """Where a limit is reached, a quarter of it is free afterwards."""
         if len(self._phases.marks) > self.limits.num_marks:
-            self._phases.keep_marks_from(hook.num_lost)
+            self._phases.keep_marks_from(self._hook.num_lost)
             self._num_marks_lost += self._phases.keep_last_marks(3 * self.limits.num_marks // 4)
         if len(self._claims) > self.limits.num_claims:
-            self._keep_claims_from(hook.ring())
+            self._keep_claims_from(self._hook.ring())
 
-    def keep_from(self, ring: Ring) -> None:
-        """When the record is written: nothing but what belongs to the ring."""
+    def prepare(self) -> None:
+        """Keeps nothing but what belongs to the ring."""
+        ring = self._hook.kept
         if ring.first:
             self._phases.keep_marks_from(ring.first)
             self._holders.keep_from(ring.first)

@@ -1,5 +1,3 @@
-"""Recording on the GPU that is here: the phantom's recorder, without the phantom.
-
-`recorder.py` attaches to a process that has torch, and detaches again; `event_hook.py` has the
-allocator's events, `counters.py` its own counters, `step_peaks.py` what is kept of each step.
+"""Who has a process recorded: `ullage run` (`simulated_gpu.py`); on the GPU of this machine, which
+`real_gpu.py` is for, the program itself (`recording.py`) or `ullage record` (`program.py`).
 """

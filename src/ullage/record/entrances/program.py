@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+from ullage.protocol.run import launcher_rank
 from ullage.protocol.variables import RECORDING
 from ullage.record.entrances.settings import RecordingSettings
 from ullage.record.import_hooks import on_import
-from ullage.record.process.settings import launcher_rank
 
 
 def start() -> None:
@@ -23,13 +23,13 @@ def start() -> None:
 
 
 def _record(torch: ModuleType, settings: RecordingSettings) -> None:
+    from ullage.record.entrances.real_gpu import record_gpu
     from ullage.record.program_end import watch_end
-    from ullage.record.recorder import Recorder
 
     if not hasattr(torch._C, "_cuda_record_memory_history") or settings.path is None:
         return  # a build without CUDA
-    recorder = Recorder(torch, replace(settings, path=path_of_process(settings)))
     try:
+        recorder = record_gpu(torch, replace(settings, path=path_of_process(settings)))
         recorder.attach()
     except Exception as error:  # the program runs all the same
         print(f"ullage: nothing is recorded: {type(error).__name__}: {error}", file=sys.stderr)

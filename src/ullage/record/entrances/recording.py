@@ -9,18 +9,18 @@ from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ullage.protocol.run import launcher_rank
 from ullage.protocol.variables import RUN_DIR
 from ullage.record.entrances.settings import Mode, RecordingSettings, parse_ring
 from ullage.record.owners import notebook
 from ullage.record.pressure.request_log import Request
-from ullage.record.process.settings import launcher_rank
 
 if TYPE_CHECKING:
     from ullage.record.owners.held_memory import HeldMemory
     from ullage.record.recorder import Recorder
-    from ullage.record.steps.step_log import Log, StepLog
+    from ullage.record.steps.step_log import Log
 
 _COMPACT = ".ullage"
 _CHOICES = ", ".join(repr(mode.value) for mode in Mode)
@@ -69,7 +69,6 @@ class Recording(ContextDecorator):
         self._settings = RecordingSettings(None, Mode(mode), parse_ring(ring), every, publish)
         self._log = log
         self._recorder: Recorder | None = None
-        self._step_log: StepLog | None = None
         self._cells = notebook.CellHook(self._end_cell)
         self.path: Path | None = None
         """The file that was written last; None: none was."""
@@ -98,20 +97,16 @@ class Recording(ContextDecorator):
         import torch
 
         from ullage.record.attached import current
-        from ullage.record.recorder import Recorder
+        from ullage.record.entrances.real_gpu import record_gpu
+        from ullage.record.steps.step_log import StepLog
 
         if RUN_DIR in os.environ or current() is not None:
             print("ullage: this process is recorded already", file=sys.stderr)
             return
-        path = _free_name(_with_rank(self._target))
-        recorder = Recorder(torch, replace(self._settings, path=path))
-        recorder.attach()
-        self._recorder = recorder
-        if self._log is not None:
-            from ullage.record.steps.step_log import StepLog
-
-            self._step_log = StepLog(torch, self._log)
-            recorder.report.on_step = self._step_log.note_step
+        settings = replace(self._settings, path=_free_name(_with_rank(self._target)))
+        step_log = None if self._log is None else StepLog(torch, self._log)
+        self._recorder = record_gpu(torch, settings, step_log)
+        self._recorder.attach()
         self._cells.install()
 
     def detach(self) -> Path | None:
@@ -122,10 +117,10 @@ class Recording(ContextDecorator):
         if self._recorder is None:
             return None
         recorder, self._recorder = self._recorder, None
-        if self._step_log is not None:
-            self._step_log.end()
-            self._step_log = None
         self.path = recorder.detach()
+        if recorder.left:
+            names = ", ".join(recorder.left)
+            print(f"ullage: others have replaced {names} since: that stays", file=sys.stderr)
         if self.path is not None and self.path.suffix == _COMPACT:
             _make_compact(self.path)
         return self.path
@@ -145,7 +140,7 @@ class Recording(ContextDecorator):
         """What has a name on the GPU now, by which names, and how to let each go: a table, of so
         many tensors. It needs no recording: `ullage.record.holders()` is the same.
         """
-        return find_holders(limit)
+        return holders(limit)
 
     def is_same(self, other: Recording) -> bool:
         """Whether another was asked for the same."""
@@ -159,13 +154,10 @@ class Recording(ContextDecorator):
         """A cell has ended: what it leaves is noted, so that a later peak can be told from it."""
         recorder = self._recorder
         if recorder is not None and recorder.is_on:
-            try:
-                recorder.look_at_holders()
-            except Exception as error:  # the session goes on, whatever becomes of its record
-                recorder.note_error(error)
+            recorder.look()
 
 
-def find_holders(limit: int = 20) -> HeldMemory:
+def holders(limit: int = 20) -> HeldMemory:
     """What has a name on the GPU now; see `Recording.holders`."""
     import torch
 
@@ -174,15 +166,7 @@ def find_holders(limit: int = 20) -> HeldMemory:
     return find_held_memory(torch, limit)
 
 
-def attach(
-    path: str | os.PathLike[str] | None = None,
-    *,
-    mode: str = "full",
-    ring: str | int = "64MiB",
-    every: float | None = 60.0,
-    publish: bool = True,
-    log: Log | None = None,
-) -> Recording:
+def attach(path: str | os.PathLike[str] | None = None, **options: Any) -> Recording:
     """Begins to record, such as in a notebook; `detach()` of what it returns ends it.
 
     A cell may run again: where an earlier `attach()` still records, the same arguments get the same
@@ -190,7 +174,7 @@ def attach(
 
     The arguments and errors are those of `Recording`.
     """
-    recording = Recording(path, mode=mode, ring=ring, every=every, publish=publish, log=log)
+    recording = Recording(path, **options)
     for earlier in [each for each in _of_attach if each.is_attached]:
         if earlier.is_same(recording):
             print("ullage: this process is recorded already: that goes on", file=sys.stderr)
@@ -220,12 +204,14 @@ def request(name: str = "request", num_tokens: int | None = None) -> Iterator[Re
         SpecError: the name is no text, or the tokens are no number.
     """
     from ullage.record.attached import current
+    from ullage.record.pressure.gauge import PressureGauge
 
     recorder = current()
-    if recorder is None:
+    gauge = None if recorder is None else recorder.find(PressureGauge)
+    if gauge is None:
         yield Request(name, num_tokens)
     else:
-        with recorder.pressure.request(name, num_tokens) as opened:
+        with gauge.request(name, num_tokens) as opened:
             yield opened
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ullage.protocol.variables import RECORDING
-from ullage.record.steps.step_peaks import MAX_ROWS
+from ullage.record.steps.step_rows import MAX_ROWS
 from ullage.units import MIB, parse_bytes
 
 DEFAULT_RING_BYTES = 64 * MIB

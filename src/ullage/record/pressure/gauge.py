@@ -1,4 +1,5 @@
-"""Reads the allocator's own counters at the end of a step, and where a request begins or ends.
+"""Reads the allocator's own counters at the end of a step, and where a request begins or ends; who
+wants to know of the step is told.
 
 torch has one way to them, `_cuda_memoryStats`, which takes some 14 microseconds a device. In the
 mode "counters" the peaks of a step are read with it anyway, and the same answer is used here; in
@@ -10,19 +11,21 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import operator
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ullage.record.part import Part
 from ullage.record.pressure.generation import watch_generation
 from ullage.record.pressure.request_log import Request, RequestLog
 from ullage.record.pressure.step_windows import NUM_RECENT, Level, StepWindows
+from ullage.record.steps.step_rows import MAX_ROWS, StepRows
 
 if TYPE_CHECKING:
-    from ullage.record.allocator.counters import Counters
     from ullage.record.allocator.peaks import Peaks
     from ullage.record.patches import Patches
     from ullage.trace.record_schema import PressureFields
@@ -32,10 +35,13 @@ Bytes = tuple[int, int]  # allocated, reserved
 _open_here: contextvars.ContextVar[Request | None] = contextvars.ContextVar("open", default=None)
 
 
-class PressureGauge:
-    """The pressure of a recording.
+class PressureGauge(Part):
+    """The pressure of a recording, and the peaks of its steps.
 
     Args:
+        torch, peaks: of the process.
+        on_step: are told of each step: allocated and reserved bytes at most, and its seconds.
+        max_rows: of the peaks of steps.
         take_peak: gives the highest bytes of a device since it was last called.
         is_on: whether the recording lasts.
         on_error: called with an exception of our own, which the program must not see.
@@ -45,20 +51,22 @@ class PressureGauge:
         self,
         torch: ModuleType,
         peaks: Peaks,
-        counters: Counters,
         *,
+        on_step: Sequence[Callable[[int, int, float], None]] = (),
+        max_rows: int = MAX_ROWS,
         take_peak: Callable[[int], Bytes],
         is_on: Callable[[], bool],
         on_error: Callable[[Exception], None],
     ) -> None:
         self._cuda: Any = torch.cuda
         self._peaks = peaks
-        self._counters = counters
         self._take_peak = take_peak
         self._is_on = is_on
         self._on_error = on_error
         self._pid = os.getpid()
-        self._began_s = time.monotonic()
+        self._began_s = self._step_began_s = time.monotonic()
+        self._told = on_step
+        self.step_peaks = StepRows((max, max, operator.add), max_rows)
         # A signal may end the program, which writes the record, while its thread holds this.
         self._lock = threading.RLock()
         self._steps = StepWindows()
@@ -70,18 +78,23 @@ class PressureGauge:
 
     # ---- Steps -------------------------------------------------------------------------------
 
-    def take_levels(self) -> list[Bytes]:
-        """The highest bytes of each device in the step that ends now."""
+    def end_step(self, _count: int) -> None:
+        """A step has ended; its highest bytes are of the fullest device."""
+        if not self._cuda.is_initialized():
+            return
+        now_s = time.monotonic()
         with self._lock:
             self._look()
-            levels = [self._since_step[device] for device in sorted(self._since_step)]
+            levels = max(self._since_step.values(), default=(0, 0))
             self._since_step.clear()
-        return levels
+        seconds, self._step_began_s = now_s - self._step_began_s, now_s
+        self.step_peaks.add(*levels, seconds)
+        self.add_step(*levels, seconds)
+        for tell in self._told:
+            tell(*levels, seconds)
 
     def add_step(self, allocated_bytes: int, reserved_bytes: int, seconds: float) -> None:
-        """The step whose levels were taken has ended; its highest bytes are of the fullest
-        device.
-        """
+        """Counts the step, and what it cost."""
         with self._lock:
             now_s = time.monotonic() - self._began_s
             retries, frees = self._count_since_step()
@@ -100,7 +113,7 @@ class PressureGauge:
         for device in range(self._cuda.device_count()):
             allocated, reserved = self._take_peak(device)
             if reserved or device in self._stats:
-                self._stats[device] = stats = self._counters.latest(device)
+                self._stats[device] = stats = self._peaks.latest(device)
                 self._has_device_frees |= "num_device_free" in stats
                 # The hook tells of changes alone: what did not change was reached all the same.
                 allocated = max(allocated, _current(stats, "allocated_bytes"))
@@ -125,7 +138,7 @@ class PressureGauge:
 
     # ---- Requests ----------------------------------------------------------------------------
 
-    def watch_generation(self, patches: Patches) -> None:
+    def install(self, patches: Patches) -> None:
         """Makes a request of each call of transformers' `generate()`."""
         watch_generation(patches, self.request)
 
@@ -179,8 +192,13 @@ class PressureGauge:
 
     # ---- The record --------------------------------------------------------------------------
 
-    def fields(self) -> PressureFields:
-        """What is known by now."""
+    def fields(self) -> dict[str, Any]:
+        """What is known by now, as a part of what was measured."""
+        peaks = [[*map(int, row[:4]), row[4]] for row in self.step_peaks.rows()]
+        return {"measured": {"step_peaks": peaks, "pressure": self.pressure()}}
+
+    def pressure(self) -> PressureFields:
+        """The allocator's, beside times."""
         with self._lock:
             return {
                 "step_times": self._steps.time_rows(),

@@ -6,10 +6,12 @@ become one. The times of a window are counted in bins, so nothing of their sprea
 
 from __future__ import annotations
 
+import operator
 from collections import Counter, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from ullage.record.steps.step_rows import StepRows
 from ullage.trace.durations import bin_of
 
 if TYPE_CHECKING:
@@ -31,42 +33,6 @@ class Level(NamedTuple):
     inactive_split_bytes: int
     num_alloc_retries: int
     num_device_frees: int
-
-
-_NOTHING = Level(0, 0, 0, 0, 0)
-
-
-class _Window:
-    def __init__(self, first: int, began_s: float) -> None:
-        self.first = first
-        self.began_s = began_s
-        self.num_steps = 0
-        self.seconds = 0.0
-        self.level = _NOTHING
-        self.times: Counter[int] = Counter()
-
-    def count(self, number: int, seconds: float, level: Level) -> None:
-        """One more step, whose time is in the bin of that number."""
-        self.num_steps += 1
-        self.times[number] += 1
-        self._reach(seconds, level)
-
-    def take_in(self, other: _Window) -> None:
-        """The window that follows becomes part of this one."""
-        self.num_steps += other.num_steps
-        self.times.update(other.times)
-        self._reach(other.seconds, other.level)
-
-    def _reach(self, seconds: float, level: Level) -> None:
-        own = self.level
-        self.seconds += seconds
-        self.level = Level(
-            max(own.allocated_bytes, level.allocated_bytes),
-            max(own.reserved_bytes, level.reserved_bytes),
-            max(own.inactive_split_bytes, level.inactive_split_bytes),
-            own.num_alloc_retries + level.num_alloc_retries,
-            own.num_device_frees + level.num_device_frees,
-        )
 
 
 class TimeCounts:
@@ -96,30 +62,36 @@ class StepWindows:
     """Collects steps. `max_windows` is even."""
 
     def __init__(self, max_windows: int = MAX_WINDOWS) -> None:
-        self._max_windows = max_windows
-        self._windows: list[_Window] = []
-        self._per_window = 1
+        add = operator.add
+        self._rows = StepRows((min, add, max, max, max, add, add), max_windows)
+        self._bins: list[Counter[int]] = []  # of each window, how many steps each bin has
         self._times = TimeCounts()
         self._with_retry: Counter[int] = Counter()
         self._with_device_free: Counter[int] = Counter()
-        self.num_steps = 0
+
+    @property
+    def num_steps(self) -> int:
+        """How many there were."""
+        return self._rows.num_steps
 
     def add(self, began_s: float, seconds: float, level: Level) -> None:
         """One more step has ended.
 
         began_s: from the beginning of the recording on.
         """
-        if self.num_steps % self._per_window == 0:
-            if len(self._windows) == self._max_windows:
-                self._merge()
-            self._windows.append(_Window(self.num_steps, began_s))
+        before = self._rows.per_row
+        self._rows.add(began_s, seconds, *level)
+        if self._rows.per_row > before:
+            pairs = zip(self._bins[::2], self._bins[1::2], strict=True)
+            self._bins = [window + following for window, following in pairs]
+        if (self.num_steps - 1) % self._rows.per_row == 0:
+            self._bins.append(Counter())
         number = self._times.add(seconds)
-        self._windows[-1].count(number, seconds, level)
+        self._bins[-1][number] += 1
         if level.num_alloc_retries:
             self._with_retry[number] += 1
         if level.num_device_frees:
             self._with_device_free[number] += 1
-        self.num_steps += 1
 
     def time_rows(self) -> Rows:
         """[bin, steps, of the last ones, with a retry, with a cudaFree]."""
@@ -127,22 +99,12 @@ class StepWindows:
 
     def window_rows(self) -> Rows:
         """The windows, oldest first; the columns are those of the schema."""
-        return [
-            [window.first, window.num_steps, window.began_s, window.seconds, *window.level]
-            for window in self._windows
-        ]
+        return [[*row[:4], *map(int, row[4:])] for row in self._rows.rows()]
 
     def window_time_rows(self) -> Rows:
         """[number of the window, bin, steps]."""
         return [
             [place, number, count]
-            for place, window in enumerate(self._windows)
-            for number, count in sorted(window.times.items())
+            for place, window in enumerate(self._bins)
+            for number, count in sorted(window.items())
         ]
-
-    def _merge(self) -> None:
-        """Makes one window of each two."""
-        for window, following in zip(self._windows[::2], self._windows[1::2], strict=True):
-            window.take_in(following)
-        del self._windows[1::2]
-        self._per_window *= 2

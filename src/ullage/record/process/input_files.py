@@ -40,7 +40,8 @@ def note_inputs(environment: Mapping[str, str] = os.environ) -> None:
     directory = environment.get(INPUTS)
     if not directory:
         return
-    notes = _Notes(directory, (*_SYSTEM, *_installed(), *_caches(environment)))
+    caches = (f"{environment[name]}/" for name in _CACHES if environment.get(name))
+    notes = _Notes(directory, (*_SYSTEM, *_installed(), *caches))
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
@@ -110,7 +111,3 @@ def _installed() -> tuple[str, ...]:
     prefixes |= {f"{path}/" for path in sys.path if path.endswith(".zip")}
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
     return (*sorted(prefixes), f"{ours}/")
-
-
-def _caches(environment: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(f"{environment[name]}/" for name in _CACHES if environment.get(name))

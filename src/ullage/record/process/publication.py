@@ -4,6 +4,7 @@ or a phase begins, and at once where memory runs out.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -25,55 +26,76 @@ from ullage.protocol.job import (
     remove_ended_jobs,
     withdraw_job,
 )
+from ullage.protocol.run import launcher_rank
 from ullage.record.allocator.peaks import Peaks
-from ullage.record.process.settings import launcher_rank
+from ullage.record.part import Part
+from ullage.record.patches import Patches
+from ullage.record.steps.scaler_skips import ScalerSkips
 
 _INTERVAL_S = 1.0
+_BEGUN = {f"{phase}_begin": phase for phase in ("forward", "backward", "optimizer")}
 
 
-class Publication:
-    """The file of this process."""
+class Publication(Part):
+    """The file of this process, with the steps that scalers skipped."""
 
-    def __init__(self, torch: ModuleType, peaks: Peaks) -> None:
+    def __init__(self, torch: ModuleType, peaks: Peaks, skips: ScalerSkips) -> None:
         self._torch: Any = torch
         self._peaks = peaks
+        self._skips = skips
+        self._phase: str | None = None  # None where marks are not noted: in the mode counters
         self._started_s = time.time()
         self._next_s = 0.0
         self._directory: Path | None = None
         self._steps: deque[StepPeak] = deque(maxlen=MAX_STEP_PEAKS)
         self._num_steps = 0
+        self._problem: str | None = None
 
-    def begin(self) -> str | None:
-        """Makes the directory; returns why nothing can be published, where that is so."""
+    def install(self, _patches: Patches) -> None:
+        """Makes the directory."""
         try:
             self._directory = jobs_directory(os.environ, make=True)
             remove_ended_jobs(self._directory)
         except (JobFileError, OSError) as error:
-            return f"nothing is published for `ullage watch`: {error}"
-        return None
+            self._problem = f"nothing is published for `ullage watch`: {error}"
+        atexit.register(self.remove)
+
+    def remarks(self) -> list[str]:
+        """Why nothing can be published, where that is so."""
+        return [] if self._problem is None else [self._problem]
 
     def note_step(self, allocated_bytes: int, reserved_bytes: int, seconds: float) -> None:
         """One more step has ended."""
         self._num_steps += 1
         self._steps.append(StepPeak(self._num_steps, allocated_bytes, reserved_bytes, seconds))
+        self._publish()
 
-    def publish(self, phase: str | None, scaler_skips: int | None, *, is_due: bool = False) -> None:
-        """Replaces the file, if a second has passed, or it is due; a disk that takes nothing is no
-        error of the job's.
+    def note_mark(self, kind: str) -> None:
+        """What begins is published if that is due: it may take long, or never end."""
+        self._phase = _BEGUN.get(kind)
+        if self._phase is not None and self._torch.cuda.is_initialized():
+            self._publish()
+
+    def note_oom(self) -> None:
+        """Publishes at once: what comes next may be the end."""
+        self._next_s = 0.0
+        self._publish()
+
+    def _publish(self) -> None:
+        """Replaces the file, if a second has passed; a disk that takes nothing is no error of the
+        job's.
         """
         now_s = time.monotonic()
-        if self._directory is None or (now_s < self._next_s and not is_due):
-            return
-        self._next_s = now_s + _INTERVAL_S
-        try:
-            publish_job(self._job(phase, scaler_skips), self._directory)
-        except OSError:
-            return
+        if self._directory is not None and now_s >= self._next_s:
+            self._next_s = now_s + _INTERVAL_S
+            with contextlib.suppress(OSError):
+                publish_job(self._job(self._phase, self._skips.count), self._directory)
 
-    def end(self) -> None:
+    def remove(self) -> None:
         """Withdraws the file. Where memory has run out it stays: the program often ends at once,
         and `ullage watch` looks once a second.
         """
+        atexit.unregister(self.remove)
         if self._directory is None:
             return
         last = self._job(None, None)
@@ -83,6 +105,10 @@ class Publication:
         else:
             withdraw_job(self._directory, os.getpid())
         self._directory = None
+
+    def leave(self) -> None:
+        """It is the other process's."""
+        atexit.unregister(self.remove)
 
     def _job(self, phase: str | None, scaler_skips: int | None) -> Job:
         size = os.environ.get("WORLD_SIZE", "")

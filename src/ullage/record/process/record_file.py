@@ -1,5 +1,5 @@
-"""How a watched process writes its record, whatever the program has done to it: files of other
-names, limits, closed standard streams, signals.
+"""The files of a record: when they are due, and how they are replaced as a whole, whatever the
+program has done to its process: files of other names, limits, closed standard streams, signals.
 
     with undisturbed():
         write_whole(path, record)
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import os
 import pickle
 import platform
@@ -17,21 +18,118 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ullage.printable import hide_secrets
-from ullage.record.process import host
-from ullage.record.process.settings import launcher_rank
+from ullage.protocol.run import launcher_rank
+from ullage.record.process import host, levels
 from ullage.trace.record_schema import SCHEMA
 from ullage.version import __version__
 
 if TYPE_CHECKING:
     from ullage.trace.record_schema import ExitFields, ProgramFields
 
+RUNNING = "this was written while the program ran: what it did later is not in it"
+"""The remark of a record that is not the last."""
+_MAX_SHARE = 20  # of the time between two writings one part in so many is for writing
 _STDERR = 2
+
+
+class RecordFile:
+    """Where a record goes: each file, and whether torch's snapshot is in it, too; none for a record
+    that is not kept.
+
+    Args:
+        find_paths: of the process that runs now.
+        flush_s: how many seconds there are between two writings while the program runs; None: it
+            is not written then.
+        is_live: whether it is written while the program runs, at least when memory runs out.
+
+    Attributes:
+        mark: of a process of a run, which says why there is no record; None: it is said on stderr.
+    """
+
+    def __init__(
+        self,
+        find_paths: Callable[[], list[tuple[Path, bool]]],
+        flush_s: float | None = None,
+        *,
+        is_live: bool = False,
+    ) -> None:
+        self.mark: Path | None = None
+        self.is_live = is_live
+        self._find_paths = find_paths
+        self._flush_s = flush_s
+        self._written_s = time.monotonic()
+        self._cost_s = 0.0
+        self._is_writing = False
+
+    @property
+    def paths(self) -> list[tuple[Path, bool]]:
+        """The files of this process, each with whether torch's snapshot is in it."""
+        return self._find_paths()
+
+    @property
+    def is_affordable(self) -> bool:
+        """Whether so much time has passed that writing takes a small share of it."""
+        return time.monotonic() - self._written_s >= _MAX_SHARE * self._cost_s
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the state is to be written while the program runs."""
+        if self._flush_s is None or not self.is_affordable:
+            return False
+        return time.monotonic() - self._written_s >= self._flush_s
+
+    def write(self, make: Callable[[], Iterable[tuple[Path, Mapping[str, Any]]]]) -> Path | None:
+        """Replaces the files by what `make` gives for each; returns the last. None: there is none,
+        it is being written, or it could not be, which is said. What was there before stays then.
+        """
+        paths = self.paths
+        if not paths or self._is_writing:
+            return None
+        self._is_writing, began_s = True, time.monotonic()
+        levels.excuse(self.mark, levels.WRITING)
+        try:
+            with _without_collector():
+                for path, content in make():
+                    write_whole(path, content)
+            levels.excuse(self.mark, "")
+        except Exception as error:  # the program goes on, in whatever state it is
+            self._say(paths[-1][0], error)
+            return None
+        finally:
+            self._is_writing, self._written_s = False, time.monotonic()
+            self._cost_s = self._written_s - began_s
+        return paths[-1][0]
+
+    def _say(self, path: Path, error: Exception) -> None:
+        """Why there is no record."""
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        kind = type(error).__name__
+        if self.mark is not None:
+            levels.excuse(self.mark, f"{kind}: {text}" if text else kind)
+            return
+        with contextlib.suppress(OSError):
+            path.with_suffix(path.suffix + ".part").unlink(missing_ok=True)
+        print(f"ullage: {str(path)!r} could not be written: {text or kind}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """While many objects are made that all stay: the collector would look at them again and
+    again.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def write_whole(path: Path, content: Mapping[str, Any]) -> None:

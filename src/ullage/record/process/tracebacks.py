@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Callable
 from types import TracebackType
 
-from ullage.record.owners.source_location import is_ours
-
-_OPS = f"torch{os.sep}_ops.py"
+from ullage.record.owners.source_location import OPS, is_ours
 
 
 def clean_tracebacks(error: BaseException) -> None:
@@ -31,7 +29,7 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
         # An operation that ullage passes on is called by way of torch._ops, not straight from C++.
-        was_ours = is_ours(filename) or (was_ours and filename.endswith(_OPS))
+        was_ours = is_ours(filename) or (was_ours and filename.endswith(OPS))
         if not was_ours:
             traceback_types.append(traceback)
         traceback = traceback.tb_next
@@ -44,13 +42,18 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     return traceback_types[0]
 
 
-def show_clean_tracebacks() -> None:
-    """From now on an uncaught exception is shown as it would be without ullage."""
+def show_clean_tracebacks(note: Callable[[BaseException], None] | None = None) -> None:
+    """From now on an uncaught exception is shown as it would be without ullage.
+
+    note: is called with it before.
+    """
     show = sys.excepthook
 
     def clean_and_show(
         kind: type[BaseException], error: BaseException, _traceback: TracebackType | None
     ) -> None:
+        if note is not None:
+            note(error)
         clean_tracebacks(error)
         show(kind, error, error.__traceback__)
 

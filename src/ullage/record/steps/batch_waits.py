@@ -2,8 +2,8 @@
 
     waits = BatchWaits(torch)
     waits.install(patches)          # in front of every DataLoader's next batch
-    waits.end_step()
-    waits.rows()
+    waits.end_step(1)
+    waits.fields()
 
 A wait costs time only where the GPU has nothing left to do. So the stream that computes is asked
 when a wait begins, and when it ends. Idle already when it began, all of the wait is lost; idle when
@@ -15,43 +15,30 @@ ahead may wait as long as it likes.
 
 from __future__ import annotations
 
-import array
 import functools
+import operator
 import threading
 import time
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ullage.record import torch_internals
+from ullage.record.part import Part
+from ullage.record.steps.step_rows import StepRows
 
 if TYPE_CHECKING:
     from ullage.record.patches import Patches
-    from ullage.trace.record_schema import BatchWaitFields
 
 Result = TypeVar("Result")
 MAX_ROWS = 1 << 12
 _ITERATOR = "torch.utils.data.dataloader._BaseDataLoaderIter"
-_NUM_SUMS = 4
 _watching: list[BatchWaits] = []  # at most one
 
 
-class WaitRow(NamedTuple):
-    """Some steps in a row: the first, how many, their seconds, those of waits for batches, and of
-    these the seconds in which the GPU was idle: at least, and at most.
-    """
-
-    first: int
-    num_steps: int
-    seconds: float
-    waited_s: float
-    idle_low_s: float
-    idle_high_s: float
-
-
-class BatchWaits:
-    """Sums of each step, of any number of steps in bounded memory: where there are more than
-    `max_rows`, which is even, two neighbours become one.
+class BatchWaits(Part):
+    """Sums of the steps: their seconds, those of waits for batches, and of these the seconds in
+    which the GPU was idle: at least, and at most.
 
     now: a clock in seconds.
     """
@@ -64,11 +51,8 @@ class BatchWaits:
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._torch: Any = torch
-        self._max_rows = max_rows
         self._now = now
-        self._sums = array.array("d")  # of each row: seconds, waited, idle at least, idle at most
-        self._per_row = 1
-        self._num_steps = 0
+        self._sums = StepRows((operator.add,) * 4, max_rows)
         self._num_workers: int | None = None
         self._step_began_s = now()
         self._stepping_thread = threading.get_ident()
@@ -91,7 +75,7 @@ class BatchWaits:
         patches.replace(iterator_type, "__next__", take_and_count)
 
     def remove(self) -> None:
-        """Counts no more; `Patches.undo` does the rest."""
+        """Counts no more."""
         _watching.clear()
 
     def wait_in(self, call: Callable[..., Result], *arguments: object) -> Result:
@@ -112,37 +96,18 @@ class BatchWaits:
             before = self._waits.get(thread, (0.0, 0.0, 0.0))
             self._waits[thread] = (before[0] + seconds, before[1] + low_s, before[2] + high_s)
 
-    def end_step(self) -> None:
+    def end_step(self, _count: int) -> None:
         """One more step has ended, in this thread."""
         thread, now_s = threading.get_ident(), self._now()
         waits = self._waits.get(thread) or self._waits.get(threading.main_thread().ident or 0)
         self._waits.clear()
         self._stepping_thread = thread
-        if self._num_steps % self._per_row == 0:
-            if len(self._sums) == self._max_rows * _NUM_SUMS:
-                self._merge()
-            self._sums.extend([0.0] * _NUM_SUMS)
-        values = (now_s - self._step_began_s, *(waits or (0.0, 0.0, 0.0)))
-        for place, value in enumerate(values, len(self._sums) - _NUM_SUMS):
-            self._sums[place] += value
+        self._sums.add(now_s - self._step_began_s, *(waits or (0.0, 0.0, 0.0)))
         self._step_began_s = now_s
-        self._num_steps += 1
 
-    def rows(self) -> list[WaitRow]:
-        """All rows, oldest first."""
-        sums = iter(self._sums)
-        return [
-            WaitRow(first, min(self._per_row, self._num_steps - first), *row)
-            for first, row in zip(
-                range(0, self._num_steps, self._per_row),
-                zip(sums, sums, sums, sums, strict=True),
-                strict=True,
-            )
-        ]
-
-    def document(self) -> BatchWaitFields:
+    def fields(self) -> dict[str, Any]:
         """What the record has of it; num_workers is None where no DataLoader was read."""
-        return {"num_workers": self._num_workers, "waits": [list(row) for row in self.rows()]}
+        return {"batch_waits": {"num_workers": self._num_workers, "waits": self._sums.rows()}}
 
     def _note_workers(self, iterator: Any) -> None:
         num_workers = getattr(iterator, "_num_workers", 0)
@@ -160,15 +125,6 @@ class BatchWaits:
             )
         except Exception:  # the program will meet it at its own next call
             return False
-
-    def _merge(self) -> None:
-        """Makes one row of each two."""
-        rows = self.rows()
-        self._per_row *= 2
-        self._sums = array.array("d")
-        for row, following in zip(rows[::2], rows[1::2], strict=True):
-            pairs = zip(row[2:], following[2:], strict=True)
-            self._sums.extend(sum(pair) for pair in pairs)
 
 
 def wait_in(call: Callable[..., Result], *arguments: object) -> Result:

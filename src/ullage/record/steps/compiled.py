@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.record import torch_internals
 from ullage.record.import_hooks import on_import
+from ullage.record.part import Part
 from ullage.record.patches import Patches
-from ullage.record.steps.phases import Following, Phases
+from ullage.record.steps.compiler import defer_import
+from ullage.record.steps.phases import Phases
 
 if TYPE_CHECKING:
     from ullage.record.weights.weights import SkippedWeights
@@ -28,28 +30,31 @@ if TYPE_CHECKING:
 _CALLS = ("__call__", "_call_impl", "_wrapped_call_impl", "_lazy_forward")
 
 
-class Compiled:
-    """Watches torch's compiler. One for the process."""
+class Compiled(Part):
+    """Watches torch's compiler. One for the process.
 
-    def __init__(
-        self,
-        torch: ModuleType,
-        phases: Phases,
-        values: Following,
-        weights: Following | SkippedWeights,
-        patches: Patches | None = None,
-    ) -> None:
+    weights: those that are put off, as a process of `ullage run` does; None: none are, and the
+        compiler is imported when the program does, not later.
+    """
+
+    def __init__(self, torch: ModuleType, phases: Phases, weights: SkippedWeights | None) -> None:
         self._torch = torch
-        self._patches = patches or Patches()
         self._phases = phases
-        self._values = values
         self._weights = weights
+        self._patches = Patches()
         self._dynamo: Any = None  # torch._dynamo, once it is loaded
-        self.call_off: Callable[[], None] = lambda: None  # waits for what is imported later
         self._num_traces = self._num_hiding = 0
         self._hidden: list[tuple[dict[int, Any], int, Any]] = []
 
-    def install(self, dynamo: ModuleType) -> None:
+    def install(self, patches: Patches) -> None:
+        """Waits for the compiler."""
+        self._patches = patches
+        if self._weights is None:
+            patches.on_undo(on_import("torch._dynamo", self._watch))
+        else:
+            defer_import(self._torch, self._watch)
+
+    def _watch(self, dynamo: ModuleType) -> None:
         """Begins, when torch._dynamo has been loaded."""
         self._dynamo = dynamo
         modules = self._torch.nn.modules.module
@@ -68,7 +73,7 @@ class Compiled:
             self._patches.replace(handler, name, self._around(getattr(handler, name), note))
         context = dynamo.eval_frame._TorchDynamoContext
         self._patches.replace(context, "__call__", self._around_compile(context.__call__))
-        self.call_off = on_import("torch._dynamo.aot_compile", self._watch_ahead)
+        self._patches.on_undo(on_import("torch._dynamo.aot_compile", self._watch_ahead))
 
     def _watch_ahead(self, aot_compile: Any) -> None:
         """What is compiled ahead of its first call is traced without those callbacks."""
@@ -96,14 +101,20 @@ class Compiled:
         self._num_traces += 1
         if self._num_traces == 1:
             self._hide()
-            self._values.is_tracing = self._phases.is_tracing = True
-            self._weights.settle(is_reading=True)
+            self._note_tracing(is_tracing=True)
+            if self._weights is not None:
+                self._weights.settle(is_reading=True)
 
     def _end_trace(self) -> None:
         self._num_traces -= 1
         if self._num_traces == 0:
-            self._values.is_tracing = self._phases.is_tracing = False
+            self._note_tracing(is_tracing=False)
             self._show()
+
+    def _note_tracing(self, *, is_tracing: bool) -> None:
+        self._phases.is_tracing = is_tracing
+        if self._phases.values is not None:
+            self._phases.values.is_tracing = is_tracing
 
     def _hide(self) -> None:
         self._num_hiding += 1
@@ -171,7 +182,8 @@ class Compiled:
                 return compiled(*args, **kwargs)
             if self._is_eager():
                 return run(compiled, args, kwargs)
-            self._weights.settle(is_reading=False)
+            if self._weights is not None:
+                self._weights.settle(is_reading=False)
             return run(hidden, args, kwargs)
 
         if hasattr(compiled, "_torchdynamo_wrapper_id"):  # by it torch finds what it has wrapped

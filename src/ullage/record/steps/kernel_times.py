@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ullage.record.part import Part
 from ullage.record.patches import Patches
 
 _AFTER = 2  # steps
@@ -29,7 +30,7 @@ _SECONDS = 1e-6  # of the unit of a trace
 _IN_USE = "no times of kernels: the program uses PyTorch's profiler itself"
 
 
-class KernelTimes:
+class KernelTimes(Part):
     """Profiles one step of this process; what fails is a remark, and the program goes on."""
 
     def __init__(self, torch: Any) -> None:
@@ -39,12 +40,12 @@ class KernelTimes:
         self._profiler: Any = None
         self._patches = Patches()
 
-    def end_step(self, num_steps: int) -> None:
+    def end_step(self, count: int) -> None:
         """So many steps have ended."""
         try:
             if self._profiler is not None:
                 self._end()
-            elif num_steps == _AFTER:
+            elif count == _AFTER:
                 self._begin()
         except Exception as error:  # another profiler is on, or this torch has none for the GPU
             self._profiler = None
@@ -54,6 +55,14 @@ class KernelTimes:
         """The recording ends: a profile that is open ends, too, else the process would with it."""
         if (profiler := self._take_out()) is not None:
             profiler.stop()
+
+    def fields(self) -> dict[str, Any]:
+        """The rows, as a part of what was measured."""
+        return {"measured": {"kernels": self.rows}}
+
+    def remarks(self) -> list[str]:
+        """Why there are no times."""
+        return [] if self.remark is None else [self.remark]
 
     def _begin(self) -> None:
         # Else kernels of the step before would run in this one.

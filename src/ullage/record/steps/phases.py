@@ -7,55 +7,36 @@ a thread of its own, are parts of the one that calls them. What ends a step: ste
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ullage.record import library, torch_internals
 from ullage.record.owners.modules import Modules, is_replica
 from ullage.record.owners.ownership import Claims
 from ullage.record.owners.weight_copies import WeightCopies
+from ullage.record.part import Part
+from ullage.record.patches import Patches
 from ullage.record.requests import concurrent_callers
 from ullage.record.steps.input_shapes import count_tokens, find_shapes
 from ullage.record.steps.steps import Mark, StepKind, Steps
 from ullage.record.unseen import Unseen
 
+if TYPE_CHECKING:
+    from ullage.record.values.values import Values
+
 _CLAIMED_STEP = 1
 """The step after which every module and optimizer is looked for, which takes about 0.1 s."""
-
-
-class Following:
-    """What follows small values or puts weights off, and has to know the phases. As it stands, for
-    a real GPU, nothing is followed: values are what they are.
-    """
-
-    is_tracing = False
-
-    def begin_backward(self) -> None:
-        """A backward begins."""
-
-    def end_backward(self) -> None:
-        """It has ended."""
-
-    def forget_optimizer(self, optimizer: Any) -> None:
-        """What an optimizer holds is about to change."""
-
-    def begin_update(self, *losses: Any) -> None:
-        """An optimizer's own operations begin, after its closure has returned a loss, if any."""
-
-    def end_update(self) -> None:
-        """They have ended."""
-
-    def settle(self, *, is_reading: bool) -> None:
-        """The compiler begins to trace, or has ended."""
+_MAX_PAYLOADS = 256
 
 
 _ENTRANCES = (
-    "_before_module", "_after_module", "_release", "_claim_moved", "_begin_function",
-    "_leave_function", "_begin_backward", "_end_backward", "_note_construction",
-    "_before_optimizer", "_begin_update", "_end_update", "_leave_optimizer", "_after_optimizer",
+    "_before_module", "_after_module", "_begin_function", "_leave_function", "_begin_backward",
+    "_end_backward", "_before_optimizer", "_begin_update", "_end_update", "_leave_optimizer",
+    "_after_optimizer",
 )  # fmt: skip
 """Where the program calls what is here; each is guarded."""
 
@@ -67,70 +48,163 @@ class _Depth(threading.local):
     is_moving = False
 
 
-class Phases:
-    """Notes marks, and lets `claims` look for owners when their addresses are known."""
+class Phases(Part):
+    """Notes marks, and lets `claims` look for owners when their addresses are known.
+
+    Args:
+        torch: the module.
+        claims, modules: of the process.
+        unseen: guards the hooks.
+        is_from_import: torch has just been imported, so that no class of optimizers has its step
+            yet. torch wraps each, to call hooks; here it is wrapped once more. Later the
+            optimizers' public hooks are used, which torch calls at the same places.
+        max_steps: after how many the program ends; None: when it likes.
+        on_mark: called with the kind of each mark.
+        on_step: called after each step with how many there are.
+        on_stop: called before the program is ended, with how many there are and their kind.
+
+    Attributes:
+        values: what follows small values, and has to know the phases; None: they are what they are.
+        hooks: of all modules.
+    """
 
     def __init__(
         self,
         torch: ModuleType,
         claims: Claims,
         modules: Modules,
+        unseen: Unseen,
         *,
+        is_from_import: bool,
         max_steps: int | None,
+        on_mark: Callable[[str], None],
         on_step: Callable[[int], None],
         on_stop: Callable[[int, StepKind], None],
-        values: Following,
-        unseen: Unseen,
     ) -> None:
         self.marks: list[Mark] = []
         self.steps = Steps(
             torch, self.marks, max_steps=max_steps, on_step=self._after_step, on_stop=on_stop
         )
+        self.values: Values | None = None
         self._torch = torch
         self._claims = claims
         self._copies = WeightCopies(torch, claims)
         self._modules = modules
         self._on_step = on_step
-        self.on_mark: Callable[[str], None] = lambda _kind: None
-        self._values = values
+        self._on_mark = on_mark
+        self._is_from_import = is_from_import
         self._depth = _Depth()
         self._num_backward = 0
         self._num_optimizer = 0
         self._num_failed = 0
-        self._is_updating = False
+        self._is_on = self._is_updating = False
         self.is_tracing = False  # the compiler runs a backward of its own
         self.hooks: tuple[Any, ...] = ()
-        self._unseen = unseen
+        self._handles: tuple[Any, ...] = ()
+        self._payloads: dict[str, object] = {}
+        self._has_nodes = True
         for name in _ENTRANCES:
-            setattr(self, name, self._guard(getattr(self, name)))
+            setattr(self, name, self._guard(unseen, getattr(self, name)))
+        self._release = self._guard(unseen, claims.release)
+        self._claim_moved = self._guard(unseen, claims.claim_moved)
+        self._see_optimizer = self._guard(unseen, self.steps.see_optimizer)
 
-    def _guard(self, entrance: Callable[..., Any]) -> Callable[..., Any]:
-        return self._unseen.guard(entrance)
+    def _guard(self, unseen: Unseen, entrance: Callable[..., Any]) -> Callable[..., Any]:
+        """What does nothing once the hooks are taken out, or one of them has ended all."""
+        guarded, is_next_step = unseen.guard(entrance), entrance.__name__ == "_before_optimizer"
 
-    def install(self) -> None:
-        """Registers the hooks; nothing is undone, the process ends with them."""
+        @functools.wraps(entrance)
+        def run(*arguments: Any) -> Any:
+            if not self._is_on:
+                return None
+            if self._num_optimizer and not self._is_from_import:
+                self._leave_raised_steps(is_in_next=is_next_step)
+            return guarded(*arguments)
+
+        return run
+
+    def install(self, patches: Patches) -> None:
+        """Registers the hooks."""
+        self._is_on = True
         torch = self._torch
-        modules = torch.nn.modules.module
+        modules, kind = torch.nn.modules.module, torch.optim.Optimizer
         self.hooks = (
             modules.register_module_forward_pre_hook(self._before_module),
             modules.register_module_forward_hook(
                 self._after_module, with_kwargs=True, always_call=True
             ),
         )
-        torch.nn.Module._apply = self._around_move(torch.nn.Module._apply)
-        optimizer = torch.optim.Optimizer
-        optimizer.__init__ = self._around_construction(optimizer.__init__)
-        optimizer.profile_hook_step = staticmethod(self._around_step(optimizer.profile_hook_step))
+        if self._is_from_import:
+            around = staticmethod(self._around_step(kind.profile_hook_step))
+            patches.replace(kind, "profile_hook_step", around)
+        else:
+            optimizer = optimizer_hooks(torch)
+            self._handles = (
+                optimizer.register_optimizer_step_pre_hook(self._before_optimizer),
+                optimizer.register_optimizer_step_post_hook(
+                    lambda stepped, *_: self._after_optimizer(stepped)
+                ),
+            )
+        patches.replace(torch.nn.Module, "_apply", self._around_move(torch.nn.Module._apply))
+        patches.replace(kind, "__init__", self._around_construction(kind.__init__))
         run_backward = torch_internals.find(torch, "torch.autograd._engine_run_backward")
         if run_backward is not None:
-            torch.autograd._engine_run_backward = self._around_backward(run_backward)
+            watched = self._around_backward(run_backward)
+            patches.replace(torch.autograd, "_engine_run_backward", watched)
 
-    def stop(self) -> None:
-        """Ends the program after no step from here on, and has modules called without hooks."""
+    def begin(self) -> None:
+        """Shows the library an autograd node."""
+        self._has_nodes = self._modules.begin()
+
+    def remarks(self) -> list[str]:
+        """What is not known of backward, and why steps did not count."""
+        texts = [] if self.steps.remark is None else [self.steps.remark]
+        if not self._has_nodes:
+            texts.append(
+                f"torch {self._torch.__version__} numbers autograd nodes in a way not known here: "
+                "what backward allocates has no module"
+            )
+        return texts
+
+    def end_early(self) -> None:
+        """Notes nothing from here on; what is replaced stays until `remove`."""
+        self._is_on = False
+
+    def remove(self) -> None:
+        """Takes the hooks out, and ends the program after no step from here on."""
+        self.end_early()
         self.steps.count_without_end()
-        self._on_step = lambda _num_steps: None
-        for handle in self.hooks:
+        with_kwargs = self._torch.nn.modules.module._global_forward_hooks_with_kwargs
+        for handle in (*self.hooks, *self._handles):
             handle.remove()
+            if handle.id in with_kwargs:  # torch's handle leaves it there
+                del with_kwargs[handle.id]
+        self.hooks = self._handles = ()
+
+    def _leave_raised_steps(self, *, is_in_next: bool) -> None:
+        """torch calls no hook after a step that raised: it is over where what torch puts around
+        each step is no longer on a stack.
+        """
+        around = self._torch.optim.Optimizer.profile_hook_step.__code__.co_consts
+        num_running = 0
+        for frame in sys._current_frames().values():
+            at: FrameType | None = frame
+            while at is not None:
+                num_running += at.f_code in around
+                at = at.f_back
+        del frame  # a frame that holds itself would keep the program's variables
+        while self._num_optimizer > num_running - is_in_next:
+            Phases._leave_optimizer(self)
+
+    def keep_marks_from(self, first: int) -> None:
+        """Forgets the marks before a position."""
+        self.marks[:] = [mark for mark in self.marks if mark[0] >= first]
+
+    def keep_last_marks(self, count: int) -> int:
+        """Forgets the oldest marks but so many; returns how many those were."""
+        excess = max(0, len(self.marks) - count)
+        del self.marks[:excess]
+        return excess
 
     def whole_marks(self) -> list[Mark]:
         """The marks; where nothing ended a step, each whole forward of a root module did."""
@@ -191,8 +265,12 @@ class Phases:
         return self._num_backward > 0 or self._num_optimizer > 0
 
     def _mark(self, kind: str, payload: object = None) -> None:
+        if payload is not None:  # one object for equal ones: many marks, and few that differ
+            if len(self._payloads) > _MAX_PAYLOADS:
+                self._payloads.clear()
+            payload = self._payloads.setdefault(repr(payload), payload)
         self.marks.append((library.position(), kind, payload))
-        self.on_mark(kind)
+        self._on_mark(kind)
 
     def _before_module(self, module: Any, _arguments: Any) -> None:
         self._depth.modules += 1
@@ -227,12 +305,6 @@ class Phases:
                 self._claim_moved(module, released)
 
         return apply_and_claim
-
-    def _release(self, module: Any) -> list[tuple[Any, Any]]:
-        return self._claims.release(module)
-
-    def _claim_moved(self, module: Any, released: list[tuple[Any, Any]]) -> None:
-        self._claims.claim_moved(module, released)
 
     def _leave_module(
         self, module: Any, arguments: Sequence[Any], named_and_output: Sequence[Any]
@@ -281,7 +353,8 @@ class Phases:
             if threading.current_thread() is threading.main_thread():
                 self._depth.modules = 0
                 library.leave_scopes()
-            self._values.begin_backward()
+            if self.values is not None:
+                self.values.begin_backward()
             self.steps.see_backward()
             self._mark("backward_begin")
 
@@ -291,24 +364,20 @@ class Phases:
             self._mark("backward_end")
             self.steps.end_backward()
             self._claims.claim_gradients()
-            self._values.end_backward()
+            if self.values is not None:
+                self.values.end_backward()
 
     def _around_construction(self, construct: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(construct)
         def construct_and_note(optimizer: Any, *arguments: Any, **kwargs: Any) -> None:
             __tracebackhide__ = True
             construct(optimizer, *arguments, **kwargs)
-            self._note_construction()
+            self._see_optimizer()
 
         return construct_and_note
 
-    def _note_construction(self) -> None:
-        self.steps.see_optimizer()
-
     def _around_step(self, hook_step: Callable[..., Any]) -> Callable[..., Any]:
-        """torch wraps the step of each class of optimizers, to call hooks; here it is wrapped once
-        more. The compiler would see a hook, and break the graph at it, where it looks through this.
-        """
+        """The compiler would see a hook, and break the graph at it, where it looks through this."""
 
         @functools.wraps(hook_step)
         def hook_and_watch(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -332,7 +401,8 @@ class Phases:
         self._leave_function()
         self.steps.see_optimizer()
         self._claims.claim_optimizer(optimizer)
-        self._values.forget_optimizer(optimizer)
+        if self.values is not None:
+            self.values.forget_optimizer(optimizer)
         if len(arguments) > 1 and callable(arguments[1]):
             closure, rest = self._around_closure(arguments[1]), arguments[2:]
             return (arguments[0], closure, *rest), kwargs
@@ -343,13 +413,15 @@ class Phases:
 
     def _begin_update(self, *losses: Any) -> None:
         self._is_updating = True
-        self._values.begin_update(*losses)
+        if self.values is not None:
+            self.values.begin_update(*losses)
         self._mark("optimizer_begin")
 
     def _end_update(self) -> None:
         self._is_updating = False
         self._mark("optimizer_end")
-        self._values.end_update()
+        if self.values is not None:
+            self.values.end_update()
 
     def _around_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Forward and backward that the optimizer calls in its step: the update comes after."""
@@ -397,3 +469,8 @@ def _find_kwargs() -> dict[str, Any]:
     while frame is not None and frame.f_code.co_name != "_call_impl":
         frame = frame.f_back
     return {} if frame is None else frame.f_locals.get("kwargs", {})
+
+
+def optimizer_hooks(torch: ModuleType) -> Any:
+    """The module with what registers hooks of all optimizers: torch.optim hides it."""
+    return importlib.import_module(f"{torch.__name__}.optim.optimizer")

@@ -2,8 +2,8 @@
 of a recording: at most once a second, and never to the program's harm.
 
 steps = StepLog(torch, lambda values, step: run.log(values, step=step))
-recorder.report.on_step = steps.note_step
-steps.end()
+steps.note_step(allocated_bytes, reserved_bytes, seconds)
+steps.close()
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ullage.record.part import Part
+
 Log = Callable[[dict[str, float], int], object]
 """Takes the figures by name, in bytes and seconds, and the number of the last step of them."""
 _INTERVAL_S = 1.0
@@ -23,7 +25,7 @@ _MAX_CHARS = 200
 _SECRETS = re.compile(r"(?<=://)[^\s/@]*@|(?<=\?)\S+")
 
 
-class StepLog:
+class StepLog(Part):
     """The steps since the last report, and the function that is told of them; one that raises is
     said on stderr, and told nothing more.
 
@@ -59,7 +61,7 @@ class StepLog:
             self._due_s = now_s + _INTERVAL_S
             self._tell()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Tells what is not told yet, and then nothing more; raises nothing."""
         if self._num_new:
             self._tell()

@@ -33,15 +33,11 @@ def find_training_sign(torch: ModuleType) -> str | None:
     for module in find_roots(live_owners(torch)[0]):
         if module.training and any(parameter.requires_grad for parameter in module.parameters()):
             return f"{type(module).__name__} is in training mode (inference: call .eval())"
-    name = next(_names_of_training(), None)
-    return None if name is None else f"the program's own code names {name}()"
-
-
-def _names_of_training() -> Iterator[str]:
-    """Names that only training has, in the program's own functions that run now."""
     for code in _running_code():
         for part in _with_nested(code):
-            yield from (name for name in part.co_names if _TRAINING_NAME.fullmatch(name))
+            for name in filter(_TRAINING_NAME.fullmatch, part.co_names):
+                return f"the program's own code names {name}()"
+    return None
 
 
 def _running_code() -> Iterator[CodeType]:

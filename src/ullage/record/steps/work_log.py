@@ -13,10 +13,12 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_ubyte, c_uint64, 
 from typing import TYPE_CHECKING, Any
 
 from ullage.record import library
+from ullage.record.part import Part
 from ullage.trace.record_schema import WORK_MARKS
 
 if TYPE_CHECKING:
-    from ullage.trace.record_schema import OptionalFields, WorkLogFields
+    from ullage.protocol.run import RunVariables
+    from ullage.record.patches import Patches
 
 _KEPT_STEPS = 6
 _ROW = struct.Struct("<QIiIHBB")
@@ -37,40 +39,53 @@ _num_works = library.bind("ullage_num_works", c_uint64)
 _work = library.bind("ullage_work", c_char_p, c_uint64, POINTER(c_int64), POINTER(POINTER(c_ubyte)))
 
 
-class WorkLog:
-    """The log of this process; there is one."""
+class WorkLog(Part):
+    """The log of this process; there is one.
+
+    is_on: whether the library writes down what the device is given.
+    """
 
     before_step: Callable[[], object] | None = None
     """Called before the rows of earlier steps go."""
 
-    def __init__(self) -> None:
-        self._is_on = False
+    def __init__(self, *, is_on: bool = False) -> None:
+        self._is_on = is_on
 
-    def begin(self, *, is_wanted: bool) -> None:
-        """From here on the library writes down what the device is given, if that is wanted."""
-        if is_wanted and not self._is_on:
+    def install(self, _patches: Patches) -> None:
+        """Begins."""
+        if self._is_on:
+            _begin()
+
+    def go_on_as(self, run: RunVariables) -> None:
+        """It may be wanted from here on."""
+        if run.has_clock and not self._is_on:
             self._is_on = True
             _begin()
 
-    def mark(self, kind: str, number: int = 0) -> None:
-        """The program passes a moment: the kind of a mark, and of a step its number."""
+    def note_mark(self, kind: str) -> None:
+        """The program passes a moment."""
+        if self._is_on:
+            _mark(WORK_MARKS.index(kind), 0, _KEPT_STEPS)
+
+    def end_step(self, count: int) -> None:
+        """A step has ended: the rows of earlier ones go."""
         if not self._is_on:
             return
-        if kind == "step" and WorkLog.before_step is not None:
+        if WorkLog.before_step is not None:
             WorkLog.before_step()
-        _mark(WORK_MARKS.index(kind), number, _KEPT_STEPS)
+        _mark(WORK_MARKS.index("step"), count, _KEPT_STEPS)
 
-    def fields(self) -> OptionalFields:
+    def fields(self) -> dict[str, Any]:
         """The log, for the record; empty: none is kept."""
-        return {"work_log": self._document()} if self._is_on else {}
-
-    def _document(self) -> WorkLogFields:
-        return {
+        if not self._is_on:
+            return {}
+        log = {
             "first": _first(),
             "entries": self._rows(is_captured=False),
             "captured": self.captured(),
             "works": self.works(0),
         }
+        return {"work_log": log}
 
     def rows_after(self, serial: int) -> list[tuple[int, ...]]:
         """The rows after the one with a serial number, as far as they are kept."""
