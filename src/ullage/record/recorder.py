@@ -320,9 +320,10 @@ class Recorder:
     ) -> Iterator[tuple[Path, dict[str, Any]]]:
         """The files with their contents: of the record alone, or of torch's snapshot with it."""
         record = self._record(remark, is_looked_at=is_looked_at)
-        is_wanted = any(has_snapshot for _, has_snapshot in self.file.paths)
+        paths = self.file.find_paths()
+        is_wanted = any(has_snapshot for _, has_snapshot in paths)
         history = self._history_for(record, is_wanted=is_wanted)
-        for path, has_snapshot in self.file.paths:
+        for path, has_snapshot in paths:
             yield path, history | {"ullage": record} if has_snapshot else record
 
     def _history_for(self, record: dict[str, Any], *, is_wanted: bool) -> dict[str, Any]:

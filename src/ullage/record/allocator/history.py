@@ -129,8 +129,8 @@ class History(Part):
         return self._remarks
 
     def remove(self) -> None:
-        """Stops ullage's own recording; a program that has turned it on itself keeps it on, and that
-        of a run ends with its process.
+        """Stops ullage's own recording, but for that of a run, which ends with its process; a
+        program that has turned it on itself keeps it on.
         """
         if self._view is None and self.is_on and self._max_entries is not None:
             with self._ours():

@@ -31,13 +31,9 @@ class Claims:
     """Collects claims. One for the process."""
 
     def __init__(
-        self,
-        torch: ModuleType,
-        modules: Modules,
-        unseen: Unseen,
-        patches: Patches | None = None,
+        self, torch: ModuleType, modules: Modules, unseen: Unseen, patches: Patches
     ) -> None:
-        self.patches = patches or Patches()
+        self.patches = patches
         self.unseen = unseen
         self._claims = ClaimRows()
         self._torch = torch

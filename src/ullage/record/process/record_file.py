@@ -43,7 +43,7 @@ class RecordFile:
     that is not kept.
 
     Args:
-        find_paths: of the process that runs now.
+        find_paths: gives those of the process that runs now.
         flush_s: how many seconds there are between two writings while the program runs; None: it
             is not written then.
         is_live: whether it is written while the program runs, at least when memory runs out.
@@ -61,16 +61,11 @@ class RecordFile:
     ) -> None:
         self.mark: Path | None = None
         self.is_live = is_live
-        self._find_paths = find_paths
+        self.find_paths = find_paths
         self._flush_s = flush_s
         self._written_s = time.monotonic()
         self._cost_s = 0.0
         self._is_writing = False
-
-    @property
-    def paths(self) -> list[tuple[Path, bool]]:
-        """The files of this process, each with whether torch's snapshot is in it."""
-        return self._find_paths()
 
     @property
     def is_affordable(self) -> bool:
@@ -88,7 +83,7 @@ class RecordFile:
         """Replaces the files by what `make` gives for each; returns the last. None: there is none,
         it is being written, or it could not be, which is said. What was there before stays then.
         """
-        paths = self.paths
+        paths = self.find_paths()
         if not paths or self._is_writing:
             return None
         self._is_writing, began_s = True, time.monotonic()

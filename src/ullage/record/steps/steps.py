@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from types import ModuleType
 from typing import Any
 
@@ -34,15 +34,12 @@ class StepKind(StrEnum):
     INFERENCE = "inference"
 
 
-class _EndedBy(StrEnum):
-    """What ends a step; each of a later line outranks those before it."""
+class _EndedBy(IntEnum):
+    """What ends a step; each outranks those before it. A forward is one without gradients."""
 
-    FORWARD = "a forward without gradients"
-    BACKWARD = "a backward"
-    OPTIMIZER = "optimizer.step()"
-
-
-_RANKS = tuple(_EndedBy)
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
 
 
 class Steps:
@@ -107,7 +104,7 @@ class Steps:
 
     def _take_up(self, ended_by: _EndedBy) -> None:
         """From here on steps are ended by something of a higher rank: those before were none."""
-        if _RANKS.index(ended_by) <= _RANKS.index(self._ended_by):
+        if ended_by <= self._ended_by:
             return
         self._ended_by = ended_by
         self._marks[:] = [mark for mark in self._marks if mark[1] != "step"]
