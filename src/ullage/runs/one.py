@@ -68,8 +68,8 @@ def explain_job(
     from ullage.explain.run import explain_run
     from ullage.gpus.catalog import load_catalog
     from ullage.phantom.artifacts import collect
+    from ullage.record.process.frameworks import other_frameworks
     from ullage.record.requests.requests import read_notes
-    from ullage.record.session.frameworks import other_frameworks
 
     artifacts = collect(run_dir, pid, snapshot, force=force)
     records = _all_records(artifacts, pid, ended, job)
