@@ -22,7 +22,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ullage.native.libraries import LIBRARY_DIR
-from ullage.protocol.run import RunVariables
 from ullage.protocol.variables import NUM_DEVICES, NVML, PARENT, PLAN_NOTES, RUN_DIR, VIRTUAL_TIME
 from ullage.record.import_hooks import Load, around_import
 from ullage.record.owners.module_trees import of_kinds
@@ -210,6 +209,7 @@ def watch(torch: ModuleType, environment: Mapping[str, str] = os.environ) -> Rec
         torch: the module, imported.
         environment: what the process was started with; the program may have emptied its own.
     """
+    from ullage.protocol.run import RunVariables
     from ullage.record import library
     from ullage.record.entrances.simulated_gpu import record_run
 
