@@ -9,7 +9,8 @@
 #                  writes docs/results/torch-versions.md, and examples.md, distributed-ranks.md, check-results.md,
 #                  stacks.md, serve-starts.md, attribution.md, folklore.md, estimate-accuracy.md, wild.md and
 #                  asynchronous-work.md beside it
-#   make fuzz      the readers of snapshots against a million inputs each, of other texts for an hour each; needs clang
+#   make fuzz      the readers of snapshots and of packed code against a million inputs each, of other texts for an
+#                  hour each; needs clang
 #   make wheel     wheels for x86-64 and aarch64 Linux
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -89,7 +90,8 @@ nightly: test-all
 
 fuzz: phantom
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
-	$(BIN)/python tests/fuzz/run.py --runs 1200000 --seconds 3600 --only read_pickle --only replay_trace --only read_snapshots
+	$(BIN)/python tests/fuzz/run.py --runs 1200000 --seconds 3600 --only read_pickle --only replay_trace --only unpack_zstd \
+	  --only read_snapshots
 	$(BIN)/python tests/fuzz/run.py --seconds 3600 --page docs/results/fuzzing.md --only logs --only bodies --only metrics \
 	  --only alerts --only plans --only configurations
 
