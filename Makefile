@@ -29,6 +29,8 @@ OLDEST := .envs/torch-$(OLDEST_TORCH)
 RECORDED := $(RECORDED_TORCH:%=.envs/torch-%)
 REQUIREMENTS := examples/requirements.txt
 STACKS := .envs/stacks
+# The libraries that the guide says how to log to.
+TRACKERS := .envs/trackers
 # benchmarks/stacks.py makes it
 STACKS_VLLM := .envs/stacks-vllm
 
@@ -58,8 +60,9 @@ check: .venv/done
 	@$(BIN)/python -m tests.whole --is-current
 
 # The versions of PyTorch are a list in benchmarks/versions.py, which makes an environment for each.
-nightly: test-all
-	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python ULLAGE_TEST_VLLM_PYTHON=$(STACKS_VLLM)/bin/python $(PYTEST) --tier nightly
+nightly: test-all $(TRACKERS)/done
+	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python ULLAGE_TEST_VLLM_PYTHON=$(STACKS_VLLM)/bin/python \
+	  ULLAGE_TEST_TRACKERS_PYTHON=$(TRACKERS)/bin/python $(PYTEST) --tier nightly
 	$(BIN)/python -m benchmarks.truth --tier night
 	$(BIN)/python -m benchmarks.ratios
 	$(BIN)/python -m benchmarks.net --count 40
@@ -139,6 +142,12 @@ test-all-environments: $(NEWEST)/ullage-env.json $(STACKS)/ullage-env.json $(REC
 
 .venv/extras: .venv/done
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz,ray]'
+	@touch $@
+
+$(TRACKERS)/done:
+	$(PYTHON) -m venv $(TRACKERS)
+	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  comet_ml mlflow-skinny neptune-scale tensorboard tensorboardX wandb
 	@touch $@
 
 $(STACKS)/ullage-env.json: benchmarks/stacks.txt $(REQUIREMENTS) | phantom
