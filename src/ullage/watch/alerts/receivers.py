@@ -7,12 +7,15 @@ severity = "critical"               # and nothing below
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
 from ullage.configuration.sections import Section
+from ullage.errors import SpecError
 from ullage.watch.alerts.rule import Severity
+from ullage.watch.alerts.sinks.sink import Sink
 
 FORMS: Final = ("json", "slack")
 _TARGETS: Final = ("url", "url_env", "command")
@@ -36,6 +39,27 @@ class Receiver:
     url_env: str | None = None
     form: str = "json"
     command: tuple[str, ...] = ()
+
+    def open(self, environment: Mapping[str, str]) -> Sink:
+        """What its events go into.
+
+        Raises:
+            SpecError: the variable with its address is not set.
+        """
+        # What events are sent with takes memory; the page, which only shows them, does without.
+        from ullage.watch.alerts.sinks.command import Command
+        from ullage.watch.alerts.sinks.webhook import Webhook
+
+        if self.command:
+            return Command(self.command)
+        url = self.url or environment.get(self.url_env or "", "")
+        if not url.startswith(("http://", "https://")):
+            state = "holds no web address" if url else "is not set"
+            raise SpecError(
+                f"the variable {self.url_env!r} of watch.notify.{self.name} {state}; "
+                "set it to an address that begins with https://"
+            )
+        return Webhook(url, self.form)
 
 
 def read_receiver(section: Section, name: str) -> Receiver:
@@ -64,13 +88,9 @@ def read_receiver(section: Section, name: str) -> Receiver:
         raise section.error("form", f"is for a web address, and this has a {targets[0]}; remove it")
     if form not in {None, *FORMS}:
         raise section.error("form", f"is {form!r}; expected one of {', '.join(FORMS)}")
-    severity = section.text("severity", "critical")
-    if severity not in {None, *(each.value for each in Severity)}:
-        choices = ", ".join(each.value for each in Severity)
-        raise section.error("severity", f"is {severity!r}; expected one of {choices}")
     receiver = Receiver(
         name,
-        Severity.INFO if severity is None else Severity(severity),
+        read_severity(section, "critical") or Severity.INFO,
         url,
         variable,
         form or "json",
@@ -78,6 +98,16 @@ def read_receiver(section: Section, name: str) -> Receiver:
     )
     section.refuse_rest()
     return receiver
+
+
+def read_severity(section: Section, example: str) -> Severity | None:
+    """The severity of a table; None: it has none. Raises SpecError for an unknown word."""
+    text = section.text("severity", example)
+    try:
+        return None if text is None else Severity(text)
+    except ValueError:
+        choices = ", ".join(each.value for each in Severity)
+        raise section.error("severity", f"is {text!r}; expected one of {choices}") from None
 
 
 def _check_url(section: Section, url: str) -> None:

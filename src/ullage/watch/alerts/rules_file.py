@@ -33,8 +33,8 @@ from ullage.errors import SpecError
 from ullage.parsing import show_value
 from ullage.units import parse_bytes
 from ullage.watch.alerts.defaults import DEFAULTS, KINDS
-from ullage.watch.alerts.receivers import Receiver, read_receiver
-from ullage.watch.alerts.rule import Kind, Rule, Severity, Unit
+from ullage.watch.alerts.receivers import Receiver, read_receiver, read_severity
+from ullage.watch.alerts.rule import Kind, Rule, Unit
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -120,9 +120,9 @@ def _read_rule(section: Section, name: str, default: Rule | None) -> Rule | None
         if value is not None:
             changes[field] = _amount(section, key, value, Unit.SECONDS)
     changes |= _extras(section, kind)
-    severity = section.text("severity", "warning")
+    severity = read_severity(section, "warning")
     if severity is not None:
-        changes["severity"] = _severity(section, severity)
+        changes["severity"] = severity
     section.refuse_rest()
     base = default or replace(_default(kind), name=name)
     if "threshold" in changes and "clear" not in changes:
@@ -188,14 +188,6 @@ def _extras(section: Section, kind: Kind) -> dict[str, float]:
         if least is not None:
             extras["least"] = _amount(section, "least", least, Unit.SHARE)
     return extras
-
-
-def _severity(section: Section, text: str) -> Severity:
-    try:
-        return Severity(text)
-    except ValueError:
-        choices = ", ".join(each.value for each in Severity)
-        raise section.error("severity", f"is {text!r}; expected one of {choices}") from None
 
 
 def _amount(section: Section, key: str, value: str | int | float, unit: Unit) -> float:

@@ -126,7 +126,7 @@ class DeviceReader:
         self._users_due_s = self._parts_due_s = self._retry_s = 0.0
         self._offset_s = (index % 10) / 10
         self.reasons: dict[str, str] = {}
-        self.state: tuple[object, ...] = ()
+        self._state: tuple[object, ...] = ()
         self._devices: list[DeviceSample] = []
 
     def read(self) -> list[DeviceSample]:
@@ -145,7 +145,7 @@ class DeviceReader:
         except LostDeviceError as error:
             self._whole, self._users, self._parts = None, None, []
             self._retry_s = now_s + EACH_TEN_SECONDS
-            self.reasons, self.state = {"devices": str(error)}, (str(error),)
+            self.reasons, self._state = {"devices": str(error)}, ()
             return [self._lost()]
 
     def _lost(self) -> DeviceSample:
@@ -196,8 +196,8 @@ class DeviceReader:
             self._num_user_changes,
             *((mig, part.num_changes) for mig, _, part in self._parts),
         )
-        if state != self.state:
-            self.state, self._devices = state, list(self._sample(whole))
+        if state != self._state:
+            self._state, self._devices = state, list(self._sample(whole))
         return self._devices
 
     def _sample(self, whole: _Handle) -> Iterator[DeviceSample]:
