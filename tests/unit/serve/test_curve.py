@@ -128,18 +128,18 @@ def test_a_real_gpu_has_less_for_the_cache_by_the_code_of_kernels() -> None:
         outcome_of().engine, kv_cache_bytes=10 * GIB + 5, block_bytes=1 << 20, num_blocks=10 << 10,
         kv_cache_tokens=16 * (10 << 10),
     )  # fmt: skip
-    cache = real_cache(engine)
+    cache = real_cache(engine, "l4")
     assert cache is not None
     least, likely, most = LOADED_KERNELS
     assert (cache.low_bytes, cache.bytes, cache.high_bytes) == tuple(
         10 * GIB + 5 - size for size in (most, likely, least)
     )
     assert cache.tokens == 16 * (cache.bytes // (1 << 20))
-    smaller = real_cache(replace(engine, graph_spread_bytes=1000))
+    smaller = real_cache(replace(engine, graph_spread_bytes=1000), "l4")
     assert smaller is not None and smaller.low_bytes == cache.low_bytes
     assert smaller.bytes == cache.bytes + 1000 and smaller.high_bytes == cache.high_bytes + 1000
-    assert real_cache(replace(engine, num_blocks=100)) is None, "their number was set"
-    assert real_cache(replace(engine, is_cache_given=True)) is None, "their bytes were"
+    assert real_cache(replace(engine, num_blocks=100), "l4") is None, "their number was set"
+    assert real_cache(replace(engine, is_cache_given=True), "l4") is None, "their bytes were"
 
 
 def test_the_figures_by_load_are_json() -> None:
