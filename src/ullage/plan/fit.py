@@ -62,11 +62,11 @@ def _fit_as_it_is(
     """The report of a program that fits as it is, by one run; None: it does not, or that is not
     what is asked.
     """
-    from ullage.plan.as_it_is import fits_as_it_is
+    from ullage.plan.unchanged import fit_unchanged
 
     if goal.is_for_memory or smallest is not Smallest.NO:
         return None
-    return fits_as_it_is(make_runner(trials, job), goal.gpu, goal.budget_bytes)
+    return fit_unchanged(make_runner(trials, job), goal.gpu, goal.budget_bytes)
 
 
 def _fit_one(

@@ -107,6 +107,11 @@ class Measurements:
         self.moves: list[Measured] = []
         self.left_out: dict[str, str] = {}
 
+    @property
+    def all(self) -> tuple[Measured, ...]:
+        """The unchanged program, then each technique by itself; empty before the first run."""
+        return () if self.base is None else (self.base, *self.treatments, *self.moves)
+
     def measure_program(self) -> Measured | None:
         """Runs the unchanged program; None: it failed, or trains no model."""
         (self.first,) = self._run([RunRequest(self._under, describes=True)])

@@ -224,9 +224,8 @@ def fit_launched(
     with run_directory() as directory:
         runs = _Runs(job, launched, trials, directory)
         search = ShardedSearch(runs.run, launched.text, job.device.gpu, launched.shardings)
-        find = search.leanest if is_for_memory else search.fastest
         num_gpus = 1 if job.options.rank is None else job.options.rank.world_size
-        return replace(find(budget_bytes), num_gpus=num_gpus)
+        return replace(search.find(budget_bytes, is_for_memory=is_for_memory), num_gpus=num_gpus)
 
 
 class _Runs:
