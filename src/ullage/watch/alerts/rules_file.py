@@ -111,15 +111,18 @@ def _read_rule(section: Section, name: str, default: Rule | None) -> Rule | None
             wrong,
             f"does not go with the kind {kind.name!r}: it alerts {right}; write {right} = ...",
         )
-    for key, field in ((right, "threshold"), ("clear", "clear")):
+    fields = [
+        (right, "threshold", kind.unit), ("clear", "clear", kind.unit),
+        ("for", "for_s", Unit.SECONDS), ("clear_for", "clear_for_s", Unit.SECONDS),
+        *([("window", "window_s", Unit.SECONDS)] if kind.can_look_back else []),
+        *([("least", "least", Unit.SHARE)] if kind.least_says else []),
+    ]  # fmt: skip
+    for key, field, unit in fields:
         value = section.amount(key)
         if value is not None:
-            changes[field] = _amount(section, key, value, kind.unit)
-    for key, field in (("for", "for_s"), ("clear_for", "clear_for_s")):
-        value = section.amount(key)
-        if value is not None:
-            changes[field] = _amount(section, key, value, Unit.SECONDS)
-    changes |= _extras(section, kind)
+            changes[field] = _amount(section, key, value, unit)
+    if changes.get("window_s", 1.0) < 1:
+        raise section.error("window", "is below a second; expected 1 s or more")
     severity = read_severity(section, "warning")
     if severity is not None:
         changes["severity"] = severity
@@ -173,21 +176,6 @@ def _near(base: Rule, threshold: float) -> float:
         is_negative = base.kind.unit is Unit.COUNT and near < 0
         return 0.0 if is_negative else near
     return threshold * base.clear / base.threshold
-
-
-def _extras(section: Section, kind: Kind) -> dict[str, float]:
-    extras = {}
-    if kind.can_look_back:
-        window = section.amount("window")
-        if window is not None:
-            extras["window_s"] = _amount(section, "window", window, Unit.SECONDS)
-            if extras["window_s"] < 1:
-                raise section.error("window", "is below a second; expected 1 s or more")
-    if kind.least_says:
-        least = section.amount("least")
-        if least is not None:
-            extras["least"] = _amount(section, "least", least, Unit.SHARE)
-    return extras
 
 
 def _amount(section: Section, key: str, value: str | int | float, unit: Unit) -> float:
