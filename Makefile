@@ -61,6 +61,7 @@ check: .venv/done
 
 # The versions of PyTorch are a list in benchmarks/versions.py, which makes an environment for each.
 nightly: test-all $(TRACKERS)/done
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check distributed submitit
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python ULLAGE_TEST_VLLM_PYTHON=$(STACKS_VLLM)/bin/python \
 	  ULLAGE_TEST_TRACKERS_PYTHON=$(TRACKERS)/bin/python $(PYTEST) --tier nightly
 	$(BIN)/python -m benchmarks.truth --tier night

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
@@ -11,12 +11,10 @@ from ullage.errors import SpecError
 from ullage.phantom.device import PhantomDevice
 from ullage.runs.job import Job, ProgramOptions, make_job, make_options
 from ullage.runs.trials import Trials
-from ullage.techniques.technique import Semantics
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
     from ullage.plan.costs.measure import Runner, RunRequest
-    from ullage.runs.ray_trials import RayTrials
 
 # The steps of each run: the first has no optimizer states yet, the third is like all that follow.
 STEPS = 3
@@ -49,24 +47,7 @@ def make_search_job(
     )
 
 
-def make_trials(
-    job: Job, ray: str | None, on_progress: Callable[[str], None] | None, semantics: Semantics
-) -> Trials | RayTrials:
-    """Makes the runs of a search, on this machine or on a Ray cluster.
-
-    Args:
-        semantics: what the techniques of the search may change.
-    """
-    if ray is None:
-        from ullage.plan.menu import variables
-
-        return Trials(job, on_progress, list(variables(semantics)))
-    from ullage.runs.ray_trials import RayTrials
-
-    return RayTrials(job, ray, on_progress)
-
-
-def make_runner(trials: Trials | RayTrials, job: Job) -> Runner:
+def make_runner(trials: Trials, job: Job) -> Runner:
     """A function that runs plans, each on its GPU or with unlimited memory."""
 
     def device_of(request: RunRequest) -> PhantomDevice:

@@ -7,6 +7,8 @@ run whose fork failed.
 
     with Trials(job) as trials:
         as_it_is, planned = trials.run([job, job_with_a_plan])
+
+Workers of any executor can make the runs in place of this process: `Trials(job, executor=pool)`.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ullage.errors import EnvironmentProblem, PlanError
+from ullage.errors import EnvironmentProblem, PlanError, UllageError
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.phantom.launch import Ended, RunOptions, make_environment, run_directory, start
@@ -31,6 +33,8 @@ from ullage.runs.one import explain_job
 from ullage.runs.parallel import OUTPUT, Running, at_start, last_lines
 from ullage.techniques.catalog import TECHNIQUES
 
+Outcome = tuple[RunReport, str]
+"""A run's report, and the last lines that its program wrote."""
 _REFUSED = f"{PlanError.__module__}.{PlanError.__qualname__}"
 
 
@@ -44,17 +48,18 @@ class _Source:
 
 
 class Trials:
-    """The runs of one program; when the context ends, none of its processes is left.
+    """The runs of one program; when the context ends, none of its processes is left here.
 
     Args:
         job: the program as it is.
-        on_progress: called with a line as runs end.
+        on_progress: called with a line for each run.
         ahead: sets of variables that plans will use; a process to fork from is started for each.
+        executor: whose workers make the runs (workers.py); None: this process does.
 
     Attributes:
         num_runs: how many have ended.
-        num_copied: how many of these were forked at the first call of the model.
         outputs: the last lines of each run that failed, by the run's number.
+        is_here: whether this process makes the runs.
     """
 
     def __init__(
@@ -62,12 +67,92 @@ class Trials:
         job: Job,
         on_progress: Callable[[str], None] | None = None,
         ahead: Sequence[Mapping[str, str]] = (),
+        executor: Executor | None = None,
     ) -> None:
-        self.num_runs = self.num_copied = 0
+        self.num_runs = 0
         self.outputs: dict[int, str] = {}
+        self.is_here = executor is None
+        self._executor = executor
+        self._job = job
+        self._on_progress = on_progress or (lambda _line: None)
+        self._lock = threading.Lock()
+        self._forks = Forks(job, ahead)
+
+    def __enter__(self) -> Trials:
+        self._forks.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._forks.__exit__()
+
+    @property
+    def num_copied(self) -> int:
+        """How many runs of this process were forked at the first call of the model."""
+        return self._forks.num_copied
+
+    def run(self, jobs: Sequence[Job], *, is_fresh: bool = False) -> list[RunReport]:
+        """Runs these, as many at once as there are processors, or workers; in their order.
+
+        is_fresh: none is to be a copy: each starts at the program's first line.
+
+        Raises:
+            EnvironmentProblem: a worker is not like this machine, or was lost.
+        """
+        if self._executor is not None:
+            from ullage.runs.workers import submit
+
+            try:
+                return self._read(jobs, submit(self._executor, self._job, jobs, is_fresh=is_fresh))
+            except UllageError as error:
+                raise getattr(error, "cause", error) from None  # Ray wraps what a worker raises
+            except Exception as error:
+                raise EnvironmentProblem(
+                    f"a run did not come to its end on {type(self._executor).__name__}: "
+                    f"{type(error).__name__}: {error}".partition("\n")[0]
+                ) from error
+        if not is_fresh:
+            self._forks.prepare()
+        with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
+            pending = [pool.submit(self._forks.run, job, is_fresh=is_fresh) for job in jobs]
+            try:
+                return self._read(jobs, pending)
+            except BaseException:
+                self._forks.stop()
+                raise
+
+    def _read(self, jobs: Sequence[Job], pending: Sequence[Future[Outcome]]) -> list[RunReport]:
+        reports = []
+        try:
+            for job, future in zip(jobs, pending, strict=True):
+                report, output = future.result()
+                reports.append(report)
+                with self._lock:
+                    self.num_runs += 1
+                    if report.verdict is Verdict.FAILED:
+                        self.outputs[self.num_runs] = output
+                self._on_progress(f"{self.num_runs} runs, {_in_words(job)}: {_verdict(report)}")
+        except BaseException:
+            for future in pending:
+                future.cancel()
+            raise
+        return reports
+
+
+class Forks:
+    """Runs of one program in this process's children, forked where that is possible.
+
+    Args:
+        job: the program as it is.
+        ahead: as for `Trials`.
+
+    Attributes:
+        num_copied: how many runs were forked at the first call of the model.
+    """
+
+    def __init__(self, job: Job, ahead: Sequence[Mapping[str, str]] = ()) -> None:
+        self.num_copied = 0
         self._job = job
         self._ahead = ahead
-        self._on_progress = on_progress or (lambda _line: None)
         self._stack = ExitStack()
         self._lock = threading.Lock()
         self._running = Running()
@@ -75,7 +160,7 @@ class Trials:
         self._num_started = 0
         self._is_prepared = False
 
-    def __enter__(self) -> Trials:
+    def __enter__(self) -> Forks:
         self._directory = self._stack.enter_context(run_directory())
         self._stack.callback(end_orphans, self._directory)
         # A child ends with the thread that started it: this one goes on as long as the context.
@@ -85,24 +170,11 @@ class Trials:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, jobs: Sequence[Job], *, is_fresh: bool = False) -> list[RunReport]:
-        """Runs these, as many at once as there are processors; in their order.
+    def stop(self) -> None:
+        """Ends the runs, also those that start later."""
+        self._running.stop()
 
-        is_fresh: none is to be a copy: each starts at the program's first line.
-        """
-        if not is_fresh:
-            self._prepare_copies()
-        with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
-            pending = [pool.submit(self._run, job, is_fresh=is_fresh) for job in jobs]
-            try:
-                return [future.result() for future in pending]
-            except BaseException:
-                for future in pending:
-                    future.cancel()
-                self._running.stop()
-                raise
-
-    def _prepare_copies(self) -> None:
+    def prepare(self) -> None:
         """Starts the processes that later runs are forked from; a second call starts nothing."""
         job = self._job
         ahead, self._ahead = ({}, *self._ahead) if not self._is_prepared else (), ()
@@ -111,16 +183,8 @@ class Trials:
             options = replace(job.options, variables={**job.options.variables, **variables})
             self._source(replace(job, options=options), is_preforked=True)
 
-    def _run(self, job: Job, *, is_fresh: bool) -> RunReport:
-        result, output = self._once(job, is_fresh=is_fresh)
-        with self._lock:
-            self.num_runs += 1
-            if result.verdict.value == "failed":
-                self.outputs[self.num_runs] = output
-        self._on_progress(f"{self.num_runs} runs, {_in_words(job)}: {_verdict(result)}")
-        return result
-
-    def _once(self, job: Job, *, is_fresh: bool) -> tuple[RunReport, str]:
+    def run(self, job: Job, *, is_fresh: bool) -> Outcome:
+        """A run, as a copy if it can be one."""
         for source in () if is_fresh else self._sources_of(job):
             with self._place() as run_dir:
                 ended = self._copy(source, job, run_dir)
