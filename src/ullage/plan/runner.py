@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from ullage.errors import SpecError
 from ullage.phantom.device import PhantomDevice
+from ullage.phantom.rank import choose_ranks
 from ullage.runs.job import Job, ProgramOptions, make_job, make_options
 from ullage.runs.trials import Trials
 
@@ -47,26 +48,29 @@ def make_search_job(
     )
 
 
+def make_trial(job: Job, request: RunRequest) -> Job:
+    """The job of a run."""
+    device = job.device
+    if request.gpu is not None:
+        device = PhantomDevice(request.gpu, is_unlimited=False)
+    rank = job.options.rank
+    if rank is not None and request.is_last:
+        (rank,) = choose_ranks((rank.world_size - 1,), rank.world_size, rank.local_world_size)
+    options = replace(
+        job.options,
+        plan=request.plan,
+        describes=request.describes,
+        replays=request.replays,
+        rank=rank,
+    )
+    return replace(job, device=device, options=options)
+
+
 def make_runner(trials: Trials, job: Job) -> Runner:
     """A function that runs plans, each on its GPU or with unlimited memory."""
 
-    def device_of(request: RunRequest) -> PhantomDevice:
-        return job.device if request.gpu is None else PhantomDevice(request.gpu, is_unlimited=False)
-
     def run(requests: Sequence[RunRequest]) -> list[RunReport]:
-        jobs = [
-            replace(
-                job,
-                device=device_of(request),
-                options=replace(
-                    job.options,
-                    plan=request.plan,
-                    describes=request.describes,
-                    replays=request.replays,
-                ),
-            )
-            for request in requests
-        ]
+        jobs = [make_trial(job, request) for request in requests]
         is_fresh = any(request.is_fresh for request in requests)
         return trials.run(jobs, is_fresh=is_fresh)
 

@@ -13,8 +13,9 @@ from ullage.errors import SpecError
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import find_gpu
 from ullage.plan.costs.blocks import Block
+from ullage.plan.costs.measure import RunRequest
 from ullage.plan.launchers import sharded_search
-from ullage.plan.launchers.sharded_search import RunRequest, ShardedSearch
+from ullage.plan.launchers.sharded_search import ShardedSearch
 from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
 from ullage.techniques.applying.outcome import Outcome
 from ullage.techniques.made_for import MadeFor

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from ullage.errors import SpecError
 from ullage.explain.run import RunReport
-from ullage.explain.verdict import ExitCode, Verdict
+from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.blocks import Block, find_blocks
 from ullage.plan.costs.clocked import timed
+from ullage.plan.costs.measure import RunRequest, has_run
 from ullage.plan.costs.profile import kept_by_module
 from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, Seen, failed, foreseen
 from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
@@ -30,27 +30,6 @@ from ullage.runs.search import search
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
-
-
-class RunRequest(NamedTuple):
-    """A run of one rank.
-
-    Attributes:
-        sharding: how the ranks share the training; None: as the program has it.
-        kinds: the classes of the blocks.
-        plan: techniques that are applied too.
-        gpu: the device; None: unlimited memory.
-        is_last: the last rank, rather than the first.
-        describes: whether it describes the model.
-    """
-
-    sharding: Sharding | None = None
-    kinds: tuple[str, ...] = ()
-    plan: Plan | None = None
-    gpu: Gpu | None = None
-    is_last: bool = False
-    describes: bool = False
-
 
 # The report of each run, or why it could not start.
 Runner = Callable[[Sequence[RunRequest]], list[RunReport | str]]
@@ -108,7 +87,7 @@ class ShardedSearch:
         # 1. The program as it is: its blocks, and what a rank of it takes.
         (first,) = self._runs([RunRequest(describes=True)])
         outcome = first.program.plan
-        if not _ran(first) or outcome is None or outcome.found is None:
+        if not has_run(first) or outcome is None or outcome.found is None:
             trains_none = "it trains no model that could be shared among ranks"
             return failed(first, self._gpu, budget_bytes, trains_none)
         kept_bytes = kept_by_module(first.processes[0].record)
@@ -166,11 +145,11 @@ class ShardedSearch:
             except SpecError as error:
                 self._left_out[sharding.name] = str(error)
                 continue
-            requests.append(RunRequest(sharding, self._kinds, plan, describes=True))
+            requests.append(RunRequest(plan, describes=True, sharding=sharding, kinds=self._kinds))
         measured = []
         for request, report in zip(requests, self._run(requests) if requests else [], strict=True):
             outcome = None if isinstance(report, str) else report.program.plan
-            if isinstance(report, str) or not _ran(report):
+            if isinstance(report, str) or not has_run(report):
                 self._left_out[_name(request)] = (
                     report if isinstance(report, str) else report.reason
                 )
@@ -233,12 +212,13 @@ class ShardedSearch:
             return next((n for n in places if n not in ends and not is_found), None)
 
         def attempt(place: int) -> Ends:
-            requests = [
-                RunRequest(
-                    measured[place].sharding, self._kinds, measured[place].plan, self._gpu, is_last
-                )
-                for is_last in (False, True)
-            ]
+            trial = RunRequest(
+                measured[place].plan,
+                self._gpu,
+                sharding=measured[place].sharding,
+                kinds=self._kinds,
+            )
+            requests = [trial._replace(is_last=is_last) for is_last in (False, True)]
             first, last = (judge(report, budget_bytes) for report in self._runs(requests))
             return first, last
 
@@ -270,10 +250,6 @@ def _name(request: RunRequest) -> str:
 
 def _num_retries(ends: Ends) -> int:
     return sum(end.num_retries for end in ends)
-
-
-def _ran(report: RunReport) -> bool:
-    return report.verdict is Verdict.FITS and bool(report.processes) and bool(report.devices)
 
 
 def _why(
