@@ -61,12 +61,7 @@ class _Round(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Climb:
-    """What the runs of rungs have shown for a budget.
-
-    Attributes:
-        fits: of each rung that ran, by its place, whether it fits.
-        rounds_left, rivals_left: how many more there may be.
-    """
+    """Whether each rung that ran fits a budget, by its place; and how many more there may be."""
 
     fits: Mapping[tuple[int, int], bool]
     rounds_left: int

@@ -2,8 +2,7 @@
 
     best = search(begin, propose, attempt, judge)
 
-A search is a state, which is a record of what is known, and three functions of it. What is profiled
-before the loop is in the first state.
+A state is a record of what is known; what is profiled before the loop is in the first.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ def search(
     """The state after the last trial.
 
     Args:
-        state: what is known before the first.
         propose: what to try next, such as several runs at once; None: nothing is left to try.
         attempt: makes the trial.
         judge: what is known after it.

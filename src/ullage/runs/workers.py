@@ -4,15 +4,10 @@
     with Trials(job, executor=pool) as trials:
         as_it_is, planned = trials.run([job, job_with_a_plan])
 
-All that is asked of an executor is `submit`. A worker keeps the processes that it forks runs from
-until a minute after its last run. It returns whole reports, so the search and its result are the
-same as without an executor.
-
-A worker must have the same version of ullage, the program, its directory and its interpreter at the
-same paths, and the same torch; this is checked before its first run. It gets the environment
-variables and the directory of the process that searches. Modules and files that the program reads
-are not compared. Jobs and reports are sent as pickles, so the workers must be as trusted as this
-process.
+All that is asked of an executor is `submit`. A worker returns whole reports, so the search and its
+result are the same as without one. What it must have is checked before its first run; it gets the
+variables and the directory of the process that searches. Jobs and reports are sent as pickles, so
+workers must be as trusted as this process.
 """
 
 from __future__ import annotations

@@ -274,8 +274,7 @@ def unseen_bytes(gpu: Entry, step: Step, hidden: int) -> tuple[int, int, int]:
     Counts: kernels that are loaded; between GPUs vLLM's own buffers, in whose place NCCL's run
     there: over NVLink custom_all_reduce.py (2 x 8 MiB) where it starts after the first reading
     (0.10.2, gpu_worker.py), and what FlashInfer allocates in the step (fused_reductions).
-    Ignores: a draft's buffers. Error: docs/results/serve-starts.md.
-    Source: that of libraries.
+    Ignores: a draft's. Error: docs/results/serve-starts.md. Source: that of libraries.
     """
     parts = [LOADED_KERNELS]
     if step.tensor_parallel > 1:
