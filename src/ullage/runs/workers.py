@@ -27,8 +27,8 @@ from types import MappingProxyType
 
 from ullage.errors import EnvironmentProblem, UllageError
 from ullage.phantom.torch_build import find_torch
+from ullage.runs.forks import Forks, Outcome
 from ullage.runs.job import Job
-from ullage.runs.trials import Forks, Outcome
 from ullage.version import __version__
 
 # How long a worker keeps its processes after its last run.

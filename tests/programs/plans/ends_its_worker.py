@@ -5,15 +5,15 @@ import signal
 import sys
 from pathlib import Path
 
-WORKERS = (b"ray::", b"search_on_workers.py")
-
 
 def worker():
-    """The process of the executor's above this one."""
-    pid = os.getpid()
-    while not any(name in Path(f"/proc/{pid}/cmdline").read_bytes() for name in WORKERS):
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return pid
+    """The process above this one that Ray, or the search's own process, has started."""
+    pid, search = os.getpid(), int(os.environ["SEARCH_PID"])
+    while True:
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        if parent == search or b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+        pid = parent
 
 
 with Path(sys.argv[1]).open("a") as file:

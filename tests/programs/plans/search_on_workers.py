@@ -5,6 +5,7 @@ become of a run whose worker was lost, and what a worker says that is not as thi
 """
 
 import json
+import os
 import runpy
 import sys
 from dataclasses import replace
@@ -59,6 +60,7 @@ def run_alone(executor, job):
 def main():
     """Everything, one after the other."""
     pool, python, scratch, *words = sys.argv[1:]
+    os.environ["SEARCH_PID"] = str(os.getpid())
     make = runpy.run_path(pool)["make"]
     job = make_search_job(python, words, steps=3)
     menu.TECHNIQUES = {name: TECHNIQUES[name] for name in FEW}
