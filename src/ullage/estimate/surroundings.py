@@ -34,7 +34,7 @@ def find_slack(timeline: Timeline) -> tuple[Interval, Interval]:
 
     Counts: two steps of the program, event by event (history.py).
     Ignores: other allocations of the program, and another order of them.
-    Error: the interval's; it holds all but the cases that docs/results/estimate-accuracy.md marks.
+    Error: the interval's; it holds all but the cases that docs/results/estimates.md marks.
     Source: c10/cuda/CUDACachingAllocator.cpp.
     """
     peaks = replay(timeline)

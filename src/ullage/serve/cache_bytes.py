@@ -6,7 +6,7 @@
 The engine measures its weights, its step and its graphs itself. What the phantom lacks of that is
 what `ullage estimate --serve` counts for it (unseen_bytes). Where it takes an estimate of its CUDA
 graphs off the cache, they are those of the phantom's upper bound, for kernels with 4 KiB of
-parameters; nearly all have less than 2, and take the lower one (docs/results/graph-memory.md).
+parameters; nearly all have less than 2, and take the lower one (docs/results/accuracy.md).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def real_cache(engine: Engine, gpu: str) -> RealCache | None:
 
     Counts: unseen_bytes of the engine's release and step; smaller graphs.
     Ignores: what another start may count differently, such as one with a compile cache.
-    Error: docs/results/serve-starts.md.
+    Error: docs/results/serving.md.
     """
     if engine.is_cache_given or not engine.block_bytes:
         return None
