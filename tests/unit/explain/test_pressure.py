@@ -13,8 +13,8 @@ from tests.unit.explain.test_recorded import record_fields
 from ullage import SpecError, read_recording
 from ullage.errors import SnapshotError
 from ullage.explain.pressure import explain_pressure
-from ullage.record.measured.pressure.request_log import Request, RequestLog
-from ullage.record.measured.pressure.step_windows import Level, StepWindows
+from ullage.record.pressure.request_log import Request, RequestLog
+from ullage.record.pressure.step_windows import Level, StepWindows
 from ullage.trace.durations import RELATIVE_ERROR
 from ullage.trace.pressure import MeasuredPressure, parse_pressure
 from ullage.trace.reader import parse_record
@@ -194,9 +194,9 @@ def test_a_file_of_an_earlier_version_opens_and_has_nothing_to_draw(tmp_path: Pa
         ("windows", [[0, 1]], "not 9 values"),
         ("windows", [[0, 1, float("nan"), 0.0, 0, 0, 0, 0, 0]], "expected seconds"),
         ("last_requests", [["chat", 0.0, 0.0, None, 0, 0, 0, None, None, None, 0, False]],
-         "is NoneType, not int"),
-        ("request_times", "text", "not a list"),
-        ("token_growth", [["a", 1]], "not int"),
+         r"last_requests\[0\].begin_bytes is None; expected a whole number"),
+        ("request_times", "text", "expected a list"),
+        ("token_growth", [["a", 1]], "'a'; expected a whole number"),
     ],
 )  # fmt: skip
 def test_a_damaged_field_is_refused(field: str, value: object, words: str) -> None:

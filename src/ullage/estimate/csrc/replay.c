@@ -71,7 +71,7 @@ static void play(struct replay *r, const struct run *run, const int32_t *events)
 EXPORT int replay_log(const int64_t *sizes, int64_t num_storages, const uint8_t *streams, const int32_t *events,
                       const int32_t *heirs, const int32_t *dropped, const struct run *runs, int64_t num_runs,
                       int64_t found[2]) {
-  struct allocator *allocator = new_allocator(WINDOWS_ORDER); /* by age, as torch from 2.13 on has it */
+  struct allocator *allocator = new_allocator(&default_settings); /* ties by age, as torch from 2.13 on has it */
   if (!allocator) return 0;
   int32_t *lists = malloc(2 * ((size_t)num_storages + 1) * sizeof *lists);
   allocator->has_failed = !lists;

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from ullage.errors import SpecError
+from ullage.errors import SpecError, UllageError
 from ullage.estimate.training.timeline import Stretch, Timeline
-from ullage.trace.allocator import load_replay, pack
+from ullage.native.libraries import REPLAY
 from ullage.trace.category import Category
 
 # Kinds of runs. Of an heir (see _find_heirs) the oldest block is freed, in a backward pass the
@@ -88,9 +88,21 @@ def replay(timeline: Timeline) -> Reserved:
     return Reserved(*peaks)
 
 
+def pack(kind: str, numbers: Sequence[int]) -> ctypes.Array[ctypes.c_char]:
+    """Numbers as C reads them, of a kind that `array` knows."""
+    packed = array(kind, numbers or (0,))
+    return (ctypes.c_char * (len(packed) * packed.itemsize)).from_buffer(packed)
+
+
 @cache
 def _load_library() -> ctypes.CDLL:
-    library = load_replay()
+    try:
+        library = ctypes.CDLL(str(REPLAY))
+    except OSError as error:
+        raise UllageError(
+            f"the native part {REPLAY.name} is missing ({error}); "
+            "build it with `python -m ullage.native.build`"
+        ) from None
     number, numbers = ctypes.c_int64, ctypes.c_void_p
     library.replay_log.argtypes = [
         numbers, number, ctypes.c_char_p, numbers, numbers, numbers, numbers, number, numbers,
