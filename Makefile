@@ -7,7 +7,8 @@
 #   make check     lint, types, spelling, the ceiling on the tree
 #   make nightly   the slow tests too, on five versions of PyTorch, the popular stacks and published programs;
 #                  writes docs/results/programs.md, and parts of accuracy.md, estimates.md, explain.md and serving.md
-#   make fuzz      the readers of snapshots against a million inputs each, of other texts for an hour each; needs clang
+#   make fuzz      the readers of snapshots and of packed code against a million inputs each, of other texts for an
+#                  hour each; needs clang
 #   make wheel     wheels for x86-64 and aarch64 Linux
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -26,6 +27,8 @@ OLDEST := .envs/torch-$(OLDEST_TORCH)
 RECORDED := $(RECORDED_TORCH:%=.envs/torch-%)
 REQUIREMENTS := examples/requirements.txt
 STACKS := .envs/stacks
+# The libraries that the guide says how to log to.
+TRACKERS := .envs/trackers
 # benchmarks/stacks.py makes it
 STACKS_VLLM := .envs/stacks-vllm
 
@@ -55,8 +58,10 @@ check: .venv/done
 	@$(BIN)/python -m tests.whole --is-current
 
 # The versions of PyTorch are a list in benchmarks/versions.py, which makes an environment for each.
-nightly: test-all
-	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python ULLAGE_TEST_VLLM_PYTHON=$(STACKS_VLLM)/bin/python $(PYTEST) --tier nightly
+nightly: test-all $(TRACKERS)/done
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check distributed submitit
+	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python ULLAGE_TEST_VLLM_PYTHON=$(STACKS_VLLM)/bin/python \
+	  ULLAGE_TEST_TRACKERS_PYTHON=$(TRACKERS)/bin/python $(PYTEST) --tier nightly
 	$(BIN)/python -m benchmarks.truth --tier night
 	$(BIN)/python -m benchmarks.ratios
 	$(BIN)/python -m benchmarks.net --count 40
@@ -87,7 +92,8 @@ nightly: test-all
 
 fuzz: phantom
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
-	$(BIN)/python tests/fuzz/run.py --runs 1200000 --seconds 3600 --only read_pickle --only replay_trace --only read_snapshots
+	$(BIN)/python tests/fuzz/run.py --runs 1200000 --seconds 3600 --only read_pickle --only replay_trace --only unpack_zstd \
+	  --only read_snapshots
 	$(BIN)/python -m tests.fuzz.run --seconds 3600 --publish --only logs --only bodies --only metrics \
 	  --only alerts --only plans --only configurations
 
@@ -135,6 +141,12 @@ test-all-environments: $(NEWEST)/ullage-env.json $(STACKS)/ullage-env.json $(REC
 
 .venv/extras: .venv/done
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz,ray]'
+	@touch $@
+
+$(TRACKERS)/done:
+	$(PYTHON) -m venv $(TRACKERS)
+	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  comet_ml mlflow-skinny neptune-scale tensorboard tensorboardX wandb
 	@touch $@
 
 $(STACKS)/ullage-env.json: benchmarks/stacks.txt $(REQUIREMENTS) | phantom

@@ -1,20 +1,25 @@
-"""Write the tables of docs/reference/alerts.md from the default rules of `ullage watch --alerts`.
+"""Write the default rules of `ullage watch --alerts` as the tables of docs/reference/alerts.md, and
+as rules of Prometheus into docs/monitoring/alert-rules.yml.
 
 python -m benchmarks.alert_rules
 
-The second table has, for each threshold, what others alert on, as far as it is public. The sources
-were read on 2026-11-26.
+Of a rule of Prometheus the expression is here; its figures and its severity are those of the
+default rule. The second table has, for each threshold, what others alert on, as far as it is
+public. The sources were read on 2026-11-26.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.written_part import fill_part
 from ullage.watch.alerts.defaults import DEFAULTS
 from ullage.watch.alerts.rule import Rule, Unit
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "alerts.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = DOCS / "reference" / "alerts.md"
+PROMETHEUS = DOCS / "monitoring" / "alert-rules.yml"
 HYPERPOD = (
     "[SageMaker HyperPod](https://docs.aws.amazon.com/sagemaker/latest/dg/"
     "hyperpod-observability-addon-alerts.html)"
@@ -52,6 +57,188 @@ PRACTICE = {
     "ecc-uncorrected": f"any (critical): {HYPERPOD}",
     "idle-holder": f"load below 10 % with half of the memory in use, for 15 min: {GPU_PULSE}",
 }
+
+_HEAD = """\
+# The default rules of `ullage watch --alerts`, as far as metrics allow them, written by
+# `python -m benchmarks.alert_rules`. The label "rule" is the default rule's name. `power`,
+# `straggler-time` and `straggler-memory` compare what these metrics do not have: they come through
+# UllageAlert, from an exporter that runs with --alerts.
+groups:
+  - name: ullage
+    rules:
+"""
+_REST = """\
+      # All that `ullage watch --alerts` itself has raised; with it the rules above are not needed.
+      - alert: UllageAlert
+        expr: ullage_alert == 1
+        annotations:
+          summary: "{{ $labels.rule }}: GPU {{ $labels.gpu }}, pid {{ $labels.pid }}"
+      - alert: UllageExporterStale
+        expr: time() - ullage_sample_timestamp_seconds > 60
+        labels: {severity: warning}
+        annotations:
+          summary: "{{ $labels.instance }}: the last sample is {{ $value | humanizeDuration }} old"
+      - alert: UllageExporterDown
+        expr: up{job="ullage"} == 0
+        for: 1m
+        labels: {severity: warning}
+        annotations:
+          summary: "{{ $labels.instance }}: the exporter does not answer"
+"""
+_JOB = "pid {{ $labels.pid }} on GPU {{ $labels.gpu }}"
+_GPU = "GPU {{ $labels.gpu }}"
+_ON_GPU = "on (instance, gpu, UUID, GPU_I_ID)"
+_BY_GPU = "by (instance, gpu, UUID, GPU_I_ID)"
+_RETRIES = "increase(ullage_alloc_retries_total[%(window)s])"
+_REASONS = "hw_slowdown|sw_thermal_slowdown|hw_thermal_slowdown|hw_power_brake_slowdown"
+_HELD_DOWN = f'ullage_throttling{{reason=~"{_REASONS}"}}'
+_LOAD = "DCGM_FI_DEV_GPU_UTIL[%(window)s]"
+_SKIPS = "ullage_scaler_skips_total"
+
+
+class Expression(NamedTuple):
+    """A default rule in Prometheus's terms.
+
+    Attributes:
+        lines: of the expression; `%(threshold)g`, `%(least)g`, `%(percent)g` (of the least) and
+            `%(window)s` stand for the rule's figures.
+        summary: for people.
+        remark: where it differs from the default rule.
+    """
+
+    lines: tuple[str, ...]
+    summary: str
+    remark: str = ""
+
+
+EXPRESSIONS = {
+    "allocated": Expression(
+        ("1 - ullage_headroom_bytes / ullage_limit_bytes > %(threshold)g",),
+        f"{_JOB}: peak at {{{{ $value | humanizePercentage }}}} of its limit",
+    ),
+    "reserved": Expression(
+        (
+            f"(({_RETRIES} + increase(ullage_device_frees_total[%(window)s]))",
+            f"or {_RETRIES}) > %(threshold)g",
+            "and ullage_reserved_bytes / ullage_limit_bytes > %(least)g",
+        ),
+        f"{_JOB}: the allocator gives its cache back to go on",
+        "Retries and segments given back, where the default rule counts samples with any.",
+    ),
+    "unpublished": Expression(
+        (
+            f"(DCGM_FI_DEV_FB_USED - {_ON_GPU}",
+            f"(sum {_BY_GPU} (ullage_reserved_bytes - ullage_allocated_bytes) / 1048576",
+            f"or 0 * sum {_BY_GPU} (DCGM_FI_DEV_FB_USED)))",
+            f"/ {_ON_GPU} DCGM_FI_DEV_FB_TOTAL > %(threshold)g",
+            f"and {_ON_GPU}",
+            f"(ullage_process_memory_bytes unless {_ON_GPU[:-1]}, pid) ullage_allocated_bytes)",
+        ),
+        f"{_GPU}: {{{{ $value | humanizePercentage }}}} used, with processes that publish nothing",
+    ),
+    "forecast": Expression(
+        ("ullage_forecast_seconds < %(threshold)g",),
+        f"{_JOB}: full in {{{{ $value | humanizeDuration }}}}",
+    ),
+    "growth": Expression(
+        ("ullage_growth_bytes_per_step > %(threshold)g",),
+        f"{_JOB}: the peak grows by {{{{ $value | humanize1024 }}}}B a step",
+        "The metric needs 12 steps, the default rule 36.",
+    ),
+    "fragmentation": Expression(
+        (
+            "ullage_fragmented_bytes / ullage_reserved_bytes > %(threshold)g",
+            "and ullage_reserved_bytes / ullage_limit_bytes > %(least)g",
+        ),
+        f"{_JOB}: {{{{ $value | humanizePercentage }}}} of reserved memory is fragmented",
+        "Of now, not at the peak.",
+    ),
+    "out-of-memory": Expression(
+        ("increase(ullage_ooms_total[%(window)s]) > %(threshold)g",),
+        f"{_JOB} ran out of memory, and survived it",
+    ),
+    "temperature": Expression(
+        ("DCGM_FI_DEV_GPU_TEMP - DCGM_FI_DEV_SLOWDOWN_TEMP > %(threshold)g",),
+        f"{_GPU}: {{{{ $value }}}} degrees above (negative: below) where it slows down",
+    ),
+    "throttling": Expression(
+        (
+            f"avg_over_time(max without (reason) ({_HELD_DOWN})[%(window)s:15s]) > %(threshold)g",
+        ),
+        f"{_GPU}: heat or the power supply holds the clocks down",
+    ),
+    "utilisation": Expression(
+        (
+            f"avg_over_time({_LOAD}) < %(threshold)g * avg_over_time({_LOAD} offset 10m)",
+            f"and avg_over_time({_LOAD} offset 10m) > %(percent)g",
+            f"and {_ON_GPU}",
+            f"(count {_BY_GPU} (ullage_process_memory_bytes)",
+            f"== count {_BY_GPU} (ullage_process_memory_bytes offset 10m))",
+        ),
+        f"{_GPU}: utilisation fell to {{{{ $value }}}} %, with as many processes",
+    ),
+    "power-limit": Expression(
+        ("DCGM_FI_DEV_POWER_USAGE / DCGM_FI_DEV_ENFORCED_POWER_LIMIT > %(threshold)g",),
+        f"{_GPU}: {{{{ $value | humanizePercentage }}}} of its limit of power",
+    ),
+    "ecc-uncorrected": Expression(
+        ("increase(DCGM_FI_DEV_ECC_DBE_VOL_TOTAL[%(window)s]) > %(threshold)g",),
+        f"{_GPU}: uncorrected memory errors",
+    ),
+    "ecc-corrected": Expression(
+        ("increase(DCGM_FI_DEV_ECC_SBE_VOL_TOTAL[%(window)s]) > %(threshold)g",),
+        f"{_GPU}: {{{{ $value }}}} corrected memory errors in 10 minutes",
+    ),
+    "gpu-lost": Expression(
+        ("ullage_gpu_lost > %(threshold)g",),
+        f"{_GPU}: the driver has lost it",
+    ),
+    "idle-holder": Expression(
+        (
+            "ullage_process_memory_bytes / 1048576",
+            f"> {_ON_GPU} group_left () %(least)g * DCGM_FI_DEV_FB_TOTAL",
+            "and max_over_time(ullage_process_sm_ratio[5m]) == 0",
+        ),
+        f"{_JOB} holds {{{{ $value }}}} MiB and does nothing",
+    ),
+    "scaler-skips": Expression(
+        (
+            f"increase({_SKIPS}[5m]) / (delta(ullage_step[5m]) > 0) > %(threshold)g",
+            "and ullage_step > 50",
+        ),
+        "pid {{ $labels.pid }}: the gradient scaler skips {{ $value | humanizePercentage }} of the "
+        "steps",
+    ),
+}  # fmt: skip
+
+
+def render_prometheus() -> str:
+    """The rules of Prometheus, in the order of the default rules."""
+    known = [rule for rule in DEFAULTS if rule.name in EXPRESSIONS]
+    return _HEAD + "".join(map(_prometheus_rule, known)) + _REST
+
+
+def _prometheus_rule(rule: Rule) -> str:
+    lines, summary, remark = EXPRESSIONS[rule.name]
+    figures = {
+        "threshold": rule.threshold,
+        "least": rule.least,
+        "percent": 100 * rule.least,
+        "window": _duration(rule.window_s),
+    }
+    first, *others = [line % figures for line in lines]
+    folded = [">-", first, *others] if others or len(first) > 100 else [first]
+    text = f"      # {remark}\n" if remark else ""
+    text += f"      - alert: Ullage{rule.name.title().replace('-', '')}\n"
+    text += "        expr: " + "\n          ".join(folded) + "\n"
+    if rule.for_s:
+        text += f"        for: {_duration(rule.for_s)}\n"
+    text += f"        labels: {{severity: {rule.severity.value}, rule: {rule.name}}}\n"
+    return f'{text}        annotations:\n          summary: "{summary}"\n'
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:g}s" if seconds % 60 else f"{seconds / 60:g}m"
 
 
 def render(page: str) -> str:
@@ -98,9 +285,10 @@ def _threshold(rule: Rule) -> str:
 
 
 def main() -> None:
-    """Rewrite the table."""
+    """Rewrite both files."""
     PAGE.write_text(render(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"Wrote {PAGE}")
+    PROMETHEUS.write_text(render_prometheus(), encoding="utf-8")
+    print(f"Wrote {PAGE} and {PROMETHEUS}")
 
 
 if __name__ == "__main__":

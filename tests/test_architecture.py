@@ -109,7 +109,7 @@ FLAGS = {
     "fit": {
         "program", "--gpu", "--memory", "--capability", "--budget", "--allow", "--objective",
         "--price", "--smallest-gpu", "--gpus", "--max-batch", "--largest", "--multiple-of",
-        "--ladder", "--minutes", "--ray",
+        "--ladder", "--minutes", "--executor",
         "--alloc-conf", "--steps", "--python", "--dummy-weights", "--assume", "--measured",
         "-o", "--output", "--html", "--json", "--force", "--quiet",
     },

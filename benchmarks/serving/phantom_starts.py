@@ -171,12 +171,13 @@ def kinds_of(row: dict[str, Any]) -> tuple[str, ...]:
 
 def lines_of(row: dict[str, Any], result: dict[str, Any], width_gib: float) -> list[Line]:
     """The lines of a row, that which counts first."""
-    return [line_of(row, kind, read_engine(result[kind]), width_gib) for kind in kinds_of(row)]
+    return [line_of(row, kind, result, width_gib) for kind in kinds_of(row)]
 
 
-def line_of(row: dict[str, Any], kind: str, engine: Engine, width_gib: float) -> Line:
+def line_of(row: dict[str, Any], kind: str, result: dict[str, Any], width_gib: float) -> Line:
     """A line of the table."""
-    cache = real_cache(engine)
+    engine = read_engine(result[kind])
+    cache = real_cache(engine, result["gpu"])
     if cache is None:
         raise SystemExit(f"{row['name']}: {engine.num_blocks} blocks are not those of its bytes")
     more = uncounted_bytes(row, engine)

@@ -4,9 +4,9 @@
     python tests/fuzz/run.py --runs 1000000 --only read_pickle
     python -m tests.fuzz.run --seconds 600 --only bodies --publish
 
-read_pickle, replay_trace: the C parts, under libFuzzer with the sanitizers of addresses and of
-undefined behaviour; they need clang. read_snapshots: the whole reader in Python, under atheris.
-logs, bodies, metrics, alerts, plans, configurations: the readers of texts, likewise.
+read_pickle, replay_trace, unpack_zstd: the C parts, under libFuzzer with the sanitizers of
+addresses and of undefined behaviour; they need clang. read_snapshots: the whole reader in Python,
+under atheris. logs, bodies, metrics, alerts, plans, configurations: those of texts, likewise.
 What is found is left in the folder that is named. Exits with 1 when anything is found, and with 2
 when what it takes is not there.
 """
@@ -30,12 +30,14 @@ from typing import Any, NamedTuple, NoReturn
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SOURCES = ROOT / "src" / "ullage" / "trace" / "csrc"
+TRACE = ROOT / "src" / "ullage" / "trace" / "csrc"
+MACHINE = ROOT / "src" / "ullage" / "phantom" / "csrc" / "machine"
 GOLDEN = ROOT / "tests" / "golden" / "snapshots"
 # Each target's C sources beside its own.
 C_TARGETS = {
-    "read_pickle": ("values.c", "pickle.c", "columns.c"),
-    "replay_trace": ("replay.c",),
+    "read_pickle": (TRACE / "values.c", TRACE / "pickle.c", TRACE / "columns.c"),
+    "replay_trace": (TRACE / "replay.c",),
+    "unpack_zstd": (MACHINE / "zstd.c", MACHINE / "entropy.c"),
 }
 PROCESS_RUNS = 200_000
 # The readers of texts: where their seeds are, and what part of a file of Markdown is one.
@@ -131,6 +133,13 @@ def write_texts(target: str, folder: Path) -> None:
             (folder / f"{path.name}-{number}").write_text(part)
 
 
+def write_frames(folder: Path) -> None:
+    """Fills the folder with frames, each after its unpacked bytes, with which its name ends."""
+    for path in (HERE / "seeds").glob("*.zst"):
+        size = int(path.stem.rpartition("-")[2])
+        (folder / path.name).write_bytes(size.to_bytes(2, "little") + path.read_bytes())
+
+
 def build(target: str, folder: Path) -> list[str]:
     """The command of a target, built if it has to be."""
     if target in TEXT_TARGETS:
@@ -138,9 +147,10 @@ def build(target: str, folder: Path) -> list[str]:
     if target not in C_TARGETS:
         return [sys.executable, str(HERE / f"{target}.py")]
     program = folder / target
-    sources = [HERE / f"{target}.c", *(SOURCES / name for name in C_TARGETS[target])]
+    sources = C_TARGETS[target]
     subprocess.run(
-        ["clang", *FLAGS, f"-I{SOURCES}", "-o", str(program), *map(str, sources)], check=True
+        ["clang", *FLAGS, f"-I{sources[0].parent}", "-o", program, HERE / f"{target}.c", *sources],
+        check=True,
     )
     return [str(program)]
 
@@ -152,6 +162,8 @@ def fuzz(target: str, folder: Path, seconds: int, num_runs: int | None) -> Outco
     seed = HERE
     if target in TEXT_TARGETS:
         write_texts(target, corpus)
+    elif target == "unpack_zstd":
+        write_frames(corpus)
     else:
         seed = write_seeds(corpus)
     command = [*build(target, folder), str(corpus), *OPTIONS]

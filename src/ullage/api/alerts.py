@@ -111,11 +111,9 @@ def report_alerts(
     Raises:
         SpecError: a variable with a receiver's address is not set.
     """
-    # What alerts are sent with takes memory; the page, which only shows them, does without.
     from ullage.watch.alerts.sinks.delivery import Delivery
-    from ullage.watch.alerts.sinks.opening import open_sinks
 
-    sinks = open_sinks(settings.receivers, os.environ)
+    sinks = {receiver.name: receiver.open(os.environ) for receiver in settings.receivers}
     with Delivery(sinks, on_problem) as delivery:
         for event in watch_rules(stream, settings.rules):
             for receiver in settings.receivers:

@@ -26,16 +26,18 @@ from ullage.phantom.rank import Rank, choose_ranks
 from ullage.plan.budget import LIMIT_S, Limit, find_budget, read_semantics
 from ullage.plan.findings import FitReport
 from ullage.plan.fit import Smallest, find_plan
+from ullage.plan.menu import variables
 from ullage.plan.objective import Goal, Objective, read_objective
-from ullage.plan.runner import make_search_job, make_trials
+from ullage.plan.runner import make_search_job
 from ullage.printable import hide_secrets
 from ullage.runs.job import ProgramOptions
+from ullage.runs.trials import Trials
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics
 
 if TYPE_CHECKING:
-    pass
+    from concurrent.futures import Executor
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def fit(
     price: float | None = None,
     smallest_gpu: bool = False,
     gpus: int = 1,
-    ray: str | None = None,
+    executor: Executor | None = None,
     limit_s: float = LIMIT_S,
     python: str | os.PathLike[str] | None = None,
     on_progress: Callable[[str], None] | None = None,
@@ -124,7 +126,7 @@ def fit(
             device is named, the plan is for that one.
         gpus: GPUs of one machine that share the training, a rank on each; what is said of the
             device and the budget is of each.
-        ray: the address of a Ray cluster that makes the runs (ray_trials.py); None: this machine.
+        executor: whose workers make the runs (docs/guide/fit.md); None: this process makes them.
         limit_s: seconds after which no more plans are tried, and the best so far is given.
         on_progress: called with a line as runs end.
         on_failure: called with the last output of the program where it failed as it is.
@@ -146,8 +148,9 @@ def fit(
     started_s = time.monotonic()
     goal = Goal(device.gpu, budget_bytes, read_objective(objective, check_price(price)))
     limit = Limit(started_s + limit_s)
-    with make_trials(job, ray, on_progress, read_semantics(allow)) as trials:
-        report = find_plan(trials, job, goal, read_semantics(allow), smallest, limit=limit)
+    semantics = read_semantics(allow)
+    with Trials(job, on_progress, [*variables(semantics)], executor) as trials:
+        report = find_plan(trials, job, goal, semantics, smallest, limit=limit)
         if report.failure and on_failure is not None:
             for text in [*trials.outputs.values()][:1]:
                 on_failure(text)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +19,8 @@ from ullage.cli.output import check_files, show_failure
 from ullage.errors import SpecError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from ullage.api.fit import Fit
 
 
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
             "Search": (
                 "objective", "price", "largest", "multiple_of", "ladder", "smallest_gpu", "minutes",
             ),
-            "Runs": ("steps", "alloc_conf", "dummy_weights", "assume", "measured", "ray"),
+            "Runs": ("steps", "alloc_conf", "dummy_weights", "assume", "measured", "executor"),
             "Output": ("html", "as_json", "force", "quiet"),
         }
     ),
@@ -77,7 +83,11 @@ if TYPE_CHECKING:
     metavar="N",
     help="Stop the search after N minutes and report the best plan so far; default: 15.",
 )
-@click.option("--ray", metavar="ADDRESS", help="Search on a Ray cluster: HOST:PORT or auto.")
+@click.option(
+    "--executor",
+    metavar="MODULE:NAME",
+    help="Have the workers of an executor make the runs: a function that makes it.",
+)
 @flags.alloc_conf
 @flags.search_steps
 @flags.python
@@ -114,7 +124,10 @@ def fit_command(options: FitOptions) -> int:
     from ullage.api.fit import fit
     from ullage.report.text.fit import fit_line, print_fit
 
-    with target.progress(has_lines=True) as on_progress:
+    with (
+        target.progress(has_lines=True) as on_progress,
+        _executor(options.executor) as executor,
+    ):
         result = fit(
             options.program,
             allow=options.allow,
@@ -122,7 +135,7 @@ def fit_command(options: FitOptions) -> int:
             price=options.price,
             smallest_gpu=options.smallest_gpu,
             gpus=options.gpus,
-            ray=options.ray,
+            executor=executor,
             limit_s=options.limit_s,
             on_progress=on_progress,
             on_failure=show_failure,
@@ -133,6 +146,28 @@ def fit_command(options: FitOptions) -> int:
         result, result.report, fit_line, print_fit, _write_files(result, options),
         html=options.html, exit_code=result.exit_code,
     )  # fmt: skip
+
+
+@contextmanager
+def _executor(name: str | None) -> Iterator[Executor | None]:
+    """The executor that a function of the user's makes, until the search ends; None without one."""
+    if name is None:
+        yield None
+        return
+    module, _, function = name.partition(":")
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` has it
+    try:
+        make = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SpecError(
+            f"--executor {name}: {error}; expected a function that makes an executor, such as "
+            "concurrent.futures:ProcessPoolExecutor"
+        ) from None
+    with ExitStack() as stack:
+        executor = make()
+        if hasattr(executor, "shutdown"):  # submitit's has nothing to shut down
+            stack.callback(executor.shutdown)
+        yield executor
 
 
 def _check_output(program: tuple[str, ...], output: Path | None, *, force: bool) -> None:

@@ -11,8 +11,8 @@ from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.clocked import Timed, timed
 from ullage.plan.costs.measure import Measurements, Runner, RunRequest
 from ullage.plan.findings import Key, Seen, key_of
-from ullage.plan.judging import judge
 from ullage.plan.menu import Actions
+from ullage.plan.outcomes import judge
 from ullage.plan.replays import Replays
 
 
@@ -29,7 +29,7 @@ class DeviceRuns:
     def __init__(self, run: Runner, gpu: Gpu, known: Measurements, replays: Replays) -> None:
         self._run = run
         self._gpu = gpu
-        self._known = known
+        self._measured = known
         self._replays = replays
         self._reports: dict[Key, RunReport] = {}
         self._times: dict[Key, Timed] = {}
@@ -39,7 +39,7 @@ class DeviceRuns:
         """Runs plans, unless they ran before."""
         by_key = {key_of(plan): plan for plan in plans}
         new = [plan for key, plan in by_key.items() if key not in self._reports]
-        requests = [RunRequest(self._known.plan_to_run(plan), self._gpu) for plan in new]
+        requests = [RunRequest(self._measured.plan_to_run(plan), self._gpu) for plan in new]
         for actions, report in zip(new, self._run(requests) if requests else [], strict=True):
             self._note(actions, report)
         return [judge(self._reports[key_of(plan)], budget_bytes) for plan in plans]
@@ -48,7 +48,7 @@ class DeviceRuns:
         """Whether a plan fits in a run from the program's first line in a process of its own."""
         key = key_of(actions)
         if key not in self._confirmed:
-            request = RunRequest(self._known.plan_to_run(actions), self._gpu, is_fresh=True)
+            request = RunRequest(self._measured.plan_to_run(actions), self._gpu, is_fresh=True)
             (report,) = self._run([request])
             self._note(actions, report)
             self._confirmed.add(key)
@@ -58,7 +58,7 @@ class DeviceRuns:
         """The run of a plan that ran on the device; with unlimited memory if it did not fit."""
         report = self._reports[key_of(actions)]
         if report.verdict is Verdict.OUT_OF_MEMORY:
-            (report,) = self._run([RunRequest(self._known.plan_to_run(actions))])
+            (report,) = self._run([RunRequest(self._measured.plan_to_run(actions))])
             self._note_time(actions, report)
         return report
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ullage.errors import SpecError
 from ullage.gpus.catalog import find_gpu, load_catalog
@@ -22,9 +21,6 @@ from ullage.runs.job import Job
 from ullage.runs.trials import Trials
 from ullage.techniques.technique import Semantics
 
-if TYPE_CHECKING:
-    from ullage.runs.ray_trials import RayTrials
-
 
 class Smallest(Enum):
     """Whether the smallest GPU is looked for, and the plan is for that one."""
@@ -35,7 +31,7 @@ class Smallest(Enum):
 
 
 def find_plan(
-    trials: Trials | RayTrials,
+    trials: Trials,
     job: Job,
     goal: Goal,
     allowed: Semantics,
@@ -56,21 +52,19 @@ def find_plan(
         return known
 
 
-def _fit_as_it_is(
-    trials: Trials | RayTrials, job: Job, goal: Goal, smallest: Smallest
-) -> FitReport | None:
+def _fit_as_it_is(trials: Trials, job: Job, goal: Goal, smallest: Smallest) -> FitReport | None:
     """The report of a program that fits as it is, by one run; None: it does not, or that is not
     what is asked.
     """
-    from ullage.plan.as_it_is import fits_as_it_is
+    from ullage.plan.unchanged import fit_unchanged
 
     if goal.is_for_memory or smallest is not Smallest.NO:
         return None
-    return fits_as_it_is(make_runner(trials, job), goal.gpu, goal.budget_bytes)
+    return fit_unchanged(make_runner(trials, job), goal.gpu, goal.budget_bytes)
 
 
 def _fit_one(
-    trials: Trials | RayTrials,
+    trials: Trials,
     job: Job,
     goal: Goal,
     allowed: Semantics,
@@ -101,13 +95,13 @@ def _fit_one(
     return replace(ask(goal.budget_bytes), smallest=smallest)
 
 
-def _fit_several(trials: Trials | RayTrials, job: Job, goal: Goal, allowed: Semantics) -> FitReport:
+def _fit_several(trials: Trials, job: Job, goal: Goal, allowed: Semantics) -> FitReport:
     """The best plan for several GPUs; where the program has a launcher's configuration, the best of
     those.
     """
     launched = find_launched(job)
     if launched is None:
         return fit_spread(make_runner(trials, job), job, goal, allowed)
-    if not isinstance(trials, Trials):
-        raise SpecError("configurations of a launcher are tried on this machine; leave --ray out")
+    if not trials.is_here:
+        raise SpecError("workers do not have a launcher's configurations; leave the executor out")
     return fit_launched(trials, job, launched, goal.budget_bytes, is_for_memory=goal.is_for_memory)

@@ -31,9 +31,9 @@ from ullage.plan.costs.measure import Measured, Measurements
 from ullage.plan.costs.profile import read_profile
 from ullage.plan.findings import Key, key_of
 from ullage.plan.menu import Actions, are_exclusive
+from ullage.plan.proposals import Rung
 from ullage.plan.solver.problem import Failure, Problem, Solution, make_problem
 from ullage.plan.solver.solve import GAP, lower_bound_s, solve
-from ullage.plan.trying import Rung
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Action
 from ullage.trace.model import Int64Array
@@ -60,7 +60,7 @@ class Ladder:
 
     def __init__(self, known: Measurements, base: Measured) -> None:
         kinds = [base, *known.treatments]
-        self._known = known
+        self._measured = known
         self._problem = make_problem(
             [kind.profile for kind in kinds], [kind.seconds.blocks for kind in kinds]
         )
@@ -93,10 +93,10 @@ class Ladder:
         """
         by_key = {key_of((action,)): action for action in self._settings[rung.setting].actions}
         choice = self._choices[rung.choice]
-        for number, measured in enumerate(self._known.treatments, start=1):
+        for number, measured in enumerate(self._measured.treatments, start=1):
             paths = [
                 block.path
-                for block, chosen in zip(self._known.blocks, choice, strict=True)
+                for block, chosen in zip(self._measured.blocks, choice, strict=True)
                 if chosen == number
             ]
             for action in measured.actions if paths else ():
@@ -116,9 +116,9 @@ class Ladder:
         )
         numbers = {
             _kind(treatment.actions): place
-            for place, treatment in enumerate(self._known.treatments, 1)
+            for place, treatment in enumerate(self._measured.treatments, 1)
         }
-        paths = [block.path for block in self._known.blocks]
+        paths = [block.path for block in self._measured.blocks]
         done = [[action for action in actions if path in action.modules] for path in paths]
         choice = np.array(
             [numbers[_kind(treatment)] if treatment else 0 for treatment in done], dtype=np.int64
@@ -207,7 +207,7 @@ class Ladder:
         """
         place = rung.setting, rung.choice
         setting = self._settings[rung.setting]
-        profile = read_profile(report.processes[0].record, self._known.blocks)
+        profile = read_profile(report.processes[0].record, self._measured.blocks)
         more = [
             profile.rest_bytes[stretch]
             + int(profile.kept_bytes[profile.live_blocks[stretch]].sum())
@@ -232,7 +232,7 @@ class Ladder:
         """Removes all plans that have all of these actions, on any modules."""
         for number, setting in enumerate(self._settings):
             rest = set(kinds) - set(key_of(setting.actions))
-            done = [_kind(treatment.actions) for treatment in self._known.treatments]
+            done = [_kind(treatment.actions) for treatment in self._measured.treatments]
             with_it = np.ones(len(self._choices), dtype=np.bool_)
             for kind in rest:
                 those = [place for place, keys in enumerate(done, start=1) if kind in keys]
@@ -259,7 +259,7 @@ class Ladder:
     def _goes_with(self, setting: Setting) -> list[bool]:
         apart = [
             number
-            for number, treatment in enumerate(self._known.treatments, start=1)
+            for number, treatment in enumerate(self._measured.treatments, start=1)
             if any(
                 are_exclusive(action, move)
                 for action in treatment.actions
@@ -271,7 +271,8 @@ class Ladder:
     def _in_order(self, action: Action) -> Action:
         paths = set(action.modules)
         return replace(
-            action, modules=tuple(block.path for block in self._known.blocks if block.path in paths)
+            action,
+            modules=tuple(block.path for block in self._measured.blocks if block.path in paths),
         )
 
 

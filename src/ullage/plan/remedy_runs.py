@@ -254,7 +254,7 @@ class _Plans:
     def __init__(self, trials: Trials, job: Job) -> None:
         self.trials = trials
         self.job = job
-        self._known: Any = None
+        self._measured: Any = None
 
     def try_action(self, action: Action, device: PhantomDevice) -> Trial:
         """A run on a device under a technique alone, on every block where it is for modules."""
@@ -264,13 +264,13 @@ class _Plans:
         from ullage.techniques.technique import Place
 
         run = make_runner(self.trials, self.job)
-        if self._known is None:
-            self._known = Measurements(run)
-            self._known.measure_program()
+        if self._measured is None:
+            self._measured = Measurements(run)
+            self._measured.measure_program()
         if TECHNIQUES[action.technique].place is Place.MODULES:
-            action = replace(action, modules=tuple(block.path for block in self._known.blocks))
+            action = replace(action, modules=tuple(block.path for block in self._measured.blocks))
         try:
-            plan = self._known.plan((action,))
+            plan = self._measured.plan((action,))
         except PlanError as error:
             return Trial(MakesItFit.NOT_KNOWN, f"no plan of {action.technique}: {error}")
         (report,) = run([RunRequest(plan, device.gpu)])

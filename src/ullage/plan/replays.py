@@ -24,7 +24,7 @@ class Replays:
 
     def __init__(self, run: Runner, known: Measurements) -> None:
         self._run = run
-        self._known = known
+        self._measured = known
         self._found: dict[Key, Replayed] = {}
         self.different: dict[Key, str] = {}
 
@@ -56,7 +56,7 @@ class Replays:
         return actions
 
     def _replay(self, actions: Actions) -> Replayed:
-        (report,) = self._run([RunRequest(self._known.plan(actions), replays=True)])
+        (report,) = self._run([RunRequest(self._measured.plan(actions), replays=True)])
         outcome = report.program.plan
         if outcome is not None and outcome.replayed is not None:
             return outcome.replayed

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from ullage.errors import SpecError
 from ullage.phantom.device import PhantomDevice
+from ullage.phantom.rank import choose_ranks
 from ullage.runs.job import Job, ProgramOptions, make_job, make_options
 from ullage.runs.trials import Trials
-from ullage.techniques.technique import Semantics
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
     from ullage.plan.costs.measure import Runner, RunRequest
-    from ullage.runs.ray_trials import RayTrials
 
 # The steps of each run: the first has no optimizer states yet, the third is like all that follow.
 STEPS = 3
@@ -49,43 +48,29 @@ def make_search_job(
     )
 
 
-def make_trials(
-    job: Job, ray: str | None, on_progress: Callable[[str], None] | None, semantics: Semantics
-) -> Trials | RayTrials:
-    """Makes the runs of a search, on this machine or on a Ray cluster.
+def make_trial(job: Job, request: RunRequest) -> Job:
+    """The job of a run."""
+    device = job.device
+    if request.gpu is not None:
+        device = PhantomDevice(request.gpu, is_unlimited=False)
+    rank = job.options.rank
+    if rank is not None and request.is_last:
+        (rank,) = choose_ranks((rank.world_size - 1,), rank.world_size, rank.local_world_size)
+    options = replace(
+        job.options,
+        plan=request.plan,
+        describes=request.describes,
+        replays=request.replays,
+        rank=rank,
+    )
+    return replace(job, device=device, options=options)
 
-    Args:
-        semantics: what the techniques of the search may change.
-    """
-    if ray is None:
-        from ullage.plan.menu import variables
 
-        return Trials(job, on_progress, list(variables(semantics)))
-    from ullage.runs.ray_trials import RayTrials
-
-    return RayTrials(job, ray, on_progress)
-
-
-def make_runner(trials: Trials | RayTrials, job: Job) -> Runner:
+def make_runner(trials: Trials, job: Job) -> Runner:
     """A function that runs plans, each on its GPU or with unlimited memory."""
 
-    def device_of(request: RunRequest) -> PhantomDevice:
-        return job.device if request.gpu is None else PhantomDevice(request.gpu, is_unlimited=False)
-
     def run(requests: Sequence[RunRequest]) -> list[RunReport]:
-        jobs = [
-            replace(
-                job,
-                device=device_of(request),
-                options=replace(
-                    job.options,
-                    plan=request.plan,
-                    describes=request.describes,
-                    replays=request.replays,
-                ),
-            )
-            for request in requests
-        ]
+        jobs = [make_trial(job, request) for request in requests]
         is_fresh = any(request.is_fresh for request in requests)
         return trials.run(jobs, is_fresh=is_fresh)
 

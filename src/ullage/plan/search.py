@@ -9,14 +9,15 @@ It starts no process itself: a `Runner` does, and returns the report of each run
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.clocked import Timed
-from ullage.plan.costs.measure import Measured, Measurements, Runner
+from ullage.plan.costs.measure import Measurements, Runner
 from ullage.plan.device_runs import DeviceRuns
 from ullage.plan.findings import (
     INTERRUPTED,
@@ -24,18 +25,20 @@ from ullage.plan.findings import (
     Candidate,
     FitReport,
     Key,
+    Seen,
     failed,
     foreseen,
     key_of,
     name_plan,
 )
-from ullage.plan.judging import as_seen, best_first, fastest_fitting, is_smooth, with_reason
 from ullage.plan.ladder import Ladder
 from ullage.plan.menu import Actions
 from ullage.plan.objective import Objective
+from ullage.plan.outcomes import as_seen, best_first, fastest_fitting, is_smooth, with_reason
+from ullage.plan.proposals import Rung, contenders, next_rungs
 from ullage.plan.replays import Replays
 from ullage.plan.sizes.smallest import Smallest, find_smallest
-from ullage.plan.trying import Rung, contenders, next_rungs
+from ullage.runs.search import search
 from ullage.techniques.plan import Plan
 from ullage.techniques.replaying.outcome import Replayed
 from ullage.techniques.technique import Semantics
@@ -47,6 +50,22 @@ _MAX_ROUNDS = 24
 _RIVALS = 8
 # The share of the time limit for the runs of single techniques.
 _SHARE_OF_MEASURING = 0.5
+
+
+class _Round(NamedTuple):
+    """Rungs to run together, and how many of them the model does not expect to be the best."""
+
+    rungs: list[Rung]
+    num_rivals: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Climb:
+    """Whether each rung that ran fits a budget, by its place; and how many more there may be."""
+
+    fits: Mapping[tuple[int, int], bool]
+    rounds_left: int
+    rivals_left: int
 
 
 class Search:
@@ -76,12 +95,11 @@ class Search:
         self._allowed = allowed
         self._objective = objective
         self._is_late = is_late
-        self._known = Measurements(run, under)
-        self._replays = Replays(run, self._known)
-        self._runs = DeviceRuns(run, gpu, self._known, self._replays)
+        self._measured = Measurements(run, under)
+        self._replays = Replays(run, self._measured)
+        self._runs = DeviceRuns(run, gpu, self._measured, self._replays)
         self._tried: dict[tuple[int, int], Rung] = {}
         self._learned: set[Key] = set()
-        self._base: Measured | None = None
         self._ladder: Ladder | None = None
         self._is_begun = False
 
@@ -89,87 +107,92 @@ class Search:
         """Measures the program and the single techniques; a second call does nothing."""
         if self._is_begun:
             return
-        self._base = self._known.measure_program()
-        if self._base is not None:
+        base = self._measured.measure_program()
+        if base is not None:
             late = functools.partial(self._is_late, _SHARE_OF_MEASURING)
-            self._known.measure_techniques(self._allowed, self._base, late)
-            self._ladder = Ladder(self._known, self._base)
+            self._measured.measure_techniques(self._allowed, base, late)
+            self._ladder = Ladder(self._measured, base)
         self._is_begun = True
 
     def fastest(self, budget_bytes: int) -> FitReport:
         """The fastest rung of the ladder whose run fits, by the clock where it was timed."""
         self.begin()
-        if self._ladder is None or self._base is None:
+        if self._ladder is None:
             return self._failed(budget_bytes)
         # Rungs without retries first: a retry makes a step slower than the model says.
-        rung = self._first(self._ladder, budget_bytes, most_retries=0)
+        rung = self._fastest_rung(self._ladder, budget_bytes, most_retries=0)
         if rung is None:
-            rung = self._first(self._ladder, budget_bytes, most_retries=None)
+            rung = self._fastest_rung(self._ladder, budget_bytes, most_retries=None)
         if rung is None and self._is_late(1.0):
-            return self._late(budget_bytes)
-        return self._told(self._ladder, self._base, rung, budget_bytes)
+            return self._fastest_technique(budget_bytes)
+        return self._report_rung(self._ladder, rung, budget_bytes)
 
-    def _first(self, ladder: Ladder, budget_bytes: int, *, most_retries: int | None) -> Rung | None:
+    def _fastest_rung(
+        self, ladder: Ladder, budget_bytes: int, *, most_retries: int | None
+    ) -> Rung | None:
         """The fastest rung whose run fits with at most this many retries of the allocator.
 
         It also fits in a run from the program's first line, and its replay trains the same.
         """
-        left = _MAX_ROUNDS
+        rounds_left = _MAX_ROUNDS
         while True:
-            rung, left = self._first_seen(ladder, budget_bytes, most_retries, left)
-            actions = () if rung is None else ladder.actions(rung)
-            if self._is_alike(ladder, actions):
+            climbed = self._climb(ladder, budget_bytes, most_retries, rounds_left)
+            fitting = [self._tried[place] for place, fits in climbed.fits.items() if fits]
+            candidates = {each: self._candidate(ladder, each, budget_bytes) for each in fitting}
+            confirmed = (
+                each
+                for each in best_first(candidates, self._objective)
+                if self._runs.confirm(candidates[each].actions, budget_bytes)
+            )
+            rung = next(confirmed, None)
+            if rung is None or self._is_alike(ladder, ladder.actions(rung)):
                 return rung
+            rounds_left = climbed.rounds_left
 
-    def _first_seen(
-        self, ladder: Ladder, budget_bytes: int, most_retries: int | None, num_rounds: int
-    ) -> tuple[Rung | None, int]:
-        """That rung before its replay, and how many of the rounds are left."""
+    def _climb(
+        self, ladder: Ladder, budget_bytes: int, most_retries: int | None, rounds_left: int
+    ) -> _Climb:
+        """Runs rungs until the model expects none of the others to be faster and to fit."""
+        room = budget_bytes - self._outside_bytes
+
+        def propose(climb: _Climb) -> _Round | None:
+            if not climb.rounds_left or self._is_late(1.0):
+                return None
+            if rungs := next_rungs(ladder.rungs, climb.fits, room, _AT_ONCE):
+                return _Round(rungs)
+            # The model may be wrong about those that it expects not to fit, or to be slower.
+            fitting = [self._tried[place] for place, is_fitting in climb.fits.items() if is_fitting]
+            limit_s = self._runs.shortest_s(list(map(ladder.actions, fitting))) - ladder.step_s
+            rivals = [
+                *ladder.rivals(min(fitting, default=None), room, climb.fits),
+                *contenders(ladder.rungs, climb.fits, room, limit_s),
+            ]
+            rivals = rivals[: min(_AT_ONCE, climb.rivals_left)]
+            return _Round(rivals, num_rivals=len(rivals)) if rivals else None
+
+        def attempt(trial: _Round) -> list[Seen]:
+            return self._runs.see(list(map(ladder.actions, trial.rungs)), budget_bytes)
+
+        def judge(climb: _Climb, trial: _Round, observations: list[Seen]) -> _Climb:
+            fits = dict(climb.fits)
+            for rung, observation in zip(trial.rungs, observations, strict=True):
+                fits[rung.place] = observation.fits and is_smooth(observation, most_retries)
+                self._tried[rung.place] = rung
+                self._learn(ladder, rung, ladder.actions(rung))
+            return _Climb(fits, climb.rounds_left - 1, climb.rivals_left - trial.num_rivals)
+
         fits = {
             rung.place: observation.fits and is_smooth(observation, most_retries)
             for rung in self._tried.values()
             if (observation := self._runs.seen(ladder.actions(rung), budget_bytes)) is not None
         }
-        room, rivals_left = budget_bytes - self._outside_bytes, _RIVALS
-        while num_rounds and not self._is_late(1.0):
-            num_rounds -= 1
-            rungs = next_rungs(ladder.rungs, fits, room, _AT_ONCE)
-            if not rungs:
-                fastest = min((self._tried[fit] for fit in fits if fits[fit]), default=None)
-                rivals = [
-                    *ladder.rivals(fastest, room, fits),
-                    *self._contenders(ladder, fits, room),
-                ]
-                rungs = rivals[: min(_AT_ONCE, rivals_left)]
-                rivals_left -= len(rungs)
-            if not rungs:
-                break
-            plans = [ladder.actions(rung) for rung in rungs]
-            observations = self._runs.see(plans, budget_bytes)
-            for rung, actions, observation in zip(rungs, plans, observations, strict=True):
-                fits[rung.place] = observation.fits and is_smooth(observation, most_retries)
-                self._tried[rung.place] = rung
-                self._learn(ladder, rung, actions)
-        fitting = [self._tried[place] for place, is_fitting in fits.items() if is_fitting]
-        candidates = {rung: self._candidate(ladder, rung, budget_bytes) for rung in fitting}
-        for rung in best_first(candidates, self._objective):
-            if self._runs.confirm(candidates[rung].actions, budget_bytes):
-                return rung, num_rounds
-        return None, num_rounds
-
-    def _contenders(
-        self, ladder: Ladder, fits: Mapping[tuple[int, int], bool], room_bytes: int
-    ) -> list[Rung]:
-        """Rungs that are faster by the model than the fastest that fits is by the clock."""
-        fitting = [ladder.actions(self._tried[place]) for place in fits if fits[place]]
-        limit_s = self._runs.shortest_s(fitting) - ladder.step_s
-        return contenders(ladder.rungs, fits, room_bytes, limit_s)
+        return search(_Climb(fits, rounds_left, _RIVALS), propose, attempt, judge)
 
     def leanest(self, budget_bytes: int) -> FitReport:
         """The one of the last rungs whose run takes the least memory."""
         self.begin()
         ladder = self._ladder
-        if ladder is None or self._base is None:
+        if ladder is None:
             return self._failed(budget_bytes)
         while True:
             rungs = ladder.rungs[-2 * _AT_ONCE :]
@@ -184,14 +207,14 @@ class Search:
             least = min(used, key=used.__getitem__, default=None)
             actions = () if least is None else ladder.actions(least)
             if self._is_alike(ladder, actions):
-                return self._told(ladder, self._base, least, budget_bytes)
+                return self._report_rung(ladder, least, budget_bytes)
 
     def _is_alike(self, ladder: Ladder, actions: Actions) -> bool:
         """Whether the replay of a plan trains the same; excludes a plan that does not."""
         if not actions or self._replays.of(actions).is_same:
             return True
         fewest = self._replays.note_different(actions)
-        self._known.left_out[name_plan(fewest, ())] = self._replays.difference(fewest)
+        self._measured.left_out[name_plan(fewest, ())] = self._replays.difference(fewest)
         ladder.leave_out(key_of([replace(action, modules=()) for action in fewest]))
         return False
 
@@ -201,27 +224,29 @@ class Search:
         if self._ladder is None:
             return None
         lean = [self._ladder.actions(rung) for rung in reversed(self._ladder.rungs[-_AT_ONCE:])]
-        known = self._known
-        plans = {name_plan(actions, known.blocks): known.plan_to_run(actions) for actions in lean}
+        measured = self._measured
+        plans = {
+            name_plan(actions, measured.blocks): measured.plan_to_run(actions) for actions in lean
+        }
         return find_smallest(self._run, plans, catalogued)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The modules that get treatments one by one."""
         self.begin()
-        return self._known.blocks
+        return self._measured.blocks
 
     @property
     def treatments(self) -> tuple[Actions, ...]:
         """The techniques for blocks, each applied to all of them."""
         self.begin()
-        return tuple(treatment.actions for treatment in self._known.treatments)
+        return tuple(treatment.actions for treatment in self._measured.treatments)
 
     @property
     def moves(self) -> tuple[Actions, ...]:
         """The techniques for the optimizer or the whole program, one by one."""
         self.begin()
-        return tuple(move.actions for move in self._known.moves)
+        return tuple(move.actions for move in self._measured.moves)
 
     def look_at(self, plans: Sequence[Actions]) -> list[Candidate]:
         """Runs plans of these treatments and moves on the device."""
@@ -231,7 +256,7 @@ class Search:
 
     def foresee(self, actions: Actions) -> Candidate:
         """A plan of these treatments and moves: what the model predicts, and its run if any."""
-        if self._ladder is None or self._base is None:
+        if self._ladder is None:
             raise RuntimeError("the program did not run")
         expected = self._ladder.foresee(actions)
         used = expected.reserved_bytes + self._outside_bytes
@@ -242,7 +267,7 @@ class Search:
         """A lower bound, by the model, of the step time of all mixtures that fit a budget; at most
         the step time of `best`.
         """
-        if self._ladder is None or self._base is None:
+        if self._ladder is None:
             raise RuntimeError("the program did not run")
         room = budget_bytes - self._outside_bytes
         return self._ladder.bound_s(Rung(best.step_s - self._ladder.step_s, room, 0, 0, 0))
@@ -257,7 +282,7 @@ class Search:
             ladder.learn(rung, report)
         elif report.verdict is Verdict.FAILED:
             fewest = self._fewest_refused(actions)
-            self._known.left_out[name_plan(fewest, ())] = report.reason
+            self._measured.left_out[name_plan(fewest, ())] = report.reason
             ladder.leave_out(key_of([replace(action, modules=()) for action in fewest]))
 
     def _fewest_refused(self, actions: Actions) -> Actions:
@@ -271,15 +296,12 @@ class Search:
     @property
     def _outside_bytes(self) -> int:
         """The memory of the device in use outside the allocator."""
-        device = None if self._base is None else self._base.device
+        device = None if self._measured.base is None else self._measured.base.device
         return 0 if device is None else device.peak_used_bytes - device.totals.peak_reserved_bytes
 
-    def _told(
-        self, ladder: Ladder, base: Measured, rung: Rung | None, budget_bytes: int
-    ) -> FitReport:
-        known = self._known
-        alone = (base, *known.treatments, *known.moves)
-        listed = [self._alone(treatment, budget_bytes) for treatment in alone]
+    def _report_rung(self, ladder: Ladder, rung: Rung | None, budget_bytes: int) -> FitReport:
+        """The report of a finished search; None: no rung was found."""
+        listed = [*self._techniques(budget_bytes)]
         listed += [self._candidate(ladder, rung, budget_bytes) for rung in self._tried.values()]
         best = None if rung is None else self._candidate(ladder, rung, budget_bytes)
         return replace(
@@ -311,26 +333,29 @@ class Search:
             ),
             failure="",
             replayed=self._replayed(best),
-            made_for=self._known.made_for,
+            made_for=self._measured.made_for,
         )
 
     def _failed(self, budget_bytes: int) -> FitReport:
         """The report of a program that failed by itself."""
-        known = self._known
+        measured = self._measured
         trains_none = "it trains no model that a plan could be made for"
-        report = failed(known.first, self._gpu, budget_bytes, trains_none)
-        return replace(report, blocks=known.blocks, left_out=known.left_out)
+        report = failed(measured.first, self._gpu, budget_bytes, trains_none)
+        return replace(report, blocks=measured.blocks, left_out=measured.left_out)
 
     def _candidate(self, ladder: Ladder, rung: Rung, budget_bytes: int) -> Candidate:
         used = rung.reserved_bytes + self._outside_bytes
         figures = ladder.step_s + rung.time_s, rung.peak_bytes, used
         return self._make_candidate(ladder.actions(rung), figures, budget_bytes)
 
-    def _alone(self, measured: Measured, budget_bytes: int) -> Candidate:
-        """A technique by itself on all blocks, as it was measured."""
-        used = measured.device.peak_used_bytes
-        figures = measured.seconds.step, measured.profile.peak_bytes, used
-        return self._make_candidate(measured.actions, figures, budget_bytes, measured.time)
+    def _techniques(self, budget_bytes: int) -> Iterator[Candidate]:
+        """The unchanged program, and each technique by itself on all blocks, as they were
+        measured.
+        """
+        for measured in self._measured.all:
+            used = measured.device.peak_used_bytes
+            figures = measured.seconds.step, measured.profile.peak_bytes, used
+            yield self._make_candidate(measured.actions, figures, budget_bytes, measured.time)
 
     def _make_candidate(
         self,
@@ -347,13 +372,13 @@ class Search:
             used_bytes = observation.used_bytes
         if (time := self._runs.time(actions) or time) is not None:
             step_s = time.step.s
-        name = name_plan(actions, self._known.blocks)
+        name = name_plan(actions, self._measured.blocks)
         return Candidate(name, actions, step_s, peak_bytes, used_bytes, observation, time=time)
 
     def _plan(self, best: Candidate | None, budget_bytes: int) -> Plan | None:
         if best is None or best.seen is None:
             return None
-        if (plan := self._known.plan_to_run(best.actions)) is None:
+        if (plan := self._measured.plan_to_run(best.actions)) is None:
             return None
         prediction = foreseen(best.seen, best.step_s, self._gpu, budget_bytes)
         replayed = self._replayed(best)
@@ -366,7 +391,7 @@ class Search:
             return None
         return self._replays.of(best.actions)
 
-    def _late(self, budget_bytes: int) -> FitReport:
+    def _fastest_technique(self, budget_bytes: int) -> FitReport:
         """The answer where the time limit ended the search before any plan ran on the device: the
         fastest single technique whose replay trains the same.
         """
@@ -382,12 +407,10 @@ class Search:
 
     def so_far(self, budget_bytes: int) -> FitReport | None:
         """The answer of an interrupted search, without further runs; None: nothing is known."""
-        base, known = self._base or self._known.base, self._known
-        if base is None:
-            return None
         # What stays within the budget with unlimited memory does so on the device.
-        alone = (base, *known.treatments, *known.moves)
-        listed = [as_seen(self._alone(each, budget_bytes), budget_bytes) for each in alone]
+        listed = [as_seen(each, budget_bytes) for each in self._techniques(budget_bytes)]
+        if not listed:
+            return None
         if (ladder := self._ladder) is not None:
             rungs = self._tried.values()
             listed += [self._candidate(ladder, rung, budget_bytes) for rung in rungs]

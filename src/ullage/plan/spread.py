@@ -23,9 +23,9 @@ from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.clocked import timed
 from ullage.plan.costs.measure import Measurements, Runner, RunRequest
 from ullage.plan.findings import Candidate, FitReport, name_plan
-from ullage.plan.judging import say_slower
 from ullage.plan.menu import Actions, layouts
 from ullage.plan.objective import Objective
+from ullage.plan.outcomes import say_slower
 from ullage.plan.search import Search
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics

@@ -1,60 +1,37 @@
 """Runs variants of a program, a few at a time, as a search asks for them.
 
-Unlike in a sweep, the runs are not known beforehand. Where possible a run is forked from another
-process: from one that waits at the first call of the model (prefork.py) where the runs differ only
-in their plan; else from one that has imported torch. Other runs are started afresh, and so is a
-run whose fork failed.
-
-    with Trials(job) as trials:
-        as_it_is, planned = trials.run([job, job_with_a_plan])
+with Trials(job) as trials:
+    as_it_is, planned = trials.run([job, job_with_a_plan])
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
-from ullage.errors import EnvironmentProblem, PlanError
+from ullage.errors import EnvironmentProblem, UllageError
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
-from ullage.phantom.launch import Ended, RunOptions, make_environment, run_directory, start
-from ullage.phantom.orphan_processes import end_orphans
-from ullage.phantom.warm import WarmProcess, start_warm
+from ullage.runs.forks import Forks, Outcome
 from ullage.runs.job import Job
-from ullage.runs.one import explain_job
-from ullage.runs.parallel import OUTPUT, Running, at_start, last_lines
-from ullage.techniques.catalog import TECHNIQUES
-
-_REFUSED = f"{PlanError.__module__}.{PlanError.__qualname__}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A process that runs are forked from, and its environment."""
-
-    warm: WarmProcess
-    environment: dict[str, str]
-    is_preforked: bool
+from ullage.runs.workers import submit
 
 
 class Trials:
-    """The runs of one program; when the context ends, none of its processes is left.
+    """The runs of one program; when the context ends, none of its processes is left here.
 
     Args:
         job: the program as it is.
-        on_progress: called with a line as runs end.
+        on_progress: called with a line for each run.
         ahead: sets of variables that plans will use; a process to fork from is started for each.
+        executor: whose workers make the runs (workers.py); None: this process does.
 
     Attributes:
         num_runs: how many have ended.
-        num_copied: how many of these were forked at the first call of the model.
         outputs: the last lines of each run that failed, by the run's number.
+        is_here: whether this process makes the runs.
     """
 
     def __init__(
@@ -62,126 +39,73 @@ class Trials:
         job: Job,
         on_progress: Callable[[str], None] | None = None,
         ahead: Sequence[Mapping[str, str]] = (),
+        executor: Executor | None = None,
     ) -> None:
-        self.num_runs = self.num_copied = 0
+        self.num_runs = 0
         self.outputs: dict[int, str] = {}
+        self.is_here = executor is None
+        self._executor = executor
         self._job = job
-        self._ahead = ahead
         self._on_progress = on_progress or (lambda _line: None)
-        self._stack = ExitStack()
         self._lock = threading.Lock()
-        self._running = Running()
-        self._sources: dict[object, _Source] = {}
-        self._num_started = 0
-        self._is_prepared = False
+        self._forks = Forks(job, ahead)
 
     def __enter__(self) -> Trials:
-        self._directory = self._stack.enter_context(run_directory())
-        self._stack.callback(end_orphans, self._directory)
-        # A child ends with the thread that started it: this one goes on as long as the context.
-        self._starter = self._stack.enter_context(ThreadPoolExecutor(1))
+        self._forks.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._forks.__exit__()
+
+    @property
+    def num_copied(self) -> int:
+        """How many runs of this process were forked at the first call of the model."""
+        return self._forks.num_copied
 
     def run(self, jobs: Sequence[Job], *, is_fresh: bool = False) -> list[RunReport]:
-        """Runs these, as many at once as there are processors; in their order.
+        """Runs these, as many at once as there are processors, or workers; in their order.
 
         is_fresh: none is to be a copy: each starts at the program's first line.
+
+        Raises:
+            EnvironmentProblem: a worker is not like this machine, or was lost.
         """
-        if not is_fresh:
-            self._prepare_copies()
-        with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
-            pending = [pool.submit(self._run, job, is_fresh=is_fresh) for job in jobs]
+        if self._executor is not None:
             try:
-                return [future.result() for future in pending]
+                return self._read(jobs, submit(self._executor, self._job, jobs, is_fresh=is_fresh))
+            except UllageError as error:
+                raise getattr(error, "cause", error) from None  # Ray wraps what a worker raises
+            except Exception as error:
+                raise EnvironmentProblem(
+                    f"a run did not come to its end on {type(self._executor).__name__}: "
+                    f"{type(error).__name__}: {error}".partition("\n")[0]
+                ) from error
+        if not is_fresh:
+            self._forks.prepare()
+        with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
+            pending = [pool.submit(self._forks.run, job, is_fresh=is_fresh) for job in jobs]
+            try:
+                return self._read(jobs, pending)
             except BaseException:
-                for future in pending:
-                    future.cancel()
-                self._running.stop()
+                self._forks.stop()
                 raise
 
-    def _prepare_copies(self) -> None:
-        """Starts the processes that later runs are forked from; a second call starts nothing."""
-        job = self._job
-        ahead, self._ahead = ({}, *self._ahead) if not self._is_prepared else (), ()
-        self._is_prepared = True
-        for variables in ahead if _can_be_preforked(job, job) else ():
-            options = replace(job.options, variables={**job.options.variables, **variables})
-            self._source(replace(job, options=options), is_preforked=True)
-
-    def _run(self, job: Job, *, is_fresh: bool) -> RunReport:
-        result, output = self._once(job, is_fresh=is_fresh)
-        with self._lock:
-            self.num_runs += 1
-            if result.verdict.value == "failed":
-                self.outputs[self.num_runs] = output
-        self._on_progress(f"{self.num_runs} runs, {_in_words(job)}: {_verdict(result)}")
-        return result
-
-    def _once(self, job: Job, *, is_fresh: bool) -> tuple[RunReport, str]:
-        for source in () if is_fresh else self._sources_of(job):
-            with self._place() as run_dir:
-                ended = self._copy(source, job, run_dir)
-                if ended is not None:
-                    result = explain_job(job, run_dir, *ended, None)
-                    if self._running.is_stopped or _is_believed(result, job, source):
-                        with self._lock:
-                            self.num_copied += source.is_preforked
-                        return result, last_lines(run_dir / OUTPUT)
-        with self._place() as run_dir:
-            environment = make_environment(run_dir, job.device, job.build, job.options)
-            with start(job.program, environment, output=run_dir / OUTPUT) as child:
-                ended = self._running.wait(child)
-            return explain_job(job, run_dir, *ended, None), last_lines(run_dir / OUTPUT)
-
-    @contextmanager
-    def _place(self) -> Iterator[Path]:
-        """A directory of a run."""
-        with self._lock:
-            self._num_started += 1
-            directory = self._directory / str(self._num_started)
-        directory.mkdir()
-        yield directory
-        shutil.rmtree(directory, ignore_errors=True)
-
-    def _sources_of(self, job: Job) -> Iterator[_Source]:
-        """The processes that a run can be forked from, each started on first use."""
-        is_searched = job.device.is_unlimited or job.device.gpu == self._job.device.gpu
-        if is_searched and _can_be_preforked(job, self._job):
-            yield self._source(job, is_preforked=True)
-        if at_start(job) == at_start(self._job):
-            yield self._source(job, is_preforked=False)
-
-    def _source(self, job: Job, *, is_preforked: bool) -> _Source:
-        key = at_start(job), job.device.gpu if is_preforked else None
-        with self._lock:
-            if key not in self._sources:
-                self._sources[key] = self._start(job, is_preforked=is_preforked)
-            return self._sources[key]
-
-    def _start(self, job: Job, *, is_preforked: bool) -> _Source:
-        options_of_job = job.options
-        of_plan = {} if options_of_job.plan is None else options_of_job.plan.variables
-        options = replace(
-            _without_plan(options_of_job), variables={**options_of_job.variables, **of_plan}
-        )
-        directory = self._directory / f"source{len(self._sources)}"
-        device = replace(job.device, is_unlimited=True)
-        environment = make_environment(directory, device, job.build, options)
-        starting = start_warm(self._job.program, environment, is_preforked=is_preforked)
-        warm = self._starter.submit(self._stack.enter_context, starting).result()
-        return _Source(warm, environment, is_preforked)
-
-    def _copy(self, source: _Source, job: Job, run_dir: Path) -> tuple[int, Ended] | None:
-        """A forked run; None where the process to fork from has ended."""
-        environment = make_environment(run_dir, job.device, job.build, job.options)
-        changes = dict(environment.items() - source.environment.items())
+    def _read(self, jobs: Sequence[Job], pending: Sequence[Future[Outcome]]) -> list[RunReport]:
+        reports = []
         try:
-            return self._running.fork(source.warm, job, run_dir, changes)
-        except EnvironmentProblem:
-            return None
+            for job, future in zip(jobs, pending, strict=True):
+                report, output = future.result()
+                reports.append(report)
+                with self._lock:
+                    self.num_runs += 1
+                    if report.verdict is Verdict.FAILED:
+                        self.outputs[self.num_runs] = output
+                self._on_progress(f"{self.num_runs} runs, {_in_words(job)}: {_verdict(report)}")
+        except BaseException:
+            for future in pending:
+                future.cancel()
+            raise
+        return reports
 
 
 def _in_words(job: Job) -> str:
@@ -198,39 +122,3 @@ def _verdict(result: RunReport) -> str:
     if outcome is not None and outcome.replayed is not None:
         return "trains alike" if outcome.replayed.is_same else outcome.replayed.difference
     return result.reason
-
-
-def _without_plan(options: RunOptions) -> RunOptions:
-    return replace(options, plan=None, describes=False, replays=False)
-
-
-def _can_be_preforked(job: Job, first: Job) -> bool:
-    """Whether a run differs from the first in nothing that its program could see before it first
-    calls its model.
-    """
-    actions = () if job.options.plan is None else job.options.plan.actions
-    techniques = [TECHNIQUES[action.technique] for action in actions]
-    return (
-        job.program == first.program
-        and job.options.rank is None
-        and not job.options.has_snapshot
-        and _without_plan(job.options) == _without_plan(first.options)
-        and all(technique.start is None and technique.on_move is None for technique in techniques)
-    )
-
-
-def _is_believed(result: RunReport, job: Job, source: _Source) -> bool:
-    """Whether what a copy showed is what a run from the start would."""
-    report = result
-    if job.options.replays:
-        outcome = report.program.plan
-        return outcome is not None and outcome.replayed is not None
-    if not source.is_preforked:
-        return True
-    gpu = job.device.gpu
-    is_over = any(device.peak_used_bytes > gpu.total_bytes for device in report.devices)
-    if is_over and not job.device.is_unlimited:  # by what came before the copy
-        return False
-    ended = report.program_exit
-    is_refused = ended is not None and ended.exception == _REFUSED
-    return report.verdict is not Verdict.FAILED or is_refused

@@ -1,11 +1,10 @@
 """What a real GPU leaves for the cache, from the engine's own figure on the phantom.
 
-    cache = real_cache(engine)
+    cache = real_cache(engine, "h100-80gb")
     cache.low_bytes, cache.bytes, cache.high_bytes, cache.tokens
 
-The engine measures its weights, its step and its graphs itself. Of what it measures the phantom
-lacks the code of the kernels, which a real GPU loads at their first use, and between GPUs the
-buffers of vLLM's own reductions, in whose place NCCL's run. Where it takes an estimate of its CUDA
+The engine measures its weights, its step and its graphs itself. What the phantom lacks of that is
+what `ullage estimate --serve` counts for it (unseen_bytes). Where it takes an estimate of its CUDA
 graphs off the cache, they are those of the phantom's upper bound, for kernels with 4 KiB of
 parameters; nearly all have less than 2, and take the lower one (docs/results/accuracy.md).
 """
@@ -14,7 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ullage.estimate.serving.vllm_memory import BETWEEN_GPUS, LOADED_KERNELS
+from ullage.estimate.serving.engines.vllm_releases import find_release
+from ullage.estimate.serving.vllm_memory import Step, unseen_bytes
+from ullage.gpus.catalog import find_gpu
 from ullage.serve.outcome import Engine
 
 
@@ -35,11 +36,11 @@ class RealCache:
     high_tokens: int
 
 
-def real_cache(engine: Engine) -> RealCache | None:
+def real_cache(engine: Engine, gpu: str) -> RealCache | None:
     """The interval of an engine's cache; None: its bytes were named (--kv-cache-memory-bytes), or
     it has not as many blocks as they hold, because their number was (--num-gpu-blocks-override).
 
-    Counts: the code of kernels; with several GPUs buffers between them; smaller graphs.
+    Counts: unseen_bytes of the engine's release and step; smaller graphs.
     Ignores: what another start may count differently, such as one with a compile cache.
     Error: docs/results/serving.md.
     """
@@ -47,10 +48,11 @@ def real_cache(engine: Engine) -> RealCache | None:
         return None
     if engine.kv_cache_bytes // engine.block_bytes != engine.num_blocks:
         return None
-    missing = [*LOADED_KERNELS]
-    if engine.tensor_parallel > 1:
-        missing = [a + b for a, b in zip(missing, BETWEEN_GPUS, strict=True)]
-    least, likely, most = missing
+    step = Step(
+        engine.max_num_batched_tokens, engine.max_num_seqs, engine.tensor_parallel,
+        find_release(engine.version), is_compiled=engine.has_graphs,
+    )  # fmt: skip
+    least, likely, most = unseen_bytes(find_gpu(gpu), step, engine.hidden)
     graphs = engine.graph_spread_bytes
     changes = (-most, graphs - likely, graphs - least)
     sizes = [max(0, engine.kv_cache_bytes + change) for change in changes]

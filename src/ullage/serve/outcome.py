@@ -40,6 +40,7 @@ class Engine:
         is_cache_given: whether the bytes of the cache were named, and not measured.
         graph_spread_bytes: of the CUDA graphs that were taken off the cache, what the phantom
             counts at most and a real GPU may not take.
+        hidden: the elements of a token between layers.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Engine:
     block_bytes: int = 0
     is_cache_given: bool = False
     graph_spread_bytes: int = 0
+    hidden: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,7 @@ class MachineSource:
         self._driver: str | None = None
         self._reason: str | None = None
         self._notes: tuple[Note, ...] = ()
-        self._noted: list[dict[str, str]] = []
-        self._readings: object = None
+        self._noted: object = None
 
     def read(self) -> Sample:
         """The state of now; what cannot be read is None, with a note."""
@@ -104,16 +103,10 @@ class MachineSource:
 
     def _current_notes(self) -> tuple[Note, ...]:
         """The notes; the same tuple as before, as long as no reason has changed."""
-        readings = ([reader.state for reader in self._readers], self._problems, self._reason)
-        if readings == self._readings:
-            return self._notes
-        self._readings = readings
-        states = [reader.reasons for reader in self._readers]
-        states.append({f"{number}": text for number, text in enumerate(self._problems)})
-        states.append({"devices": self._reason} if self._reason else {})
-        if states != self._noted:
-            self._noted = [dict(state) for state in states]
-            notes = [*group_notes(reader.reasons for reader in self._readers)]
+        reasons = [dict(reader.reasons) for reader in self._readers], self._problems, self._reason
+        if reasons != self._noted:
+            self._noted = reasons
+            notes = group_notes(reader.reasons for reader in self._readers)
             notes += [Note("jobs", problem) for problem in self._problems]
             notes += [Note("devices", self._reason)] if self._reason else []
             self._notes = tuple(notes)

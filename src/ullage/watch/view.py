@@ -42,6 +42,16 @@ class JobView:
         """What the allocator holds and may use again, whole segments and pieces."""
         return max(self.device.reserved_bytes - self.device.allocated_bytes, 0)
 
+    @property
+    def growth_bytes_per_step(self) -> float | None:
+        """How much the peak grows; None: it does not."""
+        return None if self.forecast is None else self.forecast.bytes_per_step
+
+    @property
+    def forecast_s(self) -> float | None:
+        """From the last step until the limit is reached; None: the peak does not grow."""
+        return None if self.forecast is None else self.forecast.seconds
+
 
 @dataclass(frozen=True, slots=True)
 class GpuView:

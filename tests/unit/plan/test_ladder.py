@@ -21,9 +21,9 @@ from ullage.plan.costs.profile import Profile, Stretch
 from ullage.plan.findings import Key, key_of
 from ullage.plan.ladder import Ladder
 from ullage.plan.menu import Actions
+from ullage.plan.proposals import Rung
 from ullage.plan.solver.problem import Failure, Problem
 from ullage.plan.solver.solve import lower_bound_s
-from ullage.plan.trying import Rung
 from ullage.techniques.technique import Action
 
 PATHS = ("h.0", "h.1", "h.2", "h.3")

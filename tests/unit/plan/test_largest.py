@@ -12,9 +12,9 @@ import pytest
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import find_gpu
 from ullage.plan.costs.measure import RunRequest
+from ullage.plan.proposals import Rung
 from ullage.plan.sizes import largest
 from ullage.plan.sizes.largest import Answer, LargestReport, LargestSearch
-from ullage.plan.trying import Rung
 from ullage.techniques.technique import Action, Semantics
 from ullage.units import GIB
 

@@ -8,8 +8,8 @@ from ullage.clock.step_time import Interval
 from ullage.errors import SpecError
 from ullage.plan.costs.clocked import Timed
 from ullage.plan.findings import Candidate, Seen
-from ullage.plan.judging import fastest_fitting
 from ullage.plan.objective import Objective, read_objective
+from ullage.plan.outcomes import fastest_fitting
 from ullage.techniques.technique import Action
 
 GIB = 1 << 30

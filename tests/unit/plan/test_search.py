@@ -12,8 +12,8 @@ from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import find_gpu
 from ullage.plan.findings import LATE, Candidate, Key, Seen
 from ullage.plan.menu import Actions
+from ullage.plan.proposals import Rung
 from ullage.plan.search import Search
-from ullage.plan.trying import Rung
 from ullage.techniques.technique import Action, Semantics
 
 # Fastest first, with the memory that the model expects of each.
@@ -127,13 +127,13 @@ def search(
         ),
     )  # fmt: skip
     parts = {
-        "_ladder": Ladder(), "_runs": runs, "_replays": replays, "_base": base,
-        "_is_begun": True,
+        "_ladder": Ladder(), "_runs": runs, "_replays": replays, "_is_begun": True,
     }  # fmt: skip
     for name, part in parts.items():
         monkeypatch.setattr(found, name, part)
-    found._known.first = FIRST
-    monkeypatch.setattr(found._known, "plan_to_run", lambda _: None)
+    found._measured.first = FIRST
+    monkeypatch.setattr(found._measured, "base", base)
+    monkeypatch.setattr(found._measured, "plan_to_run", lambda _: None)
     return found, runs
 
 
@@ -206,7 +206,7 @@ def test_after_the_time_limit_no_plan_runs(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_program_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = search(monkeypatch)
     monkeypatch.setattr(found, "_ladder", None)
-    found._known.first = SimpleNamespace(
+    found._measured.first = SimpleNamespace(
         **vars(FIRST) | {"verdict": Verdict.FAILED, "reason": "no data"}
     )  # type: ignore[assignment]
     report = found.fastest(66)

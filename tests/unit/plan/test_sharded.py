@@ -13,8 +13,9 @@ from ullage.errors import SpecError
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import find_gpu
 from ullage.plan.costs.blocks import Block
+from ullage.plan.costs.measure import RunRequest
 from ullage.plan.launchers import sharded_search
-from ullage.plan.launchers.sharded_search import RunRequest, ShardedSearch
+from ullage.plan.launchers.sharded_search import ShardedSearch
 from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
 from ullage.techniques.applying.outcome import Outcome
 from ullage.techniques.made_for import MadeFor
@@ -60,7 +61,7 @@ class Ranks:
         step = Interval(seconds, seconds, seconds)
         return SimpleNamespace(
             verdict=Verdict.FITS, reason="", torch="2.15.0", warnings=(), exit_code=0,
-            time=SimpleNamespace(extremes=None, step=step, num_tokens=0),
+            time=SimpleNamespace(extremes=None, step=step, num_tokens=0, corrections=()),
             processes=[SimpleNamespace(record=None)],
             devices=[SimpleNamespace(peak_used_bytes=used, totals=totals)],
             host=SimpleNamespace(pinned_peak_bytes=0),
@@ -98,7 +99,7 @@ def search(ranks: Ranks, *shardings: Sharding) -> ShardedSearch:
 
 
 def test_the_fastest_that_fits_is_named_and_its_file_written(ranks: Ranks) -> None:
-    report = search(ranks, DDP, FSDP2, ZERO3).fastest(6 * GIB)
+    report = search(ranks, DDP, FSDP2, ZERO3).find(6 * GIB)
     assert report.best is not None and report.best.name == "FSDP2"
     assert report.best.configuration == "FSDP2 of Block" and report.plan is None
     assert ranks.names(on_device=True) == ["FSDP2", "FSDP2"]
@@ -112,7 +113,7 @@ def test_the_fastest_that_fits_is_named_and_its_file_written(ranks: Ranks) -> No
 
 
 def test_a_plan_does_what_the_file_cannot_say(ranks: Ranks) -> None:
-    report = search(ranks, DDP, ZERO3).fastest(4 * GIB)
+    report = search(ranks, DDP, ZERO3).find(4 * GIB)
     assert report.best is not None and report.best.name == "ZeRO 3, checkpointing"
     assert report.best.configuration == "ZeRO 3 of Block"
     assert report.plan is not None and report.plan.foreseen is not None
@@ -122,7 +123,7 @@ def test_a_plan_does_what_the_file_cannot_say(ranks: Ranks) -> None:
 
 def test_the_last_rank_has_to_fit_too(ranks: Ranks) -> None:
     ranks.last_takes_more = {"FSDP2"}
-    report = search(ranks, FSDP2, ZERO3).fastest(6 * GIB)
+    report = search(ranks, FSDP2, ZERO3).find(6 * GIB)
     assert report.best is not None and report.best.name == "ZeRO 3"
     (lost,) = [one for one in report.candidates if one.name == "FSDP2"]
     assert lost.why == "1.0 GiB too much" and lost.used_bytes == 7 * GIB
@@ -130,32 +131,32 @@ def test_the_last_rank_has_to_fit_too(ranks: Ranks) -> None:
 
 def test_one_that_fits_without_retries_is_preferred(ranks: Ranks) -> None:
     ranks.retries = {"FSDP2"}
-    report = search(ranks, FSDP2, ZERO3).fastest(6 * GIB)
+    report = search(ranks, FSDP2, ZERO3).find(6 * GIB)
     assert report.best is not None and report.best.name == "ZeRO 3"
-    alone = search(ranks, FSDP2).fastest(6 * GIB)
+    alone = search(ranks, FSDP2).find(6 * GIB)
     assert alone.best is not None and alone.best.name == "FSDP2"
 
 
 def test_what_lies_on_the_host_is_tried_last(ranks: Ranks) -> None:
-    report = search(ranks, ON_HOST, ZERO3).fastest(6 * GIB)
+    report = search(ranks, ON_HOST, ZERO3).find(6 * GIB)
     assert report.best is not None and report.best.name == "ZeRO 3"
-    report = search(ranks, ON_HOST, ZERO3).fastest(int(2.5 * GIB))
+    report = search(ranks, ON_HOST, ZERO3).find(int(2.5 * GIB))
     assert report.best is not None and report.best.name == f"{ON_HOST.name}, checkpointing"
 
 
 def test_the_least_memory_is_looked_for_among_all(ranks: Ranks) -> None:
-    report = search(ranks, FSDP2, ZERO3).leanest(20 * GIB)
+    report = search(ranks, FSDP2, ZERO3).find(20 * GIB, is_for_memory=True)
     assert report.best is not None and report.best.name == "ZeRO 3, checkpointing"
 
 
 def test_nothing_fits_and_what_cannot_be_started_is_left_out(ranks: Ranks) -> None:
     ranks.failing = {"ZeRO 3": "DeepSpeed is not installed"}
-    report = search(ranks, DDP, ZERO3).fastest(2 * GIB)
+    report = search(ranks, DDP, ZERO3).find(2 * GIB)
     assert report.best is None and report.exit_code == 1
     assert report.left_out == {"ZeRO 3": "DeepSpeed is not installed"}
     assert {one.why for one in report.candidates} == {"8.0 GiB too much", "5.0 GiB too much"}
 
 
 def test_a_program_that_fits_is_left_as_it_is(ranks: Ranks) -> None:
-    report = search(ranks, DDP, FSDP2).fastest(20 * GIB)
+    report = search(ranks, DDP, FSDP2).find(20 * GIB)
     assert report.best is not None and report.best.is_as_it_is and not report.best.configuration

@@ -30,7 +30,7 @@ def climb(
         for size in sizes:
             num += 1
             taken = used(size)
-            search.note(size, Seen(taken <= BUDGET, "", min(taken, BUDGET), 0, 0, 0))
+            search.note([size], [Seen(taken <= BUDGET, "", min(taken, BUDGET), 0, 0, 0)])
     return search, num
 
 

@@ -11,7 +11,14 @@ import pytest
 from tests.unit.serve.test_measures import outcome_of
 
 from ullage.errors import SpecError
-from ullage.estimate.serving.vllm_memory import LOADED_KERNELS
+from ullage.estimate.serving.engines.vllm_releases import find_release
+from ullage.estimate.serving.vllm_memory import (
+    BETWEEN_GPUS,
+    LOADED_KERNELS,
+    Step,
+    fused_reductions,
+)
+from ullage.gpus.catalog import find_gpu
 from ullage.serve.cache_bytes import real_cache
 from ullage.serve.curve import make_curve
 from ullage.serve.host_time import MEASURED, HostTime, parse_host_time
@@ -128,18 +135,33 @@ def test_a_real_gpu_has_less_for_the_cache_by_the_code_of_kernels() -> None:
         outcome_of().engine, kv_cache_bytes=10 * GIB + 5, block_bytes=1 << 20, num_blocks=10 << 10,
         kv_cache_tokens=16 * (10 << 10),
     )  # fmt: skip
-    cache = real_cache(engine)
+    cache = real_cache(engine, "l4")
     assert cache is not None
     least, likely, most = LOADED_KERNELS
     assert (cache.low_bytes, cache.bytes, cache.high_bytes) == tuple(
         10 * GIB + 5 - size for size in (most, likely, least)
     )
     assert cache.tokens == 16 * (cache.bytes // (1 << 20))
-    smaller = real_cache(replace(engine, graph_spread_bytes=1000))
+    smaller = real_cache(replace(engine, graph_spread_bytes=1000), "l4")
     assert smaller is not None and smaller.low_bytes == cache.low_bytes
     assert smaller.bytes == cache.bytes + 1000 and smaller.high_bytes == cache.high_bytes + 1000
-    assert real_cache(replace(engine, num_blocks=100)) is None, "their number was set"
-    assert real_cache(replace(engine, is_cache_given=True)) is None, "their bytes were"
+    assert real_cache(replace(engine, num_blocks=100), "l4") is None, "their number was set"
+    assert real_cache(replace(engine, is_cache_given=True), "l4") is None, "their bytes were"
+
+
+def test_on_two_gpus_it_lacks_what_the_estimate_counts_between_them() -> None:
+    alone = replace(
+        outcome_of().engine, kv_cache_bytes=10 * GIB, block_bytes=1 << 20, num_blocks=10 << 10,
+        hidden=4096, has_graphs=True,
+    )  # fmt: skip
+    both = replace(alone, tensor_parallel=2)
+    step = Step(both.max_num_batched_tokens, both.max_num_seqs, 2, find_release(both.version))
+    fused = fused_reductions(find_gpu("h100-80gb"), step, 4096)
+    assert fused[2] > 0
+    one, two = real_cache(alone, "h100-80gb"), real_cache(both, "h100-80gb")
+    assert one is not None and two is not None
+    assert one.low_bytes - two.low_bytes == BETWEEN_GPUS[2] + fused[2]
+    assert one.high_bytes == two.high_bytes
 
 
 def test_the_figures_by_load_are_json() -> None:

@@ -40,7 +40,7 @@ class FitOptions:
     ladder: str | None
     gpus: int
     minutes: float | None
-    ray: str | None
+    executor: str | None
     alloc_conf: str | None
     steps: int | None
     python: str | None
@@ -76,7 +76,7 @@ class FitOptions:
             ("--smallest-gpu", self.smallest_gpu),
             ("--html", self.html is not None),
             ("--gpus", self.gpus != 1),
-            ("--ray", self.ray is not None),
+            ("--executor", self.executor is not None),
             ("--minutes", self.minutes is not None),
         ):
             if is_given:

@@ -106,7 +106,7 @@ def _latent_bytes(layer: Latent, store: Precision, name: str) -> int:
 
 
 def state_bytes(
-    layer: Recurrent, tensor_parallel: int = 1, *, element: int = 2, state_element: int = 2,
+    layer: Recurrent, tensor_parallel: int = 1, *, element: int = 2, is_state_fp32: bool = False,
     speculated: int = 0,
 ) -> int:  # fmt: skip
     """Bytes of a recurrent layer's state for one request, on one rank.
@@ -122,7 +122,7 @@ def state_bytes(
         layer: the layer that keeps them.
         tensor_parallel: ranks.
         element: bytes of an element of the convolution's inputs.
-        state_element: and of the state.
+        is_state_fp32: the engine keeps the state in 32 bits, whatever the model says.
         speculated: tokens that are proposed ahead and may be taken back.
     """
     groups = layer.groups
@@ -131,6 +131,7 @@ def state_bytes(
     channels = (layer.channels + groups * layer.group_channels) // tensor_parallel
     state = layer.heads // tensor_parallel * layer.rows * layer.columns
     steps = layer.steps + (speculated if layer.kind != "mamba" else 0)
+    state_element = 4 if is_state_fp32 or layer.is_state_fp32 else 2
     return channels * steps * element + state * state_element
 
 
@@ -156,7 +157,7 @@ def request_bytes(
         SpecError: a cross-attention layer's input has no length of its own and none is given.
     """
     if isinstance(layer, Recurrent):
-        return state_bytes(layer, tensor_parallel, state_element=4 if layer.is_state_fp32 else 2)
+        return state_bytes(layer, tensor_parallel)
     each = token_bytes(layer, precision, tensor_parallel)
     if isinstance(layer, Attention):
         bound = layer.window or layer.chunk or context

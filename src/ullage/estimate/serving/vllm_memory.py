@@ -261,38 +261,52 @@ def fused_reductions(gpu: Entry, step: Step, hidden: int) -> tuple[int, int, int
     limits, ranks = _FUSED_MIB.get(gpu.compute_capability, {}), step.tensor_parallel
     if not step.is_compiled or not step.release.has_full_graphs or ranks not in limits:
         return 0, 0, 0
-    tokens = min(limits[ranks] * MIB // (_ELEMENT * hidden), step.tokens)
+    tokens = min(limits[ranks] * MIB // max(1, _ELEMENT * hidden), step.tokens)
     trtllm, mnnvl = (tokens * hidden * _ELEMENT * copies for copies in (4 * ranks, 6))
     has_fused = step.release.has_workspaces
     return 0, (min(trtllm, mnnvl) if has_fused else 0), max(trtllm, mnnvl)
 
 
+def unseen_bytes(gpu: Entry, step: Step, hidden: int) -> tuple[int, int, int]:
+    """Of what grows outside PyTorch's allocator between vLLM's two readings, what the phantom does
+    not hold: low, likely, high.
+
+    Counts: kernels that are loaded; between GPUs vLLM's own buffers, in whose place NCCL's run
+    there: over NVLink custom_all_reduce.py (2 x 8 MiB) where it starts after the first reading
+    (0.10.2, gpu_worker.py), and what FlashInfer allocates in the step (fused_reductions).
+    Ignores: a draft's. Error: docs/results/serve-starts.md. Source: that of libraries.
+    """
+    parts = [LOADED_KERNELS]
+    if step.tensor_parallel > 1:
+        parts += [BETWEEN_GPUS, fused_reductions(gpu, step, hidden)]
+        parts += [(_CUSTOM_REDUCE,) * 3] if _starts_nccl(gpu, step) else []
+    low, likely, high = (sum(sizes) for sizes in zip(*parts, strict=True))
+    return low, likely, high
+
+
+def _starts_nccl(gpu: Entry, step: Step) -> bool:
+    """Whether NCCL over NVLink starts after the first reading."""
+    is_linked = gpu.nvlink_bytes_per_s is not None and isinstance(gpu, Gpu)
+    return step.tensor_parallel > 1 and step.release.is_nccl_counted and is_linked
+
+
 def libraries(gpu: Entry, step: Step, hidden: int) -> Term:
     """What grows outside PyTorch's allocator between vLLM's two readings.
 
-    Counts: kernels that are loaded; NCCL, and the driver's context, in the releases that count
-    them; between GPUs the buffers of its own reductions: over NVLink those of NCCL and of
-    custom_all_reduce.py (2 x 8 MiB) where both start after the first reading (0.10.2,
-    gpu_worker.py), and later what FlashInfer allocates in the step (fused_reductions).
+    Counts: unseen_bytes; NCCL, and the driver's context, in the releases that count them.
     Ignores: other processes that start or end meanwhile.
     Error: docs/results/serving.md.
     Source: engines/vllm_releases.py; benchmarks/serving/starts.toml.
     """
-    low, likely, high = LOADED_KERNELS
-    what = ["kernels loaded in the step"]
+    parts, what = [unseen_bytes(gpu, step, hidden)], ["kernels loaded in the step"]
     if step.release.is_context_counted:
-        low, likely, high = (
-            kernels + context
-            for kernels, context in zip(LOADED_KERNELS, _context(gpu), strict=True)
-        )
+        parts.append(_context(gpu))
         what.append("the driver's context")
     if step.tensor_parallel > 1:
-        parts = [(low, likely, high), BETWEEN_GPUS, fused_reductions(gpu, step, hidden)]
-        is_linked = step.release.is_nccl_counted and gpu.nvlink_bytes_per_s is not None
-        if is_linked and isinstance(gpu, Gpu):
-            parts += [find_nccl(gpu, step.tensor_parallel), (_CUSTOM_REDUCE,) * 3]
-        low, likely, high = (sum(sizes) for sizes in zip(*parts, strict=True))
         what.append("NCCL" if step.release.is_nccl_counted else "buffers between GPUs")
+        if _starts_nccl(gpu, step) and isinstance(gpu, Gpu):
+            parts.append(find_nccl(gpu, step.tensor_parallel))
+    low, likely, high = (sum(sizes) for sizes in zip(*parts, strict=True))
     source = f"vLLM {step.release.name}"
     return Term("kernels and buffers", likely, low, high, ", ".join(what), source)
 

@@ -18,6 +18,7 @@ from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.blocks import Block, find_blocks
 from ullage.plan.costs.clocked import Seconds, Timed, step_seconds, timed
 from ullage.plan.costs.profile import Profile, kept_by_module, read_profile
+from ullage.plan.launchers.shardings import Sharding
 from ullage.plan.menu import Actions, moves, treatments
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
@@ -46,6 +47,9 @@ class RunRequest(NamedTuple):
         describes: whether it describes the model.
         is_fresh: whether it starts at the program's first line in a new process.
         replays: whether it replays the plan with real numbers instead of training.
+        sharding: how the ranks share the training by a launcher's file; None: as the program does.
+        kinds: the classes of the blocks, which that file names.
+        is_last: whether it is the last rank, rather than the first.
     """
 
     plan: Plan | None = None
@@ -53,6 +57,9 @@ class RunRequest(NamedTuple):
     describes: bool = False
     is_fresh: bool = False
     replays: bool = False
+    sharding: Sharding | None = None
+    kinds: tuple[str, ...] = ()
+    is_last: bool = False
 
 
 Runner = Callable[[Sequence[RunRequest]], list[RunReport]]
@@ -107,12 +114,17 @@ class Measurements:
         self.moves: list[Measured] = []
         self.left_out: dict[str, str] = {}
 
+    @property
+    def all(self) -> tuple[Measured, ...]:
+        """The unchanged program, then each technique by itself; empty before the first run."""
+        return () if self.base is None else (self.base, *self.treatments, *self.moves)
+
     def measure_program(self) -> Measured | None:
         """Runs the unchanged program; None: it failed, or trains no model."""
         (self.first,) = self._run([RunRequest(self._under, describes=True)])
         outcome = self.first.program.plan
         made_for = None if outcome is None else outcome.found
-        if made_for is None or not _ran(self.first):
+        if made_for is None or not has_run(self.first):
             return None
         self.made_for = made_for
         kept_bytes = kept_by_module(self.first.processes[0].record)
@@ -186,7 +198,7 @@ class Measurements:
         measurements = []
         reports = self._run(requests) if requests else []
         for actions, report in zip(actionses, reports, strict=True):
-            if _ran(report):
+            if has_run(report):
                 measurements.append(self._read(actions, report))
             else:
                 self.left_out[_name(actions)] = report.reason
@@ -239,7 +251,8 @@ def helps(measured: Measured, base: Measured) -> bool:
     )
 
 
-def _ran(report: RunReport) -> bool:
+def has_run(report: RunReport) -> bool:
+    """Whether a run came to its end, on a device."""
     return report.verdict is Verdict.FITS and bool(report.processes) and bool(report.devices)
 
 

@@ -18,16 +18,16 @@ from typing import Any, Protocol
 
 from ullage.errors import SpecError
 from ullage.explain.run import RunReport
-from ullage.phantom.device import PhantomDevice
 from ullage.phantom.launch import make_environment, run_directory
 from ullage.phantom.launcher import ranks_of
 from ullage.phantom.program import UserProgram, resolve_program
-from ullage.phantom.rank import choose_ranks
+from ullage.plan.costs.measure import RunRequest
 from ullage.plan.findings import FitReport
 from ullage.plan.launchers.accelerate_file import accelerate_config, to_yaml
 from ullage.plan.launchers.deepspeed_file import deepspeed_config, read_deepspeed_config
-from ullage.plan.launchers.sharded_search import RunRequest, ShardedSearch
+from ullage.plan.launchers.sharded_search import ShardedSearch
 from ullage.plan.launchers.shardings import SHARDINGS, Engine, Sharding, splitting_sequences
+from ullage.plan.runner import make_trial
 from ullage.runs.job import Job
 from ullage.runs.trials import Trials
 
@@ -224,9 +224,8 @@ def fit_launched(
     with run_directory() as directory:
         runs = _Runs(job, launched, trials, directory)
         search = ShardedSearch(runs.run, launched.text, job.device.gpu, launched.shardings)
-        find = search.leanest if is_for_memory else search.fastest
         num_gpus = 1 if job.options.rank is None else job.options.rank.world_size
-        return replace(find(budget_bytes), num_gpus=num_gpus)
+        return replace(search.find(budget_bytes, is_for_memory=is_for_memory), num_gpus=num_gpus)
 
 
 class _Runs:
@@ -254,7 +253,7 @@ class _Runs:
         for text, request in zip(texts, requests, strict=True):
             job = self._jobs[text]
             if not isinstance(job, str):
-                jobs.append(self._as_wanted(job, request))
+                jobs.append(make_trial(job, request))
         reports = iter(self._trials.run(jobs))
         for text in texts:
             why = self._jobs[text]
@@ -267,19 +266,3 @@ class _Runs:
         is_done = request.plan is not None  # the plan does what the file cannot say
         sharding = replace(request.sharding, is_checkpointed=False) if is_done else request.sharding
         return self._launched.text(sharding, request.kinds)
-
-    def _as_wanted(self, job: Job, request: RunRequest) -> Job:
-        rank = self._job.options.rank
-        if rank is not None and request.is_last:
-            last = rank.world_size - 1
-            (rank,) = choose_ranks((last,), rank.world_size, rank.local_world_size)
-        device = job.device
-        if request.gpu is not None:
-            device = PhantomDevice(request.gpu, is_unlimited=False)
-        options = replace(
-            job.options,
-            rank=rank,
-            plan=request.plan,
-            describes=request.describes,
-        )
-        return replace(job, device=device, options=options)

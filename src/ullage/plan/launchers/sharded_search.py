@@ -3,7 +3,7 @@
 It starts no process and writes no file itself: a `Runner` does, and returns the report of each run.
 
     search = ShardedSearch(run, gpu, SHARDINGS)
-    search.fastest(budget_bytes).best
+    search.find(budget_bytes).best
 
 One rank of each sharding runs with unlimited memory; a sharding that takes too much also runs with
 activation checkpointing. Then the first and the last rank run on the device, for the fastest
@@ -12,45 +12,24 @@ sharding first, until one fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from ullage.errors import SpecError
 from ullage.explain.run import RunReport
-from ullage.explain.verdict import ExitCode, Verdict
+from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.blocks import Block, find_blocks
-from ullage.plan.costs.clocked import Timed, timed
+from ullage.plan.costs.clocked import timed
+from ullage.plan.costs.measure import RunRequest, has_run
 from ullage.plan.costs.profile import kept_by_module
 from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, Seen, failed, foreseen
-from ullage.plan.judging import judge, say_more
 from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
+from ullage.plan.outcomes import judge, say_more, too_much
+from ullage.runs.search import search
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
-from ullage.units import format_bytes
-
-
-class RunRequest(NamedTuple):
-    """A run of one rank.
-
-    Attributes:
-        sharding: how the ranks share the training; None: as the program has it.
-        kinds: the classes of the blocks.
-        plan: techniques that are applied too.
-        gpu: the device; None: unlimited memory.
-        is_last: the last rank, rather than the first.
-        describes: whether it describes the model.
-    """
-
-    sharding: Sharding | None = None
-    kinds: tuple[str, ...] = ()
-    plan: Plan | None = None
-    gpu: Gpu | None = None
-    is_last: bool = False
-    describes: bool = False
-
 
 # The report of each run, or why it could not start.
 Runner = Callable[[Sequence[RunRequest]], list[RunReport | str]]
@@ -59,15 +38,12 @@ Ends = tuple[Seen, Seen]  # of the first rank, and of the last
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A sharding that ran: its plan, its time and memory, and its program."""
+    """A sharding that ran with unlimited memory, under a plan if that does what its file cannot."""
 
     sharding: Sharding | None
     plan: Plan | None
-    step_s: float
-    used_bytes: int
-    peak_bytes: int
+    candidate: Candidate
     made_for: MadeFor
-    time: Timed | None = None
 
     @property
     def order(self) -> tuple[bool, float]:
@@ -75,7 +51,7 @@ class _Measured:
         not known.
         """
         is_on_host = self.sharding is not None and self.sharding.on_host is not OnHost.NOTHING
-        return is_on_host, self.step_s
+        return is_on_host, self.candidate.step_s
 
 
 class ShardedSearch:
@@ -106,77 +82,59 @@ class ShardedSearch:
     def _kinds(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(block.kind for block in self._blocks))
 
-    def fastest(self, budget_bytes: int) -> FitReport:
-        """The fastest sharding that fits."""
-        first, base = self._measure_program()
-        if base is None:
-            return self._failed(first, budget_bytes)
-        measured = self._measure_all(base, budget_bytes)
-        measured.sort(key=lambda candidate: candidate.order)
-        return self._told(first, base, measured, budget_bytes)
-
-    def leanest(self, budget_bytes: int) -> FitReport:
-        """The sharding that takes the least memory, if it fits."""
-        first, base = self._measure_program()
-        if base is None:
-            return self._failed(first, budget_bytes)
-        measured = self._measure_all(base, 0)
-        measured.sort(key=lambda candidate: candidate.used_bytes)
-        return self._told(first, base, measured, budget_bytes)
-
-    def _measure_all(self, base: _Measured, enough_bytes: int) -> list[_Measured]:
-        """Every sharding; with checkpointing too where it takes more than `enough_bytes`."""
+    def find(self, budget_bytes: int, *, is_for_memory: bool = False) -> FitReport:
+        """The fastest sharding that fits, or that which takes the least memory."""
+        # 1. The program as it is: its blocks, and what a rank of it takes.
+        (first,) = self._runs([RunRequest(describes=True)])
+        outcome = first.program.plan
+        if not has_run(first) or outcome is None or outcome.found is None:
+            trains_none = "it trains no model that could be shared among ranks"
+            return failed(first, self._gpu, budget_bytes, trains_none)
+        kept_bytes = kept_by_module(first.processes[0].record)
+        self._blocks = find_blocks(outcome.found.modules, kept_bytes)
+        base = self._read(RunRequest(), first, outcome.found)
+        # 2. Each sharding; with checkpointing too where it takes much.
+        enough_bytes = 0 if is_for_memory else budget_bytes
         plain = self._measure([(sharding, None) for sharding in self._shardings])
-        large = [sharding for sharding in plain if sharding.used_bytes > enough_bytes]
-        return [base, *plain, *self._measure([self._checkpointed(sharding) for sharding in large])]
+        large = [each for each in plain if each.candidate.used_bytes > enough_bytes]
+        measured = [base, *plain, *self._measure(list(map(self._checkpointed, large)))]
+        # 3. On the device, the best first.
+        measured.sort(key=lambda each: each.order)
+        if is_for_memory:
+            measured.sort(key=lambda each: each.candidate.used_bytes)
+        return self._report(first, base, measured, budget_bytes)
 
-    def _told(
+    def _report(
         self, first: RunReport, base: _Measured, measured: Sequence[_Measured], budget_bytes: int
     ) -> FitReport:
         """The report of all measured shardings, which are tried on the device in this order."""
         ends = self._try(measured, budget_bytes)
-        place = _choose(ends)
+        # One without retries of the allocator if there is any.
+        fitting = [place for place, each in ends.items() if all(end.fits for end in each)]
+        smooth = [place for place in fitting if not _num_retries(ends[place])]
+        place = next(iter([*smooth, *fitting]), None)
         best = None if place is None else measured[place]
         candidates = [
-            self._candidate(candidate, ends.get(number), best, budget_bytes)
-            for number, candidate in enumerate(measured)
+            self._candidate(each, ends.get(number), best, budget_bytes)
+            for number, each in enumerate(measured)
         ]
         chosen = None if place is None else candidates[place]
-        return FitReport(
-            program=first.program.argv,
-            torch=first.torch,
-            gpu=self._gpu,
-            budget_bytes=budget_bytes,
+        return replace(
+            failed(first, self._gpu, budget_bytes, ""),
             blocks=self._blocks,
             as_it_is=candidates[measured.index(base)],
             best=chosen,
             plan=self._plan(best, chosen, budget_bytes),
             candidates=tuple(sorted(candidates, key=lambda candidate: candidate.step_s)),
-            front=tuple(_front(measured)),
-            bound_s=0.0,
+            front=tuple(_front([each.candidate for each in measured])),
             left_out=self._left_out,
-            smallest=None,
             failure="",
-            warnings=first.warnings,
-            num_runs=0,
-            wall_s=0.0,
             exit_code=ExitCode.ANSWER_IS_NO if best is None else ExitCode.FINE,
         )
 
     def _runs(self, requests: Sequence[RunRequest]) -> list[RunReport]:
         """Runs of programs that started before."""
         return [report for report in self._run(requests) if not isinstance(report, str)]
-
-    def _measure_program(self) -> tuple[RunReport, _Measured | None]:
-        (report,) = self._runs([RunRequest(describes=True)])
-        if not _ran(report):
-            return report, None
-        made_for = report.program.plan.found if report.program.plan is not None else None
-        if made_for is None:
-            return report, None
-        record = report.processes[0].record
-        self._blocks = find_blocks(made_for.modules, kept_by_module(record))
-        return report, self._read(None, None, report, made_for)
 
     def _measure(self, tried: Sequence[tuple[Sharding, Plan | None]]) -> list[_Measured]:
         """Runs the shardings that the launcher's file can express."""
@@ -187,36 +145,36 @@ class ShardedSearch:
             except SpecError as error:
                 self._left_out[sharding.name] = str(error)
                 continue
-            requests.append(RunRequest(sharding, self._kinds, plan, describes=True))
+            requests.append(RunRequest(plan, describes=True, sharding=sharding, kinds=self._kinds))
         measured = []
         for request, report in zip(requests, self._run(requests) if requests else [], strict=True):
-            if isinstance(report, str):
-                self._left_out[_name(request)] = report
-                continue
-            outcome = report.program.plan
-            if _ran(report) and outcome is not None and outcome.found is not None:
-                measured.append(self._read(request.sharding, request.plan, report, outcome.found))
-            else:
+            outcome = None if isinstance(report, str) else report.program.plan
+            if isinstance(report, str) or not has_run(report):
+                self._left_out[_name(request)] = (
+                    report if isinstance(report, str) else report.reason
+                )
+            elif outcome is None or outcome.found is None:
                 self._left_out[_name(request)] = report.reason
+            else:
+                measured.append(self._read(request, report, outcome.found))
         return measured
 
-    def _read(
-        self, sharding: Sharding | None, plan: Plan | None, report: RunReport, made_for: MadeFor
-    ) -> _Measured:
-        device = report.devices[0]
+    def _read(self, request: RunRequest, report: RunReport, made_for: MadeFor) -> _Measured:
+        sharding, plan, device = request.sharding, request.plan, report.devices[0]
         # Ranks that share a batch need more steps for as many batches.
         num_steps = 1 if sharding is None else sharding.num_context_ranks
         time = timed(report)
         time = None if time is None else time.times(num_steps)
-        return _Measured(
-            sharding,
-            plan,
+        candidate = Candidate(
+            _name(request),
+            () if plan is None else plan.actions,
             0.0 if time is None else time.step.s,
-            device.peak_used_bytes,
             device.totals.peak_allocated_bytes,
-            made_for,
-            time,
+            device.peak_used_bytes,
+            configuration="" if sharding is None else self._text(sharding, plan),
+            time=time,
         )
+        return _Measured(sharding, plan, candidate, made_for)
 
     def _checkpointed(self, measured: _Measured) -> tuple[Sharding, Plan | None]:
         """The sharding with activation checkpointing: by the launcher's file, else by a plan."""
@@ -235,50 +193,47 @@ class ShardedSearch:
         plain = sharding if plan is None else replace(sharding, is_checkpointed=False)
         return self._write(plain, self._kinds)
 
-    def _try(self, measured: Sequence[_Measured], budget_bytes: int) -> dict[int, Ends]:
+    def _try(self, measured: Sequence[_Measured], budget_bytes: int) -> Mapping[int, Ends]:
         """Runs on the device until one fits without retries of the allocator: first those that are
         expected to fit, then those that may with retries.
         """
-        ends_by_place: dict[int, Ends] = {}
         least = self._gpu.context_low_bytes
-        may_fit = [
-            n
-            for n, candidate in enumerate(measured)
-            if candidate.peak_bytes + least <= budget_bytes
+        places = [
+            place
+            for place, each in enumerate(measured)
+            if each.candidate.peak_bytes + least <= budget_bytes
         ]
-        for place in sorted(may_fit, key=lambda n: measured[n].used_bytes > budget_bytes):
-            trial = measured[place]
-            ends = [
-                RunRequest(trial.sharding, self._kinds, trial.plan, self._gpu, is_last=is_last)
-                for is_last in (False, True)
-            ]
-            first, last = (judge(report, budget_bytes) for report in self._runs(ends))
-            ends_by_place[place] = first, last
-            if first.fits and last.fits and not first.num_retries + last.num_retries:
-                break
-        return ends_by_place
+        places.sort(key=lambda place: measured[place].candidate.used_bytes > budget_bytes)
+
+        def propose(ends: Mapping[int, Ends]) -> int | None:
+            is_found = any(
+                all(end.fits for end in each) and not _num_retries(each) for each in ends.values()
+            )
+            return next((n for n in places if n not in ends and not is_found), None)
+
+        def attempt(place: int) -> Ends:
+            trial = RunRequest(
+                measured[place].plan,
+                self._gpu,
+                sharding=measured[place].sharding,
+                kinds=self._kinds,
+            )
+            requests = [trial._replace(is_last=is_last) for is_last in (False, True)]
+            first, last = (judge(report, budget_bytes) for report in self._runs(requests))
+            return first, last
+
+        return search({}, propose, attempt, lambda ends, place, each: {**ends, place: each})
 
     def _candidate(
         self, measured: _Measured, ends: Ends | None, best: _Measured | None, budget_bytes: int
     ) -> Candidate:
-        worse = None if ends is None else max(ends, key=lambda end: (not end.fits, end.used_bytes))
-        used = measured.used_bytes if worse is None else worse.used_bytes
-        why = ""
-        if measured is not best:
-            why = _why(measured, worse, best, budget_bytes)
-        return Candidate(
-            AS_IT_IS if measured.sharding is None else measured.sharding.name,
-            () if measured.plan is None else measured.plan.actions,
-            measured.step_s,
-            measured.peak_bytes,
-            used,
-            worse,
-            why,
-            configuration=""
-            if measured.sharding is None
-            else self._text(measured.sharding, measured.plan),
-            time=measured.time,
-        )
+        candidate = measured.candidate
+        if ends is not None:
+            worse = max(ends, key=lambda end: (not end.fits, end.used_bytes))
+            candidate = replace(candidate, used_bytes=worse.used_bytes, seen=worse)
+        if measured is best:
+            return candidate
+        return replace(candidate, why=_why(measured, candidate.seen, best, budget_bytes))
 
     def _plan(
         self, best: _Measured | None, chosen: Candidate | None, budget_bytes: int
@@ -288,28 +243,13 @@ class ShardedSearch:
         prediction = foreseen(chosen.seen, chosen.step_s, self._gpu, budget_bytes)
         return replace(best.plan, foreseen=prediction)
 
-    def _failed(self, first: RunReport, budget_bytes: int) -> FitReport:
-        """The report of a program that failed by itself."""
-        trains_none = "it trains no model that could be shared among ranks"
-        report = failed(first, self._gpu, budget_bytes, trains_none)
-        return replace(report, left_out=self._left_out)
-
 
 def _name(request: RunRequest) -> str:
     return AS_IT_IS if request.sharding is None else request.sharding.name
 
 
-def _choose(ends_by_place: dict[int, Ends]) -> int | None:
-    """The first that fits on both ranks, one without retries of the allocator if there is any."""
-    fitting = [place for place, ends in ends_by_place.items() if all(end.fits for end in ends)]
-    smooth = [
-        place for place in fitting if not sum(end.num_retries for end in ends_by_place[place])
-    ]
-    return next(iter([*smooth, *fitting]), None)
-
-
-def _ran(report: RunReport) -> bool:
-    return report.verdict is Verdict.FITS and bool(report.processes) and bool(report.devices)
+def _num_retries(ends: Ends) -> int:
+    return sum(end.num_retries for end in ends)
 
 
 def _why(
@@ -320,18 +260,18 @@ def _why(
         return observation.reason
     if observation is not None and observation.num_retries:
         return f"fits, with {observation.num_retries} retries of the allocator"
-    if measured.used_bytes > budget_bytes:
-        return f"{format_bytes(measured.used_bytes - budget_bytes)} too much"
+    if measured.candidate.used_bytes > budget_bytes:
+        return too_much(measured.candidate.used_bytes, budget_bytes)
     if best is None:
         return ""
     untried = "not tried: the host's part comes last" if measured.order[0] else "no faster"
-    return say_more(measured.step_s, best.step_s) or untried
+    return say_more(measured.candidate.step_s, best.candidate.step_s) or untried
 
 
-def _front(measured: Sequence[_Measured]) -> list[tuple[float, int]]:
+def _front(candidates: Sequence[Candidate]) -> list[tuple[float, int]]:
     """The Pareto front of time and memory, fastest first."""
     front: list[tuple[float, int]] = []
-    for candidate in sorted(measured, key=lambda each: (each.step_s, each.used_bytes)):
+    for candidate in sorted(candidates, key=lambda each: (each.step_s, each.used_bytes)):
         if not front or candidate.used_bytes < front[-1][1]:
             front.append((candidate.step_s, candidate.used_bytes))
     return front

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ullage.clock.compare import Order, compare
 from ullage.clock.step_time import Interval
@@ -21,11 +22,12 @@ from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.clocked import Timed, timed
 from ullage.plan.costs.measure import Measurements, Runner, RunRequest
 from ullage.plan.findings import Seen, foreseen, key_of, name_plan
-from ullage.plan.judging import judge
 from ullage.plan.ladder import Ladder
 from ullage.plan.menu import Actions
+from ullage.plan.outcomes import judge
+from ullage.plan.proposals import Rung
 from ullage.plan.sizes.sizes import FIRST, Sizes, from_line
-from ullage.plan.trying import Rung
+from ullage.runs.search import search
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics
 
@@ -41,6 +43,8 @@ _FAR = 4
 _ROUNDS = 3
 # At most this many of the leanest plans run to measure their memory.
 _LOOKS = 6
+# What a plan takes that does not run.
+_ENDLESS = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +176,7 @@ class LargestSearch:
         self._budget_bytes = budget_bytes
         self._step = step
         self._first: RunReport | None = None
-        self._known: Measurements | None = None
+        self._measured: Measurements | None = None
 
     def find(
         self, program: Sequence[str], variable: str, allowed: Semantics | None
@@ -189,7 +193,7 @@ class LargestSearch:
         if allowed is not None and not has_failed and plain.beyond is not None:
             all_answers += self._planned(plain, allowed)
         answers = _front(self._timed(all_answers))
-        known = self._known
+        known = self._measured
         return LargestReport(
             program=tuple(program),
             variable=variable,
@@ -217,7 +221,7 @@ class LargestSearch:
             base = known.measure_program()
             if base is None:
                 return
-            self._known = known
+            self._measured = known
             known.measure_techniques(allowed, base)
             ladder = Ladder(known, base)
             leanest = self._leanest(ladder, size)
@@ -236,22 +240,28 @@ class LargestSearch:
         """The leanest plan: runs the last rung and corrects the ladder, until the last rung is one
         that ran.
         """
-        rungs: dict[tuple[int, int], Rung] = {}
-        for _ in range(_LOOKS):
+
+        def propose(ran: tuple[Rung, ...]) -> Rung | None:
             rung = ladder.rungs[-1]
-            actions = ladder.actions(rung)
-            if rung.place in rungs or not actions:
-                break
-            (report,) = self._run([(size, RunRequest(self._plan(actions)))])
-            if report.verdict is Verdict.FITS:
-                reserved = max(device.totals.peak_reserved_bytes for device in report.devices)
-                rungs[rung.place] = rung._replace(reserved_bytes=reserved)
-                ladder.learn(rung, report)
-            else:
-                ladder.leave_out(key_of([replace(action, modules=()) for action in actions]))
-        return min(
-            rungs.values(), key=lambda rung: (rung.reserved_bytes, rung.time_s), default=None
-        )
+            is_new = ladder.actions(rung) and rung.place not in [each.place for each in ran]
+            return rung if is_new and len(ran) < _LOOKS else None
+
+        def attempt(rung: Rung) -> RunReport:
+            (report,) = self._run([(size, RunRequest(self._plan(ladder.actions(rung))))])
+            return report
+
+        def judge(ran: tuple[Rung, ...], rung: Rung, report: RunReport) -> tuple[Rung, ...]:
+            if report.verdict is not Verdict.FITS:
+                kinds = [replace(action, modules=()) for action in ladder.actions(rung)]
+                ladder.leave_out(key_of(kinds))
+                return (*ran, rung._replace(reserved_bytes=_ENDLESS))
+            ladder.learn(rung, report)
+            reserved = max(device.totals.peak_reserved_bytes for device in report.devices)
+            return (*ran, rung._replace(reserved_bytes=reserved))
+
+        ran = search(tuple[Rung, ...](), propose, attempt, judge)
+        fitting = [rung for rung in ran if rung.reserved_bytes < _ENDLESS]
+        return min(fitting, key=lambda rung: (rung.reserved_bytes, rung.time_s), default=None)
 
     def _climbed(
         self, plans: Sequence[tuple[Rung, Actions]], lean: Sizes, size: int
@@ -267,7 +277,8 @@ class LargestSearch:
         yield from self._answers(leanest, self._climb(leanest, lean))
         for _, actions in others[1 - _LEAN :]:
             near = Sizes(self._budget_bytes, step=self._step, first=lean.around)
-            self._climb_once(actions, near)
+            first = near.next()
+            near.note(first, self._try(actions, first))
             if near.largest is not None:  # else it ends before the leanest plan, and is no faster
                 yield from self._answers(actions, self._climb(actions, near))
         for actions in _between(plans):
@@ -294,18 +305,16 @@ class LargestSearch:
 
     def _climb(self, actions: Actions, sizes: Sizes) -> Sizes:
         """Tries sizes on the device until the largest is found."""
-        while self._climb_once(actions, sizes):
-            pass
-        return sizes
+        return search(
+            sizes, lambda now: now.next() or None, partial(self._try, actions), Sizes.note
+        )
 
-    def _climb_once(self, actions: Actions, sizes: Sizes) -> bool:
-        """Tries the next sizes, and returns whether there were any."""
-        next_sizes, plan = sizes.next(), self._plan(actions)
-        reports = self._run([(size, RunRequest(plan, self._gpu)) for size in next_sizes])
-        for size, report in zip(next_sizes, reports, strict=True):
-            sizes.note(size, judge(report, self._budget_bytes))
+    def _try(self, actions: Actions, sizes: Sequence[int]) -> list[Seen]:
+        """Runs sizes on the device."""
+        plan = self._plan(actions)
+        reports = self._run([(size, RunRequest(plan, self._gpu)) for size in sizes])
         self._note_first(reports)
-        return bool(next_sizes)
+        return [judge(report, self._budget_bytes) for report in reports]
 
     def _note_first(self, reports: Sequence[RunReport]) -> None:
         """Keeps the first report that did not fail, if any, to describe the program."""
@@ -314,14 +323,14 @@ class LargestSearch:
                 self._first = report
 
     def _plan(self, actions: Actions) -> Plan | None:
-        return self._known.plan(actions) if self._known is not None and actions else None
+        return self._measured.plan(actions) if self._measured is not None and actions else None
 
     def _answers(self, actions: Actions, sizes: Sizes) -> Iterator[Answer]:
         """The answer of a climb, if any size fits."""
         if sizes.largest is None:
             return
         beyond = sizes.beyond
-        blocks = () if self._known is None else self._known.blocks
+        blocks = () if self._measured is None else self._measured.blocks
         yield Answer(
             name_plan(actions, blocks),
             actions,

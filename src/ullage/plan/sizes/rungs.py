@@ -19,11 +19,12 @@ from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.clocked import timed
 from ullage.plan.costs.measure import Measurements, Runner, RunRequest
 from ullage.plan.findings import Seen, foreseen, key_of, name_plan
-from ullage.plan.judging import judge
 from ullage.plan.ladder import Ladder
 from ullage.plan.menu import Actions
+from ullage.plan.outcomes import judge
 from ullage.plan.replays import Replays
 from ullage.plan.sizes.largest import SizedRunner
+from ullage.runs.search import search
 from ullage.techniques.ladder_file import RUNGS, Proof, ProvedRung
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics
@@ -92,7 +93,7 @@ class LadderSearch:
         self._budget_bytes = budget_bytes
         self._sizes = tuple(sizes)
         self._reports: dict[tuple[object, int], RunReport] = {}
-        self._known = Measurements(self._at(sizes[-1]))
+        self._measured = Measurements(self._at(sizes[-1]))
         self._left_out: dict[str, str] = {}
 
     def find(self, program: Sequence[str], variable: str) -> LadderReport:
@@ -112,15 +113,15 @@ class LadderSearch:
             gpu=self._gpu,
             budget_bytes=self._budget_bytes,
             rungs=(plain, *(rung for _, rung in rungs)),
-            names=tuple(name_plan(each, self._known.blocks) for each, _ in [((), None), *rungs]),
-            left_out=self._known.left_out | self._left_out,
+            names=tuple(name_plan(each, self._measured.blocks) for each, _ in [((), None), *rungs]),
+            left_out=self._measured.left_out | self._left_out,
             failure=failure,
             warnings=first.warnings,
         )
 
     def _measure(self, variable: str) -> str:
         """Measures the program and the techniques; returns why there can be no plans, if so."""
-        known = self._known
+        known = self._measured
         base = known.measure_program()
         if base is None or known.made_for is None:
             return known.first.reason or "it trains no model that a plan could be made for"
@@ -141,7 +142,7 @@ class LadderSearch:
         others.
         """
         plans = [actions for rung in self._ladder.rungs if (actions := self._ladder.actions(rung))]
-        replays = Replays(self._at(self._sizes[0]), self._known)
+        replays = Replays(self._at(self._sizes[0]), self._measured)
         chosen: list[tuple[Actions, ProvedRung]] = []
         proved_to = plain.proved_to
         while plans and proved_to < self._sizes[-1]:
@@ -152,7 +153,7 @@ class LadderSearch:
             actions, plans = plans[place], plans[place + 1 :]
             difference = "" if replays.of(actions).is_same else replays.of(actions).difference
             if difference:
-                name = name_plan(actions, self._known.blocks)
+                name = name_plan(actions, self._measured.blocks)
                 self._left_out[name] = f"replayed with real numbers, {difference}"
                 continue
             rung = self._prove(actions)
@@ -163,12 +164,13 @@ class LadderSearch:
 
     def _first_fitting(self, plans: Sequence[Actions], size: int) -> int | None:
         """The place of the fastest plan that fits, as far as memory falls from plan to plan."""
-        low, high = -1, len(plans)
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = self._seen(plans[middle], size).fits
-            low, high = (low, middle) if fits else (middle, high)
-        return high if high < len(plans) else None
+        _, place = search(
+            (-1, len(plans)),
+            lambda ends: sum(ends) // 2 if ends[1] - ends[0] > 1 else None,
+            lambda middle: self._seen(plans[middle], size).fits,
+            lambda ends, middle, fits: (ends[0], middle) if fits else (middle, ends[1]),
+        )
+        return place if place < len(plans) else None
 
     def _in_order(
         self, rungs: Sequence[tuple[Actions, ProvedRung]]
@@ -220,7 +222,7 @@ class LadderSearch:
             self._reports[key_of(actions), size] = report
 
     def _plan(self, actions: Actions) -> Plan | None:
-        return self._known.plan(actions) if actions else None
+        return self._measured.plan(actions) if actions else None
 
     def _at(self, size: int) -> Runner:
         return lambda requests: self._run([(size, request) for request in requests])

@@ -6,8 +6,7 @@ fits and that the next size does not.
 
     search = Sizes(budget_bytes)
     while sizes := search.next():
-        for size in sizes:
-            search.note(size, ...)
+        search.note(sizes, ...)
     search.largest, search.beyond
 """
 
@@ -101,9 +100,10 @@ class Sizes:
             (size for size, observation in self.seen.items() if not observation.fits), default=None
         )
 
-    def note(self, size: int, observation: Seen) -> None:
-        """What was seen."""
-        self.seen[size] = observation
+    def note(self, sizes: Sequence[int], observations: Sequence[Seen]) -> Sizes:
+        """Takes what runs of these sizes have shown; returns itself."""
+        self.seen |= dict(zip(sizes, observations, strict=True))
+        return self
 
     def next(self) -> list[int]:
         """Up to two sizes to try together; none: it is found, or none fits, or all do."""

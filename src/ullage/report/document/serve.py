@@ -27,7 +27,7 @@ def serve_document(report: ServeReport) -> dict[str, Any]:
     """The document; sizes are bytes, times are virtual seconds; null: there is none."""
     served, measures = report.served, report.measures
     outcome = served.outcome
-    cache = real_cache(outcome.engine)
+    cache = real_cache(outcome.engine, served.gpu)
     return {
         "schema": SERVE_SCHEMA,
         "command": list(served.command),

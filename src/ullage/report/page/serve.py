@@ -101,7 +101,7 @@ def _memory(report: ServeReport) -> str:
             f"{engine.max_concurrency:.2f} requests of {engine.max_model_len:,}"
         ),
     }
-    cache = real_cache(engine)
+    cache = real_cache(engine, report.served.gpu)
     if cache is not None:
         notes["cache"] += (
             f"; on a real GPU {cache.low_tokens:,} to {cache.high_tokens:,}, as kernels take memory"

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from ullage.clock.compare import Order, compare
 from ullage.plan.findings import Candidate, FitReport
-from ullage.plan.judging import is_surely_slower
 from ullage.plan.objective import Objective
+from ullage.plan.outcomes import is_surely_slower
 from ullage.plan.sizes.smallest import Smallest
 from ullage.report.palette import USED_LOOK
 from ullage.report.semantics import name_kind, say_changes

@@ -92,7 +92,7 @@ def _memory(report: ServeReport) -> RenderableType:
         f"{engine.block_tokens}, {engine.max_concurrency:.2f} requests of "
         f"{engine.max_model_len:,}",
     )  # fmt: skip
-    cache = real_cache(engine)
+    cache = real_cache(engine, report.served.gpu)
     if cache is not None:
         grid.add_row(
             "on a real GPU", format_bytes(cache.bytes, 2),

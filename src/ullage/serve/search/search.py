@@ -12,15 +12,16 @@ hold has been run with the very command that is printed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from ullage.errors import SpecError
 from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.gpus import Gpu
 from ullage.models.architecture import read_model
 from ullage.models.config import Config
+from ullage.runs.search import search
 from ullage.serve.search.bounds import Bounds, Judged
 from ullage.serve.search.candidate import Candidate, given_flags
 from ullage.serve.slo import Slo
@@ -110,7 +111,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """A finished search.
+    """A search, finished or on its way.
 
     Attributes:
         order: what was searched.
@@ -125,6 +126,10 @@ class Searched:
     servers: tuple[Server, ...]
     judged: tuple[Judged, ...]
 
+    def has_run(self, judged: Judged) -> bool:
+        """Whether a candidate was run."""
+        return judged.candidate in [server.candidate for server in self.servers]
+
 
 def search_server(
     order: Order, run: Runner, on_progress: Callable[[str], None] | None = None
@@ -136,39 +141,54 @@ def search_server(
     """
     say = on_progress or (lambda _: None)
     bounds = Bounds(order.config, order.traffic, order.slo)
-    judged: list[Judged] = []
-    servers: list[Server] = []
-    for candidate in candidates_of(order):
-        likely = improve(bounds, candidate, order)
-        judged.append(likely)
-        say(_line(likely))
-        if likely.reason or likely.goodput_frac < order.target_frac - _SLACK:
-            continue
-        if len(servers) >= order.most_runs:
-            break
-        servers.append(_run(likely, order, run))
-        if servers[-1].is_held:
-            break
-    best = next((server for server in servers if server.is_held), None)
-    if best is not None:
-        best = _smaller(order, run, judged[:-1], servers, best)
-    return Searched(order, best, tuple(servers), tuple(judged))
+    candidates = candidates_of(order)
+
+    def propose(now: Searched) -> _Step | None:
+        if now.best is not None:
+            return _smaller(now, now.best)
+        if now.judged and _should_hold(now.judged[-1], order) and not now.has_run(now.judged[-1]):
+            return None  # there was no run left for it
+        judged: list[Judged] = []
+        for candidate in candidates[len(now.judged) :]:
+            judged.append(improve(bounds, candidate, order))
+            say(_line(judged[-1]))
+            if _should_hold(judged[-1], order):
+                may_run = len(now.servers) < order.most_runs
+                return _Step(tuple(judged), judged[-1] if may_run else None)
+        return _Step(tuple(judged)) if judged else None
+
+    def attempt(step: _Step) -> Server | None:
+        return None if step.to_run is None else _run(step.to_run, order, run)
+
+    def judge(now: Searched, step: _Step, server: Server | None) -> Searched:
+        now = replace(now, judged=now.judged + step.judged)
+        if server is None:
+            return now
+        best = server if server.is_held else now.best
+        return replace(now, best=best, servers=(*now.servers, server))
+
+    return search(Searched(order, None, (), ()), propose, attempt, judge)
 
 
-def _smaller(
-    order: Order, run: Runner, judged: Sequence[Judged], servers: list[Server], best: Server
-) -> Server:
-    """Runs smaller servers than the one that holds, the next smaller first, until one fails."""
-    failures = [server.candidate for server in servers if not server.is_held]
-    for smaller in reversed(judged):
-        is_near = smaller.goodput_frac >= order.target_frac - _DOWN and not smaller.reason
-        if not is_near or smaller.candidate in failures or len(servers) >= order.most_runs:
-            break
-        servers.append(_run(smaller, order, run))
-        if not servers[-1].is_held:
-            break
-        best = servers[-1]
-    return best
+class _Step(NamedTuple):
+    """What the closed forms say of more candidates, and the one to run; None: none should hold."""
+
+    judged: tuple[Judged, ...]
+    to_run: Judged | None = None
+
+
+def _should_hold(judged: Judged, order: Order) -> bool:
+    return not judged.reason and judged.goodput_frac >= order.target_frac - _SLACK
+
+
+def _smaller(now: Searched, best: Server) -> _Step | None:
+    """The next smaller server than the best, unless the last of them has failed."""
+    place = [judged.candidate for judged in now.judged].index(best.candidate)
+    if not place or not now.servers[-1].is_held or len(now.servers) >= now.order.most_runs:
+        return None
+    smaller = now.judged[place - 1]
+    is_near = smaller.goodput_frac >= now.order.target_frac - _DOWN and not smaller.reason
+    return _Step((), smaller) if is_near and not now.has_run(smaller) else None
 
 
 def _run(judged: Judged, order: Order, run: Runner) -> Server:

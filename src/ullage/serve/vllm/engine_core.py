@@ -157,6 +157,7 @@ class Engine:
             "block_bytes": held_bytes // int(cache.num_gpu_blocks),
             "is_cache_given": bool(cache.kv_cache_memory_bytes),
             "graph_spread_bytes": _graph_spread(worker),
+            "hidden": int(config.model_config.get_hidden_size()),
         }
 
 

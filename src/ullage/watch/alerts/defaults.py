@@ -11,72 +11,56 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ullage.watch.alerts.meters.gpus import (
-    Corrected,
-    Lost,
-    PowerLimit,
-    Temperature,
-    Throttling,
-    Uncorrected,
-)
-from ullage.watch.alerts.meters.growth import Growth, TimeLeft
-from ullage.watch.alerts.meters.jobs import ScalerSkips, StragglerMemory, StragglerTime
-from ullage.watch.alerts.meters.load import IdleHolder, PowerChange, UtilisationDrop
-from ullage.watch.alerts.meters.memory import (
-    Allocated,
-    Fragmentation,
-    OutOfMemory,
-    Pressure,
-    Unpublished,
-)
+from ullage.watch.alerts.meters import gpus, growth, jobs, load, memory
+from ullage.watch.alerts.reading import each_gpu, each_job
 from ullage.watch.alerts.rule import Kind, Rule, Severity, Unit
 
 _ALL: Final = (
-    Kind("allocated", Unit.SHARE, Allocated,
+    Kind("allocated", Unit.SHARE, each_job, memory.measure_allocated,
          "peak of a job's allocated memory, as a share of what it can have"),
-    Kind("reserved", Unit.COUNT, Pressure,
+    Kind("reserved", Unit.COUNT, each_job, memory.measure_pressure,
          "samples in which the allocator retried or gave segments back, while nearly all that it "
          "can have is reserved (a full cache alone is healthy)",
          least_says="share of its limit that the job must have reserved", can_look_back=True),
-    Kind("unpublished", Unit.SHARE, Unpublished,
+    Kind("unpublished", Unit.SHARE, each_gpu, memory.measure_unpublished,
          "used memory of a GPU with processes that publish nothing, without the caches of those "
          "that do"),
-    Kind("forecast", Unit.SECONDS, TimeLeft,
+    Kind("forecast", Unit.SECONDS, each_job, growth.measure_time_left,
          "time until the growing peak of a job's steps reaches its limit", is_below=True),
-    Kind("growth", Unit.BYTES, Growth,
+    Kind("growth", Unit.BYTES, each_job, growth.measure_growth,
          "growth of the peak from step to step over the last 36 steps or more"),
-    Kind("fragmentation", Unit.SHARE, Fragmentation,
+    Kind("fragmentation", Unit.SHARE, each_job, memory.measure_fragmentation,
          "unused pieces of partly used segments at the peak, as a share of reserved memory",
          least_says="share of its limit that the job must have reserved"),
-    Kind("out-of-memory", Unit.COUNT, OutOfMemory,
+    Kind("out-of-memory", Unit.COUNT, each_job, memory.measure_ooms,
          "times a job ran out of memory, and survived it", can_look_back=True),
-    Kind("temperature", Unit.DEGREES, Temperature,
+    Kind("temperature", Unit.DEGREES, each_gpu, gpus.measure_temperature,
          "temperature above that at which this GPU slows down (negative: below it)"),
-    Kind("throttling", Unit.SHARE, Throttling,
+    Kind("throttling", Unit.SHARE, each_gpu, gpus.measure_throttling,
          "time in which heat or the power supply held the clocks down", can_look_back=True),
-    Kind("utilisation", Unit.SHARE, UtilisationDrop,
+    Kind("utilisation", Unit.SHARE, each_gpu, load.measure_utilisation_drop,
          "activity of multiprocessors and memory as a share of what it was with the same processes "
          "(utilisation where the driver knows no activity: it only says that a kernel was there)",
          is_below=True,
          least_says="utilisation that there must have been before", can_look_back=True),
-    Kind("power", Unit.SHARE, PowerChange,
+    Kind("power", Unit.SHARE, each_gpu, load.measure_power_change,
          "change of power with the same processes at the same utilisation", can_look_back=True),
-    Kind("power-limit", Unit.SHARE, PowerLimit,
+    Kind("power-limit", Unit.SHARE, each_gpu, gpus.measure_power_limit,
          "power as a share of the GPU's limit", can_look_back=True),
-    Kind("ecc-uncorrected", Unit.COUNT, Uncorrected,
+    Kind("ecc-uncorrected", Unit.COUNT, each_gpu, gpus.measure_uncorrected,
          "uncorrected memory errors", can_look_back=True),
-    Kind("ecc-corrected", Unit.COUNT, Corrected,
+    Kind("ecc-corrected", Unit.COUNT, each_gpu, gpus.measure_corrected,
          "corrected memory errors", can_look_back=True),
-    Kind("gpu-lost", Unit.COUNT, Lost, "1 if the driver has lost the GPU"),
-    Kind("idle-holder", Unit.COUNT, IdleHolder,
+    Kind("gpu-lost", Unit.COUNT, each_gpu, gpus.measure_loss, "1 if the driver has lost the GPU"),
+    Kind("idle-holder", Unit.COUNT, load.each_process, load.measure_idleness,
          "1 if a process holds memory and does nothing",
          least_says="share of the GPU's memory that it must hold"),
-    Kind("straggler-time", Unit.SHARE, StragglerTime,
+    Kind("straggler-time", Unit.SHARE, jobs.each_rank, jobs.measure_straggler_time,
          "time of a rank's step above that of the other ranks here (ranks that wait for each other "
          "all take as long as the slowest)"),
-    Kind("straggler-memory", Unit.SHARE, StragglerMemory,
+    Kind("straggler-memory", Unit.SHARE, jobs.each_rank, jobs.measure_straggler_memory,
          "difference of a rank's peak from that of the other ranks here"),
-    Kind("scaler-skips", Unit.SHARE, ScalerSkips,
+    Kind("scaler-skips", Unit.SHARE, jobs.each_scaled_job, jobs.measure_scaler_skips,
          "share of the last steps that the gradient scaler skipped, after its first 50"),
 )  # fmt: skip
 KINDS: Final[Mapping[str, Kind]] = {kind.name: kind for kind in _ALL}

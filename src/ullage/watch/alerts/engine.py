@@ -15,7 +15,7 @@ from typing import Final
 
 from ullage.watch.alerts.event import Change, Event
 from ullage.watch.alerts.outlook import Lookout, gpu_id
-from ullage.watch.alerts.reading import Meter, Reading, Subject
+from ullage.watch.alerts.reading import Reading, Subject
 from ullage.watch.alerts.rule import Rule
 from ullage.watch.sample import Sample
 
@@ -66,9 +66,7 @@ class Engine:
 
     def _start(self) -> None:
         self._lookout = Lookout()
-        self._meters: list[tuple[Rule, Meter]] = [
-            (rule, rule.kind.meter(rule.window_s, rule.least)) for rule in self._rules
-        ]
+        self._meters = [(rule, rule.meter()) for rule in self._rules]
 
     @property
     def raised(self) -> tuple[Event, ...]:

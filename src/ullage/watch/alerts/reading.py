@@ -8,11 +8,11 @@ A value of None says that it cannot be known at this moment: it neither raises n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from ullage.watch.alerts.outlook import Outlook
+from ullage.watch.alerts.outlook import GpuState, JobState, Outlook, gpu_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +48,61 @@ class Reading:
     text: str = ""
 
 
+Measured = tuple[float | None, str]
+UNKNOWN: Final[Measured] = (None, "")
+
+
 class Meter:
     """Measures one rule; what it remembers of a subject is in `memory`.
 
     Args:
+        subjects: what is measured in a sample, each with its state.
+        measure: the value of one, and the figures behind it.
         window_s: over how many seconds it looks back; 0 if it does not.
         least: the least share that makes a subject matter to the rule; 0 if there is none.
     """
 
-    def __init__(self, window_s: float, least: float) -> None:
+    def __init__(
+        self,
+        subjects: Callable[[Outlook], Iterator[tuple[Subject, Any]]],
+        measure: Callable[[Meter, Subject, Any], Measured],
+        window_s: float,
+        least: float,
+    ) -> None:
+        self._subjects, self._measure = subjects, measure
         self.window_s = window_s
         self.least = least
+        self.time_s = 0.0
         self.memory: dict[Subject, Any] = {}
 
     def read(self, outlook: Outlook) -> Iterator[Reading]:
         """The readings of a sample."""
-        raise NotImplementedError
+        self.time_s = outlook.time_s
+        for subject, state in self._subjects(outlook):
+            yield Reading(subject, *self._measure(self, subject, state))
 
-    def window(self, subject: Subject) -> Window:
-        """The values of the last `window_s` seconds of a subject."""
+    def add(self, subject: Subject, value: float) -> Window:
+        """The values of the last `window_s` seconds of a subject, with that of now."""
         if subject not in self.memory:
             self.memory[subject] = Window(self.window_s)
         window: Window = self.memory[subject]
+        window.add(self.time_s, value)
         return window
+
+
+def each_gpu(outlook: Outlook) -> Iterator[tuple[Subject, GpuState]]:
+    """Every GPU."""
+    for gpu in outlook.gpus:
+        device = gpu.view.device
+        yield Subject(gpu_id(device), gpu_index=device.index), gpu
+
+
+def each_job(outlook: Outlook) -> Iterator[tuple[Subject, JobState]]:
+    """Every job on every GPU."""
+    for state in (job for gpu in outlook.gpus for job in gpu.jobs):
+        job, gpu = state.view.job, state.gpu
+        subject = Subject(gpu_id(gpu), job.pid, job.started_s, gpu.index, job.name, job.rank)
+        yield subject, state
 
 
 class Window:

@@ -7,13 +7,16 @@ severity = "critical"               # and nothing below
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from ullage.configuration.tables import read_words
+from ullage.errors import SpecError
 from ullage.protocol.plain import From, Mark, Misfit
 from ullage.watch.alerts.rule import Severity
+from ullage.watch.alerts.sinks.sink import Sink
 
 _TARGETS: Final = ("url", "url_env", "command")
 
@@ -55,6 +58,27 @@ class Receiver:
     url_env: str | None = None
     form: Literal["json", "slack"] | None = None
     command: Annotated[tuple[str, ...], From(object), _read_command] = ()
+
+    def open(self, environment: Mapping[str, str]) -> Sink:
+        """What its events go into.
+
+        Raises:
+            SpecError: the variable with its address is not set.
+        """
+        # What events are sent with takes memory; the page, which only shows them, does without.
+        from ullage.watch.alerts.sinks.command import Command
+        from ullage.watch.alerts.sinks.webhook import Webhook
+
+        if self.command:
+            return Command(self.command)
+        url = self.url or environment.get(self.url_env or "", "")
+        if not url.startswith(("http://", "https://")):
+            state = "holds no web address" if url else "is not set"
+            raise SpecError(
+                f"the variable {self.url_env!r} of watch.notify.{self.name} {state}; "
+                "set it to an address that begins with https://"
+            )
+        return Webhook(url, self.form or "json")
 
     def check(self) -> None:
         """Raises a Misfit where it has no target or several."""

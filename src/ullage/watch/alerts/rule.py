@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ullage.units import format_bytes
-from ullage.watch.alerts.reading import Meter
+from ullage.watch.alerts.outlook import Outlook
+from ullage.watch.alerts.reading import Measured, Meter, Subject
 
 
 class Severity(enum.Enum):
@@ -53,7 +55,7 @@ class Kind:
     Attributes:
         name: as rules name it.
         unit: of its values.
-        meter: makes what measures.
+        subjects, measure: of what, and how.
         says: what a value is, for the list of rules.
         is_below: a value below the threshold is an incident; else one above it.
         least_says: what the key `least` means; "" if there is none.
@@ -62,7 +64,8 @@ class Kind:
 
     name: str
     unit: Unit
-    meter: Callable[[float, float], Meter]
+    subjects: Callable[[Outlook], Iterator[tuple[Subject, Any]]]
+    measure: Callable[[Meter, Subject, Any], Measured]
     says: str
     is_below: bool = False
     least_says: str = ""
@@ -86,6 +89,10 @@ class Rule:
     severity: Severity = Severity.WARNING
     window_s: float = 0.0
     least: float = 0.0
+
+    def meter(self) -> Meter:
+        """What measures it."""
+        return Meter(self.kind.subjects, self.kind.measure, self.window_s, self.least)
 
     def is_beyond(self, value: float) -> bool:
         """Whether a value is an incident's."""

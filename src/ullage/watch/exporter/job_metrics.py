@@ -6,80 +6,60 @@ counters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Final
 
 from ullage.protocol.job import Job, JobDevice
 from ullage.watch.exporter.gpu_metrics import owner_labels
-from ullage.watch.exporter.metric import Metric, Point, Type, gpu_labels, known_labels
+from ullage.watch.exporter.metric import (
+    Point,
+    Type,
+    figure,
+    gpu_labels,
+    known_labels,
+    read_figures,
+)
 from ullage.watch.view import JobView, View
-
-
-@dataclass(frozen=True, slots=True)
-class _Figure:
-    """A metric, and how it is read; None: it is not known."""
-
-    metric: Metric
-    read: Callable[..., float | None]
-
-
-def _gauge(name: str, text: str) -> Metric:
-    return Metric(name, Type.GAUGE, text)
-
-
-def _counter(name: str, text: str) -> Metric:
-    return Metric(name, Type.COUNTER, text)
-
 
 # Of a `JobDevice`.
 _ALLOCATOR: Final = (
-    _Figure(_gauge("ullage_allocated_bytes", "Allocated by the job's tensors now."),
-            lambda device: device.allocated_bytes),
-    _Figure(_gauge("ullage_reserved_bytes", "Held by the job's allocator: allocated and cached."),
-            lambda device: device.reserved_bytes),
-    _Figure(_gauge("ullage_active_bytes",
-                   "Allocated, or freed but still awaited by another stream."),
-            lambda device: device.active_bytes),
-    _Figure(_gauge("ullage_fragmented_bytes", "Free pieces of segments that are partly in use."),
-            lambda device: device.inactive_split_bytes),
-    _Figure(_gauge("ullage_allocated_peak_bytes", "Most that was allocated since the job began."),
-            lambda device: device.allocated_peak_bytes),
-    _Figure(_gauge("ullage_reserved_peak_bytes", "Most that was reserved since the job began."),
-            lambda device: device.reserved_peak_bytes),
-    _Figure(_counter("ullage_alloc_retries_total",
-                     "Times the allocator gave its cache back and tried again."),
-            lambda device: device.num_alloc_retries),
-    _Figure(_counter("ullage_ooms_total", "Times the job ran out of memory."),
-            lambda device: device.num_ooms),
-    _Figure(_counter("ullage_device_frees_total", "Segments that the allocator gave back."),
-            lambda device: device.num_device_frees),
+    figure("allocated_bytes", "ullage_allocated_bytes", "Allocated by the job's tensors now."),
+    figure("reserved_bytes", "ullage_reserved_bytes",
+           "Held by the job's allocator: allocated and cached."),
+    figure("active_bytes", "ullage_active_bytes",
+           "Allocated, or freed but still awaited by another stream."),
+    figure("inactive_split_bytes", "ullage_fragmented_bytes",
+           "Free pieces of segments that are partly in use."),
+    figure("allocated_peak_bytes", "ullage_allocated_peak_bytes",
+           "Most that was allocated since the job began."),
+    figure("reserved_peak_bytes", "ullage_reserved_peak_bytes",
+           "Most that was reserved since the job began."),
+    figure("num_alloc_retries", "ullage_alloc_retries_total",
+           "Times the allocator gave its cache back and tried again.", kind=Type.COUNTER),
+    figure("num_ooms", "ullage_ooms_total", "Times the job ran out of memory.", kind=Type.COUNTER),
+    figure("num_device_frees", "ullage_device_frees_total",
+           "Segments that the allocator gave back.", kind=Type.COUNTER),
 )  # fmt: skip
 # Of a `JobView`.
 _OUTLOOK: Final = (
-    _Figure(_gauge("ullage_limit_bytes",
-                   "Most that the job can allocate: reserved, and free on the GPU."),
-            lambda job: job.limit_bytes),
-    _Figure(_gauge("ullage_headroom_bytes", "Distance of the last step's peak to the limit."),
-            lambda job: job.headroom_bytes),
-    _Figure(_gauge("ullage_growth_bytes_per_step",
-                   "Growth of the peak of the job's steps; absent if they do not grow."),
-            lambda job: job.forecast and job.forecast.bytes_per_step),
-    _Figure(_gauge("ullage_forecast_seconds",
-                   "Time from the last step until the growing peak reaches the limit; absent if "
-                   "the steps do not grow."),
-            lambda job: job.forecast and job.forecast.seconds),
+    figure("limit_bytes", "ullage_limit_bytes",
+           "Most that the job can allocate: reserved, and free on the GPU."),
+    figure("headroom_bytes", "ullage_headroom_bytes",
+           "Distance of the last step's peak to the limit."),
+    figure("growth_bytes_per_step", "ullage_growth_bytes_per_step",
+           "Growth of the peak of the job's steps; absent if they do not grow."),
+    figure("forecast_s", "ullage_forecast_seconds",
+           "Time from the last step until the growing peak reaches the limit; absent if the steps "
+           "do not grow."),
 )  # fmt: skip
 # Of a `Job`.
 _PROGRESS: Final = (
-    _Figure(_gauge("ullage_step", "Steps that are finished."), lambda job: job.step),
-    _Figure(_gauge("ullage_step_seconds", "Duration of the last step."),
-            lambda job: job.step_seconds),
-    _Figure(_counter("ullage_scaler_skips_total", "Steps that the gradient scaler skipped."),
-            lambda job: job.scaler_skips),
-    _Figure(_gauge("ullage_job_published_timestamp_seconds",
-                   "When the job last published its state (s since 1970)."),
-            lambda job: job.updated_s),
+    figure("step", "ullage_step", "Steps that are finished."),
+    figure("step_seconds", "ullage_step_seconds", "Duration of the last step."),
+    figure("scaler_skips", "ullage_scaler_skips_total",
+           "Steps that the gradient scaler skipped.", kind=Type.COUNTER),
+    figure("updated_s", "ullage_job_published_timestamp_seconds",
+           "When the job last published its state (s since 1970)."),
 )  # fmt: skip
 JOB_METRICS: Final = tuple(figure.metric for figure in (*_ALLOCATOR, *_OUTLOOK, *_PROGRESS))
 
@@ -97,15 +77,15 @@ def job_points(view: View, *, with_names: bool) -> Iterator[Point]:
             labels = _job_labels(job.job, with_names=with_names) | _labels_of_owner(job)
             labels_of.setdefault(job.job.pid, labels)
             of_gpu = labels | gpu_labels(gpu.device)
-            yield from _points(_ALLOCATOR, job.device, of_gpu)
-            yield from _points(_OUTLOOK, job, of_gpu)
+            yield from read_figures(_ALLOCATOR, job.device, of_gpu)
+            yield from read_figures(_OUTLOOK, job, of_gpu)
     for record in view.elsewhere:
         labels = _job_labels(record, with_names=with_names)
         labels_of.setdefault(record.pid, labels)
         for device in record.devices:
-            yield from _points(_ALLOCATOR, device, labels | _unseen_labels(device))
+            yield from read_figures(_ALLOCATOR, device, labels | _unseen_labels(device))
     for record in view.sample.jobs:
-        yield from _points(_PROGRESS, record, labels_of.get(record.pid, {}))
+        yield from read_figures(_PROGRESS, record, labels_of.get(record.pid, {}))
 
 
 def _job_labels(job: Job, *, with_names: bool) -> dict[str, str]:
@@ -123,12 +103,3 @@ def _labels_of_owner(job: JobView) -> dict[str, str]:
 def _unseen_labels(device: JobDevice) -> dict[str, str]:
     """Of a GPU that is not among those here: the job's own number of it."""
     return known_labels(UUID=device.uuid, job_device=device.index)
-
-
-def _points(
-    figures: tuple[_Figure, ...], source: object, labels: dict[str, str]
-) -> Iterator[Point]:
-    for figure in figures:
-        value = figure.read(source)
-        if value is not None:
-            yield Point(figure.metric, labels, float(value))

@@ -6,7 +6,7 @@ Point(Metric("ullage_reserved_bytes", Type.GAUGE, "Bytes ..."), {"gpu": "0"}, 2.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,6 +39,37 @@ class Point(NamedTuple):
     metric: Metric
     labels: Mapping[str, str]
     value: float
+
+
+class Figure(NamedTuple):
+    """A metric that is read of a record.
+
+    Attributes:
+        metric: what it is exported as.
+        field: of the record; an absent one is None.
+        factor: to the metric's unit.
+    """
+
+    metric: Metric
+    field: str
+    factor: float = 1.0
+
+
+def figure(
+    field: str, name: str, text: str, factor: float = 1.0, kind: Type = Type.GAUGE
+) -> Figure:
+    """A field of a record as a metric."""
+    return Figure(Metric(name, kind, text), field, factor)
+
+
+def read_figures(
+    figures: Iterable[Figure], record: object, labels: Mapping[str, str]
+) -> Iterator[Point]:
+    """The values of those that are known."""
+    for metric, field, factor in figures:
+        value = getattr(record, field)
+        if value is not None:
+            yield Point(metric, labels, float(value * factor))
 
 
 def gpu_labels(device: DeviceSample) -> dict[str, str]:

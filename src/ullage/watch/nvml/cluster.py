@@ -75,7 +75,7 @@ def read_cluster(directory: Path) -> Cluster:
 
     directory: the process's in /proc.
     """
-    groups = _read(directory / "cgroup", _MAX_READ)
+    groups = read_file(directory / "cgroup", _MAX_READ)
     container, pod = _find(_CONTAINER, groups), _find(_POD, groups)
     slurm = _SLURM.search(groups)
     is_slurm = slurm is not None
@@ -98,7 +98,9 @@ def read_cluster(directory: Path) -> Cluster:
 def _namespace(directory: Path, variables: Mapping[str, str]) -> str | None:
     name = _first(variables, _NAMESPACES)
     if name is None:
-        text = _read(directory / _SERVICE_ACCOUNT, _MAX_NAME + 1).decode(errors="replace").strip()
+        text = (
+            read_file(directory / _SERVICE_ACCOUNT, _MAX_NAME + 1).decode(errors="replace").strip()
+        )
         name = text if _is_name(text) else None
     return name
 
@@ -136,7 +138,7 @@ _WANTED: Final = frozenset(
 def _read_variables(directory: Path) -> dict[str, str]:
     """Those of the process's variables that are asked about here; all others are left."""
     variables = {}
-    for entry in _read(directory / "environ", _MAX_VARIABLES).split(b"\0"):
+    for entry in read_file(directory / "environ", _MAX_VARIABLES).split(b"\0"):
         name, _, value = entry.decode(errors="replace").partition("=")
         if name in _WANTED:
             variables[name] = value
@@ -152,7 +154,8 @@ def _find(pattern: re.Pattern[bytes], text: bytes) -> str | None:
     return None if match is None else match[1].decode()
 
 
-def _read(path: Path, size: int) -> bytes:
+def read_file(path: Path, size: int) -> bytes:
+    """The first bytes of a file; none where it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(size)

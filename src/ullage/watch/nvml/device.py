@@ -102,8 +102,7 @@ def _raise_if_gone(error: Exception) -> None:
 class DeviceReader:
     """Reads one GPU with its MIG devices.
 
-    `reasons` are those of the last reading, by the field that they explain; `state` is another
-    whenever the reading or a reason is another. Samples are immutable:
+    `reasons` are those of the last reading, by the field that they explain. Samples are immutable:
     as long as nothing has changed, a reading is the same objects, which costs nothing to make, and
     whoever keeps what he made of the last one sees at a glance that it still holds.
     """
@@ -126,7 +125,7 @@ class DeviceReader:
         self._users_due_s = self._parts_due_s = self._retry_s = 0.0
         self._offset_s = (index % 10) / 10
         self.reasons: dict[str, str] = {}
-        self.state: tuple[object, ...] = ()
+        self._state: tuple[object, ...] = ()
         self._devices: list[DeviceSample] = []
 
     def read(self) -> list[DeviceSample]:
@@ -145,7 +144,7 @@ class DeviceReader:
         except LostDeviceError as error:
             self._whole, self._users, self._parts = None, None, []
             self._retry_s = now_s + EACH_TEN_SECONDS
-            self.reasons, self.state = {"devices": str(error)}, (str(error),)
+            self.reasons, self._state = {"devices": str(error)}, ()
             return [self._lost()]
 
     def _lost(self) -> DeviceSample:
@@ -196,29 +195,22 @@ class DeviceReader:
             self._num_user_changes,
             *((mig, part.num_changes) for mig, _, part in self._parts),
         )
-        if state != self.state:
-            self.state, self._devices = state, list(self._sample(whole))
+        if state != self._state:
+            self._state, self._devices = state, list(self._sample(whole))
         return self._devices
 
     def _sample(self, whole: _Handle) -> Iterator[DeviceSample]:
         """The GPU and its MIG devices, as they are known now."""
         users = self._users
-        yield DeviceSample(
-            self._index,
-            self._identity["uuid"],
-            self._identity["name"],
-            processes=None if users is None else users.get(_WHOLE, ()),
-            **whole.values,
-        )
-        for mig, identity, part in self._parts:
-            place = (mig.gpu_instance, mig.compute_instance)
+        for mig, identity, handle in ((None, self._identity, whole), *self._parts):
+            place = _WHOLE if mig is None else (mig.gpu_instance, mig.compute_instance)
             yield DeviceSample(
                 self._index,
                 identity["uuid"],
                 identity["name"],
                 mig,
                 processes=None if users is None else users.get(place, ()),
-                **part.values,
+                **handle.values,
             )
 
     def _read_users(self) -> None:
@@ -269,15 +261,11 @@ class DeviceReader:
                     nvml.nvmlDeviceGetComputeInstanceId(handle),
                 )
             except nvml.NVMLError as error:
-                _raise_if_gone_but_not_found(error)
+                if trouble_of(error) is Trouble.CLOSED:
+                    raise NvmlClosedError from None
                 continue  # places between them may be empty
             part = _Handle(nvml, handle, self._clock, self._offset_s)
             yield known.get(mig) or (mig, self._identify(handle), part)
-
-
-def _raise_if_gone_but_not_found(error: Exception) -> None:
-    if trouble_of(error) is Trouble.CLOSED:
-        raise NvmlClosedError from None
 
 
 def _set(reasons: dict[str, str], field: str, reason: str | None) -> None:

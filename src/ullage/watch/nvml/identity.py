@@ -1,6 +1,6 @@
 """Who a process is: its program, its user and where in a cluster it runs, as far as /proc tells.
 
-    Identities().find(4242)      # Identity("train.py", "ada", Cluster(container="8f1e...", ...))
+    Identities().find(4242)      # ProcessSample(4242, ..., name="train.py", user="ada")
 
 In a container the driver may give numbers of the host, and another process may have that number
 here. There a process counts as this one only if it has a device of NVIDIA's open, or publishes
@@ -13,29 +13,19 @@ import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from ullage.watch.nvml.cluster import Cluster, read_cluster
+from ullage.watch.nvml.cluster import read_cluster, read_file
+from ullage.watch.sample import ProcessKind, ProcessSample
 
 # The number of the first PID namespace, in every Linux kernel (PROC_PID_INIT_INO).
 _FIRST_NAMESPACE: Final = "pid:[4026531836]"
 _KEPT_S: Final = 60.0
 _MAX_READ: Final = 4096
 _MAX_NAME: Final = 80
-_NOWHERE: Final = Cluster()
 _PYTHON: Final = re.compile(r"python[0-9.]*$")
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who a process is; None is unknown. `is_own` is False if it is not visible here."""
-
-    name: str | None = None
-    user: str | None = None
-    cluster: Cluster = _NOWHERE
-    is_own: bool = False
 
 
 class Identities:
@@ -46,7 +36,7 @@ class Identities:
     ) -> None:
         self._proc, self._clock = proc, clock
         self._is_first = _read_link(proc / "self/ns/pid") == _FIRST_NAMESPACE
-        self._known: dict[int, tuple[float, Identity]] = {}
+        self._known: dict[int, tuple[float, ProcessSample]] = {}
         self._users: dict[int, str] = {}
         self._jobs: frozenset[int] = frozenset()
         self._next_sweep_s = 0.0
@@ -58,8 +48,8 @@ class Identities:
                 self._known.pop(pid, None)
             self._jobs = pids
 
-    def find(self, pid: int) -> Identity:
-        """Who the process is."""
+    def find(self, pid: int) -> ProcessSample:
+        """What /proc says of a process; the driver says how it uses the GPU."""
         now_s = self._clock()
         if now_s >= self._next_sweep_s:
             self._sweep(now_s)
@@ -76,15 +66,17 @@ class Identities:
         self._known = {pid: entry for pid, entry in self._known.items() if entry[0] > now_s}
         self._next_sweep_s = now_s + _KEPT_S
 
-    def _read(self, pid: int) -> Identity:
+    def _read(self, pid: int) -> ProcessSample:
         directory = self._proc / str(pid)
+        unknown = ProcessSample(pid, ProcessKind.COMPUTE, None, is_own=False)
         try:
             uid = directory.stat().st_uid
         except OSError:
-            return Identity()
+            return unknown
         if not self._is_first and not self._is_here(pid, directory):
-            return Identity()
-        return Identity(_name(directory), self._user(uid), read_cluster(directory), is_own=True)
+            return unknown
+        where = asdict(read_cluster(directory))
+        return replace(unknown, name=_name(directory), user=self._user(uid), is_own=True, **where)
 
     def _is_here(self, pid: int, directory: Path) -> bool:
         """Whether the number is this namespace's, where it might be the host's."""
@@ -113,13 +105,13 @@ def _user_name(uid: int) -> str:
 
 def _name(directory: Path) -> str | None:
     """The base name of the program; of Python the script's or the module's."""
-    words = _read(directory / "cmdline").split(b"\0")
+    words = read_file(directory / "cmdline", _MAX_READ).split(b"\0")
     texts = [word.decode(errors="replace") for word in words]
     program = Path(texts[0]).name
     if _PYTHON.match(program):
         program = _script(texts[1:]) or program
     if not program:
-        program = _read(directory / "comm").decode(errors="replace").strip()
+        program = read_file(directory / "comm", _MAX_READ).decode(errors="replace").strip()
     return program[:_MAX_NAME] or None
 
 
@@ -136,14 +128,6 @@ def _script(words: list[str]) -> str | None:
         elif word and not word.startswith("-"):
             return Path(word).name
     return None
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_READ)
-    except OSError:
-        return b""
 
 
 def _read_link(path: Path) -> str:

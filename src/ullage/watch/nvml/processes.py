@@ -5,12 +5,11 @@ ProcessReader(nvml, handle, identities).read()
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final
 
-from ullage.watch.nvml.cluster import Cluster
 from ullage.watch.nvml.identity import Identities
 from ullage.watch.nvml.library import INSUFFICIENT_SIZE, NOT_FOUND, code_of, reason_of
 from ullage.watch.sample import ProcessKind, ProcessSample
@@ -54,20 +53,10 @@ class ProcessReader:
         loads = self._read_loads() if users else {}
         places: dict[Place, list[ProcessSample]] = {}
         for (pid, place), (kind, used_bytes) in sorted(users.items(), key=lambda item: item[0]):
-            identity = self._identities.find(pid)
             load = loads.get(pid, 0.0) if self.reason is None else None
-            places.setdefault(place, []).append(
-                ProcessSample(
-                    pid,
-                    kind,
-                    used_bytes,
-                    identity.name,
-                    identity.user,
-                    is_own=identity.is_own,
-                    sm_frac=load,
-                    **_cluster_fields(identity.cluster),
-                )
-            )
+            known = self._identities.find(pid)
+            process = replace(known, kind=kind, used_bytes=used_bytes, sm_frac=load)
+            places.setdefault(place, []).append(process)
         return {place: tuple(processes) for place, processes in places.items()}
 
     def _list(self, kind: ProcessKind, ask: Callable[[object], list[Any]]) -> list[Any]:
@@ -97,10 +86,6 @@ class ProcessReader:
             if sample.pid and sample.smUtil <= 100:
                 loads[sample.pid] = sample.smUtil / 100
         return loads
-
-
-def _cluster_fields(cluster: Cluster) -> dict[str, str | None]:
-    return {field.name: getattr(cluster, field.name) for field in dataclasses.fields(cluster)}
 
 
 def _place_of(user: Any) -> Place:  # noqa: ANN401 - a structure of pynvml

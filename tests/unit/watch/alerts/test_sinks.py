@@ -20,7 +20,6 @@ from ullage.watch.alerts.event import Event
 from ullage.watch.alerts.receivers import Receiver
 from ullage.watch.alerts.sinks.command import Command
 from ullage.watch.alerts.sinks.delivery import Delivery
-from ullage.watch.alerts.sinks.opening import open_sinks
 from ullage.watch.alerts.sinks.sink import SinkError
 from ullage.watch.alerts.sinks.webhook import Webhook, slack_document
 
@@ -235,16 +234,13 @@ def test_receivers_become_sinks() -> None:
         Receiver("a", url_env="HOOK", form="slack"),
         Receiver("b", command=("mail",)),
     ]
-    sinks = open_sinks(receivers, {"HOOK": "https://example.org/x"})
-    assert sinks == {
-        "a": Webhook("https://example.org/x", "slack"),
-        "b": Command(("mail",)),
-    }
+    sinks = [receiver.open({"HOOK": "https://example.org/x"}) for receiver in receivers]
+    assert sinks == [Webhook("https://example.org/x", "slack"), Command(("mail",))]
 
 
 @pytest.mark.parametrize("value", [None, "secret"])
 def test_a_variable_without_an_address(value: str | None) -> None:
     environment = {} if value is None else {"HOOK": value}
     with pytest.raises(SpecError, match=r"'HOOK' of watch\.notify\.a") as raised:
-        open_sinks([Receiver("a", url_env="HOOK")], environment)
+        Receiver("a", url_env="HOOK").open(environment)
     assert "secret" not in str(raised.value)

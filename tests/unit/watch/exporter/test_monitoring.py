@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks import alert_rules
 from tests.rows import each
 
 from ullage.watch.alerts.defaults import DEFAULTS
@@ -41,32 +42,15 @@ def test_rules_name_metrics_that_are_exported(rule: str) -> None:
     assert names or "up{" in expression
 
 
+def test_the_rules_are_those_of_today() -> None:
+    text = (MONITORING / "alert-rules.yml").read_text(encoding="utf-8")
+    assert text == alert_rules.render_prometheus(), "python -m benchmarks.alert_rules"
+
+
 def test_every_default_rule_has_an_expression_or_is_passed_on() -> None:
-    rules = {rule.name: rule for rule in DEFAULTS}
-    mirrored = {}
-    for text in read_rules():
-        match = re.search(r"labels: \{severity: (\w+), rule: ([\w-]+)\}", text)
-        if match is not None:
-            mirrored[match[2]] = match[1]
-    assert mirrored.keys() == rules.keys() - WITHOUT_EXPRESSION
-    for name, severity in mirrored.items():
-        assert severity == rules[name].severity.value, name
+    known = {rule.name for rule in DEFAULTS}
+    assert alert_rules.EXPRESSIONS.keys() == known - WITHOUT_EXPRESSION
     assert any("expr: ullage_alert == 1" in text for text in read_rules())
-
-
-def test_thresholds_are_those_of_the_default_rules() -> None:
-    """The last figure of each expression's comparison, in the metric's unit."""
-    thresholds = {rule.name: rule.threshold for rule in DEFAULTS}
-    for name, figure in {
-        "allocated": 0.95, "unpublished": 0.90, "forecast": 600, "growth": 4096,
-        "fragmentation": 0.30, "temperature": -5, "throttling": 0.5, "power-limit": 1.05,
-        "out-of-memory": 0, "ecc-uncorrected": 0, "ecc-corrected": 100, "reserved": 2,
-        "scaler-skips": 0.20,
-    }.items():  # fmt: skip
-        assert thresholds[name] == figure
-        (text,) = [text for text in read_rules() if f"rule: {name}}}" in text]
-        figures = re.findall(r"[<>]=? (-?[0-9.]+)(?=\s|$|\))", text.partition("labels:")[0])
-        assert figure in map(float, figures), name
 
 
 @each("panel", read_panels(), name=lambda panel: panel["title"])

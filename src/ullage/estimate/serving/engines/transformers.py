@@ -71,7 +71,7 @@ def _kept(layer: Layer, context: int, encoded: int | None, is_prompt: bool) -> i
     """Bytes that a layer keeps for one request."""
     if isinstance(layer, Recurrent):
         # All steps of the convolution's kernel, not all but one as in vLLM.
-        return state_bytes(replace(layer, steps=layer.steps + 1), state_element=4)
+        return state_bytes(replace(layer, steps=layer.steps + 1), is_state_fp32=True)
     if is_prompt and isinstance(layer, Attention):
         layer = replace(layer, window=None, chunk=None)
     return request_bytes(layer, context, encoded=encoded)

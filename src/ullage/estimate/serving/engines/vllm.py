@@ -252,7 +252,7 @@ def _state_bytes(layer: Recurrent, settings: Settings) -> int:
     return state_bytes(
         layer,
         settings.tensor_parallel,
-        state_element=4 if settings.is_state_fp32 or layer.is_state_fp32 else 2,
+        is_state_fp32=settings.is_state_fp32,
         speculated=settings.speculated,
     )
 

@@ -1,4 +1,4 @@
-"""Meters of whole jobs: ranks that differ from the others, steps that the scaler skips."""
+"""Measures whole jobs: ranks that differ from the others, steps that the scaler skips."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Final
 
-from ullage.protocol.job import Job
+from ullage.protocol.job import Job, StepPeak
 from ullage.units import format_bytes
 from ullage.watch.alerts.outlook import Outlook
-from ullage.watch.alerts.reading import Meter, Reading, Subject
+from ullage.watch.alerts.reading import UNKNOWN, Measured, Meter, Subject
 
 _MIN_RANKS: Final = 3
 _NUM_STEPS: Final = 8
@@ -24,72 +24,57 @@ _MIN_ATTEMPTS: Final = 40
 _MAX_ATTEMPTS: Final = 100
 
 
-class _Straggler(Meter):
-    def read(self, outlook: Outlook) -> Iterator[Reading]:
-        """A reading of each rank, if there are three at least here."""
-        for ranks in _groups(outlook.sample.jobs):
-            values = [self._value(job) for job in ranks]
-            for job, value in zip(ranks, values, strict=True):
-                subject = _subject(job)
-                others = [
-                    each for other, each in zip(ranks, values, strict=True)
-                    if other is not job and each is not None
-                ]  # fmt: skip
-                if value is None or len(others) < _MIN_RANKS - 1:
-                    yield Reading(subject, None)
-                    continue
-                middle = median(others)
-                apart = value - middle
-                is_odd = abs(apart) > _SPREADS * (max(others) - min(others))
-                share = self._share(apart / middle) if is_odd and middle else 0.0
-                yield Reading(subject, share, self._text(value, middle))
-
-    def _value(self, job: Job) -> float | None:
-        raise NotImplementedError
-
-    def _share(self, share: float) -> float:
-        raise NotImplementedError
-
-    def _text(self, value: float, middle: float) -> str:
-        raise NotImplementedError
+Ranks = tuple[Job, list[Job]]
+"""A rank, and all ranks of its job that are here."""
 
 
-class StragglerTime(_Straggler):
+def each_rank(outlook: Outlook) -> Iterator[tuple[Subject, Ranks]]:
+    """Every rank of a job that has several here."""
+    for ranks in _groups(outlook.sample.jobs):
+        yield from ((_subject(job), (job, ranks)) for job in ranks)
+
+
+def measure_straggler_time(_: Meter, __: Subject, ranks: Ranks) -> Measured:
     """By what share a rank's step is slower than that of the others. Ranks that wait for each other
     in each step all take as long as the slowest: then this says nothing.
     """
-
-    def _value(self, job: Job) -> float | None:
-        return _typical(job, lambda position: job.step_peaks[position].seconds)
-
-    def _share(self, share: float) -> float:
-        return share
-
-    def _text(self, value: float, middle: float) -> str:
-        return f"its step takes {value:.3g} s, that of the other ranks {middle:.3g} s"
+    apart = _apart(ranks, lambda step: step.seconds)
+    if apart is None:
+        return UNKNOWN
+    share, value, middle = apart
+    return share, f"its step takes {value:.3g} s, that of the other ranks {middle:.3g} s"
 
 
-class StragglerMemory(_Straggler):
+def measure_straggler_memory(_: Meter, __: Subject, ranks: Ranks) -> Measured:
     """By what share a rank's peak is above or below that of the others."""
-
-    def _value(self, job: Job) -> float | None:
-        return _typical(job, lambda position: job.step_peaks[position].allocated_peak_bytes)
-
-    def _share(self, share: float) -> float:
-        return abs(share)
-
-    def _text(self, value: float, middle: float) -> str:
-        return (
-            f"its peak is {format_bytes(round(value))}, that of the other ranks "
-            f"{format_bytes(round(middle))}"
-        )
+    apart = _apart(ranks, lambda step: step.allocated_peak_bytes)
+    if apart is None:
+        return UNKNOWN
+    share, *levels = apart
+    value, middle = (format_bytes(round(level)) for level in levels)
+    return abs(share), f"its peak is {value}, that of the other ranks {middle}"
 
 
-def _typical(job: Job, of: Callable[[int], float]) -> float | None:
-    """The median over the last 8 steps; None: there are fewer."""
-    if len(job.step_peaks) < _NUM_STEPS:
+def _apart(ranks: Ranks, of: Callable[[StepPeak], float]) -> tuple[float, float, float] | None:
+    """By what share a rank differs from the middle of the others, 0 where they differ as much from
+    each other; with its value and that middle. None: too few are known.
+    """
+    job, everyone = ranks
+    value = _typical(job, of)
+    others = [
+        other for each in everyone if each is not job and (other := _typical(each, of)) is not None
+    ]
+    if value is None or len(others) < _MIN_RANKS - 1:
         return None
-    return median(of(-1 - back) for back in range(_NUM_STEPS))
+    middle = median(others)
+    is_odd = abs(value - middle) > _SPREADS * (max(others) - min(others))
+    return (value - middle) / middle if is_odd and middle else 0.0, value, middle
+
+
+def _typical(job: Job, of: Callable[[StepPeak], float]) -> float | None:
+    """The median over the last 8 steps; None: there are fewer."""
+    steps = job.step_peaks[-_NUM_STEPS:]
+    return median(map(of, steps)) if len(steps) == _NUM_STEPS else None
 
 
 def _groups(jobs: Sequence[Job]) -> Iterator[list[Job]]:
@@ -113,34 +98,30 @@ def _subject(job: Job) -> Subject:
     return Subject(None, job.pid, job.started_s, None, job.name, job.rank)
 
 
-class ScalerSkips(Meter):
+def each_scaled_job(outlook: Outlook) -> Iterator[tuple[Subject, tuple[int, int]]]:
+    """Every job with a gradient scaler: its steps, and those that were skipped."""
+    for job in outlook.sample.jobs:
+        if job.scaler_skips is not None and job.step is not None:
+            yield _subject(job), (job.step, job.scaler_skips)
+
+
+def measure_scaler_skips(meter: Meter, subject: Subject, now: tuple[int, int]) -> Measured:
     """The share of the last 40 to 100 steps that the gradient scaler skipped; its first 50 do not
     count.
     """
-
-    def read(self, outlook: Outlook) -> Iterator[Reading]:
-        """A reading of each job with a scaler."""
-        for job in outlook.sample.jobs:
-            if job.scaler_skips is None or job.step is None:
-                continue
-            counts: deque[tuple[int, int]] = self.memory.setdefault(_subject(job), deque())
-            now = (job.step, job.scaler_skips)
-            if counts and (now[0] < counts[-1][0] or now[1] < counts[-1][1]):
-                counts.clear()
-            if sum(now) < _FIRST_ATTEMPTS:
-                yield Reading(_subject(job), None)
-                continue
-            if not counts or counts[-1] != now:
-                counts.append(now)
-            while len(counts) > 2 and _attempts(counts[1], now) >= _MAX_ATTEMPTS:
-                counts.popleft()
-            attempts = _attempts(counts[0], now)
-            if attempts < _MIN_ATTEMPTS:
-                yield Reading(_subject(job), None)
-                continue
-            skips = now[1] - counts[0][1]
-            text = f"the gradient scaler skipped {skips} of the last {attempts} steps"
-            yield Reading(_subject(job), skips / attempts, text)
+    counts: deque[tuple[int, int]] = meter.memory.setdefault(subject, deque())
+    if counts and (now[0] < counts[-1][0] or now[1] < counts[-1][1]):
+        counts.clear()
+    if sum(now) < _FIRST_ATTEMPTS:
+        return UNKNOWN
+    if not counts or counts[-1] != now:
+        counts.append(now)
+    while len(counts) > 2 and _attempts(counts[1], now) >= _MAX_ATTEMPTS:
+        counts.popleft()
+    attempts, skips = _attempts(counts[0], now), now[1] - counts[0][1]
+    if attempts < _MIN_ATTEMPTS:
+        return UNKNOWN
+    return skips / attempts, f"the gradient scaler skipped {skips} of the last {attempts} steps"
 
 
 def _attempts(before: tuple[int, int], now: tuple[int, int]) -> int:

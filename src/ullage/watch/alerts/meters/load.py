@@ -1,4 +1,4 @@
-"""Meters of load: utilisation and power beside what they were, and processes that do nothing."""
+"""Measures load: utilisation and power beside what they were, and processes that do nothing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from statistics import median
 from typing import Final
 
 from ullage.units import format_bytes
-from ullage.watch.alerts.outlook import GpuState, Outlook, gpu_id
-from ullage.watch.alerts.reading import Meter, Reading, Subject, Window
+from ullage.watch.alerts.outlook import GpuState, JobState, Outlook, gpu_id
+from ullage.watch.alerts.reading import UNKNOWN, Measured, Meter, Subject, Window
 from ullage.watch.sample import DeviceSample, ProcessSample
 
 _MAX_USUAL: Final = 600
@@ -57,70 +57,57 @@ class _Course:
         return median(self.usual) if len(self.usual) >= _MIN_USUAL else None
 
 
-class _Loads(Meter):
-    """What both meters below need: the processes that work, and courses that begin with them."""
-
-    def courses(
-        self, gpu: GpuState, count: int, measure: str = ""
-    ) -> tuple[Subject, tuple[_Course, ...] | None]:
-        """The GPU's courses; None: nothing runs there. They begin anew when other processes come or
-        go, and when something else is measured.
-        """
-        device = gpu.view.device
-        subject = Subject(gpu_id(device), gpu_index=device.index)
-        pids = frozenset(process.pid for process in device.processes or ())
-        pids |= {job.view.job.pid for job in gpu.jobs}
-        if not pids:
-            self.memory.pop(subject, None)
-            return subject, None
-        key = (pids, measure)
-        if subject not in self.memory or self.memory[subject][0] != key:
-            courses = tuple(_Course(Window(self.window_s)) for _ in range(count))
-            self.memory[subject] = (key, courses)
-        return subject, self.memory[subject][1]
-
-    def measured(self, gpu: GpuState) -> str:
-        """What was measured of the GPU; empty if nothing was."""
-        device = gpu.view.device
-        known = self.memory.get(Subject(gpu_id(device), gpu_index=device.index))
-        return "" if known is None else str(known[0][1])
+def _courses(
+    meter: Meter, subject: Subject, gpu: GpuState, count: int, measure: str = ""
+) -> tuple[_Course, ...] | None:
+    """The GPU's courses; None: nothing runs there. They begin anew when other processes come or go,
+    and when something else is measured.
+    """
+    pids = frozenset(process.pid for process in gpu.view.device.processes or ())
+    pids |= {job.view.job.pid for job in gpu.jobs}
+    if not pids:
+        meter.memory.pop(subject, None)
+        return None
+    key = (pids, measure)
+    if subject not in meter.memory or meter.memory[subject][0] != key:
+        courses = tuple(_Course(Window(meter.window_s)) for _ in range(count))
+        meter.memory[subject] = (key, courses)
+    known: tuple[_Course, ...] = meter.memory[subject][1]
+    return known
 
 
-class UtilisationDrop(_Loads):
+def _knows_processes(gpu: GpuState) -> bool:
+    return gpu.view.device.processes is not None or bool(gpu.jobs)
+
+
+def measure_utilisation_drop(meter: Meter, subject: Subject, gpu: GpuState) -> Measured:
     """The mean load of the window as a share of what it was with the same processes.
 
     Load is how much of the multiprocessors or of the memory's bandwidth is used, whichever is more,
     where the driver tells; else NVML's utilisation, which only says that a kernel was running.
     """
-
-    def read(self, outlook: Outlook) -> Iterator[Reading]:
-        """A reading of each GPU."""
-        for gpu in outlook.gpus:
-            device = gpu.view.device
-            load, measure = _load(device)
-            # Activity is unknown for a moment now and then: that is no reason to begin anew.
-            is_lapse = measure != _ACTIVITY and self.measured(gpu) == _ACTIVITY
-            if load is None or is_lapse or (device.processes is None and not gpu.jobs):
-                yield Reading(Subject(gpu_id(device), gpu_index=device.index), None)
-                continue
-            subject, courses = self.courses(gpu, 1, measure)
-            if courses is None:
-                yield Reading(subject, 1.0, "no process runs on it")
-                continue
-            (course,) = courses
-            share = course.add(outlook.time_s, load)
-            level = course.level or 0.0
-            if share is not None and level < self.least:
-                share = 1.0  # it was idle before
-            now, before = f"{100 * course.recent.mean:.0f} %", f"{100 * level:.0f} %"
-            text = (
-                f"{now} of the multiprocessors or of the memory's bandwidth are used, before "
-                f"{before}"
-                if measure == _ACTIVITY
-                else f"a kernel was running {now} of the time, before {before} (NVML's utilisation "
-                "says no more than that)"
-            )
-            yield Reading(subject, share, text)
+    load, measure = _load(gpu.view.device)
+    # Activity is unknown for a moment now and then: that is no reason to begin anew.
+    before_that = meter.memory[subject][0][1] if subject in meter.memory else ""
+    is_lapse = measure != _ACTIVITY and before_that == _ACTIVITY
+    if load is None or is_lapse or not _knows_processes(gpu):
+        return UNKNOWN
+    courses = _courses(meter, subject, gpu, 1, measure)
+    if courses is None:
+        return 1.0, "no process runs on it"
+    (course,) = courses
+    share = course.add(meter.time_s, load)
+    level = course.level or 0.0
+    if share is not None and level < meter.least:
+        share = 1.0  # it was idle before
+    now, before = f"{100 * course.recent.mean:.0f} %", f"{100 * level:.0f} %"
+    if measure == _ACTIVITY:
+        used = "of the multiprocessors or of the memory's bandwidth are used"
+        return share, f"{now} {used}, before {before}"
+    return share, (
+        f"a kernel was running {now} of the time, before {before} (NVML's utilisation says no more "
+        "than that)"
+    )
 
 
 def _load(device: DeviceSample) -> tuple[float | None, str]:
@@ -130,61 +117,56 @@ def _load(device: DeviceSample) -> tuple[float | None, str]:
     return (max(known), _ACTIVITY) if known else (device.gpu_frac, _KERNELS)
 
 
-class PowerChange(_Loads):
+def measure_power_change(meter: Meter, subject: Subject, gpu: GpuState) -> Measured:
     """By what share the mean power of the window differs from what it was with the same processes,
     while utilisation is as it was.
     """
-
-    def read(self, outlook: Outlook) -> Iterator[Reading]:
-        """A reading of each GPU."""
-        for gpu in outlook.gpus:
-            device = gpu.view.device
-            is_known = device.processes is not None or bool(gpu.jobs)
-            if device.power_w is None or device.gpu_frac is None or not is_known:
-                yield Reading(Subject(gpu_id(device), gpu_index=device.index), None)
-                continue
-            subject, courses = self.courses(gpu, 2)
-            if courses is None:
-                yield Reading(subject, 0.0, "no process runs on it")
-                continue
-            power = courses[0].add(outlook.time_s, device.power_w)
-            load = courses[1].add(outlook.time_s, device.gpu_frac)
-            change = None if power is None or load is None else abs(power - 1.0)
-            if load is not None and abs(load - 1.0) > _STEADY_SHARE:
-                change = 0.0
-            text = (
-                f"{courses[0].recent.mean:.0f} W, before {courses[0].level or 0:.0f} W at the same "
-                "utilisation"
-            )
-            yield Reading(subject, change, text)
+    device = gpu.view.device
+    if device.power_w is None or device.gpu_frac is None or not _knows_processes(gpu):
+        return UNKNOWN
+    courses = _courses(meter, subject, gpu, 2)
+    if courses is None:
+        return 0.0, "no process runs on it"
+    power = courses[0].add(meter.time_s, device.power_w)
+    load = courses[1].add(meter.time_s, device.gpu_frac)
+    change = None if power is None or load is None else abs(power - 1.0)
+    if load is not None and abs(load - 1.0) > _STEADY_SHARE:
+        change = 0.0
+    now_w, before_w = courses[0].recent.mean, courses[0].level or 0
+    return change, f"{now_w:.0f} W, before {before_w:.0f} W at the same utilisation"
 
 
-class IdleHolder(Meter):
+Holder = tuple[DeviceSample, ProcessSample, JobState | None]
+"""A process on a GPU, and what it publishes."""
+
+
+def each_process(outlook: Outlook) -> Iterator[tuple[Subject, Holder]]:
+    """Every process on every GPU."""
+    for gpu in outlook.gpus:
+        jobs = {job.view.job.pid: job for job in gpu.jobs}
+        device = gpu.view.device
+        for process in device.processes or ():
+            job = jobs.get(process.pid)
+            name = process.name if job is None else job.view.job.name
+            subject = Subject(gpu_id(device), process.pid, None, device.index, name)
+            yield subject, (device, process, job)
+
+
+def measure_idleness(meter: Meter, _: Subject, holder: Holder) -> Measured:
     """1 for a process that holds memory and does nothing, 0 for one that works.
 
     A process works if it ran kernels, or if its published step or memory has changed. If the driver
     does not say whose kernels ran, a GPU without any tells that nobody works.
     """
-
-    def read(self, outlook: Outlook) -> Iterator[Reading]:
-        """A reading of each process on each GPU."""
-        for gpu in outlook.gpus:
-            jobs = {job.view.job.pid: job for job in gpu.jobs}
-            device = gpu.view.device
-            for process in device.processes or ():
-                job = jobs.get(process.pid)
-                name = process.name if job is None else job.view.job.name
-                subject = Subject(gpu_id(device), process.pid, None, device.index, name)
-                is_busy = _is_busy(device, process, has_changed=job is not None and job.is_busy)
-                holds = process.used_bytes
-                if holds is None or not device.total_bytes:
-                    yield Reading(subject, None)
-                elif holds < self.least * device.total_bytes:
-                    yield Reading(subject, 0.0, "holds little")
-                else:
-                    value = None if is_busy is None else float(not is_busy)
-                    does = "works" if is_busy else "runs no kernel"
-                    yield Reading(subject, value, f"holds {format_bytes(holds)} and {does}")
+    device, process, job = holder
+    holds = process.used_bytes
+    if holds is None or not device.total_bytes:
+        return UNKNOWN
+    if holds < meter.least * device.total_bytes:
+        return 0.0, "holds little"
+    is_busy = _is_busy(device, process, has_changed=job is not None and job.is_busy)
+    value = None if is_busy is None else float(not is_busy)
+    return value, f"holds {format_bytes(holds)} and {'works' if is_busy else 'runs no kernel'}"
 
 
 def _is_busy(device: DeviceSample, process: ProcessSample, *, has_changed: bool) -> bool | None:

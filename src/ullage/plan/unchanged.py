@@ -9,10 +9,10 @@ from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.clocked import timed
 from ullage.plan.costs.measure import Runner, RunRequest
 from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, failed
-from ullage.plan.judging import judge
+from ullage.plan.outcomes import judge
 
 
-def fits_as_it_is(run: Runner, gpu: Gpu, budget_bytes: int) -> FitReport | None:
+def fit_unchanged(run: Runner, gpu: Gpu, budget_bytes: int) -> FitReport | None:
     """The report of a program that fits without a plan.
 
     None: it does not fit, or only with retries of the allocator, which cost time.

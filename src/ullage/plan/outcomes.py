@@ -10,7 +10,7 @@ from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.plan.findings import Candidate, Seen, key_of
 from ullage.plan.objective import Objective
-from ullage.plan.trying import Rung
+from ullage.plan.proposals import Rung
 from ullage.units import format_bytes
 
 
@@ -27,7 +27,7 @@ def judge(report: RunReport, budget_bytes: int) -> Seen:
     allocated = max((device.totals.peak_allocated_bytes for device in report.devices), default=0)
     fits, reason = report.verdict is Verdict.FITS, report.reason
     if fits and used > budget_bytes:
-        fits, reason = False, _too_much(used, budget_bytes)
+        fits, reason = False, too_much(used, budget_bytes)
     return Seen(
         fits,
         "" if fits else reason,
@@ -44,7 +44,8 @@ def is_smooth(observation: Seen, most_retries: int | None) -> bool:
     return most_retries is None or observation.num_retries <= most_retries
 
 
-def _too_much(used_bytes: int, budget_bytes: int) -> str:
+def too_much(used_bytes: int, budget_bytes: int) -> str:
+    """By how much a plan is above the budget."""
     return f"{format_bytes(used_bytes - budget_bytes)} too much"
 
 
@@ -55,7 +56,7 @@ def with_reason(candidate: Candidate, best: Candidate | None, budget_bytes: int)
     if candidate.seen is not None and not candidate.seen.fits:
         return replace(candidate, why=candidate.seen.reason)
     if candidate.used_bytes > budget_bytes:
-        return replace(candidate, why=_too_much(candidate.used_bytes, budget_bytes))
+        return replace(candidate, why=too_much(candidate.used_bytes, budget_bytes))
     slower = "" if best is None else say_slower(candidate, best)
     if slower and not _num_retries(candidate):
         return replace(candidate, why=slower)

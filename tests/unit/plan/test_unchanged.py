@@ -13,8 +13,8 @@ from ullage.api.fit import Fit
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import find_gpu
 from ullage.phantom.launch import plan_variables
-from ullage.plan.as_it_is import fits_as_it_is
 from ullage.plan.costs.measure import RunRequest
+from ullage.plan.unchanged import fit_unchanged
 from ullage.report.document.fit import fit_document
 from ullage.report.page.fit import render_fit_page
 from ullage.report.text.fit import render_fit
@@ -53,7 +53,7 @@ class Machine:
 
 def test_one_run_on_the_device_says_that_a_program_fits() -> None:
     machine = Machine(2 * GIB)
-    report = fits_as_it_is(machine.run, GPU, 4 * GIB)
+    report = fit_unchanged(machine.run, GPU, 4 * GIB)
     assert report is not None and report.best is not None
     assert [one.gpu for one in machine.wanted] == [GPU]
     assert report.best.is_as_it_is and report.exit_code == 0
@@ -73,11 +73,11 @@ def test_one_run_on_the_device_says_that_a_program_fits() -> None:
     ids=["over the budget", "out of memory", "failed", "with retries"],
 )
 def test_what_does_not_plainly_fit_is_searched(machine: Machine) -> None:
-    assert fits_as_it_is(machine.run, GPU, 4 * GIB) is None
+    assert fit_unchanged(machine.run, GPU, 4 * GIB) is None
 
 
 def test_the_plan_of_a_program_that_fits_changes_nothing(tmp_path: Path) -> None:
-    report = fits_as_it_is(Machine(2 * GIB).run, GPU, 4 * GIB)
+    report = fit_unchanged(Machine(2 * GIB).run, GPU, 4 * GIB)
     assert report is not None
     plan = Fit(report).plan_to_write
     assert plan is not None and Fit(report).plan is None

@@ -1,10 +1,12 @@
-"""Searches on this machine and on a Ray cluster of it: `search_on_ray.py PYTHON SCRATCH WORDS...`.
+"""Searches in this process and on workers: `search_on_workers.py POOL PYTHON SCRATCH WORDS...`.
 
-Prints what both found, what has become of runs whose node was lost once and twice, and what a node
-says that is not as this machine is.
+POOL is a file of lines of the guide that define `make`. Prints what both searches found, what has
+become of a run whose worker was lost, and what a worker says that is not as this machine is.
 """
 
 import json
+import os
+import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,6 @@ from ullage.plan.runner import make_runner
 from ullage.plan.search import Search
 from ullage.report.document.fit import fit_document
 from ullage.runs.job import make_job, make_options
-from ullage.runs.ray_trials import RayTrials
 from ullage.runs.trials import Trials
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Semantics
@@ -26,7 +27,7 @@ SHARE = 0.995
 HERE = Path(__file__).parent
 
 
-def make(python, words, **options):
+def make_search_job(python, words, **options):
     """A job where memory is without end."""
     device = replace(choose_device("h100-80gb"), is_unlimited=True)
     return make_job(words, device=device, python=python, options=make_options(time=True, **options))
@@ -40,48 +41,44 @@ def search(trials, job):
     return fit_document(replace(found.fastest(budget), num_runs=trials.num_runs))
 
 
-def lose(python, directory, times):
-    """How a run ends whose node is lost so often, and how often it was begun."""
-    begun = directory / str(times)
-    job = make(python, [str(HERE / "ends_its_node.py"), str(begun), str(times)])
-    return caught(lambda: run_alone(job)), begun.stat().st_size
+def lose(executor, python, begun):
+    """How a run ends whose worker is always lost."""
+    job = make_search_job(python, [str(HERE / "ends_its_worker.py"), str(begun)])
+    return run_alone(executor, job), begun.stat().st_size
 
 
-def run_alone(job):
-    """The verdict of one run on a cluster of its own."""
-    with RayTrials(job, "local") as trials:
-        (found,) = trials.run([job])
-        return found.verdict.value
-
-
-def caught(call):
-    """What a call gives, or the error that ends it."""
+def run_alone(executor, job):
+    """The verdict of one run, or why there is none."""
     try:
-        return call()
+        with Trials(job, executor=executor) as trials:
+            (found,) = trials.run([job])
+            return found.verdict.value
     except UllageError as error:
         return f"{type(error).__name__}: {error}"
 
 
 def main():
     """Everything, one after the other."""
-    python, scratch, *words = sys.argv[1:]
-    job = make(python, words, steps=3)
+    pool, python, scratch, *words = sys.argv[1:]
+    os.environ["SEARCH_PID"] = str(os.getpid())
+    make = runpy.run_path(pool)["make"]
+    job = make_search_job(python, words, steps=3)
     menu.TECHNIQUES = {name: TECHNIQUES[name] for name in FEW}
     with Trials(job) as trials:
         here = search(trials, job)
-    with RayTrials(job, "local") as trials:
-        nodes = [node.name for node in trials._nodes]
+    executor = make()
+    with Trials(job, executor=executor) as trials:
         there = search(trials, job)
     another = replace(job, build=replace(job.build, version="2.0.0"))
     found = {
         "here": here,
         "there": there,
-        "nodes": nodes,
-        "lost": [lose(python, Path(scratch), times) for times in (1, 2)],
-        "another_torch": caught(lambda: run_alone(another)),
-        "no_cluster": caught(lambda: RayTrials(job, "127.0.0.1:1").__enter__()),
+        "another_torch": run_alone(executor, another),
+        "lost": lose(executor, python, Path(scratch, "begun")),
     }
+    executor.shutdown(wait=False)
     print(json.dumps(found))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -7,9 +7,9 @@ from dataclasses import replace
 from ullage.clock.step_time import Interval
 from ullage.plan.costs.clocked import Timed
 from ullage.plan.findings import Candidate, Seen
-from ullage.plan.judging import best_first, is_surely_slower, with_reason
 from ullage.plan.objective import Objective
-from ullage.plan.trying import Rung
+from ullage.plan.outcomes import best_first, is_surely_slower, with_reason
+from ullage.plan.proposals import Rung
 from ullage.techniques.technique import Action
 
 GIB = 1 << 30

@@ -1,4 +1,4 @@
-"""What a node of a cluster has to have, and what is said where it has not."""
+"""What a worker has to have, and what is said where it has not."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ullage.errors import EnvironmentProblem
 from ullage.phantom.device import choose_device
 from ullage.phantom.program import UserProgram
 from ullage.phantom.torch_build import TorchBuild
-from ullage.runs import ray_trials
+from ullage.runs import workers
 from ullage.runs.job import Job, make_options
-from ullage.runs.ray_trials import Place, RayTrials, check_place
+from ullage.runs.workers import Surroundings, check_surroundings, surroundings_of
 from ullage.version import __version__
 
 BUILD = TorchBuild("2.15.0+cu132", "13.2", Path("torch"), {}, frozenset(), frozenset())
@@ -26,44 +26,38 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """A job in a directory of its own, with the torch that is found on every machine."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("import torch")
-    monkeypatch.setattr(ray_trials, "find_torch", lambda _python: BUILD)
+    monkeypatch.setattr(workers, "find_torch", lambda _python: BUILD)
     program = UserProgram(sys.executable, ("train.py",), ("train.py",))
     return Job(program, choose_device("t4"), BUILD, make_options())
 
 
-def place_of(job: Job, **changes: Any) -> Place:
+def here(job: Job, **changes: Any) -> Surroundings:
     """Where the search is made."""
-    return replace(ray_trials._place(job), **changes)
+    return replace(surroundings_of(job), **changes)
 
 
-def test_a_node_like_this_machine_will_do(job: Job) -> None:
-    check_place(place_of(job), job)
+def test_a_worker_like_this_machine_will_do(job: Job) -> None:
+    check_surroundings(here(job), job)
 
 
 def test_another_ullage_is_refused(job: Job) -> None:
     with pytest.raises(EnvironmentProblem, match=f"it has ullage {__version__}, and the search"):
-        check_place(place_of(job, ullage="0.0.1"), job)
+        check_surroundings(here(job, ullage="0.0.1"), job)
 
 
 def test_a_directory_that_is_not_there_is_refused(job: Job) -> None:
     with pytest.raises(EnvironmentProblem, match="it has no directory '/nowhere/at/all'"):
-        check_place(place_of(job, directory="/nowhere/at/all"), job)
+        check_surroundings(here(job, directory="/nowhere/at/all"), job)
 
 
 def test_another_program_is_refused(job: Job, tmp_path: Path) -> None:
-    place = place_of(job)
+    place = here(job)
     (tmp_path / "train.py").write_text("import numpy")
     with pytest.raises(EnvironmentProblem, match=r"its 'train\.py' in .* is missing or another"):
-        check_place(place, job)
+        check_surroundings(place, job)
 
 
 def test_another_build_of_torch_is_refused(job: Job) -> None:
     another = replace(job, build=replace(BUILD, pins={"nvidia-cudnn": "9.1"}))
     with pytest.raises(EnvironmentProblem, match=r"not the same build of 2\.15\.0"):
-        check_place(place_of(job), another)
-
-
-def test_without_ray_it_is_said_what_to_install(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(EnvironmentProblem, match=r"pip install 'ullage\[ray\]'"):
-        RayTrials(job, "auto")
+        check_surroundings(here(job), another)
