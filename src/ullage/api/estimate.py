@@ -74,7 +74,7 @@ class Estimate:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.estimate/1"."""
+        """The document, schema "ullage.estimate/2"."""
         from ullage.report.document.estimate import estimate_document
 
         return estimate_document(self.answer)
@@ -181,7 +181,7 @@ class WorkloadAnswer:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.estimate/1"."""
+        """The document, schema "ullage.estimate/2"."""
         from ullage.report.document.workloads import workload_document
 
         return workload_document(self.estimate)

@@ -86,7 +86,7 @@ class ServingAnswer:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.estimate/1"."""
+        """The document, schema "ullage.estimate/2"."""
         from ullage.report.document.serving import serving_document
 
         document = serving_document(self.estimate, self.source, self.gpus, self.knobs)

@@ -19,11 +19,10 @@ from ullage.estimate.training.answer import Answer, GpuRow, Knob, Largest
 from ullage.estimate.training.estimate import TrainingEstimate
 from ullage.report.document.estimate import estimate_document
 from ullage.report.document.serving import serving_document
-from ullage.report.page.estimate_graphics import Part, draw_course, draw_memory, swatch
+from ullage.report.page.estimate_graphics import Part, draw_memory, swatch
 from ullage.report.palette import FREE_LOOK
 from ullage.report.text.estimate import estimate_line, host_line, look_of_term, recipe_line
 from ullage.report.text.serving import look_of_part, room_rows, serving_line
-from ullage.trace.category import Category
 from ullage.units import format_bytes
 from ullage.version import __version__
 
@@ -70,9 +69,6 @@ def render_estimate_page(answer: Answer) -> str:
         bar,
         _legend(has_interval=True, has_limit=estimate.capacity_bytes is not None),
         _terms(estimate.terms, parts, estimate.bytes, "in use"),
-        "<h2>Through one step</h2>",
-        '<p class="quiet">Allocated bytes, event by event, once the optimizer has its states.</p>',
-        draw_course(estimate.stretches, gpu=estimate.gpu, room_bytes=_room(estimate)),
         _peaks(estimate),
         _time(answer),
         _gpus(answer.gpus, estimate.gpu),
@@ -232,14 +228,6 @@ def _server_time(time: ServingTime | None) -> str:
     from ullage.report.text.time.serving import serving_time_lines
 
     return _list("Time", [*serving_time_lines(time)]) + _list("The times rest on", time.basis)
-
-
-def _room(estimate: TrainingEstimate) -> int | None:
-    """The GPU's memory for tensors."""
-    if estimate.capacity_bytes is None:
-        return None
-    around = (term.bytes for term in estimate.terms if term.category is Category.UNATTRIBUTED)
-    return estimate.capacity_bytes - sum(around)
 
 
 def _peaks(estimate: TrainingEstimate) -> str:

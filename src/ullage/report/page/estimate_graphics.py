@@ -2,26 +2,20 @@
 shrink, and the text keeps its size.
 
 draw_memory(parts, capacity_bytes=..., ...)     a bar of the GPU's memory, with an axis
-draw_course(stretches, room_bytes=...)          the allocated memory over one step
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from itertools import groupby
 from math import ceil, log2
 from typing import Final, NamedTuple
 
-from ullage.estimate.training.timeline import Stretch
 from ullage.units import format_bytes
 
 _NAMED_SHARE: Final = 0.13
 _MARKED_SHARE: Final = 0.022
 """The fractions of the bar's width from which a part has space for its name, and for its number."""
-_NARROW_BAND: Final = 0.2
-_HEIGHT: Final = 1000
-_WIDTH: Final = 1000
 _DARKEST_FOR_BLACK: Final = 0.179
 """The luminance at which black and white have the same contrast (WCAG 2.1)."""
 
@@ -133,98 +127,3 @@ def _share(size: int, top: int) -> str:
 
 def _place(size: int, top: int) -> str:
     return f"left:{_share(size, top)}"
-
-
-class _Pass(NamedTuple):
-    """One repetition of a stretch of the step: its events on the axis, and its bytes."""
-
-    phase: str
-    begin: int
-    peak_at: int
-    end: int
-    start_bytes: int
-    peak_bytes: int
-    end_bytes: int
-
-
-def draw_course(stretches: Sequence[Stretch], *, gpu: str | None, room_bytes: int | None) -> str:
-    """Draws the allocated bytes over one step, event by event.
-
-    Args:
-        stretches: the stretches of an estimate; the construction of the model is left out.
-        gpu: the name of the GPU.
-        room_bytes: the GPU's memory for tensors; drawn if the curve comes near it.
-    """
-    passes = list(_unroll(stretches))
-    if not passes:
-        return ""
-    last, peak = passes[-1].end, max(passes, key=lambda stretch: stretch.peak_bytes)
-    top = ceil(1.2 * peak.peak_bytes)
-    points = [
-        point
-        for stage in passes
-        for point in (
-            (stage.begin, stage.start_bytes),
-            (stage.peak_at, stage.peak_bytes),
-            (stage.end, stage.end_bytes),
-        )
-    ]  # fmt: skip
-    line = " ".join(f"{_WIDTH * x / last:.2f},{_HEIGHT * (1 - y / top):.2f}" for x, y in points)
-    ticks = [tick for tick in _ticks(top, 5) if tick < 0.93 * top]  # phase names are above
-    grid = "".join(_level(tick, top, "grid", "") for tick in ticks)
-    limit = ""
-    if room_bytes is not None and 0 < room_bytes < top:
-        limit = _level(room_bytes, top, "full", f"{gpu} is full")
-    scale = "".join(
-        f'<span style="bottom:{_share(tick, top)}">{_tick_text(tick)}</span>' for tick in ticks
-    )
-    side = "before" if peak.peak_at > 0.6 * last else "after"
-    dot = (
-        f'<span class="dot {side}" style="{_place(peak.peak_at, last)};'
-        f'bottom:{_share(peak.peak_bytes, top)}"><b>{format_bytes(peak.peak_bytes)}</b></span>'
-    )
-    label = f"allocated memory through a step, at most {format_bytes(peak.peak_bytes)}"
-    return (
-        f'<div class="course" role="img" aria-label="{label}"><div class="scale">{scale}</div>'
-        f'<div class="plot">{_bands(passes)}{grid}'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none">'
-        f'<polygon points="0,{_HEIGHT} {line} {_WIDTH},{_HEIGHT}"/>'
-        f'<polyline points="{line}"/></svg>'
-        f"{limit}{dot}</div></div>"
-    )
-
-
-def _unroll(stretches: Sequence[Stretch]) -> Iterator[_Pass]:
-    at = 0
-    for stretch in stretches:
-        if stretch.phase == "build":
-            continue
-        length = max(1, stretch.end - stretch.begin)
-        for time in range(stretch.repeats):
-            start = stretch.start_bytes + time * stretch.delta_bytes
-            peak_at = at + min(length, max(0, stretch.high_position - stretch.begin))
-            peak, after = start + stretch.high_bytes, start + stretch.delta_bytes
-            yield _Pass(stretch.phase, at, peak_at, at + length, start, peak, after)
-            at += length
-
-
-def _bands(passes: Sequence[_Pass]) -> str:
-    bands = []
-    names = set()  # each name once, because micro-batches repeat the phases
-    last = passes[-1].end
-    for number, (phase, group) in enumerate(groupby(passes, key=lambda stretch: stretch.phase)):
-        members = list(group)
-        begin, end = members[0].begin, members[-1].end
-        width = end - begin
-        kind = "band" + (" odd" if number % 2 else "")
-        if width < _NARROW_BAND * last and (begin == 0 or end == last):
-            kind += " narrow" + (" first" if begin == 0 else "")
-        style = f"{_place(begin, last)};width:{_share(width, last)}"
-        name = "" if phase in names else f"<b>{phase}</b>"
-        names.add(phase)
-        bands.append(f'<span class="{kind}" style="{style}">{name}</span>')
-    return "".join(bands)
-
-
-def _level(size: int, top: int, kind: str, text: str) -> str:
-    return f'<span class="level {kind}" style="bottom:{_share(size, top)}">{escape(text)}</span>'

@@ -28,7 +28,7 @@ class Section:
 
     Attributes:
         name: such as "layers".
-        phase: "build", "forward", "backward", "optimizer" or "".
+        phase: "build", "forward", "backward", "states", "optimizer" or "".
         repeats: how many times in a row the real program runs it.
         begin, end: positions in the log; the end is exclusive.
     """
@@ -59,13 +59,14 @@ class Log:
         phases: (position, name) of each phase that begins; it ends where the next one begins.
         assumed: (lowest, highest) bytes of a storage whose size a closed library decides.
         streams: streams of the storages that are not allocated on the model's own stream.
-        standing: storages that stand for what the step before has left.
-        work: (position, floating-point operations) of each product of matrices.
+        zeroes_late: zero_grad() comes between forward and backward.
+        work: floating-point operations of all products of matrices, two for each element of a sum;
+            attention's own kernels are not among them.
     """
 
     __slots__ = (
-        "assumed", "categories", "events", "phases", "requested", "sections", "standing", "streams",
-        "work",
+        "assumed", "categories", "events", "phases", "requested", "sections", "streams", "work",
+        "zeroes_late",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -76,38 +77,22 @@ class Log:
         self.phases: list[tuple[int, str]] = []
         self.assumed: dict[int, tuple[int, int]] = {}
         self.streams: dict[int, int] = {}
-        self.standing: set[int] = set()
-        self.work: list[tuple[int, int]] = []
+        self.zeroes_late = False
+        self.work = 0
 
     @property
     def position(self) -> int:
         """Events so far."""
         return len(self.events)
 
-    @property
-    def sizes(self) -> list[int]:
-        """Requested bytes, rounded up to 512 bytes as the allocator does."""
-        return [(nbytes + _ROUNDING) & ~_ROUNDING for nbytes in self.requested]
+    def size(self, storage: int) -> int:
+        """Its requested bytes, rounded up to 512 bytes as the allocator does."""
+        return (self.requested[storage] + _ROUNDING) & ~_ROUNDING
 
     def freeze(self) -> Log:
         """The same, to which nothing is added."""
         other = copy(self)
         other.events = list(self.events)
-        return other
-
-    def lowest(self) -> Log:
-        """The same with every assumed storage at its low end."""
-        return self._with({index: low for index, (low, _) in self.assumed.items()})
-
-    def highest(self) -> Log:
-        """The same with every assumed storage at its high end."""
-        return self._with({index: high for index, (_, high) in self.assumed.items()})
-
-    def _with(self, requested: dict[int, int]) -> Log:
-        other = copy(self)
-        other.requested = list(self.requested)
-        for index, nbytes in requested.items():
-            other.requested[index] = nbytes
         return other
 
 
@@ -135,7 +120,7 @@ class Storage:
     @property
     def nbytes(self) -> int:
         """Bytes as the allocator counts them: a multiple of 512."""
-        return (self.arena.log.requested[self.index] + _ROUNDING) & ~_ROUNDING
+        return self.arena.log.size(self.index)
 
 
 class Arena:
@@ -159,7 +144,6 @@ class Arena:
         steps_with: the step of an optimizer that runs in the backward pass: called with a parameter
             once it has its gradient, which is then freed.
         retained: what autograd functions of their own keep until their graph goes, by section.
-        left: gradients of the step before, by section, until zero_grad().
         held: tensors that a variable of the training loop holds until it gets new ones.
         sharding: how ranks share out parameters (sharding.py); None: they do not.
         recorder: collects the kernels that are launched; None: nobody asked for time.
@@ -168,7 +152,7 @@ class Arena:
     __slots__ = (
         "__dict__", "autocast", "blas_workspace_bytes", "casts", "checkpoints_every", "held",
         "is_attention_eager", "is_compiled", "is_recording", "is_selective", "is_training",
-        "keeps_alternate", "left", "log", "machine", "recorder", "retained", "sharding",
+        "keeps_alternate", "log", "machine", "recorder", "retained", "sharding",
         "steps_with",
     )  # fmt: skip
 
@@ -196,7 +180,6 @@ class Arena:
         self.casts: dict[int, tuple[Section | None, Any]] = {}
         self.steps_with: Callable[[Any], None] | None = None
         self.retained: list[tuple[Section | None, Any]] = []
-        self.left: list[tuple[Section | None, Any]] = []
         self.held: list[Any] = []
         self.sharding: Any = None
         self.recorder: Recorder | None = None
@@ -212,8 +195,8 @@ class Arena:
         return Storage(self, index)
 
     def begin(self, phase: str) -> None:
-        """Notes that a phase begins: "build", "forward", "backward" or "optimizer". A section that
-        is still open ends: the backward pass of a first layer has no boundary behind it.
+        """Notes that a phase begins, such as "forward". A section that is still open ends: the
+        backward pass of a first layer has no boundary behind it.
         """
         log = self.log
         log.phases.append((log.position, phase))
@@ -260,6 +243,11 @@ class Arena:
     def retain(self, tensor: Any) -> None:  # noqa: ANN401
         """A reference that a node of the graph has beside what it saved (ctx.name = tensor)."""
         self.retained.append((self.open_section, tensor))
+
+    def count_work(self, operations: int) -> None:
+        """Notes a product of matrices, as often as its section is repeated."""
+        section = self.open_section
+        self.log.work += operations * (1 if section is None else section.repeats)
 
     @property
     def open_section(self) -> Section | None:
