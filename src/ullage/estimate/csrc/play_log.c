@@ -40,11 +40,10 @@ struct moment {
   int64_t by_category[NUM_CATEGORIES], requested[NUM_CATEGORIES];
 };
 
-/* A row for each event. */
-struct columns {
-  int32_t *storage, *turn; /* number, or its complement; which repetition of its run */
-  int64_t *run, *address, *size, *reserved;
-  int64_t count;
+/* A block that comes or goes. */
+struct row {
+  int64_t storage; /* or its complement */
+  int64_t run, turn, address, size, reserved;
 };
 
 struct play {
@@ -52,7 +51,8 @@ struct play {
   struct allocator *allocator;
   int32_t *oldest, *newest; /* blocks of a storage */
   struct moment now;
-  struct columns *columns;
+  struct row *rows;
+  int64_t num_rows;
 };
 
 static void count(struct play *p, int32_t storage, int64_t size, int sign) {
@@ -67,15 +67,9 @@ static void count(struct play *p, int32_t storage, int64_t size, int sign) {
 }
 
 static void add_row(struct play *p, int32_t event, const struct run *run, int64_t turn, const struct block *block) {
-  struct columns *rows = p->columns;
-  if (!rows) return;
-  int64_t row = rows->count++;
-  rows->storage[row] = event;
-  rows->turn[row] = (int32_t)turn;
-  rows->run[row] = run - p->log->runs;
-  rows->address[row] = block->address;
-  rows->size[row] = block->size;
-  rows->reserved[row] = p->allocator->reserved;
+  if (p->rows)
+    p->rows[p->num_rows++] =
+        (struct row){event, run - p->log->runs, turn, block->address, block->size, p->allocator->reserved};
 }
 
 static void make(struct play *p, int32_t storage, const struct run *run, int64_t turn) {
@@ -174,9 +168,11 @@ static bool settle(const struct played *log, bool *dies, int64_t *requested) {
   return is_done;
 }
 
-/* moments: one of each phase that runs name, and the end of all. reserved: bytes of all segments. columns: NULL, or
- * rows for all events. Returns 0 where there is no memory for it, or more is asked for than there are numbers. */
-EXPORT int play_log(const struct played *log, struct moment *moments, int64_t *reserved, struct columns *columns) {
+/* moments: one of each phase that runs name, and the end of all. reserved: bytes of all segments. rows: NULL, or room for
+ * all events; num_rows: those that there are. Returns 0 where there is no memory for it, or more is asked for than there
+ * are numbers. */
+EXPORT int play_log(const struct played *log, struct moment *moments, int64_t *reserved, struct row *rows,
+                    int64_t *num_rows) {
   size_t room = (size_t)log->num_storages + 1;
   int32_t *lists = malloc(2 * room * sizeof *lists);
   int64_t *requested = malloc(room * sizeof *requested);
@@ -191,7 +187,7 @@ EXPORT int play_log(const struct played *log, struct moment *moments, int64_t *r
     is_done = settle(&whole, dies, requested);
   }
   if (is_done) {
-    struct play p = {&whole, allocator, lists, lists + room, {.run = -1}, columns};
+    struct play p = {&whole, allocator, lists, lists + room, {.run = -1}, rows, 0};
     for (int64_t i = 0; i <= log->num_moments; i++) moments[i] = (struct moment){.run = -1};
     for (const struct run *run = log->runs; run < log->runs + log->num_runs; run++) {
       note(&p, run, moments);
@@ -203,6 +199,7 @@ EXPORT int play_log(const struct played *log, struct moment *moments, int64_t *r
     }
     moments[log->num_moments] = p.now;
     *reserved = allocator->reserved;
+    *num_rows = p.num_rows;
     is_done = !allocator->has_failed;
   }
   free(lists);

@@ -11,11 +11,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ullage.estimate.term import Interval, OwnedTerm, Parts
 from ullage.estimate.training.devices import find_context, find_nccl, machine_of
+from ullage.estimate.training.eager.arena import Log
 from ullage.estimate.training.eager.machine import Machine
 from ullage.estimate.training.infinity import (
     NOTHING,
@@ -56,6 +57,8 @@ class TrainingEstimate(Parts):
         assumptions: what the estimate assumes, each a sentence.
         host: memory of the host, and of disks, where shards and states are there.
         work: floating-point operations of the products of matrices in a step.
+        log: the played step, of which log.py writes a log as of any run.
+        torch: the version of PyTorch that was played.
         is_floor: activations are missing, because only the number of parameters is known.
     """
 
@@ -70,6 +73,8 @@ class TrainingEstimate(Parts):
     peaks: Mapping[str, Moment]
     allocated: Interval
     assumptions: tuple[str, ...]
+    log: Log = field(repr=False, compare=False)
+    torch: str
     host: HostMemory = NOTHING
     work: int = 0
     is_floor: bool = False
@@ -180,6 +185,8 @@ def _estimate(config: Config, recipe: Recipe, gpu: Entry | None) -> TrainingEsti
             totals.peak.allocated_bytes,
             sum(term.high_bytes for term in tensors) + larger,
         ),
+        log=played.log,
+        torch=".".join(map(str, torch)),
         host=_host(played, recipe),
         is_floor=config.model_type == COUNTED,
         work=played.log.work * recipe.accumulation // played.num_passes,

@@ -114,6 +114,7 @@ def play_training(
         recorder.clear()
     left = _play_passes(spread, model, recipe)
     arena.recorder = None  # the optimizer's kernels are known by their lists
+    arena.log.modules = dict(model.scopes())
     _step(arena, recipe, trained, steps)
     played = Played(
         arena.log.freeze(),
@@ -304,7 +305,11 @@ def _prepare(arena: Arena, optimizer: Optimizer, runs: list[Run]) -> list[Tensor
     for repeats, parameters in runs:
         with arena.section("states", "build", repeats):
             for parameter in parameters:
+                begin = len(states)
                 states += optimizer.prepare(parameter)
+                for state in states[begin:]:
+                    storage = state.storage if isinstance(state, Tensor) else state
+                    arena.log.owners[storage.index] = parameter.storage.index
     return states
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Final, NamedTuple
 
 from ullage.errors import SpecError
@@ -64,6 +63,16 @@ class Run(NamedTuple):
     kind: int
     part: int
     moment: int
+
+    @property
+    def is_between(self) -> bool:
+        """It is no part of a step: what the step before has left goes."""
+        return self.kind >= _ZERO_GRAD
+
+    @property
+    def is_second(self) -> bool:
+        """The first step is over."""
+        return self.moment >= 0 or self.is_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +135,76 @@ def count_totals(log: Log) -> Totals:
         SpecError: more is asked for than there are numbers.
         UllageError: the native part was not built.
     """
+    played = play(log)
+    names, moments = played.names, played.moments
+    found = [
+        _read(moment, played.sections.get(played.runs[moment.run].begin, "") if name else "", name)
+        for moment, name in zip(moments, (*names, ""), strict=True)
+    ]
+    return Totals(
+        played.reserved_bytes,
+        max((moment.low for moment in moments[:-1]), default=0),
+        max((moment.high for moment in moments[:-1]), default=0),
+        dict(zip(names, found, strict=False)),
+        found[-1],
+    )
+
+
+class _Moment(ctypes.Structure):
+    """`struct moment` of play_log.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("run", "allocated", "low", "high")),
+        *((name, ctypes.c_int64 * len(_CATEGORIES)) for name in ("by_category", "requested")),
+    )
+
+
+class Play(NamedTuple):
+    """The program, and what C found.
+
+    Attributes:
+        runs: what it passes through.
+        sections: names of sections, by their begin.
+        names: the phases that are measured.
+        moments: of each of them, and the end.
+        reserved_bytes: segments.
+        categories: of each storage, as a number.
+        events: rows of numbers, if they were asked for: storage or its complement, run, repetition
+            of it, address, bytes of the block, bytes that are reserved then.
+    """
+
+    runs: Sequence[Run]
+    sections: Mapping[int, str]
+    names: Sequence[str]
+    moments: Sequence[_Moment]
+    reserved_bytes: int
+    categories: bytes
+    events: bytes
+
+
+_ROW: Final = 6
+
+
+def play(log: Log, *, with_events: bool = False) -> Play:
+    """Passes through the program of a log.
+
+    Raises:
+        SpecError: more is asked for than there are numbers.
+        UllageError: the native part was not built.
+    """
     stretches = list(find_stretches(log))
     names = [name for name in _MEASURED if any(row.phase == name for row in stretches)]
     runs = _program(log, stretches, names)
-    moments = (_Moment * (len(names) + 1))()
-    reserved = ctypes.c_int64()
+    moments, reserved, count = (_Moment * (len(names) + 1))(), ctypes.c_int64(), ctypes.c_int64()
+    most = sum((run.end - run.begin) * run.repeats for run in runs) if with_events else 0
+    rows = (ctypes.c_int64 * (_ROW * most))() if with_events else None
+    categories = pack("B", [_CODES[category] for category in log.categories])
     try:
-        packed = _pack(log, stretches, runs, len(names))
-        is_done = _load()(ctypes.byref(packed), moments, ctypes.byref(reserved), None)
+        played = _pack(log, _find_heirs(log, stretches), runs, categories)
+        played.num_moments = len(names)
+        is_done = load_replay().play_log(
+            ctypes.byref(played), moments, ctypes.byref(reserved), rows, ctypes.byref(count)
+        )
     except OverflowError:
         is_done = 0
     if not is_done:
@@ -141,18 +212,9 @@ def count_totals(log: Log) -> Totals:
             "the recipe asks for more memory than can be counted, 8 EiB; lower batch, length or "
             "the model's sizes"
         )
-    by_begin = {row.begin: row.name for row in stretches if row.begin < row.end}
-    found = [
-        _read(moment, by_begin.get(runs[moment.run].begin, "") if name else "", name)
-        for moment, name in zip(moments, (*names, ""), strict=True)
-    ]
-    return Totals(
-        reserved.value,
-        max((moment.low for moment in moments[:-1]), default=0),
-        max((moment.high for moment in moments[:-1]), default=0),
-        dict(zip(names, found, strict=False)),
-        found[-1],
-    )
+    events = b"" if rows is None else memoryview(rows).cast("B")[: 8 * _ROW * count.value].tobytes()
+    sections = {row.begin: row.name for row in stretches if row.begin < row.end}
+    return Play(runs, sections, names, moments, reserved.value, bytes(categories), events)
 
 
 def find_stretches(log: Log) -> Iterator[Stretch]:
@@ -246,15 +308,6 @@ def _find_alike(stretches: Sequence[Stretch], number: int, first: int) -> int | 
     return min(alike, key=lambda place: abs(place - first), default=None)
 
 
-class _Moment(ctypes.Structure):
-    """`struct moment` of play_log.c."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("run", "allocated", "low", "high")),
-        *((name, ctypes.c_int64 * len(_CATEGORIES)) for name in ("by_category", "requested")),
-    )
-
-
 class _PlayedLog(ctypes.Structure):
     """`struct played` of play_log.c."""
 
@@ -270,7 +323,7 @@ class _PlayedLog(ctypes.Structure):
 
 
 def _pack(
-    log: Log, stretches: Sequence[Stretch], runs: Sequence[Run], num_moments: int
+    log: Log, heirs: Sequence[int], runs: Sequence[Run], categories: ctypes.Array[ctypes.c_char]
 ) -> _PlayedLog:
     """The log as C reads it; OverflowError where a number is too large."""
     requested, low, high = log.requested, list(log.requested), list(log.requested)
@@ -281,11 +334,10 @@ def _pack(
         streams[storage] = stream
     columns = (
         pack("q", requested), pack("q", low), pack("q", high), pack("i", log.events),
-        pack("i", _find_heirs(log, stretches)),
-        pack("q", [field for run in runs for field in run]),
-        pack("B", [_CODES[category] for category in log.categories]), pack("B", streams),
+        pack("i", heirs), pack("q", [field for run in runs for field in run]), categories,
+        pack("B", streams),
     )  # fmt: skip
-    played = _PlayedLog(len(requested), len(runs), num_moments, *map(ctypes.addressof, columns))
+    played = _PlayedLog(len(requested), len(runs), 0, *map(ctypes.addressof, columns))
     played.columns = columns  # they live as long as it does
     return played
 
@@ -295,9 +347,6 @@ def _read(moment: _Moment, section: str, phase: str) -> Moment:
         {category: size for category, size in zip(_CATEGORIES, sizes, strict=True) if size}
         for sizes in (moment.by_category, moment.requested)
     )
-    return Moment(moment.allocated, sum(requested.values()), by_category, requested, section, phase)
-
-
-@cache
-def _load() -> ctypes._CFuncPtr:
-    return load_replay().play_log
+    return Moment(
+        moment.allocated, sum(requested.values()), by_category, requested, section, phase
+    )

@@ -125,7 +125,7 @@ def play_pass(
     return Pass(
         weights,
         _largest(model),
-        Interval(ends[0] - weights, peak.requested_bytes - weights, ends[1] - weights),
+        Interval(*(size - weights for size in (least, peak.requested_bytes, most))),
         loaded.allocated_bytes - weights,
         rounding,
     )

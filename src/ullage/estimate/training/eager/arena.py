@@ -7,10 +7,11 @@ arena.log.requested             # [4096]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ullage.estimate.training.eager.dtype import DType
 from ullage.estimate.training.eager.machine import Machine
@@ -48,6 +49,26 @@ class Section:
         return self.end == _OPEN
 
 
+class Scope(NamedTuple):
+    """A module of the model.
+
+    Attributes:
+        path: its name in the model, such as "layers.{}.mlp", with {} for the number of its layer.
+        kind: its class.
+        first, step, repeats: the numbers of the layers that it stands for.
+        is_checkpointed: it is in a layer that is recomputed in the backward pass.
+        parameters: the names of its own parameters, by the number of their storage.
+    """
+
+    path: str = ""
+    kind: str = ""
+    first: int = 0
+    step: int = 0
+    repeats: int = 1
+    is_checkpointed: bool = False
+    parameters: Mapping[int, str] = {}
+
+
 class Log:
     """Allocations and frees. A storage has a number; a position is the number of earlier events.
 
@@ -59,14 +80,18 @@ class Log:
         phases: (position, name) of each phase that begins; it ends where the next one begins.
         assumed: (lowest, highest) bytes of a storage whose size a closed library decides.
         streams: streams of the storages that are not allocated on the model's own stream.
+        scopes: id() of the module that each storage was made in; 0: outside of modules.
+        operators: the function that made it, as code; None: not known.
+        owners: of a gradient or an optimizer's state the storage of its parameter.
+        modules: what the ids in `scopes` mean.
         zeroes_late: zero_grad() comes between forward and backward.
         work: floating-point operations of all products of matrices, two for each element of a sum;
             attention's own kernels are not among them.
     """
 
     __slots__ = (
-        "assumed", "categories", "events", "phases", "requested", "sections", "streams", "work",
-        "zeroes_late",
+        "assumed", "categories", "events", "modules", "operators", "owners", "phases", "requested",
+        "scopes", "sections", "streams", "work", "zeroes_late",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -77,6 +102,10 @@ class Log:
         self.phases: list[tuple[int, str]] = []
         self.assumed: dict[int, tuple[int, int]] = {}
         self.streams: dict[int, int] = {}
+        self.scopes: list[int] = []
+        self.operators: list[CodeType | None] = []
+        self.owners: dict[int, int] = {}
+        self.modules: dict[int, Scope] = {}
         self.zeroes_late = False
         self.work = 0
 
@@ -108,9 +137,11 @@ class Storage:
     def __del__(self) -> None:
         self.arena.log.events.append(~self.index)
 
-    def own(self, category: Category) -> None:
-        """Says whose it is."""
+    def own(self, category: Category, of: Storage | None = None) -> None:
+        """Says whose it is, and of which parameter."""
         self.arena.log.categories[self.index] = category
+        if of is not None:
+            self.arena.log.owners[self.index] = of.index
 
     @property
     def category(self) -> Category | None:
@@ -129,6 +160,8 @@ class Arena:
     Attributes:
         log: what came and went.
         machine: the GPU and PyTorch that it is on.
+        scope: id() of the module that is called, or whose operator's gradient is computed.
+        operator: the code of the operator that runs, or of its backward rule.
         is_recording: autograd builds a graph (torch.is_grad_enabled()).
         is_training: modules are in training mode.
         checkpoints_every: N where every Nth layer of a stack is checkpointed; 0: none is.
@@ -152,8 +185,8 @@ class Arena:
     __slots__ = (
         "__dict__", "autocast", "blas_workspace_bytes", "casts", "checkpoints_every", "held",
         "is_attention_eager", "is_compiled", "is_recording", "is_selective", "is_training",
-        "keeps_alternate", "log", "machine", "recorder", "retained", "sharding",
-        "steps_with",
+        "keeps_alternate", "log", "machine", "operator", "recorder", "retained", "scope",
+        "sharding", "steps_with",
     )  # fmt: skip
 
     def __init__(
@@ -174,6 +207,8 @@ class Arena:
         self.keeps_alternate = keeps_alternate
         self.is_attention_eager = is_attention_eager
         self.blas_workspace_bytes = machine.blas_workspace_bytes
+        self.scope = 0
+        self.operator: CodeType | None = None
         self.is_recording = True
         self.is_training = True
         self.autocast: DType | None = None
@@ -191,6 +226,8 @@ class Arena:
         index = len(requested)
         requested.append(nbytes)
         log.categories.append(category)
+        log.scopes.append(self.scope)
+        log.operators.append(self.operator)
         log.events.append(index)
         return Storage(self, index)
 
@@ -200,6 +237,7 @@ class Arena:
         """
         log = self.log
         log.phases.append((log.position, phase))
+        self.scope, self.operator = 0, None
         if log.sections and log.sections[-1].is_open:
             log.sections[-1].end = log.position
 
