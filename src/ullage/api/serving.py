@@ -99,7 +99,7 @@ class ServingAnswer:
     @property
     def html(self) -> str:
         """One self-contained page; the document is in it."""
-        from ullage.report.page.estimate import render_serving_page
+        from ullage.report.page.serving import render_serving_page
 
         return render_serving_page(
             self.estimate, self.source, self.gpus, self.knobs, time=self.time

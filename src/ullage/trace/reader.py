@@ -126,6 +126,7 @@ def parse_record(value: object) -> Record:
         **_parse_not_initialised(fields),
         **_parse_ooms(fields, events),
         attempts=field_checks.parse_rows(fields, "attempts", _parse_attempts),
+        recipe=field_checks.parse_rows(fields, "recipe", _parse_choice),
         **_parse_optional(fields),
         groups=field_checks.parse_rows(fields, "groups", _parse_group),
         operands=field_checks.parse_rows(fields, "operands", _parse_operand),
@@ -160,6 +161,11 @@ def _parse_attempts(entry: object) -> tuple[tuple[int, ...], tuple[int, ...]]:
         tuple(field_checks.whole(value, "attempts") for value in column) for column in columns
     )
     return failures, sizes
+
+
+def _parse_choice(entry: object) -> tuple[str, str]:
+    name, value = field_checks.row(entry, len(ROWS["recipe"]), "recipe")
+    return field_checks.shown(name, "recipe"), field_checks.shown(value, "recipe")
 
 
 def _parse_group(entry: object) -> tuple[int, ...]:

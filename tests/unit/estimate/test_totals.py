@@ -39,7 +39,6 @@ class PlainAllocator:
 
     segments: list[tuple[tuple[int, bool], list[Block]]] = field(default_factory=list)
     peak_bytes: int = 0
-    is_second: bool = False
 
     def allocate(self, size: int, stream: int = 0) -> Block:
         pool = (stream, size <= MIB)
@@ -82,7 +81,7 @@ class PlainAllocator:
 
 def play_plainly(log: Log) -> tuple[int, int]:
     """The same order of events, by the plain allocator: what is reserved, and the most that is
-    allocated in the second step.
+    allocated.
     """
     allocator = PlainAllocator()
     stretches = list(totals.find_stretches(log))
@@ -91,9 +90,8 @@ def play_plainly(log: Log) -> tuple[int, int]:
     dying = {~event for event in log.events if event < 0}
     live: dict[int, list[Block]] = defaultdict(list)
     heirs = totals._find_heirs(log, stretches)
-    for run in totals._program(log, stretches, ["forward", "backward", "optimizer"]):
-        if run.moment == 0 and not allocator.is_second:
-            allocator.is_second, allocator.peak_bytes = True, allocator.live_bytes
+    first, second = totals._program(log, stretches)
+    for run in (*first, *second):
         events = log.events[run.begin : run.end]
         if run.kind in (totals._ZERO_GRAD, totals._RELEASE):
             is_zero_grad = run.kind == totals._ZERO_GRAD

@@ -50,6 +50,7 @@ class TrainingEstimate(Parts):
         num_rank_parameters: parameters that a GPU keeps; of the GPU shown, where they differ.
         recipe: how the model is trained.
         gpu: the catalogue's name of the GPU; None where none was given.
+        gpu_name: CUDA's name of it; "" where none was given.
         capacity_bytes: memory of the GPU; None where none was given.
         terms: the parts of the peak, in the order in which one explains them.
         peaks: the moment of the peak in each phase: "forward", "backward", "optimizer".
@@ -68,6 +69,7 @@ class TrainingEstimate(Parts):
     num_rank_parameters: int
     recipe: Recipe
     gpu: str | None
+    gpu_name: str
     capacity_bytes: int | None
     terms: tuple[OwnedTerm, ...]
     peaks: Mapping[str, Moment]
@@ -172,6 +174,7 @@ def _estimate(config: Config, recipe: Recipe, gpu: Entry | None) -> TrainingEsti
         num_rank_parameters=played.num_rank_parameters,
         recipe=recipe,
         gpu=gpu.slug if gpu else None,
+        gpu_name=gpu.name if gpu else "",
         capacity_bytes=gpu.total_bytes if gpu else None,
         terms=(
             *tensors,

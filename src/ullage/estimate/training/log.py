@@ -1,6 +1,6 @@
 """The log of an estimate: a snapshot with a record in it, as a watched program leaves them.
 
-    snapshot = write_log(played, config, recipe, gpu)
+    snapshot = write_log(estimate)
     explain_snapshot(snapshot)          # owners, modules, findings, steps
 
 csrc/play_log.c unrolls the played step: a row for each block that comes or goes, where the
@@ -10,7 +10,7 @@ names it, and the module: its class, and its path with a star for the number of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
@@ -20,9 +20,9 @@ import numpy as np
 from ullage.estimate.training.eager.arena import Log, Scope
 from ullage.estimate.training.estimate import OUTSIDE
 from ullage.estimate.training.totals import Run, play
-from ullage.trace.replay import BoolArray
 from ullage.trace.category import Category
 from ullage.trace.record_schema import SCHEMA
+from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import (
     Action,
     Annotation,
@@ -34,13 +34,11 @@ from ullage.trace.snapshot import (
     SegmentTable,
     Snapshot,
     Stacks,
-    no_events,
 )
 from ullage.version import __version__
 
 if TYPE_CHECKING:
     from ullage.estimate.training.estimate import TrainingEstimate
-    from ullage.gpus.gpu import Entry
 
 _CATEGORIES: Final = tuple(Category)
 _CLAIMED: Final = frozenset(
@@ -84,13 +82,14 @@ class Rows:
     category: np.ndarray[Any, np.dtype[np.uint8]]
 
 
-def write_log(log: Log, estimate: TrainingEstimate, gpu: Entry | None) -> Snapshot:
+def write_log(estimate: TrainingEstimate) -> Snapshot:
     """The log of an estimate, of two steps.
 
     Raises:
         SpecError: more is asked for than there are numbers.
         UllageError: the native part was not built.
     """
+    log = estimate.log
     rows, runs = _unroll(log)
     requested = np.array(log.requested, dtype=np.int64)
     streams = np.zeros(len(requested), dtype=np.int64)
@@ -103,7 +102,7 @@ def write_log(log: Log, estimate: TrainingEstimate, gpu: Entry | None) -> Snapsh
     is_recomputed &= runs.is_backward[rows.run]
     record = {
         **_describe_program(estimate),
-        "devices": [_describe_device(estimate, gpu, rows, requested)],
+        "devices": [_describe_device(estimate, rows, requested)],
         "first_position": 0,
         "events": {
             "address": rows.address.tobytes(),
@@ -134,24 +133,30 @@ def write_log(log: Log, estimate: TrainingEstimate, gpu: Entry | None) -> Snapsh
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """The runs of the program, as columns: how often, which phase of the play, and of which step."""
+    """The runs of the program, as columns; num_first of them are the first step."""
 
     repeats: Int64Array
     is_backward: BoolArray
     rows: Sequence[Run]
+    num_first: int
 
 
 def _unroll(log: Log) -> tuple[Rows, _Runs]:
     played = play(log, with_events=True)
     runs = played.runs
-    event, run, turn, address, size, reserved = np.frombuffer(played.events, np.int64).reshape(-1, 6).T
+    event, run, turn, address, size, reserved = (
+        np.frombuffer(played.events, np.int64).reshape(-1, 6).T
+    )
     storage = np.where(event >= 0, event, ~event)
     category = np.frombuffer(played.categories, np.uint8)[storage]
-    rows = Rows(storage, event >= 0, run, turn, address.copy(), size.copy(), reserved.copy(), category)
+    rows = Rows(
+        storage, event >= 0, run, turn, address.copy(), size.copy(), reserved.copy(), category
+    )
     return rows, _Runs(
         np.array([run.repeats for run in runs]),
         np.array([log.phases[run.part][1] == "backward" for run in runs]),
         runs,
+        played.num_first,
     )
 
 
@@ -204,7 +209,7 @@ def _find_places(log: Log, rows: Rows, runs: _Runs) -> _Places:
 
 
 def _number_modules(places: _Places, rows: Rows) -> tuple[np.ndarray[Any, Any], list[str]]:
-    """(num_rows,) the number of each birth's module, or -1, and the names: the first is the model."""
+    """(num_rows,) the number of each birth's module, or -1, and the names, the model's first."""
     unit = int(places.layer.max(initial=0)) + 1
     keys, place = np.unique(places.scope * unit + places.layer, return_inverse=True)
     names = {"": 0}
@@ -287,7 +292,7 @@ def _mark(log: Log, rows: Rows, runs: _Runs, estimate: TrainingEstimate) -> Iter
         "forward_end": {"inputs": [sizes], "tokens": prod(sizes), "autocast": autocast},
     }
     ends = [*zip(begins, runs.rows, strict=True), (len(rows.run), None)]
-    for position, run in ends:
+    for number, (position, run) in enumerate(ends):
         phase = ("", -1)
         if run is not None and not run.is_between:
             name = log.phases[run.part][1]
@@ -296,7 +301,7 @@ def _mark(log: Log, rows: Rows, runs: _Runs, estimate: TrainingEstimate) -> Iter
             phase = ("optimizer", -1) if is_step else (name, run.part)
         if phase != open_phase:
             for (name, _), side in ((open_phase, "end"), (phase, "begin")):
-                if side == "begin" and (run is None or (step == 0 and run.is_second)):
+                if side == "begin" and (run is None or (step == 0 and number >= runs.num_first)):
                     yield [position, "step", step]
                     step += 1
                 kind = f"{name}_{side}"
@@ -310,13 +315,22 @@ def _describe_program(estimate: TrainingEstimate) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "ullage": __version__, "torch": estimate.torch, "cuda": None,
         "python": "", "argv": ["estimate", estimate.model], "pid": 0, "rank": None,
-        "started_s": 0.0, "ended_s": 0.0, "recipe": asdict(estimate.recipe),
+        "started_s": 0.0, "ended_s": 0.0, "recipe": list(_list_recipe(asdict(estimate.recipe))),
         "exit": {"kind": "returned", "exception": None, "message": None, "where": None, "code": 0},
     }  # fmt: skip
 
 
+def _list_recipe(fields: Mapping[str, Any], of: str = "") -> Iterator[list[str]]:
+    """What was asked for: [name, value], those of adapters and of the layout by their own names."""
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            yield from _list_recipe(value, f"{of}{name} ")
+        else:
+            yield [f"{of}{name}", "none" if value is None else str(value)]
+
+
 def _describe_device(
-    estimate: TrainingEstimate, gpu: Entry | None, rows: Rows, requested: Int64Array
+    estimate: TrainingEstimate, rows: Rows, requested: Int64Array
 ) -> dict[str, Any]:
     """The device: its counters, and what lies outside of PyTorch's allocator."""
     sign = np.where(rows.is_birth, 1, -1)
@@ -324,7 +338,7 @@ def _describe_device(
     nccl, context = outside.get("NCCL"), outside.get("context")
     reserved = np.append(rows.reserved_bytes, 0)
     return {
-        "index": 0, "name": "" if gpu is None else gpu.name,
+        "index": 0, "name": estimate.gpu_name,
         "total_bytes": estimate.capacity_bytes or 0,
         "context_bytes": 0 if context is None else context.bytes,
         "non_torch_bytes": 0 if nccl is None else nccl.high_bytes,
@@ -343,7 +357,7 @@ def _describe_device(
 def _write_events(
     rows: Rows, requested: Int64Array, streams: Int64Array, stack: np.ndarray[Any, Any]
 ) -> EventTable:
-    """The trace as torch has it: a segment before the first block in it, and two events of a free."""
+    """The trace as torch has it: a segment before its first block, and two events of a free."""
     growth = np.diff(rows.reserved_bytes, prepend=0)
     counts = np.where(rows.is_birth, 1 + (growth > 0), 2)
     row = np.repeat(np.arange(len(counts)), counts)

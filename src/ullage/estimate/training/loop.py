@@ -17,7 +17,7 @@ from ullage.estimate.training.eager.functional import scale
 from ullage.estimate.training.eager.kernels import Kernel, Recorder, Trained
 from ullage.estimate.training.eager.machine import Machine
 from ullage.estimate.training.eager.module import Embedding, Module
-from ullage.estimate.training.eager.tensor import Tensor, empty
+from ullage.estimate.training.eager.tensor import Tensor
 from ullage.estimate.training.layout import ALONE
 from ullage.estimate.training.lora import add_adapters, retains_inputs
 from ullage.estimate.training.masters import make_masters, sum_in_float32
@@ -226,10 +226,11 @@ def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
         optimizer = find_optimizer(recipe.optimizer)
         arena.steps_with = lambda tensor: optimizer.step(arena, [Run(1, [tensor])])
     inputs: tuple[Tensor, ...] = ()
-    loss = empty(arena, (), FLOAT32)
+    loss: Tensor | None = None
     in_flight = []  # what passes in flight hold
     before: list[tuple[Section | None, Tensor]] = []  # what the last loss's graph retains
     for is_held in spread.passes(_count_passes(arena, recipe)):
+        arena.begin("batch")
         inputs = model.inputs(arena, recipe)
         arena.begin("forward")
         spread.before_forward()

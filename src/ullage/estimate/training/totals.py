@@ -25,8 +25,8 @@ _LOAD, _PLAIN, _FORWARD, _BACKWARD, _ZERO_GRAD, _RELEASE = range(6)
 _KINDS: Final = {"build": _LOAD, "forward": _FORWARD, "backward": _BACKWARD}
 _CATEGORIES: Final = tuple(Category)
 _CODES: Final = {None: 255} | {category: code for code, category in enumerate(_CATEGORIES)}
-_PASSES: Final = ("forward", "backward")
-_MEASURED: Final = (*_PASSES, "optimizer")
+_PASSES: Final = ("batch", "forward", "backward")
+_MEASURED: Final = ("forward", "backward", "optimizer")
 
 
 class Stretch(NamedTuple):
@@ -34,7 +34,7 @@ class Stretch(NamedTuple):
 
     Attributes:
         name: of its section; "" between sections.
-        phase: "build", "forward", "backward", "states" or "optimizer".
+        phase: "build", "batch", "forward", "backward", "states" or "optimizer".
         repeats: how many times in a row it runs.
         begin, end: positions in the log; end is exclusive.
         part: the number of its phase among all that begin.
@@ -54,7 +54,7 @@ class Run(NamedTuple):
     Attributes:
         begin, end, repeats, part: of the stretch.
         kind: what is done with its events.
-        moment: its phase's number among the moments that are measured; -1: it is not.
+        moment: its phase's number among those whose peaks are measured; -1: it is not.
     """
 
     begin: int
@@ -68,11 +68,6 @@ class Run(NamedTuple):
     def is_between(self) -> bool:
         """It is no part of a step: what the step before has left goes."""
         return self.kind >= _ZERO_GRAD
-
-    @property
-    def is_second(self) -> bool:
-        """The first step is over."""
-        return self.moment >= 0 or self.is_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +99,8 @@ class Totals:
         reserved_bytes: segments.
         low_bytes, high_bytes: the most that is allocated, where sizes that a closed library decides
             are at an end; the lower one is without what blocks have beyond their requests.
-        peaks: of each phase of the second step the moment at which most is allocated, the first of
-            several.
-        end: what is left after it.
+        peaks: of each phase the moment at which most is allocated, the first of several.
+        end: what is left after the second step.
     """
 
     reserved_bytes: int
@@ -164,6 +158,7 @@ class Play(NamedTuple):
 
     Attributes:
         runs: what it passes through.
+        num_first: those of them up to the end of the first step.
         sections: names of sections, by their begin.
         names: the phases that are measured.
         moments: of each of them, and the end.
@@ -174,6 +169,7 @@ class Play(NamedTuple):
     """
 
     runs: Sequence[Run]
+    num_first: int
     sections: Mapping[int, str]
     names: Sequence[str]
     moments: Sequence[_Moment]
@@ -193,8 +189,8 @@ def play(log: Log, *, with_events: bool = False) -> Play:
         UllageError: the native part was not built.
     """
     stretches = list(find_stretches(log))
-    names = [name for name in _MEASURED if any(row.phase == name for row in stretches)]
-    runs = _program(log, stretches, names)
+    names, (first, second) = _measured(stretches), _program(log, stretches)
+    runs = [*first, *second]
     moments, reserved, count = (_Moment * (len(names) + 1))(), ctypes.c_int64(), ctypes.c_int64()
     most = sum((run.end - run.begin) * run.repeats for run in runs) if with_events else 0
     rows = (ctypes.c_int64 * (_ROW * most))() if with_events else None
@@ -214,7 +210,9 @@ def play(log: Log, *, with_events: bool = False) -> Play:
         )
     events = b"" if rows is None else memoryview(rows).cast("B")[: 8 * _ROW * count.value].tobytes()
     sections = {row.begin: row.name for row in stretches if row.begin < row.end}
-    return Play(runs, sections, names, moments, reserved.value, bytes(categories), events)
+    return Play(
+        runs, len(first), sections, names, moments, reserved.value, bytes(categories), events
+    )
 
 
 def find_stretches(log: Log) -> Iterator[Stretch]:
@@ -240,28 +238,43 @@ def find_stretches(log: Log) -> Iterator[Stretch]:
             yield Stretch("", phase, 1, position, stop, part)
 
 
-def _program(log: Log, stretches: Sequence[Stretch], measured: Sequence[str]) -> list[Run]:
-    """What a program passes through: build, a step, states, a step."""
+def _measured(stretches: Sequence[Stretch]) -> list[str]:
+    """The phases whose peaks are told, of those that there are."""
+    return [name for name in _MEASURED if any(row.phase == name for row in stretches)]
+
+
+def _program(log: Log, stretches: Sequence[Stretch]) -> tuple[list[Run], list[Run]]:
+    """What a program passes through: build, a step, states; and a step."""
+    measured = {name: number for number, name in enumerate(_measured(stretches))}
     model, passes, states, optimizer = (
         [row for row in stretches if row.phase in phases]
         for phases in (("build",), _PASSES, ("states",), ("optimizer",))
     )
-    first = [_run(row, -1) for rows in (model, passes, states, optimizer) for row in rows]
-    second = [_run(row, measured.index(row.phase)) for row in (*passes, *optimizer)]
-    num_forward = next(
-        (place for place, row in enumerate(passes) if row.phase == "backward"), len(passes)
-    )
-    # zero_grad() comes before the step, or late; what the loop's variables hold stays until there
-    # is a new loss.
-    zero_grad = [_run(row, -1)._replace(kind=_ZERO_GRAD) for row in passes]
-    variables = [_run(row, -1)._replace(kind=_RELEASE) for row in passes]
-    forward, rest = second[:num_forward], second[num_forward:]
-    begin = [*forward, *zero_grad] if log.zeroes_late else [*zero_grad, *forward]
-    return [*first, *begin, *variables, *rest]
+    first = [
+        _run(row, moment=measured.get(row.phase, -1))
+        for rows in (model, passes, states, optimizer)
+        for row in rows
+    ]
+    # What the loop's variables hold stays until there is a new batch, and a new loss. zero_grad()
+    # comes before the step, or late.
+    batch, forward, rest = [], [], list(passes)
+    while rest and rest[0].phase == "batch":
+        batch.append(rest.pop(0))
+    while rest and rest[0].phase != "backward":
+        forward.append(rest.pop(0))
+    zero_grad = [_run(row, _ZERO_GRAD) for row in passes]
+    old_batch = [_run(row, _RELEASE) for row in passes if row.phase == "batch"]
+    old_loss = [_run(row, _RELEASE) for row in passes if row.phase != "batch"]
+    second: list[Run] = [] if log.zeroes_late else zero_grad
+    for rows, after in ((batch, old_batch), (forward, old_loss), ((*rest, *optimizer), [])):
+        second += [_run(row, moment=measured.get(row.phase, -1)) for row in rows]
+        second += after
+        second += zero_grad if log.zeroes_late and rows is forward else []
+    return first, second
 
 
-def _run(row: Stretch, moment: int) -> Run:
-    kind = _KINDS.get(row.phase, _PLAIN)
+def _run(row: Stretch, kind: int | None = None, moment: int = -1) -> Run:
+    kind = _KINDS.get(row.phase, _PLAIN) if kind is None else kind
     return Run(row.begin, row.end, row.repeats, kind, row.part, moment)
 
 
@@ -347,6 +360,4 @@ def _read(moment: _Moment, section: str, phase: str) -> Moment:
         {category: size for category, size in zip(_CATEGORIES, sizes, strict=True) if size}
         for sizes in (moment.by_category, moment.requested)
     )
-    return Moment(
-        moment.allocated, sum(requested.values()), by_category, requested, section, phase
-    )
+    return Moment(moment.allocated, sum(requested.values()), by_category, requested, section, phase)

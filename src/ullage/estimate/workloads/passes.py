@@ -118,10 +118,8 @@ def play_pass(
     del output
     peak, weights = totals.peak, loaded.requested_bytes
     rounding = peak.allocated_bytes - peak.requested_bytes
-    ends = (
-        min(totals.low_bytes, peak.requested_bytes),
-        max(totals.high_bytes - rounding, peak.requested_bytes),
-    )
+    least = min(totals.low_bytes, peak.requested_bytes)
+    most = max(totals.high_bytes - rounding, peak.requested_bytes)
     return Pass(
         weights,
         _largest(model),

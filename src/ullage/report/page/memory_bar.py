@@ -1,7 +1,7 @@
-"""The pictures of an estimate's page, as HTML without script. On a narrow screen only the shapes
-shrink, and the text keeps its size.
+"""A bar of a GPU's memory, as HTML without script. On a narrow screen only the shapes shrink,
+and the text keeps its size.
 
-draw_memory(parts, capacity_bytes=..., ...)     a bar of the GPU's memory, with an axis
+draw_memory(parts, capacity_bytes=...)     with an axis
 """
 
 from __future__ import annotations
@@ -28,34 +28,23 @@ class Part(NamedTuple):
     color: str
 
 
-def draw_memory(
-    parts: Sequence[Part], *, gpu: str | None, capacity_bytes: int | None,
-    interval: tuple[int, int] | None,
-) -> str:  # fmt: skip
+def draw_memory(parts: Sequence[Part], *, gpu: str | None, capacity_bytes: int | None) -> str:
     """Draws the parts side by side, to scale, above an axis.
 
     Args:
         parts: in the order of their numbers.
         gpu: the name of the GPU.
         capacity_bytes: the memory of the GPU; None: there is no GPU.
-        interval: the lower and upper bound of the total, hatched; None: not shown.
     """
     used = sum(part.bytes for part in parts)
-    top = max(used, capacity_bytes or 0, interval[1] if interval else 0, 1)
+    top = max(used, capacity_bytes or 0, 1)
     label = ", ".join(f"{part.name} {format_bytes(part.bytes)}" for part in parts)
-    hatched = ""
-    if interval:
-        low, high = interval
-        hatched = (
-            f'<span class="interval" style="{_place(low, top)};width:{_share(high - low, top)}" '
-            f'title="{format_bytes(low)} to {format_bytes(high)}"></span>'
-        )
     limit = ""
     if capacity_bytes is not None:
         limit = f'<span class="limit" style="{_place(capacity_bytes, top)}"></span>'
     return (
         f'<div class="bar" role="img" aria-label="{escape(label)}">'
-        f"{''.join(_segments(parts, top))}{hatched}{limit}</div>"
+        f"{''.join(_segments(parts, top))}{limit}</div>"
         f'<div class="axis" aria-hidden="true">{_axis(top, gpu, capacity_bytes)}</div>'
     )
 
