@@ -154,7 +154,7 @@ def measure_front(scratch: Path) -> dict[str, list[float]]:
 
         for _ in range(NUM_ROUNDS + 1):
             before = clocks()
-            asyncio.run(alternate(engine, port, NUM_REQUESTS))
+            asyncio.run(alternate({DIRECT: engine, FRONT: port}, NUM_REQUESTS))
             for name, end_s, begin_s in zip(seconds, clocks(), before, strict=True):
                 seconds[name].append(end_s - begin_s)
     return {name: rounds[1:] for name, rounds in seconds.items()}  # the first fills caches

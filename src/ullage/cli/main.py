@@ -30,6 +30,8 @@ _MAX_SIGNALS = 3
 # New objects between two searches for cycles: with Python's 700 a verb's imports alone cause some
 # hundred, which find nothing.
 _NUM_YOUNG = 50_000
+# These live on: what each burst of requests left in cycles would wait for millions of new objects.
+_LIVE_ON = {"front", "ui", "watch"}
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 # verb -> (where its command is, what --help says). Help must not load what a verb needs.
@@ -161,7 +163,8 @@ def cli(context: click.Context) -> int:
 
 def main() -> None:
     """Runs the command line and exits."""
-    gc.set_threshold(_NUM_YOUNG)
+    if _LIVE_ON.isdisjoint(sys.argv[1:2]):
+        gc.set_threshold(_NUM_YOUNG)
     _open_missing_streams()
     try:
         with _stopping():
