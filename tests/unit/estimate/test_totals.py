@@ -90,7 +90,7 @@ def play_plainly(log: Log) -> tuple[int, int]:
     dying = {~event for event in log.events if event < 0}
     live: dict[int, list[Block]] = defaultdict(list)
     heirs = totals._find_heirs(log, stretches)
-    first, second = totals._program(log, stretches)
+    first, second = totals._program(stretches, zeroes_late=log.zeroes_late)
     for run in (*first, *second):
         events = log.events[run.begin : run.end]
         if run.kind in (totals._ZERO_GRAD, totals._RELEASE):

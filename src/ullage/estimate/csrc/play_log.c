@@ -46,13 +46,18 @@ struct row {
   int64_t run, turn, address, size, reserved;
 };
 
+/* One passage through a run: events before it, at its highest and after it, and bytes that are allocated then. */
+struct passage {
+  int64_t run, turn, begin, peak_at, end, start, peak, after;
+};
+
 struct play {
   const struct played *log;
   struct allocator *allocator;
   int32_t *oldest, *newest; /* blocks of a storage */
   struct moment now;
   struct row *rows;
-  int64_t num_rows;
+  int64_t num_rows; /* events so far */
 };
 
 static void count(struct play *p, int32_t storage, int64_t size, int sign) {
@@ -68,8 +73,9 @@ static void count(struct play *p, int32_t storage, int64_t size, int sign) {
 
 static void add_row(struct play *p, int32_t event, const struct run *run, int64_t turn, const struct block *block) {
   if (p->rows)
-    p->rows[p->num_rows++] =
+    p->rows[p->num_rows] =
         (struct row){event, run - p->log->runs, turn, block->address, block->size, p->allocator->reserved};
+  p->num_rows++;
 }
 
 static void make(struct play *p, int32_t storage, const struct run *run, int64_t turn) {
@@ -113,8 +119,10 @@ static void note(struct play *p, const struct run *run, struct moment *moments) 
 
 /* Each repetition of a layer dies where the layer after it lets go of it: where a storage has no block left, its heir's
  * goes, the oldest, in a backward pass the newest. */
-static void pass_through(struct play *p, const struct run *run, int64_t turn, struct moment *moments) {
+static struct passage pass_through(struct play *p, const struct run *run, int64_t turn, struct moment *moments) {
   const struct played *log = p->log;
+  int64_t now = p->num_rows, level = p->now.allocated;
+  struct passage passage = {run - log->runs, turn, now, now, now, level, level, level};
   for (int64_t i = run->begin; i < run->end && !p->allocator->has_failed; i++) {
     int32_t storage = log->events[i] < 0 ? ~log->events[i] : log->events[i];
     int32_t heir = log->heirs[storage];
@@ -122,12 +130,19 @@ static void pass_through(struct play *p, const struct run *run, int64_t turn, st
     if (log->events[i] >= 0) {
       make(p, storage, run, turn);
       note(p, run, moments);
+      if (p->now.allocated > passage.peak) {
+        passage.peak = p->now.allocated;
+        passage.peak_at = p->num_rows;
+      }
     } else if (p->oldest[storage] != NONE) {
       let_go(p, storage, true, run, turn);
     } else if (heir != NONE) {
       let_go(p, heir, run->kind == BACKWARD, run, turn);
     }
   }
+  passage.end = p->num_rows;
+  passage.after = p->now.allocated;
+  return passage;
 }
 
 /* Frees what the events of a run made in an earlier step: gradients, or what no event frees. */
@@ -168,11 +183,11 @@ static bool settle(const struct played *log, bool *dies, int64_t *requested) {
   return is_done;
 }
 
-/* moments: one of each phase that runs name, and the end of all. reserved: bytes of all segments. rows: NULL, or room for
- * all events; num_rows: those that there are. Returns 0 where there is no memory for it, or more is asked for than there
- * are numbers. */
-EXPORT int play_log(const struct played *log, struct moment *moments, int64_t *reserved, struct row *rows,
-                    int64_t *num_rows) {
+/* moments: one of each phase that runs name, and the end of all. passages: of each run as many as it is repeated.
+ * reserved: bytes of all segments. rows: NULL, or room for all events; num_rows: those that there are. Returns 0 where
+ * there is no memory for it, or more is asked for than there are numbers. */
+EXPORT int play_log(const struct played *log, struct moment *moments, struct passage *passages, int64_t *reserved,
+                    struct row *rows, int64_t *num_rows) {
   size_t room = (size_t)log->num_storages + 1;
   int32_t *lists = malloc(2 * room * sizeof *lists);
   int64_t *requested = malloc(room * sizeof *requested);
@@ -195,7 +210,7 @@ EXPORT int play_log(const struct played *log, struct moment *moments, int64_t *r
         clear(&p, run, dies);
       else
         for (int64_t turn = 0; turn < run->repeats && !allocator->has_failed; turn++)
-          pass_through(&p, run, turn, moments);
+          *passages++ = pass_through(&p, run, turn, moments);
     }
     moments[log->num_moments] = p.now;
     *reserved = allocator->reserved;

@@ -19,7 +19,7 @@ import numpy as np
 
 from ullage.estimate.training.eager.arena import Log, Scope
 from ullage.estimate.training.estimate import OUTSIDE
-from ullage.estimate.training.totals import Run, play
+from ullage.estimate.training.totals import Stretch, play
 from ullage.trace.category import Category
 from ullage.trace.record_schema import SCHEMA
 from ullage.trace.replay import BoolArray
@@ -112,7 +112,7 @@ def write_log(estimate: TrainingEstimate) -> Snapshot:
             "device": bytes(len(rows.run)),
             "kind": (_WITH_GRAPH * is_recomputed).astype(np.uint8).tobytes(),
         },
-        "marks": list(_mark(log, rows, runs, estimate)),
+        "marks": list(_mark(rows, runs, estimate)),
         "modules": modules,
         "claims": list(_claim(rows, places)),
         "workspaces": [
@@ -137,7 +137,7 @@ class _Runs:
 
     repeats: Int64Array
     is_backward: BoolArray
-    rows: Sequence[Run]
+    rows: Sequence[Stretch]
     num_first: int
 
 
@@ -154,7 +154,7 @@ def _unroll(log: Log) -> tuple[Rows, _Runs]:
     )
     return rows, _Runs(
         np.array([run.repeats for run in runs]),
-        np.array([log.phases[run.part][1] == "backward" for run in runs]),
+        np.array([run.phase == "backward" for run in runs]),
         runs,
         played.num_first,
     )
@@ -281,7 +281,7 @@ def _name_operator(qualified: str, is_backward: bool) -> str:  # noqa: FBT001
     return f"at::_ops::{name}::call"
 
 
-def _mark(log: Log, rows: Rows, runs: _Runs, estimate: TrainingEstimate) -> Iterator[list[Any]]:
+def _mark(rows: Rows, runs: _Runs, estimate: TrainingEstimate) -> Iterator[list[Any]]:
     """Where phases and steps begin and end: position, kind, details."""
     begins = np.searchsorted(rows.run, np.arange(len(runs.rows))).tolist()
     recipe, open_phase, step = estimate.recipe, ("", -1), 0
@@ -295,10 +295,9 @@ def _mark(log: Log, rows: Rows, runs: _Runs, estimate: TrainingEstimate) -> Iter
     for number, (position, run) in enumerate(ends):
         phase = ("", -1)
         if run is not None and not run.is_between:
-            name = log.phases[run.part][1]
             # The first step of an optimizer makes its states.
-            is_step = name in ("states", "optimizer")
-            phase = ("optimizer", -1) if is_step else (name, run.part)
+            is_step = run.phase in ("states", "optimizer")
+            phase = ("optimizer", -1) if is_step else (run.phase, run.part)
         if phase != open_phase:
             for (name, _), side in ((open_phase, "end"), (phase, "begin")):
                 if side == "begin" and (run is None or (step == 0 and number >= runs.num_first)):

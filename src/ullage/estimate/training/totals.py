@@ -20,7 +20,7 @@ from ullage.estimate.training.eager.arena import Log
 from ullage.trace.allocator import load_replay, pack
 from ullage.trace.category import Category
 
-# What is done with the events of a run (csrc/play_log.c).
+# What is done with the events of a stretch (csrc/play_log.c).
 _LOAD, _PLAIN, _FORWARD, _BACKWARD, _ZERO_GRAD, _RELEASE = range(6)
 _KINDS: Final = {"build": _LOAD, "forward": _FORWARD, "backward": _BACKWARD}
 _CATEGORIES: Final = tuple(Category)
@@ -33,28 +33,13 @@ class Stretch(NamedTuple):
     """A part of the log that the program passes through `repeats` times in a row.
 
     Attributes:
-        name: of its section; "" between sections.
-        phase: "build", "batch", "forward", "backward", "states" or "optimizer".
-        repeats: how many times in a row it runs.
         begin, end: positions in the log; end is exclusive.
-        part: the number of its phase among all that begin.
-    """
-
-    name: str
-    phase: str
-    repeats: int
-    begin: int
-    end: int
-    part: int
-
-
-class Run(NamedTuple):
-    """A stretch that the program passes through, as play_log.c has it.
-
-    Attributes:
-        begin, end, repeats, part: of the stretch.
+        repeats: how many times in a row it runs.
         kind: what is done with its events.
+        part: the number of its phase among all that begin.
         moment: its phase's number among those whose peaks are measured; -1: it is not.
+        phase: "build", "batch", "forward", "backward", "states" or "optimizer".
+        name: of its section; "" between sections.
     """
 
     begin: int
@@ -63,11 +48,16 @@ class Run(NamedTuple):
     kind: int
     part: int
     moment: int
+    phase: str
+    name: str
 
     @property
     def is_between(self) -> bool:
         """It is no part of a step: what the step before has left goes."""
         return self.kind >= _ZERO_GRAD
+
+
+_NUMBERS: Final = 6  # of a stretch, as `struct run` of play_log.c has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +122,7 @@ def count_totals(log: Log) -> Totals:
     played = play(log)
     names, moments = played.names, played.moments
     found = [
-        _read(moment, played.sections.get(played.runs[moment.run].begin, "") if name else "", name)
+        _read(moment, played.runs[moment.run].name if name else "", name)
         for moment, name in zip(moments, (*names, ""), strict=True)
     ]
     return Totals(
@@ -153,32 +143,74 @@ class _Moment(ctypes.Structure):
     )
 
 
+class Passage(NamedTuple):
+    """One passage through a stretch of the second step.
+
+    Attributes:
+        phase, name: of the stretch; "" between sections.
+        turn, repeats: which time it is, of how many.
+        begin, peak_at, end: events of the step before it, at its highest, and after it.
+        start_bytes, peak_bytes, end_bytes: allocated then.
+    """
+
+    phase: str
+    name: str
+    turn: int
+    repeats: int
+    begin: int
+    peak_at: int
+    end: int
+    start_bytes: int
+    peak_bytes: int
+    end_bytes: int
+
+
+def list_passages(log: Log) -> Iterator[Passage]:
+    """The second step, for a drawing.
+
+    Raises:
+        SpecError: more is asked for than there are numbers.
+        UllageError: the native part was not built.
+    """
+    played, start = play(log), None
+    numbers = iter(played.passages)
+    for run, turn, *events, before, peak, after in zip(*[numbers] * _PASSAGE, strict=True):
+        its = played.runs[run]
+        if run < played.num_first or its.moment < 0:
+            continue
+        start = events[0] if start is None else start
+        yield Passage(
+            its.phase, its.name, turn, its.repeats,
+            *(event - start for event in events), before, peak, after,
+        )  # fmt: skip
+
+
 class Play(NamedTuple):
     """The program, and what C found.
 
     Attributes:
         runs: what it passes through.
         num_first: those of them up to the end of the first step.
-        sections: names of sections, by their begin.
         names: the phases that are measured.
         moments: of each of them, and the end.
+        passages: rows of numbers, as list_passages() reads them.
         reserved_bytes: segments.
         categories: of each storage, as a number.
         events: rows of numbers, if they were asked for: storage or its complement, run, repetition
             of it, address, bytes of the block, bytes that are reserved then.
     """
 
-    runs: Sequence[Run]
+    runs: Sequence[Stretch]
     num_first: int
-    sections: Mapping[int, str]
     names: Sequence[str]
     moments: Sequence[_Moment]
+    passages: Sequence[int]
     reserved_bytes: int
     categories: bytes
     events: bytes
 
 
-_ROW: Final = 6
+_ROW, _PASSAGE = 6, 8
 
 
 def play(log: Log, *, with_events: bool = False) -> Play:
@@ -189,9 +221,11 @@ def play(log: Log, *, with_events: bool = False) -> Play:
         UllageError: the native part was not built.
     """
     stretches = list(find_stretches(log))
-    names, (first, second) = _measured(stretches), _program(log, stretches)
+    names, (first, second) = _measured(stretches), _program(stretches, zeroes_late=log.zeroes_late)
     runs = [*first, *second]
     moments, reserved, count = (_Moment * (len(names) + 1))(), ctypes.c_int64(), ctypes.c_int64()
+    num_passages = sum(run.repeats for run in runs if not run.is_between)
+    passages = (ctypes.c_int64 * (_PASSAGE * num_passages))()
     most = sum((run.end - run.begin) * run.repeats for run in runs) if with_events else 0
     rows = (ctypes.c_int64 * (_ROW * most))() if with_events else None
     categories = pack("B", [_CODES[category] for category in log.categories])
@@ -199,7 +233,12 @@ def play(log: Log, *, with_events: bool = False) -> Play:
         played = _pack(log, _find_heirs(log, stretches), runs, categories)
         played.num_moments = len(names)
         is_done = load_replay().play_log(
-            ctypes.byref(played), moments, ctypes.byref(reserved), rows, ctypes.byref(count)
+            ctypes.byref(played),
+            moments,
+            passages,
+            ctypes.byref(reserved),
+            rows,
+            ctypes.byref(count),
         )
     except OverflowError:
         is_done = 0
@@ -209,9 +248,8 @@ def play(log: Log, *, with_events: bool = False) -> Play:
             "the model's sizes"
         )
     events = b"" if rows is None else memoryview(rows).cast("B")[: 8 * _ROW * count.value].tobytes()
-    sections = {row.begin: row.name for row in stretches if row.begin < row.end}
     return Play(
-        runs, len(first), sections, names, moments, reserved.value, bytes(categories), events
+        runs, len(first), names, moments, passages, reserved.value, bytes(categories), events
     )
 
 
@@ -223,19 +261,20 @@ def find_stretches(log: Log) -> Iterator[Stretch]:
     place = position = 0
     ends = [begin for begin, _ in log.phases[1:]] + [log.position]
     for part, ((start, phase), stop) in enumerate(zip(log.phases, ends, strict=True)):
-        position = start
+        position, kind = start, _KINDS.get(phase, _PLAIN)
         while place < len(sections) and sections[place].begin < stop:
             section = sections[place]
             place += 1
             if section.begin > position:
-                yield Stretch("", phase, 1, position, section.begin, part)
+                yield Stretch(position, section.begin, 1, kind, part, -1, phase, "")
                 position = section.begin
             end = min(section.end, stop)
             if end > section.begin:
-                yield Stretch(section.name, phase, section.repeats, section.begin, end, part)
+                repeats, name = section.repeats, section.name
+                yield Stretch(section.begin, end, repeats, kind, part, -1, phase, name)
                 position = end
         if position < stop or start == stop:
-            yield Stretch("", phase, 1, position, stop, part)
+            yield Stretch(position, stop, 1, kind, part, -1, phase, "")
 
 
 def _measured(stretches: Sequence[Stretch]) -> list[str]:
@@ -243,39 +282,35 @@ def _measured(stretches: Sequence[Stretch]) -> list[str]:
     return [name for name in _MEASURED if any(row.phase == name for row in stretches)]
 
 
-def _program(log: Log, stretches: Sequence[Stretch]) -> tuple[list[Run], list[Run]]:
+def _program(stretches: Sequence[Stretch], *, zeroes_late: bool) -> tuple[list[Stretch], ...]:
     """What a program passes through: build, a step, states; and a step."""
     measured = {name: number for number, name in enumerate(_measured(stretches))}
     model, passes, states, optimizer = (
-        [row for row in stretches if row.phase in phases]
-        for phases in (("build",), _PASSES, ("states",), ("optimizer",))
+        [
+            row._replace(moment=measured.get(row.phase, -1))
+            for row in stretches
+            if row.phase in names
+        ]
+        for names in (("build",), _PASSES, ("states",), ("optimizer",))
     )
-    first = [
-        _run(row, moment=measured.get(row.phase, -1))
-        for rows in (model, passes, states, optimizer)
-        for row in rows
-    ]
     # What the loop's variables hold stays until there is a new batch, and a new loss. zero_grad()
     # comes before the step, or late.
-    batch, forward, rest = [], [], list(passes)
-    while rest and rest[0].phase == "batch":
-        batch.append(rest.pop(0))
-    while rest and rest[0].phase != "backward":
-        forward.append(rest.pop(0))
-    zero_grad = [_run(row, _ZERO_GRAD) for row in passes]
-    old_batch = [_run(row, _RELEASE) for row in passes if row.phase == "batch"]
-    old_loss = [_run(row, _RELEASE) for row in passes if row.phase != "batch"]
-    second: list[Run] = [] if log.zeroes_late else zero_grad
-    for rows, after in ((batch, old_batch), (forward, old_loss), ((*rest, *optimizer), [])):
-        second += [_run(row, moment=measured.get(row.phase, -1)) for row in rows]
-        second += after
-        second += zero_grad if log.zeroes_late and rows is forward else []
-    return first, second
-
-
-def _run(row: Stretch, kind: int | None = None, moment: int = -1) -> Run:
-    kind = _KINDS.get(row.phase, _PLAIN) if kind is None else kind
-    return Run(row.begin, row.end, row.repeats, kind, row.part, moment)
+    phases = [row.phase for row in passes]
+    first_forward = next((at for at, phase in enumerate(phases) if phase != "batch"), len(passes))
+    first_backward = phases.index("backward") if "backward" in phases else len(passes)
+    zero_grad, variables = (
+        [row._replace(kind=kind, moment=-1) for row in passes] for kind in (_ZERO_GRAD, _RELEASE)
+    )
+    return [*model, *passes, *states, *optimizer], [
+        *([] if zeroes_late else zero_grad),
+        *passes[:first_forward],
+        *(row for row in variables if row.phase == "batch"),
+        *passes[first_forward:first_backward],
+        *(row for row in variables if row.phase != "batch"),
+        *(zero_grad if zeroes_late else []),
+        *passes[first_backward:],
+        *optimizer,
+    ]
 
 
 def _find_heirs(log: Log, stretches: Sequence[Stretch]) -> list[int]:
@@ -336,7 +371,7 @@ class _PlayedLog(ctypes.Structure):
 
 
 def _pack(
-    log: Log, heirs: Sequence[int], runs: Sequence[Run], categories: ctypes.Array[ctypes.c_char]
+    log: Log, heirs: Sequence[int], runs: Sequence[Stretch], categories: ctypes.Array[ctypes.c_char]
 ) -> _PlayedLog:
     """The log as C reads it; OverflowError where a number is too large."""
     requested, low, high = log.requested, list(log.requested), list(log.requested)
@@ -345,10 +380,10 @@ def _pack(
     streams = bytearray(len(requested))
     for storage, stream in log.streams.items():
         streams[storage] = stream
+    numbers = [number for run in runs for number in run[:_NUMBERS]]
     columns = (
         pack("q", requested), pack("q", low), pack("q", high), pack("i", log.events),
-        pack("i", heirs), pack("q", [field for run in runs for field in run]), categories,
-        pack("B", streams),
+        pack("i", heirs), pack("q", numbers), categories, pack("B", streams),
     )  # fmt: skip
     played = _PlayedLog(len(requested), len(runs), 0, *map(ctypes.addressof, columns))
     played.columns = columns  # they live as long as it does
