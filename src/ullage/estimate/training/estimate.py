@@ -31,7 +31,7 @@ from ullage.estimate.training.lora import describe_adapters
 from ullage.estimate.training.optimizers import find_optimizer
 from ullage.estimate.training.recipe import Recipe
 from ullage.estimate.training.torch_version import NEWEST, choose_torch
-from ullage.estimate.training.totals import Moment, Totals
+from ullage.estimate.training.totals import Moment, StepTotals
 from ullage.models.config import COUNTED, Config
 from ullage.trace.category import Category
 
@@ -197,7 +197,9 @@ def _estimate(config: Config, recipe: Recipe, gpu: Entry | None) -> TrainingEsti
     )
 
 
-def _worst_stage(config: Config, recipe: Recipe, machine: Machine) -> tuple[Played, Totals, Recipe]:
+def _worst_stage(
+    config: Config, recipe: Recipe, machine: Machine
+) -> tuple[Played, StepTotals, Recipe]:
     """What was played of the stage that needs most, and the recipe with that stage in it."""
     candidates = []
     for stage in recipe.layout.stages:
@@ -220,7 +222,7 @@ def _error_frac(recipe: Recipe, torch: tuple[int, int]) -> float:
     return _OTHER_TORCH_FRAC if torch < NEWEST else 0.0
 
 
-def _tensor_terms(totals: Totals, error_frac: float) -> list[OwnedTerm]:
+def _tensor_terms(totals: StepTotals, error_frac: float) -> list[OwnedTerm]:
     """What tensors take, in blocks; at the least what they ask for. Where a closed library decides
     of a size, workspaces have an interval.
     """
@@ -248,7 +250,7 @@ _RESERVED_FRAC: Final = 0.06
 _BLOCKS_FRAC: Final = 0.01
 
 
-def _cached(totals: Totals, larger: int) -> OwnedTerm:
+def _cached(totals: StepTotals, larger: int) -> OwnedTerm:
     """Segments outside of blocks. Empty ones are released before an OOM, so the least is 0.
 
     larger: by how much blocks may be larger in another order.

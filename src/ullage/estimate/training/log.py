@@ -21,6 +21,7 @@ from ullage.estimate.training.eager.arena import Log, Scope
 from ullage.estimate.training.estimate import OUTSIDE
 from ullage.estimate.training.totals import Stretch, play
 from ullage.trace.category import Category
+from ullage.trace.model import Int32Array
 from ullage.trace.record_schema import SCHEMA
 from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import (
@@ -34,6 +35,8 @@ from ullage.trace.snapshot import (
     SegmentTable,
     Snapshot,
     Stacks,
+    UInt8Array,
+    UInt32Array,
 )
 from ullage.version import __version__
 
@@ -59,17 +62,18 @@ _MARKED: Final = ("forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """What came and went, in order.
+class _Unrolled:
+    """What came and went, in order, as columns; and what the program passes through.
 
     Attributes:
         storage: number in the played log.
         is_birth: else it goes.
-        run: number of the run.
-        turn: which repetition of it.
+        run, turn: number of the run, and which repetition of it.
         address, size_bytes: of its block.
         reserved_bytes: of the allocator, after it.
         category: of the storage, as an index into the categories.
+        repeats, is_backward: of the run.
+        runs: of the program; num_first of them are the first step.
     """
 
     storage: Int64Array
@@ -79,7 +83,11 @@ class Rows:
     address: Int64Array
     size_bytes: Int64Array
     reserved_bytes: Int64Array
-    category: np.ndarray[Any, np.dtype[np.uint8]]
+    category: UInt8Array
+    repeats: Int64Array
+    is_backward: BoolArray
+    runs: Sequence[Stretch]
+    num_first: int
 
 
 def write_log(estimate: TrainingEstimate) -> Snapshot:
@@ -90,16 +98,16 @@ def write_log(estimate: TrainingEstimate) -> Snapshot:
         UllageError: the native part was not built.
     """
     log = estimate.log
-    rows, runs = _unroll(log)
+    rows = _unroll(log)
     requested = np.array(log.requested, dtype=np.int64)
     streams = np.zeros(len(requested), dtype=np.int64)
     streams[[*log.streams]] = [*log.streams.values()]
-    places = _find_places(log, rows, runs)
+    places = _find_places(log, rows)
     scope, modules = _number_modules(places, rows)
-    stack, stacks = _find_stacks(log, rows, runs, places)
+    stack, stacks = _find_stacks(log, rows, places)
     table = _write_events(rows, requested, streams, stack)
     is_recomputed = rows.is_birth & (rows.category == _CATEGORIES.index(Category.ACTIVATION))
-    is_recomputed &= runs.is_backward[rows.run]
+    is_recomputed &= rows.is_backward
     record = {
         **_describe_program(estimate),
         "devices": [_describe_device(estimate, rows, requested)],
@@ -112,7 +120,7 @@ def write_log(estimate: TrainingEstimate) -> Snapshot:
             "device": bytes(len(rows.run)),
             "kind": (_WITH_GRAPH * is_recomputed).astype(np.uint8).tobytes(),
         },
-        "marks": list(_mark(rows, runs, estimate)),
+        "marks": list(_mark(rows, estimate)),
         "modules": modules,
         "claims": list(_claim(rows, places)),
         "workspaces": [
@@ -131,33 +139,18 @@ def write_log(estimate: TrainingEstimate) -> Snapshot:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """The runs of the program, as columns; num_first of them are the first step."""
-
-    repeats: Int64Array
-    is_backward: BoolArray
-    rows: Sequence[Stretch]
-    num_first: int
-
-
-def _unroll(log: Log) -> tuple[Rows, _Runs]:
+def _unroll(log: Log) -> _Unrolled:
     played = play(log, with_events=True)
-    runs = played.runs
-    event, run, turn, address, size, reserved = (
-        np.frombuffer(played.events, np.int64).reshape(-1, 6).T
-    )
+    events = np.frombuffer(played.events, np.int64).reshape(-1, 6).T
+    event, run, turn, address, size, reserved = np.ascontiguousarray(events)
     storage = np.where(event >= 0, event, ~event)
     category = np.frombuffer(played.categories, np.uint8)[storage]
-    rows = Rows(
-        storage, event >= 0, run, turn, address.copy(), size.copy(), reserved.copy(), category
-    )
-    return rows, _Runs(
-        np.array([run.repeats for run in runs]),
-        np.array([run.phase == "backward" for run in runs]),
-        runs,
-        played.num_first,
-    )
+    repeats = np.array([each.repeats for each in played.runs])[run]
+    is_backward = np.array([each.phase == "backward" for each in played.runs])[run]
+    return _Unrolled(
+        storage, event >= 0, run, turn, address, size, reserved, category, repeats, is_backward,
+        played.runs, played.num_first,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +172,7 @@ class _Places:
     layer: Int64Array
 
 
-def _find_places(log: Log, rows: Rows, runs: _Runs) -> _Places:
+def _find_places(log: Log, rows: _Unrolled) -> _Places:
     scopes = list(log.modules.values())
     numbers = {key: number for number, key in enumerate(log.modules)}
     made_in = np.array([numbers.get(key, -1) for key in log.scopes], dtype=np.int64)
@@ -202,13 +195,12 @@ def _find_places(log: Log, rows: Rows, runs: _Runs) -> _Places:
         np.array([*(getattr(each, name) for each in scopes), 0], dtype=np.int64)[scope]
         for name in ("first", "step", "repeats")
     )
-    often = runs.repeats[rows.run]
-    turn = np.where(runs.is_backward[rows.run], often - 1 - rows.turn, rows.turn)
-    layer = first + step * np.where(often == repeats, turn, 0)
+    turn = np.where(rows.is_backward, rows.repeats - 1 - rows.turn, rows.turn)
+    layer = first + step * np.where(rows.repeats == repeats, turn, 0)
     return _Places(scopes, made_in, parameter, scope, layer)
 
 
-def _number_modules(places: _Places, rows: Rows) -> tuple[np.ndarray[Any, Any], list[str]]:
+def _number_modules(places: _Places, rows: _Unrolled) -> tuple[Int32Array, list[str]]:
     """(num_rows,) the number of each birth's module, or -1, and the names, the model's first."""
     unit = int(places.layer.max(initial=0)) + 1
     keys, place = np.unique(places.scope * unit + places.layer, return_inverse=True)
@@ -223,7 +215,7 @@ def _number_modules(places: _Places, rows: Rows) -> tuple[np.ndarray[Any, Any], 
     return scope.astype("<i4"), list(names)
 
 
-def _claim(rows: Rows, places: _Places) -> Iterator[list[Any]]:
+def _claim(rows: _Unrolled, places: _Places) -> Iterator[list[Any]]:
     """Whose the blocks are that phases do not tell: position, device, address, category, name."""
     for category in _CLAIMED:
         for row in _births(rows, category):
@@ -235,20 +227,18 @@ def _claim(rows: Rows, places: _Places) -> Iterator[list[Any]]:
             yield [row + 1, 0, int(rows.address[row]), category.value, name]
 
 
-def _births(rows: Rows, category: Category) -> list[int]:
+def _births(rows: _Unrolled, category: Category) -> list[int]:
     is_its = rows.is_birth & (rows.category == _CATEGORIES.index(category))
     return np.flatnonzero(is_its).tolist()  # type: ignore[no-any-return]
 
 
-def _find_stacks(
-    log: Log, rows: Rows, runs: _Runs, places: _Places
-) -> tuple[np.ndarray[Any, Any], Stacks]:
+def _find_stacks(log: Log, rows: _Unrolled, places: _Places) -> tuple[UInt32Array, Stacks]:
     """(num_storages,) the stack of each, innermost frame first: the operator, or the node of the
     graph that it has in backward; the module; the checkpoint that it is in.
     """
     in_backward = np.zeros(len(places.made_in), dtype=np.bool_)
     births = np.flatnonzero(rows.is_birth)
-    in_backward[rows.storage[births]] = runs.is_backward[rows.run[births]]
+    in_backward[rows.storage[births]] = rows.is_backward[births]
     frames: dict[tuple[str, str], int] = {}
     stacks: dict[tuple[int, ...], int] = {(): 0}
     of_storage = np.zeros(len(places.made_in), dtype=np.uint32)
@@ -281,9 +271,9 @@ def _name_operator(qualified: str, is_backward: bool) -> str:  # noqa: FBT001
     return f"at::_ops::{name}::call"
 
 
-def _mark(rows: Rows, runs: _Runs, estimate: TrainingEstimate) -> Iterator[list[Any]]:
+def _mark(rows: _Unrolled, estimate: TrainingEstimate) -> Iterator[list[Any]]:
     """Where phases and steps begin and end: position, kind, details."""
-    begins = np.searchsorted(rows.run, np.arange(len(runs.rows))).tolist()
+    begins = np.searchsorted(rows.run, np.arange(len(rows.runs))).tolist()
     recipe, open_phase, step = estimate.recipe, ("", -1), 0
     autocast = recipe.precision.startswith("amp")
     sizes = [recipe.batch, recipe.length] if recipe.length else [recipe.batch]
@@ -291,7 +281,7 @@ def _mark(rows: Rows, runs: _Runs, estimate: TrainingEstimate) -> Iterator[list[
         "forward_begin": {"grad": True, "training": True, "module": 0},
         "forward_end": {"inputs": [sizes], "tokens": prod(sizes), "autocast": autocast},
     }
-    ends = [*zip(begins, runs.rows, strict=True), (len(rows.run), None)]
+    ends = [*zip(begins, rows.runs, strict=True), (len(rows.run), None)]
     for number, (position, run) in enumerate(ends):
         phase = ("", -1)
         if run is not None and not run.is_between:
@@ -300,7 +290,7 @@ def _mark(rows: Rows, runs: _Runs, estimate: TrainingEstimate) -> Iterator[list[
             phase = ("optimizer", -1) if is_step else (run.phase, run.part)
         if phase != open_phase:
             for (name, _), side in ((open_phase, "end"), (phase, "begin")):
-                if side == "begin" and (run is None or (step == 0 and number >= runs.num_first)):
+                if side == "begin" and (run is None or (step == 0 and number >= rows.num_first)):
                     yield [position, "step", step]
                     step += 1
                 kind = f"{name}_{side}"
@@ -329,7 +319,7 @@ def _list_recipe(fields: Mapping[str, Any], of: str = "") -> Iterator[list[str]]
 
 
 def _describe_device(
-    estimate: TrainingEstimate, rows: Rows, requested: Int64Array
+    estimate: TrainingEstimate, rows: _Unrolled, requested: Int64Array
 ) -> dict[str, Any]:
     """The device: its counters, and what lies outside of PyTorch's allocator."""
     sign = np.where(rows.is_birth, 1, -1)
@@ -354,7 +344,7 @@ def _describe_device(
 
 
 def _write_events(
-    rows: Rows, requested: Int64Array, streams: Int64Array, stack: np.ndarray[Any, Any]
+    rows: _Unrolled, requested: Int64Array, streams: Int64Array, stack: UInt32Array
 ) -> EventTable:
     """The trace as torch has it: a segment before its first block, and two events of a free."""
     growth = np.diff(rows.reserved_bytes, prepend=0)
@@ -378,7 +368,7 @@ def _write_events(
 
 
 def _write_end(
-    events: EventTable, rows: Rows, requested: Int64Array, stack: np.ndarray[Any, Any]
+    events: EventTable, rows: _Unrolled, requested: Int64Array, stack: UInt32Array
 ) -> tuple[SegmentTable, BlockTable]:
     """The segments at the end, none of which was given back, and their blocks."""
     made = np.flatnonzero(events.action == Action.SEGMENT_ALLOC)

@@ -30,7 +30,7 @@ from ullage.estimate.training.optimizers import (
 )
 from ullage.estimate.training.recipe import PRECISIONS, Recipe
 from ullage.estimate.training.spread import Spread
-from ullage.estimate.training.totals import Totals, count_totals
+from ullage.estimate.training.totals import StepTotals, count_totals
 from ullage.models.config import Config
 from ullage.trace.category import Category
 
@@ -65,7 +65,7 @@ class Played(NamedTuple):
     trained: tuple[Trained, ...] = ()
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> StepTotals:
         """What it comes to: a pass over the whole program."""
         return count_totals(self.log)
 

@@ -82,7 +82,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class StepTotals:
     """What two steps come to.
 
     Attributes:
@@ -105,7 +105,7 @@ class Totals:
         return max(self.peaks.values(), key=lambda moment: moment.allocated_bytes)
 
 
-def count_totals(log: Log) -> Totals:
+def count_totals(log: Log) -> StepTotals:
     """What the program of a log comes to.
 
     Counts: all that comes and goes, in every repetition of every layer.
@@ -125,7 +125,7 @@ def count_totals(log: Log) -> Totals:
         _read(moment, played.runs[moment.run].name if name else "", name)
         for moment, name in zip(moments, (*names, ""), strict=True)
     ]
-    return Totals(
+    return StepTotals(
         played.reserved_bytes,
         max((moment.low for moment in moments[:-1]), default=0),
         max((moment.high for moment in moments[:-1]), default=0),
@@ -137,13 +137,19 @@ def count_totals(log: Log) -> Totals:
 class _Moment(ctypes.Structure):
     """`struct moment` of play_log.c."""
 
+    run: int
+    allocated: int
+    low: int
+    high: int
+    by_category: Sequence[int]
+    requested: Sequence[int]
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("run", "allocated", "low", "high")),
         *((name, ctypes.c_int64 * len(_CATEGORIES)) for name in ("by_category", "requested")),
     )
 
 
-class Passage(NamedTuple):
+class StepPart(NamedTuple):
     """One passage through a stretch of the second step.
 
     Attributes:
@@ -165,7 +171,7 @@ class Passage(NamedTuple):
     end_bytes: int
 
 
-def list_passages(log: Log) -> Iterator[Passage]:
+def list_parts(log: Log) -> Iterator[StepPart]:
     """The second step, for a drawing.
 
     Raises:
@@ -173,13 +179,13 @@ def list_passages(log: Log) -> Iterator[Passage]:
         UllageError: the native part was not built.
     """
     played, start = play(log), None
-    numbers = iter(played.passages)
-    for run, turn, *events, before, peak, after in zip(*[numbers] * _PASSAGE, strict=True):
+    numbers = iter(played.parts)
+    for run, turn, *events, before, peak, after in zip(*[numbers] * _PART, strict=True):
         its = played.runs[run]
         if run < played.num_first or its.moment < 0:
             continue
         start = events[0] if start is None else start
-        yield Passage(
+        yield StepPart(
             its.phase, its.name, turn, its.repeats,
             *(event - start for event in events), before, peak, after,
         )  # fmt: skip
@@ -193,7 +199,7 @@ class Play(NamedTuple):
         num_first: those of them up to the end of the first step.
         names: the phases that are measured.
         moments: of each of them, and the end.
-        passages: rows of numbers, as list_passages() reads them.
+        parts: rows of numbers, as list_parts() reads them.
         reserved_bytes: segments.
         categories: of each storage, as a number.
         events: rows of numbers, if they were asked for: storage or its complement, run, repetition
@@ -203,14 +209,14 @@ class Play(NamedTuple):
     runs: Sequence[Stretch]
     num_first: int
     names: Sequence[str]
-    moments: Sequence[_Moment]
-    passages: Sequence[int]
+    moments: ctypes.Array[_Moment]
+    parts: ctypes.Array[ctypes.c_int64]
     reserved_bytes: int
     categories: bytes
     events: bytes
 
 
-_ROW, _PASSAGE = 6, 8
+_ROW, _PART = 6, 8
 
 
 def play(log: Log, *, with_events: bool = False) -> Play:
@@ -224,8 +230,8 @@ def play(log: Log, *, with_events: bool = False) -> Play:
     names, (first, second) = _measured(stretches), _program(stretches, zeroes_late=log.zeroes_late)
     runs = [*first, *second]
     moments, reserved, count = (_Moment * (len(names) + 1))(), ctypes.c_int64(), ctypes.c_int64()
-    num_passages = sum(run.repeats for run in runs if not run.is_between)
-    passages = (ctypes.c_int64 * (_PASSAGE * num_passages))()
+    num_parts = sum(run.repeats for run in runs if not run.is_between)
+    parts = (ctypes.c_int64 * (_PART * num_parts))()
     most = sum((run.end - run.begin) * run.repeats for run in runs) if with_events else 0
     rows = (ctypes.c_int64 * (_ROW * most))() if with_events else None
     categories = pack("B", [_CODES[category] for category in log.categories])
@@ -235,7 +241,7 @@ def play(log: Log, *, with_events: bool = False) -> Play:
         is_done = load_replay().play_log(
             ctypes.byref(played),
             moments,
-            passages,
+            parts,
             ctypes.byref(reserved),
             rows,
             ctypes.byref(count),
@@ -248,9 +254,7 @@ def play(log: Log, *, with_events: bool = False) -> Play:
             "the model's sizes"
         )
     events = b"" if rows is None else memoryview(rows).cast("B")[: 8 * _ROW * count.value].tobytes()
-    return Play(
-        runs, len(first), names, moments, passages, reserved.value, bytes(categories), events
-    )
+    return Play(runs, len(first), names, moments, parts, reserved.value, bytes(categories), events)
 
 
 def find_stretches(log: Log) -> Iterator[Stretch]:
@@ -359,6 +363,8 @@ def _find_alike(stretches: Sequence[Stretch], number: int, first: int) -> int | 
 class _PlayedLog(ctypes.Structure):
     """`struct played` of play_log.c."""
 
+    num_moments: int
+    columns: tuple[ctypes.Array[ctypes.c_char], ...]
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_storages", "num_runs", "num_moments")),
         *(
