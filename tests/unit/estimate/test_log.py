@@ -85,12 +85,15 @@ def test_layers_have_their_own_modules() -> None:
 
 
 def test_what_is_said_of_recipes() -> None:
-    assert "UL125" in codes(explained("plain")[1])
-    assert "UL125" not in codes(explained("checkpointed")[1])
-    assert "UL106" in codes(explained("autocast")[1])
-    assert not {"UL106", "UL124", "UL103"} & set(codes(explained("plain")[1]))
-    written_out = explain_snapshot(write_log(estimate(attention="eager", length=4096)))
-    assert "UL123" in codes(written_out)
+    def said(**changes: Any) -> set[str]:
+        return set(codes(explain_snapshot(write_log(estimate(batch=8, length=2048, **changes)))))
+
+    plain = said()
+    assert "UL125" in plain
+    assert not {"UL103", "UL106", "UL124"} & plain
+    assert "UL125" not in said(checkpointing="full")
+    assert "UL106" in said(precision="amp-bf16")
+    assert "UL123" in said(attention="eager")
 
 
 def test_two_estimates_differ_first_in_their_recipes(tmp_path: Path) -> None:
