@@ -99,7 +99,7 @@ def test_what_is_said_of_recipes() -> None:
 def test_two_estimates_differ_first_in_their_recipes(tmp_path: Path) -> None:
     paths = []
     for number, changes in enumerate(({}, {"lora": 8, "checkpointing": "full"})):
-        one = ullage.estimate_training("gpt2", length=128, **changes)  # type: ignore[arg-type]
+        one = ullage.estimate_training("llama-3.2-1b", length=128, **changes)  # type: ignore[arg-type]
         paths.append(one.explanation.export(tmp_path / f"{number}.pickle"))
     found = ullage.diff(*paths)
     assert found.causes[0].kind is CauseKind.RECIPE

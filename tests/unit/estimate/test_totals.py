@@ -39,6 +39,7 @@ class PlainAllocator:
 
     segments: list[tuple[tuple[int, bool], list[Block]]] = field(default_factory=list)
     peak_bytes: int = 0
+    is_measured: bool = False
 
     def allocate(self, size: int, stream: int = 0) -> Block:
         pool = (stream, size <= MIB)
@@ -60,8 +61,12 @@ class PlainAllocator:
         if rest >= 512 if size <= MIB else rest > MIB:
             block.size = size
             blocks.insert(number + 1, Block(rest))
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self.note()
         return block
+
+    def note(self) -> None:
+        if self.is_measured:
+            self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     @property
     def live_bytes(self) -> int:
@@ -81,7 +86,7 @@ class PlainAllocator:
 
 def play_plainly(log: Log) -> tuple[int, int]:
     """The same order of events, by the plain allocator: what is reserved, and the most that is
-    allocated.
+    allocated in the phases that are measured.
     """
     allocator = PlainAllocator()
     stretches = list(totals.find_stretches(log))
@@ -92,6 +97,8 @@ def play_plainly(log: Log) -> tuple[int, int]:
     heirs = totals._find_heirs(log, stretches)
     first, second = totals._program(stretches, zeroes_late=log.zeroes_late)
     for run in (*first, *second):
+        allocator.is_measured = run.moment >= 0
+        allocator.note()
         events = log.events[run.begin : run.end]
         if run.kind in (totals._ZERO_GRAD, totals._RELEASE):
             is_zero_grad = run.kind == totals._ZERO_GRAD

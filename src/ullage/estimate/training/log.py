@@ -178,8 +178,8 @@ def _find_places(log: Log, rows: _Unrolled) -> _Places:
     made_in = np.array([numbers.get(key, -1) for key in log.scopes], dtype=np.int64)
     # A parameter that is shared is its first module's.
     module_of: dict[int, int] = {}
-    for number, scope in enumerate(scopes):
-        for storage in scope.parameters:
+    for number, each in enumerate(scopes):
+        for storage in each.parameters:
             module_of.setdefault(storage, number)
     parameter = np.full(len(made_in), -1, dtype=np.int64)
     parameter[[*module_of]] = [*module_of]
@@ -192,7 +192,7 @@ def _find_places(log: Log, rows: _Unrolled) -> _Places:
     scope = np.where(parameter >= 0, home[parameter], made_in)[rows.storage]
     # A backward pass goes through layers from the last to the first.
     first, step, repeats = (
-        np.array([*(getattr(each, name) for each in scopes), 0], dtype=np.int64)[scope]
+        np.array([*(getattr(one_scope, name) for one_scope in scopes), 0], dtype=np.int64)[scope]
         for name in ("first", "step", "repeats")
     )
     turn = np.where(rows.is_backward, rows.repeats - 1 - rows.turn, rows.turn)
@@ -229,7 +229,7 @@ def _claim(rows: _Unrolled, places: _Places) -> Iterator[list[Any]]:
 
 def _births(rows: _Unrolled, category: Category) -> list[int]:
     is_its = rows.is_birth & (rows.category == _CATEGORIES.index(category))
-    return np.flatnonzero(is_its).tolist()  # type: ignore[no-any-return]
+    return np.flatnonzero(is_its).tolist()
 
 
 def _find_stacks(log: Log, rows: _Unrolled, places: _Places) -> tuple[UInt32Array, Stacks]:
@@ -371,9 +371,9 @@ def _write_end(
     events: EventTable, rows: _Unrolled, requested: Int64Array, stack: UInt32Array
 ) -> tuple[SegmentTable, BlockTable]:
     """The segments at the end, none of which was given back, and their blocks."""
-    made = np.flatnonzero(events.action == Action.SEGMENT_ALLOC)
-    made = made[np.argsort(events.address[made], kind="stable")]
-    begin, size = events.address[made], events.size_bytes[made]
+    news = np.flatnonzero(events.action == Action.SEGMENT_ALLOC)
+    news = news[np.argsort(events.address[news], kind="stable")]
+    begin, size = events.address[news], events.size_bytes[news]
     # What is live was the last thing to happen at its address.
     last = len(rows.run) - 1 - np.unique(rows.address[::-1], return_index=True)[1]
     live = last[rows.is_birth[last]]
@@ -385,9 +385,8 @@ def _write_end(
             address, storage = int(rows.address[row]), int(rows.storage[row])
             if address > at:
                 pieces.append((number, at, address - at, 0, BlockState.INACTIVE, 0))
-            its = int(rows.size_bytes[row])
-            asked = int(requested[storage])
-            pieces.append((number, address, its, asked, BlockState.ACTIVE, int(stack[storage])))
+            its, wish = int(rows.size_bytes[row]), int(requested[storage])
+            pieces.append((number, address, its, wish, BlockState.ACTIVE, int(stack[storage])))
             at = address + its
         if at < start + whole:
             pieces.append((number, at, start + whole - at, 0, BlockState.INACTIVE, 0))
@@ -398,14 +397,14 @@ def _write_end(
         segment, address, length, asked, state.astype(np.uint8), frame.astype(np.uint32)
     )
     count, nothing = len(begin), np.zeros(len(begin), dtype=np.uint32)
-    allocated, wanted = (
+    allocated, without_rounding = (
         np.bincount(segment, np.where(is_active, sizes, 0), count).astype(np.int64)
         for sizes in (length, asked)
     )
     return SegmentTable(
         device=np.zeros(count, dtype=np.int64), address=begin, total_bytes=size,
-        allocated_bytes=allocated, active_bytes=allocated, requested_bytes=wanted,
-        stream=events.stream[made], is_large=(size != _SMALL_SEGMENT_BYTES).astype(np.uint8),
+        allocated_bytes=allocated, active_bytes=allocated, requested_bytes=without_rounding,
+        stream=events.stream[news], is_large=(size != _SMALL_SEGMENT_BYTES).astype(np.uint8),
         is_expandable=nothing.astype(np.uint8), pool=nothing, stack=nothing,
         first_block=np.searchsorted(segment, np.arange(count + 1)),
     ), blocks  # fmt: skip

@@ -121,7 +121,7 @@ def count_totals(log: Log) -> StepTotals:
     """
     played = play(log)
     names, moments = played.names, played.moments
-    found = [
+    read = [
         _read(moment, played.runs[moment.run].name if name else "", name)
         for moment, name in zip(moments, (*names, ""), strict=True)
     ]
@@ -129,8 +129,8 @@ def count_totals(log: Log) -> StepTotals:
         played.reserved_bytes,
         max((moment.low for moment in moments[:-1]), default=0),
         max((moment.high for moment in moments[:-1]), default=0),
-        dict(zip(names, found, strict=False)),
-        found[-1],
+        dict(zip(names, read, strict=False)),
+        read[-1],
     )
 
 
@@ -179,16 +179,17 @@ def list_parts(log: Log) -> Iterator[StepPart]:
         UllageError: the native part was not built.
     """
     played, start = play(log), None
-    numbers = iter(played.parts)
-    for run, turn, *events, before, peak, after in zip(*[numbers] * _PART, strict=True):
+    rows = zip(*[iter(played.parts)] * _PART, strict=True)
+    for run, turn, begin, peak_at, end, *sizes in rows:
         its = played.runs[run]
         if run < played.num_first or its.moment < 0:
             continue
-        start = events[0] if start is None else start
+        start = begin if start is None else start
+        begin, peak_at, end = begin - start, peak_at - start, end - start
+        before, peak, after = sizes
         yield StepPart(
-            its.phase, its.name, turn, its.repeats,
-            *(event - start for event in events), before, peak, after,
-        )  # fmt: skip
+            its.phase, its.name, turn, its.repeats, begin, peak_at, end, before, peak, after
+        )
 
 
 class Play(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ullage.estimate.term import OwnedTerm
 from ullage.estimate.training.answer import Answer
 from ullage.estimate.training.estimate import TrainingEstimate
-from ullage.estimate.training.totals import Moment, list_parts
+from ullage.estimate.training.totals import Moment
 
 ESTIMATE_SCHEMA: Final = "ullage.estimate/2"
 
@@ -44,7 +44,6 @@ def estimate_document(answer: Answer) -> dict[str, Any]:
         "terms": [_term(term) for term in estimate.terms],
         "peak": _moment(estimate.peak),
         "phases": {name: _moment(moment) for name, moment in estimate.peaks.items()},
-        "timeline": [part._asdict() for part in list_parts(estimate.log)],
         "host_bytes": estimate.host.memory.likely,
         "host_low_bytes": estimate.host.memory.low,
         "host_high_bytes": estimate.host.memory.high,
