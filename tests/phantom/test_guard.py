@@ -25,6 +25,11 @@ def test_a_tensor_in_the_memory_of_a_lost_value_is_not_lost(thin_python: Path) -
     assert printed_by(thin_python, "guard/lost.py") == expected
 
 
+def test_a_loss_that_a_module_keeps_may_be_replaced_unread(thin_python: Path) -> None:
+    # Its graph is gone when the second try, with checkpoints, asks what the module holds.
+    assert printed_by(thin_python, "guard/sweep.py", "moe", "2", "90")["results"] == {"equal": 9}
+
+
 def test_nothing_is_run_twice_but_forward_and_backward(answers: dict[str, Any]) -> None:
     counters = answers["counters"]
     # The batch is drawn once; the function runs again, and the hooks of the optimizer do not.

@@ -13,6 +13,9 @@ import torch
 
 from ullage.errors import GuardError
 
+# Who asks these has not read a value: a checkpointed block asks them of what its module holds.
+_NO_USES = (torch.Tensor.is_inference, torch.Tensor._version.__get__)
+
 
 class Weak:
     """A reference to a tensor with a graph, and its version.
@@ -45,7 +48,9 @@ class Lost(torch.Tensor):  # type: ignore[misc]  # torch has no types here
     """Stands for a tensor that is gone. A step that replaces it unread is run again exactly."""
 
     @classmethod
-    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+    def __torch_function__(cls, function: Any, *rest: Any, **__: Any) -> Any:
+        if function in _NO_USES:
+            return super().__torch_function__(function, *rest)
         raise GuardError(
             "the step uses a tensor with a graph of an earlier step, which it had replaced before "
             "it ran out of memory; keep tensor.detach()"
