@@ -6,9 +6,7 @@
 #   make seconds   the same, and writes tests/seconds.csv, what each case takes
 #   make check     lint, types, spelling, the ceiling on the tree
 #   make nightly   the slow tests too, on five versions of PyTorch, the popular stacks and published programs;
-#                  writes docs/results/torch-versions.md, and examples.md, distributed-ranks.md, check-results.md,
-#                  stacks.md, serve-starts.md, attribution.md, folklore.md, estimate-accuracy.md, wild.md and
-#                  asynchronous-work.md beside it
+#                  writes docs/results/programs.md, and parts of accuracy.md, estimates.md, explain.md and serving.md
 #   make fuzz      the readers of snapshots against a million inputs each, of other texts for an hour each; needs clang
 #   make wheel     wheels for x86-64 and aarch64 Linux
 
@@ -90,7 +88,7 @@ nightly: test-all
 fuzz: phantom
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	$(BIN)/python tests/fuzz/run.py --runs 1200000 --seconds 3600 --only read_pickle --only replay_trace --only read_snapshots
-	$(BIN)/python tests/fuzz/run.py --seconds 3600 --page docs/results/fuzzing.md --only logs --only bodies --only metrics \
+	$(BIN)/python -m tests.fuzz.run --seconds 3600 --publish --only logs --only bodies --only metrics \
 	  --only alerts --only plans --only configurations
 
 wheel: .venv/done

@@ -15,10 +15,6 @@ from ullage.watch.alerts.defaults import DEFAULTS
 from ullage.watch.alerts.rule import Rule, Unit
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "alerts.md"
-BEGIN = "<!-- rules: written by python -m benchmarks.alert_rules -->\n"
-END = "<!-- end rules -->\n"
-BEGIN_SOURCES = "<!-- thresholds: written by python -m benchmarks.alert_rules -->\n"
-END_SOURCES = "<!-- end thresholds -->\n"
 HYPERPOD = (
     "[SageMaker HyperPod](https://docs.aws.amazon.com/sagemaker/latest/dg/"
     "hyperpod-observability-addon-alerts.html)"
@@ -60,13 +56,13 @@ PRACTICE = {
 
 def render(page: str) -> str:
     """The page with the tables of today's rules."""
-    page = fill_part(page, BEGIN, END, _table())
-    return fill_part(page, BEGIN_SOURCES, END_SOURCES, _thresholds())
+    page = fill_part(page, "rules", "\n".join(_table()))
+    return fill_part(page, "thresholds", "\n".join(_thresholds()))
 
 
 def _table() -> tuple[str, ...]:
     head = "| rule | measures | alert | for | over | for | window | `least` | severity |"
-    return ("", head, "|---" * 9 + "|", *map(_row, DEFAULTS), "")
+    return (head, "|---" * 9 + "|", *map(_row, DEFAULTS))
 
 
 def _row(rule: Rule) -> str:
@@ -92,7 +88,7 @@ def _thresholds() -> tuple[str, ...]:
     if unknown:
         raise SystemExit(f"there is no rule {', '.join(sorted(unknown))}")
     head = "| rule | alert | others |"
-    return ("", head, "|---" * 3 + "|", *map(_threshold, DEFAULTS), "")
+    return (head, "|---" * 3 + "|", *map(_threshold, DEFAULTS))
 
 
 def _threshold(rule: Rule) -> str:

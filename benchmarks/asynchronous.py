@@ -1,4 +1,4 @@
-"""Run programs with asynchronous work ten times each, and write docs/results/asynchronous-work.md.
+"""Run programs with asynchronous work ten times each, and write docs/results/accuracy.md.
 
     python -m benchmarks.asynchronous --python .envs/torch-newest/bin/python --python OTHER
     python -m benchmarks.asynchronous --python ... --repetitions 2 --case futures
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "results" / "asynchronous-work.md"
 PROGRAM = ROOT / "tests" / "programs" / "distributed" / "asynchronous.py"
 CASES = (
     "futures", "futures_of_lists", "futures_then", "futures_and_synchronize", "futures_and_read",
@@ -177,7 +177,7 @@ def main() -> None:
             with options.runs.open("a") as file:
                 file.write(json.dumps(runs[-1]) + "\n")
     rows = make_rows(runs)
-    PAGE.write_text(page(rows), encoding="utf-8")
+    publish("asynchronous-work", page(rows))
     sys.exit(any(row.num_different for row in rows))
 
 

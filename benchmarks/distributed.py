@@ -1,4 +1,4 @@
-"""Run tests/programs/distributed/jobs.toml, and write docs/results/distributed-ranks.md.
+"""Run tests/programs/distributed/jobs.toml, and write docs/results/programs.md.
 
     python -m benchmarks.distributed --python env/bin/python
 
@@ -18,10 +18,10 @@ from typing import Any
 
 import ullage
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.units import format_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "results" / "distributed-ranks.md"
 PROGRAMS = ROOT / "tests" / "programs" / "distributed"
 FIGURES = ("peak_requested_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "num_allocs")
 
@@ -102,7 +102,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--python", type=Path, required=True, help="an interpreter with torch")
     parser.add_argument("--only", default="", help="jobs whose line holds this")
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
     args = parser.parse_args()
     jobs = tomllib.loads((PROGRAMS / "jobs.toml").read_text(encoding="utf-8"))["job"]
     results: list[Result] = []
@@ -113,7 +112,7 @@ def main() -> None:
             # Not resolved: a virtual environment's python is a link to what it was made with.
             results.append(play(job, size, args.python.absolute()))
             print(results[-1].row(), file=sys.stderr, flush=True)
-            args.page.write_text(render(results), encoding="utf-8")
+            publish("distributed-ranks", render(results))
     failed = [f"{one.run}, {one.world_size}" for one in results if not one.is_as_expected]
     if failed:
         raise SystemExit("not as expected:\n" + "\n".join(failed))

@@ -1,4 +1,4 @@
-"""Run every example on several GPUs and versions of torch, and write docs/results/examples.md.
+"""Run every example on several GPUs and versions of torch, and write docs/results/programs.md.
 
 python -m benchmarks.examples --python env-2.15/bin/python --python env-2.11/bin/python
 """
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.units import format_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "results" / "examples.md"
 EXAMPLES = (
     "gpt2/train.py",
     "llama_trainer/train.py",
@@ -133,15 +133,12 @@ def main() -> None:
     parser.add_argument(
         "--python", type=Path, required=True, action="append", help="an interpreter with torch"
     )
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
     args = parser.parse_args()
     results_by_torch: dict[str, list[Result]] = {}
     for python in args.python:
         results = list(run_examples(python.absolute(), EXAMPLES, GPUS))
         results_by_torch[results[0].document["torch"]] = results
-    args.page.parent.mkdir(exist_ok=True)
-    args.page.write_text(render(results_by_torch), encoding="utf-8")
-    print(f"Wrote {args.page}")
+    publish("examples", render(results_by_torch))
     failed = [
         f"{result.example} on {result.gpu}, torch {torch}"
         for torch, results in results_by_torch.items()

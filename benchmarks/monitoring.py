@@ -1,5 +1,5 @@
 """Let a real Prometheus scrape `ullage watch --listen` beside a program that trains on a simulated
-GPU, ask it every expression of docs/monitoring, and write docs/results/monitoring.md.
+GPU, ask it every expression of docs/monitoring, and write docs/results/watch.md.
 
     python -m benchmarks.monitoring --python .envs/torch-newest/bin/python
 
@@ -30,6 +30,7 @@ from typing import Any, Final
 
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.recording.bare import bare_environment
+from benchmarks.results import publish
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import choose_device
 from ullage.phantom.nvml.machine import machine_of, open_machine
@@ -38,7 +39,6 @@ from ullage.protocol.variables import NVML
 
 ROOT: Final = Path(__file__).parents[1]
 MONITORING: Final = ROOT / "docs" / "monitoring"
-RESULTS: Final = ROOT / "docs" / "results" / "monitoring.md"
 GPU: Final = "h100-80gb"
 MAIN: Final = "from ullage.cli.main import main; main()"
 PROGRAM: Final = ROOT / "examples" / "growing_losses" / "train.py"
@@ -190,7 +190,7 @@ def write_results(
     version: str, torch: str, target: dict[str, Any], expressions: Sequence[Expression],
     alerts: Sequence[AlertState], num_samples: int,
 ) -> None:  # fmt: skip
-    """Writes docs/results/monitoring.md."""
+    """Writes docs/results/watch.md."""
     rows = [
         f"| {each.panel} | `{each.text.replace('|', chr(92) + '|')}` | "
         f"{'error' if each.num_series is None else each.num_series} |"
@@ -239,7 +239,7 @@ grafana-foundation-sdk, which keep every field of it but `definition`, the text 
 query that Grafana itself writes beside the query. How the panels look is not shown. Nor was the
 compose file started.
 """
-    RESULTS.write_text(text, encoding="utf-8")
+    publish("monitoring", text)
 
 
 def main() -> None:
@@ -268,7 +268,6 @@ def main() -> None:
         num_samples = int(scraped[0]["value"][1])
     name = f"Prometheus {version[1] if version else ''}".strip()
     write_results(name, torch_version(python), target, expressions, alerts, num_samples)
-    print(f"Wrote {RESULTS}")
     for each in filter(has_failed, expressions):
         print(f"{each.panel}: {each.text}: {each.num_series}", file=sys.stderr)
     sys.exit(any(map(has_failed, expressions)) or any(each.health != "ok" for each in alerts))

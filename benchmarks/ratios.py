@@ -32,12 +32,12 @@ from benchmarks.front.processes import (
     write_front,
 )
 from benchmarks.provenance import made_by, torch_version
+from benchmarks.results import publish
 from benchmarks.speed.generate import generate_snapshot
 from benchmarks.speed.measure import Command, interleave
 
 ROOT: Final = Path(__file__).parents[1]
 TABLE: Final = Path(__file__).with_suffix(".json")
-PAGE: Final = ROOT / "docs" / "results" / "ratios.md"
 PYTHON: Final = ROOT / ".envs" / "torch-newest" / "bin" / "python"
 GPT2: Final = str(ROOT / "examples" / "gpt2" / "train.py")
 SWEPT: Final = (1, 2, 4, 8, 16, 24, 32, 48)
@@ -210,19 +210,17 @@ def render(table: Table) -> str:
 
 {table.made_by}
 
-Each figure is from the processor seconds of a command, with those of its children. The commands ran
-in turn; a ratio is the median of {table.num_rounds} rounds. Compare the ratios: the seconds depend
-on the machine, whose load by other work was {table.load:.1f} before. `make nightly` measures again,
-and fails where a ratio is {MAX_RISE_FRAC:.0%} or more above this table.
+Processor seconds of a command and its children, which ran in turn; a ratio is the median of
+{table.num_rounds} rounds. Compare the ratios: the seconds depend on the machine, whose load by
+other work was {table.load:.1f} before. `make nightly` measures again, and fails where a ratio is
+{MAX_RISE_FRAC:.0%} or more above this table.
 
 | command | over | ratio | rounds | command | over |
 |---|---|--:|--:|--:|--:|
 {rows}
 
 The sweep runs the program of the first row with {", ".join(map(str, SWEPT))} as its batch size. The
-front's row is its own process over half of what client and stub engine take for as many requests to
-the engine itself and through the front. The snapshot has {NUM_EVENTS:,} events
-(`benchmarks/speed/generate.py`).
+front's row is its own process over half of what client and stub engine take.
 """
 
 
@@ -241,8 +239,8 @@ def main() -> int:
     measured = measure(options.python.absolute())
     if committed is None:
         TABLE.write_text(json.dumps(asdict(measured), indent=1) + "\n", encoding="utf-8")
-        PAGE.write_text(render(measured), encoding="utf-8")
-        print(render(measured), f"Wrote {TABLE} and {PAGE}", sep="\n")
+        publish("ratios", render(measured))
+        print(render(measured))
         return 0
     failed = failures(committed, measured)
     print(*compare(committed, measured), *failed, sep="\n")

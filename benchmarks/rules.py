@@ -11,18 +11,16 @@ from benchmarks.written_part import fill_part
 from ullage.explain.rules.registry import RULES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "rules.md"
-BEGIN = "<!-- rules: written by python -m benchmarks.rules -->\n"
-END = "<!-- end rules -->\n"
 
 
 def render(page: str) -> str:
     """The page with the table of today's rules."""
-    return fill_part(page, BEGIN, END, _table())
+    return fill_part(page, "rules", "\n".join(_table()))
 
 
 def _table() -> tuple[str, ...]:
     rows = [f"| {rule.code} | {rule.kind.value} | {rule.title} |" for rule in RULES.values()]
-    return ("", "| code | kind | finding |", "|---|---|---|", *rows, "")
+    return ("| code | kind | finding |", "|---|---|---|", *rows)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Run the popular stacks of tests/programs/stacks, and write docs/results/stacks.md.
+"""Run the popular stacks of tests/programs/stacks, and write docs/results/programs.md.
 
     python -m benchmarks.stacks                             # environments in .envs/, all stacks
     python -m benchmarks.stacks --python env/bin/python     # environments that are there already
@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.phantom.environment import EnvironmentSpec, make_environment
 from ullage.units import format_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "results" / "stacks.md"
 STACKS = ROOT / "tests" / "programs" / "stacks"
 HERE = Path(__file__).parent
 ENVIRONMENTS = {
@@ -226,7 +226,6 @@ def main() -> None:
     parser.add_argument(
         "--rows", type=Path, help="where rows are kept; what is fine there is not run"
     )
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
     args = parser.parse_args()
     # Not resolved: a virtual environment's python is a link to the one that it was made with.
     pythons = [path.absolute() for path in args.python or ()] or environments()
@@ -245,9 +244,7 @@ def main() -> None:
         if args.rows:
             args.rows.write_text(json.dumps([asdict(row) for row in done.values()], indent=1))
         if not args.only:
-            args.page.write_text(render(list(done.values()), missing), encoding="utf-8")
-    if not args.only:
-        print(f"Wrote {args.page}")
+            publish("stacks", render(list(done.values()), missing))
     failed = [row.name for row in done.values() if not row.is_as_expected]
     if failed:
         raise SystemExit("not as expected:\n" + "\n".join(failed))

@@ -1,11 +1,12 @@
 """What the tests cost: `make test` in a fresh clone, its seconds on the wall and of processors.
 
-    python -m benchmarks.suite                         # three runs; writes docs/results/suite.md
+    python -m benchmarks.suite                         # three runs, in docs/results/suite.csv
     python -m benchmarks.suite --runs 1 --target test-all
     python -m benchmarks.suite --commit 8943c43d       # an older state beside it
 
 The clone is of the committed state. Its set-up (make .venv and the environment with PyTorch) is
-timed apart. Each call adds rows to benchmarks/suite.csv, and the page shows all of them.
+timed apart, as the row `set-up`. The wall time of a busy machine says little: a row has the load
+of the minute before.
 """
 
 from __future__ import annotations
@@ -23,11 +24,8 @@ from dataclasses import astuple, dataclass, fields
 from datetime import date
 from pathlib import Path
 
-from benchmarks.provenance import made_by
-
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "benchmarks" / "suite.csv"
-PAGE = ROOT / "docs" / "results" / "suite.md"
+DATA = ROOT / "docs" / "results" / "suite.csv"
 SET_UP = (".venv/done", ".envs/torch-newest/ullage-env.json")
 
 
@@ -60,27 +58,6 @@ def timed(target: str, directory: Path, commit: str, *words: str) -> Row:
 def _processor_s() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
-
-
-def write_page(rows: list[Row]) -> None:
-    """A row a call."""
-    lines = [
-        "# What the tests cost",
-        "",
-        made_by("benchmarks.suite"),
-        "",
-        "Each row is one call of `make` in a clone. The load is that of the minute before: the",
-        "wall time of a busy machine says little.",
-        "",
-        "| commit | date | target | minutes | processor minutes | load before | pytest |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {row.commit} | {row.date} | {row.target} | {row.wall_s / 60:.1f} "
-        f"| {row.processor_s / 60:.1f} | {row.load:.1f} | {row.result} |"
-        for row in rows
-    ]
-    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def read_rows() -> list[Row]:
@@ -120,7 +97,6 @@ def main() -> int:
         for row in rows:
             cells = (f"{cell:.1f}" if isinstance(cell, float) else cell for cell in astuple(row))
             writer.writerow(cells)
-    write_page(rows)
     return 0
 
 

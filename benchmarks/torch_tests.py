@@ -1,5 +1,5 @@
 """Runs PyTorch's own tests of its CUDA allocator, streams, graphs, NVML and memory tools on the
-phantom, and writes docs/results/torch-tests.md and torch-tests.csv.
+phantom, and writes docs/results/tests.md and torch-tests.csv.
 
     python -m benchmarks.torch_tests --checkout DIR --python ENV/bin/python [--only test_cuda.py]
 
@@ -29,10 +29,9 @@ from typing import Final, NamedTuple
 from xml.etree import ElementTree
 
 from benchmarks.provenance import made_by, torch_version
+from benchmarks.results import RESULTS, publish
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-RESULTS: Final = ROOT / "docs" / "results"
-TABLE, PAGE = RESULTS / "torch-tests.csv", RESULTS / "torch-tests.md"
+TABLE: Final = RESULTS / "torch-tests.csv"
 LIMIT_S: Final = 120
 LEAKS, EXPANDABLE = " with the leak check", " with expandable segments"
 # The files and folders, and how many GPUs they want.
@@ -292,8 +291,7 @@ def main() -> None:
         with TABLE.open("w", encoding="utf-8", newline="") as written:
             writer = csv.writer(written, lineterminator="\n")
             writer.writerows([Row._fields, *rows])
-        PAGE.write_text(render(rows, source), encoding="utf-8")
-    print(f"Wrote {PAGE}")
+        publish("torch-tests-sum", render(rows, source))
 
 
 if __name__ == "__main__":

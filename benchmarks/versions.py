@@ -1,4 +1,4 @@
-"""Try every supported version of torch, and write docs/results/torch-versions.md.
+"""Try every supported version of torch, and write docs/results/programs.md.
 
     python -m benchmarks.versions                           # all VERSIONS, environments in .envs/
     python -m benchmarks.versions --torch 2.6.0             # these alone
@@ -20,11 +20,11 @@ from pathlib import Path
 
 from benchmarks.examples import EXAMPLES, VERDICTS, run_example
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.phantom.environment import EnvironmentSpec, make_environment
 from ullage.phantom.torch_build import TorchBuild, find_torch
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "results" / "torch-versions.md"
 REQUIREMENTS = ROOT / "examples" / "requirements.txt"
 NEWEST = "newest"
 VERSIONS = ("2.6.0", "2.8.0", "2.9.1", "2.11.0", NEWEST)
@@ -216,18 +216,15 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="the tests that hang on what torch does, and no others"
     )
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
     args = parser.parse_args()
     chosen = args.torch or (() if args.python else VERSIONS)
     pythons = [environment_of(version) for version in chosen]
     # Not resolved: a virtual environment's python is a link to the one that it was made with.
     pythons += [path.absolute() for path in args.python or ()]
-    args.page.parent.mkdir(exist_ok=True)
     versions: list[Version] = []
     for python in pythons:
         versions.append(try_version(python, is_quick=args.quick))
-        args.page.write_text(render(versions, is_quick=args.quick), encoding="utf-8")
-    print(f"Wrote {args.page}")
+        publish("torch-versions", render(versions, is_quick=args.quick))
     failed = [f"torch {one.build.version}: {what}" for one in versions for what in one.failed]
     if failed:
         raise SystemExit("failed:\n" + "\n".join(failed))

@@ -1,4 +1,4 @@
-"""The order of addresses against recordings of real GPUs; writes docs/results/addresses.md.
+"""The order of addresses against recordings of real GPUs; writes docs/results/truth.md.
 
     python -m benchmarks.accuracy.addresses
 
@@ -21,6 +21,7 @@ from pathlib import Path
 from benchmarks.accuracy.address_policy import POLICIES, Addresses
 from benchmarks.accuracy.address_replay import Replayed, replay_snapshot
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.protocol.run import Platform
 from ullage.trace.addresses import platform_of, platform_of_addresses
 from ullage.trace.snapshot import Snapshot
@@ -30,7 +31,6 @@ from ullage.units import MIB
 _ROOT = Path(__file__).parents[2]
 _TRUTH = Path(__file__).parent / "truth" / "segment_addresses.json.xz"
 _SNAPSHOTS = _ROOT / "tests" / "golden" / "snapshots"
-_PAGE = _ROOT / "docs" / "results" / "addresses.md"
 _LARGE_BYTES = 64 * MIB
 # A generated file, and those without a trace, show nothing.
 _WITHOUT_A_TRACE = {"mosaic_SYNTHETIC", "flexgen_oom", "sketchkv_state", "verl_state"}
@@ -232,8 +232,7 @@ def _page() -> str:
 
 def main() -> int:
     """Writes the page."""
-    _PAGE.write_text(_page(), encoding="utf-8")
-    sys.stdout.write(f"Wrote {_PAGE}\n")
+    publish("addresses", _page())
     return 0
 
 

@@ -2,7 +2,7 @@
 
 python -m benchmarks.accuracy.contexts
 
-Writes docs/results/contexts.md. The readings are in truth/contexts.csv: device memory by GPU,
+Writes docs/results/accuracy.md. The readings are in truth/contexts.csv: device memory by GPU,
 driver, CUDA, torch and number of ranks, when the training of a small GPT model began, with NCCL
 initialised or not. The phantom's NCCL is called as C would, once for each kind of machine.
 """
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.gpus import find_gpu
 from ullage.native import libraries
 from ullage.phantom.device import choose_device
@@ -28,7 +29,6 @@ from ullage.protocol.variables import DEVICE, LIBRARIES, PHANTOM
 from ullage.units import MIB
 
 READINGS: Final = Path(__file__).parent / "truth" / "contexts.csv"
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "results" / "contexts.md"
 
 GPUS: Final = {
     "NVIDIA H100 80GB HBM3": "h100-80gb",
@@ -264,8 +264,7 @@ def _lines(rows: list[Row]) -> Iterator[str]:
 
 def main() -> None:
     """Write the page."""
-    PAGE.write_text("".join(f"{line}\n" for line in _lines(score(read()))), encoding="utf-8")
-    print(f"Wrote {PAGE}")
+    publish("contexts", "".join(f"{line}\n" for line in _lines(score(read()))))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     python -m benchmarks.accuracy.graph_memory          # only the page
 
 graph_memory.cu is what is measured, graph_memory.jsonl what it printed. The bounds are those of
-src/ullage/phantom/csrc/machine/graph.c. Writes docs/results/graph-memory.md.
+src/ullage/phantom/csrc/machine/graph.c. Writes docs/results/accuracy.md.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 
 HERE: Final = Path(__file__).resolve().parent
-PAGE: Final = HERE.parent.parent / "docs" / "results" / "graph-memory.md"
 SOURCE: Final = HERE / "graph_memory.cu"
 MEASURED: Final = HERE / "graph_memory.jsonl"
 BRANCH_KIB: Final = 112.0
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--run", action="store_true", help="measure on this machine's GPU")
     if parser.parse_args().run:
         MEASURED.write_text(measure(), encoding="utf-8")
-    PAGE.write_text(page(MEASURED.read_text(encoding="utf-8")), encoding="utf-8")
+    publish("graph-memory", page(MEASURED.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

@@ -15,15 +15,16 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.accuracy.compare import Comparison, compare, false_fits, highest
 from benchmarks.accuracy.record import collect, note_error, part
 from benchmarks.accuracy.workload_names import ALLOC_CONF, NAMES
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "results" / "accuracy.md"
 MIB = 2**20
 RESERVED_BOUND = 0.01
 # The line of a traceback that names the exception
@@ -131,6 +132,13 @@ def bound_lines(folders: list[Path], out: Path, exact: set[str]) -> list[str]:
     lines = [f"- {name}: {words[held]}" for name, held in zip(names, holds, strict=True)]
     if not folders:
         lines += ["", "The repository has no recording of this torch build on this GPU yet."]
+    off = [100 * abs(row.errors["reserved"]) for _, row in both]
+    if off:
+        num_equal = sum(row.first_difference is None for _, row in both)
+        lines.append(
+            f"- {num_equal} of {len(both)} workloads have all events equal; peak reserved is "
+            f"{median(off):.3f}% off in the median, {max(off):.3f}% at worst"
+        )
     return [*lines, ""]
 
 
@@ -164,17 +172,14 @@ def render(results: list[Result], truth: dict[str, Any], out: Path) -> str:
     environment = next((row for row in truth.values() if "error" not in row), {})
     num_ran = sum(result.error is None for result in results)
     device = f"{environment.get('gpu')}, compute capability {environment.get('capability')}"
-    introduction = f"""# Accuracy
-
-{num_ran} of {len(results)} workloads run on the phantom of an {device}, with torch
-{environment.get("torch")}. The workloads are those of `benchmarks/accuracy`.
+    introduction = f"""# Peaks of workloads on an {environment.get("gpu")}
 
 {made_by("benchmarks.accuracy.phantom", torch=environment.get("torch"))}
 
-The peaks over four steps are in MiB, from `torch.cuda.memory_stats()` in the program. *events* is
-the number of events of PyTorch's allocator, *unowned* the fraction of the allocated peak without an
-owner, *basis* the basis of the allocator's bytes, and *s* the seconds of the whole run on the
-machine that wrote this page.
+{num_ran} of {len(results)} workloads of `benchmarks/accuracy` run on the phantom of an {device},
+with torch {environment.get("torch")}. Peaks over four steps are in MiB, from
+`torch.cuda.memory_stats()` in the program; *unowned* is the fraction of the allocated peak without
+an owner, *basis* that of the allocator's bytes, *s* the seconds of the whole run.
 """
     folders = truth_folders(environment)
     exact = {result.name for result in results if basis_of(result) == "exact"}
@@ -201,7 +206,6 @@ def main() -> None:
     )
     parser.add_argument("--gpu", default="h100-80gb")
     parser.add_argument("--timeout", type=int, default=600, help="seconds a workload")
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
     parser.add_argument("--missing", action="store_true", help="keep what DIR holds already")
     parser.add_argument("names", nargs="*", metavar="NAME")
     args = parser.parse_args()
@@ -219,9 +223,7 @@ def main() -> None:
             note_error(name, parts, error)
         print(f"{name:28} {results[-1].error or 'ran'}", flush=True)
     truth = collect(parts, args.out)
-    args.page.parent.mkdir(exist_ok=True)
-    args.page.write_text(render(results, truth, args.out))
-    print(f"Wrote {args.page}")
+    publish(f"accuracy-{args.gpu.partition('-')[0]}", render(results, truth, args.out))
 
 
 if __name__ == "__main__":

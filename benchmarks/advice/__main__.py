@@ -1,5 +1,5 @@
 """Run programs out of memory, take the first remedy of which it is said that it makes them fit,
-apply it by hand, and run again; write docs/results/advice.md.
+apply it by hand, and run again; write docs/results/explain.md.
 
     python -m benchmarks.advice --python env/bin/python [--only gpt2 ...]
 
@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import ullage
-from benchmarks.advice.programs import PROGRAMS, ROOT, Program
+from benchmarks.advice.programs import PROGRAMS, Program
 from benchmarks.provenance import made_by, torch_version
+from benchmarks.results import publish
 from ullage.api.run import run
 from ullage.explain.remedies import EXPANDABLE, sets_allocator
 from ullage.explain.rules.rule import Finding
@@ -27,8 +28,6 @@ from ullage.explain.trial import MakesItFit
 from ullage.explain.verdict import Verdict
 from ullage.techniques.plan import Plan
 from ullage.units import format_bytes
-
-PAGE = ROOT / "docs" / "results" / "advice.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +148,7 @@ def main() -> None:
         if args.rows:
             args.rows.write_text(json.dumps([asdict(row) for row in rows], indent=1))
         if not args.only:
-            PAGE.parent.mkdir(exist_ok=True)
-            PAGE.write_text(render(rows, torch), encoding="utf-8")
+            publish("advice", render(rows, torch))
     sys.exit(any(row.helped is False for row in rows))
 
 

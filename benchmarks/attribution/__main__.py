@@ -1,4 +1,4 @@
-"""Judge attribution on the reference programs, and write docs/results/attribution.md.
+"""Judge attribution on the reference programs, and write docs/results/explain.md.
 
 python -m benchmarks.attribution --python env-2.15/bin/python
 
@@ -17,9 +17,9 @@ from pathlib import Path
 from benchmarks.attribution.judge import Judgement, judge, shuffle
 from benchmarks.attribution.programs import GPU, PROGRAMS, Program, missing_packages, run_program
 from benchmarks.provenance import made_by, torch_version
+from benchmarks.results import publish
 from ullage.units import format_bytes
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "results" / "attribution.md"
 _SHOWN_FRAC = 0.001
 
 
@@ -110,8 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--python", type=Path, action="append", required=True)
     pythons = [python.absolute() for python in parser.parse_args().python]
-    PAGE.write_text(render([judge_program(program, pythons) for program in PROGRAMS]), "utf-8")
-    print(f"Wrote {PAGE}")
+    publish("attribution", render([judge_program(program, pythons) for program in PROGRAMS]))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What people say about GPU memory, compared with the phantom: docs/results/folklore.md."""
+"""What people say about GPU memory, compared with the phantom: docs/results/explain.md."""

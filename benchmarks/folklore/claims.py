@@ -1,4 +1,4 @@
-"""What people say, and the runs that answer it. The prose is in docs/results/folklore.md."""
+"""What people say, and the runs that answer it. The prose is in docs/results/explain.md."""
 
 from benchmarks.folklore.section import (
     Play,

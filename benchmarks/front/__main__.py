@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.front.dispatch import (
     CacheUsage,
@@ -23,8 +22,8 @@ from benchmarks.front.engine_model import BLOCK, EngineModel, Speed
 from benchmarks.front.simulation import TOKEN_S, Result, simulate
 from benchmarks.front.traffic import FIRST_TOKEN_S, MAX_TOKENS, TENANTS, make_traffic
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "front.md"
 LOADS = (0.7, 0.85, 1.0)
 ENGINES = 4
 BLOCKS = 2560
@@ -161,8 +160,7 @@ def main() -> None:
         count = len(make_traffic(load, 60 * options.minutes, SEED))
         lines += [f"## Load {load:g}: {count:,} requests", "", *table(rows), "", margins(rows), ""]
         print("\n".join(table(rows)), margins(rows), sep="\n", flush=True)
-    PAGE.write_text("\n".join(lines))
-    print(f"Wrote {PAGE}")
+    publish("front", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m benchmarks.front.endurance [--minutes 60]
 
-Writes docs/results/front-endurance.md. Two sound engines and an odd one stand behind the front; a
+Writes docs/results/front.md. Two sound engines and an odd one stand behind the front; a
 sound one is killed and started again every two minutes. Clients send whole requests, hang up, read
 slowly, and send what is malformed, odd or too large; every ten minutes 1,000 streams come at once.
 A light tenant asks every two seconds, at first alone. What became of each request is counted: one
@@ -42,8 +42,8 @@ from benchmarks.front.processes import (
     write_front,
 )
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "front-endurance.md"
 KEY = "load" * 8
 BLOCKS = 6000
 STEP_S = 0.02
@@ -512,7 +512,7 @@ def main() -> None:
             lines = write(journal, 60 * options.minutes, place)
         finally:
             print(place.read_log(), file=sys.stderr)
-    PAGE.write_text("\n".join(lines))
+    publish("front-endurance", "\n".join(lines))
     print("\n".join(lines))
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.front.load [--router VENV]
 
-Writes docs/results/front-load.md. Stub engine, front and client are processes of their own on the
+Writes docs/results/front.md. Stub engine, front and client are processes of their own on the
 same cores. With the environment of a vllm-router (pip install vllm-router), that stands beside the
 front in the same run: its requests take turns with the front's.
 """
@@ -33,8 +33,8 @@ from benchmarks.front.processes import (
     write_front,
 )
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "front-load.md"
 KEY, HEAVY_KEY = "load" * 8, "heavy" * 8
 PROMPT = "word " * 200
 STREAMS = 1000
@@ -241,7 +241,7 @@ def write(
         ),
         "",
     ]  # fmt: skip
-    PAGE.write_text("\n".join(lines))
+    publish("front-load", "\n".join(lines))
     print("\n".join(lines))
 
 

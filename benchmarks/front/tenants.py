@@ -3,7 +3,7 @@
     python -m benchmarks.front.tenants
     python -m benchmarks.front.tenants --engines 8351,8352 --engine-name "vLLM 0.32.0 on the CPU"
 
-Writes docs/results/front-tenants.md. The engines are stubs (stub_engine.py): their caches, their
+Writes docs/results/front.md. The engines are stubs (stub_engine.py): their caches, their
 preemptions and the times of their steps are a model; HTTP and the front are real. The second form
 does the same with two real engines, each on a core of its own, started by
 
@@ -40,8 +40,8 @@ from benchmarks.front.processes import (
     write_front,
 )
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "front-tenants.md"
 LIGHT = ("light1", "light2")
 HOG = "hog"
 BLOCK = 16
@@ -259,8 +259,6 @@ APART_TEXT = (
     "no step, no cache and no core of an engine, but the clients' and servers' processor time and "
     "the memory's bandwidth."
 )
-STUB_TITLE = "Two stub engines"
-REAL_TITLE = "Two real engines"
 
 
 def write(text: str, work: Work, rows: dict[str, Outcome]) -> str:
@@ -328,19 +326,14 @@ def table_row(name: str, row: Outcome, alone_s: float) -> str:
     )
 
 
-def write_page(title: str, section: str) -> None:
-    """Puts a section into the page; the other stays as the run that made it has left it."""
-    text = PAGE.read_text() if PAGE.exists() else ""
-    rows = (part.partition("\n\n") for part in text.split("\n## ")[1:])
-    sections = {name: body for name, _, body in rows} | {title: section}
-    parts = [f"## {name}\n\n{body.rstrip()}\n" for name, body in sections.items()]
-    head = f"# Light tenants beside a hog, on sockets\n\n{made_by('benchmarks.front.tenants')}\n"
-    PAGE.write_text("\n".join([head, *parts]))
-    print(section)
+def render(engines: str, text: str) -> str:
+    """The report of the runs before these engines."""
+    head = f"# Light tenants beside a hog, {engines}"
+    return f"{head}\n\n{made_by('benchmarks.front.tenants')}\n\n{text}"
 
 
 def main() -> None:
-    """Measures, and writes one of the page's sections."""
+    """Measures, and writes its section of the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=50, help="of each of the three runs")
     parser.add_argument(
@@ -354,11 +347,13 @@ def main() -> None:
         rows = compare(ports, options.seconds, REAL)
         text = REAL_TEXT.format(engine=options.engine_name)
         apart = write_apart(ports, options.seconds, REAL)
-        write_page(REAL_TITLE, write(text, REAL, rows) + f"\n{apart}\n")
+        text = f"{write(text, REAL, rows)}\n{apart}"
+        publish("front-tenants", render("two real engines", text))
         return
     with stubs(STUBS) as engines:
         rows = compare(engines, options.seconds, STUBS)
-    write_page(STUB_TITLE, write(STUB_TEXT, STUBS, rows))
+    text = write(STUB_TEXT, STUBS, rows)
+    publish("front-tenants-stubs", render("two stub engines", text))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Plant regressions, try harmless changes and repeat, and write docs/results/check-results.md.
+"""Plant regressions, try harmless changes and repeat, and write docs/results/tests.md.
 
 python -m benchmarks.gate --python env-2.15/bin/python --repetitions 500
 """
@@ -15,11 +15,11 @@ from benchmarks.gate.changes import HARMLESS, REGRESSIONS, Harmless, Planted
 from benchmarks.gate.repetition import Repetition, render_repetitions
 from benchmarks.gate.trial import GPU, Project, Trial
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.explain.compare.changes import signed
 from ullage.phantom.torch_build import find_torch
 from ullage.units import format_bytes
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "check-results.md"
 _MIN_NAMED = 18
 
 
@@ -92,8 +92,7 @@ def main() -> int:
                 repeated.append(project.repeat())
                 print(f"repetition {number + 1}: {repeated[-1]}", file=sys.stderr, flush=True)
     torch = find_torch(str(python)).version
-    PAGE.write_text(render(planted, harmless, repeated, torch), encoding="utf-8")
-    print(f"Wrote {PAGE}")
+    publish("check-results", render(planted, harmless, repeated, torch))
     is_good = (
         all(trial.changed_bytes >= trial.needed_bytes for _, trial in planted)
         and all(trial.state == "exceeded" for _, trial in planted)

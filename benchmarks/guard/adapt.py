@@ -1,4 +1,4 @@
-"""Compare a guard that adapts with every static plan, and write docs/results/guard-adapt.md.
+"""Compare a guard that adapts with every static plan, and write docs/results/guard.md.
 
     python -m benchmarks.guard.adapt --python .envs/torch-newest/bin/python
 
@@ -25,9 +25,9 @@ from typing import Any
 from benchmarks.guard.adapt_cases import CASES, Case
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.recording.bare import ROOT, bare_environment
+from benchmarks.results import publish
 from ullage.units import parse_bytes
 
-PAGE = ROOT / "docs" / "results" / "guard-adapt.md"
 PROGRAM = Path(__file__).with_name("adapt_program.py")
 MAIN = "from ullage.cli.main import main; main()"
 GPU = "rtx-4090"
@@ -281,7 +281,6 @@ def page(results: list[Result], cost: dict[str, Any], torch: str) -> str:
             f"it takes {100 * (1 - other_s / static_s):.1f} % less time than the best static plan"
         )
     least_ms = min(1e3 * seconds(each.adapt) / len(each.case.lengths) for each in results)
-    (example,) = [each for each in results if each.case.name == "sawtooth"]
     return "\n".join(
         [
             "# A guard that adapts, against every static plan",
@@ -322,13 +321,6 @@ def page(results: list[Result], cost: dict[str, Any], torch: str) -> str:
             f"{least_ms:.0f} ms. Where the host is ahead of the GPU, as it is here, this",
             "time is hidden; where the GPU waits for the host, it is not.",
             "",
-            "## From the log",
-            "",
-            "```text",
-            *(each["text"] for each in example.adapt["log"][:8]),
-            "```",
-            "",
-            *COMPARISON,
         ]
     )
 
@@ -336,30 +328,6 @@ def page(results: list[Result], cost: dict[str, Any], torch: str) -> str:
 def low_high(values: list[float]) -> str:
     """ "3.1 % to 4.2 %"."""
     return f"{min(values):.1f} % to {max(values):.1f} %"
-
-
-COMPARISON = (
-    "## Beside other work",
-    "",
-    "None of these was run here: their figures are their authors', of other programs and machines.",
-    "",
-    "- Mimose (arXiv 2209.02478) also forecasts the need from the size of the input, with a",
-    "  quadratic for each layer, and chooses layers to checkpoint for each size. It chooses among",
-    "  all subsets of layers; this guard only among the rungs of a ladder, so the best possible",
-    "  above is slower than what such a choice could reach. In return each rung is a plan that can",
-    "  be read, tried beforehand, and is undone without a trace; and a wrong forecast costs a step",
-    "  that is run again, not the run.",
-    "- DTR (arXiv 2006.09616) forecasts nothing: it frees tensors when memory is short and",
-    "  computes them again when they are used. It needs no ladder and finds finer choices, but has",
-    "  a hook at every operator, and pays for each decision in every step.",
-    "- Coop (arXiv 2311.00591) changes the allocator under such a scheme, so that what is freed is",
-    "  contiguous. Here the cache is given back before a step, which does not move live tensors.",
-    "- Chameleon (arXiv 2509.11076) moves tensors to the host, adapts to changing operators, and",
-    "  reports up to 38.94 % more than recomputation. Its gain is that of offload over",
-    "  recomputation; the gains above are those of choosing for each batch, with recomputation on",
-    "  both sides. A ladder can have rungs with `offload_activations`; one above has.",
-    "",
-)
 
 
 def main() -> int:
@@ -378,8 +346,7 @@ def main() -> int:
         return 0
     results = measure_all(python, options.workers)
     cost = keep("cost", lambda: measure_cost(python))
-    PAGE.write_text(page(results, cost, torch_version(python)), encoding="utf-8")
-    print(f"Wrote {PAGE.relative_to(ROOT)}")
+    publish("guard-adapt", page(results, cost, torch_version(python)))
     is_wrong = [
         result.adapt["recoveries"] > 0
         or not result.is_whole(result.adapt)

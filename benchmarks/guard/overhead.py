@@ -1,4 +1,4 @@
-"""Measure what a guard costs while no step fails, and write docs/results/guard-overhead.md.
+"""Measure what a guard costs while no step fails, and write docs/results/guard.md.
 
     python -m benchmarks.guard.overhead --python .envs/torch-newest/bin/python
 
@@ -16,9 +16,9 @@ from typing import Any
 
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.recording.bare import ROOT, bare_environment
+from benchmarks.results import publish
 from ullage.protocol import variables
 
-PAGE = ROOT / "docs" / "results" / "guard-overhead.md"
 PROGRAM = Path(__file__).with_name("overhead_program.py")
 ROUNDS = 16
 MOST_PERCENT = 0.5
@@ -127,8 +127,7 @@ def page(documents: Documents, torch: str) -> str:
             "The guard's own work is the difference of empty steps with and without it: the same",
             "model, parameters and optimizer, whose forward, backward and update compute nothing.",
             "Its code and data are mostly not in the processor's caches then, as in a training.",
-            "An earlier version of this page repeated that work in a loop, where the caches had",
-            "it, and its figure was too low. By the clock ranks also wait for each other:",
+            "By the clock ranks also wait for each other:",
             "the guard votes twice in a step.",
             f"At most {MOST_PERCENT} % of a step was asked for. {verdict(documents)}",
             "",
@@ -145,8 +144,7 @@ def main() -> int:
     for case in NAMES:
         documents[case] = measure(python, case)
         print(row(case, documents[case]), flush=True)
-        PAGE.write_text(page(documents, torch_version(python)), encoding="utf-8")
-    print(f"Wrote {PAGE.relative_to(ROOT)}")
+        publish("guard-overhead", page(documents, torch_version(python)))
     return int(any(own_percent(document) > MOST_PERCENT for document in documents.values()))
 
 

@@ -1,5 +1,5 @@
 """Fail every step of guarded trainings at a random allocation, and write
-docs/results/guard-random.md.
+docs/results/guard.md.
 
     python -m benchmarks.guard.random_errors --python .envs/torch-newest/bin/python
 
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import made_by, torch_version
+from benchmarks.results import publish
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = ROOT / "docs" / "results" / "guard-random.md"
 PROGRAM = ROOT / "tests" / "programs" / "guard" / "repeated.py"
 KEPT = ROOT / "build" / "guard-random"
 MODELS = {
@@ -154,8 +154,7 @@ def main() -> int:
         documents = list(
             pool.map(lambda name: run_case(python, name, options.steps, options.seconds), names)
         )
-    PAGE.write_text(page(documents, options.steps, torch_version(python)), encoding="utf-8")
-    print(f"Wrote {PAGE.relative_to(ROOT)}")
+    publish("guard-random", page(documents, options.steps, torch_version(python)))
     return int(not all(map(is_same, documents)))
 
 

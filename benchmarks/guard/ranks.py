@@ -1,4 +1,4 @@
-"""Fail a guarded training step of several ranks, and write docs/results/guard-ranks.md.
+"""Fail a guarded training step of several ranks, and write docs/results/guard.md.
 
     python -m benchmarks.guard.ranks --python .envs/torch-newest/bin/python [--keep FILE]
 
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import made_by, torch_version
+from benchmarks.results import publish
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = ROOT / "docs" / "results" / "guard-ranks.md"
 PROGRAM = ROOT / "tests" / "programs" / "guard" / "ranks.py"
 # What is run, which errors, and every so-many-th of them.
 CASES = (
@@ -197,8 +197,7 @@ def main() -> int:
         if arguments.keep is not None:
             arguments.keep.write_text(json.dumps(kept), encoding="utf-8")
         documents = [kept[each] for each in map(json.dumps, map(list, cases)) if each in kept]
-        PAGE.write_text(page(documents, torch_version(python)), encoding="utf-8")
-    print(f"Wrote {PAGE.relative_to(ROOT)}")
+        publish("guard-ranks", page(documents, torch_version(python)))
     is_wrong = any(
         not result.startswith(("equal", "refused")) or "(deadline_s)" in result
         for document in documents

@@ -1,4 +1,4 @@
-"""Fail a guarded training step at its allocations, and write docs/results/guard-sweep.md.
+"""Fail a guarded training step at its allocations, and write docs/results/guard.md.
 
     python -m benchmarks.guard.sweep --python .envs/torch-newest/bin/python
 
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import made_by, torch_version
+from benchmarks.results import publish
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = ROOT / "docs" / "results" / "guard-sweep.md"
 PROGRAM = ROOT / "tests" / "programs" / "guard" / "sweep.py"
 KEPT = ROOT / "build" / "guard-sweep"
 WHAT = {
@@ -159,8 +159,7 @@ def main() -> int:
     with ThreadPoolExecutor(options.workers) as pool:
         documents = list(pool.map(lambda case: run_case(python, *case), cases))
     text = page(documents, every, torch_version(python), is_kept=options.kept)
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"Wrote {PAGE.relative_to(ROOT)}")
+    publish("guard-sweep", text)
     return int(any("differs" in result for each in documents for result in each["results"]))
 
 

@@ -1,4 +1,4 @@
-"""Tries mutants of src on the tests, and writes docs/results/net.md.
+"""Tries mutants of src on the tests, and writes docs/results/tests.md.
 
     python -m benchmarks.net --lines all      # the lines that tests execute, of which it draws
     python -m benchmarks.net --count 20       # goes on where it was stopped
@@ -37,10 +37,10 @@ from benchmarks.net.lines import (
 )
 from benchmarks.net.page import render
 from benchmarks.net.trial import TIERS, Clone, make_clone, try_mutant
+from benchmarks.results import RESULTS, publish
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "docs" / "results"
-TABLE, PAGE, LINES = RESULTS / "net.csv", RESULTS / "net.md", RESULTS / "net-lines.csv"
+TABLE, LINES = RESULTS / "net.csv", RESULTS / "net-lines.csv"
 SCRATCH = ROOT / "build" / "net"
 
 
@@ -105,8 +105,7 @@ def try_first(num_mutants: int, mutants: list[Mutant], clone: Clone, last: str) 
             mutants[place] = try_mutant(clone, mutant, last)
             print(describe(mutants[place]), flush=True)
             write_mutants(TABLE, mutants)
-            PAGE.write_text(render(mutants), encoding="utf-8")
-    print(f"Wrote {PAGE}")
+            publish("net-sum", render(mutants))
 
 
 def describe(mutant: Mutant) -> str:
@@ -125,7 +124,7 @@ def main() -> None:
     args = parser.parse_args()
     mutants = read_mutants(TABLE)
     if args.page:
-        PAGE.write_text(render(mutants), encoding="utf-8")
+        publish("net-sum", render(mutants))
         return
     SCRATCH.mkdir(parents=True, exist_ok=True)
     clone = make_clone(ROOT, SCRATCH)

@@ -1,4 +1,4 @@
-"""The page of what caught each mutant: docs/results/net.md."""
+"""The page of what caught each mutant: docs/results/tests.md."""
 
 from __future__ import annotations
 

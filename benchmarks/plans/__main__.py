@@ -1,5 +1,5 @@
 """Search plans for workloads at several budgets, check what is promised of them, and write
-docs/results/fit-results.md.
+docs/results/plans.md.
 
     python -m benchmarks.plans --python ENVIRONMENT/bin/python [--brute] [WORKLOAD ...]
 

@@ -1,14 +1,9 @@
-"""The text and the plot of a comparison of segments of a chain.
-
-render_segments(report, width=80)   a text
-plot_segments(report, path)         a picture
-"""
+"""The text of a comparison of segments of a chain."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 from rich.console import RenderableType
@@ -16,15 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.plans.chains import ChainReport
-from ullage.report.page.plot import COLORS, empty_plot, save_plot
 from ullage.report.palette import USED_LOOK
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
-from ullage.units import GIB, format_bytes
+from ullage.units import format_bytes
 
 _BAR_WIDTH: Final = 10
 _SHOWN_LENGTHS: Final = 8
-# The kinds of segmentations, by the beginnings of their names.
-_CUTS: Final = ("none", "uniform", "square root", "optimal", "one each")
 
 
 def render_segments(report: ChainReport, width: int = 80) -> str:
@@ -93,20 +85,3 @@ def _in_words(lengths: Sequence[int]) -> str:
         return ",".join(map(str, lengths))
     runs = [(length, len(list(same))) for length, same in itertools.groupby(lengths)]
     return ",".join(f"{length}x{number}" if number > 1 else f"{length}" for length, number in runs)
-
-
-def plot_segments(report: ChainReport, path: Path) -> None:
-    """Draws the peak of allocated memory over the number of recomputed operations."""
-    figure, axes = empty_plot(" ".join(report.program))
-    ran = [cut for cut in report.cuts if not cut.why_not]
-    for kind, (name, color) in enumerate(zip(_CUTS, COLORS, strict=False)):
-        of_kind = [cut for cut in ran if cut.name.startswith(name)]
-        xs = [100 * cut.recomputed for cut in of_kind]
-        ys = [cut.allocated_bytes / GIB for cut in of_kind]
-        axes.plot(xs, ys, "osD^v"[kind], color=color, markersize=8, label=name)
-    for point in ran:
-        place = (100 * point.recomputed, point.allocated_bytes / GIB)
-        count = f" {len(point.lengths)}" if point.lengths else ""
-        axes.annotate(count, place, fontsize="small", ha="left", va="bottom")
-    axes.set_xlabel("operations of a step more, %; at each point the number of segments")
-    save_plot(figure, axes, path)

@@ -1,5 +1,5 @@
 """Compare `ullage.find_largest` with the batch finders of accelerate and Lightning, and write
-docs/results/batch-finders.md.
+docs/results/plans.md.
 
     python -m benchmarks.plans.finders --python ENVIRONMENT/bin/python
 
@@ -21,14 +21,13 @@ from pathlib import Path
 
 import ullage
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import find_torch
 from ullage.runs.job import make_job, make_options
 from ullage.runs.trials import Trials
 from ullage.units import format_bytes
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "results" / "batch-finders.md"
 KEPT = Path(__file__).with_name("finders.json")
 PROGRAM = "benchmarks/plans/programs/batch.py"
 MODELS = ("gpt2", "resnet50", "vit_base_patch16_224")
@@ -124,21 +123,18 @@ def render(kept: Mapping[str, Sequence[Row]], torch: str) -> str:
     parts = [_table(name, rows) for name, rows in kept.items()]
     return f"""# Batch finders
 
-The largest batch by accelerate's and Lightning's finders, and by `ullage fit --max-batch`.
+
 
 {made_by("benchmarks.plans.finders", torch=torch)}
 
-The finders run on the phantom and catch its out-of-memory errors as on a GPU. On a GPU each of
-their trials would make a model and train it for {STEPS} steps there. ullage runs only on the
-phantom, so it needs no trial on a GPU. *out of memory* counts the requests that the allocator
-refused. *peak* is that of the whole device. *a sample* is the predicted time of a step,
-divided by the batch. *seconds* were measured on this machine, which had much other work to do, for
-all of ullage's answers together.
+The finders run on the phantom and catch its out-of-memory errors as on a GPU. *out of memory*
+counts the requests that the allocator refused. *peak* is that of the whole device. *a sample* is
+the predicted time of a step, divided by the batch. *seconds*: of all of ullage's answers together,
+beside much other work.
 
 Each finder has its defaults. accelerate starts at 128 and multiplies by 0.9 after an out-of-memory
 error, so it never finds more than 128. Lightning starts at 2 and doubles; with binsearch it then
-halves the interval and subtracts 5 %. The phantom's cuDNN has one algorithm for most convolutions,
-and the real one has several. So a finder that fails for one here may continue on a GPU.
+halves the interval and subtracts 5 %.
 
 {_missing(kept)}{chr(10).join(parts)}"""
 
@@ -154,8 +150,8 @@ def _table(name: str, rows: Sequence[Row]) -> str:
     lines = [
         f"## {name}",
         "",
-        "| | batch | trials on the GPU | out of memory | peak | a sample | seconds |",
-        "|---|--:|--:|--:|--:|--:|--:|",
+        "| | batch | trials on the GPU | out of memory | peak | a sample | seconds | plan |",
+        "|---|--:|--:|--:|--:|--:|--:|---|",
     ]
     for one in rows:
         peak = format_bytes(one.used_bytes, 2) if one.used_bytes else ""
@@ -163,10 +159,8 @@ def _table(name: str, rows: Sequence[Row]) -> str:
         batch = "none" if one.batch is None else str(one.batch)
         lines.append(
             f"| {one.name} | {batch} | {one.num_trials} | {one.num_ooms} | {peak} | {time_ms} | "
-            f"{one.wall_s:.0f} |"
+            f"{one.wall_s:.0f} | {one.remark} |"
         )
-    lines.append("")
-    lines += [f"- {one.name}: {one.remark}" for one in rows if one.remark]
     return "\n".join([*lines, ""])
 
 
@@ -199,7 +193,7 @@ def _keep(kept: Mapping[str, Sequence[Row]], torch: str) -> None:
     """Writes what was measured, and the page."""
     text = json.dumps({key: [asdict(one) for one in value] for key, value in kept.items()})
     KEPT.write_text(text + "\n", encoding="utf-8")
-    PAGE.write_text(render(kept, torch), encoding="utf-8")
+    publish("batch-finders", render(kept, torch))
 
 
 if __name__ == "__main__":

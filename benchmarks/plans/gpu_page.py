@@ -1,15 +1,14 @@
-"""docs/results/plans-gpu.md, from what benchmarks/plans/gpu.py has measured on a GPU."""
+"""docs/results/plans.md, from what benchmarks/plans/gpu.py has measured on a GPU."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from benchmarks.results import publish
 from ullage.units import format_bytes
 
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "plans-gpu.md"
 # The first steps allocate, pin memory and choose kernels.
 WARM_UP = 5
 GOAL = 0.9
@@ -40,7 +39,7 @@ def write_page(found: Mapping[str, Any]) -> None:
     """Writes the page; ValueError where nothing was measured on a GPU."""
     if found["is_phantom"]:
         raise ValueError("this was measured on the phantom, where times mean nothing")
-    PAGE.write_text("\n".join(page_lines(found)) + "\n", encoding="utf-8")
+    publish("plans-gpu", "\n".join(page_lines(found)) + "\n")
 
 
 def page_lines(found: Mapping[str, Any]) -> Iterator[str]:

@@ -1,5 +1,5 @@
 """Recomputation under torch's `activation_memory_budget`, and under plans that take no more memory;
-writes docs/results/activation-budget.md.
+writes docs/results/plans.md.
 
     python -m benchmarks.plans.partitioner --python ENVIRONMENT/bin/python [--whole] [MODEL ...]
 
@@ -29,6 +29,7 @@ import numpy as np
 
 from benchmarks.plans.partitioner_page import GPU, MODELS, Pair, Result, Taken, render
 from benchmarks.plans.partitioner_products import Cost, sets_worth_keeping, settings
+from benchmarks.results import publish
 from ullage.clock import memory_bound
 from ullage.explain.run import RunReport
 from ullage.gpus.catalog import Gpu
@@ -45,8 +46,6 @@ from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "results" / "activation-budget.md"
 PROGRAM = Path(__file__).with_name("programs") / "budgeted.py"
 BUDGETS = {"blocks": (0.8, 0.5, 0.3, 0.1, 0.0), "whole": (0.3, 0.1)}
 Choice = tuple[int, ...]
@@ -286,7 +285,7 @@ def main() -> None:
         text = json.dumps(asdict(found), indent=1)
         (options.results / f"{name}.json").write_text(text, encoding="utf-8")
     torch = find_torch(options.python).version if options.python else None
-    PAGE.write_text(render(list(read_results(options.results)), torch), encoding="utf-8")
+    publish("activation-budget", render(list(read_results(options.results)), torch))
 
 
 if __name__ == "__main__":

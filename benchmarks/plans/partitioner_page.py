@@ -1,4 +1,4 @@
-"""The page of benchmarks/plans/partitioner.py: docs/results/activation-budget.md."""
+"""The page of benchmarks/plans/partitioner.py: docs/results/plans.md."""
 
 from __future__ import annotations
 
@@ -36,41 +36,26 @@ _ABOUT = f"""# Recomputation under torch's activation_memory_budget
 
 `torch._functorch.config.activation_memory_budget` makes the compiler recompute some activations in
 backward. Its value is a fraction of the saved activations, not a peak. This page compares it with
-plans that need no more memory, on the same model with each of its blocks compiled. A plan either
-checkpoints a block and saves some of its products (`selective_checkpoint`, `saves`) or none
-(`checkpoint`), or leaves the block unchanged. It uses no other technique. The solver of
-`ullage fit` chooses the plan from the Pareto-optimal sets of products by operations and bytes. It
-minimises floating-point operations, not seconds, because torch does so, too. The sets come from
-runs that save all products but one.
+plans that need no more memory, on the same model with each of its blocks compiled. The solver of
+`ullage fit` chooses the plan, which uses selective checkpointing alone, by operations.
 
 The peaks are those of torch's allocated memory in the third step on the phantom of an {GPU}, with
-bf16 autocast, fused AdamW, and the loss outside of the compiled model. Inductor's partitioner with
-its decompositions cuts the graphs, but each operation runs by itself. Inductor would fuse many of
-them, so its peaks would differ. Operations are counted in the graphs that ran (counted.py beside
-the programs). *again* is the recomputed operations, as a fraction of the whole unchanged step.
-*time* is the time of the graphs, of each operation the longer of its bytes by the clock and its
-operations at the stated rate, compared with
-the unchanged graphs. Both times are too long, because nothing is fused. *least* is a lower bound on
-the recomputed operations of any choice for the blocks, by the memory model and its solver.
+bf16 autocast, fused AdamW, and the loss outside of the compiled model. Nothing is fused. *again*
+is the recomputed operations, as a fraction of the whole unchanged step. *time* is the time of the
+graphs, of each operation the longer of its bytes by the clock and its operations at the stated
+rate, compared with the unchanged graphs. *least* is a lower bound on the recomputed operations of
+any choice for the blocks, by the memory model and its solver.
 """
 _READING = """
 There are two reasons for the difference. First, torch chooses for each graph by estimated sizes,
-and recomputes attention early. With long texts that costs 4 operations x tokens for each element
-that is not saved, and a linear layer only 2 x the width of its input. Second, a plan may treat each
-block differently, but one budget treats all alike.
+and recomputes attention early. Second, a plan may treat each block differently, but one budget
+treats all alike.
 
-If torch's set of products is one of the best, no other set gains anything. With the ViT's 197
-tokens, attention is the cheapest to recompute for its bytes, and the other products cost the same
-per byte. So a plan saves the same products as torch, and is better only because it saves more in
-some blocks. Near budget 0, a block that saves only its input is recomputed completely, under torch
-and under a plan. *time* also counts memory-bound operations, which torch's default estimate
-ignores. Plans are not always faster by it, because here they were not chosen for it.
+
 """
 _WHOLE = """
 With the whole model as one graph, torch did better than with one graph per block and better than
-plans, where that was measured. Under autocast the residual stream is in float32. A block that is
-checkpointed or compiled by itself saves the sum that it gets. In one graph torch saves the addends
-of the blocks, in bfloat16, and adds them again. A plan cannot do that.
+plans, where that was measured.
 """
 
 
@@ -188,14 +173,13 @@ def _failures(result: Result) -> Iterator[str]:
 
 def _section(result: Result) -> Iterator[str]:
     yield f"## {result.name}: {MODELS[result.name][2]}"
-    yield ""
-    yield f"A step as it is computes {result.step_flops / _TERA:.2f} x 10^12 operations. Products"
-    yield f"of a block: {MODELS[result.name][3]}."
     for how, as_it_is in result.as_it_is.items():
         yield ""
         yield f"### {'Each block' if how == 'blocks' else 'The whole model'} compiled"
         yield ""
         yield f"As it is: {format_bytes(as_it_is.peak_bytes, 2)}."
+        yield f"A step as it is computes {result.step_flops / _TERA:.2f} x 10^12 operations."
+        yield f"Products of a block: {MODELS[result.name][3]}."
         if how == "whole":
             yield "torch compiles the whole model as one graph, plans compile each block as above:"
             yield "*time* compares each with its own unchanged graphs."

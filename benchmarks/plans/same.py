@@ -1,5 +1,5 @@
 """Train twenty programs on the CPU with real numbers, as they are and under every plan that the
-search gives, and write docs/results/plans-same.md.
+search gives, and write docs/results/plans.md.
 
     python -m benchmarks.plans.same --python ENVIRONMENT/bin/python [--minutes N] [NAME ...]
 
@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.phantom.device import choose_device
 from ullage.plan.budget import Limit
 from ullage.plan.findings import FitReport
@@ -40,7 +41,6 @@ from ullage.units import format_bytes
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "benchmarks" / "plans" / "programs" / "alike.py"
 RESULTS = Path(__file__).parent / "same-results.json"
-PAGE = ROOT / "docs" / "results" / "plans-same.md"
 MAIN = "from ullage.cli.main import main; main()"
 NAMES = (
     "gpt2-example", "gpt2-example-small", "residual-net-example", "moe-example", "mingpt",
@@ -236,8 +236,7 @@ def write_page(cases: Sequence[Case], versions: str) -> None:
             numbers = ("refused", one.refused)
         cells = (one.program, one.budget, one.plan, one.start, *numbers, one.replayed)
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    publish("plans-same", "\n".join(lines) + "\n")
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 """Uniform, square-root and optimal segments of a chain side by side, on the phantom; writes
-docs/results/square-root.md.
+docs/results/explain.md.
 
     python -m benchmarks.plans.square_root --python ENVIRONMENT/bin/python
 """
@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.plans.chain_report import plot_segments, render_segments
+from benchmarks.plans.chain_report import render_segments
 from benchmarks.plans.chains import compare_segments
 from benchmarks.plans.closed_forms import (
     best_num_segments,
@@ -23,12 +23,11 @@ from benchmarks.plans.closed_forms import (
     least_checkpointed_peak,
 )
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.phantom.torch_build import find_torch
 from ullage.techniques.means.tiling import even_lengths
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "results" / "square-root.md"
-PLOT = ROOT / "docs" / "results" / "segments.svg"
 PROGRAM = Path(__file__).with_name("chain.py")
 IMAGES = Path(__file__).with_name("programs") / "images.py"
 MODEL = ("resnet152", "32")
@@ -124,10 +123,9 @@ def render(tables: dict[int, list[Row]], torch: str) -> str:
 
 
 def of_a_model(python: str) -> str:
-    """A real model's chain; draws the plot."""
+    """A real model's chain."""
     program = [str(IMAGES), *MODEL]
     found = compare_segments(program, gpu="h100-80gb", python=python)
-    plot_segments(replace(found, program=(IMAGES.name, *MODEL)), PLOT)
     text = render_segments(found).replace(str(IMAGES), f"benchmarks/plans/programs/{IMAGES.name}")
     return "\n".join(
         [
@@ -137,24 +135,22 @@ def of_a_model(python: str) -> str:
             "modules need segments of different lengths, and all checkpoints are live outside of",
             "the chain: *optimal* counts both, by the saved memory of each module.",
             "",
-            "```text",
-            text.rstrip(),
-            "```",
-            "",
-            "![Memory against operations done again](segments.svg)",
+            "| segments of a model's layers |",
+            "|---|",
+            *(f"| `{line.rstrip()}` |" for line in text.splitlines() if line.strip()),
             "",
         ]
     )
 
 
 def main() -> None:
-    """Measures, and writes the page and the plot in it."""
+    """Measures, and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", required=True)
     python = parser.parse_args().python
     torch = find_torch(python).version
     chains = render({layers: measure(layers, python) for layers in LAYERS}, torch)
-    PAGE.write_text(f"{chains}\n{of_a_model(python)}", "utf-8")
+    publish("square-root", f"{chains}\n{of_a_model(python)}")
 
 
 if __name__ == "__main__":

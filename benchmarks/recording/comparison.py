@@ -1,4 +1,4 @@
-"""Whether a record says the same as a run of the same program; see docs/results/record-equality.md.
+"""Whether a record says the same as a run of the same program; see docs/results/record.md.
 
 compare(run, record).differences        # (): the same
 """

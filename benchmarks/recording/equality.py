@@ -1,5 +1,5 @@
 """Hold `ullage record` on the bare phantom against `ullage run` of every example, and write
-docs/results/record-equality.md.
+docs/results/record.md.
 
     python -m benchmarks.recording.equality --python .envs/torch-newest/bin/python
     ... --keep DIR                      # goes on where it was stopped
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from benchmarks.examples import EXAMPLES
 from benchmarks.provenance import made_by, torch_version
-from benchmarks.recording.bare import GPU, ROOT, Done, watch
+from benchmarks.recording.bare import ROOT, Done, watch
 from benchmarks.recording.comparison import Comparison, compare
+from benchmarks.results import publish
 
-PAGE = ROOT / "docs" / "results" / "record-equality.md"
 # Reads a mask on the host: `ullage run` follows its values, on the bare phantom they are zeros.
 READS_VALUES = ("llama_trainer/train.py",)
 COLUMNS = (
@@ -68,18 +68,8 @@ def page(rows: list[str], unequal: list[str], torch: str) -> str:
 {made_by("benchmarks.recording.equality --python ENV/bin/python", torch=torch)}
 
 Every program of `examples/`, once under `ullage run` and once under `ullage record` in the mode
-*full*, where the bare phantom is an {GPU}. What is compared:
-
-- *events*: of all allocations and frees the address, size, reserved bytes, module and device, in
-  their order. Frees that follow one another with no allocation between them count as one set.
-- *frees in another order*: within such a set; in brackets the same of a second `ullage run` against
-  the first.
-- *torch's*: the entries of PyTorch's own history: action, address, size, stream; frees likewise.
-- *owners*: what is claimed (parameters, gradients, states, inputs, caches), by block, and the bytes
-  of each owner at the peak and of each module, but for the last column.
-- *phases*: where forward, backward, optimizer and steps begin and end.
-- *scratch*: which block was handed to which library, and when.
-- *by use*: bytes at the peak that a run calls a cache, as it saw a later pass use them.
+*full*: events, PyTorch's own history, owners, phases and scratch. Consecutive frees count as one
+set; in brackets the same of a second `ullage run` against the first.
 
 | {" | ".join(COLUMNS)} |
 |---|--:|---|--:|---|---|---|---|---|--:|
@@ -90,15 +80,14 @@ Every program of `examples/`, once under `ullage run` and once under `ullage rec
 What differs, and why:
 
 - **The order of frees.** With autocast PyTorch keeps the casts of weights in a table by the address
-  of the weight's object in host memory, and frees them in the order of that table. These addresses
-  are others in each process: two runs differ from one another as a record differs from a run.
+  of the weight's object in host memory, and frees them in the order of that table. Two runs differ
+  likewise.
 - **Use.** The phantom is the device, so a run knows when a block was last used. What a pass
   without gradients leaves and a later one uses is a cache by that; in a record it counts as an
-  activation. Caches that a model returns by a name are known to both.
+  activation.
 - **Sizes.** A record does not have the bytes of the scratch within a block, and no intervals: its
   figures are those of this device. A run gives intervals where the size is a model's.
-- **PyTorch's history** has an entry "snapshot" for each time that a record is written while
-  the program runs, such as when memory runs out. These are left out.
+
 - **Values** (1). On the bare phantom no kernel computes: what the host reads is zeros. `ullage run`
   follows small values, and there the attention mask of this program is all ones. It is compared
   with `ullage run --values off`; a real GPU has the values.
@@ -128,8 +117,7 @@ def main() -> int:
         unequal += [f"`{example}`: {line}" for line in result.differences]
         print(rows[-1], *result.differences, sep="\n  ", flush=True)
     if not options.only:
-        PAGE.write_text(page(rows, unequal, torch_version(python)), encoding="utf-8")
-        print(f"Wrote {PAGE.relative_to(ROOT)}")
+        publish("record-equality", page(rows, unequal, torch_version(python)))
     return 1 if unequal else 0
 
 

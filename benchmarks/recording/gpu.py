@@ -1,4 +1,4 @@
-"""Record, watch and guard on the GPU of this machine; docs/results/on-gpu.md shows it.
+"""Record, watch and guard on the GPU of this machine; docs/results/truth.md shows it.
 
     python -m benchmarks.recording.gpu DIR
 

@@ -1,7 +1,7 @@
-"""Write docs/results/on-gpu.md from what benchmarks.recording.gpu left on a machine with a GPU.
+"""Write docs/results/truth.md from what benchmarks.recording.gpu left on a machine with a GPU.
 
-python -m benchmarks.recording.gpu_page --from DIR   # condense it into gpu.json, beside this file
-python -m benchmarks.recording.gpu_page              # write the page from gpu.json
+python -m benchmarks.recording.gpu_page --from DIR # condense it into gpu.json, beside this file
+python -m benchmarks.recording.gpu_page # write the page from gpu.json
 """
 
 import argparse
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import made_by
-from benchmarks.recording.bare import ROOT
+from benchmarks.results import publish
 
 HERE = Path(__file__).parent
-PAGE, STORED = ROOT / "docs" / "results" / "on-gpu.md", HERE / "gpu.json"
+STORED = HERE / "gpu.json"
 PEAKS = ("allocated", "reserved")
 MIB = 2**20
 _GUARDED = ("model", "step", "twice_without_guard", "ends")
@@ -112,7 +112,6 @@ def page(stored: dict[str, Any]) -> str:
     rows = "\n".join(example_row(name, row) for name, row in stored["examples"].items())
     guards = "\n".join(guard_row(row) for row in stored["guard"])
     techniques = "\n".join(technique_row(row) for row in stored["techniques"])
-    unknown = ", ".join(f"`{name}`" for name in watch["unknown"]) or "nothing"
     return f"""# On a real GPU
 
 {made_by("benchmarks.recording.gpu_page")}
@@ -120,8 +119,7 @@ def page(stored: dict[str, Any]) -> str:
 What it shows was recorded on {stored["date"]} on one {watch["gpu"]}, driver {watch["driver"]},
 with torch {stored["torch"]}, by `python -m benchmarks.recording.gpu`, and is in
 `benchmarks/recording/gpu.json`. The GPU was there for 15
-minutes; what had no time is said below. The workloads of `benchmarks/accuracy` were recorded
-there, too: [accuracy-h200.md](accuracy-h200.md), [time-h200.md](time-h200.md).
+minutes; what had no time is said below.
 
 ## `ullage record`
 
@@ -139,12 +137,9 @@ memory, too, as the guide says.
 ## `ullage watch`
 
 {watch["num_samples"]:,} samples at 10 Hz, {1e3 * watch["median_gap_s"]:.0f} ms apart in the
-median and {1e3 * watch["longest_gap_s"]:.0f} ms at most, of {watch["num_processes"]} processes
-and {watch["num_jobs"]} recorded jobs. `nvidia-smi` made {watch["smi_readings"]} readings
-of the used memory; all but {watch["smi_not_seen"]} are among those of ullage, which sampled at
-other moments. Load, power, temperatures, clocks, ECC and, through this GPU's GPM samples, SM and
-DRAM activity were there. Unknown in the last sample: {unknown}. Two processes at once are shown
-as *time-sliced*.
+median and {1e3 * watch["longest_gap_s"]:.0f} ms at most, of {watch["num_processes"]} processes and
+{watch["num_jobs"]} recorded jobs. `nvidia-smi` made {watch["smi_readings"]} readings of the used
+memory; all but {watch["smi_not_seen"]} are among those of ullage, which sampled at other moments.
 
 **What failed:** the alert for a job that runs out of memory did not come: the program ended
 within a tenth of a second after the error, and its state went with it. Since then a job's last
@@ -161,12 +156,9 @@ limit and without a guard.
 |---|---|---|---|
 {guards}
 
-No step was lost. **That they are equal is not shown:** cuDNN's attention is not deterministic
-by default, so that two plain steps of the GPT differ as well. The CNN's steps are deterministic
-and its first recovery is equal; under lower limits it differs. PyTorch tries the next
-convolution of cuDNN's list when the workspace of one does not fit, and keeps it for that shape,
-which rounds differently; whether this is the whole reason was not found out. The longer sweep
-did not end in time.
+No step was lost. **That they are equal is not shown:** cuDNN's attention is not deterministic by
+default, so that two plain steps of the GPT differ as well. The CNN's steps are deterministic and
+its first recovery is equal; under lower limits it differs.
 
 ## Techniques
 
@@ -193,8 +185,7 @@ def main() -> None:
     place = parser.parse_args().place
     if place is not None:
         STORED.write_text(json.dumps(condense(place), indent=1) + "\n")
-    PAGE.write_text(page(json.loads(STORED.read_text())))
-    print(f"Wrote {PAGE}")
+    publish("on-gpu", page(json.loads(STORED.read_text())))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Measure what `ullage record` adds to copies, launches and batches, and write
-docs/results/record-movement.md.
+docs/results/record.md.
 
     python -m benchmarks.recording.movement --python .envs/torch-newest/bin/python
 
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.recording.bare import ROOT, bare_environment
+from benchmarks.results import publish
 
-PAGE = ROOT / "docs" / "results" / "record-movement.md"
 PROGRAM = Path(__file__).with_name("movement_program.py")
 MOST_US = 1.0
 NAMES = {
@@ -102,8 +102,8 @@ def main() -> int:
     python = parser.parse_args().python.absolute()
     rounds = measure(python)
     failures = problems(rounds)
-    PAGE.write_text(page(rounds, torch_version(python)), encoding="utf-8")
-    print("\n".join([*failures, f"Wrote {PAGE.relative_to(ROOT)}"]))
+    publish("record-movement", page(rounds, torch_version(python)))
+    print("\n".join(failures))
     return 1 if failures else 0
 
 

@@ -1,4 +1,4 @@
-"""Measure what `ullage record` costs, and write docs/results/record-overhead.md.
+"""Measure what `ullage record` costs, and write docs/results/record.md.
 
     python -m benchmarks.recording.overhead --python .envs/torch-newest/bin/python
 
@@ -20,8 +20,8 @@ from typing import Any
 
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.recording.bare import ROOT, bare_environment
+from benchmarks.results import publish
 
-PAGE = ROOT / "docs" / "results" / "record-overhead.md"
 PROGRAM = Path(__file__).with_name("overhead_program.py")
 PARTS = (("costs",), ("off",), ("events",), ("full",))
 PROGRAMS, DAY_MODES = ("training", "forwards"), ("events", "full")
@@ -215,12 +215,8 @@ def page(document: dict[str, Any], torch: str) -> str:
             "|---|---|---|---|---|",
             *rows,
             "",
-            "The mode *counters* puts nothing between a program and an allocation: the event hook",
-            "is not loaded, PyTorch's history is off, and none of ullage's functions is called",
-            "(tests/phantom/test_record.py: counters have nothing to do with an allocation).",
-            "",
             "In all modes but *counters* each call of a module, a backward and an optimizer's step",
-            "cost some microseconds besides, however much they allocate.",
+            "cost some microseconds besides.",
             "",
             f"When memory runs out after {100_000:,} events in the mode *full*, the file of",
             f"{writing['file_bytes'] / MIB:.1f} MiB is written in {writing['cpu_s']:.2f} s of CPU",
@@ -251,8 +247,8 @@ def main() -> int:
     python = options.python.absolute()
     document = measure(python)
     failures = problems(document)
-    PAGE.write_text(page(document, torch_version(python)), encoding="utf-8")
-    print("\n".join([*failures, f"Wrote {PAGE.relative_to(ROOT)}"]))
+    publish("record-overhead", page(document, torch_version(python)))
+    print("\n".join(failures))
     return 1 if failures else 0
 
 

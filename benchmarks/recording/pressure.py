@@ -1,4 +1,4 @@
-"""Measure what step times, retries and requests cost, and write docs/results/record-pressure.md.
+"""Measure what step times, retries and requests cost, and write docs/results/record.md.
 
     python -m benchmarks.recording.pressure --python .envs/torch-newest/bin/python
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.recording.bare import ROOT, bare_environment
+from benchmarks.results import publish
 
-PAGE = ROOT / "docs" / "results" / "record-pressure.md"
 PROGRAM = Path(__file__).with_name("pressure_program.py")
 MODES = ("counters", "events", "full")
 MIB = 1 << 20
@@ -47,7 +47,7 @@ def page(document: dict[str, Any], torch: str) -> str:
             "step (its peaks, time, retries, cudaFrees and fragmentation) and for a request (its",
             "begin and its end), with one device in use. PyTorch's own answer to",
             f"`torch._C._cuda_memoryStats` is {document['torch_us']:.0f} us of that: a step asks",
-            "once, a request twice. In the mode *counters* it asked before as well, for its peak.",
+            "once, a request twice. ",
             "",
             "| mode | a step, us | a request, us |",
             "|---|---|---|",
@@ -67,8 +67,7 @@ def main() -> int:
     parser.add_argument("--python", type=Path, required=True, metavar="PATH")
     python = parser.parse_args().python.absolute()
     document = measure(python)
-    PAGE.write_text(page(document, torch_version(python)), encoding="utf-8")
-    print(f"Wrote {PAGE.relative_to(ROOT)}")
+    publish("record-pressure", page(document, torch_version(python)))
     return int(document["day"]["field_bytes"] > MOST_BYTES)
 
 

@@ -1,5 +1,5 @@
 """Hold the peaks of a record against those that torch counts, in the popular stacks, and write
-docs/results/record-stacks.md.
+docs/results/record.md.
 
     python -m benchmarks.recording.stack_peaks --python .envs/stacks/bin/python
     python -m benchmarks.recording.stack_peaks --python PATH --rows rows.json   # goes on later
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import made_by, torch_version
-from benchmarks.recording.bare import GPU, ROOT, watch
+from benchmarks.recording.bare import GPU, watch
 from benchmarks.recording.with_statistics import MARK, NAMES
+from benchmarks.results import publish
 from benchmarks.stacks import STACKS, versions
 
-PAGE = ROOT / "docs" / "results" / "record-stacks.md"
 TIMEOUT_S = 600
 WITH_STATISTICS = Path(__file__).with_name("with_statistics.py")
 
@@ -102,8 +102,9 @@ def page(rows: list[Row], others: list[str], torch: str) -> str:
             "",
             made_by("benchmarks.recording.stack_peaks --python ENV/bin/python", torch=torch),
             "",
-            "Each stack of [stacks.md](stacks.md) that the environment has, under `ullage record`",
-            f"in the mode *full*, with the bare phantom as an {GPU}. After the program the same",
+            "Each of the [popular stacks](programs.md#popular-stacks-on-a-simulated-gpu)",
+            "that the environment has, under `ullage record` in the mode *full*, with the bare",
+            f"phantom as an {GPU}. After the program the same",
             "process asks `torch.cuda.memory_stats()` for its peaks; they are in brackets where",
             "they differ from the record's. Bytes.",
             "",
@@ -149,8 +150,7 @@ def main() -> int:
             saved = [asdict(each) for each in earlier.values()]
             options.rows.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
     if not options.only:
-        PAGE.write_text(page(rows, others, torch_version(python)), encoding="utf-8")
-        print(f"Wrote {PAGE.relative_to(ROOT)}")
+        publish("record-stacks", page(rows, others, torch_version(python)))
     return 0 if all(row.is_equal for row in rows) else 1
 
 

@@ -24,6 +24,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from benchmarks.serving.models import BLIND, LIBRARY_ALONE, SEEN, runs_of
 from benchmarks.serving.predict import answer_of, key_of, planned_answer_of, plans_of
 from ullage.estimate.serving.serving import estimate_serving
@@ -35,14 +37,9 @@ HERE: Final = Path(__file__).resolve().parent
 VECTORS: Final = HERE / "vectors.json"
 CACHES: Final = HERE / "caches.json"
 BUILT_IN: Final = HERE / "built_in.json"
-PAGE: Final = HERE.parent.parent / "docs" / "results" / "serving.md"
 AT_ONCE: Final = 8
 """Models that one process starts one after another: its memory grows."""
 FIGURES: Final = ("num_blocks", "tokens", "concurrency", "block_size")
-TABLE: Final = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
-BUILT_IN_LINE: Final = re.compile(
-    r"(?<=<!-- built in -->\n).*?(?=<!-- end of built in -->)", re.DOTALL
-)
 
 
 def load() -> dict[str, Any]:
@@ -132,6 +129,22 @@ def ask_built_in(python: Path, names: Sequence[str], log: Path) -> None:
         BUILT_IN.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
 
 
+def render() -> str:
+    """The report."""
+    return f"""# KV caches beside vLLM's own
+
+{made_by("benchmarks.serving", torch="2.13.0+cpu")}
+
+{built_in_line()}
+
+*Blind* models are those of which the prediction was written down before the engine was first
+started with them; the column counts how many of these first predictions were right to the last
+digit of blocks, tokens, concurrency and block size.
+
+{table(load())}
+"""
+
+
 def table(vectors: dict[str, Any]) -> str:
     """The table of the page: a row for each model, and the sums."""
     rows = ["| Model | Starts | As stored | Before the first start | Longest: blocks, tokens, x |"]
@@ -210,14 +223,7 @@ def main() -> None:
         models |= LIBRARY_ALONE
         command = [asked.library, HERE / "library.py", CACHES]
         subprocess.run(command, input=json.dumps(models), text=True, check=True)
-    text = table(load())
-    print(text)
-    if PAGE.exists():
-        page = PAGE.read_text(encoding="utf-8")
-        page = TABLE.sub(lambda _: text + "\n", page)
-        if BUILT_IN.exists():
-            page = BUILT_IN_LINE.sub(lambda _: built_in_line() + "\n", page)
-        PAGE.write_text(page, encoding="utf-8")
+    publish("serving", render())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Holds the forecast of preemptions against the engine, and writes docs/results/serve-forecast.md.
+"""Holds the forecast of preemptions against the engine, and writes docs/results/estimates.md.
 
     python -m benchmarks.serving.forecast --python VENV/bin/python              # all servers
     python -m benchmarks.serving.forecast --python VENV/bin/python --server NAME
@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.provenance import made_by, torch_version
+from benchmarks.results import publish
 from ullage.estimate.serving.engines import vllm
 from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.gpus import find_gpu
@@ -35,7 +36,6 @@ from ullage.serve.forecast.simulation import Simulated
 from ullage.serve.traffic import load_traffic
 
 HERE: Final = Path(__file__).resolve().parent
-PAGE: Final = HERE.parent.parent / "docs" / "results" / "serve-forecast.md"
 RESULTS: Final = HERE / "forecast.json"
 MOST_MODEL_LEN: Final = 8192
 _ULLAGE: Final = (sys.executable, "-c", "from ullage.cli.main import main; main()")
@@ -161,10 +161,8 @@ HEADS: Final = (
 INTRODUCTION: Final = """The engine is vLLM on the phantom (`ullage serve`), whose own scheduler \
 decides what is preempted. The forecast (`ullage serve --forecast`) counts blocks: it has the \
 configuration, the bytes of the cache, the GPU's kernel tables, and the times and lengths of the \
-requests; no engine runs. The cache is the bottleneck in all of them. No figure was fitted. A \
-mistake was found with the traffic of the first server (steps were done several at a time in which \
-a request could have been let in; the forecasts were 24 to 77 % too low); the second server's \
-traffic was not looked at before that, nor anything changed after it."""
+requests; no engine runs. The cache is the bottleneck in all of them. No figure was fitted; a \
+mistake was found with the traffic of the first server, before the second's was looked at."""
 
 
 def latency_row(row: dict[str, Any], outcome: Simulated) -> str:
@@ -211,7 +209,7 @@ def main() -> None:
         results[name] = run_server(name, words.python)
         RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if results:
-        PAGE.write_text(page(results), encoding="utf-8")
+        publish("serve-forecast", page(results))
 
 
 if __name__ == "__main__":

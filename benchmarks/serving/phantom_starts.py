@@ -9,7 +9,7 @@ cache of the first. Both are kept, as few sources say which of the two they saw.
 another release counts differently, and this one can be told by its environment, it is told: which
 model runner runs, and whether CUDA graphs are subtracted. Rows that need more are named on the page
 with the reason. Each row replaces its entry in phantom_starts.json. Writes
-docs/results/serve-starts.md.
+docs/results/serving.md.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.estimate.serving.engines.vllm_releases import Runner, find_release
 from ullage.models.architecture import read_model
 from ullage.models.find import find_config
@@ -37,7 +38,6 @@ from ullage.units import GIB
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent.parent
-PAGE: Final = ROOT / "docs" / "results" / "serve-starts.md"
 STARTS: Final = HERE / "starts.toml"
 RESULTS: Final = HERE / "phantom_starts.json"
 TEXT: Final = HERE / "phantom_starts.txt"
@@ -261,7 +261,7 @@ def page(results: dict[str, Any]) -> str:
         held_summary=summary(held),
         others=table(others),
         others_summary=summary(others),
-        explained="\n\n".join(map(explanation, outside(held + others))),
+        explained="\n".join(f"- {explanation(lines)}" for lines in outside(held + others)),
         left_out="\n".join(left_out),
         commands="\n".join(commands),
     )
@@ -342,7 +342,7 @@ def main() -> None:
         RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     if results:
-        PAGE.write_text(page(results), encoding="utf-8")
+        publish("serve-starts", page(results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Searches a server for some traffic with the real engine, and writes docs/results/serve-search.md.
+"""Searches a server for some traffic with the real engine, and writes docs/results/estimates.md.
 
     python -m benchmarks.serving.search --python VENV/bin/python               # all (minutes)
     python -m benchmarks.serving.search --python VENV/bin/python --name chat
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.provenance import made_by, torch_version
+from benchmarks.results import publish
 
 HERE: Final = Path(__file__).resolve().parent
-PAGE: Final = HERE.parent.parent / "docs" / "results" / "serve-search.md"
 RESULTS: Final = HERE / "search.json"
 SEARCHES: Final[dict[str, tuple[str, ...]]] = {
     "chat": (
@@ -143,7 +143,7 @@ def main() -> None:
         results[name] = search(SEARCHES[name], words.python)
         RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if results:
-        PAGE.write_text(page(results), encoding="utf-8")
+        publish("serve-search", page(results))
 
 
 if __name__ == "__main__":

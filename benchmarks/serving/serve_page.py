@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 
 HERE: Final = Path(__file__).resolve().parent
-PAGE: Final = HERE.parent.parent / "docs" / "results" / "serve.md"
 LOOPS: Final = HERE / "published_loops.csv"
 TIMES: Final = {
     "to the first token": "ttft_s",
@@ -43,7 +43,7 @@ def write_page(results: dict[str, Any]) -> None:
     servers = [name for name in SERVERS if name in results]
     parts.append(LOOPS_INTRODUCTION if servers else NO_LOOPS)
     parts += [loops_part(results[name], SERVERS[name]) for name in servers]
-    PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    publish("serve", "\n\n".join(parts) + "\n")
 
 
 NO_CURVE: Final = "## By load\n\nNot run here yet."
@@ -234,15 +234,8 @@ def loops_part(loops: dict[str, Any], title: str) -> str:
         each=_median(each.tpot_error for each in rows),
         e2e=_median(each.e2e_error for each in rows),
     )
-    steps = LOOPS_STEPS.format(
-        *(
-            value
-            for row in _extremes(loops["rows"])
-            for value in (1e3 * row["processor_s"] / row["num_steps"], row["users"])
-        ),
-    )
     notes = notes_of(loops["model"])
-    return "\n".join([f"### {title}", "", text, "", *lines, "", steps, *notes])
+    return "\n".join([f"### {title}", "", text, "", *lines, "", *notes])
 
 
 def notes_of(model: str) -> list[str]:
@@ -267,10 +260,6 @@ def _median(errors: Iterator[float]) -> float:
     return statistics.median([abs(error) for error in errors if error == error])
 
 
-def _extremes(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    return min(rows, key=lambda row: row["users"]), max(rows, key=lambda row: row["users"])
-
-
 LOOPS_TEXT: Final = (
     "{model} on {tp} H100 SXM; measured with vLLM {vllm_version}, here with {version} and "
     "`{arguments}`. {number} of {total} rows were run. Median errors: time for each token after "
@@ -281,8 +270,4 @@ LOOPS_TEXT: Final = (
 LOOPS_HEAD: Final = (
     "| prompt | output | users | first, measured | here | error | one prompt a step | error "
     "| each, measured | here | error | cache |\n|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
-)
-LOOPS_STEPS: Final = (
-    "vLLM's scheduler, with the replay around it, took {:.1f} ms of this machine's processor "
-    "a step with {} users, and {:.1f} ms with {}; that is not what is counted."
 )

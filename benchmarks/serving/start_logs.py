@@ -5,7 +5,7 @@
     python -m benchmarks.serving.start_logs                               # only the page
 
 The logs are in tests/unit/explain/server_logs: the lines that name sizes, versions or failures, as
-the engine printed them, without the model's folder. The page is docs/results/server-logs.md: each
+the engine printed them, without the model's folder. The page is docs/results/explain.md: each
 start beside the first one. The interpreter has vLLM 0.32.0.
 """
 
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.explain.servers.differences import ROUNDING, StartChange, compare_starts
 from ullage.explain.servers.reader import read_server
 from ullage.explain.servers.start import ServerStart
@@ -30,7 +31,6 @@ from ullage.units import GIB
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent.parent
 LOGS: Final = ROOT / "tests" / "unit" / "explain" / "server_logs"
-PAGE: Final = ROOT / "docs" / "results" / "server-logs.md"
 MODEL: Final = "llama-3.1-8b"
 GPU: Final = "l40s"
 FIRST: Final = "base"
@@ -184,7 +184,7 @@ def main() -> None:
     words = parser.parse_args()
     for name in (words.name or STARTS) if words.python else ():
         start(name, words.python)
-    PAGE.write_text(page(), encoding="utf-8")
+    publish("server-logs", page())
 
 
 if __name__ == "__main__":

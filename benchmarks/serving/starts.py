@@ -3,7 +3,7 @@
     python -m benchmarks.serving.starts
 
 Every row of starts.toml is one command of `ullage estimate --serve`. Writes
-docs/results/serving-starts.md; tests/cli/test_serving_starts.py holds the aggregate.
+docs/results/serving.md; tests/cli/test_serving_starts.py holds the aggregate.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.cli.main import run_cli
 from ullage.units import GIB
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent.parent
-PAGE: Final = ROOT / "docs" / "results" / "serving-starts.md"
 STARTS: Final = HERE / "starts.toml"
 
 
@@ -113,8 +113,8 @@ HEAD: Final = """\
 """
 
 
-def main() -> None:
-    """Asks for every row, and writes the page."""
+def render() -> str:
+    """The report, for which every row is asked."""
     held, others = outcomes(), outcomes(is_other=True)
     narrower = [one.width_gib / one.start["width_gib"] for one in held]
     sources = "\n".join(
@@ -128,7 +128,7 @@ def main() -> None:
         for row in load()["phantom"]
     )
     text = (HERE / "starts.md").read_text(encoding="utf-8")
-    page = text.format(
+    return text.format(
         made_by=made_by("benchmarks.serving.starts"),
         table=HEAD + "\n".join(one.row() for one in held),
         summary=summary(held),
@@ -138,7 +138,11 @@ def main() -> None:
         phantom=phantom,
         sources=sources,
     )
-    PAGE.write_text(page, encoding="utf-8")
+
+
+def main() -> None:
+    """Asks for every row, and writes the page."""
+    publish("serving-starts", render())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measure how soon `ullage estimate` answers, and write docs/results/speed-estimate.md.
+"""Measure how soon `ullage estimate` answers, and write docs/results/speed.md.
 
 python -m benchmarks.speed.estimate
 """
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.estimate.serving.serving import ServingPlan, estimate_serving
 from ullage.estimate.training.estimate import estimate_training
 from ullage.estimate.training.recipe import Recipe
 from ullage.gpus.catalog import find_gpu
 from ullage.models.builtin import find_model
 
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "speed-estimate.md"
 GPU = "h100-80gb"
 WORKERS = 2
 REPEATS = 7
@@ -121,7 +121,9 @@ def main() -> None:
     rows.append(("the whole command, llama-3.1-8b, wall clock", time_process(), PROCESS_GOAL_MS))
     count, seconds = time_sweep()
     table = "\n".join(f"| {what} | {took:.1f} | {goal} |" for what, took, goal in rows)
-    PAGE.write_text(f"""# Speed of `ullage estimate`
+    publish(
+        "speed-estimate",
+        f"""# Speed of `ullage estimate`
 
 {made_by("benchmarks.speed.estimate")}
 
@@ -134,8 +136,8 @@ The figures are milliseconds of processor time, the median of
 
 A sweep of {count:,} training configurations in {WORKERS} processes took {seconds:.1f} s
 (goal: {SWEEP_GOAL_S}): {1000 * seconds * WORKERS / count:.1f} ms of one process for each.
-""")
-    print(f"Wrote {PAGE}")
+""",
+    )
 
 
 if __name__ == "__main__":

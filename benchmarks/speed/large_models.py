@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed.large_models --python thin/bin/python
 
-writes docs/results/large-models.md. Each run is done once: times are measured, not compared.
+writes docs/results/programs.md. Each run is done once: times are measured, not compared.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import ullage
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.units import GIB
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +80,7 @@ def main() -> None:
         made_by=made_by("benchmarks.speed.large_models", torch=version.document["torch"]),
         rows="\n".join(rows),
     )
-    (ROOT / "docs" / "results" / "large-models.md").write_text(page, encoding="utf-8")
+    publish("large-models", page)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Measure the page of a snapshot of a million events in a headless Chromium that has no GPU, and
-write docs/results/speed-page.md.
+write docs/results/speed.md.
 
     python -m benchmarks.speed.page [--events 1000000] [--browser /usr/bin/chromium]
 
@@ -22,12 +22,12 @@ from typing import Any
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from benchmarks.speed.generate import generate_snapshot
 from ullage.report.page.html import SnapshotPage, render_snapshot
 from ullage.trace.replay import replay
 from ullage.trace.snapshot_reader import read_snapshot
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results" / "speed-page.md"
 WATCH = Path(__file__).with_name("page_watch.js").read_text(encoding="utf-8")
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -194,8 +194,8 @@ def describe(num_bytes: int, openings: Sequence[Opening], motions: Sequence[Moti
     return rows
 
 
-def write_results(path: Path, snapshot: str, rows: Sequence[str], num_times: int) -> None:
-    """Writes docs/results/speed-page.md."""
+def render(snapshot: str, rows: Sequence[str], num_times: int) -> str:
+    """The report."""
     load = f"The machine's load, other programs included, was {os.getloadavg()[0]:.1f}."
     text = f"""# Speed of the page
 
@@ -206,15 +206,14 @@ A headless Chromium without a GPU, with 1440 x 900 pixels, shows a snapshot from
 {num_times}. A movement has {FRAMES} frames and is made {num_times} times. *script* is the processor
 time of all callbacks and listeners of a frame in Chromium's trace: the median, the 95th percentile
 and the maximum of all frames. *frames a second* is that of the slowest half second. {load}
-The last rows compute the same in every frame: if their maximum is far above their median, the
-machine's other work disturbed the measurement.
+The last rows, which compute the same in every frame, show what other work disturbed.
 
 {snapshot}
 
 | what | measured | goal |
 |---|---|---|
 """
-    path.write_text(text + "\n".join(rows) + "\n", encoding="utf-8")
+    return text + "\n".join(rows) + "\n"
 
 
 def main() -> None:
@@ -223,7 +222,6 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--browser", default=shutil.which("chromium"))
     parser.add_argument("--times", type=int, default=5)
-    parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     if arguments.browser is None:
         parser.error("no chromium on PATH; install Debian's chromium, or name one with --browser")
@@ -244,8 +242,7 @@ def main() -> None:
         )
         openings, motions = measure(html, arguments.browser, arguments.times)
         rows = describe(html.stat().st_size, openings, motions)
-    write_results(arguments.results, what, rows, arguments.times)
-    print(f"Wrote {arguments.results}")
+    publish("speed-page", render(what, rows, arguments.times))
 
 
 if __name__ == "__main__":

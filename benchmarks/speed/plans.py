@@ -1,5 +1,5 @@
 """Measure how long the layer-scale solve takes, and how good it is proved to be; writes
-docs/results/speed-plans.md.
+docs/results/speed.md.
 
     python -m benchmarks.speed.plans
 
@@ -10,15 +10,14 @@ computation, and a limit on the peak in forward, between and in backward, as `ul
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.plan.solver.problem import Problem, Solution
 from ullage.plan.solver.solve import solve
 
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "speed-plans.md"
 LAYERS, TREATMENTS, MIB = 256, 8, 2**20
 LAYER_S, LAYER_MIB = 2.7e-3, 230.0
 KINDS = ("equal", "four kinds", "all unlike")
@@ -74,7 +73,7 @@ def main() -> None:
             is_reached = "yes" if gap <= GOAL_GAP and took_s <= GOAL_S else "no"
             figures = f"{100 * share:.0f} % | {took_s:.1f} | {100 * gap:.3f} %"
             lines.append(f"| {kind} | {figures} | {is_reached} |")
-    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    publish("speed-plans", "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Measure what a test marked with gpu_memory costs beside the test itself, and write
-docs/results/speed-pytest.md.
+docs/results/tests.md.
 
     env/bin/python -m benchmarks.speed.pytest_plugin [--tests 1000]
 
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results" / "speed-pytest.md"
 GOAL_MS = 50
 SUITE = """
 import pytest
@@ -74,8 +74,7 @@ def main() -> None:
             min((spend(place, (*PYTEST, *more)) for _ in range(5)), key=lambda spent: spent.cpu_s)
             for more in ((), ("-p", "no:ullage"))
         )
-    RESULTS.write_text(page(count, marked, bare, (with_plugin, without)), "utf-8")
-    print(f"Wrote {RESULTS}")
+    publish("speed-pytest", page(count, marked, bare, (with_plugin, without)))
 
 
 def spend_alone_and_many(
@@ -108,7 +107,7 @@ def page(
     bare: tuple[float, float],
     unrelated: tuple[Spent, Spent],
 ) -> str:
-    """The text of docs/results/speed-pytest.md."""
+    """The text of docs/results/tests.md."""
     import pytest
     import torch
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from benchmarks.speed.measure import (
     Command,
     host_peak_bytes,
@@ -32,7 +33,6 @@ from ullage.phantom.torch_build import check_torch, find_torch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PAGE = ROOT / "docs" / "results" / "speed.md"
 GPT2 = str(ROOT / "examples" / "gpt2" / "train.py")
 GIB = 2**30
 STEPS = 3
@@ -172,15 +172,14 @@ def render(rows: Sequence[Row], bench: Bench) -> str:
 
 The runs are on the phantom of `{bench.gpu}`. Compare the ratios, not the seconds: the commands of a
 ratio ran in turn on one machine, and each figure is the median of {bench.num_repeats} executions
-after a warm-up. [ratios.md](ratios.md) has what whole commands take.
+after a warm-up. [speed.md](speed.md#processor-time-as-ratios) has what whole commands take.
 
 | what | measured | goal |
 |---|---|---|
 {table}
 
 *Recorded* and *bare* are the same program on the phantom, started without `ullage run`, with
-ullage's recording on and off. Recording also skips the initialisation of weights on the CPU and
-defers the import of torch's compiler, and the bare phantom does neither. Host memory is the
+ullage's recording on and off.  Host memory is the
 highest sum of resident memory over all processes, sampled every 20 ms; shared pages count in each
 process.
 """
@@ -192,7 +191,6 @@ def main() -> None:
     parser.add_argument("--python", type=Path, required=True, help="the interpreter with torch")
     parser.add_argument("--gpu", default="h100-80gb")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ullage-speed-") as directory:
         bench = Bench(args, Path(directory))
@@ -201,10 +199,8 @@ def main() -> None:
         rows += measure_host_memory(bench)
         rows += measure_mem_tracker(bench)
         page = render(rows, bench)
-    args.page.parent.mkdir(exist_ok=True)
-    args.page.write_text(page)
+    publish("speed", page)
     print(page)
-    print(f"Wrote {args.page}")
 
 
 if __name__ == "__main__":

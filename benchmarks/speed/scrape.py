@@ -1,5 +1,5 @@
 """Measure how long a scrape of `ullage watch --listen` takes with 8 GPUs and 100 processes, and
-write docs/results/speed-scrape.md.
+write docs/results/watch.md.
 
     python -m benchmarks.speed.scrape [--scrapes 500]
 
@@ -15,14 +15,13 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.api.listen import Exporter, ListenOptions, open_exporter
 from ullage.protocol.job import Job, JobDevice, StepPeak
 from ullage.watch.sample import DeviceSample, ProcessKind, ProcessSample, Sample
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results" / "speed-scrape.md"
 NUM_GPUS, NUM_PROCESSES = 8, 100
 GOAL_S = 0.050
 GIB = 2**30
@@ -114,8 +113,8 @@ def measure(name: str, accept: str, num_scrapes: int) -> Cost:
     return Cost(name, *times, processor_s, len(body), num_series)
 
 
-def write_results(path: Path, costs: list[Cost], num_scrapes: int) -> None:
-    """Writes docs/results/speed-scrape.md."""
+def render(costs: list[Cost], num_scrapes: int) -> str:
+    """The report."""
     rows = [
         f"| {cost.name} | {case} | {middle * 1e3:.1f} | {high * 1e3:.1f} | {top * 1e3:.1f} | "
         f"{'yes' if high < GOAL_S else 'no'} |"
@@ -126,7 +125,7 @@ def write_results(path: Path, costs: list[Cost], num_scrapes: int) -> None:
         ]
     ]
     processor = " and ".join(f"{cost.processor_s * 1e3:.0f} ms ({cost.name})" for cost in costs)
-    text = f"""\
+    return f"""\
 # Time of a scrape of `ullage watch --listen`
 
 {made_by("benchmarks.speed.scrape")}
@@ -143,7 +142,6 @@ scrape waits for a core as well. To make a page takes {processor} of processor t
 |---|---|---|---|---|---|
 {chr(10).join(rows)}
 """
-    path.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
@@ -152,8 +150,7 @@ def main() -> None:
     parser.add_argument("--scrapes", type=int, default=500)
     options = parser.parse_args()
     costs = [measure(name, accept, options.scrapes) for name, accept in FORMATS]
-    write_results(RESULTS, costs, options.scrapes)
-    print(f"Wrote {RESULTS}")
+    publish("speed-scrape", render(costs, options.scrapes))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measure time and memory of reading snapshots, and write docs/results/speed-snapshots.md.
+"""Measure time and memory of reading snapshots, and write docs/results/speed.md.
 
     python -m benchmarks.speed.snapshots --python env/bin/python [--repeats 3]
 
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from benchmarks.speed.generate import generate_snapshot
 
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "speed-snapshots.md"
 MIB = 2**20
 SMALL, LARGE = 1_000_000, 4_600_000
 # What is done before the clock runs, and under it; `path` and `other` are files.
@@ -179,7 +179,7 @@ def render(rows: Sequence[str], num_repeats: int, load: float) -> str:
 
 {made_by("benchmarks.speed.snapshots")}
 
-All figures come from one run on one machine. Each line is a separate
+ Each line is a separate
 process. The time is that of the call, the median of {num_repeats}; for torch's script, that of the
 process. The memory is the peak of the process's resident memory,
 in MiB and relative to the size of the pickle. The files are in the page cache. *at most* is the
@@ -191,8 +191,7 @@ Load by other work before the first measurement: {load:.1f} processes.
 |---|---|---|---|
 {table}
 
-`read_snapshot` returns columns, which all other parts of ullage use. `pickle.load` returns a
-dictionary for each event. The files have the allocations of a training loop with 2,000
+ The files have the allocations of a training loop with 2,000
 different stacks of 40 frames (`benchmarks/speed/generate.py`), in the layout of torch's pickles.
 """
 
@@ -202,7 +201,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--python", type=Path, required=True, help="the interpreter with torch")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
     args: Any = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ullage-speed-") as directory:
         load = os.getloadavg()[0]
@@ -213,8 +211,7 @@ def main() -> None:
             *bench.verbs(SMALL, args.python),
             *measure_viewer(bench, args.python),
         ]
-    args.page.write_text(render(rows, args.repeats, load), encoding="utf-8")
-    print(f"Wrote {args.page}")
+    publish("speed-snapshots", render(rows, args.repeats, load))
 
 
 if __name__ == "__main__":

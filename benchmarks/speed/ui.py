@@ -1,5 +1,5 @@
 """Measure how soon the page of `ullage ui` answers a slider, in a headless Chromium without a GPU,
-and write docs/results/speed-ui.md.
+and write docs/results/speed.md.
 
     python -m benchmarks.speed.ui [--moves 200] [--browser /usr/bin/chromium]
 
@@ -14,15 +14,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from benchmarks.speed.page import FLAGS, percentile
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results" / "speed-ui.md"
 MAIN = "from ullage.cli.main import main; main()"
 GOAL_MS = 50
 # What is called, the state that the page is opened with, and the slider that is moved.
@@ -116,8 +115,8 @@ def describe(values: Sequence[float]) -> str:
     return f"**{middle:.0f}**, {percentile(values, 0.95):.0f}, {max(values):.0f}"
 
 
-def write_results(path: Path, found: Sequence[Moves], count: int) -> None:
-    """Writes docs/results/speed-ui.md."""
+def render(found: Sequence[Moves], count: int) -> str:
+    """The report."""
     rows = [
         f"| {one.name} | {describe(one.processor)} | {describe(one.server)} "
         f"| {describe(one.script)} | {describe(one.whole)} |"
@@ -127,18 +126,18 @@ def write_results(path: Path, found: Sequence[Moves], count: int) -> None:
 
 {made_by("benchmarks.speed.ui")}
 
-A slider is moved {count} times, each time after the
-last answer, in a headless Chromium without a GPU, with 1280 x 900 pixels. The figures are the
-median, the 95th percentile and the maximum. *processor* is the processor time of the server, which
-does not depend on other programs. *server* is the wall time from the request to the answer.
+A slider is moved as soon as the last answer is there, {count} times, in a headless Chromium
+without a GPU, with 1280 x 900 pixels. The figures are the
+median, the 95th percentile and the maximum. *processor* is the processor time of the server,
+*server* is the wall time from the request to the answer.
 *script* is the time of the drawing code. *to the screen* is the time from the input event to the
-frame after the drawing; a browser shows a frame every 16.7 ms. The goal is {GOAL_MS} ms. The
+frame after the drawing. The goal is {GOAL_MS} ms. The
 machine's load, other programs included, was {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.
 
 | what | processor, ms | server, ms | script, ms | to the screen, ms |
 |---|---|---|---|---|
 """
-    path.write_text(text + "\n".join(rows) + "\n", encoding="utf-8")
+    return text + "\n".join(rows) + "\n"
 
 
 def main() -> None:
@@ -146,12 +145,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--moves", type=int, default=200)
     parser.add_argument("--browser", default=shutil.which("chromium"))
-    parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     if arguments.browser is None:
         parser.error("no chromium on PATH; install Debian's chromium, or name one with --browser")
-    write_results(arguments.results, measure(arguments.browser, arguments.moves), arguments.moves)
-    print(f"Wrote {arguments.results}")
+    publish("speed-ui", render(measure(arguments.browser, arguments.moves), arguments.moves))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Measure what `ullage watch` costs beside ten GPUs at 10 Hz, and write
-docs/results/speed-watch.md.
+docs/results/watch.md.
 
     python -m benchmarks.speed.watch [--seconds 60]
 
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from benchmarks.speed.watch_hour import (
     FULL_AFTER_MINUTES,
     NUM_GPUS,
@@ -37,7 +38,6 @@ from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import choose_device
 from ullage.protocol.variables import DEVICE, NUM_DEVICES, PHANTOM
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results" / "speed-watch.md"
 MAIN = "from ullage.cli.main import main; main()"
 WARM_UP_S = 5.0
 GOAL_SHARE, GOAL_MIB = 0.01, 40
@@ -150,17 +150,15 @@ def drain(number: int) -> None:
         return
 
 
-def write_results(
-    path: Path, costs: list[Cost], hour: list[Point], seconds: float, load: float
-) -> None:
-    """Writes docs/results/speed-watch.md."""
+def render(costs: list[Cost], hour: list[Point], seconds: float, load: float) -> str:
+    """The report."""
     rows = [
         f"| {cost.name} | {cost.share:.2%} | {cost.rss_mib:.1f} | {cost.anonymous_mib:.1f} | "
         f"{'yes' if cost.share < GOAL_SHARE and cost.rss_mib < GOAL_MIB else 'no'} |"
         for cost in costs
     ]
     course = [f"| {point.minutes} | {point.resident_kib / 1024:.2f} |" for point in hour]
-    text = f"""\
+    return f"""\
 # Cost of `ullage watch`
 
 {made_by("benchmarks.speed.watch")}
@@ -194,7 +192,6 @@ another size. A nightly test (`tests/unit/watch/test_hour.py`) counts the bytes 
 objects hold: there must not be more of them in the second half of the time after that than in the
 first.
 """
-    path.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
@@ -204,8 +201,8 @@ def main() -> None:
     options = parser.parse_args()
     load = os.getloadavg()[0]
     costs = [measure(name, words, options.seconds) for name, words in CASES]
-    write_results(RESULTS, costs, play_hour(60), options.seconds, max(load, os.getloadavg()[0]))
-    print(f"Wrote {RESULTS}")
+    load = max(load, os.getloadavg()[0])
+    publish("speed-watch", render(costs, play_hour(60), options.seconds, load))
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ BOUNDS = """
 Not detected: state that a module keeps outside itself, such as a global variable; parameters and
 gradients that are changed without PyTorch's version counters (`.data`); reads of gradients of
 parameters that are a tensor subclass (DTensor). Each technique of the same mathematics was tried on
-14 kinds of models: [plan-matrix.md](../results/plan-matrix.md).
+14 kinds of models: [plans.md](../results/plans.md#each-technique-on-each-kind-of-model).
 """
 
 

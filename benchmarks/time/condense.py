@@ -4,7 +4,7 @@
     python -m benchmarks.time.condense WHEEL-FOLDER       # needs pyarrow
 
 A random fifth of the shapes of every table is left out before anything else, and serves the page
-docs/results/kernel-times.md alone. Of the others a second fifth is left out for a moment, to weigh
+docs/results/time.md alone. Of the others a second fifth is left out for a moment, to weigh
 the axes and to learn the width of the intervals; then it is put back.
 """
 

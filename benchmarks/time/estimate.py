@@ -1,5 +1,5 @@
 """`ullage estimate --time` against `ullage run --time` of the same step on the phantom, for a
-training loop of transformers; writes docs/results/estimate-time.md.
+training loop of transformers; writes docs/results/time.md.
 
     python -m benchmarks.time.estimate --python ENV/bin/python
 """
@@ -18,6 +18,7 @@ from typing import Any
 import ullage
 from benchmarks.accuracy.estimate.cases_decoders import GPT2, LLAMA_1B, MIXTRAL, QWEN2_0_5B
 from benchmarks.provenance import made_by, torch_version
+from benchmarks.results import publish
 from ullage.clock.step_time import StepTime
 from ullage.estimate.time.training import time_training
 from ullage.estimate.training.layout import Layout
@@ -26,7 +27,6 @@ from ullage.gpus import find_gpu
 from ullage.models.config import read_config
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "results" / "estimate-time.md"
 PROGRAMS = ROOT / "benchmarks" / "accuracy" / "estimate"
 KINDS = ("matrix products", "attention", "memory-bound kernels", "communication")
 
@@ -91,7 +91,7 @@ def main() -> None:
         rows.append(row(case, run, estimate))
         print(rows[-1], flush=True)
         # Each row is kept, also where a later case fails.
-        PAGE.write_text(page(rows, ratios, version), encoding="utf-8")
+        publish("estimate-time", page(rows, ratios, version))
 
 
 def time_case(case: Case, python: str) -> tuple[StepTime, StepTime]:
@@ -150,9 +150,7 @@ def page(rows: list[str], ratios: list[float], torch: str) -> str:
 
 The estimate plays a step from the configuration alone; the run is of the real PyTorch and the real
 library, on the phantom. Both use the same costs of kernels, so this page says how well the play
-knows the kernels of a step, not how well either knows a real GPU: for that see [time.md](time.md).
-Programs: `benchmarks/accuracy/estimate/train.py` and `train_ranks.py`. Not covered: what
-`--time` refuses (compiled programs, pipelines, offloading, ...).
+knows the kernels of a step, not how well either knows a real GPU: for that see above.
 
 Of {len(ratios)} steps the median error is {100 * statistics.median(errors):.1f} %, the ninth decile
 {100 * ninth:.1f} %, the largest {100 * errors[-1]:.1f} %. Milliseconds, and quotients of estimate

@@ -1,5 +1,5 @@
 """The clock's grouped products against NVIDIA's measurements of whole MoE layers; writes
-docs/results/expert-times.md.
+docs/results/time.md.
 
     python -m benchmarks.time.experts UNPACKED/aiconfigurator_core/systems/data
 
@@ -18,11 +18,11 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.clock.costs.grouped import Groups, grouped_cost
 from ullage.clock.costs.traffic import Traffic, moved
 from ullage.gpus import Gpu, find_gpu
 
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "expert-times.md"
 GPUS: Final = {
     "a100_sxm": "a100-80gb", "h100_sxm": "h100-80gb", "h200_sxm": "h200", "l40s": "l40s",
     "b200_sxm": "b200",
@@ -45,7 +45,7 @@ def main() -> None:
             ]
             chosen = of_kind[:: max(1, len(of_kind) // SAMPLE)]
             rows += table_rows(find_gpu(slug), chosen, "balanced" if is_balanced else "uneven")
-    PAGE.write_text(page(rows), encoding="utf-8")
+    publish("expert-times", page(rows))
     print("\n".join(rows))
 
 
@@ -106,16 +106,14 @@ weights. NVIDIA's measurements (aiconfigurator-core 0.12.0, Apache-2.0) are of w
 inference engines in 16 bits on GPUs that have all experts: routing, both products, the activation,
 and the sum. Here is how many times the clock's prediction of the two products, the activation and
 the rows' way they take. None of the measurements was used for the likely value; the interval of a
-grouped product is 0.7 to 1.8 times of it by the H100's rows. A layer of an engine is not torch's
-`_grouped_mm`, so the quotients hold the engines' own work as well. Up to {SAMPLE} layers of a GPU
-and kind of routing, evenly spaced in the table.
+grouped product is 0.7 to 1.8 times of it by the H100's rows. The quotients hold the engines' own
+work as well. Up to {SAMPLE} layers of a GPU and kind of routing, evenly spaced in the table.
 
 | GPU | routing | rows of an expert | layers | measured / predicted | tenth to ninth decile |
 |---|---|---|--:|--:|---|
 {chr(10).join(rows)}
 
-Training does not know how rows are shared out either: the phantom assumes that each expert gets as
-many, and the report's basis says so.
+
 """
 
 

@@ -13,10 +13,10 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from benchmarks.speed.measure import Command, Timing, interleave
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "results" / "time-overhead.md"
 PROGRAMS = {
     "GPT-2 124M, 3 steps": ROOT / "examples" / "gpt2" / "train.py",
     "Llama-1B of transformers, 5 steps": ROOT / "benchmarks" / "speed" / "llama_steps.py",
@@ -45,7 +45,7 @@ def main() -> None:
             timings = interleave(commands, Path(directory), options.repeats)
         rows.append(row(name, timings))
         print(rows[-1], flush=True)
-    PAGE.write_text(page(rows, options.repeats, torch_version(python)), encoding="utf-8")
+    publish("time-overhead", page(rows, options.repeats, torch_version(python)))
 
 
 def torch_version(python: str) -> str:
@@ -86,9 +86,8 @@ def page(rows: list[str], repeats: int, torch: str) -> str:
 
 {made}
 
-`ullage run` of a program with and without `--time`, {repeats} times each in turn; medians. The
-whole command includes the simulation of the clock and the report; a step is what the program
-itself measures on the phantom. Asked for: a step of Llama-1B at most 1.1 times.
+`ullage run` of a program with and without `--time`, {repeats} times each in turn; medians.  Asked
+for: a step of Llama-1B at most 1.1 times.
 
 | program | command | with `--time` | quotient | step | with `--time` | quotient |
 |---|---|---|---|---|---|---|

@@ -1,50 +1,38 @@
-"""Writes docs/results/kernel-times.md."""
+"""Writes docs/results/time.md."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from benchmarks.time.scores import Held, Score, is_long, score
 from ullage.clock.grid import Floats
 from ullage.clock.relatives import COLLECTIVES
 from ullage.clock.table import load_widths
 from ullage.clock.work import Kind
 
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "kernel-times.md"
 LARGE_BYTES = 2**20
 MEDIAN, P90 = 0.03, 0.10
-HEAD = """# Kernel times: the tables compared with measurements that they do not have
+HEAD = """# Kernel times
 
-`src/ullage/clock/` says how long a matrix product, attention or a collective takes on a GPU. It
-reads tables that were condensed from NVIDIA's own measurements (the wheel aiconfigurator-core
-0.12.0, Apache-2.0; `src/ullage/clock/tables/NOTICE`).
+`src/ullage/clock/` reads tables of matrix products, attention and collectives that were condensed
+from NVIDIA's own measurements (aiconfigurator-core 0.12.0, Apache-2.0).
 
 {made_by}
 
 A random fifth of the shapes of every table (seed 19) was left out before the table was made. The
 errors below are those of the predictions for these shapes, relative to the measured time. The last
-columns are those of a roofline at the rates that the makers state: the longer of operations and
-bytes. "Inside" is the share of the left-out measurements that the interval holds; it is meant to
-be 90 %. The aim is a median of at most 3 % and a ninth decile of at most 10 %.
+columns are those of a roofline at the stated rates. "Inside" is the share of the left-out
+measurements that the interval holds; it is meant to be 90 %. The aim is a median of at most 3 %
+and a ninth decile of at most 10 %.
 
-What is measured:
-
-- Products in bfloat16 are those of torch's linear layer with random numbers in both factors: those
-  of less than 0.1 ms as measured with TensorRT-LLM, which scatter least, the others with SGLang,
-  whose runs last longest. vLLM's are not used: its weights are whatever lay in memory, and a GPU at
-  its power limit multiplies predictable numbers faster than a program's.
-- Products in float8 and float4 are the linear layers of an inference engine, and **have the
-  quantisation of their input in them**. Of the product alone they are an upper bound; the interval
-  reaches down to the time that bfloat16's efficiency gives.
-- Attention is that of vLLM's kernels, without its projections: FlashAttention 2 on the A100, the
-  L40S and the RTX PRO 6000, FlashAttention 3 on Hopper, TensorRT-LLM's by FlashInfer on the others.
-  Sequences of the forward pass are causal. Nothing is measured of the backward pass.
-- The wheel has no measurements of L4, A30, H100 PCIe and A100 PCIe, and none of training kernels.
-  Its tables of experts (MoE) and of attention without a mask are not used.
+Products in bfloat16 are those of torch's linear layer with random numbers in both factors; those
+in float8 and float4 are an inference engine's and **have the quantisation of their input in
+them**. Attention is that of vLLM's kernels. Nothing is measured of the backward pass, of training
+kernels, and of L4, A30, H100 PCIe and A100 PCIe.
 """
 NETWORK = """## Collectives
 
@@ -57,14 +45,13 @@ Here whole values of n and of k are left out, a quarter of each, so that the nex
 up to an octave away. Shapes of real models often lie so.
 """
 STAND_INS = """What stands in, and the factors of its prediction between which nine in ten
-measurements lie. These are the intervals that the functions give.
+measurements lie.
 """
 STREAMING = """
 The shares of the stated bandwidth at which kernels stream 512 MiB or more (first decile, median,
 ninth decile), and the fastest kernel:
 """
-JUMPS = """Times jump between neighbouring shapes, and no smooth interpolation meets a jump. Nor are
-measurements exact: {jumps}
+JUMPS = """Measurements are not exact: {jumps}
 """
 
 
@@ -89,7 +76,7 @@ def write_page(rows: Sequence[Held], planes: Mapping[tuple[str, str], Floats], j
         _missed(rows),
         JUMPS.format(jumps=jumps),
     ]
-    PAGE.write_text("\n".join(parts), encoding="utf-8")
+    publish("kernel-times", "\n".join(parts))
 
 
 def _groups(rows: Sequence[Held]) -> dict[tuple[str, str], list[Held]]:

@@ -1,4 +1,4 @@
-"""Hold the clock against steps and kernels recorded on a real GPU; write docs/results/time-h200.md.
+"""Hold the clock against steps and kernels recorded on a real GPU; write docs/results/time.md.
 
     python -m benchmarks.time.recorded --python ENV/bin/python --work DIR [NAME ...]
 
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import made_by, torch_version
+from benchmarks.results import publish
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TRUTH = ROOT / "benchmarks" / "accuracy" / "truth" / "h200-torch2.11.0" / "times.json"
 RECORD = ROOT / "benchmarks" / "accuracy" / "record.py"
-PAGE = ROOT / "docs" / "results" / "time-h200.md"
 GPU = "h200"
 Kernels = dict[str, list[float]]
 # Parts of a kernel's name, the first that is in it, and the kind of work; of both, GPU and phantom.
@@ -121,8 +121,6 @@ median: a program that waits for the host has a step longer than its kernels, an
 other processes imported PyTorch on that machine meanwhile, so that the recorded steps of small
 models are too long; the kernels' own times are not touched by that.
 
-Milliseconds.
-
 | workload | step | its kernels | step, predicted | its kernels, predicted | error of the kernels |
 |---|---|---|---|---|---|
 {rows}
@@ -147,8 +145,7 @@ def main() -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     work = args.work.resolve()
     told = {name: predict(name, args.python.absolute(), work) for name in args.names or truth}
-    PAGE.write_text(page(truth, told, torch_version(args.python)))
-    print(f"Wrote {PAGE}")
+    publish("time-h200", page(truth, told, torch_version(args.python)))
 
 
 if __name__ == "__main__":

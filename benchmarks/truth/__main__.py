@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.provenance import made_by
+from benchmarks.results import RESULTS, publish
 from benchmarks.truth import drawn, memory, served
 from benchmarks.truth.case import (
     Case,
@@ -32,10 +33,9 @@ from benchmarks.truth.case import (
     with_recorded,
     write_table,
 )
-from benchmarks.truth.options import RESULTS, ROOT, Options, by_version, default_pythons
+from benchmarks.truth.options import ROOT, Options, by_version, default_pythons
 from benchmarks.truth.page import render, total
 
-PAGE: Final = RESULTS / "truth.md"
 TABLE: Final = RESULTS / "truth.csv"
 Source = Callable[[Options], Iterator[Case]]
 SOURCES: Final[tuple[Source, ...]] = (
@@ -108,9 +108,9 @@ def main() -> None:
     if args.write:
         torch = ", ".join(sorted(pythons)) or None
         module = f"benchmarks.truth --tier {args.tier} --write"
-        PAGE.write_text(render(cases, before, difference, made_by(module, torch=torch)), "utf-8")
+        publish("truth-sum", render(cases, before, difference, made_by(module, torch=torch)))
         TABLE.write_text(write_table(cases, before), "utf-8")
-        print(f"Wrote {PAGE.relative_to(ROOT)} and {TABLE.relative_to(ROOT)}")
+        print(f"Wrote {TABLE.relative_to(ROOT)}")
     elif difference.is_worse:
         raise SystemExit(1)
 

@@ -221,7 +221,7 @@ def examples(options: Options) -> Iterator[Case]:
 def logs(options: Options) -> Iterator[Case]:
     """Public logs of compiled training; the phantom's figures are kept in results.json."""
     results = read_results()
-    run = now() if options.has_programs else recorded("accuracy-logs.md")
+    run = now() if options.has_programs else recorded("accuracy-logs")
     for row in read_rows():
         for number, (allocated, reserved) in enumerate(
             zip(row.allocated_mib, row.reserved_mib, strict=True), 1

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.provenance import torch_version
+from benchmarks.results import published
 from benchmarks.versions import VERSIONS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-RESULTS: Final = ROOT / "docs" / "results"
 BY_NIGHT: Final = "runs by night alone (--tier night)"
 _DATE: Final = re.compile(r"^Made by .*? on (\d{4}-\d\d-\d\d)", re.MULTILINE)
 
@@ -49,12 +49,11 @@ def now() -> str:
     return f"now {datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
 
 
-def recorded(page: str) -> str:
-    """Of a case whose result is kept in the repository: the day of the page that shows it."""
-    text = (RESULTS / page).read_text(encoding="utf-8")
-    match = _DATE.search(text)
+def recorded(name: str) -> str:
+    """Of a case whose result is kept in the repository: the day of the section that shows it."""
+    match = _DATE.search(published(name)[0])
     if match is None:
-        raise SystemExit(f"docs/results/{page} does not say when it was made; write it anew")
+        raise SystemExit(f"docs/results: {name} does not say when it was made; write it anew")
     return f"recorded {match[1]}"
 
 

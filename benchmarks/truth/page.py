@@ -17,19 +17,17 @@ HEAD: Final = """# What real GPUs said, and what ullage says
 Everything of real GPUs that the repository has, a case a row in [truth.csv](truth.csv): what was
 measured, ours (low, likely, high), the same of the last commit, and two columns for verdicts.
 
-- **A wrong "fits"**: a GPU with the room that we say is enough would not have been. Of bytes that a
-  device must have (*reserved*, *device*) the upper bound lies below the truth; of room for a
-  *cache* the lower bound lies above it; of a *verdict* we say "fits" of what ran out of memory. The
-  upper bound of *device* is the figure by which the verdict of `ullage run` goes.
+- **A wrong "fits"**: a GPU with the room that we say is enough would not have been. Of bytes that
+  a device must have (*reserved*, *device*) the upper bound lies below the truth; of room for a
+  *cache* the lower bound lies above it; of a *verdict* we say "fits" of what ran out of memory.
 - **A false alarm**: the lower bound lies above the truth, of a cache the upper bound below it; or
   what ran is said not to fit.
-- Where nothing stands in these columns, no verdict follows from the figure: allocated bytes, times,
-  readings of devices of which it is not known what was on them, and estimates whose recipe is not
-  stated in full.
-- *error* is that of the likely figure, *inside* how many of the intervals hold the truth.
-  *now* counts the cases that were run for this page, *recorded* those whose result is an earlier
-  day's (the column *run* says which), *not run* those that have none. Figures are bytes, or seconds
-  (s).
+- Where nothing stands in these columns, no verdict follows from the figure: allocated bytes,
+  times, readings of devices with unknown processes, estimates of a recipe that is not stated in
+  full.
+- *error* is that of the likely figure, *inside* how many of the intervals hold the truth. *now*
+  counts the cases that were run for this page, *recorded* those whose result is an earlier day's,
+  *not run* those that have none. Figures are bytes, or seconds (s).
 
 {summary}
 
@@ -37,11 +35,9 @@ measured, ours (low, likely, high), the same of the last commit, and two columns
 """
 NOT_HERE: Final = """## What is not here
 
-- Figures that ullage's own rules were read off: [graphs' memory](graph-memory.md), the addresses
-  that drivers gave ([addresses.md](addresses.md)), and the host's time of a server
-  ([serve-real.md](serve-real.md)).
-- Kernels that were measured one by one: [kernel-times.md](kernel-times.md).
-- Plans and guards on an H200, where both sides are the GPU's: [on-gpu.md](on-gpu.md).
+- Figures that ullage's own rules were read off: [graphs'
+  memory](accuracy.md#device-memory-of-cuda-graphs), the [addresses](#order-of-addresses) that
+  drivers gave, and the [host's time](serve.md#what-the-host-takes) of a server.
 """
 COLUMNS: Final = (
     "source", "quantity", "cases", "now", "recorded", "not run", "median error", "worst", "inside",

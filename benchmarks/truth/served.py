@@ -38,7 +38,7 @@ def estimated_starts(_: Options) -> Iterator[Case]:
 def simulated_starts(_: Options) -> Iterator[Case]:
     """The same starts by vLLM itself on the phantom."""
     results = json.loads(phantom_starts.RESULTS.read_text(encoding="utf-8"))
-    run = recorded("serve-starts.md")
+    run = recorded("serve-starts")
     for row in load_rows():
         key = Key("starts, phantom", row["name"], "cache")
         why = why_not(row)
@@ -62,7 +62,7 @@ def recorded_server(_: Options) -> Iterator[Case]:
     """vLLM on an H100, and the same version on the phantom."""
     results = json.loads(real.PHANTOM.read_text(encoding="utf-8"))
     servers = json.loads(real.SERVERS.read_text(encoding="utf-8"))
-    run = recorded("serve-real.md")
+    run = recorded("serve-real")
     for start in real.read_starts(servers, results):
         key = Key("starts, H100", start.server["name"], "cache")
         yield Case.of(key, round(start.printed), start.interval, Meaning.ROOM, run)
@@ -76,7 +76,7 @@ def recorded_server(_: Options) -> Iterator[Case]:
 def closed_loops(_: Options) -> Iterator[Case]:
     """Published closed loops, and `ullage serve`."""
     results = json.loads(SERVE.read_text(encoding="utf-8"))
-    run = recorded("serve.md")
+    run = recorded("serve")
     served = {
         _loop(each.row): each
         for name in serve_page.SERVERS
@@ -104,7 +104,7 @@ def steps(options: Options) -> Iterator[Case]:
     """Published times of a training step, and `ullage run --time`."""
     figures, predictions = tuple(read_figures()), read_results(STEPS)
     compared = {row.figure.name: row for row in compare(figures, predictions)}
-    run = now() if options.has_programs else recorded("time.md")
+    run = now() if options.has_programs else recorded("time")
     for figure in figures:
         key = Key("steps, published", figure.name, "step")
         if (row := compared.get(figure.name)) is None:

@@ -1,1 +1,1 @@
-"""45 programs of the wild, run whole and stopped early: docs/results/wild.md."""
+"""45 programs of the wild, run whole and stopped early: docs/results/programs.md."""

@@ -1,4 +1,4 @@
-"""Runs the 45 programs of the wild, whole and with --steps, and writes docs/results/wild.md.
+"""Runs the 45 programs of the wild, whole and with --steps, and writes docs/results/programs.md.
 
     python -m benchmarks.wild                                    # environments in .envs/, all
     python -m benchmarks.wild --python a/bin/python --python b/bin/python
@@ -6,7 +6,7 @@
     python -m benchmarks.wild --only GPT --python a/bin/python   # without writing the page
 
 Each runs in the first environment that has its packages. Ends with exit code 1 where fewer run to
-their end than docs/results/wild.md asks for, or where a "fits" is wrong.
+their end than docs/results/programs.md asks for, or where a "fits" is wrong.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.results import publish
 from benchmarks.stacks import versions
 from benchmarks.wild.measure import Outcome, Result, try_program
 from benchmarks.wild.page import render
@@ -24,7 +25,6 @@ from benchmarks.wild.program import HERE, WildProgram, read_programs
 from ullage.phantom.environment import EnvironmentSpec, make_environment
 
 ROOT = HERE.parent.parent
-PAGE = ROOT / "docs" / "results" / "wild.md"
 AT_LEAST = 42
 ENVIRONMENTS = {
     "wild": EnvironmentSpec(None, (HERE / "requirements.txt",), has_triton=True),
@@ -78,7 +78,6 @@ def main() -> None:
     parser.add_argument("--python", type=Path, action="append", help="an environment's interpreter")
     parser.add_argument("--only", help="programs whose name holds this; no page is written")
     parser.add_argument("--rows", type=Path, help="where results are kept; what is fine stays")
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
     args = parser.parse_args()
     # Not resolved: a virtual environment's python is a link to the one that it was made with.
     pythons = [path.absolute() for path in args.python or ()] or environments()
@@ -95,9 +94,7 @@ def main() -> None:
             write_rows(args.rows, results)
     pairs = [(program, results[program.name]) for program in programs]
     if not args.only:
-        args.page.parent.mkdir(exist_ok=True)
-        args.page.write_text(render(pairs), encoding="utf-8")
-        print(f"Wrote {args.page}")
+        publish("wild", render(pairs))
     num_whole = sum(result.has_run_to_its_end for _, result in pairs)
     wrong = [result.name for _, result in pairs if result.is_wrong_fit]
     if wrong or num_whole < min(AT_LEAST, len(pairs)):

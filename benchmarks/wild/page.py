@@ -1,4 +1,4 @@
-"""docs/results/wild.md: the table of the programs of the wild."""
+"""docs/results/programs.md: the table of the programs of the wild."""
 
 from __future__ import annotations
 

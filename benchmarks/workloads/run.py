@@ -6,7 +6,7 @@
 
 PY has torch, transformers and diffusers; VLLM_PY has vLLM 0.32; FAISS_PY has faiss-cpu. What runs
 on the phantom is in whisper_streams.py, diffusion_stages.py and vllm_extras.py. Each part
-replaces its entry in workloads.json; docs/results/estimate-workloads.md is written from that.
+replaces its entry in workloads.json; docs/results/estimates.md is written from that.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import ullage
 from benchmarks.provenance import made_by, torch_version
+from benchmarks.results import publish
 from ullage.models.builtin import find_model
 
 HERE: Final = Path(__file__).resolve().parent
-PAGE: Final = HERE.parent.parent / "docs" / "results" / "estimate-workloads.md"
 RESULTS: Final = HERE / "workloads.json"
 GPU: Final = "h100-80gb"
 PARTS: Final = ("speech", "diffusion", "index", "vllm", "page")
@@ -246,7 +246,7 @@ def page(results: dict[str, Any]) -> str:
         "speech": speech_part, "diffusion": diffusion_part, "index": index_part, "vllm": vllm_part,
     }  # fmt: skip
     parts += [section(results[name]) for name, section in sections.items() if name in results]
-    return "\n\n".join([*parts, ASSUMED]) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 INTRODUCTION: Final = f"""`ullage estimate` against the libraries themselves with random weights
@@ -316,18 +316,6 @@ def vllm_part(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-ASSUMED: Final = """## What is assumed
-
-- No kernel runs on the phantom: this compares what the libraries allocate, not what a GPU does.
-- Blocks that the allocator gives whole are replayed for weights; for caches the interval adds 2 %.
-- Sequential offload: which module is there at the peak is not known; the interval has none and the
-  largest.
-- An index has 20 % of headroom by default, which is left out above; replicas and buffers of queries
-  are not counted. A part lies on one tier as a whole.
-- Adapters have slots for all linear layers of the blocks, and in the models of which vLLM says so
-  for the embedding and the head; experts have none."""
-
-
 def main() -> None:
     """Runs parts, and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -349,7 +337,7 @@ def main() -> None:
     if options.python is not None:
         results["torch"] = torch_version(Path(options.python))
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(page(results), encoding="utf-8")
+    publish("estimate-workloads", page(results))
 
 
 if __name__ == "__main__":

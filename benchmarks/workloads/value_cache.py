@@ -14,17 +14,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
 import cachetools
 import numpy as np
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.caches.frequency import Frequency
 from ullage.caches.value_cache import ValueCache
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "results" / "value-cache.md"
 SHARES: Final = (0.01, 0.03, 0.1, 0.3)
 NUM_REQUESTS: Final = 60_000
 SEED: Final = 5
@@ -281,7 +280,7 @@ def main() -> None:
         INTRODUCTION,
         *(text for make in (answers, embeddings, sessions) for text in part(make())),
     ]
-    PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    publish("value-cache", "\n\n".join(parts) + "\n")
 
 
 INTRODUCTION: Final = f"""[`ullage.ValueCache`](../guide/value-cache.md) beside LRU and LFU of

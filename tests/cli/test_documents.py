@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from benchmarks import alert_rules, rules
-from benchmarks.accuracy.estimate.__main__ import PAGE as ESTIMATES
 from benchmarks.accuracy.estimate.__main__ import read_vectors
 from benchmarks.accuracy.estimate.page import write_page
 from benchmarks.documents.__main__ import rewrite
@@ -24,6 +23,7 @@ from benchmarks.documents.play import Result, is_never_run, is_played, needs_pha
 from benchmarks.plans import page as plans
 from benchmarks.plans.results import saved
 from benchmarks.provenance import made_by
+from benchmarks.results import RESULTS, divide, published, read_rows
 from tests.rows import each
 
 import ullage
@@ -40,11 +40,10 @@ BLOCKS = {block.name: block for page in PAGES.values() for block in page.blocks}
 TORCH = "2.15.0"  # whose figures the pages have
 KINDS = {"console", "text", "python", "json", "toml", "yaml", ""}
 MADE_BY = re.compile(
-    r"^Made by `(?:python -m benchmarks[\w.]*|python tests/[\w./]+|make \w+)(?: [\w./-]+)*` on "
+    r"^Made by `(?:python -m [\w.]+|python tests/[\w./]+|make \w+)(?: [\w./-]+)*` on "
     r"\d{4}-\d\d-\d\d(?:; \d{4}-\d\d-\d\d)* with (?:torch|ullage) \d",
     re.MULTILINE,
 )
-WRITTEN = re.compile(r"(?:Made|[Ww]ritten) by `(?:python -m |python tests/|make )")
 
 
 def make_page(text: str) -> Page:
@@ -189,25 +188,65 @@ def test_the_page_of_the_run_document_names_its_fields() -> None:
     assert not [name for name in names if f"`{name}`" not in page]
 
 
-def test_a_page_of_results_says_what_made_it_when_and_with_what() -> None:
-    made = {name: page.text for name, page in PAGES.items() if WRITTEN.search(page.text)}
-    assert not [name for name, text in made.items() if not MADE_BY.search(text)]
+PARTS = {
+    name: (page, text.strip())
+    for page in PAGES.values()
+    if page.name.startswith("docs/results/")
+    for name, text in re.findall(
+        r"<!-- ([\w-]+): written by [^\n]* -->\n(.*?)<!-- end \1 -->", page.text, re.DOTALL
+    )
+}
+
+
+def test_a_part_of_results_says_what_made_it_when_and_with_what() -> None:
     assert MADE_BY.match(made_by("benchmarks.speed.run", torch="2.15.0+cu132"))
     assert MADE_BY.match(made_by("benchmarks.speed.ui"))
-    results = {name for name in PAGES if name.startswith("docs/results/")}
-    assert set(made) == results | {"docs/reference/techniques.md"}, "the pages of a benchmark"
+    measured = {name: text for name, (_, text) in PARTS.items() if "not measured" not in text}
+    assert [name for name, text in measured.items() if not MADE_BY.search(text)] == []
+
+
+def test_each_report_has_a_part_and_each_part_a_report() -> None:
+    others = ("tests/fuzz/run.py", "tests/programs/plans/matrix.py")
+    sources = [*ROOT.glob("benchmarks/**/*.py"), *(ROOT / name for name in others)]
+    names = {
+        name
+        for path in sources
+        for name in re.findall(r'\bpublish\(\s*"([\w-]+)"', path.read_text(encoding="utf-8"))
+    }
+    assert names | {"accuracy-h100", "accuracy-h200"} == set(PARTS)
+
+
+def test_pages_of_results_are_few_and_short() -> None:
+    pages = [page for page in PAGES.values() if page.name.startswith("docs/results/")]
+    assert len(pages) <= 16
+    assert [page.name for page in pages if page.text.count("\n") > 120] == []
+    tables = {page.name: re.findall(r"^\|[-:| ]+\|$", page.text, re.MULTILINE) for page in pages}
+    assert [name for name, found in tables.items() if len(found) > 5] == []
+
+
+def test_each_table_beside_the_pages_is_linked_with_its_rows() -> None:
+    linked: dict[str, str] = {}
+    for page in PAGES.values():
+        if page.name.startswith("docs/results/"):
+            linked |= dict(re.findall(r"\]\(([\w.-]+)\.csv\)(?: \(([\d,]+)\))?", page.text))
+    assert sorted(linked) == sorted(path.stem for path in RESULTS.glob("*.csv"))
+    counted = {name: int(text.replace(",", "")) for name, text in linked.items() if text}
+    assert counted == {name: len(read_rows(name)) for name in counted}
 
 
 def test_the_accuracy_of_estimates_is_that_of_today() -> None:
-    today, page = (
-        [line for line in text.splitlines() if not line.startswith("Made by")]
-        for text in (write_page(read_vectors()), ESTIMATES.read_text(encoding="utf-8"))
+    assert without_made(divide("estimate-accuracy", write_page(read_vectors()))) == without_made(
+        published("estimate-accuracy")
     )
-    assert page == today
 
 
 def test_the_page_of_plans_is_that_of_the_kept_results() -> None:
-    assert plans.PAGE.read_text(encoding="utf-8") == plans.render(list(saved()))
+    assert divide("fit-results", plans.render(list(saved()))) == published("fit-results")
+
+
+def without_made(report: tuple[str, str]) -> tuple[list[str], str]:
+    section, rows = report
+    return [line for line in section.splitlines() if not line.startswith("Made by")], rows
 
 
 @pytest.mark.parametrize(
@@ -294,6 +333,6 @@ def test_counts_in_the_pages_are_those_of_the_catalogues() -> None:
     for name, pattern, count in (
         ("README.md", r"lists the (\d+) GPUs of the catalogue", len(load_catalog())),
         ("docs/guide/estimate.md", r"one of (\d+) built-in\s+models", len(load_models())),
-        ("docs/results/serving.md", r"(\d+) values of `model_type`", len(MODEL_TYPES)),
+        ("docs/results/serving.md", r"(\d+) values of\s+`model_type`", len(MODEL_TYPES)),
     ):
         assert re.findall(pattern, PAGES[name].text) == [str(count)]

@@ -9,7 +9,7 @@ from benchmarks.serving.phantom_starts import RESULTS, Line, lines_of, load_rows
 from benchmarks.serving.starts import ask
 
 OUTSIDE = "Qwen3-14B-AWQ, two L4"
-"""Both leave more than was printed; docs/results/serve-starts.md says what may be missing."""
+"""Both leave more than was printed; docs/results/serving.md says what may be missing."""
 
 
 def lines() -> list[list[Line]]:

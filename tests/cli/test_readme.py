@@ -13,6 +13,7 @@ import pytest
 from benchmarks.documents.blocks import ROOT, read_page
 from benchmarks.documents.names import find_problems
 from benchmarks.documents.outputs import is_same
+from benchmarks.results import page_of, read_rows
 from tests.rows import each
 
 from ullage.cli.main import VERBS
@@ -23,32 +24,35 @@ ROW = re.compile(
     re.MULTILINE,
 )
 ROWS = ROW.findall(README.text)
-# page -> the error of each case
-RECORDED = r"^\| `\w+` \|.*\| [+-]([\d.]+)% \|$"
+# The rows of a CSV that has one row for each case, and the column with its error.
 ERRORS = {
-    "docs/results/accuracy-h200.md": RECORDED,
-    "docs/results/accuracy-h100.md": RECORDED,
-    "docs/results/accuracy-logs.md": r"^\| `\w+` \|(?:[^|]+\|){6} ([\d,]+) \|",
-    "docs/results/time.md": r"\| [+-]([\d.]+)% \| (?:yes|no) \|$",
-    "docs/results/serve-real.md": r"^\| llama\S* \| \S+ \| [\d,]+ / [\d,]+ \| [+-](\d+)% \|",
+    "accuracy-h200": ("reserved", lambda row: row["table"] and row["workload"]),
+    "accuracy-h100": ("reserved", lambda row: row["table"] and row["workload"]),
+    "accuracy-logs": ("difference", lambda row: row["difference"]),
+    "time": ("error", lambda row: row["error"]),
+    "serve-real": ("error", lambda row: row["table"] == "Latencies" and row["load"]),
 }
 MAIN = "from ullage.cli.main import main; main()"
 
 
-def test_the_table_of_accuracy_has_its_five_pages() -> None:
-    assert [page for *_, page in ROWS] == list(ERRORS)
+def test_the_table_of_accuracy_has_the_pages_of_its_five_tables() -> None:
+    pages = [f"docs/results/{page_of(name).name}" for name in ERRORS]
+    assert [link.partition("#")[0] for *_, link in ROWS] == pages
 
 
-@each(("cases", "middle", "unit", "worst", "page"), ROWS)
-def test_the_accuracy_is_that_of_the_page(
-    cases: str, middle: str, unit: str, worst: str, page: str
-) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    errors = [
-        float(found.replace(",", "")) for found in re.findall(ERRORS[page], text, re.MULTILINE)
-    ]
+@each(("name", "row"), zip(ERRORS, ROWS, strict=True))
+def test_the_accuracy_is_that_of_the_rows(name: str, row: tuple[str, ...]) -> None:
+    cases, middle, unit, worst, _ = row
+    column, is_case = ERRORS[name]
+    rows = filter(is_case, read_rows(name))
+    errors = [abs(float(re.sub("[,%]", "", row[column]))) for row in rows]
     said = (int(cases), float(middle), float(worst))
-    assert said == (len(errors), median(errors), max(errors)), f"{page}, in {unit.strip()}"
+    assert said == (len(errors), median(errors), max(errors)), f"{name}.csv, in {unit.strip()}"
+
+
+def test_the_page_of_trust_leaves_figures_to_the_results() -> None:
+    text = (ROOT / "docs" / "reference" / "trust.md").read_text(encoding="utf-8")
+    assert re.findall(r"[\d.]+ ?(?:%|MiB|GiB|ms)\b", text) == []
 
 
 def test_the_table_of_commands_names_every_verb() -> None:

@@ -2,7 +2,7 @@
 
     python tests/fuzz/run.py --seconds 600
     python tests/fuzz/run.py --runs 1000000 --only read_pickle
-    python tests/fuzz/run.py --seconds 600 --only bodies --page docs/results/fuzzing.md
+    python -m tests.fuzz.run --seconds 600 --only bodies --publish
 
 read_pickle, replay_trace: the C parts, under libFuzzer with the sanitizers of addresses and of
 undefined behaviour; they need clang. read_snapshots: the whole reader in Python, under atheris.
@@ -179,15 +179,22 @@ def fuzz(target: str, folder: Path, seconds: int, num_runs: int | None) -> Outco
     return Outcome(target, number, seconds, is_clean)
 
 
-def write_page(page: Path, outcomes: Sequence[Outcome]) -> None:
-    """Puts what was found into the table of the readers of texts on a page, a row for each."""
-    text = page.read_text()
-    today = time.strftime("%Y-%m-%d")
+def publish_texts(outcomes: Sequence[Outcome], seconds: int) -> None:
+    """A row for each reader of texts, of which those that did not run are as they were."""
+    from benchmarks.provenance import made_by
+    from benchmarks.results import publish, read_rows
+
+    columns = ("reader", "inputs", "seconds", "day", "found in this run")
+    rows = {
+        row["reader"]: [row[column] for column in columns] for row in read_rows("fuzzing-texts")
+    }
     for each in outcomes:
         found = "nothing" if each.is_clean else "see the log"
-        row = f"| `{each.target}` | {each.num_inputs:,} | {each.seconds} | {today} | {found} |"
-        text = re.sub(rf"(?m)^\| `{each.target}` \| [\d,]+ \| .*$", row, text)
-    page.write_text(text)
+        day = time.strftime("%Y-%m-%d")
+        rows[each.target] = [each.target, f"{each.num_inputs:,}", str(each.seconds), day, found]
+    table = [f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * 5, *rows.values())]
+    made = made_by(f"tests.fuzz.run --seconds {seconds} --publish")
+    publish("fuzzing-texts", "\n".join(("# Fuzzing the readers of texts\n", f"{made}\n", *table)))
 
 
 def main() -> int:
@@ -197,7 +204,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=600, help="for each target")
     parser.add_argument("--runs", type=int, help="inputs for each target, at most")
     parser.add_argument("--folder", type=Path, help="for what is found, and corpora to go on from")
-    parser.add_argument("--page", type=Path, help="whose table gets the figures")
+    parser.add_argument("--publish", action="store_true", help="in docs/results")
     arguments = parser.parse_args()
     targets = arguments.only or TARGETS
     if missing := [why for target in targets if (why := what_is_missing(target))]:
@@ -206,8 +213,8 @@ def main() -> int:
     folder = (arguments.folder or Path(tempfile.mkdtemp(prefix="ullage-fuzz-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     results = [fuzz(target, folder, arguments.seconds, arguments.runs) for target in targets]
-    if arguments.page is not None:
-        write_page(arguments.page, results)
+    if arguments.publish:
+        publish_texts(results, arguments.seconds)
     return 0 if all(each.is_clean for each in results) else 1
 
 

@@ -1,4 +1,4 @@
-"""Some seconds of fuzzing at every change; `make fuzz` takes longer (docs/results/fuzzing.md)."""
+"""Some seconds of fuzzing at every change; `make fuzz` takes longer (docs/results/tests.md)."""
 
 from __future__ import annotations
 

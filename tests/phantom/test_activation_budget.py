@@ -1,4 +1,4 @@
-"""The count of recomputation of docs/results/activation-budget.md, on a chain with a known one.
+"""The count of recomputation of docs/results/plans.md, on a chain with a known one.
 
 Forward has two products a block, backward four. What backward needs of a block is its input and
 what its tanh gave.

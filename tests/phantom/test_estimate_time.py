@@ -27,7 +27,7 @@ CONFIGS = {
         "n_positions": 1024,
     },
 }  # fmt: skip
-# On one GPU the benchmark has 0.99 to 1.00 (docs/results/estimate-time.md).
+# On one GPU the benchmark has 0.99 to 1.00 (docs/results/time.md).
 BOUNDS = 0.85, 1.15
 
 

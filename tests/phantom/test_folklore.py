@@ -1,4 +1,4 @@
-"""What docs/results/folklore.md says of each claim holds in the figures of its runs."""
+"""What docs/results/explain.md says of each claim holds in the figures of its runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from benchmarks.folklore.__main__ import PAGE, mark
 from benchmarks.folklore.claims import SECTIONS
 from benchmarks.folklore.measure import run
 from benchmarks.folklore.section import Play, Played
 from benchmarks.plans import closed_forms
+from benchmarks.results import read_rows
 
 pytestmark = pytest.mark.phantom
 SHAPE_7B = {"parameters": 6_738_415_616, "linear": 6_476_005_376}
@@ -42,14 +42,12 @@ def shown(thin_python: Path) -> Shown:
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_the_page_has_each_claim_with_its_figures(name: str) -> None:
-    begin, end = mark(name)
-    page = PAGE.read_text(encoding="utf-8")
-    assert page.count(begin) == page.count(end) == 1
-    text = page.partition(begin)[2].partition(end)[0]
-    for play in SECTIONS[name].plays.values():
-        assert f"$ {play.command}\n" in text
-    for row in SECTIONS[name].rows:
-        assert f"| {row.what} | {row.said or '-'} | " in text
+    rows = [row for row in read_rows("folklore") if row["claim"] == name]
+    section = SECTIONS[name]
+    commands = [row["command"] for row in rows if row["command"]]
+    assert [*dict.fromkeys(commands)] == [play.command for play in section.plays.values()]
+    said = [(row["what"], row["said"]) for row in rows if row["what"]]
+    assert said == [(row.what, row.said or "-") for row in section.rows]
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks import ratios
-from benchmarks.ratios import PAGE, PAIRS, Ratio, Table, read_table, render
+from benchmarks.ratios import PAIRS, Ratio, Table, read_table, render
+from benchmarks.results import divide, published
 from benchmarks.speed.measure import Command, run_once
 
 ROW = Ratio("a run", "an import", 2.0, 1.9, 2.1, 4.0, 2.0)
@@ -67,7 +68,8 @@ def test_a_table_of_other_rows_is_refused_before_anything_is_measured(
 def test_the_committed_table_has_the_pairs_of_today_and_its_page_shows_it() -> None:
     table = read_table()
     assert [(row.what, row.over) for row in table.ratios] == list(PAIRS)
-    assert PAGE.read_text(encoding="utf-8") == render(table), "python -m benchmarks.ratios --write"
+    shown = divide("ratios", render(table))
+    assert published("ratios") == shown, "python -m benchmarks.ratios --write"
 
 
 def test_processor_seconds_are_those_of_a_process_and_its_children(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Compares `ullage estimate` with the phantom, and writes docs/results/estimate-accuracy.md.
+"""Compares `ullage estimate` with the phantom, and writes docs/results/estimates.md.
 
     python -m benchmarks.accuracy.estimate --python ENV/bin/python [--only WORD] [--family decoders]
 
@@ -20,10 +20,10 @@ from typing import Any
 
 from benchmarks.accuracy.estimate.case import FOLDER, Case, changes
 from benchmarks.accuracy.estimate.page import write_page
+from benchmarks.results import publish
 
 ROOT = FOLDER.parents[2]
 VECTORS = ROOT / "tests/unit/estimate/phantom_vectors.json"
-PAGE = ROOT / "docs/results/estimate-accuracy.md"
 TIMEOUT_S = 900
 
 
@@ -104,8 +104,7 @@ def main() -> None:
         if is_wanted and not (options.missing and case.name in read_vectors()):
             print(f"{family}: {case.name}", flush=True)
             keep(family, case, run_case(case, options.python))
-    PAGE.write_text(write_page(read_vectors()))
-    print(f"Wrote {PAGE.relative_to(ROOT)}")
+    publish("estimate-accuracy", write_page(read_vectors()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""docs/results/estimate-accuracy.md."""
+"""docs/results/estimates.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Compares `ullage estimate` with figures that others published of real GPUs (published.csv), and
-writes docs/results/estimate-published.md.
+writes docs/results/estimates.md.
 
     python -m benchmarks.accuracy.estimate.published [--only WORD]
 
@@ -22,6 +22,7 @@ from statistics import median
 from typing import Final
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from ullage.api.estimate import estimate_training
 from ullage.cli.estimate import estimate_command
 from ullage.cli.options.estimate import EstimateOptions
@@ -32,7 +33,6 @@ from ullage.estimate.training.estimate import OUTSIDE, TrainingEstimate
 FOLDER: Final = Path(__file__).parent
 ROOT: Final = FOLDER.parents[2]
 TABLE: Final = FOLDER / "published.csv"
-PAGE: Final = ROOT / "docs/results/estimate-published.md"
 GIB: Final = 2**30
 STATED: Final = "stated"
 _ROUNDING_FRAC: Final = 0.0005  # figures are published with four digits at most
@@ -180,8 +180,7 @@ def score(rows: Iterable[Row]) -> Score:
 HEAD: Final = """# How accurate `ullage estimate` is against figures that others published
 
 Each row is a figure of a real GPU that somebody published, and what one command of `ullage
-estimate` says. None of these GPUs was at hand. The estimates that are compared with the phantom,
-which runs the real programs, are in [estimate-accuracy.md](estimate-accuracy.md).
+estimate` says. None of these GPUs was at hand.
 
 {made_by}
 
@@ -189,15 +188,17 @@ ALLOC and RES: `torch.cuda.max_memory_allocated()` and `max_memory_reserved()`; 
 STATES: the optimizer's states; ACTS: what the forward pass keeps; RISE: what a step adds to
 weights and states; FIT: it ran. Sizes in GiB. Inside: the interval of the estimate holds the
 figure, or the verdict does not contradict it. A row whose recipe is not stated in full is not
-counted in the score. Contexts come from other sources than these (`devices.py`), but for that of
-the V100, which the first source states itself. Where a version of PyTorch is not stated, it is the
-one of the figure's time, and the remark says so. These rows were seen while the recipes were
+counted in the score.  These rows were seen while the recipes were
 written: that bitsandbytes before torch 2.6 keeps its inputs, that PEFT's adapters are in bf16, when
 `zero_grad()` runs and how gradients accumulate were chosen with their errors in sight, so the score
 is not blind. Rows of other sources would be.
 """
 
 _OFF: Final = 0.10
+COLUMNS: Final = (
+    "source", "row", "quantity", "published", "estimate", "error", "interval", "inside", "recipe",
+    "remark", "command",
+)  # fmt: skip
 # Where a source is, as far as its name does not say it.
 _SOURCES: Final = {
     "HF perf docs": "transformers, the documentation's page on training on one GPU, BERT-large",
@@ -224,23 +225,13 @@ def write_page(rows: list[Row]) -> str:
         f"- Inside: {total.inside_frac:.0%}.",
         f'- Verdicts of "fits" where it did not: {total.num_false_fits}.',
         "",
-        "| source | row | quantity | published | estimate | error | interval | inside | recipe |",
-        "|---|---|---|---:|---:|---:|---|---|---|",
+        f"| {' | '.join(COLUMNS)} |",
+        "|---|---|---|---:|---:|---:|---|---|---|---|---|",
         *(_line(row) for row in rows),
-        "",
-        "## What is left",
-        "",
-        *(f"- {row.source}, {row.id}: {row.remark}." for row in rows if row.remark),
         "",
         "## Sources",
         "",
         *(f"- {name}: {where}." for name, where in _SOURCES.items()),
-        "",
-        "## The commands",
-        "",
-        "```text",
-        *(f"# {row.source}, {row.id}\nullage estimate {row.arguments}" for row in rows),
-        "```",
     ]
     return "\n".join(lines) + "\n"
 
@@ -256,7 +247,7 @@ def _line(row: Row) -> str:
         error = "" if row.error is None else f"{row.error:+.1%}"
     return (
         f"| {row.source} | {row.id} | {row.quantity} | {found} | {said} | {error} | {between} "
-        f"| {inside} | {row.recipe} |"
+        f"| {inside} | {row.recipe} | {row.remark} | `ullage estimate {row.arguments}` |"
     )
 
 
@@ -270,8 +261,7 @@ def main() -> None:
         print(_line(row))
     print(score(rows))
     if not options.only:
-        PAGE.write_text(write_page(rows), encoding="utf-8")
-        print(f"Wrote {PAGE.relative_to(ROOT)}")
+        publish("estimate-published", write_page(rows))
 
 
 if __name__ == "__main__":

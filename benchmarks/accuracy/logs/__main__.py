@@ -1,4 +1,4 @@
-"""Run the programs of public training logs, and write docs/results/accuracy-logs.md.
+"""Run the programs of public training logs, and write docs/results/accuracy.md.
 
     git clone https://github.com/openai/parameter-golf DIR        # at the commit of the page
     python -m benchmarks.accuracy.logs --checkout DIR             # minutes a program
@@ -38,10 +38,10 @@ from benchmarks.accuracy.logs.row import (
     read_stored,
 )
 from benchmarks.accuracy.logs.until_peak import PEAK
+from benchmarks.results import publish
 from ullage.phantom.environment import EnvironmentSpec, make_environment
 
 ROOT = HERE.parents[2]
-PAGE = ROOT / "docs" / "results" / "accuracy-logs.md"
 WORK = ROOT / "build" / "accuracy-logs"
 RANKS = 8
 # Enough to reach the peak: the first steps compile, and DDP rearranges its buckets after one. As in
@@ -153,8 +153,7 @@ def main() -> None:
     RESULTS.write_text(f"{text}\n", encoding="utf-8")
     if not args.only:
         page = render(rows, read_kept(args.work), origin_of(args.checkout))
-        PAGE.write_text(page, encoding="utf-8")
-        print(f"Wrote {PAGE}")
+        publish("accuracy-logs", page)
     if errors:
         raise SystemExit("\n".join(errors))
 

@@ -1,4 +1,4 @@
-"""docs/results/accuracy-logs.md: every log, its figures, ours and the difference."""
+"""docs/results/accuracy.md: every log, its figures, ours and the difference."""
 
 from __future__ import annotations
 
@@ -44,18 +44,14 @@ def render(rows: Sequence[Row], results: Mapping[str, Result], origin: str = "")
 {_summary(done)}
 
 Eight training programs (`torch.compile`, DDP on 8 ranks, optimizers of their own) have public logs
-from eight H100 or H200, which end with the peaks of PyTorch's allocator on rank 0. The programs are
+from eight H100 or H200, which end with the peaks of PyTorch's allocator on rank 0. They are
 variants of one code base, [{REPOSITORY}](https://github.com/{REPOSITORY}) at commit
 `{COMMIT[:12]}`; they are not part of this repository, and none of their figures was used to build
-ullage. Each program runs here as rank 0 of 8 on the phantom, with random tokens, two warm-up steps
-and three steps, up to the line with its peaks.
+ullage. Each runs here as rank 0 of 8 on the phantom, with random tokens, for five steps.
 {disclosed}
-Figures are whole MiB, rounded down; a log with several runs has one figure for each. *Cold* is what
-the run allocates, and *warm* what it allocates without what Inductor allocates to time kernels, as
-with a warm cache; logs are of both. *Difference* is how far the log is above or below these two,
-0 between them. *Reserved, here* is the interval that `ullage run` states for the reserved peak:
-`peak_reserved_low_bytes` to `peak_reserved_high_bytes` in the run document. *Width* is its share of
-the upper end, *inside* how many figures of the log lie in it.
+Figures are whole MiB, rounded down. *Cold* is what the run allocates, *warm* that without what
+Inductor allocates to time kernels; logs are of both. *Difference* is how far the log is above or
+below these two. The interval is `ullage run`'s for the reserved peak.
 
 {chr(10).join(lines)}
 {left_out}

@@ -1,4 +1,4 @@
-"""Holds `ullage serve` against a real vLLM server, and writes docs/results/serve-real.md.
+"""Holds `ullage serve` against a real vLLM server, and writes docs/results/serve.md.
 
     python -m benchmarks.serving.real --python VENV/bin/python           # all servers
     python -m benchmarks.serving.real --python VENV/bin/python --server llama

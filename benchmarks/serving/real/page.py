@@ -1,4 +1,4 @@
-"""Writes docs/results/serve-real.md from phantom.json and what was recorded.
+"""Writes docs/results/serve.md from phantom.json and what was recorded.
 
 write_page(results)
 """
@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from benchmarks.provenance import made_by
+from benchmarks.results import publish
 from benchmarks.serving.real.host import HostFigures, read_host
 from ullage import forecast_serving
 from ullage.units import GIB
@@ -25,7 +26,6 @@ HERE: Final = Path(__file__).resolve().parent
 SERVERS: Final = HERE / "servers.json"
 PHANTOM: Final = HERE / "phantom.json"
 RECORDED: Final = HERE / "h100-vllm-0.26.0"
-PAGE: Final = HERE.parents[2] / "docs" / "results" / "serve-real.md"
 KERNELS_BYTES: Final = 80 << 20
 """What `ullage serve` takes off for the code of kernels, with 48 to 256 MiB as its bounds."""
 _BOUNDS_BYTES: Final = (256 << 20, 48 << 20)
@@ -86,7 +86,7 @@ def write_page(results: dict[str, Any]) -> None:
         "## The forecast without the engine", forecast_part(servers),
         "## What the host takes", host_part(results), NOT_COVERED,
     ]  # fmt: skip
-    PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    publish("serve-real", "\n\n".join(parts) + "\n")
 
 
 INTRODUCTION: Final = (
@@ -95,9 +95,7 @@ INTRODUCTION: Final = (
     "and a client on the same machine, Llama 3.1 8B with dummy weights. Prompts are text, "
     "answers are streamed, and a plugin wrote down every turn of the scheduler. What is "
     "compared is the same version with the same flags on the phantom. The recordings are in "
-    "`benchmarks/serving/real` ([how they are made](../../benchmarks/serving/real/record.py); "
-    "that program was written more cleanly after the recording, and its plugin is the same but "
-    "for names)."
+    "`benchmarks/serving/real` ([how they are made](../../benchmarks/serving/real/record.py))."
 )
 STARTS: Final = (
     "What vLLM prints. *on a real GPU* is what `ullage serve` says: less by the code of kernels, "
@@ -106,8 +104,7 @@ STARTS: Final = (
 )
 STARTS_NOTE: Final = (
     "CUDA graphs took 0.98 GiB of the real GPU; the phantom counts them at the upper bound of "
-    "[what was measured](graph-memory.md), and so somewhat more. vLLM takes them after it has "
-    "sized its cache, and tokens do not hang on it."
+    "[what was measured](accuracy.md#device-memory-of-cuda-graphs), and so somewhat more."
 )
 
 
@@ -302,25 +299,16 @@ HOST: Final = (
     "each request in it (least squares over {steps} steps).\n"
     "- **Launches**: {launch} us for each kernel or graph (median of {launches} steps with "
     "prompts; deciles {low} and {high}). The phantom counts them: {pieces} in a step with "
-    "prompts beyond the sizes of graphs, which is 30 ms in which the loop takes no requests. "
-    "It is Python's and vLLM's time, on this processor; a small model's step takes no less.\n"
-    "- **HTTP server**: where many requests are sent at once, it took {bursts} to the engine, "
-    "between the first turn of the loop that had some of them and the last that had not all. By "
-    "least squares: {http} ms and {prompt} us for each token. The very first of a burst comes "
-    "after 10 to 90 ms, as the server reads them all before; that is not counted.\n"
+    "prompts beyond the sizes of graphs, which is 30 ms in which the loop takes no requests.\n"
+    "- **HTTP server**: where many requests are sent at once, it took {bursts} to the engine; by "
+    "least squares {http} ms and {prompt} us for each token.\n"
     "- **Streaming**: the last token of an answer comes {answer} us later for each request "
-    "whose token is streamed before it. It passes the server and the client, one after the "
-    "other; half is taken for the server, which is an assumption.\n"
-    "\n"
-    "Requests that are sent in one moment therefore reach the engine in several steps: the "
-    "first starts a step, and those that come while its kernels are launched share the next. "
-    "That decides the time to the first token of closed loops."
+    "whose token is streamed before it; half is taken for the server, which is an assumption.\n"
 )
 NOT_COVERED: Final = (
     "## What this does not show\n"
     "\n"
     "One GPU, one processor, one version, one model, one process for HTTP, no other client, "
-    "two minutes of traffic. The prefix cache was off. The host's figures of another machine "
-    "are others: `--host-time` takes them. The plugin and the client cost time themselves, and "
+    "two minutes of traffic, no prefix cache. The plugin and the client cost time themselves, and "
     "are in the figures."
 )

@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.results import publish
 from benchmarks.time.published.make_data import make_data
 from benchmarks.time.published.page import render
 from benchmarks.time.published.reclock import clock_kept
@@ -38,7 +39,6 @@ from benchmarks.time.published.row import (
 )
 from ullage.errors import SnapshotError
 
-PAGE = ROOT / "docs" / "results" / "time.md"
 RESULTS = HERE / "results.json"
 WORK = ROOT / "build" / "time-published"
 TOKENS_MAKER = ROOT / "benchmarks" / "accuracy" / "logs" / "make_data.py"
@@ -147,8 +147,7 @@ def main() -> None:
             errors += [recipe.name] if made.likely_s is None else []
             predictions[recipe.name] = made
             write_results(RESULTS, predictions)
-    PAGE.write_text(render(tuple(read_figures()), predictions), encoding="utf-8")
-    print(f"Wrote {PAGE}")
+    publish("time", render(tuple(read_figures()), predictions))
     if errors:
         raise SystemExit(f"no prediction: {', '.join(errors)}")
 

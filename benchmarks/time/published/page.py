@@ -23,68 +23,39 @@ HEAD = """# Step times: predictions compared with published runs
 {summary}
 
 Each program runs as one rank of its job on the phantom, and `ullage run --time` states the seconds
-of a step after warm-up as an interval. How a program differs from the published one is said below;
-those of parameter-golf were written off copies ([accuracy-logs.md](accuracy-logs.md)). A prediction
-is printed and stored before the published figure is read.
+of a step after warm-up as an interval. How a program differs from the published one is in the CSV;
+those of parameter-golf were written off copies
+([logs](accuracy.md#public-logs-of-compiled-training)). A prediction is printed and stored before
+the published figure is read.
 
-Nothing was fitted to these figures, but they were known to one who wrote the clock. Four rows had
-been predicted once before and compared: T1a 2,121 ms, T1b 1,731, A8B 2,412, NaiveBaseline 40.9. One
-change was made for it: T1 and T3 ran on H100s with a limit of 500 W and 2.4 TB/s, for which the
-catalogue's H100 had stood; it has a row for them now, with that bandwidth and the middle of the two
-peak rates between which their owners place it. What changed otherwise since then (kernels on two
-streams share the device; memory that only lies behind a kernel's arguments is not counted) was for
-other reasons. Of what changed after the rows were known, six things concern them: messages slow
-the kernels beside them, kernels over more than 2 GiB are counted once, intervals join independent
-errors, a last step has all its optimizers, the times of long matrix products are those of random
-numbers, and a rank waits for the slowest GPU of its job. None was fitted to a row; but the
-difference between GPUs of one kind (8 %) was chosen when it was known that 14 of 15 rows had lain
-inside the wider intervals, and for the last two a cause was looked for because all rows but one had
-been predicted too fast: before them the median error was 11.7 %, the ninth decile 18.5 %, and 6 of
-the 9 pairs were named right. Both causes stand on measurements of kernels and GPUs
-([kernel-times.md](kernel-times.md), [how-it-works.md](../design/how-it-works.md#time)), not of
-steps. All programs were written off three times, and the copies gave the same times by the same
-clock, to 0.1 %.
+Nothing was fitted to these figures, but they were known to one who wrote the clock: T1 and T3 ran
+on H100s of 500 W and 2.4 TB/s, which got a row in the catalogue after a first comparison, and two
+causes were looked for because all rows but one had been predicted too fast (a rank waits for the
+slowest GPU of its job; long products take as long as those of random numbers): before them the
+median error was 11.7 %, the ninth decile 18.5 %, and 6 of the 9 pairs were named right. Both stand
+on measurements of [kernels](#kernel-times) and GPUs, not of steps.
 
-Times are milliseconds a step. Where several runs were published, the row has
-their median. Tokens a second for each GPU were turned into times by the tokens of one GPU in a
-step (local batch x sequence length). *Error* is that of the likely time: above 0 where the
-prediction is too slow.
+Times are milliseconds a step, of several published runs the median. *Error* is that of the likely
+time: above 0 where the prediction is too slow.
 """
 MISSES = """## What misses, and why it may
 
-- Nearly every row is predicted too fast still. The likely time is that of the kernels, at the
-  clocks of NVIDIA's measurements, with what messages take from the kernels beside them and the wait
-  for the slowest GPU. It leaves out a lowered power limit (the H100s of T1 and T3 had 500 W of
-  700), ranks that are late for another reason than their GPU, the reading of data, and what the
-  host does besides launching kernels.
-- `TrainingOptSeq4096` misses because of its data. Two of its three logs print the time every 200
-  steps. The 19 windows in which no shard of the training data ends (one every 254 steps) take 51.8
-  to 52.6 ms a step, the 68 in which one does 65 to 85: reading the next shard takes 3.5 s in the
-  median of one log, and 4.9 in the other. Against steps without it the prediction is 2 % too fast,
-  and 1 % at a sequence of 2,048. Attention is not the cause: the forward on 65,536 tokens
-  of validation takes 17.7 to 18.9 ms by the logs (2,098 to 2,235 ms for 118 of them), and the clock
-  says 17.8. Parameters, micro-steps and tokens are those of the log, and the peak of memory is 1 %
-  less under torch 2.9.1. In the other logs of parameter-golf every window of 200 steps has the end
-  of a shard, so that they cannot tell.
-- `XSA4_EMA` is too slow, since torch's FlashAttention 2 stands for FlashAttention 3. By the clock's
-  rates for the latter its 11 layers would take 12 ms less, and the step 88.
-- A step on 128 GPUs was 2 % longer than one on 8 (pairs of T1 with T3). Most of it is the wait for
-  the slowest of more GPUs; but each rank has less to update, and the messages between machines are
-  hidden behind computation.
+- Nearly every row is predicted too fast still: the likely time leaves out a lowered power limit
+  (the
+  H100s of T1 and T3 had 500 W of 700), ranks that are late for another reason than their GPU, the
+  reading of data, and what the host does besides launching kernels.
+- `TrainingOptSeq4096` misses because of its data: the 19 windows of its logs in which no shard ends
+  take 51.8 to 52.6 ms a step, the 68 in which one does 65 to 85. Against steps without it the
+  prediction is 2 % too fast.
+- `XSA4_EMA` is too slow, since torch's FlashAttention 2 stands for FlashAttention 3.
 - Float8 (T1c, T3c) is nearest of the rows on torchtitan's H100s: the tables of products in float8
   have NVIDIA's quantisation in them, which errs to the other side.
-- `nanochat_d20` was predicted as 439 ms before: `--steps` ended the program between the two
-  optimizers of its last step, whose time lacked Muon.
 """
 PHANTORA = """## Beside Phantora
 
-[Phantora](https://github.com/QDelta/Phantora) (NSDI 2026) was held against the same pages of
-torchtitan. It profiles the kernels of a program on one real GPU and simulates the cluster around
-it. Its README (at 060071d) has no figure for each run, but a mean and a maximum of eight: Llama 3
-8B on 8 and 128 H100s and on 64 A100s, Llama 2 13B (twice) and 70B (twice) and Llama 3 70B on 64
-A100s. Not all eight are rows here, nor are all ten rows here among them.
-
-Phantora needs a real GPU, a patched torch and a few lines in the script; ullage none of these.
+[Phantora](https://github.com/QDelta/Phantora) (NSDI 2026), which needs a real GPU and a patched
+torch, was held against the same pages of torchtitan; its README (at 060071d) has a mean and a
+maximum of eight runs. Not all eight are rows here, nor are all ten rows here among them.
 
 | | runs of torchtitan | mean error | most |
 |---|--:|--:|--:|
@@ -93,14 +64,12 @@ Phantora needs a real GPU, a patched torch and a few lines in the script; ullage
 """
 PAIRS = """## Pairs of settings
 
-All pairs of rows of one model that differ in one setting, then all that differ in two. The settings
-stand in rows.csv: the GPU, their number (`ranks`), tokens of one GPU in a step, sequence,
-precision, compilation and checkpointing. Learning rates and the version of PyTorch do not count;
-another width or depth is another model. Where the likely times are within 1 % of each other, as for
-the two longer sequences, a right order is luck. The second's time as a share of the first's.
+All pairs of rows of one model that differ in one setting of rows.csv, then all that differ in two;
+the second's time as a share of the first's. Within 1 % of each other a right order is luck.
 """
 COLUMNS = (
-    "row", "GPU", "torch", "torch here", "published", "low", "likely", "high", "error", "inside",
+    "family", "row", "GPU", "torch", "torch here", "published", "low", "likely", "high", "error",
+    "inside",
 )  # fmt: skip
 
 
@@ -108,8 +77,7 @@ def render(figures: Sequence[Figure], predictions: Mapping[str, Prediction]) -> 
     """The page."""
     rows = compare(figures, predictions)
     parts = [HEAD.format(made_by=_made_by(predictions), summary=_summary(rows))]
-    for family, members in families(rows).items():
-        parts += [f"## {family}\n", _table(members, predictions), _of_family(members)]
+    parts += [_families(rows), _table(rows, predictions)]
     parts += [_pairs(rows), _kinds(rows, predictions), MISSES]
     parts += [_beside(rows), _settings(figures), _missing(figures, predictions)]
     return "\n".join(part for part in parts if part)
@@ -146,11 +114,12 @@ def _right(named: Sequence[Pair]) -> int:
 
 
 def _table(rows: Sequence[Comparison], predictions: Mapping[str, Prediction]) -> str:
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---|---|---|---" + "|--:" * 5 + "|---|"]
+    lines = ["## Rows\n", f"| {' | '.join(COLUMNS)} |", "|---" * 5 + "|--:" * 5 + "|---|"]
     for row in rows:
         figure = row.figure
         cells = (
-            f"`{figure.name}`", figure.gpu, figure.torch, predictions[figure.name].torch,
+            figure.family, f"`{figure.name}`", figure.gpu, figure.torch,
+            predictions[figure.name].torch,
             _published(figure), _ms(row.low_s), _ms(row.likely_s), _ms(row.high_s),
             f"{row.error:+.1%}", "yes" if row.is_inside else "no",
         )  # fmt: skip
@@ -158,13 +127,17 @@ def _table(rows: Sequence[Comparison], predictions: Mapping[str, Prediction]) ->
     return "\n".join(lines) + "\n"
 
 
-def _of_family(rows: Sequence[Comparison]) -> str:
-    result, correlation = score(rows), rank_correlation(rows)
-    ranks = "" if correlation is None else f", rank correlation {correlation:.2f}"
-    return (
-        f"Median error {result.median:.1%}, ninth decile {result.ninth_decile:.1%}, inside "
-        f"{result.inside:.0%}{ranks}.\n"
-    )
+def _families(rows: Sequence[Comparison]) -> str:
+    lines = ["| family | rows | median error | ninth decile | inside | rank correlation |"]
+    lines.append("|---" + "|--:" * 5 + "|")
+    for family, members in families(rows).items():
+        result, correlation = score(members), rank_correlation(members)
+        cells = (
+            family, str(result.count), f"{result.median:.1%}", f"{result.ninth_decile:.1%}",
+            f"{result.inside:.0%}", "" if correlation is None else f"{correlation:.2f}",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _pairs(rows: Sequence[Comparison]) -> str:

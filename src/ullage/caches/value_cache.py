@@ -16,7 +16,7 @@ remembered of keys that are not there as well. An entry that ranks below one tha
 for it is refused, so that a single large one of little worth does not empty the cache.
 
 Source: Cao and Irani 1997, Cost-aware WWW proxy caching algorithms; Cherkasova 1998, HPL-98-69R1;
-the memory of uses is that of TinyLFU, doi:10.1145/3149371. docs/results/value-cache.md compares it
+the memory of uses is that of TinyLFU, doi:10.1145/3149371. docs/results/watch.md compares it
 with LRU, LFU and TinyLFU.
 """
 

@@ -4,7 +4,7 @@ kernels that only move memory.
     matrix_product(find_gpu("h100"), MatrixProduct(4096, 4096, 4096), "bfloat16").s
 
 The GPU's table of NVIDIA's measurements is used first; then the table of its nearest relative
-(relatives.py). The interval is the error that was measured of each (docs/results/kernel-times.md),
+(relatives.py). The interval is the error that was measured of each (docs/results/time.md),
 and the basis says which it was.
 
 Ignores: other kernels that run at the same time; a throttled clock; operands that are still in the

@@ -2,7 +2,7 @@
 
 The GPU's own table is the best; else that of the nearest relative, scaled by the rates that the
 catalogue states for both. How wrong that is was measured between GPUs that have tables
-(docs/results/kernel-times.md): a relative with the same capability and as many multiprocessors
+(docs/results/time.md): a relative with the same capability and as many multiprocessors
 predicts better than any other.
 """
 

@@ -1,7 +1,7 @@
 """How much depends on the order in which the driver hands out addresses.
 
 The allocator takes the lower of two free blocks of one size. The order is that of one system's
-driver as far as it is known (docs/results/addresses.md); a replay under the other's shows what can
+driver as far as it is known (docs/results/truth.md); a replay under the other's shows what can
 hang on it (whatif/addresses.py).
 """
 

@@ -7,7 +7,7 @@ The engine measures its weights, its step and its graphs itself. Of what it meas
 lacks the code of the kernels, which a real GPU loads at their first use, and between GPUs the
 buffers of vLLM's own reductions, in whose place NCCL's run. Where it takes an estimate of its CUDA
 graphs off the cache, they are those of the phantom's upper bound, for kernels with 4 KiB of
-parameters; nearly all have less than 2, and take the lower one (docs/results/graph-memory.md).
+parameters; nearly all have less than 2, and take the lower one (docs/results/accuracy.md).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def real_cache(engine: Engine) -> RealCache | None:
 
     Counts: the code of kernels; with several GPUs buffers between them; smaller graphs.
     Ignores: what another start may count differently, such as one with a compile cache.
-    Error: docs/results/serve-starts.md.
+    Error: docs/results/serving.md.
     """
     if engine.is_cache_given or not engine.block_bytes:
         return None

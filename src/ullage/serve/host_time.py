@@ -58,7 +58,7 @@ MEASURED: Final = HostTime(
     step_s=200e-6, request_s=22e-6, launch_s=80e-6,
     http_s=0.9e-3, prompt_token_s=2.2e-6, answer_token_s=70e-6,
 )  # fmt: skip
-"""Read off the clocks of one server (docs/results/serve-real.md): vLLM 0.26.0 on an H100 of a
+"""Read off the clocks of one server (docs/results/serve.md): vLLM 0.26.0 on an H100 of a
 virtual machine with 16 cores of an Intel Xeon, Llama 3.1 8B, prompts as text, a client on the same
 machine."""
 

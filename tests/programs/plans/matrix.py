@@ -2,7 +2,7 @@
 refusal.
 
 matrix.py drawn 0 500           cases that are drawn: technique, kind, sizes, modules, way of a step
-matrix.py drawn 0 500 --page docs/results/plan-matrix.md    and writes what came of them
+matrix.py drawn 0 500 --publish and writes what came of them (PYTHONPATH=src:.)
 
 The last line is a list, a document a case. Its result is "applied" where losses agree to 1e-5 and
 gradients, parameters, buffers and random numbers to 1e-9, "refused: ..." where the plan said that
@@ -14,7 +14,6 @@ import random
 import sys
 from collections import Counter
 from datetime import date
-from pathlib import Path
 
 import torch
 from catalogue import make_kind
@@ -158,10 +157,10 @@ def main():
     cases = [drawn(number) for number in range(int(first), int(last))]
     for case in cases:
         case["result"] = result_of(case)
-    if words[:1] == ["--page"]:
-        path = Path(words[1])
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(page(cases, sys.argv[1:]), encoding="utf-8")
+    if words == ["--publish"]:
+        from benchmarks.results import publish
+
+        publish("plan-matrix", page(cases, sys.argv[1:]))
     print(json.dumps(cases))
 
 

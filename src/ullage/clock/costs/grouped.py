@@ -7,7 +7,7 @@ second multiplies, and its arguments are in memory that the first has filled. Th
 with the time of both.
 
 Assumes: the rows are shared out among the groups evenly, which the phantom cannot know. The
-interval is that of measured layers of experts (docs/results/expert-times.md); each group fills
+interval is that of measured layers of experts (docs/results/time.md); each group fills
 tiles of 128 rows, so that the upper bound has them full.
 Source: pytorch, aten/src/ATen/native/cuda/GroupMM.cu and GroupMMCommon.cuh.
 """

@@ -66,7 +66,7 @@ def embedding_slot_bytes(model: Model, max_rank: int, slots: int = 1, element: i
 
     Counts: slots x rank x (vocabulary + width) for each of the two; no rank has less.
     Ignores: the rounding of the vocabulary to multiples of 64.
-    Error: docs/results/estimate-workloads.md.
+    Error: docs/results/estimates.md.
     Source: vLLM 0.32, lora/layers/vocab_parallel_embedding.py, logits_processor.py.
     """
     if model.model_type not in _WITH_EMBEDDINGS:

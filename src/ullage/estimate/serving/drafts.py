@@ -24,7 +24,7 @@ def draft_bytes(draft: Config, tensor_parallel: int = 1) -> int:
     Counts: all of them, in the format of the draft's own checkpoint; vLLM shards the draft over
     as many ranks as the model.
     Ignores: an embedding that the draft shares with the model, as EAGLE's and MTP's heads do.
-    Error: that of weight_bytes; docs/results/estimate-workloads.md.
+    Error: that of weight_bytes; docs/results/estimates.md.
     Source: Leviathan et al. 2022, arXiv:2211.17192; vLLM 0.32, v1/spec_decode/draft_model.py.
     """
     sizes = weight_bytes(read_model(draft), find_format(draft), tensor_parallel)

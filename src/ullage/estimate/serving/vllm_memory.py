@@ -3,7 +3,7 @@
 vLLM runs one step of max_num_batched_tokens and the sampler, and gives the cache what is left of
 gpu_memory_utilization. So these terms are that step: they follow from the release's source
 (engines/vllm_releases.py) and the model's sizes. Compared with starts of real servers and with
-vLLM on the phantom in docs/results/serving-starts.md.
+vLLM on the phantom in docs/results/serving.md.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def activations(model: Model, step: Step, gpu: Entry) -> Term:
     embeddings where a first start times kernels on it; the most of these, and the buffers that the
     runner keeps.
     Ignores: attention's workspace; encoders of images and audio.
-    Error: docs/results/serving-starts.md. Without is_cached the interval holds both kinds of start,
+    Error: docs/results/serving.md. Without is_cached the interval holds both kinds of start,
     and the likely one is the first.
     Source: vLLM's release (engines/vllm_releases.py), and torch 2.9, _inductor/scheduler.py.
     """
@@ -216,7 +216,7 @@ def graphs(model: Model, step: Step) -> Term:
 
     Counts: kernels of a piece and of a step, and what a kernel takes in a captured graph.
     Ignores: the private pool's tensors, which the largest size holds and the others share.
-    Error: the bytes of a node are those of four published starts (docs/results/serving-starts.md),
+    Error: the bytes of a node are those of four published starts (docs/results/serving.md),
     so they are not compared with those.
     Source: vLLM 0.6 to 0.33, config/vllm.py (_set_cudagraph_sizes).
     """
@@ -275,7 +275,7 @@ def libraries(gpu: Entry, step: Step, hidden: int) -> Term:
     custom_all_reduce.py (2 x 8 MiB) where both start after the first reading (0.10.2,
     gpu_worker.py), and later what FlashInfer allocates in the step (fused_reductions).
     Ignores: other processes that start or end meanwhile.
-    Error: docs/results/serving-starts.md.
+    Error: docs/results/serving.md.
     Source: engines/vllm_releases.py; benchmarks/serving/starts.toml.
     """
     low, likely, high = LOADED_KERNELS

@@ -95,7 +95,7 @@ def time_serving(
     Counts: products, attention, norms, activations, the caches, sums over ranks, and the host's
     launches where there are no CUDA graphs.
     Ignores: scheduling and sampling on the CPU, waiting, speculation, adapters, prefix caching.
-    Error: not measured against a server; of each kernel see docs/results/kernel-times.md.
+    Error: not measured against a server; of each kernel see docs/results/time.md.
 
     Raises:
         SpecError: there is no GPU with rates, or the weights' format is not known.
@@ -143,7 +143,7 @@ def expert_seconds(gpu: Gpu, model: Model, form: str, ranks: int, tokens: int) -
 
     Counts: the weights of the experts that so many tokens choose, each as likely, and the products.
     Ignores: the router, the tokens' way to their experts and back.
-    Source: as of a server's other products; layers of experts in docs/results/expert-times.md.
+    Source: as of a server's other products; layers of experts in docs/results/time.md.
 
     Args:
         form: of the experts' weights, of FORMATS.

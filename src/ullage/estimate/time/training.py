@@ -44,7 +44,7 @@ def time_training(
     Counts: every kernel of the model, its loss and the optimizer; the collectives of FSDP2, DDP
     and tensor parallelism, and what of them runs beside the computation; the host.
     Ignores: loading data, logging, other work of the program; recompilation.
-    Error: docs/results/estimate-time.md, against `ullage run --time` of the same step.
+    Error: docs/results/time.md, against `ullage run --time` of the same step.
 
     Raises:
         SpecError: the recipe cannot be, or nothing is known of its time.

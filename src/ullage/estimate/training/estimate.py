@@ -130,7 +130,7 @@ def estimate_training(config: Config, recipe: Recipe, gpu: Entry | None = None) 
 
     Counts: the step that play_training() plays, the allocator's slack, the driver's context.
     Ignores: a program's own code, compiled programs, other processes.
-    Error: docs/results/estimate-accuracy.md; the interval holds the phantom's peak in all but
+    Error: docs/results/estimates.md; the interval holds the phantom's peak in all but
     the cases that it marks.
     Source: of each term, its `source`.
 

@@ -77,7 +77,7 @@ def play_training(
 
     Counts: every tensor of the model's library, PyTorch's operators and engine, and the optimizer.
     Ignores: a program's own tensors.
-    Error: docs/results/estimate-accuracy.md: of the peak 0.01 % in the median, 2.2 % at worst.
+    Error: docs/results/estimates.md: of the peak 0.01 % in the median, 2.2 % at worst.
     Source: torch/csrc/autograd/engine.cpp, and the files that architectures and operators name.
 
     Args:

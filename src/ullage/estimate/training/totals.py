@@ -111,7 +111,7 @@ def count_totals(log: Log) -> StepTotals:
     Counts: all that comes and goes, in every repetition of every layer.
     Ignores: empty_cache(), other settings than the default ones, and memory that waits for another
     stream.
-    Error: in the cases of docs/results/estimate-accuracy.md 0.1 % of reserved bytes in the median,
+    Error: in the cases of docs/results/estimates.md 0.1 % of reserved bytes in the median,
     12 % at worst, where one large request more does not fit; of allocated bytes 0.01 %, and 2.3 %.
     Source: c10/cuda/CUDACachingAllocator.cpp.
 

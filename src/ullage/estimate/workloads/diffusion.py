@@ -140,7 +140,7 @@ def play_stages(sampler: Sampler, machine: Machine) -> tuple[Stage, ...]:
     Counts: each as a forward pass: the text of one prompt, the denoiser for all images (twice with
     guidance), the decoder for all images, or for one tile.
     Ignores: the safety checker; what the sampler makes between two passes, beside the latents.
-    Error: docs/results/estimate-workloads.md.
+    Error: docs/results/estimates.md.
     Source: diffusers 0.42, pipelines/stable_diffusion, pipelines/dit, autoencoder_kl.py.
     """
     stages = []
@@ -210,7 +210,7 @@ def estimate_diffusion(sampler: Sampler, gpu: str | Entry | None = None) -> Work
     Counts: with no offload all weights, and the largest pass; with offload by model the largest
     (weights + pass); sequentially the largest (module + pass).
     Ignores: segments that the allocator keeps between stages, and pinned copies on the host.
-    Error: docs/results/estimate-workloads.md.
+    Error: docs/results/estimates.md.
     Source: diffusers 0.42, pipelines/pipeline_utils.py (enable_model_cpu_offload,
     enable_sequential_cpu_offload).
 

@@ -30,7 +30,7 @@ M = TypeVar("M", bound="Module")
 
 
 # A block whose rest would be below 1 MiB is given whole. Of the runs in
-# docs/results/estimate-workloads.md all are within this share of the replayed figure.
+# docs/results/estimates.md all are within this share of the replayed figure.
 _ROUNDING_FRAC: Final = 0.02
 
 
@@ -79,7 +79,7 @@ def make_place(device: Entry | None, machine: Machine, rounding: int, terms: lis
 
     Counts: what a replay of the allocator comes to as `rounding`, and at most 2 % more.
     Ignores: segments that are kept empty.
-    Error: that share is of the runs in docs/results/estimate-workloads.md.
+    Error: that share is of the runs in docs/results/estimates.md.
     Source: c10/cuda/CUDACachingAllocator.cpp.
     """
     most = rounding + int(_ROUNDING_FRAC * sum(term.high_bytes for term in terms))
@@ -97,7 +97,7 @@ def play_pass(
 
     Counts: every tensor of the library's code and of PyTorch's operators, and workspaces.
     Ignores: cached segments.
-    Error: docs/results/estimate-workloads.md.
+    Error: docs/results/estimates.md.
     Source: transformers 5.23, modeling_whisper.py and modeling_clip.py; diffusers 0.42,
     unet_2d_condition.py, dit_transformer_2d.py and autoencoder_kl.py.
 

@@ -41,7 +41,7 @@ def stream_bytes(model: Model) -> tuple[int, int]:
     Counts: keys and values of every position of the encoder, and of as many tokens as the decoder
     has positions.
     Ignores: beam search, which multiplies the text's by the beams; rounding to blocks.
-    Error: none (docs/results/estimate-workloads.md).
+    Error: none (docs/results/estimates.md).
     Source: Radford et al. 2022, arXiv:2212.04356; transformers' modeling_whisper.py.
 
     Raises:
@@ -78,7 +78,7 @@ def estimate_speech(
     Counts: weights, caches of every stream with a whole window and the longest text, and a burst:
     the windows that are encoded at once, with their new caches beside the old ones.
     Ignores: beam search, word timestamps, segments that the allocator keeps.
-    Error: docs/results/estimate-workloads.md.
+    Error: docs/results/estimates.md.
     Source: transformers 5.23, models/whisper/modeling_whisper.py, cache_utils.py.
 
     Args:

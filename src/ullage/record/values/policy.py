@@ -23,7 +23,7 @@ _SHORTEST = 1e-5
 """The least element of a step, well above the 1e-9 at which a search ends."""
 _MAX_ANSWERED_BYTES = 4 << 20
 """Larger copies of floating-point numbers to the host are zeros, because untouched pages take no
-host memory (docs/results/large-models.md)."""
+host memory (docs/results/programs.md)."""
 
 
 class Policy:

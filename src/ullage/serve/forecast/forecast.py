@@ -5,7 +5,7 @@
 
 The cache is laid out as vLLM lays it out; its bytes are given (as a start printed them), or those
 that `ullage estimate --serve` has likely. Steps take the seconds of the closed forms. So whatever
-the forecast has wrong is there too: docs/results/serve-forecast.md holds it against the engine.
+the forecast has wrong is there too: docs/results/estimates.md holds it against the engine.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class StepSeconds:
     Counts: what `ullage serve` counts: a step without its attention by its size, and attention by
     the contexts.
     Ignores: scheduling on the CPU.
-    Error: that of the kernels' tables, and of the closed forms (docs/results/serve-forecast.md).
+    Error: that of the kernels' tables, and of the closed forms (docs/results/estimates.md).
     """
 
     def __init__(self, config: Config, plan: ServingPlan, gpu: Gpu) -> None:

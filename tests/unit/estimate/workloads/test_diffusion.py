@@ -26,7 +26,7 @@ def config(name: str) -> Config:
 SD15 = Sampler(config("sd15-unet"), config("sd-vae"), config("clip-vit-l14"))
 
 
-# docs/results/estimate-workloads.md: diffusers' own pipeline on the phantom, in fp16.
+# docs/results/estimates.md: diffusers' own pipeline on the phantom, in fp16.
 def test_each_stage_peaks_where_the_library_does() -> None:
     measured = {
         "text encoder": 2_158_737_920,

@@ -22,7 +22,7 @@ def test_a_stream_keeps_its_window_and_its_text(name: str, layers: int, width: i
     assert (cross, text) == (2 * layers * width * 2 * 1500, 2 * layers * width * 2 * 448)
 
 
-# docs/results/estimate-workloads.md: transformers' own on the phantom, torch 2.15.
+# docs/results/estimates.md: transformers' own on the phantom, torch 2.15.
 @pytest.mark.parametrize(
     ("name", "streams", "at_once", "weights", "peak"),
     [("whisper-tiny", 8, 4, 76_503_040, 266_442_752),

@@ -7,7 +7,7 @@
  *
  * Windows and WSL2: all addresses are one chunk from the start, so the lowest free range that is large enough is taken.
  *
- * Source: addresses of 13,893 segments in recordings of real GPUs (docs/results/addresses.md says how well they agree). Not
+ * Source: addresses of 13,893 segments in recordings of real GPUs (docs/results/truth.md says how well they agree). Not
  * modelled: what the driver, other libraries and the host itself map between the chunks.
  */
 #include "address_space.h"

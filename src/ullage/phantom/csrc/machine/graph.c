@@ -1,7 +1,7 @@
 /* Graphs: what a capture has made, and the device memory that the driver takes for one that can be launched.
  *
  * The driver states no size. Measured with driver 580, which is the phantom's, on an H200, with 1 to 2,048 nodes and 1 to 2,091
- * graphs (docs/results/graph-memory.md): 112 KiB for each branch of a graph with its first node, for each further kernel or copy
+ * graphs (docs/results/accuracy.md): 112 KiB for each branch of a graph with its first node, for each further kernel or copy
  * 2.25 KiB, with 2 KiB of parameters 4.3 KiB, with 4 KiB of them 8.5 KiB; nothing for memset. A graph that is destroyed leaves
  * its memory to the next ones, and never gives it back. Pages of 2 MiB are taken. Here a call of a library counts as one node, and a
  * stream as one branch.
