@@ -391,10 +391,10 @@ def _write_end(
         if at < start + whole:
             pieces.append((number, at, start + whole - at, 0, BlockState.INACTIVE, 0))
     columns = np.array(pieces, dtype=np.int64).reshape(-1, 6).T
-    segment, address, length, asked, state, frame = columns
+    segment, begins, length, asked, state, frame = columns
     is_active = state == BlockState.ACTIVE
     blocks = BlockTable(
-        segment, address, length, asked, state.astype(np.uint8), frame.astype(np.uint32)
+        segment, begins, length, asked, state.astype(np.uint8), frame.astype(np.uint32)
     )
     count, nothing = len(begin), np.zeros(len(begin), dtype=np.uint32)
     allocated, without_rounding = (

@@ -234,6 +234,8 @@ def _births_by_function(case: Case) -> Iterator[Int64Array]:
     for stack in np.unique(blocks.stack).tolist():
         for number in stacks.frame[stacks.start[stack] : stacks.start[stack + 1]].tolist():
             file, name = frames.file[number], frames.function[number]
+            if "torch::autograd::" in name:
+                break  # backward is of no function
             if not has_python_file(file) or "ullage/record/" in file:
                 continue
             if file.endswith("torch/_ops.py"):
