@@ -54,7 +54,7 @@ class TrainingEstimate(Parts):
         capacity_bytes: memory of the GPU; None where none was given.
         terms: the parts of the peak, in the order in which one explains them.
         peaks: the moment of the peak in each phase: "forward", "backward", "optimizer".
-        allocated: what torch.cuda.max_memory_allocated() would say.
+        allocated: what torch.cuda.max_memory_allocated() would say; at the least what is requested.
         assumptions: what the estimate assumes, each a sentence.
         host: memory of the host, and of disks, where shards and states are there.
         work: floating-point operations of the products of matrices in a step.
@@ -165,8 +165,10 @@ def _estimate(config: Config, recipe: Recipe, gpu: Entry | None) -> TrainingEsti
     torch = choose_torch(recipe.torch, None if gpu is None else gpu.compute_capability)
     machine = Machine(torch=torch) if gpu is None else machine_of(gpu, torch)
     played, totals, recipe = _worst_stage(config, recipe, machine)
-    tensors = _tensor_terms(totals, _error_frac(recipe, torch))
-    larger = int(_BLOCKS_FRAC * totals.peak.allocated_bytes)
+    error_frac, peak = _error_frac(recipe, torch), totals.peak
+    tensors = _tensor_terms(totals, error_frac)
+    unsure = sum(peak.requested_by_category.get(category, 0) for category in _UNSURE)
+    larger = int(_BLOCKS_FRAC * peak.allocated_bytes)
     return TrainingEstimate(
         model=config.name,
         num_parameters=played.num_parameters,
@@ -184,8 +186,8 @@ def _estimate(config: Config, recipe: Recipe, gpu: Entry | None) -> TrainingEsti
         ),
         peaks=totals.peaks,
         allocated=Interval(
-            sum(term.low_bytes for term in tensors),
-            totals.peak.allocated_bytes,
+            totals.low_bytes - int(error_frac * unsure),
+            peak.allocated_bytes,
             sum(term.high_bytes for term in tensors) + larger,
         ),
         log=played.log,
