@@ -16,7 +16,6 @@ from ullage.protocol.variables import (
     GUARD,
     INPUTS,
     LIBRARIES,
-    MAIL,
     NUM_DEVICES,
     NVML,
     PARENT,
@@ -186,9 +185,12 @@ VARIABLES: Final = (
         _RECORDER,
     ),
     Variable(
-        RANK, "the rank that is played without its peers: RANK/WORLD_SIZE", _LAUNCH, _RECORDER
+        RANK,
+        "the rank that is played without its peers, and the directory through which played ranks "
+        "exchange data: RANK/WORLD_SIZE/DIRECTORY",
+        _LAUNCH,
+        _RECORDER,
     ),
-    Variable(MAIL, "the directory through which played ranks exchange data", _LAUNCH, _RECORDER),
     Variable(
         CAP,
         "the most bytes of a GPU that a process may take, its context included",

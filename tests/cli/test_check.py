@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ullage.cli.main import run_cli
+from ullage.explain.basis import BasisKind
 from ullage.gate.compare import compare
 from ullage.gate.config import load_configuration
 from ullage.gate.figures import Measured
@@ -33,7 +34,7 @@ from ullage.units import GIB
 
 KEY = Key("2.15.0+cu132", "13.2", "l4", "0.1.0", command="train.py")
 LOCKED = Entry(
-    KEY, Peaks(GIB, GIB, 2 * GIB, 3 * GIB), moment="step 1, backward",
+    KEY, Peaks(GIB, GIB, 2 * GIB, 3 * GIB), BasisKind.EXACT, moment="step 1, backward",
     categories={"activation": GIB}, modules={"blocks.*.mlp": GIB},
     places={"train.py in forward": GIB},
 )  # fmt: skip

@@ -18,7 +18,8 @@ from ullage.clock.costs import cost_of
 from ullage.clock.reading import given_work
 from ullage.errors import SnapshotError, SpecError
 from ullage.gpus import find_gpu
-from ullage.trace.kernel_times import KernelTimes, parse_kernel
+from ullage.trace.field_checks import read
+from ullage.trace.kernel_times import KernelTime, KernelTimes
 
 pytestmark = pytest.mark.phantom
 H100 = find_gpu("h100-80gb")
@@ -27,7 +28,7 @@ H100 = find_gpu("h100-80gb")
 def test_kernels_that_take_what_the_clock_says_correct_nothing(run_program: RunProgram) -> None:
     outcome = run_program("kernel_times.py", options=("--clock", "virtual"))
     assert outcome.printed["remark"] is None
-    rows = tuple(map(parse_kernel, outcome.printed["rows"]))
+    rows = read(tuple[KernelTime, ...], outcome.printed["rows"], "rows")
     works = [given_work(row) for row in outcome.record.work_log.works]
     correction = find_correction(
         KernelTimes(H100.name, is_phantom=True, rows=rows), works, partial(cost_of, H100)

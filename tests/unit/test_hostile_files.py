@@ -72,9 +72,9 @@ CONFIGURATIONS = {
     "a long directory": (f'directory = "{"d" * 5000}"', "there is no such directory"),
     "nobody's home": ('directory = "~nobody-of-this-name/x"', "there is no such directory"),
     "a size beyond all": (f'memory = "{"9" * 5000}GiB"', "more than the 8 EiB that 64 bits hold"),
-    "a timeout of nothing": ("timeout = 0", "expected a time of up to 7 days"),
-    "a timeout of words": ('timeout = "soon"', "expected a time of up to 7 days"),
-    "a timeout beyond all": ('timeout = "9999999h"', "expected a time of up to 7 days"),
+    "a timeout of nothing": ("timeout = 0", "expected a number above 0"),
+    "a timeout of words": ('timeout = "soon"', "expected a time of up to 30 days"),
+    "a timeout beyond all": ('timeout = "9999999h"', "expected a time of up to 30 days"),
 }
 
 
@@ -117,11 +117,11 @@ LOCKS = {
     "a long number": (f"version = {'1' * 5000}", "a number that no 64 bits hold"),
     "less than nothing": (
         ENTRY.replace("peak_reserved_bytes = 1", "peak_reserved_bytes = -5"),
-        "peak_reserved_bytes of scenario 'train' is -5 bytes; expected 0 or more",
+        "scenario.train.peak_reserved_bytes is -5; expected 0 or more",
     ),
     "an owner of less than nothing": (
         f"{ENTRY}\n[scenario.train.categories]\nactivation = -5\n",
-        "categories.activation of scenario 'train' is -5 bytes; expected 0 or more",
+        "scenario.train.categories.activation is -5; expected 0 or more",
     ),
 }
 

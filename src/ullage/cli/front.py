@@ -52,7 +52,7 @@ def _describe(settings: FrontSettings) -> list[str]:
         spec = engine.spec
         tokens = spec.cache_bytes // spec.footprint.token_bytes
         lines.append(
-            f"engine {name}: {engine.host}:{engine.port}, {format_bytes(spec.cache_bytes)} of "
+            f"engine {name}: {engine.address}, {format_bytes(spec.cache_bytes)} of "
             f"cache for {tokens:,} tokens, {', '.join(spec.models)}"
         )
         if engine.tokenizer is None:

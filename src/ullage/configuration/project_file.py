@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ullage.configuration.owners import refuse_foreign
-from ullage.configuration.sections import Source
+from ullage.configuration.tables import Source
 from ullage.errors import SpecError
 from ullage.files import is_file
-from ullage.parsing import parse_toml, read_bounded, show_value
+from ullage.parsing import parse_toml, read_bounded
 from ullage.printable import printable
+from ullage.protocol.plain import Misfit, show
 
 CONFIG_NAME = "ullage.toml"
 PROJECT_NAME = "pyproject.toml"
@@ -93,10 +94,8 @@ def read_configuration(path: Path) -> tuple[Source, Mapping[str, Any]]:
     for depth, key in enumerate(around, start=1):
         table = table.get(key, {}) if isinstance(table, dict) else table
         if not isinstance(table, dict):
-            raise Source(path.absolute(), text).error(
-                around[:depth],
-                f"{'.'.join(around[:depth])} is {show_value(table)}; expected a table: {_TABLE}",
-            )
+            with Source(path.absolute(), text).at(*around[:depth]):
+                raise Misfit(f"is {show(table)}; expected a table: {_TABLE}")
     return Source(path.absolute(), text, around), table if isinstance(table, dict) else {}
 
 

@@ -19,32 +19,54 @@ All that can be known to be wrong before anything listens is refused here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Annotated, Final, Literal
 
 from ullage.configuration.project_file import open_configuration
-from ullage.configuration.sections import Section
+from ullage.configuration.tables import (
+    Count,
+    Name,
+    Positive,
+    Size,
+    Whole,
+    parser,
+)
 from ullage.doors.address import Address, parse_address, read_token
 from ullage.errors import SpecError
-from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
 from ullage.front.policy.admission import TenantSpec
 from ullage.front.policy.engine_ledger import EngineSpec
-from ullage.front.policy.request import Footprint
-from ullage.models.architecture import read_layers
-from ullage.models.find import find_config
-from ullage.models.layers import Recurrent
-from ullage.units import parse_bytes
+from ullage.protocol.plain import As, Example, From, Mark, Misfit
+from ullage.units import MIB
 
-Read = TypeVar("Read")
 _EXAMPLE: Final = '[front.engine.a] with url = "http://127.0.0.1:8001"'
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _URL: Final = re.compile(r"http://(\[[0-9A-Fa-f:.]+\]|[\w.-]+):([0-9]{1,5})/*")
 _PERCENT: Final = re.compile(r"([0-9]{1,2}(?:\.[0-9]+)?)\s*%")
+_LISTEN: Final = Address("127.0.0.1", 8080)
 _BOUND: Final = "max_tokens"
-_USES: Final = ("free", "text")
-_TRIMS: Final = ("never", "oldest-messages")
+
+
+def _read_url(text: str) -> Address:
+    match = _URL.fullmatch(text)
+    if match is None or int(match[2]) > 65535:
+        raise Misfit(f"is {text!r}; expected http://HOST:PORT and nothing more")
+    return Address(match[1].strip("[]"), int(match[2]))
+
+
+def _read_listen(text: str) -> Address:
+    try:
+        return parse_address(text)
+    except SpecError:
+        raise Misfit(f"is {text!r}; expected [HOST:]PORT") from None
+
+
+def _read_reserve(text: str) -> float | None:
+    match = _PERCENT.fullmatch(text)
+    if text != _BOUND and (match is None or not float(match[1])):
+        raise Misfit(f'is {text!r}; expected "90%" or "{_BOUND}"')
+    return None if match is None else float(match[1]) / 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +75,7 @@ class EngineSettings:
 
     Attributes:
         spec: for the policy.
-        host: and port; nothing else is ever connected to.
-        port: of the engine.
+        address: nothing else is ever connected to.
         key: it asks for; None: none.
         has_metrics: whether its /metrics are read.
         health: path that answers while it is well.
@@ -63,15 +84,14 @@ class EngineSettings:
         gpu: whose cache budget it shares with others; None: its cache is its own.
     """
 
-    spec: EngineSpec
-    host: str
-    port: int
-    key: bytes | None
-    has_metrics: bool
-    health: str
-    tokenizer: Path | None
-    media_tokens: int | None
-    gpu: str | None
+    spec: Annotated[EngineSpec, Mark.FLAT]
+    address: Annotated[Address, From(str), _read_url, As("url"), Example('"http://127.0.0.1:8001"')]
+    key: Annotated[bytes | None, From(Path), parser(read_token), As("key_file")] = None
+    has_metrics: Annotated[bool, As("metrics")] = True
+    health: str = "/health"
+    tokenizer: Path | None = None
+    media_tokens: Count | None = None
+    gpu: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +103,21 @@ class TenantSettings:
         key: that its requests bring; None: of the only tenant, on this machine alone.
         deadline_s: seconds to the first token after which an answer is of no use to it.
         max_tokens: the longest answer that it may ask for; None: any.
-        is_trimmed: whether the oldest messages of a conversation that is too long are left out.
+        trim: whether the oldest messages of a conversation that is too long are left out.
     """
 
-    spec: TenantSpec
-    key: bytes | None
-    deadline_s: float | None
-    max_tokens: int | None
-    is_trimmed: bool
+    spec: Annotated[TenantSpec, Mark.FLAT]
+    key: Annotated[bytes | None, From(Path), parser(read_token), As("key_file")] = None
+    deadline_s: Positive | None = None
+    max_tokens: Count | None = None
+    trim: Literal["never", "oldest-messages"] = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    """A GPU whose cache several engines share."""
+
+    cache: Annotated[Size, Example('"40GiB"')]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +143,25 @@ class FrontSettings:
         slow_reader_s: seconds after which a client that takes nothing is cut off.
     """
 
-    path: Path
-    address: Address
-    admin_key: bytes | None
-    engines: Mapping[str, EngineSettings]
-    tenants: Mapping[str, TenantSettings]
-    gpus: Mapping[str, int]
-    versions: Mapping[str, Mapping[str, float]]
-    quantile: float | None
-    max_tokens: int
-    characters_per_token: float
-    max_queue: int
-    spare_requests: int | None
-    max_body_bytes: int
-    fields: Mapping[str, str]
-    slow_reader_s: float
+    path: Annotated[Path, Mark.NO_KEY]
+    address: Annotated[Address, From(str), _read_listen, As("listen")] = _LISTEN
+    admin_key: Annotated[bytes | None, From(Path), parser(read_token), As("admin_key_file")] = None
+    engines: Annotated[Mapping[Name, EngineSettings], As("engine")] = field(default_factory=dict)
+    tenants: Annotated[Mapping[Name, TenantSettings], As("tenant")] = field(default_factory=dict)
+    gpus: Annotated[Mapping[Name, Annotated[int, From(_Gpu), attrgetter("cache")]], As("gpu")] = (
+        field(default_factory=dict)
+    )
+    versions: Annotated[Mapping[str, Mapping[str, Positive]], As("model")] = field(
+        default_factory=dict
+    )
+    quantile: Annotated[float | None, From(str), _read_reserve, As("reserve")] = 0.9
+    max_tokens: Count = 1024
+    characters_per_token: Positive = 3.0
+    max_queue: Whole = 2048
+    spare_requests: Whole | None = None
+    max_body_bytes: Annotated[Size, As("max_body")] = 8 * MIB
+    fields: Mapping[str, Literal["free", "text"]] = field(default_factory=dict)
+    slow_reader_s: Positive = 30.0
 
 
 def load_front(start: Path, path: Path | None = None) -> FrontSettings:
@@ -148,211 +179,49 @@ def load_front(start: Path, path: Path | None = None) -> FrontSettings:
         where = f"{str(start.absolute())!r} or above" if opened is None else str(opened[0].path)
         raise SpecError(f"there is no table [front] in {where}; write one, such as {_EXAMPLE}")
     source, table = opened
-    section = Section(source, (), table).inner("front")
-    root = source.path.parent
-    quantile = _quantile(section)
-    settings = FrontSettings(
-        path=source.path,
-        address=_address(section),
-        admin_key=_key(section, "admin_key_file", root),
-        engines=_tables(section, "engine", lambda each: _engine(each, root, quantile)),
-        tenants=_tables(section, "tenant", lambda each: _tenant(each, root)),
-        gpus=_tables(section, "gpu", _gpu),
-        versions=_tables(section, "model", _versions, has_names=False),
-        quantile=quantile,
-        max_tokens=section.number("max_tokens", 1) or 1024,
-        characters_per_token=_positive(section, "characters_per_token", 3.0),
-        max_queue=section.number("max_queue", 0) or 2048,
-        spare_requests=section.number("spare_requests", 0),
-        max_body_bytes=_size(section, "max_body", "8MiB"),
-        fields=_fields(section),
-        slow_reader_s=_positive(section, "slow_reader_s", 30.0),
-    )
-    section.refuse_rest()
-    _check(section, settings)
-    return settings
+    settings = source.read(FrontSettings, ("front",), table["front"], path=source.path)
+    with source.at("front"):
+        _check(settings)
+    engines = {name: _in_force(each, settings) for name, each in settings.engines.items()}
+    return replace(settings, engines=engines)
 
 
-def _check(section: Section, settings: FrontSettings) -> None:
+def _in_force(engine: EngineSettings, settings: FrontSettings) -> EngineSettings:
+    """The engine with its adapters among its models, and with what is reserved there."""
+    spec = replace(engine.spec, models=engine.spec.models + engine.spec.adapters)
+    if settings.quantile is None:
+        spec = replace(spec, is_bounded=True, margin_frac=0.0)
+    return replace(engine, spec=spec)
+
+
+def _check(settings: FrontSettings) -> None:
     """What is wrong only together."""
     if not settings.engines:
-        raise section.error("engine", f"has none; write one, such as {_EXAMPLE}")
+        raise Misfit(f"has none; write one, such as {_EXAMPLE}", "engine")
     if not settings.tenants:
-        raise section.error("tenant", "has none; write one, such as [front.tenant.chat]")
-    for engine in settings.engines.values():
+        raise Misfit("has none; write one, such as [front.tenant.chat]", "tenant")
+    for name, engine in settings.engines.items():
         if engine.gpu is not None and engine.gpu not in settings.gpus:
-            raise section.error("gpu", f"has no {engine.gpu!r}; write [front.gpu.{engine.gpu}]")
-    served = {model for engine in settings.engines.values() for model in engine.spec.models}
+            problem = f"is {engine.gpu!r}, which is not there; write [front.gpu.{engine.gpu}]"
+            raise Misfit(problem, "engine", name, "gpu")
+    served = {
+        model
+        for engine in settings.engines.values()
+        for model in engine.spec.models + engine.spec.adapters
+    }
     for name, shares in settings.versions.items():
-        unknown = sorted(shares.keys() - served)
-        if unknown or name in served:
-            problem = f"{unknown[0]!r}, which no engine has" if unknown else "a version's name"
-            raise section.error("model", f"{name!r} has {problem}")
+        if not shares:
+            raise Misfit('has no versions; name them: "llama-v1" = 90', "model", name)
+        for version in sorted(shares.keys() - served):
+            raise Misfit("is a version which no engine has", "model", name, version)
+        if name in served:
+            raise Misfit("has a version's name; choose another", "model", name)
     keys = [tenant.key for tenant in settings.tenants.values()]
     is_alone = len(keys) == 1 and settings.address.is_loopback
     if None in keys and not is_alone:
-        raise section.error(
-            "tenant",
-            "has one without a key_file; only a single tenant on a loopback address needs none",
+        problem = (
+            "has one without a key_file; only a single tenant on a loopback address needs none"
         )
+        raise Misfit(problem, "tenant")
     if len({*keys}) < len(keys):
-        raise section.error("tenant", "has two with the same key; give each its own")
-
-
-def _tables(
-    section: Section, kind: str, read: Callable[[Section], Read], *, has_names: bool = True
-) -> dict[str, Read]:
-    """The tables [front.KIND.NAME], by name."""
-    tables = section.inner(kind)
-    for name in tables.names:
-        if has_names and not _NAME.fullmatch(name):
-            raise tables.error(name, "is not a name; expected letters, digits, and any of _ -")
-    return {name: read(tables.inner(name)) for name in tables.names}
-
-
-def _address(section: Section) -> Address:
-    text = section.text("listen", "127.0.0.1:8080") or "127.0.0.1:8080"
-    try:
-        return parse_address(text)
-    except SpecError:
-        raise section.error("listen", f"is {text!r}; expected [HOST:]PORT") from None
-
-
-def _engine(section: Section, root: Path, quantile: float | None) -> EngineSettings:
-    host, port = _url(section)
-    models = section.words("models")
-    if not models:
-        raise section.error("models", 'is missing; name them: models = ["llama-3.1-8b"]')
-    tokenizer = section.text("tokenizer")
-    given = section.words("adapters") or ()
-    adapters = (given,) if isinstance(given, str) else tuple(given)
-    spec = EngineSpec(
-        name=section.keys[-1],
-        models=((models,) if isinstance(models, str) else tuple(models)) + adapters,
-        cache_bytes=_size(section, "cache", None),
-        footprint=_footprint(section, root),
-        max_requests=section.number("max_requests", 1) or 256,
-        prefill_tokens_per_s=_positive(section, "prefill_tokens_per_s", 4000.0),
-        token_s=_positive(section, "token_s", 0.03),
-        prefill_in_flight=section.number("prefill_in_flight", 1) or 8192,
-        is_bounded=quantile is None,
-        margin_frac=0.0 if quantile is None else 0.05,
-        adapters=frozenset(adapters),
-        adapter_slots=section.number("adapter_slots", 1),
-        adapter_bytes=_size(section, "adapter_cache", 0),
-    )
-    settings = EngineSettings(
-        spec=spec,
-        host=host,
-        port=port,
-        key=_key(section, "key_file", root),
-        has_metrics=section.switch("metrics", default=True),
-        health=section.text("health") or "/health",
-        tokenizer=None if tokenizer is None else root / tokenizer,
-        media_tokens=section.number("media_tokens", 1),
-        gpu=section.text("gpu"),
-    )
-    section.refuse_rest()
-    return settings
-
-
-def _gpu(section: Section) -> int:
-    size = _size(section, "cache", None)
-    section.refuse_rest()
-    return size
-
-
-def _versions(section: Section) -> dict[str, float]:
-    """The weight of each version of a model."""
-    names = section.names
-    if not names:
-        raise section.error("", 'has no versions; name them: "llama-v1" = 90')
-    return {name: _positive(section, name, 1.0) for name in names}
-
-
-def _url(section: Section) -> tuple[str, int]:
-    text = section.text("url", "http://127.0.0.1:8001")
-    match = _URL.fullmatch(text or "")
-    if match is None or int(match[2]) > 65535:
-        raise section.error("url", f"is {text!r}; expected http://HOST:PORT and nothing more")
-    return match[1].strip("[]"), int(match[2])
-
-
-def _footprint(section: Section, root: Path) -> Footprint:
-    """What tokens take: as given, or as the model's configuration says.
-
-    Of layers that see a window alone all tokens are counted, which is an upper bound.
-    """
-    given = section.number("token_bytes", 1)
-    name, kv = section.text("architecture"), section.text("kv") or "bf16"
-    block_tokens = section.number("block_tokens", 1) or 16
-    if (given is None) is (name is None):
-        raise section.error(
-            "token_bytes", 'or architecture is needed, not both: architecture = "llama-3.1-8b"'
-        )
-    if given is not None or name is None:
-        return Footprint(given or 1, block_tokens)
-    path = root / name
-    layers = read_layers(find_config(str(path) if path.exists() else name).config)
-    fixed = sum(state_bytes(layer) for layer in layers if isinstance(layer, Recurrent))
-    return Footprint(sum(token_bytes(layer, kv) for layer in layers), block_tokens, fixed)
-
-
-def _tenant(section: Section, root: Path) -> TenantSettings:
-    trim = section.text("trim") or _TRIMS[0]
-    if trim not in _TRIMS:
-        raise section.error("trim", f"is {trim!r}; expected {' or '.join(_TRIMS)}")
-    settings = TenantSettings(
-        spec=TenantSpec(
-            weight=_positive(section, "weight", 1.0),
-            max_queue=section.number("max_queue", 0) or 256,
-        ),
-        key=_key(section, "key_file", root),
-        deadline_s=_positive(section, "deadline_s", 0.0) or None,
-        max_tokens=section.number("max_tokens", 1),
-        is_trimmed=trim == _TRIMS[1],
-    )
-    section.refuse_rest()
-    return settings
-
-
-def _fields(section: Section) -> Mapping[str, str]:
-    fields = section.mapping("fields")
-    for name, use in fields.items():
-        if use not in _USES:
-            raise section.error("fields", f'has {name} = {use!r}; expected "free" or "text"')
-    return fields
-
-
-def _quantile(section: Section) -> float | None:
-    text = section.text("reserve") or "90%"
-    if text == _BOUND:
-        return None
-    match = _PERCENT.fullmatch(text)
-    if match is None or not float(match[1]):
-        raise section.error("reserve", f'is {text!r}; expected "90%" or "{_BOUND}"')
-    return float(match[1]) / 100
-
-
-def _key(section: Section, name: str, root: Path) -> bytes | None:
-    text = section.text(name)
-    return None if text is None else read_token(root / text)
-
-
-def _positive(section: Section, key: str, default: float) -> float:
-    value = section.amount(key)
-    if value is None:
-        return default
-    if isinstance(value, str) or value <= 0:
-        raise section.error(key, f"is {value!r}; expected a number above 0")
-    return float(value)
-
-
-def _size(section: Section, key: str, default: str | int | None) -> int:
-    value = section.size(key)
-    if value is None and default is None:
-        raise section.error(key, f'is missing; give its size: {key} = "40GiB"')
-    try:
-        return parse_bytes(value if value is not None else default or 0)
-    except SpecError as error:
-        raise section.error(key, f": {error}") from None
+        raise Misfit("has two with the same key; give each its own", "tenant")

@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
+from ullage.configuration.tables import Size, parser
 from ullage.errors import SpecError
 from ullage.gate.lock import Peaks
+from ullage.protocol.plain import As, From
 from ullage.units import MIB, parse_bytes
 
 _PERCENT = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)\s*%")
@@ -55,6 +57,10 @@ class Amount:
         return self.size_bytes + int(self.share * whole_bytes)
 
 
+# A share of a peak, or bytes, as a file has them.
+Tolerance: TypeAlias = Annotated[Amount, From(str | int), parser(Amount.parse)]
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The limits of a device; None: no limit.
@@ -66,11 +72,11 @@ class Budget:
         growth_bytes: by how much more may be held after each step.
     """
 
-    max_allocated_bytes: int | None = None
-    max_reserved_bytes: int | None = None
-    max_used_bytes: int | None = None
-    headroom: Amount | None = None
-    growth_bytes: int | None = None
+    max_allocated_bytes: Annotated[Size | None, As("max_allocated")] = None
+    max_reserved_bytes: Annotated[Size | None, As("max_reserved")] = None
+    max_used_bytes: Annotated[Size | None, As("max_used")] = None
+    headroom: Tolerance | None = None
+    growth_bytes: Annotated[Size | None, As("growth_per_step")] = None
 
 
 NO_BUDGET = Budget()

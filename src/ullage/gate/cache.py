@@ -20,18 +20,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ullage.errors import SpecError
 from ullage.files import keep_file, make_directory, write_text
 from ullage.gate.figures import Measured
 from ullage.gate.inputs import is_unchanged
-from ullage.gate.lock import Entry, Lock, parse_lock, render_lock
-from ullage.parsing import read_bounded
+from ullage.gate.lock import Entry, Lock, render_lock
+from ullage.parsing import parse_json, read_bounded
+from ullage.protocol.plain import JSON, plain
 from ullage.units import MIB
 
 CACHE_NAME = ".ullage_cache"
-_VERSION = 1
+_VERSION = 2
 _DIGITS = 32
 _KEPT_S = 30 * 24 * 3600
 _KEPT_BYTES = 512 * MIB
@@ -46,6 +45,15 @@ class CaseFigures:
     wall_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """An entry: what the run depended on, by digest, and its result."""
+
+    version: int
+    inputs: Mapping[str, str]
+    figures: CaseFigures
+
+
 class Cache:
     """A directory of earlier results; it stays empty where the disk cannot be written to."""
 
@@ -55,34 +63,20 @@ class Cache:
     def find(self, key: str) -> CaseFigures | None:
         """The result stored under a key, if no file that it depends on has changed since."""
         for path in self._directory.glob(f"{key}-*.json"):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError,
-                                     SpecError):  # fmt: skip
-                document = json.loads(read_bounded(path))
-                if document["version"] == _VERSION and is_unchanged(document["inputs"]):
-                    result = _parse(document)
+            with contextlib.suppress(OSError, ValueError):
+                stored = JSON.read(_Stored, parse_json(read_bounded(path)))
+                if stored.version == _VERSION and is_unchanged(stored.inputs):
                     _touch(path)
-                    return result
+                    return stored.figures
         return None
 
     def keep(self, key: str, result: CaseFigures, inputs: Mapping[str, str]) -> None:
         """Stores the result of a run, with the digests of the files that it read."""
-        document = {
-            "version": _VERSION,
-            "inputs": dict(inputs),
-            "lock": render_lock(
-                Lock({name: figures.entry for name, figures in result.measured.items()})
-            ),
-            "lines": {name: figures.lines for name, figures in result.measured.items()},
-            "full_after_steps": {
-                name: figures.full_after_steps for name, figures in result.measured.items()
-            },
-            "warnings": result.warnings,
-            "wall_s": result.wall_s,
-        }
+        stored = _Stored(_VERSION, inputs, result)
         with contextlib.suppress(OSError):
             self._make()
-            path = self._directory / f"{key}-{_digest(json.dumps(document['inputs']))}.json"
-            write_text(json.dumps(document), path, force=True)
+            path = self._directory / f"{key}-{_digest(json.dumps(dict(inputs)))}.json"
+            write_text(json.dumps(plain(stored)), path, force=True)
             self._prune()
 
     def snapshot_of(self, entry: Entry) -> Path | None:
@@ -127,19 +121,3 @@ def _touch(path: Path) -> None:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-
-
-def _parse(document: Mapping[str, Any]) -> CaseFigures:
-    entries = parse_lock(document["lock"]).scenarios
-    return CaseFigures(
-        measured={
-            name: Measured(
-                entry,
-                {place: tuple(lines) for place, lines in document["lines"][name].items()},
-                document["full_after_steps"][name],
-            )
-            for name, entry in entries.items()
-        },
-        warnings=tuple(document["warnings"]),
-        wall_s=float(document["wall_s"]),
-    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from ullage.explain.basis import Basis
 from ullage.explain.compare.changes import LINE
@@ -21,6 +22,7 @@ from ullage.explain.rules.registry import find_findings
 from ullage.explain.run import Process, RunReport
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
 from ullage.gate.lock import Entry, Key, Peaks
+from ullage.protocol.plain import Mark
 
 # How the lock calls what was allocated outside of all modules; no module can have this path.
 OUTSIDE = "(outside)"
@@ -42,7 +44,7 @@ class Measured:
     entry: Entry
     lines: Mapping[str, tuple[int, ...]]
     full_after_steps: int | None = None
-    snapshot: Path | None = None
+    snapshot: Annotated[Path | None, Mark.NO_KEY] = None
 
 
 def measure(

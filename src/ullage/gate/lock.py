@@ -17,15 +17,17 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
+from ullage.configuration.tables import WRITTEN, Source, Whole
 from ullage.errors import SpecError
 from ullage.explain.basis import BasisKind
 from ullage.files import write_text
 from ullage.gate.lock_text import Plain, Table, render_toml
 from ullage.parsing import parse_toml, read_bounded, show_value
+from ullage.protocol.plain import As, Mark, plain
 
 LOCK_NAME = "ullage.lock"
 LOCK_VERSION = 1
@@ -40,18 +42,18 @@ _SCENARIO, _TEST = "scenario", "test"
 class Peaks(NamedTuple):
     """The peaks of four levels on one device, in bytes; each includes the one before."""
 
-    requested_bytes: int
-    allocated_bytes: int
-    reserved_bytes: int
-    used_bytes: int
+    requested_bytes: Annotated[Whole, As("peak_requested_bytes")]
+    allocated_bytes: Annotated[Whole, As("peak_allocated_bytes")]
+    reserved_bytes: Annotated[Whole, As("peak_reserved_bytes")]
+    used_bytes: Annotated[Whole, As("peak_used_bytes")]
 
 
 class ServedFigures(NamedTuple):
     """What a server held: tokens of its cache, and requests within the objective, of all."""
 
-    cache_tokens: int
-    good_requests: int
-    requests: int
+    cache_tokens: Whole
+    good_requests: Whole
+    requests: Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,10 @@ class Key:
         engine: of a server, such as "vllm 0.32.0".
     """
 
-    torch: str
-    cuda: str
-    gpu: str
-    ullage: str
+    torch: str = ""
+    cuda: str = ""
+    gpu: str = ""
+    ullage: str = ""
     allocator: str = ""
     command: str = ""
     ranks: str = ""
@@ -95,25 +97,25 @@ class Entry:
         findings: the codes of what `ullage explain` finds, such as UL121.
     """
 
-    key: Key
-    peaks: Peaks
-    basis: BasisKind = BasisKind.EXACT
+    key: Annotated[Key, Mark.FLAT]
+    peaks: Annotated[Peaks, Mark.FLAT]
+    basis: BasisKind
     assumed: tuple[str, ...] = ()
-    moment: str = ""
-    growth_bytes: int | None = None
-    categories: Mapping[str, int] = field(default_factory=dict)
-    modules: Mapping[str, int] = field(default_factory=dict)
-    places: Mapping[str, int] = field(default_factory=dict)
+    moment: Annotated[str, As("peak_at")] = ""
+    growth_bytes: Annotated[int | None, As("growth_bytes_per_step")] = None
+    categories: Mapping[str, Whole] = field(default_factory=dict)
+    modules: Mapping[str, Whole] = field(default_factory=dict)
+    places: Mapping[str, Whole] = field(default_factory=dict)
     findings: tuple[str, ...] = ()
-    served: ServedFigures | None = None
+    served: Annotated[ServedFigures | None, Mark.FLAT] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
     """A lock file: an entry for each device of each scenario, and for each marked test."""
 
-    scenarios: Mapping[str, Entry] = field(default_factory=dict)
-    tests: Mapping[str, Entry] = field(default_factory=dict)
+    scenarios: Annotated[Mapping[str, Entry], As(_SCENARIO)] = field(default_factory=dict)
+    tests: Annotated[Mapping[str, Entry], As(_TEST)] = field(default_factory=dict)
 
     def with_scenarios(self, entries: Mapping[str, Entry | None]) -> Lock:
         """The lock with these entries of scenarios changed; None removes one."""
@@ -162,16 +164,11 @@ def parse_lock(text: str, name: str = LOCK_NAME) -> Lock:
             f"{name} is of version {version}, and this ullage knows versions up to "
             f"{LOCK_VERSION}: a newer ullage wrote it; update ullage"
         )
-    tables = {kind: _table(document.pop(kind, {}), name, kind) for kind in (_SCENARIO, _TEST)}
-    _refuse_rest(document, name, "the file")
-    scenarios, tests = (
-        {
-            entry_name: _parse_entry(table, name, f"{kind} {entry_name!r}")
-            for entry_name, table in entries.items()
-        }
-        for kind, entries in tables.items()
-    )
-    return Lock(scenarios, tests)
+    try:
+        with Source(Path(name), text, name=name).at():
+            return WRITTEN.read(Lock, document)
+    except SpecError as error:
+        raise SpecError(f"{error}; {_REMEDY}") from None
 
 
 def render_lock(lock: Lock) -> str:
@@ -228,98 +225,20 @@ _REMEDY = "restore it from git, or remove it and run `ullage lock`"
 
 def _entry_table(entry: Entry) -> Table:
     """An entry as it is written, without its empty fields."""
-    key = {name: text for name, text in _texts(entry.key).items() if text}
-    table: dict[str, Plain | Table] = {**key, "basis": entry.basis.value}
-    if entry.assumed:
-        table["assumed"] = list(entry.assumed)
-    if entry.findings:
-        table["findings"] = list(entry.findings)
-    if entry.moment:
-        table["peak_at"] = entry.moment
-    table |= {f"peak_{name}": size for name, size in entry.peaks._asdict().items()}
-    if entry.growth_bytes is not None:
-        table["growth_bytes_per_step"] = entry.growth_bytes
-    if entry.served is not None:
-        table |= entry.served._asdict()
-    for name in _SIZES:
-        sizes: Mapping[str, int] = getattr(entry, name)
-        if sizes:
-            table[name] = dict(sorted(sizes.items()))
-    return table
+    table = {
+        name: dict(sorted(value.items())) if isinstance(value, dict) else value
+        for name, value in plain(entry).items()
+        if value not in ("", None, [], {})
+    }
+    return {name: table[name] for name in sorted(table, key=_place)}
 
 
-# Of an entry, in the order in which they are written.
-_SIZES = ("categories", "modules", "places")
+def _place(name: str) -> int:
+    """Where a key is in an entry; others come behind those of this list, as they are."""
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 
-def _texts(key: Key) -> dict[str, str]:
-    order = ("command", "gpu", "ranks", "allocator", "engine", "torch", "cuda", "ullage")
-    return {name: getattr(key, name) for name in order}
-
-
-def _parse_entry(table: Any, name: str, which: str) -> Entry:  # noqa: ANN401 - parsed TOML
-    rest = dict(_table(table, name, which))
-
-    def take(key: str, kind: type, default: object = None) -> Any:  # noqa: ANN401 - parsed TOML
-        value = rest.pop(key, default)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            problem = "is missing" if value is None else f"is {show_value(value)}"
-            raise SpecError(f"{name}: {key} of {which} {problem}; {_REMEDY}")
-        return value
-
-    def take_size(key: str) -> int:
-        value: int = take(key, int)
-        return _size(value, name, f"{key} of {which}")
-
-    key = Key(**{field.name: take(field.name, str, "") for field in fields(Key)})
-    basis = take("basis", str)
-    if basis not in {kind.value for kind in BasisKind}:
-        raise SpecError(f"{name}: basis of {which} is {basis!r}; {_REMEDY}")
-    lists = {list_name: take(list_name, list, []) for list_name in ("assumed", "findings")}
-    peaks = Peaks(*(take_size(f"peak_{field}") for field in Peaks._fields))
-    moment = take("peak_at", str, "")
-    growth = take("growth_bytes_per_step", int, 0) if "growth_bytes_per_step" in rest else None
-    served = None
-    if ServedFigures._fields[0] in rest:
-        served = ServedFigures(*(take_size(field) for field in ServedFigures._fields))
-    sizes = {table_name: take(table_name, dict, {}) for table_name in _SIZES}
-    _refuse_rest(rest, name, which)
-    _check_members(lists, str, name, which)
-    _check_members(
-        {table_name: list(table.values()) for table_name, table in sizes.items()}, int, name, which
-    )
-    for table_name, table_of in sizes.items():
-        for owner, size in table_of.items():
-            _size(size, name, f"{table_name}.{owner} of {which}")
-    return Entry(
-        key, peaks, BasisKind(basis), tuple(lists["assumed"]), moment, growth,
-        findings=tuple(lists["findings"]), served=served, **sizes,
-    )  # fmt: skip
-
-
-def _size(value: int, name: str, which: str) -> int:
-    """Checks that a value is a possible number of bytes."""
-    if value < 0:
-        raise SpecError(f"{name}: {which} is {value} bytes; expected 0 or more; {_REMEDY}")
-    return value
-
-
-def _check_members(lists: Mapping[str, list[Any]], kind: type, name: str, which: str) -> None:
-    for key, members in lists.items():
-        for member in members:
-            if not isinstance(member, kind) or isinstance(member, bool):
-                raise SpecError(f"{name}: {key} of {which} holds {show_value(member)}; {_REMEDY}")
-
-
-def _table(value: Any, name: str, which: str) -> Mapping[str, Any]:  # noqa: ANN401 - parsed TOML
-    if not isinstance(value, dict):
-        raise SpecError(f"{name}: {which} is {show_value(value)}, expected a table; {_REMEDY}")
-    return value
-
-
-def _refuse_rest(rest: Mapping[str, Any], name: str, which: str) -> None:
-    if rest:
-        raise SpecError(
-            f"{name}: {which} has {', '.join(map(repr, sorted(rest)))}, which this ullage does "
-            f"not know; {_REMEDY}"
-        )
+_FIRST = (
+    "command", "gpu", "ranks", "allocator", "engine", "torch", "cuda", "ullage", "basis", "assumed",
+    "findings", "peak_at",
+)  # fmt: skip

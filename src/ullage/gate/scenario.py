@@ -11,13 +11,81 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ullage.gate.budget import NO_BUDGET, Amount, Budget
+from ullage.configuration.tables import (
+    Count,
+    Program,
+    Seconds,
+    Share,
+    Whole,
+    Word,
+    Words,
+    check_positive,
+    parser,
+)
+from ullage.errors import SpecError
+from ullage.gate.budget import NO_BUDGET, Budget, Tolerance
+from ullage.gate.places import (
+    check_directory,
+    check_patterns,
+    check_variable,
+    read_command,
+    read_values,
+)
+from ullage.phantom.rank import choose_ranks
+from ullage.protocol.plain import As, Example, From, Mark, Misfit
+from ullage.record.values.assume import Assumed
 
 DISTINCT = "distinct"
 GPU = "gpu"
 PORT_NAME = "port"
+_TRAFFIC = '"trace.csv", or a generator: "poisson:rate=2,prompt=1000,output=200"'
+
+
+def _check_ready(path: str) -> str:
+    if not path.startswith("/"):
+        raise Misfit(f'is {path!r}; expected a path of the server, such as "/health"')
+    return path
+
+
+def _check_goodput(share: float) -> float:
+    if not 0 < share <= 1:
+        raise Misfit(f"is {100 * share:g} %; expected more than 0 % and 100 % at most")
+    return share
+
+
+def _check_assumptions(words: tuple[str, ...]) -> tuple[str, ...]:
+    parser(Assumed.parse)(words)
+    return words
+
+
+@dataclass(frozen=True, slots=True)
+class _RankKeys:
+    """What the table of a scenario says of the ranks of a job."""
+
+    world_size: Count | None = None
+    local_world_size: Count | None = None
+    rank: Whole | None = None
+    ranks: Words | None = None
+
+    def chosen(self) -> tuple[int, ...] | str:
+        """Those that are played."""
+        if self.rank is not None and self.ranks is not None:
+            raise Misfit("and ranks are both there; keep one of them", "rank")
+        if self.world_size is None:
+            raise Misfit(
+                "are of a job; give the number of its ranks, such as: world_size = 8", "ranks"
+            )
+        is_distinct = self.ranks == (DISTINCT,)
+        if not is_distinct and not all(rank.isdecimal() for rank in self.ranks or ()):
+            raise Misfit(f'is {self.ranks!r}; expected ranks = [0, 7] or "{DISTINCT}"', "ranks")
+        ranks = (0,) if is_distinct else (*map(int, self.ranks or (self.rank or 0,)),)
+        try:
+            choose_ranks(ranks, self.world_size, self.local_world_size)
+        except SpecError as error:
+            raise Misfit(f": {error}", "world_size") from None
+        return DISTINCT if is_distinct else ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +103,15 @@ class Replay:
         fields: what is sent with each request that has not its own.
     """
 
-    file: str
-    users: str = "1"
-    limit: int | None = None
-    function: str | None = None
-    url: str | None = None
-    ready: str | None = None
-    ready_timeout_s: int = 300
-    timeout_s: int = 300
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    file: Annotated[str, Example('"requests.jsonl"')]
+    users: Annotated[Word, As("concurrency")] = "1"
+    limit: Count | None = None
+    function: Annotated[str | None, Example('"serve.py:handle"')] = None
+    url: Annotated[str | None, Example('"http://127.0.0.1:{port}/v1/completions"')] = None
+    ready: Annotated[str, _check_ready] | None = None
+    ready_timeout_s: Count = 300
+    timeout_s: Count = 300
+    fields: Annotated[Mapping[str, Any], As("body")] = field(default_factory=dict)
 
     def filled_in(self, values: Mapping[str, str]) -> Replay:
         """The same with the values of variables."""
@@ -65,12 +133,14 @@ class Serving:
         slo: the objective, such as "ttft=1s,tpot=50ms"; None: every request must be answered.
         goodput_frac: the share of all requests that must meet it.
         least_tokens: that the cache must have; None: no limit but the lock's.
+        command: the engine's, whose words are the scenario's.
     """
 
-    traffic: str
-    slo: str | None = None
-    goodput_frac: float = 0.99
-    least_tokens: int | None = None
+    traffic: Annotated[str, Example(_TRAFFIC)]
+    slo: Annotated[str | None, Example('"ttft=1s,tpot=50ms"')] = None
+    goodput_frac: Annotated[Share, _check_goodput, As("goodput")] = 0.99
+    least_tokens: Count | None = None
+    command: Annotated[tuple[str, ...], From(object), read_command, As("serve")] = ()
 
     def describe(self, command: str) -> str:
         """The command in the lock: "vllm serve MODEL < trace.csv"."""
@@ -100,32 +170,34 @@ class Scenario:
         tolerance: the allowed increase of a peak over the lock; None: the default.
     """
 
-    name: str
-    line: int
-    command: tuple[str, ...]
-    directory: Path
-    gpus: tuple[str, ...] = ()
+    name: Annotated[str, Mark.NAME]
+    line: Annotated[int, Mark.NO_KEY] = 1
+    command: Annotated[tuple[str, ...], From(object), read_command, Example('"train.py"')] = ()
+    directory: Annotated[Path, check_directory, Example('"training"')] = Path()
+    gpus: Annotated[Words, As(GPU), Example('"h100-80gb"')] = ()
     memory: str | int | None = None
-    capability: str | None = None
-    python: str | None = None
-    num_devices: int | None = None
-    world_size: int | None = None
-    local_world_size: int | None = None
-    ranks: tuple[int, ...] | str = ()
-    alloc_conf: str | None = None
-    steps: int | None = None
+    capability: Annotated[str | None, Example('"8.9"')] = None
+    python: Annotated[Program | None, Example('".venv/bin/python"')] = None
+    num_devices: Annotated[Count | None, As("gpus")] = None
+    world_size: Count | None = None
+    local_world_size: Count | None = None
+    ranks: Annotated[tuple[int, ...] | str, Mark.FLAT, From(_RankKeys), _RankKeys.chosen] = ()
+    alloc_conf: Annotated[str | None, Example('"expandable_segments:True"')] = None
+    steps: Count | None = None
     real_init: bool = False
     dummy_weights: bool = False
     values: bool = True
-    assume: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    matrix: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    inputs: tuple[str, ...] = ()
-    replay: Replay | None = None
-    serving: Serving | None = None
+    assume: Annotated[Words, _check_assumptions] = ()
+    env: Mapping[Annotated[str, From(object), check_variable], Word] = field(default_factory=dict)
+    matrix: Mapping[str, Annotated[tuple[str, ...], From(object), read_values]] = field(
+        default_factory=dict
+    )
+    inputs: Annotated[Words, check_patterns] = ()
+    replay: Annotated[Replay | None, As("requests")] = None
+    serving: Annotated[Serving | None, Mark.FLAT] = None
     budget: Budget = NO_BUDGET
-    tolerance: Amount | None = None
-    timeout_s: float = 30 * 60
+    tolerance: Tolerance | None = None
+    timeout_s: Annotated[Seconds, check_positive, As("timeout")] = 30 * 60
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,20 @@ traffic = "azure-conv:rate=4,duration=5m"      # or a file
 slo = "ttft=1s,tpot=50ms"
 goodput = "99%"
 
-read_serving(section)               # None where a scenario has no `serve`
+check_serving(case)                 # what can be known to be wrong before anything runs
 run_served(case, python)            # the run, and the figures that the lock has of it
 """
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ullage.configuration.sections import Section
 from ullage.errors import EnvironmentProblem, SpecError
 from ullage.gate.lock import ServedFigures
-from ullage.gate.scenario import Case, Serving
+from ullage.gate.scenario import Case
+from ullage.protocol.plain import Misfit
 from ullage.serve.measures import measure
 from ullage.serve.run import check_command, serve
 from ullage.serve.slo import parse_slo
@@ -54,56 +54,25 @@ class ServedCase(NamedTuple):
     engine: str = ""
 
 
-def read_serving(section: Section) -> Serving | None:
-    """What the scenario says of a server."""
-    if SERVE not in section.names:
-        for key in ("traffic", "slo", "goodput", "least_tokens"):
-            if key in section.names:
-                raise section.error(key, f'is for a server; add serve = "{_EXAMPLE}"')
-        return None
+def check_serving_keys(table: Mapping[str, Any]) -> None:
+    """Refuses keys of a server without one, and with one the keys of other scenarios."""
+    for key in ("traffic", "slo", "goodput", "least_tokens"):
+        if key in table and SERVE not in table:
+            raise Misfit(f'is for a server; add serve = "{_EXAMPLE}"', key)
     for key in _ELSEWHERE:
-        if key in section.names:
-            raise section.error(key, "does not go with serve; leave it out")
-    traffic, slo = section.text("traffic", "trace.csv"), section.text("slo", "ttft=1s,tpot=50ms")
-    if traffic is None:
-        raise section.error(
-            "traffic", 'is missing; add a trace or a generator: "poisson:rate=2,prompt=1000,'
-            'output=200"',
-        )  # fmt: skip
-    goodput = section.text("goodput", "99%")
-    if goodput is not None and slo is None:
-        raise section.error("goodput", 'needs an objective; add slo = "ttft=1s,tpot=50ms"')
-    return Serving(traffic, slo, _share(section, goodput), section.number("least_tokens", 1))
+        if key in table and SERVE in table:
+            raise Misfit("does not go with serve; leave it out", key)
+    if "goodput" in table and "slo" not in table:
+        raise Misfit('needs an objective; add slo = "ttft=1s,tpot=50ms"', "goodput")
 
 
-def _share(section: Section, text: str | None) -> float:
-    try:
-        share = 0.99 if text is None else float(text.removesuffix("%").strip()) / 100
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
-        raise section.error("goodput", f"is {text!r}; expected per cent, such as 99%")
-    return share
-
-
-def serve_words(section: Section) -> tuple[str, ...]:
-    """The engine's command."""
-    value = section.words(SERVE) or []
-    if isinstance(value, list):
-        return tuple(value)
-    try:
-        return tuple(shlex.split(value))
-    except ValueError as error:
-        raise section.error(SERVE, f"cannot be split into words: {error}") from None
-
-
-def check_serving(case: Case, section: Section) -> None:
+def check_serving(case: Case) -> None:
     """Refuses what can be known to be wrong before anything runs."""
     serving = case.serving
     if serving is None:
         return
     if case.gpu is None:
-        raise section.error("gpu", 'is missing; a server needs one, such as: gpu = "h100-80gb"')
+        raise Misfit('is missing; a server needs one, such as: gpu = "h100-80gb"', "gpu")
     for key, check in (
         (SERVE, lambda: check_command(case.command)),
         ("slo", lambda: None if serving.slo is None else parse_slo(serving.slo)),
@@ -112,7 +81,7 @@ def check_serving(case: Case, section: Section) -> None:
         try:
             check()
         except SpecError as error:
-            raise section.error(key, f": {error}") from None
+            raise Misfit(f": {error}", key) from None
 
 
 def _traffic_text(case: Case) -> str:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from ullage.errors import SpecError
+from ullage.protocol.plain import STRICT_JSON, Misfit, at_least
 
 SCHEMA: Final = "ullage.memory/1"
 _HOW = "make it anew: ullage diff PREDICTED MEASURED"
@@ -41,8 +42,8 @@ class MeasuredMemory:
     driver: str | None
     torch: str
     date: str
-    context_bytes: int
-    workspace_bytes: Mapping[str, int] = field(hash=False)
+    context_bytes: Annotated[int, at_least(0)]
+    workspace_bytes: Mapping[str, Annotated[int, at_least(0)]] = field(hash=False)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -61,6 +62,8 @@ class MeasuredMemory:
             return _parse(json.loads(Path(name).read_text(encoding="utf-8")))
         except OSError as error:
             raise SpecError(f"{name!r} cannot be read: {error.strerror or error}") from None
+        except Misfit as misfit:
+            raise SpecError(f"{misfit.of_file(name)}; {_HOW}, or delete it") from None
         except (ValueError, SpecError) as error:
             raise SpecError(f"{name}: {error}; {_HOW}, or delete it") from None
 
@@ -81,21 +84,7 @@ def stored_memory(slug: str) -> MeasuredMemory | None:
     return MeasuredMemory.load(path) if path.exists() else None
 
 
-def _parse(value: object) -> MeasuredMemory:
-    names = [each.name for each in fields(MeasuredMemory)]
-    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+def _parse(document: object) -> MeasuredMemory:
+    if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
         raise SpecError(f"it is no document of the schema {SCHEMA!r}")
-    if set(value) != {"schema", *names}:
-        raise SpecError(f"it has the fields {sorted(value)}; expected {sorted(['schema', *names])}")
-    for name in ("gpu", "device", "torch", "date"):
-        if not isinstance(value[name], str):
-            raise SpecError(f"{name} is {value[name]!r}; expected a string")
-    workspaces = value["workspace_bytes"]
-    if not isinstance(workspaces, dict):
-        raise SpecError(f"workspace_bytes is {workspaces!r}; expected bytes by library")
-    if value["driver"] is not None and not isinstance(value["driver"], str):
-        raise SpecError(f"driver is {value['driver']!r}; expected a string or null")
-    for size in (value["context_bytes"], *workspaces.values()):
-        if type(size) is not int or size < 0:
-            raise SpecError(f"{size!r} is no number of bytes")
-    return MeasuredMemory(**{name: value[name] for name in names})
+    return STRICT_JSON.read(MeasuredMemory, document)

@@ -16,16 +16,18 @@ A line is sent as JSON, unchanged except for these fields:
 from __future__ import annotations
 
 import io
-import ipaddress
 import json
 import wave
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+from ullage.configuration.tables import check_positive
+from ullage.doors.address import Address
 from ullage.errors import SpecError
+from ullage.protocol.plain import JSON, Misfit, at_least
 from ullage.record.requests.requests import Request
 
 _TRACE = ("timestamp", "input_length", "output_length", "hash_ids")
@@ -62,7 +64,7 @@ class Endpoint:
             raise SpecError(
                 f"{url!r} is not http; expected, for example: http://127.0.0.1:{PORT}/generate"
             )
-        if not _is_loopback(parts.hostname or ""):
+        if not Address(parts.hostname or "", 0).is_loopback:
             raise SpecError(
                 f"{url!r} is not of this machine, where the scenario's own server runs; write "
                 "127.0.0.1"
@@ -73,26 +75,22 @@ class Endpoint:
         return cls(parts.hostname or "", port, f"{parts.path or '/'}{query}")
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What a line says of its request that is not sent as it is."""
+
+    input_length: Annotated[int, at_least(1)] = 1
+    output_length: Annotated[int, at_least(1)] = 1
+    hash_ids: tuple[int, ...] = ()
+    audio_s: Annotated[float, check_positive] = 1.0
 
 
 def check_request(request: Request, directory: Path) -> None:
     """Raises SpecError if a line cannot be sent."""
-    body = request.body
-    for key in ("input_length", "output_length"):
-        size = body.get(key, 1)
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise SpecError(f"{request.where}: {key} is {size!r}; expected a number of tokens")
-    hashes = body.get("hash_ids", [])
-    if not isinstance(hashes, list) or not all(isinstance(hash_id, int) for hash_id in hashes):
-        raise SpecError(f"{request.where}: hash_ids is {hashes!r}; expected a list of numbers")
-    seconds = body.get("audio_s", 1)
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
-        raise SpecError(f"{request.where}: audio_s is {seconds!r}; expected seconds, such as 30.0")
+    try:
+        JSON.read(_Line, request.body)
+    except Misfit as misfit:
+        raise SpecError(misfit.of_file(request.where)) from None
     for path in audio_of(request, directory):
         if not path.is_file():
             raise SpecError(

@@ -1,28 +1,36 @@
-"""Converts frozen dataclasses to the values of JSON and back, by the types of their fields.
+"""Converts frozen dataclasses to plain values, as JSON and TOML hold them, and back: the type of a
+field says how its value is read, its default what holds without one.
 
     plain(Note("power_w", "not supported", (0, 1)))
     # {"field": "power_w", "reason": "not supported", "devices": [0, 1]}
     restore(Note, document, "notes[0]")
 
-Back, each value is checked: a wrong type is a ValueError that names the field. Unknown keys are
-ignored, so that an older reader reads what a newer writer has added; a field with a default may be
-missing.
+A type may be annotated: with functions that check or convert what was read, and with `From`, `As`,
+`Example` and `Mark`. What differs between kinds of files is in the `Reader` of each.
+
+    threads: Annotated[int, at_least(1)] = 4
+    limit: Annotated[int, From(str | int), parse_bytes, As("max"), Example('"40GiB"')]
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from ullage.parsing import show_value
 
 T = TypeVar("T")
-# The fields of a record, found once: a sample is converted ten times a second.
-_FIELDS: dict[type[Any], tuple[tuple[str, Any, bool], ...]] = {}
+Read = Callable[[Any], Any]
+_MISSING: Final = object()
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
@@ -34,88 +42,394 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - a record, or what one of its fie
         return [plain(member) for member in value]
     if isinstance(value, frozenset):
         return sorted(value)
+    if isinstance(value, Mapping):
+        return {name: plain(member) for name, member in value.items()}
     if isinstance(value, enum.Enum):
         return value.value
-    document = {}
-    for name, _, _ in _fields(type(value)):
-        member = getattr(value, name)
-        document[name] = member if type(member) in _ATOMS else plain(member)
+    return _table_of(value)
+
+
+def _table_of(record: object) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    for field in JSON.fields_of(type(record)):
+        member = getattr(record, field.name)
+        if Mark.FLAT in field.marks:
+            document |= {} if member is None else _table_of(member)
+        elif Mark.NAME not in field.marks:
+            document[field.keys[0]] = member if type(member) in _ATOMS else plain(member)
     return document
 
 
-def restore(record: type[T], value: object, where: str) -> T:
-    """The record that `plain` has converted.
+class Misfit(ValueError):
+    """A value is not what its type says.
+
+    Attributes:
+        problem: what was found, and what was expected; it follows the value's name.
+        keys: where the value is, from the outermost on; a number is a place in a list.
+        inner: the key in the value that is meant, where the sentence names the value around it.
+    """
+
+    def __init__(self, problem: str, *keys: str | int, inner: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.keys = keys
+        self.inner = inner
+
+    def say(self, whole: str = "") -> str:
+        """The sentence; `whole` is the name of the outermost value."""
+        name = whole
+        for key in self.keys:
+            name += f"[{key}]" if isinstance(key, int) else f".{key}" if name else key
+        return f"{name}{'' if self.problem.startswith(':') else ' '}{self.problem}"
+
+    def of_file(self, name: str) -> str:
+        """The sentence, of a file of this name."""
+        return f"{name}: {self.say()}" if self.keys else self.say(name)
+
+
+@dataclass(frozen=True, slots=True)
+class From:
+    """The file has another type; a function that is annotated too makes the field's value of it."""
+
+    kind: Any
+
+
+@dataclass(frozen=True, slots=True)
+class As:
+    """The file has another name for the field."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A value as a file has it, for the error where it is missing or empty."""
+
+    text: str
+
+
+class Mark(enum.Enum):
+    """Where the value of a field comes from, if not from a key of its own."""
+
+    FLAT = "a record whose keys are in the table around it; None: none of them is"
+    NAME = "the key under which the record is found"
+    NO_KEY = "not from a file"
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A field of a record: its keys in a table (of a flat record several), and what reads them."""
+
+    name: str
+    keys: tuple[Any, ...]
+    read: Read
+    is_required: bool
+    example: str
+    marks: tuple[Any, ...]
+
+    def remedy(self, what: str) -> str:
+        """What to do where there is no value."""
+        return f"; {what}, for example: {self.keys[0]} = {self.example}" if self.example else ""
+
+
+class Reader:
+    """Reads values by their types.
 
     Args:
-        record: a dataclass.
-        value: what the document holds.
-        where: how messages call the value.
-
-    Raises:
-        ValueError: a field is missing, or its value is not of its type.
+        names: how errors call the types str, int, float, bool, list and dict.
+        checks: what is checked, or converted, of each value of these types.
+        synonyms: types that are read as another.
+        is_strict: whether an unknown key is an error; else a newer program may have written it.
+        is_none_missing: whether None stands for a field's default.
+        has_rows: whether any record may be the list of its fields.
     """
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{where} is {show_value(value)}, expected an object")
-    arguments = {}
-    for name, kind, is_required in _fields(record):
-        if name in value:
-            arguments[name] = _restore_value(kind, value[name], f"{where}.{name}")
-        elif is_required:
-            raise ValueError(f"{where} has no {name!r}")
-    return record(**arguments)
+
+    def __init__(
+        self,
+        names: Mapping[type, str],
+        checks: Mapping[type, Read] = MappingProxyType({}),
+        synonyms: Mapping[Any, Any] = MappingProxyType({}),
+        *,
+        is_strict: bool = False,
+        is_none_missing: bool = False,
+        has_rows: bool = False,
+    ) -> None:
+        self._names = names
+        self._checks = checks
+        self._synonyms = synonyms
+        self._is_strict = is_strict
+        self._is_none_missing = is_none_missing
+        self._has_rows = has_rows
+        # What reads a type, and the fields of a record, each found once.
+        self._reads: dict[Any, Read] = {}
+        self._fields: dict[Any, tuple[_Field, ...]] = {}
+
+    def read(self, kind: type[T], value: object, /, **given: object) -> T:
+        """The value as this type; `given` are fields of a record that are not in the value.
+
+        Raises:
+            Misfit: it is something else.
+        """
+        read = partial(self._record, kind, given=given) if given else self._reader(kind)
+        result: T = read(value)
+        return result
+
+    def _reader(self, kind: Any) -> Read:  # noqa: ANN401 - a type
+        if kind not in self._reads:
+            self._reads[kind] = self._make(kind)
+        return self._reads[kind]
+
+    def _make(self, kind: Any) -> Read:  # noqa: ANN401 - a type
+        origin, members = typing.get_origin(kind), typing.get_args(kind)
+        if kind in self._synonyms:
+            return self._reader(self._synonyms[kind])
+        if kind in (Any, object):
+            return lambda value: value
+        if kind in (str, int, float, bool):
+            return self._atom(kind)
+        if origin is Annotated:
+            return self._converted(kind.__origin__, kind.__metadata__)
+        if origin in (typing.Union, types.UnionType):
+            return self._union(members)
+        if origin is tuple and members[-1] is not Ellipsis:
+            reads = {number: self._reader(member) for number, member in enumerate(members)}
+            return lambda value: tuple(self._row(reads, value, f"{len(reads)} values"))
+        if origin in (tuple, frozenset):
+            return self._list(origin, self._reader(members[0]))
+        if origin is Literal:
+            return partial(choose, choices={member: member for member in members})
+        if origin is Mapping:
+            return self._mapping(*members)
+        if isinstance(kind, type) and issubclass(kind, enum.Enum):
+            return partial(choose, choices={member.value: member for member in kind})
+        return partial(self._record, kind)
+
+    def _atom(self, kind: type) -> Read:
+        check = self._checks.get(kind)
+
+        def read_atom(value: Any) -> object:  # noqa: ANN401 - a plain value
+            if type(value) is not kind:
+                if kind is not float or type(value) is not int:
+                    raise Misfit(f"is {show(value)}; expected {self._names[kind]}")
+                value = float(value)
+            return value if check is None else check(value)
+
+        return read_atom
+
+    def _converted(self, kind: Any, marks: Sequence[Any]) -> Read:  # noqa: ANN401 - a type
+        """Reads the type, or that which `From` names, then does what is annotated, in order."""
+        read = self._reader(_source(kind, marks))
+        steps = [mark for mark in marks if callable(mark)]
+
+        def read_and_convert(value: object) -> object:
+            value = read(value)
+            for step in steps:
+                value = step(value)
+            return value
+
+        return read_and_convert if steps else read
+
+    def _union(self, members: Sequence[Any]) -> Read:
+        """Of several atoms that which has the value's type; else the one type, or None."""
+        kinds = [member for member in members if member is not types.NoneType]
+        if len(kinds) == 1:
+            read = self._reader(kinds[0])
+            return lambda value: None if value is None else read(value)
+        reads = {kind: self._reader(kind) for kind in kinds}
+        if len(kinds) < len(members):
+            reads[types.NoneType] = lambda value: value
+        if float in reads:
+            reads.setdefault(int, reads[float])
+        names = " or ".join(self._names[kind] for kind in kinds)
+
+        def read_any(value: object) -> object:
+            if type(value) not in reads:
+                raise Misfit(f"is {show(value)}; expected {names}")
+            return reads[type(value)](value)
+
+        return read_any
+
+    def _list(self, collect: Callable[[Iterable[Any]], Any], read: Read) -> Read:
+        def read_list(value: object) -> object:
+            if not isinstance(value, list | tuple):
+                raise Misfit(f"is {show(value)}; expected {self._names[list]}")
+            members: list[object] = []
+            try:
+                for member in value:
+                    members.append(read(member))  # noqa: PERF401 - an error says which one it was
+            except Misfit as misfit:
+                misfit.keys = (len(members), *misfit.keys)
+                raise
+            return collect(members)
+
+        return read_list
+
+    def _mapping(self, key_kind: Any, kind: Any) -> Read:  # noqa: ANN401 - types
+        read_key = None if key_kind is str else self._reader(key_kind)
+        read = self._reader(kind)
+        # A record may have the key under which it is found.
+        is_named = any(Mark.NAME in field.keys for field in self.fields_of(kind))
+
+        def read_mapping(value: object) -> dict[Any, Any]:
+            entries = {}
+            for key, member in self._table(value).items():
+                name = key if read_key is None else read_at(key, read_key, key)
+                if is_named:
+                    member = {**read_at(key, self._table, member), Mark.NAME: name}
+                entries[name] = read_at(key, read, member)
+            return entries
+
+        return read_mapping
+
+    def _table(self, value: object) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            raise Misfit(f"is {show(value)}; expected {self._names[dict]}")
+        return value
+
+    def _row(self, reads: Mapping[Any, Read], value: object, what: str) -> list[object]:
+        """A list of values, each read in its own way."""
+        if not isinstance(value, list | tuple) or len(value) != len(reads):
+            raise Misfit(f"is {show(value)}; expected a list of {what}")
+        pairs = zip(reads.items(), value, strict=True)
+        return [read_at(name, read, member) for (name, read), member in pairs]
+
+    def _record(
+        self,
+        kind: Any,  # noqa: ANN401 - a record
+        value: object,
+        given: Mapping[str, object] = MappingProxyType({}),
+    ) -> Any:  # noqa: ANN401 - a record
+        is_row = self._has_rows and isinstance(value, list | tuple)
+        if is_row or (hasattr(kind, "_fields") and not isinstance(value, Mapping)):
+            reads = {field.name: field.read for field in self.fields_of(kind)}
+            return kind(*self._row(reads, value, ", ".join(reads)))
+        table = self._table(value)
+        fields = [field for field in self.fields_of(kind) if field.name not in given]
+        arguments = {**given}
+        for field in fields:
+            if Mark.FLAT in field.marks:
+                part = {key: table[key] for key in field.keys if key in table}
+                if part or field.is_required:
+                    arguments[field.name] = field.read(part)
+                continue
+            key = field.keys[0]
+            value = table.get(key, _MISSING)
+            if self._is_none_missing and (value is None or value is _MISSING):
+                value = None if field.is_required else _MISSING
+            if value is _MISSING and field.is_required:
+                raise Misfit(f"is missing{field.remedy('add it')}", key)
+            if value is not _MISSING:
+                try:
+                    arguments[field.name] = field.read(value)
+                except Misfit as misfit:
+                    if misfit.problem == EMPTY:
+                        misfit.problem += field.remedy("give a value")
+                    misfit.keys = (key, *misfit.keys)
+                    raise
+        if self._is_strict:
+            known = [*itertools.chain(*(field.keys for field in fields))]
+            for key in (key for key in table if key not in known):
+                names = [name for name in known if name is not Mark.NAME]
+                close = get_close_matches(key, names, n=1)
+                meant = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(names)}"
+                raise Misfit(f"has no key {key!r}; {meant}", inner=key)
+        return kind(**arguments)
+
+    def fields_of(self, kind: Any) -> tuple[_Field, ...]:  # noqa: ANN401 - a type
+        """The fields of a record that a file may have; of what is no record none."""
+        if kind not in self._fields:
+            required = _required(kind)
+            kinds = typing.get_type_hints(kind, include_extras=True) if required else {}
+            self._fields[kind] = tuple(
+                self._field(name, kinds[name], is_required=required[name])
+                for name in required
+                if Mark.NO_KEY not in getattr(kinds[name], "__metadata__", ())
+            )
+        return self._fields[kind]
+
+    def _field(self, name: str, kind: Any, *, is_required: bool) -> _Field:  # noqa: ANN401 - a type
+        marks: tuple[Any, ...] = getattr(kind, "__metadata__", ())
+        keys: tuple[Any, ...] = tuple(mark.name for mark in marks if isinstance(mark, As))
+        keys = (Mark.NAME,) if Mark.NAME in marks else keys or (name,)
+        if Mark.FLAT in marks:
+            source = _source(kind.__origin__, marks)
+            parts = (source, *typing.get_args(source))
+            keys = tuple(
+                key for part in parts for each in self.fields_of(part) for key in each.keys
+            )
+        example = "".join(mark.text for mark in marks if isinstance(mark, Example))
+        return _Field(name, keys, self._reader(kind), is_required, example, marks)
 
 
-def _fields(record: type[Any]) -> tuple[tuple[str, Any, bool], ...]:
-    """(name, type, whether it must be there) of each field."""
-    if record not in _FIELDS:
-        kinds = typing.get_type_hints(record)
-        _FIELDS[record] = tuple(
-            (field.name, kinds[field.name], field.default is dataclasses.MISSING)
-            for field in dataclasses.fields(record)
-        )
-    return _FIELDS[record]
+def _source(kind: Any, marks: Sequence[Any]) -> Any:  # noqa: ANN401 - types
+    """What a file has for an annotated type."""
+    return next((mark.kind for mark in marks if isinstance(mark, From)), kind)
 
 
-def _restore_value(kind: Any, value: object, where: str) -> object:  # noqa: ANN401 - a type
-    origin, members = typing.get_origin(kind), typing.get_args(kind)
-    if origin is types.UnionType:
-        (kind,) = (member for member in members if member is not type(None))
-        return None if value is None else _restore_value(kind, value, where)
-    if hasattr(kind, "_fields"):
-        return _restore_row(kind, value, where)
-    if origin in (tuple, frozenset):
-        if not isinstance(value, list):
-            raise ValueError(f"{where} is {show_value(value)}, expected a list")
-        each = (_restore_value(members[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-        return origin(each)
+def _required(kind: Any) -> dict[str, bool]:  # noqa: ANN401 - a type
+    """Which fields of a dataclass or a named tuple have no default; of another type none."""
     if dataclasses.is_dataclass(kind):
-        return restore(typing.cast("type[object]", kind), value, where)
-    if issubclass(kind, enum.Enum):
-        return _restore_choice(kind, value, where)
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise ValueError(f"{where} is {show_value(value)}, expected {_EXPECTED[kind]}")
-    return value
+        return {
+            field.name: field.default is field.default_factory is dataclasses.MISSING
+            for field in dataclasses.fields(kind)
+        }
+    names = getattr(kind, "_fields", ())
+    return {name: name not in kind._field_defaults for name in names}
 
 
-def _restore_row(kind: Any, value: object, where: str) -> object:  # noqa: ANN401 - a NamedTuple
-    names = kind._fields
-    if not isinstance(value, list) or len(value) != len(names):
-        raise ValueError(f"{where} is {show_value(value)}, expected a list of {', '.join(names)}")
-    kinds = typing.get_type_hints(kind)
-    pairs = zip(names, value, strict=True)
-    return kind(*(_restore_value(kinds[name], item, f"{where}.{name}") for name, item in pairs))
-
-
-def _restore_choice(kind: type[enum.Enum], value: object, where: str) -> enum.Enum:
+def read_at(key: str | int, read: Read, value: object) -> Any:  # noqa: ANN401 - what it reads
+    """Reads a part of a value; an error says where it is."""
     try:
-        return kind(value)
-    except ValueError:
-        choices = ", ".join(repr(member.value) for member in kind)
-        raise ValueError(f"{where} is {show_value(value)}, expected one of {choices}") from None
+        return read(value)
+    except Misfit as misfit:
+        misfit.keys = (key, *misfit.keys)
+        raise
 
 
-_EXPECTED = {
-    str: "a string", int: "a whole number", float: "a number", bool: "true or false",
+EMPTY: Final = "is empty"
+
+
+def show(value: object) -> str:
+    """A value as errors show it."""
+    return str(value).lower() if isinstance(value, bool) else show_value(value)
+
+
+def choose(value: object, choices: Mapping[Any, T]) -> T:
+    """The choice of a name; raises a Misfit where there is none."""
+    if isinstance(value, str | int) and value in choices and not isinstance(value, bool):
+        return choices[value]
+    close = get_close_matches(value, choices, n=1) if isinstance(value, str) else []
+    if close:
+        raise Misfit(f"is {show(value)}; did you mean {close[0]!r}?")
+    few = len(choices) < 3
+    expected = " or ".join(map(str, choices)) if few else f"one of {', '.join(map(str, choices))}"
+    raise Misfit(f"is {show(value)}; expected {expected}")
+
+
+def at_least(least: int) -> Callable[[int], int]:
+    """Refuses smaller numbers."""
+
+    def check(value: int) -> int:
+        if value < least:
+            raise Misfit(f"is {value}; expected {least} or more")
+        return value
+
+    return check
+
+
+_OF_JSON: Final = {
+    str: "a text", int: "a whole number", float: "a number", bool: "true or false",
+    list: "a list", dict: "an object",
 }  # fmt: skip
+JSON: Final = Reader(_OF_JSON)
+STRICT_JSON: Final = Reader(_OF_JSON, is_strict=True)
+
+
+def restore(kind: type[T], value: object, name: str) -> T:
+    """The record that `plain` has converted; raises ValueError, which names the value so, where a
+    field is missing or not of its type.
+    """
+    try:
+        return JSON.read(kind, value)
+    except Misfit as misfit:
+        raise ValueError(misfit.say(name)) from None

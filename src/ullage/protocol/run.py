@@ -7,9 +7,10 @@ run = RunVariables.from_environment(os.environ)
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
 
 from ullage.protocol import variables
 
@@ -42,9 +43,61 @@ class LoneRank:
     world_size: int
     mail: Path
 
+    @classmethod
+    def parse(cls, text: str) -> LoneRank:
+        """Reads RANK/WORLD_SIZE/DIRECTORY."""
+        rank, world_size, mail = text.split("/", 2)
+        return cls(int(rank), int(world_size), Path(mail))
+
+
+class _Form(NamedTuple):
+    """How the value of a field is written in a variable, and read from it."""
+
+    read: Callable[[str], Any]
+    write: Callable[[Any], str] = str
+
+
+_TEXT: Final = _Form(str)
+_PATH: Final = _Form(Path)
+_NUMBER: Final = _Form(int)
+_FLAG: Final = _Form(lambda text: text == "1", lambda is_set: str(int(is_set)))
+_PLATFORM: Final = _Form(Platform, lambda platform: platform.value)
+_WORDS: Final = _Form(lambda text: tuple(text.split(",")), ",".join)
+_RANK: Final = _Form(LoneRank.parse, lambda lone: f"{lone.rank}/{lone.world_size}/{lone.mail}")
+
+
+def _in(name: str, form: _Form) -> dict[str, Any]:
+    """The variable of a field, which has its default where that is not set."""
+    return {"name": name, "form": form}
+
 
 @dataclass(frozen=True, slots=True)
-class RunVariables:
+class _Variables:
+    """A record whose fields are variables of the environment."""
+
+    def to_environment(self) -> dict[str, str | None]:
+        """The variables of a process; None: one that it must not inherit."""
+        environment = {}
+        for each in fields(self):
+            value, form = getattr(self, each.name), each.metadata["form"]
+            name = each.metadata["name"]
+            environment[name] = None if value in (None, ()) else form.write(value)
+        return environment
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """What a process was started with."""
+        return cls(
+            **{
+                each.name: each.metadata["form"].read(environment[each.metadata["name"]])
+                for each in fields(cls)
+                if environment.get(each.metadata["name"])
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunVariables(_Variables):
     """What a process on the phantom is started with.
 
     Attributes:
@@ -71,79 +124,32 @@ class RunVariables:
             None: none does.
     """
 
-    run_dir: Path
-    device: str = ""
-    libraries: str = ""
-    num_devices: int = 1
-    platform: Platform = Platform.LINUX
-    parent: int | None = None
-    progress: Path | None = None
-    max_steps: int | None = None
-    has_snapshot: bool = True
-    has_clock: bool = False
-    virtual_time: str = ""
-    has_real_init: bool = False
-    has_dummy_weights: bool = False
-    has_values: bool = True
-    assumptions: tuple[str, ...] = ()
-    lone_rank: LoneRank | None = None
-    inputs: Path | None = None
-    nvml: Path | None = None
+    run_dir: Path = field(metadata=_in(variables.RUN_DIR, _PATH))
+    device: str = field(default="", metadata=_in(variables.DEVICE, _TEXT))
+    libraries: str = field(default="", metadata=_in(variables.LIBRARIES, _TEXT))
+    num_devices: int = field(default=1, metadata=_in(variables.NUM_DEVICES, _NUMBER))
+    platform: Platform = field(default=Platform.LINUX, metadata=_in(variables.PLATFORM, _PLATFORM))
+    parent: int | None = field(default=None, metadata=_in(variables.PARENT, _NUMBER))
+    progress: Path | None = field(default=None, metadata=_in(variables.PROGRESS, _PATH))
+    max_steps: int | None = field(default=None, metadata=_in(variables.STEPS, _NUMBER))
+    has_snapshot: bool = field(default=True, metadata=_in(variables.SNAPSHOT, _FLAG))
+    has_clock: bool = field(default=False, metadata=_in(variables.CLOCK, _FLAG))
+    virtual_time: str = field(default="", metadata=_in(variables.VIRTUAL_TIME, _TEXT))
+    has_real_init: bool = field(default=False, metadata=_in(variables.REAL_INIT, _FLAG))
+    has_dummy_weights: bool = field(default=False, metadata=_in(variables.DUMMY_WEIGHTS, _FLAG))
+    has_values: bool = field(default=True, metadata=_in(variables.VALUES, _FLAG))
+    assumptions: tuple[str, ...] = field(default=(), metadata=_in(variables.ASSUME, _WORDS))
+    lone_rank: LoneRank | None = field(default=None, metadata=_in(variables.RANK, _RANK))
+    inputs: Path | None = field(default=None, metadata=_in(variables.INPUTS, _PATH))
+    nvml: Path | None = field(default=None, metadata=_in(variables.NVML, _PATH))
 
     def to_environment(self) -> dict[str, str | None]:
-        """The variables of a process; None: one that it must not inherit."""
-        rank = self.lone_rank
-        return {
-            variables.PHANTOM: "1",
-            variables.RUN_DIR: str(self.run_dir),
-            variables.PARENT: _text(self.parent),
-            variables.DEVICE: self.device,
-            variables.NUM_DEVICES: str(self.num_devices),
-            variables.LIBRARIES: self.libraries,
-            variables.PLATFORM: self.platform.value,
-            variables.SNAPSHOT: str(int(self.has_snapshot)),
-            variables.PROGRESS: _text(self.progress),
-            variables.STEPS: _text(self.max_steps),
-            variables.REAL_INIT: _flag(is_set=self.has_real_init),
-            variables.DUMMY_WEIGHTS: _flag(is_set=self.has_dummy_weights),
-            variables.VALUES: None if self.has_values else "0",
-            variables.ASSUME: ",".join(self.assumptions) or None,
-            variables.RANK: None if rank is None else f"{rank.rank}/{rank.world_size}",
-            variables.MAIL: None if rank is None else str(rank.mail),
-            variables.INPUTS: _text(self.inputs),
-            variables.NVML: _text(self.nvml),
-            variables.CLOCK: _flag(is_set=self.has_clock),
-            variables.VIRTUAL_TIME: self.virtual_time or None,
-        }
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> RunVariables:
-        """What a process was started with."""
-        steps, parent = environment.get(variables.STEPS), environment.get(variables.PARENT)
-        return cls(
-            run_dir=Path(environment[variables.RUN_DIR]),
-            device=environment.get(variables.DEVICE, ""),
-            libraries=environment.get(variables.LIBRARIES, ""),
-            num_devices=int(environment.get(variables.NUM_DEVICES, "1")),
-            platform=Platform(environment.get(variables.PLATFORM, "linux")),
-            parent=int(parent) if parent else None,
-            progress=_path(environment, variables.PROGRESS),
-            max_steps=int(steps) if steps else None,
-            has_snapshot=environment.get(variables.SNAPSHOT, "1") == "1",
-            has_clock=environment.get(variables.CLOCK) == "1",
-            virtual_time=environment.get(variables.VIRTUAL_TIME, ""),
-            has_real_init=environment.get(variables.REAL_INIT) == "1",
-            has_dummy_weights=environment.get(variables.DUMMY_WEIGHTS) == "1",
-            has_values=environment.get(variables.VALUES, "1") == "1",
-            assumptions=tuple(filter(None, environment.get(variables.ASSUME, "").split(","))),
-            lone_rank=_lone_rank(environment),
-            inputs=_path(environment, variables.INPUTS),
-            nvml=_path(environment, variables.NVML),
-        )
+        """The variables of a process on the phantom."""
+        return {variables.PHANTOM: "1", **_Variables.to_environment(self)}
 
 
 @dataclass(frozen=True, slots=True)
-class PlanVariables:
+class PlanVariables(_Variables):
     """What a process is to do with the model that it trains; on the phantom, or on a real GPU.
 
     Attributes:
@@ -153,46 +159,7 @@ class PlanVariables:
         replays: whether the plan is replayed on the CPU in place of the training.
     """
 
-    plan: Path | None = None
-    notes: Path | None = None
-    describes: bool = False
-    replays: bool = False
-
-    def to_environment(self) -> dict[str, str | None]:
-        """The variables of a process; None: one that it must not inherit."""
-        return {
-            variables.PLAN: _text(self.plan),
-            variables.PLAN_NOTES: _text(self.notes),
-            variables.DESCRIBE: _flag(is_set=self.describes),
-            variables.REPLAY: _flag(is_set=self.replays),
-        }
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> PlanVariables:
-        """What a process was started with."""
-        return cls(
-            _path(environment, variables.PLAN),
-            _path(environment, variables.PLAN_NOTES),
-            environment.get(variables.DESCRIBE) == "1",
-            environment.get(variables.REPLAY) == "1",
-        )
-
-
-def _text(value: Path | int | None) -> str | None:
-    return None if value is None else str(value)
-
-
-def _flag(*, is_set: bool) -> str | None:
-    return "1" if is_set else None
-
-
-def _path(environment: Mapping[str, str], name: str) -> Path | None:
-    text = environment.get(name)
-    return Path(text) if text else None
-
-
-def _lone_rank(environment: Mapping[str, str]) -> LoneRank | None:
-    rank, _, world_size = environment.get(variables.RANK, "").partition("/")
-    if not world_size:
-        return None
-    return LoneRank(int(rank), int(world_size), Path(environment[variables.MAIL]))
+    plan: Path | None = field(default=None, metadata=_in(variables.PLAN, _PATH))
+    notes: Path | None = field(default=None, metadata=_in(variables.PLAN_NOTES, _PATH))
+    describes: bool = field(default=False, metadata=_in(variables.DESCRIBE, _FLAG))
+    replays: bool = field(default=False, metadata=_in(variables.REPLAY, _FLAG))

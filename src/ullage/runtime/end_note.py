@@ -7,12 +7,11 @@ it says so to its supervisor, which knows from there whether memory ran out.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from ullage.runtime.failure import is_out_of_memory, shorten
 if TYPE_CHECKING:
     from ullage.trace.record_schema import ExitFields
 
-_PREFIX = "end-"
+_KIND = "end"
 # Raised where a process that was started has failed. What ended that one is in its own note, but
 # for a ProcessRaisedException, which torch.multiprocessing raises with the other's traceback.
 _OF_OTHERS = ("CalledProcessError", "ChildFailedError", "ProcessExitedException")
@@ -66,13 +65,9 @@ class _Process:
             time.monotonic_ns(), self._rank, type(error).__name__, shorten(message),
             (torch is not None and is_out_of_memory(torch, error)) or _IN_TRACEBACK in message,
         )  # fmt: skip
-        path = self._directory / f"{_PREFIX}{os.getpid()}.json"
-        written = path.with_suffix(".new")
-        try:
-            written.write_text(json.dumps(asdict(note)), encoding="utf-8")
-            written.replace(path)
-        except OSError:  # the supervisor is gone
-            return
+        from ullage.protocol.notes import write_note  # of use to a process that fails alone
+
+        write_note(self._directory, _KIND, note)
 
 
 def start() -> None:
@@ -87,11 +82,9 @@ def find_failure(directories: Sequence[Path]) -> EndNote | None:
     several ranks it is what ran out of memory, else what came first: the others lose their
     connection to it.
     """
-    notes = [
-        EndNote(**json.loads(path.read_text(encoding="utf-8")))
-        for directory in directories
-        for path in directory.glob(f"{_PREFIX}*.json")
-    ]
+    from ullage.protocol.notes import read_notes
+
+    notes = [note for directory in directories for note in read_notes(directory, _KIND, EndNote)]
     own = [note for note in notes if note.kind not in _OF_OTHERS] or notes
     ranks = [note for note in own if note.rank is not None] or own
     last = {note.rank: note for note in sorted(ranks, key=lambda note: note.at_ns)}

@@ -10,14 +10,14 @@ means run: no size between two that were run is called proved.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from ullage.errors import PlanError
 from ullage.files import check_writable, write_text
-from ullage.parsing import parse_json, read_bounded, show_value
+from ullage.parsing import parse_json, read_bounded
+from ullage.protocol.plain import JSON, From, Misfit
 from ullage.techniques.plan import Plan
 from ullage.version import __version__
 
@@ -50,6 +50,10 @@ class Proof:
     step_s: float
 
 
+def _read_plan(document: object) -> Plan | None:
+    return None if document is None else Plan.restore(document, "a rung")
+
+
 @dataclass(frozen=True, slots=True)
 class ProvedRung:
     """A plan, and its runs.
@@ -59,7 +63,7 @@ class ProvedRung:
         proofs: the smallest size first.
     """
 
-    plan: Plan | None
+    plan: Annotated[Plan | None, From(object), _read_plan]
     proofs: tuple[Proof, ...]
 
     @property
@@ -157,9 +161,7 @@ class LadderFile:
 
 
 def _read(document: Any) -> LadderFile:
-    if not isinstance(document, dict):
-        raise PlanError(f"a ladder is an object, and this is {show_value(document)}")
-    schema = document.get("schema")
+    schema = document.get("schema") if isinstance(document, dict) else LADDER_SCHEMA
     if schema == "ullage.plan/1":
         raise PlanError('it is one plan, not a ladder; pass it in a list: plans=["plan.json"]')
     if schema != LADDER_SCHEMA:
@@ -167,48 +169,20 @@ def _read(document: Any) -> LadderFile:
             f"its schema is {schema!r}; this ullage {__version__} reads {LADDER_SCHEMA!r}; make it "
             "again with `ullage fit --ladder`"
         )
-    rungs = tuple(_read_rung(each) for each in _field(document, "rungs", list))
+    try:
+        ladder = JSON.read(LadderFile, document)
+    except Misfit as misfit:
+        raise PlanError(f"{misfit.say('the ladder')}; make it again") from None
+    rungs = ladder.rungs
     if not rungs or rungs[0].plan is not None or any(rung.plan is None for rung in rungs[1:]):
         raise PlanError("its first rung, and only that, is the program as it is: plan null")
-    return LadderFile(
-        **{name: _field(document, name, str) for name in ("torch", "gpu", "variable")},
-        **{name: _field(document, name, int) for name in ("total_bytes", "budget_bytes")},
-        program=tuple(map(str, _field(document, "program", list))),
-        rungs=rungs,
-    )
-
-
-def _read_rung(document: Any) -> ProvedRung:
-    if not isinstance(document, dict):
-        raise PlanError(f"a rung is an object, and this is {show_value(document)}")
-    plan = document.get("plan")
-    proofs = tuple(_read_proof(each) for each in _field(document, "proofs", list))
-    if [proof.size for proof in proofs] != sorted({proof.size for proof in proofs}):
-        raise PlanError("the proofs of a rung are not in the order of their sizes")
-    rung = ProvedRung(None if plan is None else Plan.parse(json.dumps(plan), "a rung"), proofs)
-    if _field(document, "proved_to", int) != rung.proved_to:
-        raise PlanError(
-            f"a rung says proved_to {document['proved_to']}, and its proofs go to {rung.proved_to}"
-        )
-    return rung
-
-
-def _read_proof(document: Any) -> Proof:
-    if not isinstance(document, dict):
-        raise PlanError(f"a proof is an object, and this is {show_value(document)}")
-    kinds = {"int": int, "float": (int, float), "bool": bool}
-    values = {
-        each.name: _field(document, each.name, kinds[str(each.type)]) for each in fields(Proof)
-    }
-    return Proof(**values)
-
-
-def _field(document: Mapping[str, Any], name: str, kind: Any) -> Any:
-    """A field of a document, of this type."""
-    value = document.get(name)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise PlanError(f"its field {name!r} is {show_value(value)}; make it again")
-    return value
+    for rung, fields in zip(rungs, document["rungs"], strict=True):
+        if [proof.size for proof in rung.proofs] != sorted({proof.size for proof in rung.proofs}):
+            raise PlanError("the proofs of a rung are not in the order of their sizes")
+        said = fields.get("proved_to")
+        if said != rung.proved_to:
+            raise PlanError(f"a rung says proved_to {said}, and its proofs go to {rung.proved_to}")
+    return ladder
 
 
 def is_ladder(path: Path) -> bool:

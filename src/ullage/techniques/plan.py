@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ullage.errors import PlanError
 from ullage.files import check_writable, write_text
-from ullage.parsing import parse_json, read_bounded, show_value
+from ullage.parsing import parse_json, read_bounded
+from ullage.protocol.plain import STRICT_JSON, Misfit
 from ullage.techniques.applying.apply import applied_actions, apply_actions
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.made_for import MadeFor
@@ -28,14 +28,6 @@ from ullage.techniques.technique import Action, Place
 from ullage.version import __version__
 
 SCHEMA = "ullage.plan/1"
-# The types in JSON of the annotations of a plan's fields.
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "float": (int, float),
-    "str | None": (str, type(None)),
-    "Mapping[str, str]": (dict,),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +123,22 @@ class Plan:
             document = parse_json(text)
         except ValueError as error:
             raise PlanError(f"{name} is no plan: {error}; create it with `ullage fit`") from None
+        return cls.restore(document, name)
+
+    @classmethod
+    def restore(cls, document: object, name: str = "the plan") -> Plan:
+        """The plan in a document; as `parse`."""
+        schema = document.get("schema") if isinstance(document, dict) else SCHEMA
+        if schema != SCHEMA:
+            raise PlanError(
+                f"{name}: its schema is {schema!r}; this ullage {__version__} reads {SCHEMA!r}"
+            )
+        if isinstance(document, dict):
+            document = {key: document[key] for key in document if key not in {"schema", "ullage"}}
         try:
-            return _read(document)
+            return STRICT_JSON.read(cls, document)
+        except Misfit as misfit:
+            raise PlanError(f"{misfit.of_file(name)}; create it with `ullage fit`") from None
         except PlanError as error:
             raise PlanError(f"{name}: {error}") from None
 
@@ -210,70 +216,3 @@ def _check_pair(action: Action, other: Action) -> None:
     raise PlanError(
         f"{first.name!r} and {second.name!r} do not go together{where}; remove one of them"
     )
-
-
-def _read(document: Any) -> Plan:
-    _expect(document, dict, "a plan")
-    schema = document.get("schema")
-    if schema != SCHEMA:
-        raise PlanError(f"its schema is {schema!r}; this ullage {__version__} reads {SCHEMA!r}")
-    _only(document, ("schema", "ullage", "made_for", "actions", "foreseen"), "a plan")
-    actions = _expect(document.get("actions"), list, "actions")
-    foreseen = document.get("foreseen")
-    return Plan(
-        tuple(_read_action(action) for action in actions),
-        _fill(MadeFor, document.get("made_for"), "made_for"),
-        None if foreseen is None else _fill(Foreseen, foreseen, "foreseen"),
-    )
-
-
-def _read_action(document: Any) -> Action:
-    _expect(document, dict, "an action")
-    _only(document, ("technique", "modules", "settings"), "an action")
-    modules = _expect(document.get("modules", []), list, "modules")
-    for module in modules:
-        _expect(module, str, "a path of modules")
-    settings = _expect(document.get("settings", {}), dict, "settings")
-    technique = _expect(document.get("technique"), str, "technique")
-    return Action(technique, tuple(modules), settings)
-
-
-def _fill(kind: type[Any], document: Any, what: str) -> Any:
-    """A dataclass from the object of its fields."""
-    _expect(document, dict, what)
-    _only(document, [attribute.name for attribute in fields(kind)], what)
-    for attribute in fields(kind):
-        name = attribute.name
-        if name in document:
-            _check_kind(document[name], str(attribute.type), f"{what}.{name}")
-    try:
-        return kind(**document)
-    except TypeError:
-        missing = next(field.name for field in fields(kind) if field.name not in document)
-        raise PlanError(f"{what} lacks the field {missing!r}; create the plan again") from None
-
-
-def _check_kind(value: Any, annotation: str, what: str) -> None:
-    """Raises PlanError if a value does not have the type that its field is annotated with."""
-    kinds = _KINDS[annotation]
-    is_of_kind = isinstance(value, kinds) and not isinstance(value, bool)
-    if not is_of_kind or (isinstance(value, dict) and not _are_strings(value.values())):
-        raise PlanError(f"{what} is {show_value(value)}; expected {annotation}")
-
-
-def _are_strings(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
-def _expect(value: Any, kind: type[Any], what: str) -> Any:
-    if not isinstance(value, kind):
-        raise PlanError(f"{what} is {show_value(value)}; expected {kind.__name__}")
-    return value
-
-
-def _only(document: Mapping[str, Any], known: Iterable[str], what: str) -> None:
-    unknown = sorted(set(document) - set(known))
-    if unknown:
-        raise PlanError(
-            f"{what} has the unknown field {unknown[0]!r}; expected: {', '.join(known)}"
-        )

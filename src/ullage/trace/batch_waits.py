@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ullage.errors import SnapshotError
 from ullage.trace import field_checks
+from ullage.trace.field_checks import Positions
 from ullage.trace.record_schema import ROWS
 
 Float64Array = npt.NDArray[np.float64]
@@ -49,17 +50,17 @@ def parse_batch_waits(fields: Mapping[str, Any]) -> BatchWaits | None:
         return None
     waits = field_checks.typed(fields["batch_waits"], dict, "batch_waits")
     workers = waits.get("num_workers")
-    rows = field_checks.rows(waits, "waits")
+    rows = field_checks.read(tuple[Any, ...], waits.get("waits", ()), "waits")
     columns = field_checks.columns(rows, len(ROWS["waits"]), "batch_waits")
     return BatchWaits(
-        None if workers is None else field_checks.size(waits, "num_workers"),
-        field_checks.position_column(columns[1], "batch_waits"),
+        None if workers is None else field_checks.size(workers, "num_workers"),
+        field_checks.read(tuple[Positions], columns[1:2], "batch_waits")[0],
         *(_seconds_column(column) for column in columns[2:]),
     )
 
 
 def _seconds_column(values: Sequence[object]) -> Float64Array:
-    column = [field_checks.seconds({"batch_waits": value}, "batch_waits") for value in values]
+    column = field_checks.read(tuple[float, ...], values, "batch_waits")
     if column and min(column) < 0:
         raise SnapshotError(f"batch_waits has {min(column)} seconds; expected 0 or more")
     return np.array(column, dtype=np.float64)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from ullage.errors import SnapshotError
-from ullage.trace import field_checks
+from ullage.protocol.plain import Misfit, at_least
+
+
+def _above_0(seconds: float) -> float:
+    if seconds <= 0:
+        raise Misfit(f"is {seconds}; expected more than 0")
+    return seconds
 
 
 class KernelTime(NamedTuple):
@@ -23,8 +28,8 @@ class KernelTime(NamedTuple):
     name: str
     precision: str
     sizes: tuple[int, int, int, int]
-    num: int
-    seconds: float
+    num: Annotated[int, at_least(1)]
+    seconds: Annotated[float, _above_0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +44,3 @@ class KernelTimes:
     gpu: str
     is_phantom: bool
     rows: tuple[KernelTime, ...]
-
-
-def parse_kernel(entry: object) -> KernelTime:
-    """A row of a record.
-
-    Raises:
-        SnapshotError: it is damaged.
-    """
-    name, precision, sizes, num, seconds = field_checks.row(entry, 5, "kernels")
-    four = field_checks.row(sizes, 4, "kernels")
-    first, second, third, fourth = (field_checks.size({"sizes": size}, "sizes") for size in four)
-    taken_s = field_checks.seconds({"seconds": seconds}, "seconds")
-    if field_checks.size({"num": num}, "num") < 1 or taken_s <= 0:
-        raise SnapshotError(f"{num} kernels took {taken_s} s; expected 1 or more, and above 0 s")
-    return KernelTime(
-        field_checks.shown(name, "kernels"),
-        field_checks.shown(precision, "kernels"),
-        (first, second, third, fourth),
-        num,
-        taken_s,
-    )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from ullage.protocol.plain import From
 from ullage.trace import field_checks
-from ullage.trace.kernel_times import KernelTime, parse_kernel
+from ullage.trace.field_checks import Position
+from ullage.trace.kernel_times import KernelTime
 from ullage.trace.pressure import MeasuredPressure, parse_pressure
 
 
@@ -39,11 +41,11 @@ class Measured:
 
     mode: str
     driver: str | None
-    num_lost: int
-    step_peaks: tuple[StepsPeak, ...]
-    num_others: tuple[int | None, ...] = ()
+    num_lost: int = 0
+    step_peaks: tuple[StepsPeak, ...] = ()
+    num_others: tuple[Position | None, ...] = ()
     is_phantom: bool = False
-    pressure: MeasuredPressure | None = None
+    pressure: Annotated[MeasuredPressure | None, From(object), parse_pressure] = None
     kernels: tuple[KernelTime, ...] = ()
 
     @property
@@ -60,22 +62,4 @@ def parse_measured(fields: Mapping[str, Any]) -> Measured | None:
     """
     if fields.get("measured") is None:
         return None
-    measured = field_checks.typed(fields["measured"], dict, "measured")
-    return Measured(
-        mode=field_checks.text(measured, "mode"),
-        driver=field_checks.optional_text(measured, "driver"),
-        num_lost=field_checks.size(measured, "num_lost", 0),
-        step_peaks=field_checks.parse_all(StepsPeak, measured, "step_peaks"),
-        num_others=_parse_others(measured.get("num_others", [])),
-        is_phantom=measured.get("is_phantom") is True,
-        pressure=parse_pressure(measured.get("pressure")),
-        kernels=field_checks.parse_rows(measured, "kernels", parse_kernel),
-    )
-
-
-def _parse_others(entries: object) -> tuple[int | None, ...]:
-    numbers = field_checks.typed(entries, list, "num_others")
-    return tuple(
-        None if number is None else field_checks.position(number, "num_others")
-        for number in numbers
-    )
+    return field_checks.read(Measured, fields["measured"], "measured")

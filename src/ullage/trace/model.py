@@ -8,29 +8,35 @@ so a block that event 3 brought and event 7 took is live at the positions 4, 5, 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from ullage.printable import printable
+from ullage.protocol.plain import As, From
+from ullage.protocol.plain import Mark as FieldMark
+from ullage.trace.allocator import Peaks
+from ullage.trace.batch_waits import BatchWaits
 from ullage.trace.bounds import AtOnce as AtOnce
+from ullage.trace.bounds import WarmCache, WorkspaceEnds
 from ullage.trace.category import Category as Category
-from ullage.trace.field_checks import Index, Lines, Position, Positions
+from ullage.trace.field_checks import Index, Indices, Lines, Position, Positions
+from ullage.trace.measured import Measured
+from ullage.trace.work_log import WorkLog
 from ullage.trace.workspaces import Scratch as Scratch
 from ullage.trace.workspaces import Workspaces as Workspaces
-
-if TYPE_CHECKING:
-    from ullage.trace.allocator import Peaks
-    from ullage.trace.batch_waits import BatchWaits
-    from ullage.trace.bounds import WarmCache, WorkspaceEnds
-    from ullage.trace.measured import Measured
-    from ullage.trace.work_log import WorkLog
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 UInt8Array: TypeAlias = npt.NDArray[np.uint8]
+
+
+def _pairs(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple((printable(name), count) for name, count in counts.items())
 
 
 class EventKind(enum.IntEnum):
@@ -136,9 +142,9 @@ class Claims:
     `category`.
     """
 
-    position: Int64Array
-    device: Int64Array
-    address: Int64Array
+    position: Positions
+    device: Indices
+    address: Indices
     category: tuple[Category, ...]
     name: tuple[str, ...]
 
@@ -176,7 +182,7 @@ class PinnedLevels:
     """How much host memory was pinned from each position on, as columns."""
 
     position: Positions
-    size_bytes: Int64Array
+    size_bytes: Indices
 
     def __len__(self) -> int:
         return len(self.position)
@@ -236,7 +242,7 @@ class DeviceTotals:
     outside: tuple[OutsideBytes, ...] = ()
     peak_of_all_bytes: int = 0
     place: int = 0
-    num_others: int = 0
+    num_others: Annotated[int, FieldMark.NO_KEY] = 0
 
     @property
     def others_bytes(self) -> int:
@@ -279,7 +285,7 @@ class ProgramExit:
     message: Lines | None
     where: str | None
     code: Index = 0
-    stop: Stop | None = None
+    stop: Annotated[Stop | None, As("steps")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +323,7 @@ class HostRead:
     what: str
     count: int
     where: str = ""
-    size_bytes: int = 0
+    size_bytes: Annotated[int, As("bytes")] = 0
     answer: str = "answered as zeros"
 
 
@@ -328,7 +334,7 @@ class AssumedShape:
     what: str
     count: int
     where: str = ""
-    size_bytes: int = 0
+    size_bytes: Annotated[int, As("bytes")] = 0
     assumption: str = ""
 
 
@@ -390,32 +396,32 @@ class Record:
     reads: tuple[HostRead, ...] = ()
     shapes: tuple[AssumedShape, ...] = ()
     assumed: tuple[AssumedBytes, ...] = ()
-    refused: tuple[tuple[str, int], ...] = ()
-    num_not_initialised: int = 0
-    not_initialised_bytes: int = 0
+    refused: Annotated[tuple[tuple[str, int], ...], From(Mapping[str, Index]), _pairs] = ()
+    num_not_initialised: Annotated[int, FieldMark.NO_KEY] = 0
+    not_initialised_bytes: Annotated[int, FieldMark.NO_KEY] = 0
     ooms: tuple[OutOfMemory, ...] = ()
-    done_without: tuple[OutOfMemory, ...] = ()
+    done_without: Annotated[tuple[OutOfMemory, ...], FieldMark.NO_KEY] = ()
     host_peak_bytes: int = 0
     host_needed_bytes: int = 0
     pinned_peak_bytes: int = 0
     pinned_low_peak_bytes: int = 0
     pinned_asked_peak_bytes: int = 0
     warnings: tuple[str, ...] = ()
-    groups: tuple[tuple[int, ...], ...] = ()
+    groups: tuple[tuple[Index, ...], ...] = ()
     num_not_yet: int = 0
-    operands: tuple[tuple[int, int, int], ...] = ()
-    at_once: tuple[AtOnce, ...] = ()
-    other_order: tuple[tuple[int, Peaks], ...] = ()
+    operands: tuple[tuple[Index, Index, Index], ...] = ()
+    at_once: Annotated[tuple[AtOnce, ...], FieldMark.NO_KEY] = ()
+    other_order: Annotated[tuple[tuple[int, Peaks], ...], FieldMark.NO_KEY] = ()
     num_timed: int = 0
-    warm: tuple[WarmCache, ...] = ()
+    warm: Annotated[tuple[WarmCache, ...], FieldMark.NO_KEY] = ()
     scratch: Scratch | None = None
-    workspace_ends: tuple[WorkspaceEnds, ...] = ()
+    workspace_ends: Annotated[tuple[WorkspaceEnds, ...], FieldMark.NO_KEY] = ()
     requests: tuple[Request, ...] = ()
     work_log: WorkLog | None = None
     measured: Measured | None = None
     batch_waits: BatchWaits | None = None
     num_lost_copies: int = 0
-    attempts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    attempts: tuple[tuple[tuple[Index, ...], tuple[Index, ...]], ...] = ()
     recipe: tuple[tuple[str, str], ...] = ()
 
     def order(self, own_pid: int) -> tuple[bool, int, float]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from ullage.errors import SnapshotError
+from ullage.protocol.plain import Mark
 from ullage.trace import field_checks
 from ullage.trace.durations import NUM_BINS, Durations
 from ullage.trace.record_schema import ROWS
+
+NO_TIMES: Final = Durations(Counter())
 
 
 class Window(NamedTuple):
@@ -28,7 +31,7 @@ class Window(NamedTuple):
     inactive_split_bytes: int
     num_alloc_retries: int
     num_device_frees: int
-    times: Durations
+    times: Annotated[Durations, Mark.NO_KEY] = NO_TIMES
 
 
 class StepTimes(NamedTuple):
@@ -96,27 +99,25 @@ def parse_pressure(value: object) -> MeasuredPressure | None:
         return None
     fields = field_checks.typed(value, dict, "pressure")
     return MeasuredPressure(
-        num_recent=field_checks.size(fields, "num_recent", 0),
+        num_recent=field_checks.size(fields.get("num_recent", 0), "num_recent"),
         has_device_frees=fields.get("has_device_frees") is True,
         steps=StepTimes(*_parse_times(_rows(fields, "step_times"), "step_times")),
         windows=_parse_windows(fields),
-        num_requests=field_checks.size(fields, "num_requests", 0),
+        num_requests=field_checks.size(fields.get("num_requests", 0), "num_requests"),
         requests=_parse_request_times(fields),
-        last_requests=field_checks.parse_all(RequestRow, fields, "last_requests"),
-        token_growth=tuple(
-            (_whole(call, "token_growth"), _whole(size, "token_growth"))
-            for call, size in _rows(fields, "token_growth")
+        last_requests=field_checks.read(
+            tuple[RequestRow, ...], fields.get("last_requests", ()), "last_requests"
+        ),
+        token_growth=field_checks.read(
+            tuple[tuple[int, int], ...], fields.get("token_growth", ()), "token_growth"
         ),
     )
 
 
 def _rows(fields: Mapping[str, Any], name: str) -> list[Sequence[Any]]:
     width = len(ROWS[name])
-    return [field_checks.row(entry, width, name) for entry in field_checks.rows(fields, name)]
-
-
-def _whole(value: object, name: str) -> int:
-    return field_checks.size({name: value}, name)
+    rows = field_checks.read(tuple[Any, ...], fields.get(name, ()), name)
+    return [field_checks.row(entry, width, name) for entry in rows]
 
 
 def _parse_times(rows: Sequence[Sequence[Any]], name: str) -> list[Durations]:
@@ -125,25 +126,25 @@ def _parse_times(rows: Sequence[Sequence[Any]], name: str) -> list[Durations]:
     for number, *counts in rows:
         for column, count in zip(columns, counts, strict=True):
             if count:
-                column[_bin(number, name)] += _whole(count, name)
+                column[_bin(number, name)] += field_checks.size(count, name)
     return [Durations(column) for column in columns]
 
 
 def _bin(number: object, name: str) -> int:
-    if _whole(number, name) >= NUM_BINS:
+    if field_checks.size(number, name) >= NUM_BINS:
         raise SnapshotError(f"{name} has the bin {number}; expected 0 to {NUM_BINS - 1}")
-    return _whole(number, name)
+    return field_checks.size(number, name)
 
 
 def _parse_windows(fields: Mapping[str, Any]) -> tuple[Window, ...]:
     rows = _rows(fields, "windows")
     times: list[Counter[int]] = [Counter() for _ in rows]
     for place, number, count in _rows(fields, "window_times"):
-        if _whole(place, "window_times") >= len(rows):
+        if field_checks.size(place, "window_times") >= len(rows):
             raise SnapshotError(f"window_times names the window {place} of {len(rows)}")
-        times[place][_bin(number, "window_times")] += _whole(count, "window_times")
+        times[place][_bin(number, "window_times")] += field_checks.size(count, "window_times")
     return tuple(
-        field_checks.parse_row(Window, row, "windows", Durations(own))
+        field_checks.read(Window, row, "windows")._replace(times=Durations(own))
         for row, own in zip(rows, times, strict=True)
     )
 
@@ -151,7 +152,7 @@ def _parse_windows(fields: Mapping[str, Any]) -> tuple[Window, ...]:
 def _parse_request_times(fields: Mapping[str, Any]) -> Mapping[str, RequestTimes]:
     by_name: dict[str, list[Sequence[Any]]] = {}
     for name, *row in _rows(fields, "request_times"):
-        by_name.setdefault(field_checks.shown(name, "request_times"), []).append(row)
+        by_name.setdefault(field_checks.read(str, name, "request_times"), []).append(row)
     return {
         name: RequestTimes(*_parse_times(rows, "request_times")) for name, rows in by_name.items()
     }

@@ -11,40 +11,34 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from functools import partial
-from importlib import import_module
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
 from ullage.errors import SnapshotError
 from ullage.printable import hide_secrets
 from ullage.trace import field_checks
-from ullage.trace.marks import parse_mark, parse_stop
+from ullage.trace.batch_waits import parse_batch_waits
+from ullage.trace.field_checks import Indices
+from ullage.trace.marks import parse_mark
+from ullage.trace.measured import parse_measured
 from ullage.trace.model import (
-    AssumedBytes,
-    AssumedShape,
-    Category,
     Claims,
     Copies,
     DeviceTotals,
     EventKind,
     Events,
-    ExitKind,
-    GraphHolder,
-    Holder,
-    HostRead,
-    OutOfMemory,
-    OutsideBytes,
     PinnedLevels,
-    ProgramExit,
     Record,
-    Request,
     UInt32Array,
 )
 from ullage.trace.record_schema import ROWS, SCHEMA
-from ullage.trace.workspaces import parse_scratch, parse_workspaces
+from ullage.trace.work_log import parse_work_log
+from ullage.trace.workspaces import Scratch, Workspaces
+
+T = TypeVar("T")
 
 MAX_FILE_BYTES = 8 << 30
 # 2^40 and more would let positions and sizes overflow 64 bits where they are combined.
@@ -104,79 +98,54 @@ def parse_record(value: object) -> Record:
     if schema != SCHEMA:
         raise SnapshotError(f"its schema is {schema!r}; this ullage reads {SCHEMA!r}")
     events = _parse_events(field_checks.typed(fields.get("events"), dict, "events"))
-    return field_checks.parse_record(
+    record = field_checks.read(
         Record,
         fields,
         "the record",
-        argv=hide_secrets(field_checks.parse_texts(fields, "argv")),
-        exit=_parse_exit(field_checks.typed(fields.get("exit"), dict, "exit")),
-        devices=field_checks.parse_rows(fields, "devices", _parse_device),
+        argv=hide_secrets(field_checks.read(tuple[str, ...], fields.get("argv", ()), "argv")),
+        devices=field_checks.read(tuple[DeviceTotals, ...], fields.get("devices", ()), "devices"),
         events=events,
-        marks=field_checks.parse_rows(fields, "marks", parse_mark),
-        claims=_parse_claims(field_checks.rows(fields, "claims")),
-        workspaces=parse_workspaces(field_checks.rows(fields, "workspaces")),
+        marks=tuple(map(parse_mark, _rows(fields, "marks"))),
+        claims=_parse_columns(Claims, fields, "claims"),
+        workspaces=_parse_columns(Workspaces, fields, "workspaces"),
         last_use=_parse_last_use(fields, len(events)),
-        **_parse_usage(fields),
-        holders=field_checks.parse_all(Holder, fields, "holders"),
-        graphs=field_checks.parse_all(GraphHolder, fields, "graphs"),
-        reads=field_checks.parse_all(HostRead, fields, "reads"),
-        shapes=field_checks.parse_all(AssumedShape, fields, "shapes"),
-        assumed=field_checks.parse_all(AssumedBytes, fields, "assumed"),
-        refused=_parse_refused(field_checks.typed(fields.get("refused", {}), dict, "refused")),
+        copies=_parse_copies(fields) if "copies" in fields else None,
+        pinned=_parse_columns(PinnedLevels, fields, "pinned") if "pinned" in fields else None,
+        pinned_low=(
+            _parse_columns(PinnedLevels, fields, "pinned_low") if "pinned_low" in fields else None
+        ),
+        scratch=_parse_columns(Scratch, fields, "scratch") if "scratch" in fields else None,
         **_parse_not_initialised(fields),
-        **_parse_ooms(fields, events),
-        attempts=field_checks.parse_rows(fields, "attempts", _parse_attempts),
-        recipe=field_checks.parse_rows(fields, "recipe", _parse_choice),
-        **_parse_optional(fields),
-        groups=field_checks.parse_rows(fields, "groups", _parse_group),
-        operands=field_checks.parse_rows(fields, "operands", _parse_operand),
-        requests=field_checks.parse_all(Request, fields, "requests"),
+        work_log=parse_work_log(fields),
+        measured=parse_measured(fields),
+        batch_waits=parse_batch_waits(fields),
+    )
+    # Out of memory: what the program met, and that after which a library took another algorithm.
+    done = np.flatnonzero(events.kind == EventKind.DONE_WITHOUT) + record.first_position + 1
+    after = set(done.tolist())
+    return replace(
+        record,
+        ooms=tuple(oom for oom in record.ooms if oom.position not in after),
+        done_without=tuple(oom for oom in record.ooms if oom.position in after),
     )
 
 
-def _parse_optional(fields: Mapping[str, Any]) -> dict[str, Any]:
-    # A module for each field that few records have, which is imported for those alone.
-    rare = ("work_log", "measured", "batch_waits")
-    return {
-        name: getattr(import_module(f"ullage.trace.{name}"), f"parse_{name}")(fields)
-        for name in rare
-        if name in fields
-    }
+def _rows(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
+    return field_checks.read(tuple[Any, ...], fields.get(name, ()), name)
+
+
+def _parse_columns(kind: type[T], fields: Mapping[str, Any], name: str) -> T:
+    """The rows of a field as a record of columns."""
+    width = len(ROWS["pinned" if kind is PinnedLevels else name])
+    return field_checks.read(kind, field_checks.columns(_rows(fields, name), width, name), name)
 
 
 def _parse_not_initialised(fields: Mapping[str, Any]) -> dict[str, Any]:
     counted = field_checks.typed(fields.get("not_initialised", {}), dict, "not_initialised")
     return {
-        "num_not_initialised": field_checks.size(counted, "count", 0),
-        "not_initialised_bytes": field_checks.size(counted, "bytes", 0),
+        "num_not_initialised": field_checks.size(counted.get("count", 0), "count"),
+        "not_initialised_bytes": field_checks.size(counted.get("bytes", 0), "bytes"),
     }
-
-
-def _parse_attempts(entry: object) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    columns = (
-        field_checks.typed(column, list, "attempts")
-        for column in field_checks.row(entry, len(ROWS["attempts"]), "attempts")
-    )
-    failures, sizes = (
-        tuple(field_checks.whole(value, "attempts") for value in column) for column in columns
-    )
-    return failures, sizes
-
-
-def _parse_choice(entry: object) -> tuple[str, str]:
-    name, value = field_checks.row(entry, len(ROWS["recipe"]), "recipe")
-    return field_checks.shown(name, "recipe"), field_checks.shown(value, "recipe")
-
-
-def _parse_group(entry: object) -> tuple[int, ...]:
-    ranks = field_checks.typed(entry, list, "groups")
-    return tuple(field_checks.whole(rank, "groups") for rank in ranks)
-
-
-def _parse_operand(entry: object) -> tuple[int, int, int]:
-    position, device, address = field_checks.row(entry, len(ROWS["operands"]), "operands")
-    whole = field_checks.whole
-    return whole(position, "operands"), whole(device, "operands"), whole(address, "operands")
 
 
 def _parse_events(fields: Mapping[str, Any]) -> Events:
@@ -225,41 +194,10 @@ def _parse_last_use(fields: Mapping[str, Any], num_events: int) -> UInt32Array |
     return np.frombuffer(raw, dtype="<u4")
 
 
-def _parse_exit(fields: Mapping[str, Any]) -> ProgramExit:
-    kind = field_checks.choice(ExitKind, fields.get("kind"), "exit.kind")
-    stop = parse_stop(fields)
-    return field_checks.parse_record(ProgramExit, fields, "exit", kind=kind, stop=stop)
-
-
-def _parse_device(value: object) -> DeviceTotals:
-    fields = field_checks.typed(value, dict, "devices")
-    outside = field_checks.parse_all(OutsideBytes, fields, "outside")
-    return field_checks.parse_record(DeviceTotals, fields, "devices", outside=outside, num_others=0)
-
-
-def _parse_claims(rows: Sequence[object]) -> Claims:
-    columns = field_checks.columns(rows, len(ROWS["claims"]), "claims")
-    return Claims(
-        position=field_checks.position_column(columns[0], "claims"),
-        device=field_checks.int_column(columns[1], "claims"),
-        address=field_checks.int_column(columns[2], "claims"),
-        category=tuple(field_checks.choice(Category, text, "claims") for text in columns[3]),
-        name=tuple(field_checks.shown(text, "claims") for text in columns[4]),
-    )
-
-
-def _parse_usage(fields: Mapping[str, Any]) -> dict[str, Any]:
-    parsers = {"scratch": parse_scratch, "copies": _parse_copies}
-    pinned = partial(field_checks.parse_columns, PinnedLevels, name="pinned")
-    parsers |= dict.fromkeys(("pinned", "pinned_low"), pinned)
-    names = [name for name in parsers if name in fields]
-    return {name: parsers[name](field_checks.rows(fields, name)) for name in names}
-
-
-def _parse_copies(rows: Sequence[object]) -> Copies:
-    position, device, address, size, stream, flags = (
-        field_checks.int_column(column, "copies")
-        for column in field_checks.columns(rows, len(ROWS["copies"]), "copies")
+def _parse_copies(fields: Mapping[str, Any]) -> Copies:
+    columns = field_checks.columns(_rows(fields, "copies"), len(ROWS["copies"]), "copies")
+    position, device, address, size, stream, flags = field_checks.read(
+        tuple[Indices, ...], columns, "copies"
     )
     return Copies(
         position=position,
@@ -271,21 +209,3 @@ def _parse_copies(rows: Sequence[object]) -> Copies:
         is_pinned=(flags & 2) != 0,
         is_waited_for=(flags & 4) != 0,
     )
-
-
-def _parse_refused(fields: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:
-    return tuple(
-        (field_checks.shown(name, "refused"), field_checks.whole(count, "refused"))
-        for name, count in fields.items()
-    )
-
-
-def _parse_ooms(fields: Mapping[str, Any], events: Events) -> dict[str, Any]:
-    # Those that the program met, and those after which a library took another algorithm.
-    first = field_checks.position(fields.get("first_position"), "first_position")
-    after = set((np.flatnonzero(events.kind == EventKind.DONE_WITHOUT) + first + 1).tolist())
-    ooms = field_checks.parse_all(OutOfMemory, fields, "ooms")
-    return {
-        "ooms": tuple(oom for oom in ooms if oom.position not in after),
-        "done_without": tuple(oom for oom in ooms if oom.position in after),
-    }

@@ -103,9 +103,11 @@ def parse_work_log(fields: Mapping[str, Any]) -> WorkLog | None:
     if "work_log" not in fields:
         return None
     log = field_checks.typed(fields["work_log"], dict, "work_log")
-    works = field_checks.parse_rows(log, "works", parse_work)
+    works = tuple(
+        map(parse_work, field_checks.read(tuple[Any, ...], log.get("works", ()), "works"))
+    )
     return WorkLog(
-        first=field_checks.size(log, "first", 0),
+        first=field_checks.size(log.get("first", 0), "first"),
         entries=parse_entries(_data(log, "entries"), "entries", len(works)),
         captured=parse_entries(_data(log, "captured"), "captured", len(works)),
         works=works,

@@ -18,7 +18,7 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from ullage.errors import SpecError, UllageError
@@ -26,14 +26,7 @@ from ullage.estimate.serving.gpu_ranking import rank_for_serving
 from ullage.estimate.training.answer import Largest, bisect, find_knobs, find_largest, rank_gpus
 from ullage.estimate.training.estimate import estimate_training
 from ullage.gpus import load_catalog
-from ullage.ui.answers import (
-    BadQuery,
-    read_gpu,
-    read_model,
-    read_object,
-    read_recipe,
-    read_serving,
-)  # fmt: skip
+from ullage.ui.answers import BadQuery, Query, read
 from ullage.ui.shape import read_shape, reshape
 
 _TIME_LIMIT_S: Final = 120.0
@@ -78,26 +71,32 @@ def advise(document: object) -> dict[str, Any]:
     return {"rows": [asdict(row) for row in find(query)]}
 
 
-def _read_question(document: object) -> tuple[_Answer, dict[str, Any]]:
-    question = read_object(document, "the question")
-    query = read_object(question.get("query"), "the query")
-    answers = _OF_A_SERVER if "serve" in query else _OF_TRAINING
-    about = question.get("about")
-    if not isinstance(about, str) or about not in answers:
-        raise BadQuery(f"about: found {about!r}, expected {', '.join(answers)}")
-    return answers[about], query
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked, of what the controls say."""
+
+    about: str
+    query: Query
 
 
-def _gpus(query: Mapping[str, Any]) -> Iterable[Any]:
-    return rank_gpus(read_model(query).config, read_recipe(query), load_catalog())
+def _read_question(document: object) -> tuple[_Answer, Query]:
+    question = read(_Question, document, "the question")
+    answers = _OF_TRAINING if question.query.serve is None else _OF_A_SERVER
+    if question.about not in answers:
+        raise BadQuery(f"about: found {question.about!r}, expected {', '.join(answers)}")
+    return answers[question.about], question.query
 
 
-def _knobs(query: Mapping[str, Any]) -> Iterable[Any]:
-    return find_knobs(read_model(query).config, read_recipe(query), read_gpu(query))
+def _gpus(query: Query) -> Iterable[Any]:
+    return rank_gpus(query.find_model().config, query.recipe, load_catalog())
 
 
-def _largest(query: Mapping[str, Any]) -> Iterator[Largest]:
-    config, recipe, gpu = read_model(query).config, read_recipe(query), read_gpu(query)
+def _knobs(query: Query) -> Iterable[Any]:
+    return find_knobs(query.find_model().config, query.recipe, query.find_gpu())
+
+
+def _largest(query: Query) -> Iterator[Largest]:
+    config, recipe, gpu = query.find_model().config, query.recipe, query.find_gpu()
     shape = read_shape(config)
     yield find_largest(config, recipe, gpu, "batch")
     for knob in ("length", "image"):
@@ -116,12 +115,12 @@ def _largest(query: Mapping[str, Any]) -> Iterator[Largest]:
         yield Largest("depth", gpu.slug, depth if is_found else None, needs(max(depth or 1, least)))
 
 
-def _server_gpus(query: Mapping[str, Any]) -> Iterable[Any]:
-    config, estimate = read_serving(query)
-    return rank_for_serving(config, estimate.plan, load_catalog())
+def _server_gpus(query: Query) -> Iterable[Any]:
+    plan = query.estimate_serving().plan
+    return rank_for_serving(query.find_model().config, plan, load_catalog())
 
 
-_Answer = Callable[[Mapping[str, Any]], Iterable[Any]]
+_Answer = Callable[[Query], Iterable[Any]]
 _OF_TRAINING: Final[Mapping[str, _Answer]] = {"gpus": _gpus, "largest": _largest, "knobs": _knobs}
 _OF_A_SERVER: Final[Mapping[str, _Answer]] = {"gpus": _server_gpus}
 

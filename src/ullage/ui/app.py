@@ -35,7 +35,7 @@ from starlette.routing import Route
 
 from ullage.errors import SpecError, UllageError
 from ullage.ui.advice import ask
-from ullage.ui.answers import BadQuery, answer, read_loop, read_object, read_serving
+from ullage.ui.answers import BadQuery, Query, answer, make_loop, read
 from ullage.ui.catalogue import describe
 from ullage.ui.check import Check
 from ullage.ui.engine import HOW_TO_INSTALL, PROGRAM, make_task
@@ -53,6 +53,13 @@ _PAGE_HEADERS: Final = {
 }
 
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The numbers of one or two files."""
+
+    files: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +83,15 @@ class _Handlers:
 
     async def start_check(self, request: Request) -> Response:
         """Starts a check by a real engine: vLLM for a server, else PyTorch on the phantom."""
-        query = read_object(await _read_json(request), "the query")
-        if "serve" in query:
+        query = read(Query, await _read_json(request), "the query")
+        if query.serve is not None:
             if self.vllm_python is None:
                 raise SpecError(HOW_TO_INSTALL)
-            order: object = [make_task(*read_serving(query))]
+            order: object = [make_task(query.find_model().config, query.estimate_serving())]
             command = [self.vllm_python, str(PROGRAM)]
         else:
             command = [sys.executable, "-m", "ullage.ui.check_child"]
-            order = {**read_loop(query), "python": self.python}
+            order = {**make_loop(query), "python": self.python}
         await self.check.start(command, order, scratch=self.scratch)
         return JSONResponse(self.check.state)
 
@@ -106,11 +113,8 @@ class _Handlers:
 
     async def make_page(self, request: Request) -> Response:
         """Makes the page of one file, or of two compared."""
-        query = await _read_json(request)
-        numbers = read_object(query, "the query").get("files")
-        if not isinstance(numbers, list) or not all(isinstance(number, str) for number in numbers):
-            raise BadQuery("files: expected the numbers of one or two files")
-        page = await run_in_threadpool(self.snapshots.make_page, numbers)
+        chosen = read(_Chosen, await _read_json(request), "the query")
+        page = await run_in_threadpool(self.snapshots.make_page, chosen.files)
         return JSONResponse({"page": f"/pages/{page.id}"})
 
     async def show_page(self, request: Request) -> Response:

@@ -194,9 +194,9 @@ def test_a_file_of_an_earlier_version_opens_and_has_nothing_to_draw(tmp_path: Pa
         ("windows", [[0, 1]], "not 9 values"),
         ("windows", [[0, 1, float("nan"), 0.0, 0, 0, 0, 0, 0]], "expected seconds"),
         ("last_requests", [["chat", 0.0, 0.0, None, 0, 0, 0, None, None, None, 0, False]],
-         "is NoneType, not int"),
-        ("request_times", "text", "not a list"),
-        ("token_growth", [["a", 1]], "not int"),
+         r"last_requests\[0\].begin_bytes is None; expected a whole number"),
+        ("request_times", "text", "expected a list"),
+        ("token_growth", [["a", 1]], "'a'; expected a whole number"),
     ],
 )  # fmt: skip
 def test_a_damaged_field_is_refused(field: str, value: object, words: str) -> None:

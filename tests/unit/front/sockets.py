@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +77,9 @@ async def running_page(
 def move(upstream: Upstream, port: int) -> int:
     """Lets the engine be at another port; gives the port that it was at."""
     upstream.close()
-    before, upstream.port = upstream.port, port
-    return before
+    before = upstream.address
+    upstream.address = replace(before, port=port)
+    return before.port
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def test_what_is_written_and_what_is_assumed(folder: Path) -> None:
     settings = load_front(folder)
     engine, tenant = settings.engines["a"], settings.tenants["chat"]
     assert settings.address.is_loopback and settings.address.port == 8080
-    assert (engine.host, engine.port, engine.spec.models) == ("127.0.0.1", 8001, ("llama",))
+    assert (str(engine.address), engine.spec.models) == ("127.0.0.1:8001", ("llama",))
     assert engine.spec.cache_bytes == 40 * 2**30 and engine.spec.footprint.token_bytes == 1000
     assert (tenant.spec.weight, tenant.deadline_s, tenant.key) == (2.0, 5.0, b"chat" * 5)
     assert settings.quantile == 0.9 and not engine.spec.is_bounded
@@ -58,7 +58,7 @@ def test_versions_adapters_and_gpus(folder: Path) -> None:
     load(folder, GOOD.replace("token_bytes", f"{more}token_bytes") + gpu)
     settings = load_front(folder)
     spec = settings.engines["a"].spec
-    assert spec.models == ("llama", "sql") and spec.adapters == {"sql"}
+    assert spec.models == ("llama", "sql") and spec.adapters == ("sql",)
     assert (spec.adapter_slots, spec.adapter_bytes) == (2, 64 * 2**20)
     assert settings.engines["a"].gpu == "g" and settings.gpus == {"g": 60 * 2**30}
     assert settings.versions == {"any": {"llama": 9.0, "sql": 1.0}}

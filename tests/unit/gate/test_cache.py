@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ullage.explain.basis import BasisKind
 from ullage.gate.cache import Cache, CaseFigures
 from ullage.gate.figures import Measured
 from ullage.gate.inputs import digest_files, digest_inputs, is_unchanged, read_inputs
 from ullage.gate.lock import Entry, Key, Peaks
 
-ENTRY = Entry(Key("2.15.0", "13.2", "l4", "0.1.0"), Peaks(1, 2, 3, 4), categories={"input": 2})
+ENTRY = Entry(
+    Key("2.15.0", "13.2", "l4", "0.1.0"),
+    Peaks(1, 2, 3, 4),
+    BasisKind.EXACT,
+    categories={"input": 2},
+)
 KEPT = CaseFigures({"rank=0": Measured(ENTRY, {"a.py in f": (3, 1)})}, ("a warning",), 1.5)
 
 
@@ -144,7 +151,7 @@ def test_a_snapshot_belongs_to_its_figures(tmp_path: Path) -> None:
     cache.keep_snapshot(ENTRY, tmp_path / "run.pickle")
     found = cache.snapshot_of(ENTRY)
     assert found is not None and found.read_bytes() == b"snapshot"
-    assert cache.snapshot_of(Entry(ENTRY.key, Peaks(1, 2, 3, 5))) is None
+    assert cache.snapshot_of(replace(ENTRY, peaks=Peaks(1, 2, 3, 5))) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 2, "inputs": {}}'])

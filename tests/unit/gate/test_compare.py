@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ullage.explain.basis import BasisKind
 from ullage.gate.budget import SEGMENT_BYTES, Amount, Budget, allowed_growth
 from ullage.gate.compare import Comparison, Rule, compare, find_changes
 from ullage.gate.lock import Entry, Key, Peaks
@@ -17,7 +18,7 @@ from ullage.units import GIB, MIB
 
 KEY = Key(torch="2.15.0+cu132", cuda="13.2", gpu="l4", ullage="0.1.0")
 LOCKED = Entry(
-    KEY, Peaks(4 * GIB, 4 * GIB, 5 * GIB, 6 * GIB), growth_bytes=0,
+    KEY, Peaks(4 * GIB, 4 * GIB, 5 * GIB, 6 * GIB), BasisKind.EXACT, growth_bytes=0,
     categories={"parameter": 3 * GIB, "activation": GIB},
     modules={"head": 3 * GIB, "blocks.*": GIB},
     places={"model.py in forward": 4 * GIB},

@@ -116,7 +116,7 @@ WRONG = {
         'scenario.train.command is missing; write what to run: command = "train.py"',
     ),
     "a slip in command": ('[scenario.a]\ncomand = "x.py"', 2, "did you mean 'command'?"),
-    "an empty command": ('[scenario.a]\ncommand = ""', 2, "a.command is missing"),
+    "an empty command": ('[scenario.a]\ncommand = ""', 2, "a.command is empty; give"),
     "an open quote": ('[scenario.a]\ncommand = "a.py \'"', 2, "No closing quotation"),
     "an unknown key": (
         '[scenario.a]\ncommand = "a.py"\n\nbudgt = {}', 4, "did you mean 'budget'?",
@@ -168,7 +168,7 @@ WRONG = {
     "a value twice": (
         '[scenario.a]\ncommand = "a.py {b}"\n[scenario.a.matrix]\nb = [1, 1]', 4, "'1' twice",
     ),
-    "a name that is none": ('[scenario."a b"]\ncommand = "a.py"', 1, "'a b' is not a name"),
+    "a name that is none": ('[scenario."a b"]\ncommand = "a.py"', 1, "a b is not a name"),
     "a rank of no job": ('[scenario.a]\ncommand = "a.py"\nranks = [0]', 3, "world_size = 8"),
     "a rank that is not there": (
         '[scenario.a]\ncommand = "a.py"\nworld_size = 4\nrank = 4', 3, "there is no rank 4 of 4",

@@ -85,7 +85,9 @@ def test_a_reviewer_reads_sizes_in_words() -> None:
 
 
 def test_a_lone_surrogate_in_a_name_does_not_stop_the_lock() -> None:
-    text = render_lock(Lock({"train": Entry(KEY, ENTRY.peaks, modules={"\ud800": 1})}))
+    text = render_lock(
+        Lock({"train": Entry(KEY, ENTRY.peaks, BasisKind.EXACT, modules={"\ud800": 1})})
+    )
     assert tomllib.loads(text)["scenario"]["train"]["modules"] == {"?": 1}
 
 
@@ -101,7 +103,7 @@ DAMAGED = {
     "a merge conflict": ("version = 1\n<<<<<<< HEAD\n", "marks of a merge conflict"),
     "a missing figure": (
         'version = 1\n[scenario.train]\nbasis = "exact"\n',
-        "peak_requested_bytes of scenario 'train' is missing",
+        "scenario.train.peak_requested_bytes is missing",
     ),
     "a text for a figure": (
         render_lock(Lock({"train": ENTRY})).replace("= 512", '= "512"', 1),
@@ -109,17 +111,17 @@ DAMAGED = {
     ),
     "a basis that is none": (
         render_lock(Lock({"train": ENTRY})).replace('"assumed"', '"maybe"'),
-        "basis of scenario 'train' is 'maybe'",
+        "scenario.train.basis is 'maybe'; expected one of exact, ",
     ),
     "an unknown key": (
         render_lock(Lock({"train": ENTRY})).replace("gpu =", "gppu ="),
-        "scenario 'train' has 'gppu', which this ullage does not know",
+        "scenario.train has no key 'gppu'; did you mean 'gpu'?",
     ),
-    "an unknown table": ("version = 1\n[other]\n", "the file has 'other'"),
-    "a scenario that is none": ("version = 1\nscenario = 3\n", "scenario is 3, expected a table"),
+    "an unknown table": ("version = 1\n[other]\n", "the file has no key 'other'"),
+    "a scenario that is none": ("version = 1\nscenario = 3\n", "scenario is 3; expected a table"),
     "a size that is none": (
         render_lock(Lock({"train": ENTRY})).replace("parameter = 512", "parameter = true"),
-        "categories of scenario 'train' holds True",
+        "scenario.train.categories.parameter is true; expected a whole number",
     ),
 }
 

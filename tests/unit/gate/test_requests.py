@@ -137,10 +137,10 @@ def test_what_is_wrong_is_told_with_file_line_and_remedy(
     [
         ("{", "r.jsonl:2: Expecting property name"),
         ("[1, 2]", "r.jsonl:2 is [1, 2]; expected an object, such as {"),
-        ('{"input_length": 0}', "r.jsonl:2: input_length is 0; expected a number of tokens"),
+        ('{"input_length": 0}', "r.jsonl:2: input_length is 0; expected 1 or more"),
         ('{"output_length": "many"}', "r.jsonl:2: output_length is 'many'"),
-        ('{"hash_ids": 3}', "r.jsonl:2: hash_ids is 3; expected a list of numbers"),
-        ('{"audio_s": -1}', "r.jsonl:2: audio_s is -1; expected seconds, such as 30.0"),
+        ('{"hash_ids": 3}', "r.jsonl:2: hash_ids is 3; expected a list"),
+        ('{"audio_s": -1}', "r.jsonl:2: audio_s is -1; expected a number above 0"),
         ('{"audio": "x.wav"}', "r.jsonl:2: there is no audio file"),
     ],
 )

@@ -76,10 +76,10 @@ def test_what_does_not_go_with_a_server_is_refused(
         ("vllm serve", "tgi serve", 2, "expected a server's command"),
         ("tpot=50ms", "speed=1s", 4, "expected each of ttft"),
         ("duration=1m", "length=3", 3, "expected KEY=VALUE"),
-        ('"95%"', '"all"', 5, "expected per cent"),
+        ('"95%"', '"all"', 5, 'expected a share, such as "95%"'),
         ('gpu = "h100-80gb"\n', "", 1, "a server needs one"),
         ('traffic = "poisson:rate={rate},prompt=1000,output=100,duration=1m"\n', "", 1,
-         "is missing; add a trace"),
+         'is missing; add it, for example: traffic = "trace.csv", or a generator'),
     ],
 )  # fmt: skip
 def test_a_mistake_is_an_error_before_any_run(

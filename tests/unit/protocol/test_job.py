@@ -88,7 +88,7 @@ def test_the_file_stays_within_its_size_by_the_oldest_steps_then_the_emptiest_de
         ({"pid": True}, "pid"),
         ({"name": None}, "name"),
         ({"devices": {}}, "expected a list"),
-        ({"devices": [{}]}, "has no 'index'"),
+        ({"devices": [{}]}, "index is missing"),
         ({"devices": [1]}, "object"),
         ({"step": 1.5}, "step"),
         ({"step_peaks": [[1, 2]]}, "step_peaks"),

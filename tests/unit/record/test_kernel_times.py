@@ -9,7 +9,8 @@ import pytest
 
 from ullage.errors import SnapshotError
 from ullage.record.measured.kernel_times import KernelTimes, sum_kernels
-from ullage.trace.kernel_times import KernelTime, parse_kernel
+from ullage.trace.field_checks import read
+from ullage.trace.kernel_times import KernelTime
 
 BF16, FP32 = "c10::BFloat16", "float"
 
@@ -65,23 +66,23 @@ def test_a_product_of_another_type_is_a_kernel_like_any_other() -> None:
 
 def test_a_reader_takes_what_the_recorder_writes() -> None:
     row = [["add", "", [8, 1, 1, 128], 2, 5e-6]]
-    assert parse_kernel(row[0]) == KernelTime("add", "", (8, 1, 1, 128), 2, 5e-6)
+    assert read(KernelTime, row[0], "kernels") == KernelTime("add", "", (8, 1, 1, 128), 2, 5e-6)
 
 
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        (["add", "", [8, 1, 1], 2, 5e-6], "not 4 values"),
-        (["add", "", [8, 1, 1, -1], 2, 5e-6], "sizes is -1"),
+        (["add", "", [8, 1, 1], 2, 5e-6], "expected a list of 4 values"),
+        (["add", "", [8, 1, 1, -1], 2, 5e-6], r"sizes\[3\] is -1"),
         (["add", "", [8, 1, 1, 1], 2, float("nan")], "expected seconds"),
-        (["add", "", [8, 1, 1, 1], 2, -1.0], "2 kernels took -1.0 s"),
-        (["add", "", [8, 1, 1, 1], 0, 1.0], "0 kernels took 1.0 s"),
-        (["add", 5], "not 5 values"),
+        (["add", "", [8, 1, 1, 1], 2, -1.0], "seconds is -1.0; expected more"),
+        (["add", "", [8, 1, 1, 1], 0, 1.0], "num is 0; expected 1 or more"),
+        (["add", 5], "expected a list of name, precision"),
     ],
 )
 def test_a_damaged_row_is_refused(row: list[Any], says: str) -> None:
     with pytest.raises(SnapshotError, match=says):
-        parse_kernel(row)
+        read(KernelTime, row, "kernels")
 
 
 def test_what_fails_is_a_remark() -> None:

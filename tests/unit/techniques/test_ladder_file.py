@@ -96,10 +96,10 @@ def have_another_technique(document: dict[str, Any]) -> None:
     [
         (drop_schema, "its schema is 'ullage.find_ladder/9'; this ullage"),
         (be_a_plan, "it is one plan, not a ladder; pass it in a list"),
-        (lack_a_field, "its field 'budget_bytes' is"),
+        (lack_a_field, "the ladder.budget_bytes is missing; make it again"),
         (boast, "a rung says proved_to 1024, and its proofs go to 512"),
         (have_no_first, "its first rung, and only that, is the program as it is"),
-        (have_no_number, "its field 'reserved_bytes' is"),
+        (have_no_number, "rungs[1].proofs[0].reserved_bytes is 'much'; expected a whole number"),
         (be_out_of_order, "not in the order of their sizes"),
         (have_another_technique, "there is no technique 'magic'"),
     ],
@@ -122,5 +122,5 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         LadderFile.load(tmp_path / "missing.json")
     path = tmp_path / "ladder.json"
     path.write_text("[]", encoding="utf-8")
-    with pytest.raises(PlanError, match="a ladder is an object"):
+    with pytest.raises(PlanError, match=r"the ladder is .*; expected an object"):
         LadderFile.load(path)

@@ -21,7 +21,7 @@ PLAN = Plan((Action("free_gradients"),), MADE_FOR)
 def notes(directory: Path, *states: tuple[State, str]) -> Outcome:
     """The outcome of processes that have said so."""
     for number, (state, reason) in enumerate(states):
-        text = json.dumps({"state": state, "reason": reason, "found": None, "rungs": []})
+        text = json.dumps({"state": state, "reason": reason, "program": None, "rungs": []})
         (directory / f"plan-{number}.json").write_text(text)
     return read_outcome(directory, PLAN)
 

@@ -55,12 +55,13 @@ def changed(*path: Any, to: Any) -> str:
 
 
 WRONG = {
-    "an unknown field": (changed("speed", to=1), "a plan has the unknown field 'speed'"),
+    "an unknown field": (changed("speed", to=1), "the plan has no key 'speed'"),
     "an unknown field of an action": (
-        changed("actions", 0, "module", to="h.0"), "an action has the unknown field 'module'"
+        changed("actions", 0, "module", to="h.0"),
+        r"actions\[0\] has no key 'module'; did you mean 'modules'",
     ),
     "an unknown field of the program": (
-        changed("made_for", "kind", to="GPT"), "made_for has the unknown field 'kind'"
+        changed("made_for", "kind", to="GPT"), "made_for has no key 'kind'"
     ),
     "an unknown technique": (
         changed("actions", 0, "technique", to="checkpunt"), "there is no technique 'checkpunt'"
@@ -79,23 +80,25 @@ WRONG = {
         changed("made_for", "num_parameters", to="1000"), "made_for.num_parameters is '1000'"
     ),
     "a number that is a truth": (
-        changed("made_for", "num_parameters", to=True), "made_for.num_parameters is True"
+        changed("made_for", "num_parameters", to=True), "made_for.num_parameters is true"
     ),
     "modules that are a list": (
         changed("made_for", "modules", to=["h.0"]), r"made_for.modules is \['h.0'\]"
     ),
     "modules without a class": (
-        changed("made_for", "modules", to={"h.0": None}), "made_for.modules is"
+        changed("made_for", "modules", to={"h.0": None}), "made_for.modules.h.0 is None"
     ),
-    "actions that are none": (changed("actions", to={}), "actions is {}; expected list"),
+    "actions that are none": (changed("actions", to={}), "actions is {}; expected a list"),
     "a path that is a number": (
-        changed("actions", 0, "modules", to=[0]), "a path of modules is 0; expected str"
+        changed("actions", 0, "modules", to=[0]), r"actions\[0\].modules\[0\] is 0; expected a text"
     ),
     "no modules where some are wanted": (
         changed("actions", 0, "modules", to=[]), "'checkpoint' needs module paths"
     ),
-    "no program": (json.dumps({**PLAN.document, "made_for": {}}), "lacks the field 'torch'"),
-    "a list": ("[]", "a plan is .*; expected dict"),
+    "no program": (
+        json.dumps({**PLAN.document, "made_for": {}}), "made_for.torch is missing; create it",
+    ),
+    "a list": ("[]", "the plan is .*; expected an object"),
     "no JSON": ("{", "is no plan: "),
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from ullage.estimate.training.estimate import estimate_training
 from ullage.estimate.training.recipe import Recipe
 from ullage.gpus import find_gpu
 from ullage.models.builtin import find_model
-from ullage.ui.answers import BadQuery, answer, read_loop, read_recipe
+from ullage.ui.answers import BadQuery, Query, answer, make_loop, read
 
 Ask = Callable[..., Any]
 TRAIN: dict[str, Any] = {
@@ -63,7 +63,6 @@ def test_a_model_is_turned() -> None:
         ({"gpu": "h1000"}, "unknown GPU"),
         ({"depth": 0}, "at least 1"),
         ({"width": 1000}, "multiple of"),
-        ({"config": []}, "expected an object"),
         ({"config": {"model_type": "llama"}}, "it is missing; add it"),
         ({"config": {"model_type": "alpaca"}}, "model_type"),
         ({"recipe": {"length": 512, "batch": 0}}, "batch: found 0"),
@@ -83,6 +82,7 @@ def test_what_cannot_be_is_told_in_a_sentence(ask: Ask, changes: dict[str, Any],
     ("changes", "says"),
     [
         ({"colour": "x"}, "colour"),
+        ({"config": []}, "expected an object"),
         ({"gpu": 7}, "expected a text"),
         ({"depth": "12"}, "whole number"),
         ({"depth": True}, "whole number"),
@@ -102,16 +102,20 @@ def test_what_the_page_does_not_ask_is_refused(
     assert found.status == 400 and says in found.json["problem"]
 
 
+def query(**changes: object) -> Query:
+    return read(Query, {**TRAIN, **changes}, "the query")
+
+
 def test_records_within_a_recipe_are_read() -> None:
-    recipe = read_recipe(
-        {"recipe": {"lora": {"rank": 4, "targets": ["q_proj"]}, "layout": {"data": 4}}}
-    )
+    recipe = query(
+        recipe={"lora": {"rank": 4, "targets": ["q_proj"]}, "layout": {"data": 4}}
+    ).recipe
     assert recipe.lora is not None and recipe.lora.targets == ("q_proj",)
     assert recipe.layout.data == 4
 
 
 def test_a_query_names_a_gpu() -> None:
-    with pytest.raises(BadQuery, match="no 'gpu'"):
+    with pytest.raises(BadQuery, match="gpu is missing"):
         answer({"model": "llama-3.2-1b"})
 
 
@@ -137,11 +141,11 @@ def test_a_mistake_of_ours_is_told_as_such(ask: Ask, monkeypatch: pytest.MonkeyP
 
 def test_a_check_of_qlora_is_refused_before_it_starts() -> None:
     lora = {"rank": 8, "targets": ["all-linear"], "is_quantized": True}
-    query = {**TRAIN, "recipe": {**TRAIN["recipe"], "lora": lora}}
+    recipe = {**TRAIN["recipe"], "lora": lora}
     with pytest.raises(SpecError, match="QLoRA is not checked here"):
-        read_loop(query)
+        make_loop(query(recipe=recipe))
     lora["is_quantized"] = False
-    assert read_loop(query)["recipe"]["lora"]["rank"] == 8
+    assert make_loop(query(recipe=recipe))["recipe"]["lora"]["rank"] == 8
 
 
 def test_the_recipes_of_the_page_are_estimated() -> None:
@@ -163,6 +167,5 @@ def test_the_recipes_of_the_page_are_estimated() -> None:
 def test_a_check_of_a_loop_that_its_program_does_not_have_is_refused(
     field: dict[str, str],
 ) -> None:
-    query = {**TRAIN, "recipe": {**TRAIN["recipe"], **field}}
     with pytest.raises(SpecError, match="not checked here"):
-        read_loop(query)
+        make_loop(query(recipe={**TRAIN["recipe"], **field}))

@@ -86,15 +86,15 @@ def set_in(document: dict[str, Any], path: list[str | int], value: object) -> No
     ("path", "value", "message"),
     [
         (["schema"], "ullage.watch/2", "schema is 'ullage.watch/2', expected 'ullage.watch/1'"),
-        (["host"], 5, "sample.host is 5, expected a string"),
-        (["devices"], {}, r"sample.devices is {}, expected a list"),
-        (["devices", 0], [], r"sample.devices\[0\] is \[\], expected an object"),
-        (["jobs", 0, "step_peaks", 0], [1, 2], r"step_peaks\[0\] is \[1, 2\], expected a list of"),
-        (["devices", 0, "total_bytes"], 1.5, "total_bytes is 1.5, expected a whole number"),
-        (["devices", 0, "total_bytes"], True, "total_bytes is True, expected a whole number"),
-        (["devices", 0, "power_w"], "50", "power_w is '50', expected a number"),
-        (["devices", 0, "is_lost"], 0, "is_lost is 0, expected true or false"),
-        (["devices", 0, "processes", 0, "kind"], "video", "kind is 'video', expected one of"),
+        (["host"], 5, "sample.host is 5; expected a text"),
+        (["devices"], {}, r"sample.devices is {}; expected a list"),
+        (["devices", 0], [], r"sample.devices\[0\] is \[\]; expected an object"),
+        (["jobs", 0, "step_peaks", 0], [1, 2], r"step_peaks\[0\] is \[1, 2\]; expected a list of"),
+        (["devices", 0, "total_bytes"], 1.5, "total_bytes is 1.5; expected a whole number"),
+        (["devices", 0, "total_bytes"], True, "total_bytes is true; expected a whole number"),
+        (["devices", 0, "power_w"], "50", "power_w is '50'; expected a number"),
+        (["devices", 0, "is_lost"], 0, "is_lost is 0; expected true or false"),
+        (["devices", 0, "processes", 0, "kind"], "video", "kind is 'video'; expected one of"),
     ],
 )
 def test_a_wrong_value_is_named(path: list[str | int], value: object, message: str) -> None:
@@ -107,7 +107,7 @@ def test_a_wrong_value_is_named(path: list[str | int], value: object, message: s
 def test_a_field_that_is_missing_is_named() -> None:
     document = sample_to_document(SAMPLE)
     del document["devices"][0]["uuid"]
-    with pytest.raises(ValueError, match=r"sample.devices\[0\] has no 'uuid'"):
+    with pytest.raises(ValueError, match=r"sample.devices\[0\].uuid is missing"):
         sample_from_line(json.dumps(document))
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, Final
 
 from ullage.errors import SpecError
 from ullage.estimate.serving.kv_cache import PRECISIONS
 from ullage.estimate.term import Term, Verdict
-
-if TYPE_CHECKING:
-    from ullage.gpus.gpu import Entry
-    from ullage.models.config import Config
+from ullage.gpus.gpu import Entry
+from ullage.models.config import Config
+from ullage.protocol.plain import Mark
 
 ENGINES: Final = ("vllm", "transformers")
 _VLLM: Final = {
@@ -55,7 +54,7 @@ class ServingPlan:
         encoded: positions of an encoder-decoder's input; None: the most it accepts.
     """
 
-    gpu: Entry | None = None
+    gpu: Annotated[Entry | None, Mark.NO_KEY] = None
     context: int = 8192
     users: int | None = None
     tensor_parallel: int = 1
@@ -79,7 +78,7 @@ class ServingPlan:
     encoded: int | None = None
     lora_slots: int = 0
     lora_rank: int | None = None
-    draft: Config | None = None
+    draft: Annotated[Config | None, Mark.NO_KEY] = None
 
     def __post_init__(self) -> None:
         """Refuses plans that are not possible."""

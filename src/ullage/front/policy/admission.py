@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from ullage.configuration.tables import Positive, Whole
 from ullage.front.policy.engine_ledger import Engine, Running
 from ullage.front.policy.lengths import Lengths
 from ullage.front.policy.pool import Pool, add_engine
@@ -43,8 +44,8 @@ _EXPIRY_S: Final = 0.05  # deadlines are looked through no more often
 class TenantSpec:
     """A tenant's weight against others, and how many of its requests may wait."""
 
-    weight: float = 1.0
-    max_queue: int = 256
+    weight: Positive = 1.0
+    max_queue: Whole = 256
 
 
 @dataclass(frozen=True, slots=True)

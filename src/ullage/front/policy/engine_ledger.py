@@ -16,10 +16,12 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import Annotated, Final
 
+from ullage.configuration.tables import Count, Positive, Size, Words
 from ullage.front.policy.prefixes import Prefixes
-from ullage.front.policy.request import PREFIX_TOKENS, Footprint, Request
+from ullage.front.policy.request import PREFIX_TOKENS, Footprint, Request, TokenKeys
+from ullage.protocol.plain import As, Example, From, Mark
 
 _LONGER: Final = 1.5
 _MORE_TOKENS: Final = 16
@@ -28,6 +30,7 @@ _FEWEST_TOKENS: Final = 256  # less of a prompt says nothing about the engine's 
 _PREEMPTED: Final = 1.25  # what a preemption multiplies the margin by
 _CALMED: Final = 0.99  # and each look without one
 _MAX_MARGIN: Final = 0.5
+_STALE: Final = 0.5  # share of the cache that is used while its state is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +49,25 @@ class EngineSpec:
         prefill_in_flight: prompt tokens that may wait in the engine; more wait in the front, where
             their order can still change.
         is_bounded: whether all requests fit even if each reaches its bound at the same moment.
-        stale_frac: share of the cache that is used while its state is unknown.
         adapters: names of the models that are adapters (LoRA) of another.
         adapter_slots: different adapters that it runs at once; None: any.
         adapter_bytes: of its cache that an adapter takes while it runs; 0 where the engine has set
             memory aside for its slots.
     """
 
-    name: str
-    models: tuple[str, ...]
-    cache_bytes: int
-    footprint: Footprint
-    max_requests: int = 256
-    margin_frac: float = 0.05
-    prefill_tokens_per_s: float = 4000.0
-    token_s: float = 0.03
-    prefill_in_flight: int = 8192
-    is_bounded: bool = False
-    stale_frac: float = 0.5
-    adapters: frozenset[str] = frozenset()
-    adapter_slots: int | None = None
-    adapter_bytes: int = 0
+    name: Annotated[str, Mark.NAME]
+    models: Annotated[Words, Example('["llama-3.1-8b"]')]
+    cache_bytes: Annotated[Size, As("cache"), Example('"40GiB"')]
+    footprint: Annotated[Footprint, Mark.FLAT, From(TokenKeys), TokenKeys.footprint]
+    max_requests: Count = 256
+    margin_frac: Annotated[float, Mark.NO_KEY] = 0.05
+    prefill_tokens_per_s: Positive = 4000.0
+    token_s: Positive = 0.03
+    prefill_in_flight: Count = 8192
+    is_bounded: Annotated[bool, Mark.NO_KEY] = False
+    adapters: Words = ()
+    adapter_slots: Count | None = None
+    adapter_bytes: Annotated[Size, As("adapter_cache")] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class Engine:
         """What the requests of this front may hold together."""
         share = 1.0 - self.margin_frac
         if self.is_stale:
-            share = min(share, self.spec.stale_frac)
+            share = min(share, _STALE)
         usable = int(self.spec.cache_bytes * share) - self.foreign_bytes
         usable -= len(self._adapters) * self.spec.adapter_bytes
         if self._budget is not None:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from ullage.configuration.tables import Count, FileOrName
+from ullage.protocol.plain import Misfit
+
 PREFIX_TOKENS = 256
 """Tokens that a hash in `Request.prefix` stands for."""
 
@@ -36,6 +39,37 @@ class Footprint:
         """
         blocks = -(-tokens // self.block_tokens) + sequences - 1
         return blocks * self.block_tokens * self.token_bytes + sequences * self.fixed_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TokenKeys:
+    """What an engine's table says of the bytes of a token: these, or a model's name or file."""
+
+    token_bytes: Count | None = None
+    architecture: FileOrName | None = None
+    kv: str = "bf16"
+    block_tokens: Count = 16
+
+    def footprint(self) -> Footprint:
+        """What tokens take; raises a Misfit where neither or both are given. Of layers that see a
+        window alone all tokens are counted, which is an upper bound.
+        """
+        # The policy of a replica has its footprint from elsewhere, and needs no models.
+        from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
+        from ullage.models.architecture import read_layers
+        from ullage.models.find import find_config
+        from ullage.models.layers import Recurrent
+
+        if (self.token_bytes is None) is (self.architecture is None):
+            raise Misfit(
+                'or architecture is needed, not both: architecture = "llama-3.1-8b"', "token_bytes"
+            )
+        if self.architecture is None:
+            return Footprint(self.token_bytes or 1, self.block_tokens)
+        layers = read_layers(find_config(self.architecture).config)
+        fixed = sum(state_bytes(layer) for layer in layers if isinstance(layer, Recurrent))
+        size = sum(token_bytes(layer, self.kv) for layer in layers)
+        return Footprint(size, self.block_tokens, fixed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class OrderReader:
             return Order(request, b"", num_trimmed)
 
         order = make(fields, 0)
-        if limits.is_trimmed and path == CHAT and not fits(order.request):
+        if limits.trim != "never" and path == CHAT and not fits(order.request):
             order, fields = _trim_oldest(order, fields, make, fits)
         # A copy: what orjson returns keeps many times its bytes where there are many values.
         return order._replace(body=bytes(memoryview(orjson.dumps(fields))))

@@ -206,9 +206,8 @@ class Upstream:
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
-        self.host, self.port = settings.host, settings.port
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        head = f" HTTP/1.1\r\nhost: {host}:{settings.port}\r\naccept-encoding: identity\r\n"
+        self.address = settings.address
+        head = f" HTTP/1.1\r\nhost: {self.address}\r\naccept-encoding: identity\r\n"
         if settings.key is not None:
             head += f"authorization: Bearer {settings.key.decode()}\r\n"
         self._head = head
@@ -255,7 +254,9 @@ class Upstream:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 loop = asyncio.get_running_loop()
-                return (await loop.create_connection(make, self.host, self.port))[1], False
+                return (await loop.create_connection(make, self.address.host, self.address.port))[
+                    1
+                ], False
         except OSError as error:
             is_unreachable = not isinstance(error, TimeoutError)
             raise EngineLost(type(error).__name__, is_unreachable=is_unreachable) from None

@@ -7,19 +7,17 @@ afterwards.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from ullage.protocol.notes import read_notes, write_note
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
 from ullage.techniques.replaying.outcome import Replayed, read_replayed
 
-_PREFIX = "plan-"
+_KIND = "plan"
 _NOTHING = "the program has not come to train a model"
 _NOT_CALLED = "no module with parameters of an optimizer was called with gradients"
 NEVER = "a plan never silently does less than it says"
@@ -68,62 +66,43 @@ class Outcome:
         return f"the plan was not {'kept' if self.is_broken else 'applied'}: {self.reason}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What a process says of the plan."""
+
+    state: State
+    reason: str
+    program: MadeFor | None
+    rungs: tuple[Plan, ...]
+
+
 def note(
     directory: Path, state: State, reason: str = "", made_for: MadeFor | None = None,
     rungs: Sequence[Plan] = (),
 ) -> None:  # fmt: skip
     """Writes the state of the plan in this process; the last call counts."""
-    document = {
-        "state": state,
-        "reason": reason,
-        "found": None if made_for is None else asdict(made_for),
-        "rungs": [plan.document for plan in rungs],
-    }
-    path = directory / f"{_PREFIX}{os.getpid()}.json"
-    written = path.with_suffix(".new")
-    with suppress(OSError):  # the process has outlived the run, and nobody reads the file
-        written.write_text(json.dumps(document), encoding="utf-8")
-        written.replace(path)
+    write_note(directory, _KIND, _Note(state, reason, made_for, tuple(rungs)))
 
 
 def read_outcome(directory: Path, plan: Plan | None) -> Outcome:
     """Reads the states that the processes of a run have written."""
     if plan is not None and not plan.actions:
         return Outcome(plan, is_applied=True)
-    documents = [
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(directory.glob(f"{_PREFIX}*.json"))
-    ]
-    described = next(
-        (MadeFor(**document["found"]) for document in documents if document["found"]), None
-    )
-    broken = next(
-        (document["reason"] for document in documents if document["state"] == State.BROKEN), None
-    )
-    refused = next(
-        (document["reason"] for document in documents if document["state"] == State.REFUSED), broken
-    )
-    is_applied = refused is None and any(
-        document["state"] == State.APPLIED for document in documents
-    )
+    notes = read_notes(directory, _KIND, _Note)
+    broken = next((note.reason for note in notes if note.state is State.BROKEN), None)
+    refused = next((note.reason for note in notes if note.state is State.REFUSED), broken)
+    is_applied = refused is None and any(note.state is State.APPLIED for note in notes)
     reason = ""
     if not is_applied:
-        waiting = [document["reason"] for document in documents] or [_NOTHING]
+        waiting = [note.reason for note in notes] or [_NOTHING]
         reason = refused or min(waiting) or _NOT_CALLED
     return Outcome(
         plan,
         is_applied,
         reason,
-        described,
+        next((note.program for note in notes if note.program is not None), None),
         is_refused=refused is not None,
         is_broken=broken is not None,
         replayed=read_replayed(directory),
-        rungs=next(
-            (
-                tuple(Plan.parse(json.dumps(plan)) for plan in document["rungs"])
-                for document in documents
-                if document["rungs"]
-            ),
-            (),
-        ),
+        rungs=next((note.rungs for note in notes if note.rungs), ()),
     )

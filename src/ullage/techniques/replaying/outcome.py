@@ -7,15 +7,14 @@ it.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-_PREFIX = "replayed-"
+from ullage.protocol.notes import read_notes, write_note
+
+_KIND = "replayed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +70,12 @@ class Replayed:
 
 def write_replayed(directory: Path, replayed: Replayed) -> None:
     """Writes the result of this process; the last call counts."""
-    path = directory / f"{_PREFIX}{os.getpid()}.json"
-    written = path.with_suffix(".new")
-    with suppress(OSError):
-        written.write_text(json.dumps(asdict(replayed)), encoding="utf-8")
-        written.replace(path)
+    write_note(directory, _KIND, replayed)
 
 
 def read_replayed(directory: Path) -> Replayed | None:
     """Reads the results of the processes of a run; of several, the first with a difference."""
-    replayeds = [
-        Replayed(**{**document, "done": tuple(document["done"])})
-        for path in sorted(directory.glob(f"{_PREFIX}*.json"))
-        for document in [json.loads(path.read_text(encoding="utf-8"))]
-    ]
+    replayeds = read_notes(directory, _KIND, Replayed)
     return next(
         (replayed for replayed in replayeds if not replayed.is_same), next(iter(replayeds), None)
     )

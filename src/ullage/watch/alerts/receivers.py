@@ -8,14 +8,33 @@ severity = "critical"               # and nothing below
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from ullage.configuration.sections import Section
+from ullage.configuration.tables import read_words
+from ullage.protocol.plain import From, Mark, Misfit
 from ullage.watch.alerts.rule import Severity
 
-FORMS: Final = ("json", "slack")
 _TARGETS: Final = ("url", "url_env", "command")
+
+
+def _check_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        is_fine = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_fine = False
+    if not is_fine or any(character <= " " for character in url):
+        # The address may be a secret.
+        raise Misfit("is not a web address; expected one that begins with https://")
+    return url
+
+
+def _read_command(value: object) -> tuple[str, ...]:
+    words = read_words(value) if isinstance(value, list) else ()
+    if not words or not words[0].strip():
+        raise Misfit('is not a list of words; expected such as: command = ["mail", "me"]')
+    return words
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,76 +45,27 @@ class Receiver:
         name: as in the file.
         severity: the least severity that it hears of.
         url, url_env: a web address, or the variable that has it (an address may be a secret).
-        form: of what is posted there: "json" (`ullage.alert/1`) or "slack".
+        form: of what is posted there: "json" (`ullage.alert/1`) or "slack"; None: "json".
         command: is run for each event, with its text on stdin.
     """
 
-    name: str
+    name: Annotated[str, Mark.NAME]
     severity: Severity = Severity.INFO
-    url: str | None = None
+    url: Annotated[str, _check_url] | None = None
     url_env: str | None = None
-    form: str = "json"
-    command: tuple[str, ...] = ()
+    form: Literal["json", "slack"] | None = None
+    command: Annotated[tuple[str, ...], From(object), _read_command] = ()
 
-
-def read_receiver(section: Section, name: str) -> Receiver:
-    """The receiver of a table.
-
-    Args:
-        section: the table.
-        name: its name.
-
-    Raises:
-        SpecError: it has no target or several, or one of its keys is wrong.
-    """
-    targets = [key for key in _TARGETS if key in section.names]
-    if not targets:
-        raise section.error(
-            "url", "is missing; write where events go, one of: "
-            'url = "https://...", url_env = "SLACK_URL", command = ["mail", "me"]',
-        )  # fmt: skip
-    if len(targets) > 1:
-        raise section.error(targets[1], f"and {targets[0]} are both there; keep one of them")
-    url, variable = section.text("url", "https://example.org"), section.text("url_env", "SLACK_URL")
-    if url is not None:
-        _check_url(section, url)
-    form = section.text("form", "slack")
-    if form is not None and targets[0] not in {"url", "url_env"}:
-        raise section.error("form", f"is for a web address, and this has a {targets[0]}; remove it")
-    if form not in {None, *FORMS}:
-        raise section.error("form", f"is {form!r}; expected one of {', '.join(FORMS)}")
-    severity = section.text("severity", "critical")
-    if severity not in {None, *(each.value for each in Severity)}:
-        choices = ", ".join(each.value for each in Severity)
-        raise section.error("severity", f"is {severity!r}; expected one of {choices}")
-    receiver = Receiver(
-        name,
-        Severity.INFO if severity is None else Severity(severity),
-        url,
-        variable,
-        form or "json",
-        _command(section),
-    )
-    section.refuse_rest()
-    return receiver
-
-
-def _check_url(section: Section, url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        is_fine = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_fine = False
-    if not is_fine or any(character <= " " for character in url):
-        raise section.error("url", "is not a web address; expected one that begins with https://")
-
-
-def _command(section: Section) -> tuple[str, ...]:
-    words = section.words("command")
-    if words is None:
-        return ()
-    if isinstance(words, str) or not words or not words[0].strip():
-        raise section.error(
-            "command", 'is not a list of words; expected such as: command = ["mail", "me"]'
-        )
-    return tuple(words)
+    def check(self) -> None:
+        """Raises a Misfit where it has no target or several."""
+        targets = [key for key in _TARGETS if getattr(self, key)]
+        if not targets:
+            raise Misfit(
+                "is missing; write where events go, one of: "
+                'url = "https://...", url_env = "SLACK_URL", command = ["mail", "me"]',
+                "url",
+            )
+        if len(targets) > 1:
+            raise Misfit(f"and {targets[0]} are both there; keep one of them", targets[1])
+        if self.form is not None and self.command:
+            raise Misfit("is for a web address, and this has a command; remove it", "form")

@@ -19,32 +19,20 @@ What is wrong is refused with the file and the line.
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final
 
 from ullage.configuration.project_file import open_configuration
-from ullage.configuration.sections import Section, Source
-from ullage.errors import SpecError
-from ullage.parsing import show_value
+from ullage.configuration.tables import Name, Seconds, Share, parser, read_seconds, read_share
+from ullage.protocol.plain import As, Mark, Misfit, choose, read_at
 from ullage.units import parse_bytes
 from ullage.watch.alerts.defaults import DEFAULTS, KINDS
-from ullage.watch.alerts.receivers import Receiver, read_receiver
+from ullage.watch.alerts.receivers import Receiver
 from ullage.watch.alerts.rule import Kind, Rule, Severity, Unit
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
-_SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", re.ASCII)
-_PERCENT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%", re.ASCII)
-_MAX_SECONDS: Final = 30 * 86_400.0
-_EXAMPLES: Final = {
-    Unit.SHARE: '"95%" or 0.95', Unit.SECONDS: '"10min"', Unit.BYTES: '"1MiB"', Unit.COUNT: "3",
-    Unit.DEGREES: "-5",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +42,53 @@ class Settings:
     rules: tuple[Rule, ...] = DEFAULTS
     receivers: tuple[Receiver, ...] = ()
     path: Path | None = None
+
+
+def _read_number(value: str | float) -> float:
+    if isinstance(value, str):
+        raise Misfit(f"is {value!r}; expected a number")
+    return value
+
+
+def _read_count(value: str | float) -> float:
+    if _read_number(value) < 0:
+        raise Misfit(f"is {value!r}; expected 0 or more")
+    return _read_number(value)
+
+
+def _read_size(value: str | float) -> float:
+    return float(parser(parse_bytes)(value)) if isinstance(value, str) else _read_count(value)
+
+
+_READ_UNIT: Final[Mapping[Unit, Callable[[str | float], float]]] = {
+    Unit.SHARE: read_share, Unit.SECONDS: read_seconds, Unit.BYTES: _read_size,
+    Unit.COUNT: _read_count, Unit.DEGREES: _read_number,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _RuleKeys:
+    """What the table of a rule says; `above`, `below` and `clear` are of the unit of its kind."""
+
+    name: Annotated[str, Mark.NAME]
+    kind: str | None = None
+    enabled: bool = True
+    above: str | float | None = None
+    below: str | float | None = None
+    clear: str | float | None = None
+    for_s: Annotated[Seconds | None, As("for")] = None
+    clear_for_s: Annotated[Seconds | None, As("clear_for")] = None
+    window_s: Annotated[Seconds | None, As("window")] = None
+    least: Share | None = None
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _WatchKeys:
+    """The section [watch]."""
+
+    alert: Mapping[Name, _RuleKeys] = field(default_factory=dict)
+    notify: Mapping[Name, Receiver] = field(default_factory=dict)
 
 
 def load_settings(start: Path, path: Path | None = None) -> Settings:
@@ -71,95 +106,75 @@ def load_settings(start: Path, path: Path | None = None) -> Settings:
     if opened is None:
         return Settings()
     source, table = opened
-    section = Section(source, (), table).inner("watch")
+    section = source.read(_WatchKeys, ("watch",), table.get("watch", {}))
     rules = {rule.name: rule for rule in DEFAULTS}
-    for name, fields in section.inner("alert").items().items():
-        rule = _read_rule(_table(source, ("watch", "alert", name), fields), name, rules.get(name))
-        if rule is None:
-            rules.pop(name, None)  # a rule of the file alone, too
-        else:
-            rules[name] = rule
-    receivers = tuple(
-        read_receiver(_table(source, ("watch", "notify", name), fields), name)
-        for name, fields in section.inner("notify").items().items()
-    )
-    section.refuse_rest()
-    return Settings(tuple(rules.values()), receivers, source.path)
+    for name, keys in section.alert.items():
+        with source.at("watch", "alert", name):
+            rules[name] = _make_rule(keys, rules.get(name))
+        if not keys.enabled:
+            del rules[name]  # a rule of the file alone, too
+    for name, receiver in section.notify.items():
+        with source.at("watch", "notify", name):
+            receiver.check()
+    return Settings(tuple(rules.values()), tuple(section.notify.values()), source.path)
 
 
-def _table(source: Source, keys: tuple[str, ...], fields: object) -> Section:
-    if not isinstance(fields, Mapping):
-        raise source.error(
-            keys,
-            f"{'.'.join(keys)} is {show_value(fields)}; expected a table: [{'.'.join(keys)}]",
-        )
-    if not _NAME.fullmatch(keys[-1]):
-        raise source.error(
-            keys, f"{keys[-1]!r} is not a name; expected letters, digits, and any of _ -"
-        )
-    return Section(source, keys, fields)
-
-
-def _read_rule(section: Section, name: str, default: Rule | None) -> Rule | None:
-    """The rule; None: it is switched off."""
-    kind = _kind(section, name, default)
-    is_enabled = section.switch("enabled", default=True)
-    changes: dict[str, Any] = {}
+def _make_rule(keys: _RuleKeys, default: Rule | None) -> Rule:
+    """A default rule with what a file changes of it, or another one of the same kind."""
+    kind = _kind(keys, default)
+    given = {
+        name: value
+        for name in ("for_s", "clear_for_s", "window_s", "least", "severity")
+        if (value := getattr(keys, name)) is not None
+    }
+    for name, is_there in (("window_s", kind.can_look_back), ("least", bool(kind.least_says))):
+        if name in given and not is_there:
+            key = name.removesuffix("_s")
+            raise Misfit(f"has no key {key!r}, as a rule of the kind {kind.name!r}", inner=key)
+    if given.get("window_s", 1) < 1:
+        raise Misfit("is below a second; expected 1 s or more", "window")
     wrong, right = ("above", "below") if kind.is_below else ("below", "above")
-    if wrong in section.names:
-        raise section.error(
-            wrong,
+    if getattr(keys, wrong) is not None:
+        raise Misfit(
             f"does not go with the kind {kind.name!r}: it alerts {right}; write {right} = ...",
+            wrong,
         )
-    for key, field in ((right, "threshold"), ("clear", "clear")):
-        value = section.amount(key)
-        if value is not None:
-            changes[field] = _amount(section, key, value, kind.unit)
-    for key, field in (("for", "for_s"), ("clear_for", "clear_for_s")):
-        value = section.amount(key)
-        if value is not None:
-            changes[field] = _amount(section, key, value, Unit.SECONDS)
-    changes |= _extras(section, kind)
-    severity = section.text("severity", "warning")
-    if severity is not None:
-        changes["severity"] = _severity(section, severity)
-    section.refuse_rest()
-    base = default or replace(_default(kind), name=name)
-    if "threshold" in changes and "clear" not in changes:
-        changes["clear"] = _near(base, changes["threshold"])
-    rule = replace(base, **changes)
-    if not rule.is_beyond(rule.clear):
-        return rule if is_enabled else None
-    side = "at or above" if kind.is_below else "at or below"
-    raise section.error(
-        "clear", f"is {kind.unit.format(rule.clear)}; expected a value {side} the threshold "
-        f"{kind.unit.format(rule.threshold)}, or an alert would be over as it begins",
-    )  # fmt: skip
+    for key, name in ((right, "threshold"), ("clear", "clear")):
+        if getattr(keys, key) is not None:
+            given[name] = read_at(key, _READ_UNIT[kind.unit], getattr(keys, key))
+    base = default or replace(next(each for each in DEFAULTS if each.kind is kind), name=keys.name)
+    if "threshold" in given and "clear" not in given:
+        given["clear"] = _near(base, given["threshold"])
+    rule = replace(base, **given)
+    if rule.is_beyond(rule.clear):
+        side = "at or above" if kind.is_below else "at or below"
+        raise Misfit(
+            f"is {kind.unit.format(rule.clear)}; expected a value {side} the threshold "
+            f"{kind.unit.format(rule.threshold)}, or an alert would be over as it begins",
+            "clear",
+        )
+    return rule
 
 
-def _kind(section: Section, name: str, default: Rule | None) -> Kind:
-    kind = section.text("kind", "temperature")
+def _kind(keys: _RuleKeys, default: Rule | None) -> Kind:
     if default is not None:
-        if kind not in {None, default.kind.name}:
-            raise section.error(
-                "kind", f"is {kind!r}, and {name!r} is a default rule of the kind "
+        if keys.kind not in {None, default.kind.name}:
+            raise Misfit(
+                f"is {keys.kind!r}, and {keys.name!r} is a default rule of the kind "
                 f"{default.kind.name!r}; give the new rule another name",
-            )  # fmt: skip
+                "kind",
+            )
         return default.kind
-    if kind is not None and kind in KINDS:
-        return KINDS[kind]
-    close = get_close_matches(kind or name, KINDS, n=1)
+    if keys.kind is not None:
+        kind: Kind = read_at("kind", partial(choose, choices=KINDS), keys.kind)
+        return kind
+    close = get_close_matches(keys.name, KINDS, n=1)
     meant = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(KINDS)}"
-    if kind is None:
-        raise section.error(
-            "kind", f"is missing, and no default rule is called {name!r}; {meant}. Else write what "
-            'to measure: kind = "temperature"',
-        )  # fmt: skip
-    raise section.error("kind", f"is {kind!r}; {meant}")
-
-
-def _default(kind: Kind) -> Rule:
-    return next(rule for rule in DEFAULTS if rule.kind is kind)
+    raise Misfit(
+        f"is missing, and no default rule is called {keys.name!r}; {meant}. Else write what to "
+        'measure: kind = "temperature"',
+        "kind",
+    )
 
 
 def _near(base: Rule, threshold: float) -> float:
@@ -173,51 +188,3 @@ def _near(base: Rule, threshold: float) -> float:
         is_negative = base.kind.unit is Unit.COUNT and near < 0
         return 0.0 if is_negative else near
     return threshold * base.clear / base.threshold
-
-
-def _extras(section: Section, kind: Kind) -> dict[str, float]:
-    extras = {}
-    if kind.can_look_back:
-        window = section.amount("window")
-        if window is not None:
-            extras["window_s"] = _amount(section, "window", window, Unit.SECONDS)
-            if extras["window_s"] < 1:
-                raise section.error("window", "is below a second; expected 1 s or more")
-    if kind.least_says:
-        least = section.amount("least")
-        if least is not None:
-            extras["least"] = _amount(section, "least", least, Unit.SHARE)
-    return extras
-
-
-def _severity(section: Section, text: str) -> Severity:
-    try:
-        return Severity(text)
-    except ValueError:
-        choices = ", ".join(each.value for each in Severity)
-        raise section.error("severity", f"is {text!r}; expected one of {choices}") from None
-
-
-def _amount(section: Section, key: str, value: str | int | float, unit: Unit) -> float:
-    """A number of a unit."""
-    number: float | None = None
-    if not isinstance(value, str):
-        number = float(value)
-    elif unit is Unit.BYTES:
-        try:
-            number = float(parse_bytes(value))
-        except SpecError as error:
-            raise section.error(key, f": {error}") from None
-    elif unit is Unit.SECONDS and (match := _DURATION.fullmatch(value.strip())):
-        number = float(match[1]) * _SECONDS[match[2]] if match[2] in _SECONDS else None
-    elif unit is Unit.SHARE and (match := _PERCENT.fullmatch(value.strip())):
-        number = float(match[1]) / 100
-    if number is None or not math.isfinite(number):
-        raise section.error(key, f"is {value!r}; expected a value such as {_EXAMPLES[unit]}")
-    if unit is not Unit.DEGREES and number < 0:
-        raise section.error(key, f"is {value!r}; expected 0 or more")
-    if unit is Unit.SHARE and number > 10:
-        raise section.error(key, f"is {value!r}; expected a share, such as {_EXAMPLES[unit]}")
-    if unit is Unit.SECONDS and number > _MAX_SECONDS:
-        raise section.error(key, f"is {value!r}; expected 30 days at most")
-    return number

@@ -30,9 +30,7 @@ def test_engines_of_one_gpu_never_promise_more_than_it_has() -> None:
 
 
 def test_no_more_adapters_run_at_once_than_there_are_slots() -> None:
-    engine = Engine(
-        replace(SPEC, models=("m", "x", "y"), adapters=frozenset("xy"), adapter_slots=1)
-    )
+    engine = Engine(replace(SPEC, models=("m", "x", "y"), adapters=("x", "y"), adapter_slots=1))
     engine.start(request(1, "x"), 50, 0.0)
     assert engine.fits(request(2, "x"), 50) and engine.fits(request(3, "m"), 50)
     assert not engine.fits(request(4, "y"), 50)
@@ -44,7 +42,7 @@ def test_no_more_adapters_run_at_once_than_there_are_slots() -> None:
 
 
 def test_an_adapter_takes_its_bytes_once_while_it_runs() -> None:
-    spec = replace(SPEC, models=("m", "x"), adapters=frozenset("x"), adapter_bytes=300)
+    spec = replace(SPEC, models=("m", "x"), adapters=("x",), adapter_bytes=300)
     engine = Engine(spec)
     assert engine.fits(request(1, "x", 700), 350) and not engine.fits(request(1, "x", 701), 351)
     engine.start(request(1, "x", 200), 100, 0.0)
@@ -57,7 +55,7 @@ def test_an_adapter_takes_its_bytes_once_while_it_runs() -> None:
 
 
 def test_the_engine_that_has_the_adapter_is_chosen() -> None:
-    spec = replace(SPEC, models=("m", "x"), adapters=frozenset("x"))
+    spec = replace(SPEC, models=("m", "x"), adapters=("x",))
     first, second = Engine(replace(spec, name="a")), Engine(replace(spec, name="b"))
     second.start(request(1, "x"), 50, 0.0)
     second.advance(1, 1, 0.1)

@@ -30,4 +30,4 @@ def _open(receiver: Receiver, environment: Mapping[str, str]) -> Sink:
             f"the variable {receiver.url_env!r} of watch.notify.{receiver.name} {state}; "
             "set it to an address that begins with https://"
         )
-    return Webhook(url, receiver.form)
+    return Webhook(url, receiver.form or "json")
