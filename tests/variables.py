@@ -57,7 +57,7 @@ class Variable(NamedTuple):
 
 _LAUNCH = ("phantom/launch.py",)
 _SITE = "phantom/site/sitecustomize.py"
-_RECORDER = ("record/session/settings.py",)
+_RECORDER = ("record/entrances/simulated_gpu.py",)
 _DEVICE_C = "phantom/csrc/machine/device.c"
 _SCRIPT = "techniques/applying/script.py"
 
@@ -71,20 +71,20 @@ VARIABLES: Final = (
             _SITE,
             "runtime/state/tensors.py",
             "testing/options.py",
-            "record/measured/record_document.py",
+            "record/process/real_device.py",
         ),
     ),
     Variable(
         RECORD,
         "0: nothing is recorded, and nothing of ullage is imported; default 1",
-        ("whatif/child.py", "testing/warm_pytest.py"),
+        ("whatif/replays.py", "testing/warm_pytest.py"),
         (_SITE,),
     ),
     Variable(
         RECORDING,
         "what `ullage record` asks of a process on a real GPU: a JSON object",
-        ("runs/recorded.py", "record/measured/program.py"),
-        (_SITE, "record/measured/recording_settings.py"),
+        ("runs/recorded.py", "record/entrances/program.py"),
+        (_SITE, "record/entrances/settings.py"),
     ),
     Variable(
         PARENT,
@@ -105,8 +105,8 @@ VARIABLES: Final = (
             "phantom/orphan_processes.py",
             "programs/allocator_replay.py",
             "record/requests/calls.py",
-            "record/session/input_files.py",
-            "record/measured/entrance.py",
+            "record/process/input_files.py",
+            "record/entrances/recording.py",
             *_RECORDER,
             _SCRIPT,
             "testing/child.py",
@@ -116,7 +116,7 @@ VARIABLES: Final = (
         INPUTS,
         "the directory in which each process notes the files that it reads; absent: none does",
         _LAUNCH,
-        (_SITE, "record/session/input_files.py"),
+        (_SITE, "record/process/input_files.py"),
     ),
     Variable(
         DEVICE,
@@ -125,7 +125,7 @@ VARIABLES: Final = (
         (
             _DEVICE_C,
             "phantom/prefork.py",
-            "record/session/peaks.py",
+            "record/allocator/simulated_devices.py",
         ),
     ),
     Variable(

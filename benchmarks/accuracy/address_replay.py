@@ -13,10 +13,11 @@ import numpy as np
 from benchmarks.accuracy.address_policy import POLICIES, Addresses
 from ullage.programs.allocator_replay import DROP_POOL, EMPTY_CACHE, POOL, RETRY
 from ullage.protocol.run import Platform
-from ullage.trace.replay import Replay, replay, round_sizes
+from ullage.trace.replay import Replay, replay
+from ullage.trace.requests import find_requests
+from ullage.trace.rules import make_settings, round_sizes, segment_bytes
 from ullage.trace.snapshot import Snapshot
 from ullage.units import MIB
-from ullage.whatif.requests import find_requests
 
 _Key = tuple[int, int, bool]  # stream, private pool, whether blocks are small
 _LEAST_BYTES = 512
@@ -102,7 +103,7 @@ class Allocator:
             address = found[1]
             self.blocks[address].is_free = False
         else:
-            length = _segment_bytes(size)
+            length = segment_bytes(size)
             address = self._addresses.take(length)
             self._segments[address] = length
             self.blocks[address] = Block(length, key, address, is_free=False)
@@ -167,7 +168,7 @@ def replay_snapshot(snapshot: Snapshot, device: int, platform: Platform) -> Repl
     recorded_starts = _in_order_of_birth(lives)
     own_to_recorded: dict[int, int] = {}
     num_in_place = num_blocks = 0
-    sizes = round_sizes(requests.sizes, {}).tolist()
+    sizes = round_sizes(requests.sizes, make_settings()).tolist()
     streams, count, pool = requests.streams.tolist(), len(sizes), 0
     for op in requests.ops.tolist():
         if op >= count:
@@ -222,11 +223,3 @@ def _place(
         allocator.place(address, size, key, extents)
         where.update({n: int(blocks.address[n]) for n in inside})
     return where
-
-
-def _segment_bytes(size: int) -> int:
-    if size <= MIB:
-        return 2 * MIB
-    if size < 10 * MIB:
-        return 20 * MIB
-    return -(-size // (2 * MIB)) * 2 * MIB

@@ -23,7 +23,9 @@ from torch import nn
 
 sys.path.insert(0, sys.argv[1])
 import ullage
-from ullage.record.measured.attached import current
+from ullage.record.allocator.event_hook import EventHook
+from ullage.record.attached import current
+from ullage.record.pressure.gauge import PressureGauge
 
 DIRECTORY = Path(sys.argv[2])
 ALLOCATIONS, ROUNDS, DEPTH = 20_000, 15, 20
@@ -129,10 +131,11 @@ def fill(mode: str) -> dict[str, Any]:
     if is_recorded:
         recording = ullage.record.attach(path, mode=mode, publish=False, every=None)
     recorder = current()
-    if recorder is not None:
+    gauge = None if recorder is None else recorder.find(PressureGauge)
+    if gauge is not None:
         began_s = time.process_time()
         for _ in range(STEPS_OF_A_DAY):
-            recorder.step_peaks.add(1 << 30, 1 << 31, 0.1)
+            gauge.step_peaks.add(1 << 30, 1 << 31, 0.1)
         step_us = (time.process_time() - began_s) / STEPS_OF_A_DAY * 1e6
     MODULE(NUM_MANY_EVENTS // 2)
     grown = resident_bytes() - before
@@ -185,7 +188,7 @@ def live_a_day(program: str, mode: str) -> dict[str, Any]:
         if recorder is not None:
             recorder._write(None)
         size = path.stat().st_size if path.exists() else 0
-        hook = None if recorder is None else recorder._hook
+        hook = None if recorder is None else recorder.find(EventHook)
         lost = 0 if hook is None else hook.num_lost
         hours.append({"resident_bytes": resident_bytes(), "file_bytes": size, "num_lost": lost})
     if recording is not None:

@@ -20,7 +20,8 @@ import torch
 
 sys.path.insert(0, sys.argv[1])
 import ullage
-from ullage.record.measured.recorder import current
+from ullage.record.attached import current
+from ullage.record.pressure.gauge import PressureGauge
 
 CALLS, ROUNDS = 2_000, 15
 STEPS_OF_A_DAY, REQUESTS_OF_A_DAY = 864_000, 100_000
@@ -42,11 +43,11 @@ def costs(mode: str) -> dict[str, float]:
     """A step and a request in a mode."""
     recording = ullage.record.attach(None, mode=mode, publish=False)
     recorder = current()
-    assert recorder is not None
+    gauge = None if recorder is None else recorder.find(PressureGauge)
+    assert gauge is not None
 
     def step() -> None:
-        recorder.pressure.take_levels()
-        recorder.pressure.add_step(1 << 30, 1 << 31, 0.1)
+        gauge.end_step(1)
 
     def answer() -> None:
         with recording.request("chat"):
@@ -61,14 +62,15 @@ def day() -> dict[str, int]:
     """What a day of steps and requests takes in a record: bytes as it is pickled."""
     recording = ullage.record.attach(None, mode="counters", publish=False)
     recorder = current()
-    assert recorder is not None
+    gauge = None if recorder is None else recorder.find(PressureGauge)
+    assert gauge is not None
     draw = random.Random(0)
     for number in range(STEPS_OF_A_DAY):
-        recorder.pressure.add_step(1 << 30, 1 << 31, draw.lognormvariate(-2.3, 0.5))
+        gauge.add_step(1 << 30, 1 << 31, draw.lognormvariate(-2.3, 0.5))
         if number % (STEPS_OF_A_DAY // REQUESTS_OF_A_DAY) == 0:
             with recording.request(f"kind {draw.randrange(40)}", 128):
                 pass
-    fields = recorder.pressure.fields()
+    fields = gauge.pressure()
     recording.detach()
     return {"field_bytes": len(pickle.dumps(fields)), "num_windows": len(fields["windows"]),
             "num_requests": fields["num_requests"]}  # fmt: skip

@@ -22,7 +22,7 @@ from tests.phantom.test_real_gpus import (
     reserved_bytes,
     trace,
 )
-from tests.phantom.test_whatif import RECORDED_BY
+from tests.unit.whatif.test_recordings import RECORDED_BY
 
 from benchmarks.accuracy import compare, contexts
 from benchmarks.accuracy.estimate import published
@@ -121,7 +121,7 @@ def snapshots(options: Options) -> Iterator[Case]:
         name = path.name.partition(".")[0]
         key = Key("snapshots", name, "contradiction" if name == SYNTHETIC else "reserved")
         python = options.python_of(RECORDED_BY.get(name, ""))
-        # Else any: the rules that these traces meet did not change from 2.6 on (test_whatif.py).
+        # Else any: what these traces meet did not change from 2.6 on (test_recordings.py).
         python = python or options.python_of("")
         if python is None:
             yield Case.without(key, NOT_RUN, options.needs("2.6 or later"))

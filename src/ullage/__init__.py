@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         UllageError,
     )
     from ullage.loaders.prefetch import prefetch
-    from ullage.record.measured.entrance import record
+    from ullage.record.entrances.recording import record
     from ullage.runtime.adapting.adapt import Adapt
     from ullage.runtime.batch_split import split_rows
     from ullage.runtime.batches.split_check import SplitCheck, check_split

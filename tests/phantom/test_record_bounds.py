@@ -11,7 +11,7 @@ from tests.phantom.bare_gpu import bare_environment
 from tests.phantom.conftest import execute, find_program
 
 import ullage
-from ullage.record.measured.recording_settings import Mode, RecordingSettings
+from ullage.record.entrances.settings import Mode, RecordingSettings
 from ullage.trace.reader import read_record
 from ullage.units import MIB
 

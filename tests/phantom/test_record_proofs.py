@@ -17,17 +17,17 @@ from ullage.trace.reader import read_record
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 SOURCE = str(Path(ullage.__file__).parents[1])
-Proof = Callable[[str, str], dict[str, Any]]
+Proof = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
 def prove(thin_python: Path, tmp_path: Path) -> Proof:
     """`prove("slots", "events")` runs that part of the program, and returns what it printed."""
 
-    def run(what: str, mode: str) -> dict[str, Any]:
+    def run(what: str, mode: str, **others: str) -> dict[str, Any]:
         program = find_program("recording/proofs.py")
         command = [str(thin_python), program, SOURCE, str(tmp_path), what, mode]
-        variables = dict(bare_environment(thin_python, XDG_RUNTIME_DIR=str(tmp_path)))
+        variables = dict(bare_environment(thin_python, XDG_RUNTIME_DIR=str(tmp_path), **others))
         code, stdout, stderr = execute(command, tmp_path, variables)
         assert code == 0, stderr
         document: dict[str, Any] = json.loads(stdout.splitlines()[-1])
@@ -77,6 +77,13 @@ def test_the_random_numbers_of_the_gpu_are_the_programs_own(prove: Proof, mode: 
     document = prove("random", mode)
     assert document["is_same"]
     assert document["moves"], "another course would be seen"
+
+
+@pytest.mark.slow
+def test_a_program_with_another_allocator_goes_on(prove: Proof) -> None:
+    # PyTorch refuses it an observer of failures.
+    document = prove("random", "counters", PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
+    assert document["is_same"] and document["moves"]
 
 
 @pytest.mark.slow

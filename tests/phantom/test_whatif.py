@@ -9,6 +9,7 @@ import lzma
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +19,16 @@ from ullage.explain.expandable import measure_expandable
 from ullage.phantom.device import choose_device
 from ullage.trace.replay import replay as replay_trace
 from ullage.trace.snapshot_reader import read_snapshot
+from ullage.whatif import settings
 from ullage.whatif.engine import what_if
 from ullage.whatif.outcomes import WhatIfReport
+from ullage.whatif.replays import Decider
 from ullage.whatif.settings import EXPANDABLE, Family, Setting
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "snapshots"
-# Recording of a real GPU -> the torch that made it; where SOURCES.md does not know, any: the rules
-# that these traces meet did not change from 2.6 on.
-RECORDED_BY = {
-    "silmont_probe": "2.6.", "roy_attn_h32_d1024_b": "2.6.", "roy_train256_ring": "2.6.",
-    "nothan_train": "2.6.", "decomfl_opt": "2.9.", "hanfa_small_inf512": "2.9.",
-    "wed_med_train256": "2.11.", "bol_xl_fwd512": "2.11.", "charan_small_fwd": "2.11.",
-    "bcrafton_compiled": "", "verl_state": "", "sketchkv_state": "", "flexgen_oom": "",
-}  # fmt: skip
-# The traces that begin with nothing allocated.
-WHOLE = {"silmont_probe", "decomfl_opt"}
 PROGRAM = "asks_in_many_ways.py"
 OTHERS = (
     EXPANDABLE,
@@ -54,29 +47,6 @@ def replay(
     return what_if(
         read_snapshot(path), python=str(python), device=choose_device(gpu), settings=settings
     )
-
-
-@pytest.mark.parametrize("name", RECORDED_BY)
-def test_a_recording_of_a_real_gpu_comes_out_as_it_was(
-    name: str, thin_python: Path, torch_version: str, tmp_path: Path
-) -> None:
-    if not torch_version.startswith(RECORDED_BY[name]):
-        pytest.skip(f"recorded by torch {RECORDED_BY[name]}x, the environment has {torch_version}")
-    path = tmp_path / "snapshot.pickle"
-    path.write_bytes(lzma.decompress((GOLDEN / f"{name}.pickle.xz").read_bytes()))
-    report = replay(path, thin_python, (EXPANDABLE,) if name in WHOLE else ())
-    assert report.check.replayed_reserved_bytes == report.check.recorded_reserved_bytes
-    assert report.check.has_same_segments
-    assert report.check.is_exact and not report.check.reasons
-    assert report.is_whole == (name in WHOLE)
-    if name in WHOLE:
-        assert expandable_by_rules(path) == reserved_under(report, EXPANDABLE)
-
-
-def reserved_under(report: WhatIfReport, setting: Setting) -> int:
-    (outcome,) = [one.outcome for one in report.tried if one.setting == setting]
-    assert outcome is not None
-    return outcome.peak_reserved_bytes
 
 
 def expandable_by_rules(path: Path) -> int | None:
@@ -139,7 +109,7 @@ def test_on_the_recorded_gpu_memory_is_short_as_it_was(
     assert device["num_ooms"] == 1 and device["num_alloc_retries"] == 2
     before = replay(recorded.directory / "snapshot.pickle", thin_python, gpu="l4").baseline.outcome
     assert before is not None and not before.fits
-    assert before.num_failed_again == device["num_ooms"]
+    assert before.num_failed_attempts == device["num_ooms"]
     assert before.num_retries == device["num_alloc_retries"]
     assert before.peak_reserved_bytes == device["peak_reserved_bytes"]
 
@@ -166,6 +136,22 @@ def test_gpus_on_which_it_hangs_on_the_settings_are_tried(
     assert list(on_l4) == [report.baseline.setting, EXPANDABLE]
     sizes = [one.total_bytes for one in report.on_gpus]
     assert sizes == sorted(sizes) and sizes[0] > report.lower_bound_bytes
+
+
+def test_torch_s_own_allocator_decides_alike_where_the_rules_do_not_know_it(
+    run_program: RunProgram, thin_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run_program(PROGRAM, "retries", gpu="l4").directory / "snapshot.pickle"
+    by_rules = replay(path, thin_python, OTHERS, gpu="l4")
+    monkeypatch.setattr(settings, "_LAST_RELEASE", (2, 5))
+    in_torch = replay(path, thin_python, OTHERS, gpu="l4")
+    for report, decider in ((by_rules, Decider.RULES), (in_torch, Decider.TORCH)):
+        assert {one.outcome.decider for one in report.tried if one.outcome} == {decider}
+    assert by_rules.check == in_torch.check
+    for rules, torch in zip(by_rules.tried, in_torch.tried, strict=True):
+        assert rules.outcome is not None and torch.outcome is not None
+        assert replace(rules.outcome, decider=Decider.TORCH) == torch.outcome
+    assert "torch's own allocator was asked" in in_torch.notes[-1]
 
 
 def test_a_setting_that_torch_does_not_know_is_told_and_not_recommended(

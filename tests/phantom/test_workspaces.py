@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from ullage.explain.snapshot import explain_snapshot
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import check_torch, find_torch
-from ullage.programs.allocator_replay import ATTEMPT
 from ullage.protocol.run import Platform
-from ullage.trace.replay import replay
 from ullage.trace.snapshot_reader import read_snapshot
-from ullage.whatif import variants
-from ullage.whatif.child import Where
 from ullage.whatif.events import measure_by_events
-from ullage.whatif.requests import find_requests
+from ullage.whatif.replays import Where
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
@@ -134,26 +128,3 @@ def test_the_record_alone_has_the_interval_too(
     assert abs(ends.reserved_low_bytes - low) <= LARGE_SEGMENT_BYTES
     assert abs(ends.reserved_high_bytes - high) <= LARGE_SEGMENT_BYTES
     assert ends.reserved_low_bytes < outcome.device["peak_reserved_bytes"]
-
-
-@pytest.mark.parametrize("program", ["residual_net.py", "asks_in_many_ways.py"])
-def test_the_rules_in_c_give_what_torch_s_own_allocator_gives(
-    run_program: RunProgram, thin_python: Path, program: str
-) -> None:
-    outcome = run_program(program, *["float32"] * (program == "residual_net.py"), gpu="rtx-4090")
-    snapshot = read_snapshot(outcome.directory / "snapshot.pickle")
-    requests = find_requests(snapshot, replay(snapshot), 0)
-    places = np.arange(0, len(requests.ops), 7)
-    some = np.insert(requests.ops, places, -(ATTEMPT + 8 * (1 << 20) * (1 + places % 50)))
-    more = {"some": requests.sizes * 2, "others": np.maximum(requests.sizes // 3, 1)}
-    requests = replace(
-        requests, variants={"some": some, "others": requests.ops}, variant_sizes=more
-    )
-    build = check_torch(find_torch(str(thin_python)), LIBRARY_DIR)
-    where = Where(str(thin_python), build, choose_device(None))
-    by_rules, in_torch = (
-        by(snapshot, 0, requests, where)
-        for by in (variants._replay_by_rules, variants._replay_in_torch)
-    )
-    assert by_rules == in_torch
-    assert len(set(by_rules)) == 3

@@ -22,7 +22,7 @@ from ullage.cli.crash import crash_report, write_crash
 from ullage.files import keep_file, make_directory, write_text
 from ullage.gate.cache import Cache
 from ullage.printable import hide_secrets
-from ullage.record.session.record_file import program_fields
+from ullage.record.process.record_file import program_fields
 from ullage.trace.reader import read_record
 from ullage.watch.recording import Recording
 

@@ -3,7 +3,7 @@
     recording = record_program(["train.py"], snapshot="run.pickle")
     recording.peak_allocated_bytes, recording.document["basis"]["allocator"]["kind"]   # "measured"
 
-`ullage.record(...)` itself records from within a program (record/measured/entrance.py).
+`ullage.record(...)` itself records from within a program (record/entrances/recording.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.errors import SpecError
 from ullage.files import check_writable
 from ullage.phantom.program import resolve_program
-from ullage.record.measured.recording_settings import Mode, RecordingSettings, parse_ring
+from ullage.record.entrances.settings import Mode, RecordingSettings, parse_ring
 from ullage.runs.recorded import read_recorded, run_recorded
 
 if TYPE_CHECKING:

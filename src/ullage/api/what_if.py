@@ -50,8 +50,8 @@ def what_if(
     memory: str | int | None = None,
     python: str | os.PathLike[str] | None = None,
 ) -> WhatIf:
-    """Replays a snapshot's allocations through torch's own allocator, on a simulated GPU, under
-    every setting that may help.
+    """Replays a snapshot's allocations by the rules of torch's allocator, on a simulated GPU, under
+    every setting that may help. That torch is started only where the rules do not know a setting.
 
     Args:
         path: a memory snapshot of any program.

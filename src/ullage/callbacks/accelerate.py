@@ -17,7 +17,7 @@ from accelerate import PartialState
 from accelerate.tracking import GeneralTracker
 
 from ullage.callbacks.training_recording import TrainingRecording
-from ullage.record.session.settings import launcher_rank
+from ullage.protocol.run import launcher_rank
 
 
 class RecordMemory(GeneralTracker):  # type: ignore[misc]

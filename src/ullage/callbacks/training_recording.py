@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ullage.record.measured.entrance import Recording, path_of_rank
+from ullage.record.entrances.recording import Recording, path_of_rank
 
 if TYPE_CHECKING:
-    from ullage.record.measured.step_log import Log
+    from ullage.record.steps.step_log import Log
 
 _FILE_OF_DIRECTORY = "training.pickle"
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ullage.trace.replay import BoolArray, Replay
+from ullage.trace.rules import make_settings, round_sizes
 from ullage.trace.snapshot import Int64Array, Snapshot
 
 
@@ -73,7 +74,7 @@ class Fragmentation:
 
     def room_for(self, num_bytes: int) -> int:
         """How many requests of a size would find room in the holes as they lie."""
-        rounded = max(-(-num_bytes // 512) * 512, 512)
+        rounded = round_sizes(np.array([num_bytes]), make_settings())
         return int((self.holes // rounded).sum())
 
 

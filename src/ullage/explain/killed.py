@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ullage.record.session.levels import DeviceLevels, Levels
+from ullage.record.process.levels import DeviceLevels, Levels
 from ullage.trace.model import (
     Claims,
     DeviceTotals,

@@ -5,7 +5,7 @@ changes.
     digests = digest_inputs(inputs, began_ns)       # None: it cannot be known what was read
     is_unchanged(digests)                           # later
 
-What record/session/input_files.py notes is all that is known. A file that changed while the
+What record/process/input_files.py notes is all that is known. A file that changed while the
 program ran was read in a state that nobody saw, so such a run is not kept; files that the
 program itself made first are its own, and no input.
 """
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ullage.gate.lock import LOCK_NAME
-from ullage.record.session.input_files import IMPORT, LIST, READ, WRITE
+from ullage.record.process.input_files import IMPORT, LIST, READ, WRITE
 from ullage.units import MIB
 
 # A larger file counts as changed when its size or time does.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from ullage.record.measured import batch_waits
+from ullage.record.steps import batch_waits
 
 if TYPE_CHECKING:
     import torch

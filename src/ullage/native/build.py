@@ -1,6 +1,7 @@
 """Builds the native parts: the phantom library with a small stub for each of NVIDIA's sonames, the
-reader of snapshots (trace/csrc), the replay of an estimate (estimate/csrc), the event hook of
-`ullage record` (record/csrc), and the guard's reader of version counters (runtime/csrc).
+reader of snapshots and the allocator's rules (trace/csrc), the replay of an estimate
+(estimate/csrc), the event hook of `ullage record` (record/csrc), and the guard's reader of version
+counters (runtime/csrc).
 
 The stubs have no code. Each has a soname, such as libcublas.so.13, and depends on
 libullage_phantom.so beside it. So a loader that searches for the soname finds the phantom's
@@ -35,9 +36,10 @@ LIBRARY = "libullage_phantom.so"
 NVML = "libullage_nvml.so"
 # The other libraries: the sources of each, folders and files.
 EXTENSIONS = {
-    "libullage_reader.so": (_PACKAGE / "trace" / "csrc",),
+    "libullage_reader.so": (_PACKAGE / "trace" / "csrc", SOURCES / "machine" / "address_space.c"),
     "libullage_replay.so": (
         _PACKAGE / "estimate" / "csrc",
+        _PACKAGE / "trace" / "csrc" / "allocator.c",
         SOURCES / "machine" / "address_space.c",
     ),
     NVML: (
@@ -73,6 +75,7 @@ COMPILE_FLAGS = (
     f"-I{SOURCES / 'machine'}",
     f"-I{SOURCES / 'answers'}",
     f"-I{_PACKAGE / 'phantom' / 'nvml'}",
+    f"-I{_PACKAGE / 'trace' / 'csrc'}",
 )
 # With -z defs an undefined function is an error here, not in the user's program.
 LINK_FLAGS = ("-shared", "-s", "-pthread", "-Wl,-z,defs")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ullage.files import keep_file
-from ullage.record.session.levels import Levels, find_marks, read_levels
+from ullage.record.process.levels import Levels, find_marks, read_levels
 
 if TYPE_CHECKING:
     from ullage.trace.model import Record

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.protocol.variables import NUM_DEVICES, NVML, PARENT, PLAN_NOTES, RUN_DIR, VIRTUAL_TIME
+from ullage.record.import_hooks import Load, around_import
 from ullage.record.owners.module_trees import of_kinds
+from ullage.record.process.frameworks import note_framework
 from ullage.record.program_end import watch_end
-from ullage.record.session.frameworks import note_framework
-from ullage.record.session.import_hooks import Load, around_import
 
 if TYPE_CHECKING:
     from ullage.phantom.virtual_time import VirtualTime
-    from ullage.record.session.session import Session
+    from ullage.record.recorder import Recorder
     from ullage.techniques.applying.script import PlanRequest
 
 _PR_SET_PDEATHSIG = 1
@@ -158,13 +158,13 @@ def start(
         arrive(sorted({name for name, _text in os.environ.items() ^ environment.items()}))
         with stubs_for_libraries(), QuietCollector():
             load(torch)
-        session = watch(torch, environment)
-        if virtual_time is not None and session is not None:
+        recorder = watch(torch, environment)
+        if virtual_time is not None and recorder is not None:
             virtual_time.begin()
         wait_for_order = (
-            None if wait is None or session is None else functools.partial(wait, session)
+            None if wait is None or recorder is None else functools.partial(wait, recorder)
         )
-        install_plan(torch, environment, wait_for_order, session)
+        install_plan(torch, environment, wait_for_order, recorder)
 
     around_import("torch", load_and_watch)
 
@@ -192,16 +192,16 @@ def install_plan(
     torch: ModuleType,
     environment: Mapping[str, str] = os.environ,
     wait: Callable[[], PlanRequest] | None = None,
-    session: Session | None = None,
+    recorder: Recorder | None = None,
 ) -> None:
     """Has the plan of the run applied, where it has one."""
     if PLAN_NOTES in environment or wait is not None:
         from ullage.techniques.applying.script import install_from
 
-        install_from(environment, torch, wait, None if session is None else session.step_aside)
+        install_from(environment, torch, wait, None if recorder is None else recorder.step_aside)
 
 
-def watch(torch: ModuleType, environment: Mapping[str, str] = os.environ) -> Session | None:
+def watch(torch: ModuleType, environment: Mapping[str, str] = os.environ) -> Recorder | None:
     """Switches the recording on; the record is written however the process ends. None: there is
     nothing to watch.
 
@@ -209,14 +209,14 @@ def watch(torch: ModuleType, environment: Mapping[str, str] = os.environ) -> Ses
         torch: the module, imported.
         environment: what the process was started with; the program may have emptied its own.
     """
-    from ullage.record.session import library
-    from ullage.record.session.session import Session
-    from ullage.record.session.settings import Settings
+    from ullage.protocol.run import RunVariables
+    from ullage.record import library
+    from ullage.record.entrances.simulated_gpu import record_run
 
     if not library.is_present or not hasattr(torch._C, "_cuda_record_memory_history"):
         return None
-    session = Session(torch, Settings.from_environment(environment))
-    session.install()
-    atexit.register(session.finish)
-    watch_end(session)
-    return session
+    recorder = record_run(torch, RunVariables.from_environment(environment))
+    recorder.attach()
+    atexit.register(recorder.finish)
+    watch_end(recorder)
+    return recorder

@@ -20,8 +20,8 @@ from typing import Any
 from ullage.errors import EnvironmentProblem
 from ullage.phantom.http_requests import PORT, Endpoint, make_body
 from ullage.phantom.launch import Child
+from ullage.record.process.levels import find_marks, read_levels
 from ullage.record.requests.requests import Noted, Request, in_parts, note
-from ullage.record.session.levels import find_marks, read_levels
 
 _POLL_S = 0.1
 _LOOK_S = 10.0

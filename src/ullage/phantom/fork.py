@@ -42,7 +42,7 @@ def become_a_run() -> None:
             import torch
 
             # Imports what each run needs before the program's first line, once for all runs.
-            import ullage.record.session.session  # noqa: F401
+            import ullage.record.entrances.simulated_gpu  # noqa: F401
     except BaseException:
         # The interpreter must not start the program; the parent sees that the socket closes.
         os._exit(1)

@@ -13,8 +13,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from ullage.record.session.levels import WRITING, find_marks, read_levels
-from ullage.record.session.request_to_end import ask_to_end, reply_path
+from ullage.record.process.levels import WRITING, find_marks, read_levels
+from ullage.record.process.request_to_end import ask_to_end, reply_path
 
 # For the main thread to come back to Python; then for another one to get Python's lock.
 _PATIENCE_S = 3.0

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ullage.protocol.variables import GUARD, RUN_DIR
-from ullage.record.session.request_to_end import ask_to_end
+from ullage.record.process.request_to_end import ask_to_end
 
 # Some end by themselves after the program, such as multiprocessing's resource tracker.
 _PATIENCE_S = 0.5

@@ -31,14 +31,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ullage.phantom.bootstrap import end_with, start
 from ullage.phantom.fork import Orders, take_on
+from ullage.protocol.run import RunVariables
 from ullage.protocol.variables import PREFORK, device_property
-from ullage.record.session.import_hooks import on_import
-from ullage.record.session.request_to_end import set_copied
+from ullage.record.import_hooks import on_import
+from ullage.record.process.request_to_end import set_copied
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from ullage.record.session.session import Session
+    from ullage.record.recorder import Recorder
     from ullage.techniques.applying.script import PlanRequest
 
 _OF_WORKERS = frozenset(
@@ -54,25 +55,24 @@ def start_preforked() -> None:
     orders.set_inheritable(False)
     files = _open_files()
 
-    def wait(session: Session) -> PlanRequest:
+    def wait(recorder: Recorder) -> PlanRequest:
         if not _is_alone() or _open_files() != files:
             _give_up()
-        request = _become_a_run(session, orders)
-        leaving.append(session)
+        request = _become_a_run(recorder, orders)
+        leaving.append(recorder)
         return request
 
     set_copied(is_copied=True)
-    leaving: list[Session] = []
+    leaving: list[Recorder] = []
     atexit.register(_leave, leaving)  # registered first, so called last
     on_import("tqdm.std", _start_no_monitor)
     on_import("torch.utils.data.dataloader", _start_no_workers)
     start(wait)
 
 
-def _become_a_run(session: Session, orders: socket.socket) -> PlanRequest:
+def _become_a_run(recorder: Recorder, orders: socket.socket) -> PlanRequest:
     """Waits for orders; returns only in the forked process of each order."""
-    from ullage.record.session import library
-    from ullage.record.session.settings import Settings
+    from ullage.record import library
     from ullage.techniques.applying.script import PlanRequest
 
     _flush()
@@ -86,7 +86,7 @@ def _become_a_run(session: Session, orders: socket.socket) -> PlanRequest:
     library.begin_anew()
     library.never_runs_out(device_property(os.environ, "unlimited") == "1")
     set_copied(is_copied=False)
-    session.go_on_as(Settings.from_environment(os.environ))
+    recorder.go_on_as(RunVariables.from_environment(os.environ))
     return PlanRequest.from_environment(os.environ)
 
 
@@ -149,7 +149,7 @@ def _start_no_workers(dataloader: ModuleType) -> None:
     kind.__init__ = make_without
 
 
-def _leave(leaving: list[Session]) -> None:
+def _leave(leaving: list[Recorder]) -> None:
     """Ends a run that `--steps` stopped, without the interpreter's shutdown, which takes longer
     than the steps.
     """

@@ -102,13 +102,18 @@ class TorchBuild:
         return ";".join(f"{name}={version}" for name, version in _library_versions(self).items())
 
     @property
+    def release(self) -> tuple[int, int] | None:
+        """Such as (2, 15); None where the version names none."""
+        number = re.match(r"(\d+)\.(\d+)", self.version)
+        return number and (int(number[1]), int(number[2]))
+
+    @property
     def chooses_by_address(self) -> bool:
         """Whether the allocator takes the lowest of free blocks of a size; later ones take that of
         the oldest segment. Source: pytorch/pytorch#183591 (May 2026); recordings up to 2.9.1, and
         2.15 on the phantom, agree.
         """
-        number = re.match(r"(\d+)\.(\d+)", self.version)
-        return number is not None and (int(number[1]), int(number[2])) < _FIRST_BY_AGE
+        return self.release is not None and self.release < _FIRST_BY_AGE
 
     def preloaded(self, library_dir: Path) -> tuple[Path, ...]:
         """The stubs to load before anything else, so that torch's own copies of those libraries are

@@ -78,8 +78,8 @@ class VirtualTime:
 
     def begin(self) -> None:
         """The log of work has begun; from here on the clock follows it."""
-        from ullage.record.session.library import bind
-        from ullage.record.timing.work_log import WorkLog
+        from ullage.record.library import bind
+        from ullage.record.steps.work_log import WorkLog
 
         if self._num_told:
             from ullage.phantom.nvml.load import Load as NvmlLoad
@@ -165,7 +165,7 @@ class _Played:
         from ullage.clock.interconnect import parse_interconnect
         from ullage.clock.simulation import Player, WorkTimes
         from ullage.gpus import find_gpu
-        from ullage.record.timing.work_log import WorkLog
+        from ullage.record.steps.work_log import WorkLog
         from ullage.trace.work_log import EntryKind
 
         gpu = find_gpu(gpu_name)  # what is changed of its memory changes no time
@@ -198,7 +198,7 @@ class _Played:
 
     def advance(self) -> bool:
         """Plays what has come since; False: nothing has."""
-        from ullage.record.timing.work_log import end
+        from ullage.record.steps.work_log import end
 
         if end() == self._serial:
             return False

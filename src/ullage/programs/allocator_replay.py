@@ -1,15 +1,18 @@
-"""Runs in the user's interpreter, on the phantom: makes the requests of a file to torch's own
-allocator, once under each of several settings, and writes how much memory it reserved.
+"""Runs in the user's interpreter, on the phantom: makes the requests of files to torch's own
+allocator, once under each of several settings, and writes how much memory it reserved. For settings
+and versions that ullage's own form of its rules does not know, and for the test of that form.
 
 The script imports the standard library and torch, and nothing of ullage. It imports torch once and
 forks a process for each replay, because an allocator reads its settings only once. It records
 nothing and makes no tensors, so the allocator gets these requests and no others.
 
-    python replayer.py REQUESTS ORDERS RESULTS
+    python allocator_replay.py ORDERS RESULTS
 
-REQUESTS has a line of JSON (the length of each column), then the columns as int64 in the machine's
-byte order. `sizes` and `streams` (an index: 0 is the default stream) have one entry per block. The
-others are sequences of operations. With n blocks:
+ORDERS is a JSON list of objects (see `_replay`). RESULTS gets a line of JSON for each.
+
+A file of requests has a line of JSON (the length of each column), then the columns as int64 in the
+machine's byte order. `sizes` and `streams` (an index: 0 is the default stream) have one entry per
+block. The others are sequences of operations. With n blocks:
 
     0 <= op < n     allocate block op
     n <= op < 2n    free block op - n
@@ -17,8 +20,6 @@ others are sequences of operations. With n blocks:
                     EMPTY_CACHE: torch.cuda.empty_cache(); RETRY: the allocator released its cache
                     to make room; ATTEMPT: allocate `argument` bytes and free them; POOL: allocate
                     the following blocks in this private pool, 0 for none; DROP_POOL: delete it
-
-ORDERS is a JSON list of objects (see `_replay`). RESULTS gets a line of JSON for each.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ import gc
 import json
 import os
 import sys
-import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -38,13 +38,13 @@ EMPTY_CACHE, RETRY, ATTEMPT, POOL, DROP_POOL = 1, 2, 3, 4, 5
 _CONF = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-def main(requests: str, orders: str, results: str) -> None:
+def main(orders: str, results: str) -> None:
     """Runs the replays, as many at once as there are processors."""
     gc.disable()  # there are no reference cycles, and a collection would copy pages in each fork
     import torch
 
-    columns = read_columns(requests)
     pending = json.loads(Path(orders).read_text(encoding="utf-8"))
+    columns = {path: read_columns(path) for path in {order["requests"] for order in pending}}
     running = 0
     for order in pending:
         if running >= len(os.sched_getaffinity(0)):
@@ -52,7 +52,13 @@ def main(requests: str, orders: str, results: str) -> None:
             running -= 1
         if os.fork() == 0:
             os.environ.pop("ULLAGE_RUN_DIR", None)  # each has a device to itself
-            _write(results, {"number": order["number"], **_try_replay(torch, columns, order)})
+            _write(
+                results,
+                {
+                    "number": order["number"],
+                    **_try_replay(torch, columns[order["requests"]], order),
+                },
+            )
             os._exit(0)
         running += 1
     while running:
@@ -95,27 +101,23 @@ def _replay(
 ) -> dict[str, Any]:
     """One replay.
 
-    order: "settings" (what the environment variable is set to), "device" (what the phantom plays),
-        "platform" (whose order its addresses have),
+    order: "requests" (the file), "settings" (what the environment variable is set to), "device"
+        (what the phantom plays), "platform" (whose order its addresses have),
         "fraction" (of set_per_process_memory_fraction, or null), "before" (the column of what is
-        allocated first), "ignored" (the kinds of operations that are left out); "ops" (the column
-        of what is replayed; without it, that of this name), "sizes" (that of the blocks' sizes,
-        likewise).
+        allocated first), "ignored" (the kinds of operations that are left out).
     """
     os.environ.update(dict.fromkeys(_CONF, order["settings"]))
     os.environ["ULLAGE_DEVICE"] = order["device"]
     os.environ["ULLAGE_PLATFORM"] = order["platform"]
-    begin = time.monotonic()
     torch.cuda.init()
     if order["fraction"] is not None:
         torch.cuda.set_per_process_memory_fraction(order["fraction"])
-    columns["sizes"] = columns[order.get("sizes", "sizes")]
     player = _Player(torch, columns, set(order["ignored"]))
     stopped_at = player.play(columns[order["before"]])
     if stopped_at is not None:
-        return _result(torch, player, -1, begin)
+        return _result(torch, player, -1)
     torch.cuda.reset_peak_memory_stats()
-    return _result(torch, player, player.play(columns[order.get("ops", "ops")]), begin)
+    return _result(torch, player, player.play(columns["ops"]))
 
 
 class _Player:
@@ -194,9 +196,7 @@ def _streams(torch: ModuleType, count: int) -> list[int]:
     return [0, *(stream.cuda_stream for stream in streams)]
 
 
-def _result(
-    torch: ModuleType, player: _Player, stopped_at: int | None, begin: float
-) -> dict[str, Any]:
+def _result(torch: ModuleType, player: _Player, stopped_at: int | None) -> dict[str, Any]:
     stats = torch.cuda.memory_stats()
     return {
         "peak_requested_bytes": stats.get("requested_bytes.all.peak", 0),
@@ -207,9 +207,8 @@ def _result(
         "segments": sorted(segment["total_size"] for segment in torch.cuda.memory_snapshot()),
         "stopped_at": stopped_at,
         "num_failed_attempts": player.failed_attempts,
-        "replay_s": time.monotonic() - begin,
     }
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(*sys.argv[1:3])

@@ -7,6 +7,7 @@ run = RunVariables.from_environment(os.environ)
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -163,3 +164,9 @@ class PlanVariables(_Variables):
     notes: Path | None = field(default=None, metadata=_in(variables.PLAN_NOTES, _PATH))
     describes: bool = field(default=False, metadata=_in(variables.DESCRIBE, _FLAG))
     replays: bool = field(default=False, metadata=_in(variables.REPLAY, _FLAG))
+
+
+def launcher_rank() -> int | None:
+    """The rank that a launcher gave this process."""
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdigit() else None

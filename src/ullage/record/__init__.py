@@ -15,47 +15,30 @@ from __future__ import annotations
 import os
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from ullage.record.entrances.recording import Recording, attach, holders, request
 
-    from ullage.record.measured.entrance import Recording
-    from ullage.record.measured.pressure.request_log import Request
-    from ullage.record.owners.held_memory import HeldMemory
-
-
-def attach(path: str | os.PathLike[str] | None = None, **options: object) -> Recording:
-    """Begins to record, such as in a notebook; see `ullage.record.measured.entrance.attach`."""
-    from ullage.record.measured import entrance
-
-    return entrance.attach(path, **options)  # type: ignore[arg-type]
-
-
-def request(
-    name: str = "request", num_tokens: int | None = None
-) -> AbstractContextManager[Request]:
-    """While this lasts, a request is answered; see `ullage.record.measured.entrance.request`."""
-    from ullage.record.measured import entrance
-
-    return entrance.request(name, num_tokens)
-
-
-def holders(limit: int = 20) -> HeldMemory:
-    """A table of what has a name on the GPU; see `ullage.record.measured.entrance.Recording`."""
-    from ullage.record.measured import entrance
-
-    return entrance.find_holders(limit)
+__all__ = ["attach", "holders", "request"]
 
 
 class _Package(ModuleType):
-    """The package as a function."""
+    """The package as a function; what else it offers is loaded when it is asked for."""
 
-    def __call__(self, path: str | os.PathLike[str] | None = None, **options: object) -> Recording:
-        """A context manager and decorator; see `ullage.record.measured.entrance.Recording`."""
-        from ullage.record.measured import entrance
+    def __call__(self, path: str | os.PathLike[str] | None = None, **options: Any) -> Recording:
+        """A context manager and decorator; see `ullage.record.entrances.recording.Recording`."""
+        from ullage.record.entrances import recording
 
-        return entrance.Recording(path, **options)  # type: ignore[arg-type]
+        return recording.Recording(path, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        """Of `ullage.record.entrances.recording`."""
+        if name not in __all__:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        from ullage.record.entrances import recording
+
+        return getattr(recording, name)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -10,13 +10,13 @@ import os
 import signal
 import sys
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from ullage.record.session.tracebacks import clean_tracebacks
+from ullage.record.process.tracebacks import clean_tracebacks, show_clean_tracebacks
 
 if TYPE_CHECKING:
-    from ullage.record.session.ooms import OutOfMemories
+    from ullage.record.recorder import Recorder
     from ullage.trace.record_schema import ExitFields
 
 
@@ -29,58 +29,35 @@ class NotesExceptions(Protocol):
         """An exception that ends the program."""
 
 
-class Watching(NotesExceptions, Protocol):
-    """What notes the end of a process, and writes its record."""
-
-    ooms: OutOfMemories
-
-    def note_exit(self, code: int) -> None:
-        """A call that ends the program at once."""
-
-    def note_signal(self, number: int) -> None:
-        """A signal that ends the program."""
-
-    def finish(self) -> None:
-        """Writes the record, once."""
-
-
-def watch_end(session: Watching) -> None:
-    """Has the session told how the program ends, and finished before it does."""
-    watch_exceptions(session)
-    _watch_parts(session)
-    _watch_exit(session)
+def watch_end(recorder: Recorder) -> None:
+    """Has the recorder told how the program ends, and finished before it does."""
+    watch_exceptions(recorder)
+    _watch_parts(recorder)
+    _watch_exit(recorder)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        _watch_signal(session, number)
+        _watch_signal(recorder, number)
 
 
-def watch_exceptions(session: NotesExceptions) -> None:
-    """Has the session told of an exception that nobody catches; it is shown as without ullage."""
-    show = sys.excepthook
-
-    def note_and_show(
-        kind: type[BaseException], error: BaseException, _traceback: TracebackType | None
-    ) -> None:
-        session.note_exception(error)
-        clean_tracebacks(error)
-        show(kind, error, error.__traceback__)
+def watch_exceptions(recorder: NotesExceptions) -> None:
+    """Has the recorder told of an exception that nobody catches; it is shown as without ullage."""
+    show_clean_tracebacks(recorder.note_exception)
 
     def note_unseen() -> None:
         """A program that shows exceptions itself has taken the place of our hook."""
         error = getattr(sys, "last_value", None)
-        if isinstance(error, BaseException) and session.exit["kind"] == "returned":
-            session.note_exception(error)
+        if isinstance(error, BaseException) and recorder.exit["kind"] == "returned":
+            recorder.note_exception(error)
 
-    sys.excepthook = note_and_show
     atexit.register(note_unseen)  # runs before what was registered earlier
 
 
-def _watch_parts(session: Watching) -> None:
+def _watch_parts(recorder: Recorder) -> None:
     """Exceptions that end a part of the program and not all of it: a thread, a callback."""
     show_of_thread, show_unraisable = threading.excepthook, sys.unraisablehook
 
     def note_thread(lost: threading.ExceptHookArgs) -> None:
         name = "" if lost.thread is None else f" {lost.thread.name!r}"
-        session.ooms.note_end_of(f"thread{name}", lost.exc_value)
+        recorder.ooms.note_end_of(f"thread{name}", lost.exc_value)
         error = lost.exc_value
         if error is not None:
             clean_tracebacks(error)
@@ -91,13 +68,13 @@ def _watch_parts(session: Watching) -> None:
     def note_callback(lost: sys.UnraisableHookArgs) -> None:
         what = getattr(lost.object, "__qualname__", None) or "a callback"
         kind = "atexit callback " if "atexit" in (lost.err_msg or "") else ""
-        session.ooms.note_end_of(f"{kind}{what}", lost.exc_value)
+        recorder.ooms.note_end_of(f"{kind}{what}", lost.exc_value)
         show_unraisable(lost)
 
     threading.excepthook, sys.unraisablehook = note_thread, note_callback
 
 
-def _watch_exit(session: Watching) -> None:
+def _watch_exit(recorder: Recorder) -> None:
     """A program that leaves without Python's own end still writes its record. Forked processes of
     multiprocessing all end so.
     """
@@ -105,21 +82,21 @@ def _watch_exit(session: Watching) -> None:
 
     @functools.wraps(leave)
     def finish_and_leave(status: int) -> NoReturn:
-        session.note_exit(status)
-        session.finish()
+        recorder.note_exit(status)
+        recorder.finish()
         leave(status)
 
     os._exit = finish_and_leave
 
 
-def _watch_signal(session: Watching, number: int) -> None:
+def _watch_signal(recorder: Recorder, number: int) -> None:
     """A program that leaves a signal to its default still writes its record before it dies."""
     if signal.getsignal(number) is not signal.SIG_DFL:
         return
 
     def finish_and_die(number: int, _frame: FrameType | None) -> None:
-        session.note_signal(number)
-        session.finish()
+        recorder.note_signal(number)
+        recorder.finish()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

@@ -2,7 +2,7 @@
 
 Function modes, dispatch modes with their proxies, and record functions are the program's own, so
 they are off meanwhile, and a profile does not see what it takes of the host's memory. Dynamo skips
-this package (session/compiled.py).
+this package (steps/compiled.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ullage.record import torch_internals
-from ullage.record.session import library
+from ullage.record import library, torch_internals
 from ullage.record.weights.deferred_storage import TooLargeToReadError
 
 

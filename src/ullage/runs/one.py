@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ullage.techniques.applying.outcome import Outcome
     from ullage.trace.model import Record
     from ullage.trace.snapshot import Snapshot
-    from ullage.whatif.child import Where
+    from ullage.whatif.replays import Where
 
 
 def run_job(
@@ -68,8 +68,8 @@ def explain_job(
     from ullage.explain.run import explain_run
     from ullage.gpus.catalog import load_catalog
     from ullage.phantom.artifacts import collect
+    from ullage.record.process.frameworks import other_frameworks
     from ullage.record.requests.requests import read_notes
-    from ullage.record.session.frameworks import other_frameworks
 
     artifacts = collect(run_dir, pid, snapshot, force=force)
     records = _all_records(artifacts, pid, ended, job)
@@ -179,9 +179,9 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
     if not (hangs_on_work or job.build.chooses_by_address):
         return record
     from ullage.trace.snapshot_reader import read_snapshot
-    from ullage.whatif.addresses import measure_other_order
-    from ullage.whatif.child import Where
     from ullage.whatif.events import measure_by_events
+    from ullage.whatif.replays import Where
+    from ullage.whatif.variants import measure_other_order
 
     where = Where(job.program.python, job.build, job.device)
     try:
@@ -189,8 +189,7 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
             return measure_by_events(record, where, job.options.platform)
         trace = read_snapshot(Path(snapshot), has_record=False)
         if job.build.chooses_by_address:
-            other = measure_other_order(trace, job.options.platform)
-            record = replace(record, other_order=other)
+            record = replace(record, other_order=measure_other_order(trace, where))
         return _with_replays(record, trace, where)
     except (EnvironmentProblem, SnapshotError) as error:  # the run itself is not to be lost for it
         why = f"what else might have been reserved was not measured: {error}"
@@ -198,7 +197,7 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
 
 
 def _with_replays(record: Record, snapshot: Snapshot, where: Where) -> Record:
-    """The record with what PyTorch's own allocator comes to when it replays the trace."""
+    """The record with what PyTorch's allocator comes to when it replays the trace."""
     if record.num_not_yet or record.operands:
         from ullage.whatif.completion import measure_at_once
 

@@ -17,7 +17,7 @@ from ullage.phantom.launch import SITE_DIR, start
 from ullage.phantom.program import UserProgram, put_before
 from ullage.printable import hide_secrets
 from ullage.protocol.variables import RECORDING
-from ullage.record.measured.recording_settings import RecordingSettings
+from ullage.record.entrances.settings import RecordingSettings
 from ullage.runs.one import with_findings
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ class Clock:
         """The moment when the phantom has done all that it was given."""
         import torch
 
-        from ullage.record.timing.work_log import end
+        from ullage.record.steps.work_log import end
 
         torch.cuda.synchronize()
         event = torch.cuda.Event(enable_timing=True)
@@ -61,7 +61,7 @@ def seconds_between(first: Mark, second: Mark) -> float:
 
 def launches_between(first: Mark, second: Mark) -> Launches:
     """The kernels, copies and graphs that the host gave the device."""
-    from ullage.record.timing.work_log import WorkLog
+    from ullage.record.steps.work_log import WorkLog
 
     rows = WorkLog().rows_after(first.row)[: second.row - first.row]
     kinds = [row[5] for row in rows if row[5] in (EntryKind.GIVEN, EntryKind.GRAPH)]
@@ -72,7 +72,7 @@ class Works:
     """What the device was given, from the phantom's log: this process has one."""
 
     def __init__(self) -> None:
-        from ullage.record.timing.work_log import WorkLog
+        from ullage.record.steps.work_log import WorkLog
 
         self._log = WorkLog()
         self._works: list[GivenWork] = []

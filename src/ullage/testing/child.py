@@ -34,10 +34,10 @@ from typing import Any, NoReturn
 import pytest
 
 from ullage.phantom.bootstrap import end_with, stubs_for_libraries
+from ullage.protocol.run import RunVariables
 from ullage.protocol.variables import RUN_DIR
+from ullage.record.entrances.simulated_gpu import record_run
 from ullage.record.owners import source_location
-from ullage.record.session.session import Session
-from ullage.record.session.settings import Settings
 from ullage.testing.measuring import LOOK
 from ullage.testing.options import IS_CHILD
 from ullage.testing.owners import Owned, find_owned
@@ -72,11 +72,11 @@ def serve(number: int) -> NoReturn:
     sys.argv[:] = setup["argv"]
     with stubs_for_libraries():
         import torch
-    session = Session(torch, Settings.from_environment(os.environ))
-    session.install()
+    recorder = record_run(torch, RunVariables.from_environment(os.environ))
+    recorder.attach()
     config = _prepare(setup)
     directory = Path(os.environ[RUN_DIR])
-    look: Callable[[], Owned] = functools.partial(find_owned, session, directory)
+    look: Callable[[], Owned] = functools.partial(find_owned, recorder, directory)
     config.stash[LOOK] = look
     config.pluginmanager.register(_Server(orders, torch, config), "ullage-server")
     code = config.hook.pytest_cmdline_main(config=config)

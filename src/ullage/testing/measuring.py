@@ -68,7 +68,7 @@ def judge(item: pytest.Item, limits: Limits, options: Options) -> None:
 def hide_ullage(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """A traceback is what it would be on a GPU: where ullage watches, its frames are taken out."""
     if LOOK in item.config.stash and call.excinfo is not None:
-        from ullage.record.session.tracebacks import clean_tracebacks
+        from ullage.record.process.tracebacks import clean_tracebacks
 
         clean_tracebacks(call.excinfo.value)
         call.excinfo = pytest.ExceptionInfo.from_exception(call.excinfo.value)

@@ -1,6 +1,6 @@
 """Who owns the memory of a test at its peak, from what the phantom recorded.
 
-owned = find_owned(session, directory)
+owned = find_owned(recorder, directory)
 owned.categories["activation"], owned.modules, owned.places[0]
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ullage.explain.basis import Basis
     from ullage.explain.owners.modules import ModuleShare
     from ullage.explain.snapshot import DeviceSnapshot, SiteShare, SnapshotReport
-    from ullage.record.session.session import Session
+    from ullage.record.recorder import Recorder
     from ullage.trace.model import DeviceTotals
 
 
@@ -66,18 +66,18 @@ class Owned:
 NOTHING = Owned({}, {}, {}, (), (), 0, 0, "exact", (), "", "", "")
 
 
-def find_owned(session: Session, directory: Path) -> Owned:
+def find_owned(recorder: Recorder, directory: Path) -> Owned:
     """Explains what a watched process has done so far; it goes on afterwards.
 
     Args:
-        session: of this process.
+        recorder: of this process.
         directory: for a file that is gone afterwards.
     """
     from ullage.explain.snapshot import explain_snapshot
     from ullage.trace.snapshot_reader import read_snapshot
 
     path = directory / "so-far.pickle"
-    if not session.show(path):
+    if not recorder.show(path):
         return NOTHING
     try:
         report = explain_snapshot(read_snapshot(path))

@@ -9,20 +9,14 @@ it shows where it ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ullage.trace.rules import PAGE_BYTES, SMALL_BYTES, read_settings
 from ullage.trace.segment_lives import SegmentLives
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot, UInt8Array
-from ullage.units import MIB
-
-SMALL_SEGMENT_BYTES = 2 * MIB
-# The allocator's constant: what a large block may leave unused without being split.
-_MAX_KEPT_BYTES = MIB
-_NO_LIMIT = 2**63 - 1
 
 # Address, size, whether it is live, whether it is split to the last block, and its segment.
 Ranges: TypeAlias = tuple[Int64Array, Int64Array, UInt8Array, UInt8Array, Int64Array]
@@ -49,12 +43,6 @@ class _Segments(NamedTuple):
     address: Int64Array
     size_bytes: Int64Array
     splits_all: NDArray[np.bool_]
-
-
-def max_split_bytes(settings: Mapping[str, Any]) -> int:
-    """The size from which the allocator splits no block; beyond any where it splits all."""
-    limit = settings.get("max_split_size")
-    return limit if isinstance(limit, int) and 0 < limit < _NO_LIMIT else _NO_LIMIT
 
 
 def lay_out_ranges(
@@ -101,9 +89,7 @@ def _find_segments(snapshot: Snapshot, device: int, lives: SegmentLives) -> _Seg
     address, size = lives.address[was_there], lives.size_bytes[was_there]
     expandable = _is_expandable(snapshot, device, address)
     stays = lives.death[was_there] == len(snapshot.events_of(device))
-    is_small = np.where(
-        stays, _is_small_at_end(snapshot, device, address), size == SMALL_SEGMENT_BYTES
-    )
+    is_small = np.where(stays, _is_small_at_end(snapshot, device, address), size == PAGE_BYTES)
     splits_all = expandable | is_small
     if not len(address):
         return _Segments(address, size, splits_all)
@@ -147,12 +133,12 @@ def _real_sizes(
     least_end = blocks.address + sizes
     gap = np.minimum(following, limit) - least_end
     is_open = ~blocks.is_exact & ~segments.splits_all[owner] & (gap > 0)
-    has_gap = (gap <= _MAX_KEPT_BYTES) | (sizes >= max_split_bytes(snapshot.settings))
+    has_gap = (gap <= SMALL_BYTES) | (sizes >= read_settings(snapshot.settings).max_split)
     sizes[is_open & has_gap] += gap[is_open & has_gap]
     allocs = _Allocations(snapshot.events_of(device))
     for number in np.flatnonzero(is_open & ~has_gap).tolist():
         begin = int(least_end[number])
-        first = allocs.first_between(begin, begin + _MAX_KEPT_BYTES, int(blocks.death[number]))
+        first = allocs.first_between(begin, begin + SMALL_BYTES, int(blocks.death[number]))
         sizes[number] += 0 if first is None else first - begin
     return sizes
 

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Peaks(NamedTuple):
+    """The most that an allocator held, and that it had given out, in bytes."""
+
+    reserved_bytes: int
+    allocated_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

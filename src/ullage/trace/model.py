@@ -18,10 +18,9 @@ import numpy.typing as npt
 from ullage.printable import printable
 from ullage.protocol.plain import As, From
 from ullage.protocol.plain import Mark as FieldMark
-from ullage.trace.allocator import Peaks
 from ullage.trace.batch_waits import BatchWaits
 from ullage.trace.bounds import AtOnce as AtOnce
-from ullage.trace.bounds import WarmCache, WorkspaceEnds
+from ullage.trace.bounds import Peaks, WarmCache, WorkspaceEnds
 from ullage.trace.category import Category as Category
 from ullage.trace.field_checks import Index, Indices, Lines, Position, Positions
 from ullage.trace.measured import Measured

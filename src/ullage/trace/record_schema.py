@@ -1,9 +1,9 @@
 """The fields of a run record: what a watched process writes, and what the reader expects.
 
 A record is a dict of plain values, pickled as `<pid>.record` and under "ullage" in a snapshot. The
-writer (`ullage.record.session`) builds these dicts, the reader (`ullage.trace.reader`) checks them;
-what a field means is said in `ullage.trace.model`, which is what everybody else sees. A field that
-is not in REQUIRED_KEYS came later: the reader takes a record without it.
+writer (`ullage.record.recorder`) builds these dicts, the reader (`ullage.trace.reader`) checks
+them; what a field means is said in `ullage.trace.model`, which is what everybody else sees. A field
+that is not in REQUIRED_KEYS came later: the reader takes a record without it.
 
 Standard library alone: the writer imports this in the user's interpreter.
 """
@@ -234,7 +234,7 @@ class PressureFields(TypedDict):
 class MeasuredFields(TypedDict):
     """What a record on a real GPU has besides.
 
-    mode: how much was recorded (record/measured/recording_settings.py). driver: NVIDIA's version.
+    mode: how much was recorded (record/entrances/settings.py). driver: NVIDIA's version.
     num_lost: the events that left the ring. step_peaks: [first step, number of steps, allocated
     bytes, reserved bytes, seconds]. num_others: of each device, the processes beside this one when
     CUDA started; None: NVML did not tell. is_phantom: the GPU was the phantom. kernels: of the

@@ -13,7 +13,6 @@ which gives each block the size that it really got, and shows where a file contr
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,23 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ullage.trace.before_trace import (
-    SMALL_SEGMENT_BYTES,
-    BlocksBefore,
-    Ranges,
-    lay_out_ranges,
-    max_split_bytes,
-)
+from ullage.trace.before_trace import BlocksBefore, Ranges, lay_out_ranges
 from ullage.trace.plain import load_library
+from ullage.trace.rules import PAGE_BYTES, AllocatorSettings, read_settings, round_sizes
 from ullage.trace.segment_lives import SegmentLives, find_segments
 from ullage.trace.snapshot import Action, BlockState, EventTable, Int64Array, Snapshot, UInt32Array
-from ullage.units import MIB
 
 BoolArray = NDArray[np.bool_]
 
-# The allocator's constants; `c10/core/AllocatorConfig.h`.
-_MIN_BLOCK_BYTES = 512
-_NO_LIMIT = 2**63 - 1
 _PROBLEMS = {
     1: "there is no memory left for its replay",
     2: "a block is allocated at {address:#x}, where there is no free range",
@@ -112,33 +102,6 @@ def replay(snapshot: Snapshot, device: int = 0) -> Replay:
     return Replay(len(events), blocks, segments, tuple(problems))
 
 
-def round_sizes(requested: Int64Array, settings: Mapping[str, Any]) -> Int64Array:
-    """What the allocator rounds sizes up to: multiples of 512, or of a part of a power of two where
-    roundup_power2_divisions says so.
-    """
-    unit = _MIN_BLOCK_BYTES
-    rounded = np.maximum((requested + unit - 1) // unit * unit, unit)
-    divisions = settings.get("roundup_power2_divisions")
-    if not isinstance(divisions, dict):
-        return rounded
-    for name, number in divisions.items():
-        if name not in _DIVISIONS or not isinstance(number, int) or not 1 < number < _LAST_DIVISION:
-            continue
-        # "1" is for all up to 2 MiB; the last for all above it.
-        low = int(name) * MIB if int(name) > 1 else 0
-        high = _NO_LIMIT if int(name) >= _LAST_DIVISION else 2 * int(name) * MIB
-        is_here = (requested >= low) & (requested < high) & (requested > unit * number)
-        power = 2 ** np.floor(np.log2(np.maximum(requested, 1))).astype(np.int64)
-        part = np.maximum(power // number, 1)
-        up = power + (requested - power + part - 1) // part * part
-        rounded = np.where(is_here, up, rounded)
-    return rounded
-
-
-_LAST_DIVISION = 32768
-_DIVISIONS = frozenset(str(2**power) for power in range(16))
-
-
 def _match(snapshot: Snapshot, events: EventTable, device: int, problems: list[str]) -> Lives:
     """Pairs each allocation with the free that ends it; sizes are the requested ones."""
     is_here = np.isin(events.action, (Action.ALLOC, Action.FREE_COMPLETED))
@@ -195,20 +158,18 @@ def _replay_sizes(
     snapshot: Snapshot, events: EventTable, ranges: Ranges, problems: list[str]
 ) -> tuple[Int64Array, int]:
     """The size of the block of each event, and how many events could be replayed."""
-    rounded = round_sizes(events.size_bytes, snapshot.settings)
-    is_small = (events.size_bytes == SMALL_SEGMENT_BYTES).astype(np.uint8)
-    max_split = max_split_bytes(snapshot.settings)
+    is_small = (events.size_bytes == PAGE_BYTES).astype(np.uint8)
     sizes, problem = np.zeros(len(events), dtype=np.int64), ctypes.c_int(0)
     columns = [
         np.ascontiguousarray(column)
-        for column in (events.action, events.address, events.size_bytes, rounded, is_small)
+        for column in (events.action, events.address, events.size_bytes, is_small)
     ]
     done = _replay_trace()(
         len(ranges[0]),
         *(column.ctypes.data for column in ranges),
         len(events),
         *(column.ctypes.data for column in columns),
-        max_split,
+        ctypes.byref(read_settings(snapshot.settings)),
         sizes.ctypes.data,
         ctypes.byref(problem),
     )
@@ -226,7 +187,7 @@ def _replay_trace() -> Any:  # noqa: ANN401 - a foreign function
     pointer, size = ctypes.c_void_p, ctypes.c_uint64
     function.restype = size
     function.argtypes = [
-        size, *[pointer] * 5, size, *[pointer] * 5, ctypes.c_int64, pointer,
+        size, *[pointer] * 5, size, *[pointer] * 4, ctypes.POINTER(AllocatorSettings), pointer,
         ctypes.POINTER(ctypes.c_int),
     ]  # fmt: skip
     return function
@@ -238,7 +199,7 @@ def _lay_out(
     """The ranges before the first event."""
     before = np.flatnonzero(lives.birth == -1)
     before = before[np.argsort(lives.address[before])]
-    rounded = round_sizes(lives.size_bytes[before], snapshot.settings)
+    rounded = round_sizes(lives.size_bytes[before], read_settings(snapshot.settings))
     blocks = BlocksBefore(
         address=lives.address[before],
         size_bytes=np.where(lives.is_exact[before], lives.size_bytes[before], rounded),

@@ -19,9 +19,9 @@ from ullage.explain.owners.matching import match_record
 from ullage.trace.emptied import held_before
 from ullage.trace.model import AtOnce, Record
 from ullage.trace.replay import Lives, Replay, replay
+from ullage.trace.requests import find_requests
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
-from ullage.whatif.child import Where
-from ullage.whatif.requests import find_requests
+from ullage.whatif.replays import Where
 from ullage.whatif.variants import replay_variants
 
 
@@ -97,7 +97,6 @@ def _replay_both(
     """The peak of reserved memory with all work finished at once; None if a replay of the recorded
     requests does not reproduce the recorded peak.
     """
-    late, once = (find_requests(snapshot, end, device) for end in ends)
-    requests = replace(late, variants={"at_once": once.ops})
-    peaks = replay_variants(snapshot, device, ends[0], requests, where)
+    variants = [find_requests(snapshot, end, device) for end in ends]
+    peaks = replay_variants(snapshot, device, ends[0], variants, where)
     return peaks[0].reserved_bytes if peaks else None

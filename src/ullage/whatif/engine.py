@@ -1,34 +1,25 @@
-"""Replays a snapshot's requests under every setting, and reports the outcomes.
-
-One child process imports torch and forks for each setting (programs/allocator_replay.py). Meanwhile
-this process searches for the best packing.
-"""
+"""Replays a snapshot's requests under every setting (replays.py), and reports the outcomes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from ullage.errors import EnvironmentProblem, SnapshotError, SpecError
 from ullage.gpus.catalog import Gpu, load_catalog
-from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import PhantomDevice
-from ullage.phantom.launch import run_directory
-from ullage.phantom.program import resolve_program
-from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
-from ullage.programs.allocator_replay import ATTEMPT, RETRY
-from ullage.protocol.run import Platform
+from ullage.programs.allocator_replay import ATTEMPT
 from ullage.trace.addresses import platform_of
-from ullage.trace.replay import Replay, replay, round_sizes
+from ullage.trace.replay import Replay, replay
+from ullage.trace.requests import Requests, find_requests
+from ullage.trace.rules import make_settings, round_sizes
 from ullage.trace.snapshot import Action, Snapshot
-from ullage.whatif.child import REPLAYER, Where, replaying
 from ullage.whatif.conflicts import UNSEEN, find_conflicts
-from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
-from ullage.whatif.packing import Packing, Spans, find_packing, lower_bound
-from ullage.whatif.requests import Requests, find_requests
+from ullage.whatif.outcomes import Check, OnGpu, Tried, WhatIfReport, outcome_of
+from ullage.whatif.packing import Spans, find_packing, lower_bound
+from ullage.whatif.replays import ReplayAnswer, ReplayOrder, find_where, replay_all
 from ullage.whatif.settings import EXPANDABLE, Family, Setting, list_settings, recorded_settings
 
 _MAX_GPUS = 4
@@ -51,13 +42,6 @@ class Trace:
         """Whether nothing was reserved before the first event."""
         return not bool((self.replay.segments.birth == -1).any())
 
-    @property
-    def is_alike(self) -> bool:
-        """Whether the check and the replay of the recorded settings have the same requests."""
-        requests = self.requests
-        is_plain = not requests.num_failed and not requests.num_retries
-        return is_plain and not len(requests.packed) and self.is_whole
-
 
 def what_if(
     snapshot: Snapshot,
@@ -70,7 +54,7 @@ def what_if(
 
     Args:
         snapshot: of any program.
-        python: the interpreter whose torch replays them; None: the one that runs ullage.
+        python: the interpreter whose torch has the rules; None: the one that runs ullage.
         device: the simulated GPU of the replays.
         settings: the settings to try beside the recorded ones; None: all known ones.
 
@@ -78,33 +62,58 @@ def what_if(
         SnapshotError: the snapshot has no allocations.
         SpecError: there is no such interpreter, or the snapshot was recorded with an allocator
             other than torch's own.
-        EnvironmentProblem: the interpreter has no torch for CUDA, torch cannot be started, or it
-            refuses the recorded settings.
+        EnvironmentProblem: the interpreter has no torch for CUDA, it cannot be started though the
+            rules do not know it, or it refuses the recorded settings.
     """
     trace = read_trace(snapshot)
-    interpreter = resolve_program((str(REPLAYER),), python).python
-    build = check_torch(find_torch(interpreter), LIBRARY_DIR)
+    where = find_where(python, device)
     platform = platform_of(snapshot, trace.device)
-    if build.chooses_by_address:
+    if where.build.chooses_by_address:
         requests = find_requests(snapshot, trace.replay, trace.device, platform)
         trace = replace(trace, requests=requests)
     tried = list_settings(trace.settings, is_limited=not device.is_unlimited)
     if settings is not None:
         tried = (tried[0], *settings)
-    replays = _plan(trace, tried, device)
-    is_shared = device.is_unlimited and trace.is_alike
-    with run_directory() as directory:
-        orders = [replay.order(number, platform) for number, replay in enumerate(replays)]
-        if is_shared:
-            del orders[1]
-        where = Where(interpreter, build, device)
-        with replaying(trace.requests, orders, where, directory) as finish:
-            packing = find_packing(trace.spans)
-            answers = finish()
-    if is_shared:
-        answers[1] = answers[0]
-    outcomes = [answers.get(number, {}) for number in range(len(replays))]
-    return _report(trace, list(zip(replays, outcomes, strict=True)), packing, (build, device))
+
+    def order(setting: Setting, device: PhantomDevice) -> ReplayOrder:
+        return ReplayOrder(trace.requests, setting.text, device, platform, setting.fraction)
+
+    # The size of the recorded GPU is unknown, so the check runs without end, as it was recorded:
+    # where the allocator made room itself.
+    endless = order(tried[0], PhantomDevice(device.gpu, is_unlimited=True))
+    orders = [replace(endless, before="as_it_lay", ignored=(ATTEMPT,))]
+    orders += [order(setting, device) for setting in tried]
+    sizes = [tried[0], *(setting for setting in tried[1:] if setting == EXPANDABLE)]
+    gpus = _gpus_between(trace) if device.is_unlimited else []
+    smaller = [(gpu, setting) for gpu in gpus for setting in sizes]
+    orders += [order(setting, PhantomDevice(gpu, is_unlimited=False)) for gpu, setting in smaller]
+    checked, *answers = replay_all(orders, where)
+    conflicts = find_conflicts(snapshot)
+    replayed = [*tried, *(setting for _, setting in smaller)]
+    outcomes = [
+        _tried(trace, setting, answer, conflicts)
+        for setting, answer in zip(replayed, answers, strict=True)
+    ]
+    compared, on_gpus = tuple(outcomes[: len(tried)]), outcomes[len(tried) :]
+    return WhatIfReport(
+        device=trace.device,
+        num_requests=len(trace.replay.blocks),
+        torch=where.build.version,
+        gpu=None if device.is_unlimited else device.gpu.slug,
+        total_bytes=None if device.is_unlimited else device.gpu.total_bytes,
+        context_bytes=None if device.is_unlimited else device.gpu.context_high_bytes,
+        is_whole=trace.is_whole,
+        check=_check(trace, checked),
+        lower_bound_bytes=trace.lower_bound_bytes,
+        packing=find_packing(trace.spans),
+        tried=compared,
+        on_gpus=tuple(
+            OnGpu(gpu.slug, gpu.total_bytes, trial)
+            for (gpu, _), trial in zip(smaller, on_gpus, strict=True)
+        ),
+        contradictions=trace.replay.contradictions,
+        notes=tuple(_notes(trace, compared, [checked, *answers])),
+    )
 
 
 def read_trace(snapshot: Snapshot) -> Trace:
@@ -140,50 +149,6 @@ def _peak_reserved(replay: Replay) -> int:
     return lower_bound(Spans(segments.size_bytes, segments.birth, segments.death + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """One replay of the plan.
-
-    Attributes:
-        is_check: the replay is compared with the recording.
-        is_size: the device is a smaller GPU of the catalogue.
-    """
-
-    setting: Setting
-    device: PhantomDevice
-    is_check: bool = False
-    is_size: bool = False
-
-    def order(self, number: int, platform: Platform) -> dict[str, Any]:
-        """The order for programs/allocator_replay.py."""
-        return {
-            "number": number,
-            "settings": self.setting.text,
-            "device": self.device.environment_text(),
-            "platform": platform.value,
-            "fraction": self.setting.fraction,
-            "before": "as_it_lay" if self.is_check else "packed",
-            "ignored": [ATTEMPT if self.is_check else RETRY],
-        }
-
-
-def _plan(trace: Trace, tried: Sequence[Setting], device: PhantomDevice) -> list[_Planned]:
-    """The replays to make. The check runs on a device with unlimited memory, because the size of
-    the recorded GPU is unknown.
-    """
-    endless = PhantomDevice(device.gpu, is_unlimited=True)
-    plan = [_Planned(tried[0], endless, is_check=True)]
-    plan += [_Planned(setting, device) for setting in tried]
-    if device.is_unlimited:
-        sizes = [tried[0], *(setting for setting in tried[1:] if setting == EXPANDABLE)]
-        plan += [
-            _Planned(setting, PhantomDevice(gpu, is_unlimited=False), is_size=True)
-            for gpu in _gpus_between(trace)
-            for setting in sizes
-        ]
-    return plan
-
-
 def _gpus_between(trace: Trace) -> list[Gpu]:
     """The GPUs of the catalogue on which the settings decide whether the program fits: they have
     more memory than the lower bound and less than was reserved. One of each size, the smallest
@@ -203,94 +168,40 @@ def _spans(snapshot: Snapshot, device: int, replay: Replay) -> Spans:
     failed = np.flatnonzero(events.action == Action.OOM)
     sizes = np.concatenate([blocks.requested_bytes, events.size_bytes[failed]])
     return Spans(
-        round_sizes(sizes, {}),
+        round_sizes(sizes, make_settings()),
         np.concatenate([blocks.birth, failed]),
         np.concatenate([blocks.death, failed + 1]),
-    )
-
-
-def _report(
-    trace: Trace,
-    answers: Sequence[tuple[_Planned, Mapping[str, Any]]],
-    packing: Packing,
-    where: tuple[TorchBuild, PhantomDevice],
-) -> WhatIfReport:
-    build, device = where
-    conflicts = find_conflicts(trace.snapshot)
-    tried = [
-        (planned, _tried(trace, planned.setting, answer, conflicts))
-        for planned, answer in answers[1:]
-    ]
-    compared = tuple(trial for planned, trial in tried if not planned.is_size)
-    return WhatIfReport(
-        device=trace.device,
-        num_requests=len(trace.replay.blocks),
-        torch=build.version,
-        gpu=None if device.is_unlimited else device.gpu.slug,
-        total_bytes=None if device.is_unlimited else device.gpu.total_bytes,
-        context_bytes=None if device.is_unlimited else device.gpu.context_high_bytes,
-        is_whole=trace.is_whole,
-        check=_check(trace, answers[0][1]),
-        lower_bound_bytes=trace.lower_bound_bytes,
-        packing=packing,
-        tried=compared,
-        on_gpus=tuple(
-            OnGpu(planned.device.gpu.slug, planned.device.gpu.total_bytes, trial)
-            for planned, trial in tried
-            if planned.is_size
-        ),
-        contradictions=trace.replay.contradictions,
-        notes=tuple(_notes(trace, compared)),
     )
 
 
 def _tried(
     trace: Trace,
     setting: Setting,
-    answer: Mapping[str, Any],
+    answer: ReplayAnswer,
     conflicts: Mapping[Family, tuple[str, ...]],
 ) -> Tried:
     is_expandable = "expandable_segments:True" in setting.text
     against = conflicts.get(Family.EXPANDABLE if is_expandable else setting.family, ())
     if setting.family is Family.RECORDED:
         against = ()
-    if "error" in answer or not answer:
-        return Tried(setting, None, answer.get("error", "the replay was killed"), against)
-    return Tried(setting, outcome_of(trace, answer), conflicts=against)
+    return Tried(setting, outcome_of(trace.requests, answer), answer.refusal, against)
 
 
-def outcome_of(trace: Trace, answer: Mapping[str, Any]) -> Outcome:
-    """Converts the answer of a replay."""
-    stopped = answer["stopped_at"]
-    if stopped is not None:
-        stopped = int(trace.requests.event[stopped]) if stopped >= 0 else -1
-    return Outcome(
-        peak_requested_bytes=answer["peak_requested_bytes"],
-        peak_allocated_bytes=answer["peak_allocated_bytes"],
-        peak_reserved_bytes=answer["peak_reserved_bytes"],
-        segments=tuple(answer["segments"]),
-        num_retries=answer["num_retries"],
-        num_device_allocs=answer["num_device_allocs"],
-        failed_event=stopped,
-        num_failed_again=answer["num_failed_attempts"],
-        replay_s=answer["replay_s"],
-    )
-
-
-def _check(trace: Trace, answer: Mapping[str, Any]) -> Check:
-    if "error" in answer:
+def _check(trace: Trace, answer: ReplayAnswer) -> Check:
+    played = answer.played
+    if played is None:
         raise EnvironmentProblem(
-            f"this torch refuses the recorded settings {trace.settings!r}: {answer['error']}; "
+            f"this torch refuses the recorded settings {trace.settings!r}: {answer.refusal}; "
             "give the environment of the program with --python"
         )
     table = trace.snapshot.segments
     recorded = sorted(table.total_bytes[table.device == trace.device].tolist())
     check = Check(
         recorded_reserved_bytes=_peak_reserved(trace.replay),
-        replayed_reserved_bytes=answer["peak_reserved_bytes"],
+        replayed_reserved_bytes=played.peak_reserved_bytes,
         num_recorded_segments=len(recorded),
-        num_replayed_segments=len(answer["segments"]),
-        has_same_segments=recorded == answer["segments"],
+        num_replayed_segments=len(played.segments),
+        has_same_segments=tuple(recorded) == played.segments,
         reasons=(),
     )
     return check if check.is_exact else replace(check, reasons=tuple(_reasons(trace)))
@@ -317,7 +228,7 @@ def _reasons(trace: Trace) -> list[str]:
     return notes
 
 
-def _notes(trace: Trace, tried: Sequence[Tried]) -> list[str]:
+def _notes(trace: Trace, tried: Sequence[Tried], answers: Sequence[ReplayAnswer]) -> list[str]:
     notes = []
     if not trace.is_whole:
         notes.append(
@@ -332,4 +243,7 @@ def _notes(trace: Trace, tried: Sequence[Tried]) -> list[str]:
         )
     if any("expandable_segments:True" in trial.setting.text for trial in tried[1:]):
         notes.append(UNSEEN)
+    # What torch refuses is told where it is listed.
+    whys = dict.fromkeys(answer.why_torch for answer in answers if answer.played is not None)
+    notes += [f"torch's own allocator was asked: {why}" for why in whys if why]
     return notes

@@ -15,13 +15,12 @@ import numpy as np
 from ullage.explain.owners.matching import Match
 from ullage.programs.allocator_replay import EMPTY_CACHE
 from ullage.protocol.run import Platform
-from ullage.trace.allocator import Peaks
+from ullage.trace.bounds import Peaks
 from ullage.trace.lifetime import NEVER, find_lifetimes
 from ullage.trace.model import EventKind, Int64Array, Record
-from ullage.whatif.addresses import MAX_EVENTS
-from ullage.whatif.child import Where
-from ullage.whatif.requests import Requests, in_order, peaks_by_rules
-from ullage.whatif.variants import replay_by_rules
+from ullage.trace.requests import Requests, in_order
+from ullage.whatif.replays import Where
+from ullage.whatif.variants import MAX_EVENTS, replay_peaks
 from ullage.whatif.workspaces import ends_of, find_resized, with_bounds
 
 
@@ -30,25 +29,25 @@ def measure_by_events(record: Record, where: Where, platform: Platform) -> Recor
     events = record.events
     if record.first_position or len(events) > MAX_EVENTS or (events.kind != EventKind.BLOCK).any():
         return record
-    order = platform if where.build.chooses_by_address else None
     others, ends = [], []
     for device in np.unique(events.device).tolist():
-        requests, scratch = _requests_of(record, device)
+        variants, scratch = _requests_of(record, device)
         rows = np.flatnonzero(events.device == device)
         allocated = int(events.size_bytes[rows].cumsum().max())
-        peaks = replay_by_rules(requests, order, where)
+        peaks = replay_peaks(variants, "", platform, where)
         if peaks[:1] != [Peaks(int(events.reserved_bytes[rows].max()), allocated)]:
             continue
-        other = peaks_by_rules(requests, order.other) if order else None
-        others += [(device, Peaks(other.reserved_bytes, allocated))] if other else []
+        if where.build.chooses_by_address:
+            (other,) = replay_peaks(variants[:1], "", platform.other, where)
+            others.append((device, Peaks(other.reserved_bytes, allocated)))
         if record.scratch is not None and len(scratch):
             bounds = ends_of(device, record.scratch, scratch, peaks[1:])
             ends.append(replace(bounds, allocated_low_bytes=None, allocated_high_bytes=None))
     return replace(record, other_order=tuple(others), workspace_ends=tuple(ends))
 
 
-def _requests_of(record: Record, device: int) -> tuple[Requests, Int64Array]:
-    """The requests of a device, with its workspaces at their bounds; and the rows of these."""
+def _requests_of(record: Record, device: int) -> tuple[list[Requests], Int64Array]:
+    """The requests of a device, and with its workspaces at their bounds; the rows of these."""
     lives, none = find_lifetimes(record.events), np.empty(0, dtype=np.int64)
     blocks = np.flatnonzero(lives.device == device)
     numbers, birth, death = np.arange(len(blocks)), lives.birth[blocks], lives.death[blocks]
@@ -67,8 +66,8 @@ def _requests_of(record: Record, device: int) -> tuple[Requests, Int64Array]:
     requests = Requests(sizes, np.zeros_like(sizes), ops, event, none, none, len(emptied), 0, 0)
     scratch = record.scratch
     if scratch is None or not (scratch.device == device).any():
-        return requests, none
+        return [requests], none
     of_device = np.flatnonzero(scratch.device == device)
     match, is_traced = Match(record, lives, blocks, event, event), np.ones(len(blocks), dtype=bool)
     resized = find_resized(match, scratch, of_device, is_traced, len(record.events) + 1)
-    return with_bounds(requests, resized), of_device
+    return [requests, *with_bounds(requests, resized)], of_device

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from ullage.trace.requests import Requests
+from ullage.trace.rules import AllocatorOutcome
 from ullage.units import MIB
 from ullage.whatif.packing import Packing
+from ullage.whatif.replays import Decider, ReplayAnswer
 from ullage.whatif.settings import Setting
 
 # A setting is recommended only if it saves this share of the reserved memory and this many bytes.
@@ -14,29 +17,16 @@ MIN_GAIN_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(AllocatorOutcome):
     """What the allocator did in one replay.
 
     Attributes:
-        peak_requested_bytes, peak_allocated_bytes, peak_reserved_bytes: the peaks from the first
-            event of the trace on.
-        segments: the sizes of the final segments, the smallest first.
-        num_retries: how often the allocator released its cache and tried again.
-        num_device_allocs: how often the allocator called cudaMalloc or mapped pages.
         failed_event: the event that ran out of memory; -1: before the first event; None: none did.
-        num_failed_again: how many of the requests that failed in the recording failed again.
-        replay_s: the duration of the replay.
+        decider: whose allocator decided.
     """
 
-    peak_requested_bytes: int
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    segments: tuple[int, ...]
-    num_retries: int
-    num_device_allocs: int
     failed_event: int | None
-    num_failed_again: int
-    replay_s: float
+    decider: Decider
 
     @property
     def unused_bytes(self) -> int:
@@ -53,7 +43,17 @@ class Outcome:
     @property
     def fits(self) -> bool:
         """Whether no request ran out of memory."""
-        return self.failed_event is None and not self.num_failed_again
+        return self.failed_event is None and not self.num_failed_attempts
+
+
+def outcome_of(requests: Requests, answer: ReplayAnswer) -> Outcome | None:
+    """What came of a replay of these requests; None where torch refused the setting."""
+    played = answer.played
+    if played is None:
+        return None
+    stopped = played.stopped_at
+    failed = stopped if stopped in (None, -1) else int(requests.event[stopped])
+    return Outcome(**asdict(played), failed_event=failed, decider=answer.decider)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class WhatIfReport:
     Attributes:
         device: the index of the device in the snapshot.
         num_requests: the number of allocations, including those before the trace.
-        torch: the version of torch whose allocator replayed the requests.
+        torch: the version of torch whose rules replayed the requests.
         gpu: the simulated GPU; None: one with unlimited memory.
         total_bytes: the memory of that GPU; None if unlimited.
         context_bytes: the part of it that the driver context takes.

@@ -1,4 +1,4 @@
-"""Replays the advice of findings through PyTorch's own allocator, within the recorded GPU's memory.
+"""Replays the advice of findings through PyTorch's allocator, within the recorded GPU's memory.
 
     findings = replay_trials(report, derive_trials(report, findings), python=None)
 
@@ -11,10 +11,8 @@ effects that a trace cannot show, such as recomputation, is not replayed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,35 +21,21 @@ from ullage.explain.remedies import room_of, sets_allocator, shows_whole_steps
 from ullage.explain.rules.rule import Finding
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
 from ullage.explain.trial import MakesItFit, Relief, Trial
-from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import PhantomDevice, choose_device
-from ullage.phantom.launch import check_platform, run_directory
-from ullage.phantom.program import resolve_program
-from ullage.phantom.torch_build import check_torch, find_torch
-from ullage.programs.allocator_replay import RETRY
-from ullage.protocol.run import Platform
+from ullage.phantom.launch import check_platform
 from ullage.trace.addresses import platform_of
 from ullage.trace.replay import Replay
+from ullage.trace.requests import find_requests
 from ullage.units import format_bytes
-from ullage.whatif.child import REPLAYER, Where, replaying
 from ullage.whatif.conflicts import find_conflicts
-from ullage.whatif.engine import Trace, outcome_of, read_trace
-from ullage.whatif.outcomes import Outcome
-from ullage.whatif.requests import find_requests
+from ullage.whatif.engine import Trace, read_trace
+from ullage.whatif.outcomes import Outcome, outcome_of
+from ullage.whatif.replays import ReplayOrder, find_where, replay_all
 from ullage.whatif.settings import EXPANDABLE, Family
 
-# Each replay of a change is a process of its own; nobody reads more than this many.
+# Nobody reads more than this many.
 _MAX_REPLAYS = 6
 _CUT = "; the trace ends with it, so what comes after was not seen"
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """A replay to make: the number of the finding, the settings, and the lifetimes."""
-
-    number: int
-    settings: str
-    lives: Replay
 
 
 def replay_trials(
@@ -84,10 +68,10 @@ def replay_trials(
         if device.shortage is None or device.shortage.was_survived:
             return tuple(findings)
         room = room_of(device.shortage).limit_bytes
-    orders = list(_orders(trace, findings))[:_MAX_REPLAYS]
-    if trace.replay.contradictions or not orders:
+    changes = _find_changes(trace, findings)
+    if trace.replay.contradictions or not changes:
         return tuple(findings)
-    outcomes = _replay(trace, orders, room, python)
+    outcomes = _replay(trace, changes, room, python)
     is_whole = limit_bytes is not None
     return tuple(
         replace(finding, trial=_judge(trace, device, finding, outcomes[number], is_whole=is_whole))
@@ -103,19 +87,20 @@ def _unanswered(finding: Finding, why: str) -> Finding:
     return replace(finding, trial=replace(finding.trial, reason=why))
 
 
-def _orders(trace: Trace, findings: Sequence[Finding]) -> list[_Order]:
-    """The replays for findings about this device that arithmetic could not decide."""
-    orders = []
+def _find_changes(trace: Trace, findings: Sequence[Finding]) -> dict[int, tuple[str, Replay]]:
+    """The settings and lifetimes to replay for findings about this device that arithmetic could not
+    decide, by the number of the finding.
+    """
+    changes = {}
     for number, finding in enumerate(findings):
         if not finding.is_said(MakesItFit.NOT_KNOWN) or finding.device != trace.device:
             continue
         if sets_allocator(finding):
             if not find_conflicts(trace.snapshot).get(Family.EXPANDABLE):
-                orders.append(_Order(number, EXPANDABLE.text, trace.replay))
+                changes[number] = EXPANDABLE.text, trace.replay
         elif finding.relief is not None and finding.relief.is_whole:
-            lives = edit_lives(trace.replay, finding.relief)
-            orders.append(_Order(number, trace.settings, lives))
-    return orders
+            changes[number] = trace.settings, edit_lives(trace.replay, finding.relief)
+    return changes
 
 
 def edit_lives(lives: Replay, relief: Relief) -> Replay:
@@ -135,42 +120,23 @@ def edit_lives(lives: Replay, relief: Relief) -> Replay:
 
 
 def _replay(
-    trace: Trace, orders: Sequence[_Order], limit_bytes: int, python: str | None
+    trace: Trace, changes: Mapping[int, tuple[str, Replay]], limit_bytes: int, python: str | None
 ) -> dict[int, Outcome]:
-    """The outcome of each replay within that much memory, by the number of the finding."""
+    """The outcome of each change within that much memory, by the number of the finding."""
     check_platform()
-    interpreter = resolve_program((str(REPLAYER),), python).python
-    build = check_torch(find_torch(interpreter), LIBRARY_DIR)
-    where = Where(interpreter, build, _device_of(limit_bytes))
+    where = find_where(python, _device_of(limit_bytes))
+    platform = platform_of(trace.snapshot, trace.device)
     outcomes = {}
-    with ExitStack() as stack:
-        waiting = []
-        for order in orders:
-            directory = stack.enter_context(run_directory())
-            requests = find_requests(trace.snapshot, order.lives, trace.device)
-            timing = _told(order, where.device, platform_of(trace.snapshot, trace.device))
-            finish = stack.enter_context(replaying(requests, [timing], where, directory))
-            waiting.append((order.number, replace(trace, requests=requests), finish))
-        for number, edited, finish in waiting:
-            try:
-                answer = finish()[0]
-            except EnvironmentProblem:  # such as a torch that does not know the setting
-                continue
-            if "error" not in answer:
-                outcomes[number] = outcome_of(edited, answer)
+    for number, (settings, lives) in list(changes.items())[:_MAX_REPLAYS]:
+        requests = find_requests(trace.snapshot, lives, trace.device)
+        try:
+            (answer,) = replay_all([ReplayOrder(requests, settings, where.device, platform)], where)
+        except EnvironmentProblem:  # torch was needed, and cannot be started
+            continue
+        outcome = outcome_of(requests, answer)
+        if outcome is not None:
+            outcomes[number] = outcome
     return outcomes
-
-
-def _told(order: _Order, device: PhantomDevice, platform: Platform) -> dict[str, Any]:
-    return {
-        "number": 0,
-        "settings": order.settings,
-        "device": device.environment_text(),
-        "platform": platform.value,
-        "fraction": None,
-        "before": "packed",
-        "ignored": [RETRY],
-    }
 
 
 def _device_of(limit_bytes: int) -> PhantomDevice:

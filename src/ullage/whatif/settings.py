@@ -7,10 +7,12 @@ CUDAAllocatorConfig.h, torch 2.6 to 2.15), because descriptions elsewhere are of
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ullage.trace.rules import NUM_DIVISIONS, AllocatorSettings, make_settings
 from ullage.units import MIB
 
 
@@ -139,3 +141,129 @@ def _divisions_text(divisions: Mapping[str, Any]) -> str:
     )
     texts = [f"{size}:{number}" for size, number in pairs[:-1]]
     return ",".join([*texts, f">:{pairs[-1][1]}"]) if pairs else ""
+
+
+class UnknownSettingError(ValueError):
+    """The rules do not know a setting, or a version of torch; the message names it."""
+
+
+# The versions whose allocator the rules were held against.
+_FIRST_RELEASE, _LAST_RELEASE = (2, 6), (2, 15)
+# What changed between them, and was not seen in each: sizes of segments (pytorch/pytorch#172056,
+# January 2026); in a list of divisions ">" held for the size before it, too; a memory fraction of 1
+# was a limit.
+_FIRST_AS_NOW = (2, 12)
+_SIZES: Final = {
+    "max_split_size_mb": "max_split",
+    "max_non_split_rounding_mb": "max_unused",
+    "large_segment_size_mb": "large_segment",
+}
+_LEAST_MB, _MOST_MB = 20, 2**20
+_ITEM = re.compile(r"\s*([a-z0-9_]+)\s*:\s*(\[[^]]*\]|[^,\[\]]*)\s*(?:,|$)")
+
+
+def parse_settings(text: str, release: tuple[int, int] | None) -> AllocatorSettings:
+    """What torch's allocator is set to by a value of PYTORCH_ALLOC_CONF.
+
+    Raises:
+        UnknownSettingError: what the rules do not know, or what that torch may refuse.
+    """
+    if release is None or not _FIRST_RELEASE <= release <= _LAST_RELEASE:
+        raise UnknownSettingError(
+            f"the rules are those of torch {_named(_FIRST_RELEASE)} to {_named(_LAST_RELEASE)}"
+        )
+    settings, place = make_settings(max_unused=-1), 0
+    text = text.strip()
+    while place < len(text):
+        item = _ITEM.match(text, place)
+        if item is None:
+            raise UnknownSettingError(f"the rules cannot read {text[place:]!r}")
+        place = item.end()
+        try:
+            _apply(settings, item[1], item[2].strip(), release)
+        except ValueError:
+            raise UnknownSettingError(f"the rules do not know {item[1]}:{item[2]}") from None
+    if settings.max_unused < 0:
+        settings.max_unused = settings.large_segment
+    if min(settings.max_split, settings.max_unused) < settings.large_segment:
+        raise UnknownSettingError(f"torch may refuse {text!r}")
+    return settings
+
+
+def is_no_limit(fraction: float, release: tuple[int, int] | None) -> bool:
+    """Whether torch.cuda.set_per_process_memory_fraction sets no limit.
+
+    Raises:
+        UnknownSettingError: it is not known of that torch.
+    """
+    if fraction < 1 or release == _FIRST_RELEASE:
+        return False
+    if release is None or release < _FIRST_AS_NOW:
+        raise UnknownSettingError("what a memory fraction of 1 is to this torch is not known")
+    return True
+
+
+def is_released_in_pool(release: tuple[int, int] | None) -> bool:
+    """Whether the cache can be given back while a private pool is in use.
+
+    Raises:
+        UnknownSettingError: it is not known of that torch.
+    """
+    if release not in (_FIRST_RELEASE, _LAST_RELEASE):
+        raise UnknownSettingError("what private pools do in this torch is not known")
+    return release == _LAST_RELEASE
+
+
+def _named(release: tuple[int, int]) -> str:
+    return ".".join(map(str, release))
+
+
+def _apply(settings: AllocatorSettings, key: str, value: str, release: tuple[int, int]) -> None:
+    """Sets one; ValueError where it is not known."""
+    if key in _SIZES:
+        # A larger page of an expandable segment, or an odd segment, is left to torch.
+        size, is_segment = int(value), key == "large_segment_size_mb"
+        is_known = not is_segment or (size % 2 == 0 and release >= _FIRST_AS_NOW)
+        if not _LEAST_MB < size <= _MOST_MB or not is_known:
+            raise ValueError
+        setattr(settings, _SIZES[key], size * MIB)
+    elif key == "garbage_collection_threshold":
+        settings.collection_share = float(value)
+        if not 0 < settings.collection_share < 1:
+            raise ValueError
+    elif key == "roundup_power2_divisions":
+        if "[" in value and release < _FIRST_AS_NOW:
+            raise ValueError
+        settings.divisions[:] = _parse_divisions(value)
+    elif key == "expandable_segments":
+        settings.is_expandable = ("False", "True").index(value)
+    elif (key, value) != ("backend", "native"):
+        raise ValueError
+
+
+def _parse_divisions(value: str) -> list[int]:
+    """ "8", or "[256:1,512:2,>:4]": of sizes from so many MiB on, the first of those below, too."""
+    if not value.startswith("["):
+        return [_division(value)] * NUM_DIVISIONS
+    divisions, place = [0] * NUM_DIVISIONS, 0
+    for number, item in enumerate(value.strip("[]").split(",")):
+        name, _, part = (word.strip() for word in item.partition(":"))
+        if name == ">":
+            divisions[place:] = [_division(part)] * (NUM_DIVISIONS - place)
+            continue
+        size = int(name)
+        if size <= 0 or size & (size - 1):
+            raise ValueError
+        at = min(size.bit_length() - 1, NUM_DIVISIONS - 1)
+        divisions[0 if number == 0 else at : at + 1] = [_division(part)] * (
+            at + 1 if number == 0 else 1
+        )
+        place = at + 1
+    return divisions
+
+
+def _division(text: str) -> int:
+    number = int(text)
+    if number and (number & (number - 1) or not 1 <= number <= 64):
+        raise ValueError
+    return number

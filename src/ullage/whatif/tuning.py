@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ullage.trace.allocator import Peaks
-from ullage.trace.bounds import WarmCache
+from ullage.trace.bounds import Peaks, WarmCache
 from ullage.trace.replay import BoolArray, Replay, replay
-from ullage.trace.snapshot import Int64Array, Snapshot, Stacks
-from ullage.whatif.child import Where
+from ullage.trace.requests import Requests, find_requests
+from ullage.trace.snapshot import Snapshot, Stacks
 from ullage.whatif.completion import let_go
-from ullage.whatif.requests import Requests, find_requests
+from ullage.whatif.replays import Where
 from ullage.whatif.variants import replay_variants
 
 # What Inductor remembers is in these; Triton's own tuner times its kernels in every process.
@@ -104,20 +103,17 @@ def _replay_all(snapshot: Snapshot, trace: _Timed, where: Where) -> list[Peaks]:
     """
     recorded, device = trace.recorded, trace.device
     death = let_go(recorded.blocks, snapshot.events_of(device))
-    ends = {"warm": recorded}
+    ends = [recorded]
     if not np.array_equal(death, recorded.blocks.death):
-        ends["warm_at_once"] = replace(recorded, blocks=replace(recorded.blocks, death=death))
-    variants = {
-        name: _without(find_requests(snapshot, end, device), trace.is_timing)
-        for name, end in ends.items()
-    }
-    requests = replace(find_requests(snapshot, recorded, device), variants=variants)
-    return replay_variants(snapshot, device, recorded, requests, where)
+        ends.append(replace(recorded, blocks=replace(recorded.blocks, death=death)))
+    requests = [find_requests(snapshot, end, device) for end in ends]
+    variants = [_without(each, trace.is_timing) for each in requests]
+    return replay_variants(snapshot, device, recorded, [requests[0], *variants], where)
 
 
-def _without(requests: Requests, is_left_out: BoolArray) -> Int64Array:
-    """The operations without those of some blocks."""
+def _without(requests: Requests, is_left_out: BoolArray) -> Requests:
+    """Without those of some blocks."""
     ops, count = requests.ops, len(requests.sizes)
     numbers = np.concatenate([is_left_out, np.zeros(count - len(is_left_out), dtype=bool)])
-    remaining: Int64Array = ops[(ops < 0) | ~numbers[np.maximum(ops, 0) % count]]
-    return remaining
+    is_kept = (ops < 0) | ~numbers[np.maximum(ops, 0) % count]
+    return replace(requests, ops=ops[is_kept], event=requests.event[is_kept])

@@ -1,87 +1,87 @@
-"""Replays of a trace with other operations, beside one that shows whether it can be replayed.
+"""Replays of a trace with other requests, or with addresses in the other order, beside one that
+shows whether it can be replayed.
 
-replay_variants(snapshot, device, recorded, requests, where)    the peaks of each variant
+    replay_variants(snapshot, device, recorded, [requests, *variants], where)     the peaks of each
+    measure_other_order(snapshot, where)                              ((device, Peaks), ...)
 """
 
 from __future__ import annotations
 
-from ullage.phantom.launch import run_directory
-from ullage.programs.allocator_replay import RETRY
+from collections.abc import Sequence
+
 from ullage.protocol.run import Platform
 from ullage.trace.addresses import platform_of
-from ullage.trace.allocator import Peaks
+from ullage.trace.bounds import Peaks
 from ullage.trace.emptied import held_before
-from ullage.trace.replay import Replay
+from ullage.trace.replay import Replay, replay
+from ullage.trace.requests import Requests, find_requests
 from ullage.trace.snapshot import Snapshot
-from ullage.units import PIB
-from ullage.whatif.child import Where, replaying
-from ullage.whatif.requests import Requests, peaks_by_rules, sizes_column
+from ullage.whatif.replays import ReplayOrder, Where, replay_all
 from ullage.whatif.settings import recorded_settings
+
+# Reading more events than these takes longer than a user would wait for it: some seconds.
+MAX_EVENTS = 200_000
 
 
 def replay_variants(
-    snapshot: Snapshot, device: int, recorded: Replay, requests: Requests, where: Where
+    snapshot: Snapshot,
+    device: int,
+    recorded: Replay,
+    variants: Sequence[Requests],
+    where: Where,
 ) -> list[Peaks]:
-    """The peaks of each variant of the requests of a device: by the allocator's rules where they
-    give the recorded peaks for the recorded requests, else by PyTorch's own allocator, for which a
-    process imports torch; empty where that does not give them, either.
+    """The peaks of each variant of the requests of a device but the first, the recorded ones; empty
+    where these do not come to what was recorded.
 
-    Raises: EnvironmentProblem: the replay failed.
+    Raises: EnvironmentProblem: torch's own allocator was needed, and could not be asked.
     """
-    if len(requests.packed):
+    if len(variants[0].packed):
         return []
+    settings, platform = recorded_settings(snapshot.settings), platform_of(snapshot, device)
+    peaks = replay_peaks(variants, settings, platform, where)
     reserved = int(held_before(recorded.segments, recorded.num_events).max())
-    allocated = int(held_before(recorded.blocks, recorded.num_events).max())
-    by_rules = _replay_by_rules(snapshot, device, requests, where)
-    if by_rules[:1] == [Peaks(reserved, allocated)]:
-        return by_rules[1:]
-    in_torch = _replay_in_torch(snapshot, device, requests, where)
-    return in_torch[1:] if in_torch and in_torch[0].reserved_bytes == reserved else []
+    return peaks[1:] if peaks and peaks[0].reserved_bytes == reserved else []
 
 
-def _replay_by_rules(
-    snapshot: Snapshot, device: int, requests: Requests, where: Where
+def replay_peaks(
+    variants: Sequence[Requests], settings: str, platform: Platform, where: Where
 ) -> list[Peaks]:
-    """The peaks of the recorded requests and of each variant; empty where the rules do not know a
-    setting or an operation, or the device might run out of memory, which empties the cache.
+    """The peaks of requests with addresses in the order of a system; empty where one has none.
+
+    Raises: EnvironmentProblem: torch's own allocator was needed, and could not be asked.
     """
-    if recorded_settings(snapshot.settings):
-        return []
-    order = platform_of(snapshot, device) if where.build.chooses_by_address else None
-    return replay_by_rules(requests, order, where)
+    orders = [ReplayOrder(requests, settings, where.device, platform) for requests in variants]
+    peaks = [answer.played.peaks for answer in replay_all(orders, where) if answer.played]
+    return peaks if len(peaks) == len(orders) else []
 
 
-def replay_by_rules(requests: Requests, order: Platform | None, where: Where) -> list[Peaks]:
-    """The same, with the default settings and addresses in the order of a system; None: by age."""
-    gpu = where.device.usable
-    room = PIB if where.device.is_unlimited else gpu.total_bytes - gpu.context_high_bytes
-    names = ("ops", *requests.variants)
-    answers = (peaks_by_rules(requests, order, name) for name in names)
-    peaks = [peak for peak in answers if peak is not None and peak.reserved_bytes <= room]
-    return peaks if len(peaks) == len(names) else []
+def measure_other_order(snapshot: Snapshot, where: Where) -> tuple[tuple[int, Peaks], ...]:
+    """The devices of a trace, each with its peaks had the driver handed out addresses in the order
+    of the other system, where a replay under that of the run comes to what was recorded: with
+    default settings, without private pools, and where memory did not run short.
+
+    Up to torch 2.12 (`TorchBuild.chooses_by_address`) the allocator takes the lower of two free
+    blocks of one size, so the order of the segments decides which of them is split.
+
+    Raises: EnvironmentProblem: torch's own allocator was needed, and could not be asked.
+    """
+    if recorded_settings(snapshot.settings) or len(snapshot.pools) > 1:
+        return ()
+    peaks = (
+        (device, _measure(snapshot, device, where))
+        for device, events in enumerate(snapshot.events)
+        if 0 < len(events) <= MAX_EVENTS
+    )
+    return tuple((device, peak) for device, peak in peaks if peak is not None)
 
 
-def _replay_in_torch(
-    snapshot: Snapshot, device: int, requests: Requests, where: Where
-) -> list[Peaks]:
-    """The same by the allocator of an interpreter's torch; empty where a replay has no answer."""
-    orders = [
-        {
-            "number": number,
-            "settings": recorded_settings(snapshot.settings),
-            "device": where.device.environment_text(),
-            "platform": platform_of(snapshot, device).value,
-            "fraction": None,
-            "before": "packed",
-            "ops": ops,
-            "sizes": sizes_column(ops) if ops in requests.variant_sizes else "sizes",
-            "ignored": [RETRY],
-        }
-        for number, ops in enumerate(("ops", *requests.variants))
-    ]
-    with run_directory() as directory, replaying(requests, orders, where, directory) as finish:
-        by_number = finish()
-    answers = [by_number.get(number, {}) for number in range(len(orders))]
-    names = ("peak_reserved_bytes", "peak_allocated_bytes")
-    is_whole = all(name in answer for answer in answers for name in names)
-    return [Peaks(*(answer[name] for name in names)) for answer in answers] if is_whole else []
+def _measure(snapshot: Snapshot, device: int, where: Where) -> Peaks | None:
+    lives = replay(snapshot, device)
+    requests = find_requests(snapshot, lives, device)
+    if requests.num_retries or requests.num_failed or len(requests.packed):
+        return None
+    lived = (lives.segments, lives.blocks)
+    recorded = Peaks(*(int(held_before(each, lives.num_events).max()) for each in lived))
+    platform = platform_of(snapshot, device)
+    own, other = (replay_peaks([requests], "", each, where) for each in (platform, platform.other))
+    return other[0] if own == [recorded] and other else None

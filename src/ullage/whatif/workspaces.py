@@ -18,14 +18,13 @@ import numpy as np
 
 from ullage.explain.owners.matching import Match, match_record
 from ullage.programs.allocator_replay import ATTEMPT
-from ullage.trace.allocator import Peaks
-from ullage.trace.bounds import WorkspaceEnds
+from ullage.trace.bounds import Peaks, WorkspaceEnds
 from ullage.trace.lifetime import find_blocks
 from ullage.trace.model import Record, Scratch
 from ullage.trace.replay import BoolArray, replay
+from ullage.trace.requests import Requests, find_requests
 from ullage.trace.snapshot import Int64Array, Snapshot
-from ullage.whatif.child import Where
-from ullage.whatif.requests import Requests, find_requests
+from ullage.whatif.replays import Where
 from ullage.whatif.variants import replay_variants
 
 
@@ -77,7 +76,8 @@ def _measure(
     requests = find_requests(snapshot, recorded, device)
     if requests.num_retries or requests.num_failed or not len(resized.blocks) + len(resized.at):
         return ends_of(device, scratch, rows, ())
-    peaks = replay_variants(snapshot, device, recorded, with_bounds(requests, resized), where)
+    variants = [requests, *with_bounds(requests, resized)]
+    peaks = replay_variants(snapshot, device, recorded, variants, where)
     return ends_of(device, scratch, rows, peaks)
 
 
@@ -116,8 +116,8 @@ def find_resized(
     )
 
 
-def with_bounds(requests: Requests, resized: _Resized) -> Requests:
-    """The requests with two variants: each workspace at its lower and at its upper bound.
+def with_bounds(requests: Requests, resized: _Resized) -> tuple[Requests, Requests]:
+    """The requests with each workspace at its lower, and with each at its upper bound.
 
     A block that several operations shared keeps what the one that asks for most needs of it.
     """
@@ -128,12 +128,14 @@ def with_bounds(requests: Requests, resized: _Resized) -> Requests:
     np.maximum.at(more, resized.blocks, resized.more_bytes)
     ops, count = requests.ops, len(requests.sizes)
     is_gone = (ops >= 0) & (low[np.maximum(ops, 0) % count] <= 0)
-    before = np.searchsorted(requests.event, resized.at)
-    return replace(
-        requests,
-        variants={
-            "low": ops[~is_gone],
-            "high": np.insert(ops, before, -(ATTEMPT + 8 * resized.bytes)),
-        },
-        variant_sizes={"low": np.maximum(low, 1), "high": requests.sizes + more},
+    before, attempts = np.searchsorted(requests.event, resized.at), ATTEMPT + 8 * resized.bytes
+    event = requests.event
+    return (
+        replace(requests, sizes=np.maximum(low, 1), ops=ops[~is_gone], event=event[~is_gone]),
+        replace(
+            requests,
+            sizes=requests.sizes + more,
+            ops=np.insert(ops, before, -attempts),
+            event=np.insert(event, before, resized.at),
+        ),
     )

@@ -29,4 +29,4 @@ def prepare(settings: dict[str, Any]) -> None:
 
     with stubs_for_libraries():
         importlib.import_module("torch")
-    importlib.import_module("ullage.record.session.session")
+    importlib.import_module("ullage.record.entrances.simulated_gpu")

@@ -15,7 +15,7 @@ from torch import nn
 sys.path.insert(0, sys.argv[1])
 import ullage
 from ullage.native.libraries import EVENT_HOOK
-from ullage.record.measured.attached import current
+from ullage.record.attached import current
 
 OURS = str(Path(ullage.__file__).parent)
 

@@ -104,7 +104,7 @@ def fork_and_allocate(path: Path) -> dict[str, Any]:
 
 def fail_in_a_callback(path: Path) -> str:
     """ullage's own hook raises: the program goes on, and the record says so."""
-    from ullage.record.measured.attached import current as recorder
+    from ullage.record.attached import current as recorder
 
     recording = ullage.record.attach(path, mode="events")
     current = recorder()
@@ -113,7 +113,7 @@ def fail_in_a_callback(path: Path) -> str:
     def fail(_optimizer: object) -> None:
         raise ValueError("a defect")
 
-    current._claims.claim_optimizer = fail
+    current.claims.claim_optimizer = fail
     train()
     return str(recording.detach())
 

@@ -19,8 +19,10 @@ from torch import nn
 sys.path.insert(0, sys.argv[1])  # where ullage is
 import ullage
 from ullage.native.libraries import EVENT_HOOK
-from ullage.record.measured.attached import current
-from ullage.record.measured.event_hook import EventHook
+from ullage.record.allocator.event_hook import EventHook
+from ullage.record.attached import current
+from ullage.record.pressure.gauge import PressureGauge
+from ullage.record.steps.scaler_skips import ScalerSkips
 
 PATH, WHAT, MODE = Path(sys.argv[2]) / "run.pickle", sys.argv[3], sys.argv[4]
 WORD = 8
@@ -48,7 +50,8 @@ def scaler() -> dict[str, Any]:
     torch.cuda.init()
     recording = attach()
     recorder = current()
-    assert recorder is not None
+    skips = None if recorder is None else recorder.find(ScalerSkips)
+    assert skips is not None
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     scaler = torch.amp.GradScaler("cpu")
@@ -59,7 +62,7 @@ def scaler() -> dict[str, Any]:
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-        counts.append(recorder._skips.count)
+        counts.append(skips.count)
         scales.append(scaler.get_scale())
     recording.detach()
     return {"counts": counts, "scales": scales}
@@ -125,14 +128,20 @@ def slots() -> dict[str, Any]:
 
 def unhooked() -> dict[str, Any]:
     """A torch whose libc10_cuda has no slot for the hook."""
-    begin = EventHook.begin
-    EventHook.begin = lambda hook: begin(hook) and False  # type: ignore[method-assign]
+    begin = EventHook.hook
+
+    def fail(hook: EventHook) -> bool:
+        if begin(hook):
+            hook.remove()
+        return False
+
+    EventHook.hook = fail  # type: ignore[method-assign]
     recording = attach()
     state = train()
     torch.cuda.synchronize()
     recorder = current()
     assert recorder is not None
-    document = {"has_hook": recorder._hook is not None, "peak": torch.cuda.max_memory_allocated()}
+    document = {"has_hook": recorder.has_events, "peak": torch.cuda.max_memory_allocated()}
     recording.detach()
     return document | {"is_same": state == train(), "file": str(PATH)}
 
@@ -157,11 +166,13 @@ def failing() -> dict[str, Any]:
         calls.append(1)
         raise ValueError("a defect")
 
-    recorder.report.end_step = fail  # type: ignore[method-assign]
+    gauge = recorder.find(PressureGauge)
+    assert gauge is not None
+    gauge._look = fail  # type: ignore[method-assign]
     train(6)
-    num_marks = len(recorder._phases.marks)
+    num_marks = len(recorder.phases.marks)
     train(6)
-    grown = len(recorder._phases.marks) - num_marks
+    grown = len(recorder.phases.marks) - num_marks
     return {"file": str(recording.detach()), "num_calls": len(calls), "grown": grown}
 
 

@@ -14,7 +14,7 @@ from ullage.explain.run import explain_run
 from ullage.gpus.catalog import Gpu
 from ullage.report.document.run import run_document
 from ullage.report.text.run import render_run
-from ullage.trace.allocator import Peaks
+from ullage.trace.bounds import Peaks
 from ullage.trace.model import AtOnce, Record
 
 Make = Callable[..., Record]

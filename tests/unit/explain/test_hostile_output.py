@@ -17,6 +17,7 @@ import pytest
 from ullage.api.diff import diff
 from ullage.api.explain import explain_file
 from ullage.cli.main import run_cli
+from ullage.explain.basis import BasisKind
 from ullage.explain.run import RunReport
 from ullage.gate.compare import compare
 from ullage.gate.config import load_configuration
@@ -184,7 +185,7 @@ def view(tmp_path: Path) -> CheckView:
     scenario = load_configuration(tmp_path).scenarios["train"]
     key = Key("2.15.0", "13.2", "l4", "0.1.0", command=f"train.py {EVIL}")
     rows = {f"f{EVIL}": 1 << 30}
-    old = Entry(key, Peaks(1, 1, 1, 1), assumed=(EVIL,), moment=EVIL)
+    old = Entry(key, Peaks(1, 1, 1, 1), BasisKind.EXACT, assumed=(EVIL,), moment=EVIL)
     new = replace(old, peaks=Peaks(*(1 << 30,) * 4), modules=rows, places=rows)
     compared = compare("train", new, old, budget=scenario.budget, tolerance=None, total_bytes=None)
     grown = Judged(

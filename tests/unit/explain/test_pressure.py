@@ -13,8 +13,8 @@ from tests.unit.explain.test_recorded import record_fields
 from ullage import SpecError, read_recording
 from ullage.errors import SnapshotError
 from ullage.explain.pressure import explain_pressure
-from ullage.record.measured.pressure.request_log import Request, RequestLog
-from ullage.record.measured.pressure.step_windows import Level, StepWindows
+from ullage.record.pressure.request_log import Request, RequestLog
+from ullage.record.pressure.step_windows import Level, StepWindows
 from ullage.trace.durations import RELATIVE_ERROR
 from ullage.trace.pressure import MeasuredPressure, parse_pressure
 from ullage.trace.reader import parse_record

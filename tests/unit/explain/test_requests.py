@@ -15,8 +15,8 @@ from ullage.explain.moments.course import Course, StepSource
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
+from ullage.record.process.levels import DeviceLevels, Levels
 from ullage.record.requests.requests import Noted
-from ullage.record.session.levels import DeviceLevels, Levels
 from ullage.trace.model import Category, Record, Request
 from ullage.units import MIB
 

@@ -8,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from itertools import product
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 from benchmarks.accuracy.address_policy import POLICIES
 from benchmarks.accuracy.address_replay import replay_snapshot
@@ -16,14 +18,37 @@ from benchmarks.accuracy.addresses import Recording, read_golden, read_recording
 from tests.rows import each
 
 from ullage.native.libraries import PHANTOM
+from ullage.programs.allocator_replay import EMPTY_CACHE
 from ullage.protocol import variables
 from ullage.protocol.run import Platform
-from ullage.trace.allocator import Step, play_addresses
+from ullage.trace.rules import ORDERS, make_settings, play_requests
 from ullage.units import MIB
 
 RECORDINGS = read_recordings()
 SIZES = [2, 2, 2, 12, 16, 20, 20, 20, 26, 32, 44, 64, 98, 100, 130, 1036]
 TOP = 1 << 47
+
+
+class Step(NamedTuple):
+    """Addresses that are taken; or, where `of` is the number of a step before, given back."""
+
+    size_bytes: int
+    of: int | None = None
+
+
+def play_addresses(steps: Sequence[Step], platform: Platform) -> list[int]:
+    """The address that each step takes, and 0 where it gives back: each step is a segment."""
+    count, ops = len(steps), []
+    for number, step in enumerate(steps):
+        ops += [number] if step.of is None else [count + step.of, -EMPTY_CACHE]
+    settings = make_settings(order=ORDERS[platform], large_segment=2 * MIB, max_unused=0)
+    settings.max_split = 1
+    addresses = np.zeros(len(ops), dtype=np.int64)
+    play_requests(
+        settings, sizes=np.array([step.size_bytes for step in steps]), streams=np.zeros(count),
+        ops=np.array(ops), addresses=addresses,
+    )  # fmt: skip
+    return addresses[np.array(ops) != -EMPTY_CACHE].tolist()
 
 
 def play_in_python(steps: Sequence[Step], platform: Platform) -> list[int]:
@@ -32,7 +57,7 @@ def play_in_python(steps: Sequence[Step], platform: Platform) -> list[int]:
         if step.of is None:
             addresses[number] = policy.take(step.size_bytes)
         else:
-            policy.give_back(addresses[step.of] + step.offset_bytes, step.size_bytes)
+            policy.give_back(addresses[step.of], step.size_bytes)
     return addresses
 
 

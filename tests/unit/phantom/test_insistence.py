@@ -15,7 +15,7 @@ import pytest
 from ullage.explain.losses import describe_end
 from ullage.explain.program import Program
 from ullage.phantom import insistence
-from ullage.record.session.request_to_end import ask_to_end, reply_path
+from ullage.record.process.request_to_end import ask_to_end, reply_path
 
 TIMEOUT_S = 60
 # Neither returns to Python: the first leaves Python's lock to other threads, the second keeps it.
@@ -25,7 +25,7 @@ IN_C = {
 }
 CODE = """
 import ctypes, os, pathlib, signal, sys
-from ullage.record.session.request_to_end import wait_for_request
+from ullage.record.process.request_to_end import wait_for_request
 run_dir, handled = pathlib.Path(sys.argv[1]), sys.argv[2] == "handled"
 def handle(number, frame):
     sys.exit(7)

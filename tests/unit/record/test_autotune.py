@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ullage.record.patches import Patches
 from ullage.record.values import autotune
 
 HEURISTICS = "torch._inductor.runtime.triton_heuristics"
@@ -42,10 +43,16 @@ def inductor(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return SimpleNamespace(tuner=CachingAutotuner(), pad_mm=pad_mm)
 
 
+def install(notes: list[tuple[str, int, str]]) -> autotune.Timed:
+    timed = autotune.Timed(lambda *note: notes.append(note))
+    timed.install(Patches())
+    return timed
+
+
 def test_each_timing_counts_and_gives_what_it_gave(
     inductor: SimpleNamespace, notes: list[tuple[str, int, str]]
 ) -> None:
-    timed = autotune.install(lambda *note: notes.append(note))
+    timed = install(notes)
     assert timed.count == 0
     assert inductor.tuner.autotune_to_one_config(1) == "timed"
     assert inductor.tuner.coordinate_descent_tuning("launcher") == "launcher"
@@ -58,7 +65,7 @@ def test_a_torch_without_these_functions_is_watched_no_further(
 ) -> None:
     del inductor.pad_mm.get_do_bench
     del type(inductor.tuner).coordinate_descent_tuning
-    timed = autotune.install(lambda *note: notes.append(note))
+    timed = install(notes)
     inductor.tuner.autotune_to_one_config()
     assert timed.count == 1
 
@@ -83,7 +90,7 @@ def test_graphs_that_hold_a_choice_or_tensors_are_not_kept(
     codecache = ModuleType("torch._inductor.codecache")
     codecache.FxGraphCache = FxGraphCache  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, codecache.__name__, codecache)
-    autotune.install(lambda *note: notes.append(note))
+    install(notes)
     FxGraphCache._save_graph("first", Graph())
     inductor.pad_mm.get_do_bench()
     FxGraphCache._save_graph("with a choice", Graph())
@@ -115,7 +122,7 @@ def test_a_program_that_clears_its_graphs_clears_those_of_its_run(
     codecache = ModuleType("torch._inductor.codecache")
     codecache.FxGraphCache = FxGraphCache  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, codecache.__name__, codecache)
-    autotune.install(lambda *note: notes.append(note))
+    install(notes)
     for _ in range(2):
         FxGraphCache.clear()
     assert not link.exists()

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.record.measured.batch_waits import BatchWaits, wait_in
 from ullage.record.patches import Patches
+from ullage.record.steps.batch_waits import BatchWaits, wait_in
 
 
 class FakeIterator:
@@ -58,6 +58,22 @@ class World:
         return BatchWaits(self.torch, max_rows=max_rows, now=lambda: self.now_s)
 
 
+class Row(NamedTuple):
+    """The columns of a row."""
+
+    first: int
+    num_steps: int
+    seconds: float
+    waited_s: float
+    idle_low_s: float
+    idle_high_s: float
+
+
+def rows_of(waits: BatchWaits) -> list[Row]:
+    """What the record has of them."""
+    return [Row(*row) for row in waits.fields()["batch_waits"]["waits"]]
+
+
 def test_a_wait_is_lost_from_where_the_gpu_has_nothing_left() -> None:
     world, patches = World(), Patches()
     waits = world.waits()
@@ -68,11 +84,11 @@ def test_a_wait_is_lost_from_where_the_gpu_has_nothing_left() -> None:
         world.idle_s = world.now_s + work_s
         assert list(FakeIterator(world, [3.0])) == ["batch"]
         world.now_s += 1.0
-        waits.end_step()
+        waits.end_step(1)
     patches.undo()
     waits.remove()
     assert FakeIterator.__next__ is original
-    assert waits.document() == {
+    assert waits.fields()["batch_waits"] == {
         "num_workers": 3,
         "waits": [
             [0, 1, 4.0, 3.0, 3.0, 3.0],
@@ -87,9 +103,9 @@ def test_while_a_graph_is_captured_nothing_is_asked() -> None:
     world.is_capturing = True
     waits = world.waits()
     waits.wait_in(lambda: None)
-    waits.end_step()
+    waits.end_step(1)
     assert world.is_capturing
-    assert waits.rows()[0].idle_high_s == 0.0
+    assert rows_of(waits)[0].idle_high_s == 0.0
 
 
 def test_a_loader_within_a_loader_counts_once_and_an_exception_passes() -> None:
@@ -105,8 +121,8 @@ def test_a_loader_within_a_loader_counts_once_and_an_exception_passes() -> None:
 
     with pytest.raises(KeyError, match="a row"):
         waits.wait_in(load)
-    waits.end_step()
-    assert waits.rows()[0].waited_s == 1.0
+    waits.end_step(1)
+    assert rows_of(waits)[0].waited_s == 1.0
 
 
 def test_a_thread_that_reads_ahead_does_not_count_and_one_that_steps_does() -> None:
@@ -122,14 +138,14 @@ def test_a_thread_that_reads_ahead_does_not_count_and_one_that_steps_does() -> N
     def train() -> None:
         for _ in range(2):
             waits.wait_in(spend)
-            waits.end_step()
+            waits.end_step(1)
 
     for body in (read_ahead, train):
         thread = threading.Thread(target=body)
         thread.start()
         thread.join()
     # The first wait of a thread that has not stepped yet is not known to be the program's.
-    assert [row.waited_s for row in waits.rows()] == [0.0, 1.0]
+    assert [row.waited_s for row in rows_of(waits)] == [0.0, 1.0]
 
 
 def test_where_another_thread_ends_the_steps_the_main_threads_waits_count() -> None:
@@ -142,10 +158,10 @@ def test_where_another_thread_ends_the_steps_the_main_threads_waits_count() -> N
 
     for _ in range(2):
         waits.wait_in(spend)
-        thread = threading.Thread(target=waits.end_step)
+        thread = threading.Thread(target=waits.end_step, args=(1,))
         thread.start()
         thread.join()
-    assert [row.waited_s for row in waits.rows()] == [1.0, 1.0]
+    assert [row.waited_s for row in rows_of(waits)] == [1.0, 1.0]
 
 
 def test_prefetch_waits_count_while_a_recording_is_there() -> None:
@@ -161,8 +177,8 @@ def test_prefetch_waits_count_while_a_recording_is_there() -> None:
     patches.undo()
     waits.remove()
     assert wait_in(spend) == "batch"
-    waits.end_step()
-    (row,) = waits.rows()
+    waits.end_step(1)
+    (row,) = rows_of(waits)
     assert (row.seconds, row.waited_s) == (4.0, 2.0)
 
 
@@ -176,8 +192,8 @@ def test_rows_hold_every_step_in_bounded_memory(steps: list[int]) -> None:
 
     for seconds in steps:
         waits.wait_in(spend, seconds)
-        waits.end_step()
-    rows = waits.rows()
+        waits.end_step(1)
+    rows = rows_of(waits)
     assert len(rows) <= 8
     assert sum(row.num_steps for row in rows) == len(steps)
     for row in rows:

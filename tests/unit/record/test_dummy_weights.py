@@ -75,7 +75,7 @@ def test_weights_that_are_there_stay_and_a_pointer_of_git_is_none(
     (source / "config.json").write_text("{}")
     (source / "model.safetensors").write_bytes(POINTER)
     assert weights._directory_for(Model, source, {}) == source / "made"
-    assert weights.num_made == 1
+    assert len(weights._made) == 1
     assert weights._directory_for(Model, source, {"state_dict": {"a": 1}}) is None
     (source / "model.safetensors").write_bytes(b"numbers")
     assert weights._directory_for(Model, source, {}) is None

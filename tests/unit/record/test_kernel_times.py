@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ullage.errors import SnapshotError
-from ullage.record.measured.kernel_times import KernelTimes, sum_kernels
+from ullage.record.steps.kernel_times import KernelTimes, sum_kernels
 from ullage.trace.field_checks import read
 from ullage.trace.kernel_times import KernelTime
 

@@ -13,8 +13,8 @@ import pytest
 
 import ullage
 from ullage.protocol.holder_chains import Root, remedy_for, root_of, traceback_of
+from ullage.record.allocator.history import without_ours
 from ullage.record.owners import notebook, source_location
-from ullage.record.session.history import without_ours
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "recording" / "ipython_session.py"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ullage.record.session import ooms
-from ullage.record.session.ooms import OutOfMemories
+from ullage.record.allocator import ooms
+from ullage.record.allocator.ooms import OutOfMemories
 
 
 class OutOfMemoryError(RuntimeError):
@@ -19,11 +19,10 @@ class OutOfMemoryError(RuntimeError):
 def collected(monkeypatch: pytest.MonkeyPatch) -> tuple[OutOfMemories, list[None]]:
     """A collection, and what its looks leave."""
     looks: list[None] = []
-    monkeypatch.setattr(ooms.library, "position", lambda: 7)
     monkeypatch.setattr(ooms.source_location, "here", lambda: "train.py:3 in main")
     monkeypatch.setattr(ooms.source_location, "of_traceback", lambda _: "train.py:3 in main")
     torch: Any = SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
-    return OutOfMemories(torch, lambda: looks.append(None)), looks
+    return OutOfMemories(torch, lambda: looks.append(None), None, lambda: 7), looks
 
 
 def test_a_program_that_lives_with_failures_is_looked_at_seldom(

@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage.errors import SpecError
-from ullage.record.measured.pressure.gauge import PressureGauge
-from ullage.record.measured.pressure.generation import count_new_tokens, watch_generation
-from ullage.record.measured.pressure.request_log import (
+from ullage.record.patches import Patches
+from ullage.record.pressure.gauge import PressureGauge
+from ullage.record.pressure.generation import count_new_tokens, watch_generation
+from ullage.record.pressure.request_log import (
     MAX_NAMES,
     MAX_POINTS,
     MAX_REQUESTS,
     Request,
     RequestLog,
 )
-from ullage.record.measured.pressure.step_windows import NUM_RECENT, Level, StepWindows
-from ullage.record.patches import Patches
+from ullage.record.pressure.step_windows import NUM_RECENT, Level, StepWindows
 from ullage.trace.durations import bin_of
 
 STEP = st.tuples(st.floats(1e-6, 1e3), *[st.integers(0, 9)] * 5)
@@ -110,7 +110,7 @@ class Machine:
         self.errors: list[Exception] = []
         self.is_on = True
         self.gauge = PressureGauge(
-            types.SimpleNamespace(cuda=cuda), self, self,  # type: ignore[arg-type]
+            types.SimpleNamespace(cuda=cuda), self,  # type: ignore[arg-type]
             take_peak=self.take, is_on=lambda: self.is_on, on_error=self.errors.append,
         )  # fmt: skip
 
@@ -129,7 +129,7 @@ class Machine:
         return self.retries, self.frees
 
     def step(self) -> None:
-        self.gauge.add_step(*max(self.gauge.take_levels()), 0.5)
+        self.gauge.end_step(1)
 
 
 def test_a_look_at_a_request_takes_nothing_from_the_peak_of_the_step() -> None:
@@ -143,7 +143,7 @@ def test_a_look_at_a_request_takes_nothing_from_the_peak_of_the_step() -> None:
         machine.step()
         machine.reach(40, 5)
     machine.step()
-    fields = machine.gauge.fields()
+    fields = machine.gauge.pressure()
     assert [row[4:] for row in fields["windows"]] == [[90, 90, 25, 1, 4], [40, 40, 5, 0, 0]]
     inner, chat = fields["last_requests"]
     assert (inner[0], *inner[3:6]) == ("inner", 20, 25, 30)
@@ -161,7 +161,7 @@ def test_what_fails_in_us_is_noted_and_not_seen_by_the_program() -> None:
     machine.is_on = False
     with machine.gauge.request("after the recording"):
         pass
-    assert machine.gauge.fields()["num_requests"] == 1
+    assert machine.gauge.pressure()["num_requests"] == 1
     with pytest.raises(SpecError, match="no name of a request"), machine.gauge.request(5):  # type: ignore[arg-type]
         pass
     with pytest.raises(SpecError, match="num_tokens=-1"):
@@ -212,12 +212,12 @@ def test_generate_is_a_request_until_the_patches_are_undone(
     module.GenerationMixin = GenerationMixin  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     machine, patches = Machine(), Patches()
-    machine.gauge.watch_generation(patches)
+    machine.gauge.install(patches)
     assert GenerationMixin().generate(Shaped(3, 4), more=2).shape == (3, 6)
     assert patches.undo() == []
     assert GenerationMixin.generate is generate
     GenerationMixin().generate(Shaped(3, 4), more=2)
-    (row,) = machine.gauge.fields()["last_requests"]
+    (row,) = machine.gauge.pressure()["last_requests"]
     assert (row[0], row[7]) == ("generate", 6)
 
 

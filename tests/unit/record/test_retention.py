@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ullage.record.measured.recording_settings import Mode, RecordingSettings
-from ullage.record.measured.retention import Retention
-from ullage.record.measured.step_report import StepReport
-from ullage.record.owners.latest_holders import LatestHolders
-from ullage.record.session.ooms import OutOfMemories
+from ullage.record.allocator.ooms import OutOfMemories
+from ullage.record.allocator.retention import Retention
+from ullage.record.entrances.settings import Mode, RecordingSettings
+from ullage.record.owners.holders import Holders
+from ullage.record.process.publication import Publication
 from ullage.units import MIB
 
 BYTES = {"num_marks": 128, "num_claims": 32, "num_steps": 64, "num_holders": 256, "num_ooms": 512}
@@ -63,39 +63,39 @@ class Marks:
         return excess
 
 
-def make(num_marks: int, num_claims: int, *, has_others: bool = False) -> Any:
-    """What keeps 80 marks and 40 claims, with so many at the positions from 0 on."""
+def make(num_marks: int, num_claims: int, first: int, *, has_others: bool = False) -> Any:
+    """What keeps 80 marks and 40 claims, with so many at the positions from 0 on, and a ring that
+    begins at `first`.
+    """
     limits = replace(RecordingSettings(mode=Mode.EVENTS).limits, num_marks=80, num_claims=40)
     modules: Any = SimpleNamespace(has_others=has_others)
     phases: Any = Marks(list(range(num_marks)))
     claims: Any = Rows(list(range(num_claims)))
     holders: Any = SimpleNamespace(keep_from=lambda _first: None)
-    return Retention(limits, phases, modules, claims, holders), phases, claims
-
-
-def hook_from(first: int) -> Any:
     ring = SimpleNamespace(first=first, births_by_address=dict)
-    return SimpleNamespace(num_lost=first, ring=lambda: ring)
+    hook: Any = SimpleNamespace(num_lost=first, ring=lambda: ring)
+    recorder: Any = SimpleNamespace(phases=phases, modules=modules, claims=claims, holders=holders)
+    return Retention(limits, hook, recorder), phases, claims
 
 
 def test_below_the_limits_nothing_goes() -> None:
-    retention, phases, claims = make(80, 40)
-    retention.apply(hook_from(70))
+    retention, phases, claims = make(80, 40, 70)
+    retention.end_step(1)
     assert (len(phases.marks), len(claims)) == (80, 40)
     assert retention.remarks() == []
 
 
 def test_what_has_left_the_ring_goes_and_nothing_is_said() -> None:
-    retention, phases, claims = make(100, 50)
-    retention.apply(hook_from(45))
+    retention, phases, claims = make(100, 50, 45)
+    retention.end_step(1)
     assert [mark[0] for mark in phases.marks] == list(range(45, 100))
     assert claims.positions == list(range(45, 50))
     assert retention.remarks() == []
 
 
 def test_the_oldest_of_too_many_go_and_it_is_said() -> None:
-    retention, phases, claims = make(100, 50, has_others=True)
-    retention.apply(hook_from(0))
+    retention, phases, claims = make(100, 50, 0, has_others=True)
+    retention.note_mark("step")
     assert [mark[0] for mark in phases.marks] == list(range(40, 100))
     assert claims.positions == list(range(20, 50))
     marks, owners, modules = retention.remarks()
@@ -108,15 +108,16 @@ def test_holders_are_one_row_for_each_block_and_chain(monkeypatch: pytest.Monkey
         Tensor=type("Tensor", (), {}),
         nn=SimpleNamespace(Parameter=type("Parameter", (), {}), Module=type("Module", (), {})),
     )
-    holders = LatestHolders(torch, max_rows=3)
+    holders = Holders(torch, max_rows=3)
     noted: list[tuple[int, int, str]] = []
 
-    def look(self: LatestHolders) -> None:
-        for position, address, chain in noted:
-            self._add((position, 0, address, chain))
-            self._add_graph((position, 100 - position, chain))
+    def note(self: Holders, *_: object) -> None:
+        self.rows += [(position, 0, address, chain) for position, address, chain in noted]
+        self.graphs += [(position, 100 - position, chain) for position, _, chain in noted]
 
-    monkeypatch.setattr("ullage.record.owners.holders.Holders.look", look)
+    monkeypatch.setattr(Holders, "_note", note)
+    monkeypatch.setattr(holders._search, "tensors", lambda *_: [("x", None)])
+    monkeypatch.setattr("ullage.record.owners.holders.variable_roots", list)
     for turn in range(5):
         noted[:] = [(turn, 512, "x in main()"), (turn, 1024, "y in main()")]
         holders.look()
@@ -131,47 +132,25 @@ def test_holders_are_one_row_for_each_block_and_chain(monkeypatch: pytest.Monkey
 
 
 def test_of_failures_the_first_and_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ullage.record.session.ooms.source_location.here", lambda: "train.py:3")
+    monkeypatch.setattr("ullage.record.allocator.ooms.source_location.here", lambda: "train.py:3")
     torch: Any = SimpleNamespace(OutOfMemoryError=MemoryError)
     positions = iter(range(100))
-    ooms = OutOfMemories(torch, lambda: None, max_rows=4, find_position=lambda: next(positions))
+    ooms = OutOfMemories(torch, lambda: None, 4, lambda: next(positions))
     for _ in range(100):
         ooms.note(0, 512, 0, 0)
     assert [row["position"] for row in ooms.rows] == [0, 1, 2, 99]
 
 
-class Publication:
-    """What would be published."""
-
-    def __init__(self) -> None:
-        self.states: list[tuple[str | None, bool]] = []
-        self.num_steps = 0
-
-    def note_step(self, *_: object) -> None:
-        self.num_steps += 1
-
-    def publish(self, phase: str | None, _skips: int | None, *, is_due: bool) -> None:
-        self.states.append((phase, is_due))
-
-
-def test_what_begins_is_published_and_what_ends_is_not() -> None:
-    publication: Any = Publication()
-    peaks: list[tuple[int, int, float]] = []
-    step_peaks: Any = SimpleNamespace(add=lambda *row: peaks.append(row))
-    skips: Any = SimpleNamespace(count=None)
-    pressure: Any = SimpleNamespace(
-        take_levels=lambda: [(3, 8), (5, 6)], add_step=lambda *row: peaks.append(row)
-    )
-    report = StepReport(step_peaks, publication, skips, pressure)
+def test_what_begins_is_published_and_what_ends_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch: Any = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True))
+    unused: Any = None
+    publication = Publication(torch, unused, unused)
+    phases: list[str | None] = []
+    monkeypatch.setattr(publication, "_publish", lambda: phases.append(publication._phase))
     for kind in ("forward_begin", "forward_end", "backward_begin"):
-        report.note_mark(kind)
-    report.publish(is_due=True)  # memory has run out
+        publication.note_mark(kind)
+    publication.note_oom()
     for kind in ("backward_end", "optimizer_begin", "optimizer_end"):
-        report.note_mark(kind)
-    report.end_step()
-    assert publication.states == [
-        ("forward", False), ("backward", False), ("backward", True), ("optimizer", False),
-        (None, False),
-    ]  # fmt: skip
-    assert publication.num_steps == 1
-    assert [row[:2] for row in peaks] == [(5, 6)] * 2, "those of the device with the higher peak"
+        publication.note_mark(kind)
+    publication.note_step(5, 6, 0.1)
+    assert phases == ["forward", "backward", "backward", "optimizer", None]

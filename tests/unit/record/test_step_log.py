@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.record.measured.entrance import Recording
-from ullage.record.measured.step_log import StepLog
+from ullage.record.entrances.recording import Recording
+from ullage.record.steps.step_log import StepLog
 
 GIB = 2**30
 GUIDE = Path(__file__).parents[3] / "docs/guide/record.md"
@@ -105,8 +105,8 @@ def test_the_last_steps_are_told_at_the_end() -> None:
     steps = StepLog(make_torch((2, 1, 70)), lambda _values, step: heard.append(step))
     for _ in range(5):
         steps.note_step(GIB, GIB, 0.1)
-    steps.end()
-    steps.end()
+    steps.close()
+    steps.close()
     assert heard == [1, 5]
 
 
@@ -123,7 +123,7 @@ def test_a_function_that_raises_is_said_once_without_its_secrets(
     for _ in range(3):
         steps.note_step(GIB, GIB, 0.1)
         clock.now_s += 2.0
-    steps.end()
+    steps.close()
     assert calls == [1]
     assert capsys.readouterr().err == (
         "ullage: no more steps are logged: ConnectionError: 401 for https://...host/api?...\n"
@@ -150,14 +150,14 @@ from __future__ import annotations
 import sys, {package}
 from types import SimpleNamespace
 sys.path.insert(0, {str(Path(ullage.__file__).parents[1])!r})
-from ullage.record.measured.step_log import StepLog
+from ullage.record.steps.step_log import StepLog
 GIB = {GIB}
 {inspect.getsource(make_torch)}
 {BEGINS[library]}
 steps = StepLog(make_torch((8, 1, 70)), {row[1]})
 for _ in range(3):
     steps.note_step(5 * GIB, 6 * GIB, 0.1)
-steps.end()
+steps.close()
 {ENDS[library]}
 """
     done = subprocess.run(

@@ -7,8 +7,8 @@ from types import TracebackType
 
 import pytest
 
-from ullage.record.session import tracebacks
-from ullage.record.session.tracebacks import clean_tracebacks
+from ullage.record.process import tracebacks
+from ullage.record.process.tracebacks import clean_tracebacks
 
 
 def raised() -> ValueError:

@@ -12,6 +12,7 @@ from ullage.report.text.what_if import render_what_if, what_if_line
 from ullage.units import GIB, MIB
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
 from ullage.whatif.packing import Packing
+from ullage.whatif.replays import Decider
 from ullage.whatif.settings import Family, Setting
 
 EXACT = Check(4 * GIB, 4 * GIB, 7, 7, has_same_segments=True, reasons=())
@@ -26,8 +27,9 @@ def outcome(reserved_bytes: int, **changes: Any) -> Outcome:
     fields = {
         "peak_requested_bytes": 3 * GIB - MIB, "peak_allocated_bytes": 3 * GIB,
         "peak_reserved_bytes": reserved_bytes, "segments": (2 * MIB, reserved_bytes - 2 * MIB),
-        "num_retries": 0, "num_device_allocs": 9, "failed_event": None, "num_failed_again": 0,
-        "replay_s": 0.1234,
+        "num_retries": 0, "num_device_allocs": 9, "failed_event": None, "stopped_at": None,
+        "num_failed_attempts": 0,
+        "decider": Decider.RULES,
     }  # fmt: skip
     return Outcome(**{**fields, **changes})
 

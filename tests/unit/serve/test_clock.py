@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from ullage.clock.given_work import Fill
-from ullage.record.timing import work_log
+from ullage.record.steps import work_log
 from ullage.serve.clock import Mark, Works, launches_between, seconds_between
 from ullage.serve.step_times import Launches
 from ullage.trace.work_log import EntryKind, WorkKind

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.trace.replay import Replay, replay, round_sizes
+from ullage.trace.replay import Replay, replay
+from ullage.trace.rules import read_settings, round_sizes
 from ullage.trace.snapshot_reader import read_snapshot
 from ullage.units import MIB
 
@@ -219,14 +220,19 @@ def test_a_file_that_contradicts_itself_is_told(tmp_path: Path, change: Any, mes
 def test_sizes_are_rounded_as_the_allocator_does() -> None:
     requested = np.array([0, 1, 512, 513, 1000, 1200, 3 * MIB + 1])
     plain = [512, 512, 512, 1024, 1024, 1536, 3 * MIB + 512]
-    assert round_sizes(requested, {}).tolist() == plain
+    assert round_sizes(requested, read_settings({})).tolist() == plain
     # An example of the documentation: with 4 divisions, 1200 bytes lie between 1024 and 2048 and
     # are rounded up to 1280; below 4 x 512 bytes nothing is divided, so multiply by 1024.
     divided = {"roundup_power2_divisions": {"1": 4, "2": 4, "4": 0, "32768": 4}}
-    assert round_sizes(np.array([1200 * 1024]), divided).tolist() == [1280 * 1024]
+    assert round_sizes(np.array([1200 * 1024]), read_settings(divided)).tolist() == [1280 * 1024]
     odd = {"roundup_power2_divisions": {"1": 2**70, "²": 4, "3": 4, "2": True, "4": "x"}}
-    assert round_sizes(requested, odd).tolist() == plain, "what no allocator writes is left out"
-    assert round_sizes(np.array([2000, 5 * MIB + 1]), divided).tolist() == [2048, 5 * MIB + 512]
+    assert round_sizes(requested, read_settings(odd)).tolist() == plain, (
+        "what no allocator writes is left out"
+    )
+    assert round_sizes(np.array([2000, 5 * MIB + 1]), read_settings(divided)).tolist() == [
+        2048,
+        5 * MIB + 512,
+    ]
 
 
 def test_an_expandable_segment_grows_and_shrinks(tmp_path: Path) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ullage.trace.rules import AllocatorOutcome
 from ullage.trace.snapshot import Snapshot
 from ullage.trace.snapshot_reader import read_snapshot
+from ullage.whatif import variants
+from ullage.whatif.replays import ReplayAnswer, ReplayOrder, Where
 
 MIB = 2**20
 _SEGMENT = 2 * MIB
@@ -101,3 +104,23 @@ def make_snapshot(tmp_path: Path) -> Callable[..., Snapshot]:
         return read_snapshot(path)
 
     return make
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The requests that are replayed; the answers are "peaks", in MiB of reserved memory, of which
+    1 MiB is not allocated, and None where there is none.
+    """
+    sent: dict[str, Any] = {"peaks": (6, 4, 9)}
+
+    def answer(orders: Sequence[ReplayOrder], _where: Where) -> list[ReplayAnswer]:
+        sent["requests"] = [order.requests for order in orders]
+        return [ReplayAnswer(None) if peak is None else ReplayAnswer(played_with(peak * MIB))
+                for peak, _order in zip(sent["peaks"], orders, strict=True)]  # fmt: skip
+
+    monkeypatch.setattr(variants, "replay_all", answer)
+    return sent
+
+
+def played_with(reserved: int) -> AllocatorOutcome:
+    return AllocatorOutcome(0, reserved - MIB, reserved, (), 0, 0, None, 0)

@@ -21,17 +21,18 @@ from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import TorchBuild
 from ullage.programs.allocator_replay import ATTEMPT
 from ullage.protocol.run import Platform
-from ullage.trace.allocator import Peaks, replay_requests
 from ullage.trace.replay import replay
+from ullage.trace.requests import find_requests
+from ullage.trace.rules import BY_ADDRESS, ORDERS, make_settings, play_requests
 from ullage.trace.snapshot import Snapshot
 from ullage.trace.snapshot_reader import read_snapshot
 from ullage.units import GIB, MIB
-from ullage.whatif.addresses import measure_other_order
-from ullage.whatif.child import Where
-from ullage.whatif.requests import find_requests
-from ullage.whatif.variants import replay_variants
+from ullage.whatif.replays import Where
+from ullage.whatif.variants import measure_other_order, replay_variants
 
 EMPTY_CACHE = -1
+BUILD = TorchBuild("2.6.0", "12.4", Path(), {}, frozenset(), frozenset())
+NOWHERE = Where("no such python", BUILD, choose_device(None))
 SIZES = [512, 64 * 512, MIB, 3 * MIB, 5 * MIB, 9 * MIB, 11 * MIB, 17 * MIB, 30 * MIB]
 
 
@@ -103,9 +104,12 @@ def segment_rows(allocator: Allocator, start: int) -> Iterator[tuple[str, Any]]:
 def test_the_rules_in_c_are_those_in_python(seed: int, platform: Platform) -> None:
     sizes, ops = random_requests(seed, empties=True)
     allocator, _ = play(sizes, ops, platform)
-    peaks = replay_requests(sizes, [0] * len(sizes), ops, platform)
-    assert peaks is not None
-    assert peaks.reserved_bytes == allocator.peak_bytes
+    settings = make_settings(order=ORDERS[platform], tie=BY_ADDRESS)
+    played = play_requests(
+        settings, sizes=np.array(sizes), streams=np.zeros(len(sizes)), ops=np.array(ops)
+    )
+    assert played is not None
+    assert played.peak_reserved_bytes == allocator.peak_bytes
 
 
 def test_the_other_order_is_measured_from_the_file_of_a_run(tmp_path: Path) -> None:
@@ -115,23 +119,19 @@ def test_the_other_order_is_measured_from_the_file_of_a_run(tmp_path: Path) -> N
         allocator, events = play(sizes, ops, Platform.LINUX)
         other, _ = play(sizes, ops, Platform.WINDOWS)
         snapshot = snapshot_of(allocator, events, tmp_path / "run.pickle")
-        ((device, peaks),) = measure_other_order(snapshot, Platform.LINUX)
+        ((device, peaks),) = measure_other_order(snapshot, NOWHERE)
         assert (device, peaks.reserved_bytes) == (0, other.peak_bytes)
         num_different += other.peak_bytes != allocator.peak_bytes
     assert num_different >= 2
 
 
 @pytest.mark.parametrize(
-    ("name", "platform", "reserved_bytes"),
-    [
-        ("silmont_probe", Platform.LINUX, 3781165056),
-        ("decomfl_opt", Platform.WINDOWS, 1897922560),
-    ],
+    ("name", "reserved_bytes"), [("silmont_probe", 3781165056), ("decomfl_opt", 1897922560)]
 )
 def test_on_real_gpus_it_is_the_same_where_nothing_hangs_on_it(
-    name: str, platform: Platform, reserved_bytes: int
+    name: str, reserved_bytes: int
 ) -> None:
-    ((device, peaks),) = measure_other_order(read_golden(name), platform)
+    ((device, peaks),) = measure_other_order(read_golden(name), NOWHERE)
     assert (device, peaks.reserved_bytes) == (0, reserved_bytes)
 
 
@@ -140,19 +140,11 @@ def test_variants_of_a_recording_come_by_the_rules_without_an_interpreter() -> N
     recorded = replay(snapshot)
     requests = find_requests(snapshot, recorded, 0)
     with_more = np.append(requests.ops, -(ATTEMPT + 8 * 8 * GIB))  # more than any free block has
-    requests = replace(requests, variants={"same": requests.ops, "with_more": with_more})
-    build = TorchBuild("2.6.0", "12.4", Path(), {}, frozenset(), frozenset())
-    where = Where("no such python", build, choose_device(None))
-    same, more = replay_variants(snapshot, 0, recorded, requests, where)
+    variants = [requests, requests, replace(requests, ops=with_more)]
+    same, more = replay_variants(snapshot, 0, recorded, variants, NOWHERE)
     assert same.reserved_bytes == 3781165056
     assert more.reserved_bytes == same.reserved_bytes + 8 * GIB
 
 
 def test_what_began_before_the_trace_has_no_figure() -> None:
-    assert measure_other_order(read_golden("hanfa_small_inf512"), Platform.LINUX) == ()
-
-
-def test_private_pools_have_no_figure() -> None:
-    in_pool = -(4 + 8 * 1)
-    assert replay_requests([512], [0], [in_pool, 0], Platform.LINUX) is None
-    assert replay_requests([512], [0], [0], Platform.LINUX) == Peaks(2 * MIB, 512)
+    assert measure_other_order(read_golden("hanfa_small_inf512"), NOWHERE) == ()

@@ -15,8 +15,8 @@ from ullage.trace.replay import replay
 from ullage.trace.snapshot import Action, Snapshot
 from ullage.units import MIB
 from ullage.whatif import completion
-from ullage.whatif.child import Where
 from ullage.whatif.completion import measure_at_once
+from ullage.whatif.replays import Where
 
 Make = Callable[..., Snapshot]
 BUILD = TorchBuild("2.15.0", "13.2", Path(), {}, frozenset(), frozenset())

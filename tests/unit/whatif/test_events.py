@@ -21,8 +21,8 @@ from ullage.runs.job import Job, make_options
 from ullage.runs.one import _with_both_ends
 from ullage.trace.model import EventKind, Events, Record, Scratch
 from ullage.units import MIB
-from ullage.whatif.child import Where
 from ullage.whatif.events import measure_by_events
+from ullage.whatif.replays import Where
 
 MakeRecord = Callable[..., Record]
 BUILD = TorchBuild("2.6.0", "12.4", Path(), {}, frozenset(), frozenset())

@@ -9,6 +9,7 @@ import pytest
 from ullage.units import GIB, MIB
 from ullage.whatif.outcomes import Check, Outcome, Tried, WhatIfReport
 from ullage.whatif.packing import Packing
+from ullage.whatif.replays import Decider
 from ullage.whatif.settings import Family, Setting
 
 EXACT = Check(GIB, GIB, 1, 1, has_same_segments=True, reasons=())
@@ -19,7 +20,9 @@ def outcome(reserved_bytes: int, **changes: Any) -> Outcome:
     fields = {
         "peak_requested_bytes": GIB, "peak_allocated_bytes": GIB,
         "peak_reserved_bytes": reserved_bytes, "segments": (reserved_bytes,), "num_retries": 0,
-        "num_device_allocs": 1, "failed_event": None, "num_failed_again": 0, "replay_s": 0.1,
+        "num_device_allocs": 1, "failed_event": None, "stopped_at": None,
+        "num_failed_attempts": 0,
+        "decider": Decider.RULES,
     }  # fmt: skip
     return Outcome(**{**fields, **changes})
 
@@ -69,7 +72,7 @@ def test_a_setting_that_torch_refuses_is_never_recommended() -> None:
 
 def test_a_setting_that_runs_out_is_never_recommended() -> None:
     fails = tried("a", GIB, failed_event=3)
-    fails_again = tried("b", GIB, num_failed_again=1)
+    fails_again = tried("b", GIB, num_failed_attempts=1)
     assert recommended(tried("", 4 * GIB), fails, fails_again) is None
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from ullage.programs.allocator_replay import ATTEMPT, EMPTY_CACHE, POOL, RETRY, read_columns
 from ullage.trace.replay import replay
+from ullage.trace.requests import Requests, find_requests
 from ullage.trace.snapshot import Snapshot
 from ullage.units import MIB
-from ullage.whatif.requests import Requests, find_requests
 
 Make = Callable[..., Snapshot]
 

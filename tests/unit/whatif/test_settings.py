@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from ullage.whatif.settings import MEANINGS, Family, list_settings, recorded_settings
+from ullage.units import MIB
+from ullage.whatif.settings import (
+    MEANINGS,
+    Family,
+    UnknownSettingError,
+    list_settings,
+    parse_settings,
+    recorded_settings,
+)
 
 DEFAULT_DIVISIONS = {str(2**power): 0 for power in range(16)}
 DEFAULTS: dict[str, Any] = {
@@ -63,3 +71,38 @@ def test_the_settings_of_a_file_become_the_variable(changes: dict[str, Any], exp
 
 def test_a_file_that_does_not_say_had_no_setting() -> None:
     assert recorded_settings({}) == ""
+
+
+def test_the_rules_know_every_setting_that_is_tried() -> None:
+    for setting in list_settings("backend:native", is_limited=True):
+        parse_settings(setting.text, (2, 15))
+
+
+def test_a_text_is_read_as_torch_reads_it() -> None:
+    settings = parse_settings(
+        " max_split_size_mb:64, roundup_power2_divisions:[2:4, 8:2,>:16],expandable_segments:True,"
+        "garbage_collection_threshold:0.25",
+        (2, 15),
+    )
+    assert (settings.max_split, settings.max_unused) == (64 * MIB, 20 * MIB)
+    assert list(settings.divisions) == [4, 4, 0, 2, *[16] * 12]
+    assert (settings.is_expandable, settings.collection_share) == (1, 0.25)
+    assert parse_settings("large_segment_size_mb:64", (2, 15)).max_unused == 64 * MIB
+    assert list(parse_settings("roundup_power2_divisions:8", (2, 6)).divisions) == [8] * 16
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("no_such_option:1", (2, 15)), ("expandable_segments", (2, 15)),
+        ("expandable_segments:true", (2, 15)), ("max_split_size_mb:20", (2, 15)),
+        ("large_segment_size_mb:64", (2, 11)), ("large_segment_size_mb:33", (2, 15)),
+        ("large_segment_size_mb:64,max_split_size_mb:32", (2, 15)),
+        ("roundup_power2_divisions:3", (2, 15)), ("roundup_power2_divisions:[3:4]", (2, 15)),
+        ("roundup_power2_divisions:[1:4,>:2]", (2, 6)),
+        ("garbage_collection_threshold:1.5", (2, 15)), ("", (2, 16)), ("", (2, 5)), ("", None),
+    ],
+)  # fmt: skip
+def test_what_the_rules_do_not_know_is_named(text: str, release: tuple[int, int] | None) -> None:
+    with pytest.raises(UnknownSettingError, match=r"rules|may refuse"):
+        parse_settings(text, release)

@@ -5,11 +5,9 @@ themselves are in tests/phantom/test_tuning.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from ullage.phantom.device import choose_device
@@ -18,9 +16,7 @@ from ullage.trace.bounds import WarmCache
 from ullage.trace.replay import replay
 from ullage.trace.snapshot import Snapshot
 from ullage.units import MIB
-from ullage.whatif import variants
-from ullage.whatif.child import Where
-from ullage.whatif.requests import Requests
+from ullage.whatif.replays import Where
 from ullage.whatif.tuning import find_timing, measure_warm
 
 BUILD = TorchBuild("2.15.0", "13.2", Path(), {}, frozenset(), frozenset())
@@ -70,62 +66,29 @@ def test_where_no_kernel_was_timed_nothing_is_replayed(make_snapshot: Make) -> N
     assert measure_warm(make_snapshot("+a -a +b"), NOWHERE) == ()
 
 
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the child is sent; its answers are those under "answers"."""
-    child: dict[str, Any] = {}
-
-    @contextmanager
-    def answering(requests: Requests, orders: Any, _where: Where, _directory: Path) -> Any:
-        child.update(requests=requests, orders=orders)
-        yield lambda: child["answers"]
-
-    monkeypatch.setattr(variants, "replaying", answering)
-    return child
-
-
-def answers(*reserved: int) -> dict[int, dict[str, int]]:
-    return {
-        number: {"peak_reserved_bytes": peak * MIB, "peak_allocated_bytes": (peak - 1) * MIB}
-        for number, peak in enumerate(reserved)
-    }
-
-
 def test_the_requests_are_replayed_without_those_of_the_timing(
     make_snapshot: Make, sent: dict[str, Any]
 ) -> None:
-    sent["answers"] = answers(6, 4, 4)
+    sent["peaks"] = (6, 4, 4)
     (warm,) = measure_warm(make_snapshot("+a +b -b +c", frames={"b": CLONE}), NOWHERE)
     assert warm == WarmCache(0, 1, MIB, 3 * MIB, 4 * MIB, 4 * MIB)
-    requests = sent["requests"]
-    assert requests.ops.tolist() == [0, 1, 4, 2]  # block 1 comes and goes
-    assert requests.variants["warm"].tolist() == [0, 2]
-    assert [order["ops"] for order in sent["orders"]] == ["ops", *requests.variants]
+    recorded, warm_requests, _ = sent["requests"]
+    assert recorded.ops.tolist() == [0, 1, 4, 2]  # block 1 comes and goes
+    assert warm_requests.ops.tolist() == [0, 2] and len(warm_requests.event) == 2
 
 
 def test_both_ends_of_asynchronous_work_count(make_snapshot: Make, sent: dict[str, Any]) -> None:
-    sent["answers"] = answers(6, 6, 4)
+    sent["peaks"] = (6, 6, 4)
     (warm,) = measure_warm(make_snapshot("+a ?a +b -b +c -a", frames={"b": CLONE}), NOWHERE)
     assert (warm.reserved_low_bytes, warm.reserved_high_bytes) == (4 * MIB, 6 * MIB)
-    once = sent["requests"].variants["warm_at_once"]
-    assert once.tolist() == [0, 3, 2], "a is given back where the program let go of it"
+    _, _, once = sent["requests"]
+    assert once.ops.tolist() == [0, 3, 2], "a is given back where the program let go of it"
 
 
-@pytest.mark.parametrize("reserved", [(7, 4), (6,)])
+@pytest.mark.parametrize("reserved", [(7, 4, 4), (6, 4, None)])
 def test_a_replay_that_does_not_reproduce_the_recording_gives_no_figure(
-    make_snapshot: Make, sent: dict[str, Any], reserved: tuple[int, ...]
+    make_snapshot: Make, sent: dict[str, Any], reserved: tuple[int | None, ...]
 ) -> None:
-    sent["answers"] = answers(*reserved)
+    sent["peaks"] = reserved
     (warm,) = measure_warm(make_snapshot("+a +b -b +c", frames={"b": CLONE}), NOWHERE)
     assert (warm.allocated_bytes, warm.reserved_low_bytes) == (None, None)
-
-
-def test_variants_are_written_beside_the_other_columns(
-    make_snapshot: Make, sent: dict[str, Any], tmp_path: Path
-) -> None:
-    sent["answers"] = answers(6, 4, 4)
-    measure_warm(make_snapshot("+a +b -b +c", frames={"b": CLONE}), NOWHERE)
-    sent["requests"].write(tmp_path / "requests")
-    data = (tmp_path / "requests").read_bytes()
-    assert np.array([0, 2], np.int64).tobytes() in data
-    assert b'"warm": 2' in data.partition(b"\n")[0]

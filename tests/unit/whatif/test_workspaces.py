@@ -5,7 +5,6 @@ tests/phantom/test_workspaces.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,11 @@ import pytest
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import TorchBuild
 from ullage.programs.allocator_replay import ATTEMPT
-from ullage.trace.allocator import Peaks
 from ullage.trace.bounds import WorkspaceEnds
 from ullage.trace.model import Record, Scratch
 from ullage.trace.snapshot import Snapshot
 from ullage.units import MIB
-from ullage.whatif import variants
-from ullage.whatif.child import Where
-from ullage.whatif.requests import Requests
+from ullage.whatif.replays import Where
 from ullage.whatif.workspaces import measure_workspaces
 
 BUILD = TorchBuild("2.15.0", "13.2", Path(), {}, frozenset(), frozenset())
@@ -46,41 +42,6 @@ def with_scratch(record: Record, *rows: tuple[int, int, int, int, int]) -> Recor
     return replace(record, scratch=scratch)
 
 
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the child is sent, where the rules do not do; its answers: "peaks", in MiB."""
-    child: dict[str, Any] = {"peaks": (6, 4, 9)}
-
-    @contextmanager
-    def answering(requests: Requests, orders: Any, _where: Where, _directory: Path) -> Any:
-        child.update(requests=requests, orders=orders)
-        answers = {
-            number: {"peak_reserved_bytes": peak * MIB, "peak_allocated_bytes": (peak - 1) * MIB}
-            for number, peak in enumerate(child["peaks"])
-        }
-        yield lambda: answers
-
-    monkeypatch.setattr(variants, "_replay_by_rules", lambda *_arguments: [])
-    monkeypatch.setattr(variants, "replaying", answering)
-    return child
-
-
-def test_where_the_rules_do_not_come_to_the_recording_torch_is_asked(
-    make_snapshot: MakeSnapshot, make_record: MakeRecord, sent: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(variants, "_replay_by_rules", lambda *_arguments: [Peaks(5, 5)] * 3)
-    record = with_scratch(make_record(SCRIPT), (1, 2, MIB // 4, MIB, 3 * MIB))
-    (ends,) = measure_workspaces(make_snapshot(TRACE), record, NOWHERE)
-    assert (ends.reserved_low_bytes, ends.reserved_high_bytes) == (4 * MIB, 9 * MIB)
-    assert sent["orders"]
-
-
-def sizes_of(requests: Requests, name: str) -> list[int]:
-    sizes: list[int] = requests.variant_sizes[name].tolist()
-    return sizes
-
-
 def test_a_workspace_takes_its_bounds_and_others_what_they_took(
     make_snapshot: MakeSnapshot, make_record: MakeRecord, sent: dict[str, Any]
 ) -> None:
@@ -88,12 +49,11 @@ def test_a_workspace_takes_its_bounds_and_others_what_they_took(
     sent["peaks"] = (6, 3, 9)
     (ends,) = measure_workspaces(make_snapshot(TRACE), record, NOWHERE)
     assert ends == WorkspaceEnds(0, frozenset({NAME}), 1, 2 * MIB, 8 * MIB, 3 * MIB, 9 * MIB)
-    requests = sent["requests"]
-    assert sizes_of(requests, "low") == [MIB, MIB // 4, MIB]
-    assert sizes_of(requests, "high") == [MIB, 3 * MIB, MIB]
-    assert requests.variants["low"].tolist() == requests.ops.tolist()
-    columns = [(order["ops"], order["sizes"]) for order in sent["orders"]]
-    assert columns == [("ops", "sizes"), ("low", "low_sizes"), ("high", "high_sizes")]
+    recorded, low, high = sent["requests"]
+    assert recorded.sizes.tolist() == [MIB, MIB, MIB]
+    assert low.sizes.tolist() == [MIB, MIB // 4, MIB]
+    assert high.sizes.tolist() == [MIB, 3 * MIB, MIB]
+    assert recorded.ops.tolist() == low.ops.tolist() == high.ops.tolist()
 
 
 def test_a_workspace_that_could_be_none_is_left_out(
@@ -101,9 +61,9 @@ def test_a_workspace_that_could_be_none_is_left_out(
 ) -> None:
     record = with_scratch(make_record(SCRIPT), (1, 2, 0, MIB, MIB + 1))
     measure_workspaces(make_snapshot(TRACE), record, NOWHERE)
-    requests = sent["requests"]
-    assert requests.ops.tolist() == [0, 1, 3, 2, 4]
-    assert requests.variants["low"].tolist() == [0, 3, 2]
+    recorded, low, _ = sent["requests"]
+    assert recorded.ops.tolist() == [0, 1, 3, 2, 4]
+    assert low.ops.tolist() == [0, 3, 2] and len(low.event) == 3
 
 
 def test_of_a_block_that_operations_share_the_largest_need_counts(
@@ -111,8 +71,8 @@ def test_of_a_block_that_operations_share_the_largest_need_counts(
 ) -> None:
     rows = (1, 2, 0, MIB, MIB), (1, 2, MIB // 2, MIB, 2 * MIB)
     measure_workspaces(make_snapshot(TRACE), with_scratch(make_record(SCRIPT), *rows), NOWHERE)
-    assert sizes_of(sent["requests"], "low")[1] == MIB // 2
-    assert sizes_of(sent["requests"], "high")[1] == 2 * MIB
+    _, low, high = sent["requests"]
+    assert (low.sizes[1], high.sizes[1]) == (MIB // 2, 2 * MIB)
 
 
 def test_one_that_was_not_needed_comes_and_goes_where_its_operation_began(
@@ -120,9 +80,10 @@ def test_one_that_was_not_needed_comes_and_goes_where_its_operation_began(
 ) -> None:
     record = with_scratch(make_record(SCRIPT), (-1, 3, 0, 0, 5 * MIB))
     measure_workspaces(make_snapshot(TRACE), record, NOWHERE)
-    requests = sent["requests"]
-    assert requests.variants["low"].tolist() == [0, 1, 3, 2, 4]
-    assert requests.variants["high"].tolist() == [0, 1, 3, -(ATTEMPT + 8 * 5 * MIB), 2, 4]
+    _, low, high = sent["requests"]
+    assert low.ops.tolist() == [0, 1, 3, 2, 4]
+    assert high.ops.tolist() == [0, 1, 3, -(ATTEMPT + 8 * 5 * MIB), 2, 4]
+    assert len(high.event) == 6
 
 
 def test_a_replay_that_does_not_reproduce_the_recording_gives_no_figure(

@@ -79,8 +79,7 @@ static void add_row(struct play *p, int32_t event, const struct run *run, int64_
 }
 
 static void make(struct play *p, int32_t storage, const struct run *run, int64_t turn) {
-  int64_t size = (p->log->requested[storage] + LEAST - 1) / LEAST * LEAST;
-  int32_t number = allocate_block(p->allocator, size, p->log->streams[storage]);
+  int32_t number = allocate_block(p->allocator, p->log->requested[storage], p->log->streams[storage]);
   if (number == NONE) return;
   struct block *block = &p->allocator->blocks[number];
   block->older = p->newest[storage];
@@ -192,7 +191,7 @@ EXPORT int play_log(const struct played *log, struct moment *moments, struct pas
   int32_t *lists = malloc(2 * room * sizeof *lists);
   int64_t *requested = malloc(room * sizeof *requested);
   bool *dies = calloc(room, sizeof *dies);
-  struct allocator *allocator = new_allocator(WINDOWS_ORDER); /* by age, as torch from 2.13 on has it */
+  struct allocator *allocator = new_allocator(&default_settings); /* ties by age, as torch from 2.13 on has it */
   struct played whole = *log;
   bool is_done = lists && requested && dies && allocator;
   if (is_done) {

@@ -11,13 +11,15 @@ reserved depends on it. csrc/play_log.c unrolls it, and has the rules of the cat
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, NamedTuple
 
-from ullage.errors import SpecError
+from ullage.errors import SpecError, UllageError
 from ullage.estimate.training.eager.arena import Log
-from ullage.trace.allocator import load_replay, pack
+from ullage.native.libraries import REPLAY
 from ullage.trace.category import Category
 
 # What is done with the events of a stretch (csrc/play_log.c).
@@ -235,11 +237,11 @@ def play(log: Log, *, with_events: bool = False) -> Play:
     parts = (ctypes.c_int64 * (_PART * num_parts))()
     most = sum((run.end - run.begin) * run.repeats for run in runs) if with_events else 0
     rows = (ctypes.c_int64 * (_ROW * most))() if with_events else None
-    categories = pack("B", [_CODES[category] for category in log.categories])
+    categories = _pack_numbers("B", [_CODES[category] for category in log.categories])
     try:
         played = _pack(log, _find_heirs(log, stretches), runs, categories)
         played.num_moments = len(names)
-        is_done = load_replay().play_log(
+        is_done = _load().play_log(
             ctypes.byref(played),
             moments,
             parts,
@@ -388,13 +390,31 @@ def _pack(
     for storage, stream in log.streams.items():
         streams[storage] = stream
     numbers = [number for run in runs for number in run[:_NUMBERS]]
+    wide = [_pack_numbers("q", column) for column in (requested, low, high)]
+    narrow = [_pack_numbers("i", column) for column in (log.events, heirs)]
     columns = (
-        pack("q", requested), pack("q", low), pack("q", high), pack("i", log.events),
-        pack("i", heirs), pack("q", numbers), categories, pack("B", streams),
+        *wide, *narrow, _pack_numbers("q", numbers), categories, _pack_numbers("B", streams),
     )  # fmt: skip
     played = _PlayedLog(len(requested), len(runs), 0, *map(ctypes.addressof, columns))
     played.columns = columns  # they live as long as it does
     return played
+
+
+def _pack_numbers(kind: str, numbers: Sequence[int]) -> ctypes.Array[ctypes.c_char]:
+    """Numbers as C reads them, of a kind that `array` knows."""
+    packed = array(kind, numbers or (0,))
+    return (ctypes.c_char * (len(packed) * packed.itemsize)).from_buffer(packed)
+
+
+@cache
+def _load() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(REPLAY))
+    except OSError as error:
+        raise UllageError(
+            f"the native part {REPLAY.name} is missing ({error}); "
+            "build it with `python -m ullage.native.build`"
+        ) from None
 
 
 def _read(moment: _Moment, section: str, phase: str) -> Moment:

@@ -18,7 +18,7 @@ from ctypes import c_int
 from typing import Final
 
 from ullage.clock.cost import Category, Cost
-from ullage.record.session.library import bind
+from ullage.record.library import bind
 from ullage.trace.work_log import EntryKind
 
 _WINDOW_S: Final = 1.0

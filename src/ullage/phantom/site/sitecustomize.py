@@ -55,12 +55,12 @@ if os.environ.get("ULLAGE_PHANTOM") == "1" and os.environ.get("ULLAGE_RECORD", "
 
         start()
     if "ULLAGE_INPUTS" in os.environ:
-        from ullage.record.session.input_files import note_inputs
+        from ullage.record.process.input_files import note_inputs
 
         note_inputs()
 elif "ULLAGE_RECORDING" in os.environ:
     _load_ullage()
-    from ullage.record.measured.program import start as start_recording
+    from ullage.record.entrances.program import start as start_recording
 
     start_recording()
 elif {"ULLAGE_CAP", "ULLAGE_GUARD"} & os.environ.keys() or (

@@ -5,7 +5,7 @@
  * the event and passes it on. So it can be put in and taken out while the program runs, and nothing is preloaded.
  *
  * Events are kept in a ring. What an overwritten event leaves live is kept in a table, so that the record can begin with
- * the blocks that were there. record/session/library.py reads all this by the names that the phantom's own recorder has
+ * the blocks that were there. record/library.py reads all this by the names that the phantom's own recorder has
  * (phantom/csrc/machine/basis.c, levels.c); modules are those of scope.c, which both share.
  */
 #include "copies.h"

@@ -19,6 +19,8 @@ from typing import Any
 from ullage.protocol.run import LoneRank
 from ullage.record.one_rank import communicators
 from ullage.record.one_rank.mail import Mail
+from ullage.record.part import Part
+from ullage.record.patches import Patches
 
 Note = Callable[[str, int, str], None]
 """Takes what was not known, its bytes, and what was assumed in its place."""
@@ -28,38 +30,52 @@ _NCCL_ID_BYTES = 128
 _NUM_COMMUNICATORS = 64
 
 
-def install(torch: ModuleType, job: LoneRank | None, note: Note) -> list[list[int]]:
+class LoneRanks(Part):
     """Puts a world of one rank in the place of the other ranks.
 
     Args:
         torch: the module, imported, with torch.distributed.
         job: the rank that this process plays; None where the others are there.
-        note: called where a value of another rank was needed that cannot be known.
-
-    Returns the ranks of each process group, to which those are added that come to be.
+        note_unknown: called where a value of another rank was needed that cannot be known.
     """
-    groups: list[list[int]] = []
-    distributed = getattr(torch, "distributed", None)
-    if distributed is None or not distributed.is_available():
-        return groups
-    communicators.install(torch)
-    from ullage.record.one_rank import gloo, objects
 
-    objects.install(Mail(job.mail, job.rank) if job else None, note)
-    if job is None:
-        return groups
-    _replace_stores(torch, job, note)
-    _answer_nccl(torch)
-    gloo.install()
+    def __init__(self, torch: ModuleType, job: LoneRank | None, note_unknown: Note) -> None:
+        self._torch = torch
+        self._job = job
+        self._note_unknown = note_unknown
+        self._groups: list[list[int]] = []  # the ranks of each process group
 
-    def note_group(ranks: list[int]) -> None:
-        if not groups and len(ranks) > 1:
-            others = job.world_size - 1
-            note(f"values from the {others} other ranks", 0, "every rank held the same")
-        groups.append(ranks)
+    def install(self, _patches: Patches) -> None:
+        """Starts, in a torch that has them."""
+        torch, job, note = self._torch, self._job, self._note_unknown
+        distributed = getattr(torch, "distributed", None)
+        if distributed is None or not distributed.is_available():
+            return
+        communicators.install(torch)
+        from ullage.record.one_rank import gloo, objects
 
-    torch.distributed.distributed_c10d._pg_group_ranks = _NotedGroups(note_group)
-    return groups
+        objects.install(Mail(job.mail, job.rank) if job else None, note)
+        if job is None:
+            return
+        _replace_stores(torch, job, note)
+        # Every NCCL process group finds the identifiers that other ranks would have made. It gets a
+        # store of its own, one in C++: threads of it ask the store until the process ends, when
+        # Python is no longer there to answer.
+        for group in communicators.nccl_groups(torch):
+            group.__init__ = _with_identifiers(torch, group.__init__)
+        gloo.install()
+        torch.distributed.distributed_c10d._pg_group_ranks = _NotedGroups(self._note_group)
+
+    def _note_group(self, ranks: list[int]) -> None:
+        if self._job is not None and not self._groups and len(ranks) > 1:
+            others = self._job.world_size - 1
+            text = f"values from the {others} other ranks"
+            self._note_unknown(text, 0, "every rank held the same")
+        self._groups.append(ranks)
+
+    def fields(self) -> dict[str, Any]:
+        """The groups that came to be."""
+        return {"groups": self._groups}
 
 
 class _NotedGroups(dict[Any, dict[int, int]]):
@@ -102,16 +118,6 @@ def _replace_stores(torch: ModuleType, job: LoneRank, note: Note) -> None:
     for module in (torch._C._distributed_c10d, torch.distributed, rendezvous):
         for store in (TCPStore, FileStore):
             setattr(module, store.__name__, store)
-
-
-def _answer_nccl(torch: ModuleType) -> None:
-    """Every NCCL process group finds the identifiers that other ranks would have made.
-
-    It gets a store of its own, one in C++: threads of it ask the store until the process ends, when
-    Python is no longer there to answer.
-    """
-    for group in communicators.nccl_groups(torch):
-        group.__init__ = _with_identifiers(torch, group.__init__)
 
 
 def _with_identifiers(torch: ModuleType, initialise: Callable[..., None]) -> Callable[..., None]:

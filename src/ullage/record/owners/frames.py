@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from inspect import CO_OPTIMIZED
-from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -36,13 +35,12 @@ def running_frames() -> Iterator[FrameType]:
 
 def frames_of(traceback: TracebackType) -> list[FrameType]:
     """The frames of a traceback, the innermost first: it has what was made last."""
-    return [part.tb_frame for part in islice(_chain(traceback), _MAX_FRAMES)][::-1]
-
-
-def _chain(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next
+    frames: list[FrameType] = []
+    part: TracebackType | None = traceback
+    while part is not None and len(frames) < _MAX_FRAMES:
+        frames.append(part.tb_frame)
+        part = part.tb_next
+    return frames[::-1]
 
 
 def place_of(frame: FrameType) -> str:

@@ -108,13 +108,10 @@ def _find_tensors(torch: ModuleType) -> Iterator[HeldTensor]:
             except (RuntimeError, NotImplementedError):  # a subclass without storage of its own
                 continue
             if place[1] and num_bytes >= MIN_BYTES:
-                texts.setdefault(place, (num_bytes, _describe(tensor)))
+                kind = str(tensor.dtype).removeprefix("torch.")
+                text = f"{kind} {tuple(tensor.shape)} on cuda:{tensor.get_device()}"
+                texts.setdefault(place, (num_bytes, text))
                 chains.setdefault(place, {})[chain] = None
     for place, (num_bytes, text) in texts.items():
         names = tuple(chains[place])[:_MAX_NAMES]
         yield HeldTensor(num_bytes, text, names, tuple(remedy_for(name) for name in names))
-
-
-def _describe(tensor: Any) -> str:
-    kind = str(tensor.dtype).removeprefix("torch.")
-    return f"{kind} {tuple(tensor.shape)} on cuda:{tensor.get_device()}"

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ullage.record import library
 from ullage.record.owners import notebook, source_location
 from ullage.record.owners.chains import Search, Step, attributes_of
 from ullage.record.owners.frames import place_of, running_frames, variables_of
-from ullage.record.session import library
 
 if TYPE_CHECKING:
     from ullage.trace.record_schema import HolderFields
@@ -30,28 +30,50 @@ MIN_BYTES = 64 << 10
 
 
 class Holders:
-    """Collects chains. One for the process."""
+    """Collects chains. One for the process.
 
-    def __init__(self, torch: ModuleType, *, is_on: bool) -> None:
-        self._is_on = is_on
+    max_rows: of a program that is looked at again and again, for as long as it runs: then of each
+        block and chain the last row is kept, and of each chain its largest graph; no more than so
+        many of both, the latest. None: all are kept.
+    """
+
+    def __init__(self, torch: ModuleType, max_rows: int | None) -> None:
+        self._max_rows = max_rows
         self.rows: list[Holder] = []
         self.graphs: list[Graph] = []
         self._num_nodes_left = 0
         self._search = Search(torch)
 
     def look(self) -> None:
-        """Notes who holds what now, if that is wanted.
+        """Notes who holds what now.
 
         The variables are searched first, and what a session keeps for itself: a tensor that only
         outputs of cells or exceptions hold is one that the program has done with.
         """
-        if not self._is_on:
-            return
         self._num_nodes_left = _MAX_NODES
         own = (self.__dict__, self.rows, self.graphs)
         for roots in (variable_roots(), notebook.outputs(), notebook.last_errors()):
             for chain, tensor in self._search.tensors(roots, own):
                 self._note(chain, tensor)
+        if self._max_rows is not None:
+            self._keep_latest(self._max_rows)
+
+    def _keep_latest(self, max_rows: int) -> None:
+        latest: dict[tuple[int, int, str], Holder] = {}
+        for row in self.rows:
+            latest.pop(row[1:], None)  # so that the rows stay in their order
+            latest[row[1:]] = row
+        self.rows[:] = list(latest.values())[-max_rows:]
+        largest: dict[str, Graph] = {}
+        for graph in self.graphs:
+            known = largest.pop(graph[2], graph)
+            largest[graph[2]] = max(known, graph, key=lambda row: row[1])
+        self.graphs[:] = list(largest.values())[-max_rows:]
+
+    def keep_from(self, first: int) -> None:
+        """Forgets what was noted before a position."""
+        self.rows[:] = [row for row in self.rows if row[0] >= first]
+        self.graphs[:] = [row for row in self.graphs if row[0] >= first]
 
     def columns(self) -> HolderFields:
         """What was noted, as the record has it."""
@@ -72,13 +94,7 @@ class Holders:
         if node is not None and self._num_nodes_left > 0:
             count = _count_nodes(node, self._num_nodes_left)
             self._num_nodes_left -= count
-            self._add_graph((library.position(), count, chain))
-
-    def _add(self, row: Holder) -> None:
-        self.rows.append(row)
-
-    def _add_graph(self, row: Graph) -> None:
-        self.graphs.append(row)
+            self.graphs.append((library.position(), count, chain))
 
 
 def variable_roots() -> list[Step]:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from ullage.record import library
 from ullage.record.owners.module_trees import join, live_owners, outermost, paths, unwrapped
-from ullage.record.session import library
 
 # The pointer that an autograd node of Python holds comes after the two words of every object.
 _NODE_OFFSET = 16

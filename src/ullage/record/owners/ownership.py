@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from ullage.record import library
 from ullage.record.owners import sharded
 from ullage.record.owners.claim_rows import ClaimRow, ClaimRows
 from ullage.record.owners.module_trees import find_roots, join, live_owners
 from ullage.record.owners.modules import Modules, Place
 from ullage.record.patches import Patches
-from ullage.record.session import library
 from ullage.record.unseen import Unseen
 
 Claim = tuple[int, int, int, str, str]  # position, device, address, category, name
@@ -31,13 +31,9 @@ class Claims:
     """Collects claims. One for the process."""
 
     def __init__(
-        self,
-        torch: ModuleType,
-        modules: Modules,
-        unseen: Unseen,
-        patches: Patches | None = None,
+        self, torch: ModuleType, modules: Modules, unseen: Unseen, patches: Patches
     ) -> None:
-        self.patches = patches or Patches()
+        self.patches = patches
         self.unseen = unseen
         self._claims = ClaimRows()
         self._torch = torch

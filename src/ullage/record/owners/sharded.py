@@ -9,26 +9,18 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ullage.record.patches import Patches
-from ullage.record.unseen import Unseen
+
+if TYPE_CHECKING:
+    from ullage.record.owners.ownership import Claims
 
 _PLACE = "torch.distributed.fsdp._fully_shard."
 _WATCHED = "_ullage_watched"
 
 
-class Claiming(Protocol):
-    """What collects claims."""
-
-    patches: Patches
-    unseen: Unseen
-
-    def claim_for(self, parameter: Any, tensor: Any, category: str) -> None:
-        """A tensor that belongs to a parameter; None: to no single one."""
-
-
-def watch(claims: Claiming) -> None:
+def watch(claims: Claims) -> None:
     """Has FSDP2 claim what it makes, once it has been imported."""
     single = getattr(sys.modules.get(_PLACE + "_fsdp_param"), "FSDPParam", None)
     group = getattr(sys.modules.get(_PLACE + "_fsdp_param_group"), "FSDPParamGroup", None)

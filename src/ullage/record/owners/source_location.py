@@ -14,6 +14,8 @@ from ullage.record.owners import notebook
 if TYPE_CHECKING:
     from ullage.trace.record_schema import ReadFields, ShapeFields
 
+OPS = f"torch{os.sep}_ops.py"
+"""By way of it operations are called that ullage passes on."""
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _STDLIB = str(Path(os.__file__).parent) + os.sep
 _LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -34,15 +36,13 @@ def _is_library(filename: str) -> bool:
     return any(part in filename for part in _LIBRARIES)
 
 
-def _is_beneath(filename: str) -> bool:
-    """What all libraries stand on."""
-    return any(part[:-1] + name in filename for part in _LIBRARIES for name in _BENEATH)
-
-
 def _is_hidden(filename: str) -> bool:
     """Interpreter internals: neither the user's nor a library's place."""
     is_made_up = filename.startswith("<") and notebook.cell_name(filename) is None
-    if is_made_up or is_ours(filename) or _is_beneath(filename):
+    if is_made_up or is_ours(filename):
+        return True
+    # What all libraries stand on.
+    if any(part[:-1] + name in filename for part in _LIBRARIES for name in _BENEATH):
         return True
     return filename.startswith(_STDLIB) and not _is_library(filename)
 

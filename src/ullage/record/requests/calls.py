@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from ullage.protocol.variables import RUN_DIR
+from ullage.record import library
 from ullage.record.requests.concurrent_callers import Users, pass_on
 from ullage.record.requests.requests import Noted, Request, in_parts, note, read_requests
-from ullage.record.session import library
 
 
 def main(words: Sequence[str]) -> None:

@@ -16,7 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session.import_hooks import on_import
+from ullage.record.import_hooks import on_import
+from ullage.record.part import Part
+from ullage.record.patches import Patches
 
 Note = Callable[[str, int, str], None]
 _CHOSEN = ("kernel chosen by timing", 0, "first of all")
@@ -31,12 +33,15 @@ _TIMERS: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
 )
 
 
-class Timed:
+class Timed(Part):
     """How often Inductor timed kernels because its cache knew no choice: in all, and while it
     compiled a graph.
+
+    note_choice: called where a choice is made.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, note_choice: Note) -> None:
+        self._note_choice = note_choice
         self.count = self.num_compiling = 0
 
     def note(self, *, is_compiling: bool) -> None:
@@ -44,21 +49,23 @@ class Timed:
         self.count += 1
         self.num_compiling += is_compiling
 
+    def install(self, _patches: Patches) -> None:
+        """Watches Triton's tuner and Inductor's choice among kernels, when they are imported."""
+        part, note = functools.partial, self._note_choice
+        on_import("triton.runtime.autotuner", part(_watch_triton, note))
+        on_import("torch._inductor.select_algorithm", part(_watch_inductor, note, self))
+        on_import("torch._inductor.codecache", part(_watch_graphs, self))
+        on_import("torch._inductor.runtime.autotune_cache", _forget_choices)
+        on_import(
+            "torch._functorch._aot_autograd.autograd_cache",
+            lambda module: _clear_own(getattr(module, "AOTAutogradCache", None)),
+        )
+        for module, kind, names in _TIMERS:
+            on_import(module, part(_count_calls, self, kind, names))
 
-def install(note: Note) -> Timed:
-    """Watches Triton's tuner and Inductor's choice among kernels, when and if they are imported."""
-    timed = Timed()
-    on_import("triton.runtime.autotuner", functools.partial(_watch_triton, note))
-    on_import("torch._inductor.select_algorithm", functools.partial(_watch_inductor, note, timed))
-    on_import("torch._inductor.codecache", functools.partial(_watch_graphs, timed))
-    on_import("torch._inductor.runtime.autotune_cache", _forget_choices)
-    on_import(
-        "torch._functorch._aot_autograd.autograd_cache",
-        lambda module: _clear_own(getattr(module, "AOTAutogradCache", None)),
-    )
-    for module, kind, names in _TIMERS:
-        on_import(module, functools.partial(_count_calls, timed, kind, names))
-    return timed
+    def fields(self) -> dict[str, Any]:
+        """What the record has of it."""
+        return {"num_timed": self.count}
 
 
 class _DoesNothing:

@@ -12,7 +12,7 @@ import math
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session.library import ASSUMED
+from ullage.record.library import ASSUMED
 from ullage.record.values.cpu_ops import Beside
 from ullage.record.values.known import Known
 from ullage.record.values.uniform import base_name

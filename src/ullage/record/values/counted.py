@@ -11,8 +11,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session import library
-from ullage.record.session.library import ASSUMED, Uniformity
+from ullage.record import library
+from ullage.record.library import ASSUMED, Uniformity
 from ullage.record.values.assume import Assumed
 from ullage.record.values.cpu_ops import Beside
 from ullage.record.values.known import Known

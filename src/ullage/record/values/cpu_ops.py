@@ -12,8 +12,8 @@ import math
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session import library
-from ullage.record.session.library import ASSUMED, TRUE_VALUE, Uniformity
+from ullage.record import library
+from ullage.record.library import ASSUMED, TRUE_VALUE, Uniformity
 from ullage.record.values.known import Known, Schema
 from ullage.record.values.policy import Policy
 from ullage.record.values.uniform import CONSTANTS, RULES, TELLING, base_name, overloads
@@ -174,17 +174,14 @@ class Beside:
         if not all(map(self.has_address, known.missing)):
             return
         stored = [self.uniform.stored(tensor) for tensor in known.missing]
-        tells = func in self._telling or self._tells_as_flags(func, known)
+        tells = func in self._telling or (  # so do bitwise operations on flags
+            func in self._ruled and known.missing[0].dtype is self._torch.bool
+        )
         are_small = all(map(self.is_small, known.missing))
         if not (tells or are_small or any(stored) or known.inputs or self.policy.is_search):
             return
         for tensor, number in zip(known.missing, stored, strict=True):
             known.numbers[id(tensor)] = number or self.uniform.of(tensor)
-
-    def _tells_as_flags(self, func: Any, known: Known) -> bool:
-        """Whether a bitwise operation has flags as inputs."""
-        is_flag = known.missing[0].dtype is self._torch.bool
-        return is_flag and func in self._ruled
 
     def _decide_by_one(self, func: Any, known: Known) -> None:
         """Decides "False and x" and "True or x", where the unknown x does not matter.
@@ -239,12 +236,12 @@ class Beside:
         if all(map(self.is_small, outputs)):
             self._compute(func, args, kwargs, known, outputs)
         elif schema.base_name in CONSTANTS and len(outputs) == 1:
-            self._write_constant(schema.base_name, args, outputs[0])
+            self.uniform.write(outputs[0], CONSTANTS[schema.base_name](args), Uniformity.TRUE)
 
     def _compute(self, func: Any, args: Any, kwargs: Any, known: Known, outputs: list[Any]) -> None:
         try:
             with self._torch.no_grad(), self._torch._C.DisableTorchFunction():
-                on_cpu = self._on_cpu(args, known)
+                on_cpu = [self._moved(arg, known) for arg in args]
                 computed = func(*on_cpu, **self._kwargs_on_cpu(kwargs))
                 if computed is None:
                     computed = on_cpu[self._schema(func).written[0][0]]
@@ -259,11 +256,6 @@ class Beside:
         """Whether a result of assumptions is finite, as all assumed values are."""
         is_whole = not (tensor.is_floating_point() or tensor.is_complex())
         return is_whole or bool(tensor.isfinite().all())
-
-    def _write_constant(self, name: str, args: Any, output: Any) -> None:
-        value = CONSTANTS[name](args)
-        if self.has_address(output):
-            self.uniform.write(output, value, Uniformity.TRUE)
 
     def _follow_numbers(
         self, func: Any, args: Any, kwargs: Any, known: Known, outputs: list[Any]
@@ -353,9 +345,6 @@ class Beside:
             tensor.is_cuda and tensor.untyped_storage().data_ptr() == start
             for tensor in self.tensors(args)
         )
-
-    def _on_cpu(self, args: Any, known: Known) -> Any:
-        return [self._moved(arg, known) for arg in args]
 
     def _moved(self, arg: Any, known: Known) -> Any:
         # A recursive inner function would be a reference cycle and keep device tensors alive.

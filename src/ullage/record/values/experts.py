@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from types import FrameType, ModuleType
 from typing import Any
 
-from ullage.record.session import library
+from ullage.record import library
 
 _MAX_HOLDERS = 3
 """The number of modules to check: the router, the layer of experts, and a wrapper between them."""

@@ -18,8 +18,10 @@ import types
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session import library
-from ullage.record.session.import_hooks import on_import
+from ullage.record import library
+from ullage.record.import_hooks import on_import
+from ullage.record.part import Part
+from ullage.record.patches import Patches
 from ullage.record.values.stores import stored_parameters
 from ullage.record.values.values import Values
 
@@ -29,7 +31,7 @@ _MAX_LANES = 1 << 20
 _MAX_BYTES = 1 << 20  # the phantom keeps the bytes of blocks up to this size
 
 
-class Kernels:
+class Kernels(Part):
     """Follows launches. One instance per process."""
 
     def __init__(self, torch: ModuleType, values: Values) -> None:
@@ -39,7 +41,7 @@ class Kernels:
         names = ("bool", "uint8", "int8", "int16", "int32", "int64")
         self._elements = {getattr(torch, name): name for name in names}
 
-    def install(self) -> None:
+    def install(self, _patches: Patches) -> None:
         """Starts; patches Triton when it is imported."""
         on_import("triton.runtime.jit", self._watch)
         packet_type = self._torch._ops.OpOverloadPacket

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session import library
-from ullage.record.session.library import ASSUMED, Uniformity
+from ullage.record import library
+from ullage.record.library import ASSUMED, Uniformity
 from ullage.record.values.cpu_ops import Beside
 from ullage.record.values.policy import Policy
 

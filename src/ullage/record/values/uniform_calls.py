@@ -6,7 +6,7 @@ import math
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session.library import Uniformity
+from ullage.record.library import Uniformity
 from ullage.record.values.known import Known
 from ullage.record.values.policy import Policy
 from ullage.record.values.uniform import COMPARISONS, PREDICATES, RULES, Call

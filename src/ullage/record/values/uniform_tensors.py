@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ullage.record.session import library
-from ullage.record.session.library import Uniformity
+from ullage.record import library
+from ullage.record.library import Uniformity
 from ullage.record.values.policy import Policy, deciding
 from ullage.record.values.uniform import COMPARISONS
 

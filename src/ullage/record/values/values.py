@@ -21,18 +21,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from ullage.record import torch_internals
-from ullage.record.owners.source_location import ShapeReads
-from ullage.record.session import library
-from ullage.record.session.import_hooks import on_import
-from ullage.record.session.library import Uniformity
-from ullage.record.session.phases import Following
+from ullage.record import library, torch_internals
+from ullage.record.import_hooks import on_import
+from ullage.record.library import Uniformity
+from ullage.record.owners.source_location import HostReads, ShapeReads
+from ullage.record.part import Part
+from ullage.record.patches import Patches
 from ullage.record.unseen import Unseen
 from ullage.record.values import choices, draws
 from ullage.record.values.assume import Assumed
@@ -44,6 +45,7 @@ from ullage.record.values.known import Known
 from ullage.record.values.policy import Policy
 from ullage.record.values.reads import Reads
 from ullage.record.values.routers import Routers
+from ullage.record.values.suspects import suspicions
 from ullage.record.values.uniform import base_name
 from ullage.record.weights.weights import SkippedWeights
 
@@ -85,13 +87,30 @@ class _Prepared:
 _NOTHING, _LOST = _Prepared(None), _Prepared(None)
 
 
-class Values(Following):
-    """Intercepts every operation of the main thread while it is not paused."""
+class Values(Part):
+    """Intercepts every operation of the main thread while it is not paused.
+
+    Args:
+        torch, weights, unseen: of the process.
+        assumed: of values that are not known.
+        shapes: where those are noted that depend on such values.
+        is_following: whether small values are followed; else all counts are assumed.
+    """
 
     def __init__(
-        self, torch: ModuleType, weights: SkippedWeights, assumed: Assumed, unseen: Unseen
+        self,
+        torch: ModuleType,
+        weights: SkippedWeights,
+        assumed: Assumed,
+        unseen: Unseen,
+        shapes: ShapeReads,
+        *,
+        is_following: bool,
     ) -> None:
-        self.shapes = ShapeReads()
+        self.shapes = shapes
+        self._host_reads = HostReads()
+        self._assumed = assumed
+        self._remarks: list[str] = []
         self.is_tracing = False  # the compiler's tensors have no bytes
         self._torch = torch
         self._weights = weights
@@ -106,7 +125,8 @@ class Values(Following):
         self._include = torch_internals.find(torch, _SET_KEY)
         key = torch._C._dispatch_key_parse(_KEY)
         self._keys_after = torch._C._dispatch_keyset_full_after(key)
-        self._is_installed = self._is_active = self._is_following = False
+        self._is_installed = self._is_active = False
+        self._is_following = is_following
         self._is_backward = self._is_updating = False
         self._num_sparing = 0
         self._awaited: Any = None
@@ -123,20 +143,20 @@ class Values(Following):
         self._chooses: set[Any] = set()
         self._drawn: set[Any] = set()
 
-    def install(self, *, is_following: bool) -> bool:
-        """Starts; False: this torch lacks the key, so small values stay unknown.
-
-        is_following: whether small values are followed; else all counts are assumed.
-        """
-        self._is_following = is_following
+    def install(self, _patches: Patches) -> None:
+        """Starts, where this torch has the key."""
         library_type = self._torch.library.Library
         fallback = getattr(library_type, "fallback", None)
         if self._include is None or fallback is None:
-            return False
+            self._remarks.append(
+                f"torch {self._torch.__version__} offers no way to follow small values: masks, "
+                "counts and flags that kernels make read as zeros"
+            )
+            return
         self._rest = library_type("_", "IMPL")
         fallback(self._rest, self._torch.library.fallthrough_kernel, _KEY)
         self._seen = library_type("aten", "IMPL")
-        followed = {*self._finds, *(self._followed() if is_following else ())}
+        followed = {*self._finds, *(self._followed() if self._is_following else ())}
         self._chooses = {op for op in followed if base_name(op) in choices.NAMES}
         self._drawn = {op for op in followed if base_name(op) in draws.NAMES}
         for op in self._weights.ops | followed:
@@ -144,8 +164,39 @@ class Values(Following):
         _let_pass(self._torch._ops, self._torch._C)
         self._is_installed = True
         on_import("torch.distributed._functional_collectives", self._expect_awaited)
-        self.resume()
-        return True
+        self.go_on()
+
+    def begin(self) -> None:
+        """Hears of what the host reads; a forked process was let alone until it used a device."""
+        if not self._is_active:
+            self.go_on()
+        library.on_host_read(self.unseen.guard(self._note_read))
+
+    def _note_read(self, num_bytes: int) -> None:
+        warning = self._host_reads.note(num_bytes, self.reads.answer)
+        if warning is not None and warning not in self._remarks:
+            self._remarks.append(warning)
+            print(f"ullage: {warning}", file=sys.stderr)
+
+    def end_step(self, count: int) -> None:
+        """A step has ended: unknown numbers fall."""
+        self._host_reads.end_step()
+        self.policy.num_steps = count
+
+    def note_exception(self, error: BaseException) -> None:
+        """An unknown value may be why the program ends."""
+        if not isinstance(error, self._torch.OutOfMemoryError):
+            assumed = self._assumed if self._is_following else None
+            self._remarks += suspicions(error, self._host_reads, self.shapes, assumed)
+
+    def fields(self) -> dict[str, Any]:
+        """What the host read."""
+        answer = self.policy.words if self._is_following else "answered as zeros"
+        return {"reads": self._host_reads.document(answer)}
+
+    def remarks(self) -> list[str]:
+        """What is wrong with values."""
+        return self._remarks
 
     def _followed(self) -> set[Any]:
         """The operations to intercept; composite ones are not among them, because their parts are
@@ -168,16 +219,20 @@ class Values(Following):
             name, "CompositeImplicitAutograd"
         )
 
-    def pause(self) -> None:
+    def prepare(self) -> None:
         """Stops intercepting; operations are assumed not to write to known tensors."""
         self._switch(is_active=False)
 
-    def stop(self) -> None:
+    def leave(self) -> None:
+        """Stops, in a forked process."""
+        self.prepare()
+
+    def remove(self) -> None:
         """Stops intercepting for good."""
-        self.pause()
+        self.prepare()
         self._is_installed = False
 
-    def resume(self) -> None:
+    def go_on(self) -> None:
         """Intercepts operations again."""
         self._switch(is_active=self._is_installed)
 
@@ -189,7 +244,7 @@ class Values(Following):
     def end_backward(self) -> None:
         """Intercepts all operations again."""
         self._is_backward = False
-        self.resume()
+        self.go_on()
 
     def begin_update(self, *losses: Any) -> None:
         """Follows the numbers of an optimizer, such as step counts. Its kernels are assumed to read
@@ -254,7 +309,10 @@ class Values(Following):
 
     def _follow(self, op: Any, keys: Any, *args: Any, **kwargs: Any) -> Any:
         """What the dispatcher calls for an operation; `keys` are those that it is dispatched by."""
-        if self.is_tracing or (self._is_backward and not self._steers_backward(op)):
+        if self.is_tracing:
+            return self._pass_on(op, keys, args, kwargs)
+        # In backward only what counts elements, or belongs to a recomputed forward.
+        if self._is_backward and not (op in self._finds or self._torch.is_grad_enabled()):
             return self._pass_on(op, keys, args, kwargs)
         run = self.unseen.run
         # A mode of the program's sees every operation, also one that only fills a weight.
@@ -342,10 +400,6 @@ class Values(Following):
         if self._num_sparing:
             return 2
         return int(self._is_backward or self._is_updating or not self._is_active)
-
-    def _steers_backward(self, op: Any) -> bool:
-        """Whether an operation in backward counts elements, or belongs to a recomputed forward."""
-        return op in self._finds or self._torch.is_grad_enabled()
 
     def _pass_on(self, op: Any, keys: Any, args: Any, kwargs: Any) -> Any:
         self._include(_KEY, False)  # noqa: FBT003

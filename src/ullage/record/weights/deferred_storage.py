@@ -8,7 +8,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session import host, library
+from ullage.record import library
+from ullage.record.process import host
 from ullage.record.weights.recipes import Recipe, Recipes, Step, view_of
 from ullage.units import format_bytes
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ullage.record import torch_internals
-from ullage.record.session.import_hooks import on_import
+from ullage.record.import_hooks import on_import
 
 _KEY = "TESTING_ONLY_GenericWrapper"
 _SET_KEY = "torch._C._dispatch_tls_set_dispatch_key_included"

@@ -19,7 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session.import_hooks import on_import
+from ullage.record.import_hooks import on_import
+from ullage.record.part import Part
+from ullage.record.patches import Patches
 from ullage.record.weights.dummy_weights import TYPES, find_source, total_bytes, write_hole
 
 _CONFIG = "config.json"
@@ -29,18 +31,17 @@ _HUB = ("cache_dir", "revision", "token", "local_files_only", "subfolder")
 _TIMM_FILES = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin")
 
 
-class MadeUpVision:
+class MadeUpVision(Part):
     """Provides dummy weights for diffusers and timm. One instance per process."""
 
-    def __init__(self, torch: ModuleType, directory: Path, warn: Callable[[str], None]) -> None:
-        """`directory` is for the files; `warn` gets a message about the dummy weights."""
+    def __init__(self, torch: ModuleType, directory: Path, note: Callable[[str], None]) -> None:
+        """`directory` is for the files; `note` gets a message about each model's."""
         self._torch = torch
         self._directory = directory
-        self._warn = warn
+        self._note = note
         self._made: dict[tuple[Path, str, str | None], Path] = {}
-        self.num_made = 0
 
-    def install(self) -> None:
+    def install(self, _patches: Patches) -> None:
         """Patches each of the libraries when it is imported."""
         on_import("diffusers.models.modeling_utils", self._cover_diffusers)
         on_import("timm.models._builder", self._cover_timm)
@@ -89,7 +90,7 @@ class MadeUpVision:
         path = Path(tempfile.mkdtemp(dir=self._directory))
         (path / _CONFIG).symlink_to((source / _CONFIG).resolve())
         write_hole(path / f"{_STEM}.safetensors", tensors)
-        self._note(f"{name}/{source.name}", len(tensors), total_bytes(tensors))
+        self._note(_sentence(f"{name}/{source.name}", len(tensors), total_bytes(tensors)))
         return path
 
     def _cover_timm(self, builder: Any) -> None:
@@ -102,17 +103,18 @@ class MadeUpVision:
             if not config or _is_timm_there(builder, config):
                 return original(model, *args, **kwargs)
             sizes = [value.numel() * value.element_size() for value in model.state_dict().values()]
-            self._note(config.get("architecture", "a model of timm"), len(sizes), sum(sizes))
+            name = config.get("architecture", "a model of timm")
+            self._note(_sentence(name, len(sizes), sum(sizes)))
             return None
 
         builder.load_pretrained = load_pretrained
 
-    def _note(self, name: object, count: int, num_bytes: int) -> None:
-        self.num_made += 1
-        self._warn(
-            f"the weights of {name} are not there and were made up: {count} tensors, "
-            f"{num_bytes:,} bytes"
-        )
+
+def _sentence(name: object, count: int, num_bytes: int) -> str:
+    return (
+        f"the weights of {name} are not there and were made up: {count} tensors, "
+        f"{num_bytes:,} bytes"
+    )
 
 
 def _has_weights(directory: Path) -> bool:

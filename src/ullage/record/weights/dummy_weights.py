@@ -22,7 +22,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session.import_hooks import on_import
+from ullage.record.import_hooks import on_import
+from ullage.record.part import Part
+from ullage.record.patches import Patches
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -47,7 +49,7 @@ TYPES = {
 """The names of torch's types in safetensors."""
 
 
-class MadeUpWeights:
+class MadeUpWeights(Part):
     """Provides dummy weight files. One instance per process."""
 
     def __init__(self, torch: ModuleType, directory: Path, warn: Callable[[str], None]) -> None:
@@ -55,17 +57,26 @@ class MadeUpWeights:
         self._torch = torch
         self._directory = directory
         self._warn = warn
+        self.num_made = 0
         self._made: dict[tuple[Path, str], Path] = {}
         self._ranges: list[tuple[int, int]] = []
 
-    def install(self) -> None:
+    def install(self, _patches: Patches) -> None:
         """Patches transformers when it is imported."""
         on_import("transformers.modeling_utils", self._cover)
 
-    @property
-    def num_made(self) -> int:
-        """The number of models with dummy weights."""
-        return len(self._made)
+    def note(self, sentence: str) -> None:
+        """A model has got dummy weights, from here or from elsewhere."""
+        self.num_made += 1
+        self._warn(sentence)
+
+    def remarks(self) -> list[str]:
+        """An option that did nothing, as the program does not do what it is about."""
+        text = (
+            "--dummy-weights made nothing up: it is about missing weights that transformers' or "
+            "diffusers' from_pretrained or timm's pretrained=True ask for, and there were none"
+        )
+        return [] if self.num_made else [text]
 
     def holds(self, address: int) -> bool:
         """Whether an address is in a dummy file."""
@@ -142,7 +153,7 @@ class MadeUpWeights:
             places = {key: file for file, names in shards.items() for key in names}
             index = {"metadata": {"total_size": total_bytes(tensors)}, "weight_map": places}
             (directory / _INDEXES[0]).write_text(json.dumps(index))
-        self._warn(
+        self.note(
             f"the weights of {name} are not there and were made up from its config: "
             f"{len(tensors)} tensors, {total_bytes(tensors):,} bytes of zeros"
         )

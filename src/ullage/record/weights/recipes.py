@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from ullage.record.session import library
+from ullage.record import library
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from ullage.record import torch_internals
-from ullage.record.session import library
+from ullage.record import library, torch_internals
+from ullage.record.part import Part
+from ullage.record.patches import Patches
 from ullage.record.weights.deferred_storage import Held
 from ullage.record.weights.dispatch_hook import Cover
 from ullage.record.weights.recipes import Step, view_of
@@ -40,7 +41,7 @@ _REACH = 9.0
 uniform numbers of at most 53 bits, and (-2 log 2**-53) ** 0.5 is 8.6."""
 
 
-class SkippedWeights:
+class SkippedWeights(Part):
     """Decides which fills and copies are deferred.
 
     Attributes:
@@ -106,11 +107,22 @@ class SkippedWeights:
             starts |= {getattr(packet, name): self._pin for name in packet.overloads()}
         return starts | {getattr(aten, name).default: self._make for name in _FACTORIES.split()}
 
-    def install(self) -> None:
+    def install(self, _patches: Patches) -> None:
         """Starts the interception of operations."""
         if self.ops:
             self._cover.watch()
             os.register_at_fork(after_in_child=self.held.begin_in_child)
+
+    def remove(self) -> None:
+        """Defers nothing more."""
+        self.is_over = True
+
+    def leave(self) -> None:
+        """A forked process goes on as it is."""
+
+    def fields(self) -> dict[str, Any]:
+        """The fills that nothing has read."""
+        return {"not_initialised": {"count": self.held.count, "bytes": self.held.bytes}}
 
     def settle(self, *, is_reading: bool) -> None:
         """Intercepts operations only while something is deferred, from now on. `is_reading`: first

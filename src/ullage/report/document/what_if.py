@@ -72,8 +72,8 @@ def _tried_document(tried: Tried) -> Document:
         "num_alloc_retries": outcome.num_retries,
         "num_device_allocs": outcome.num_device_allocs,
         "failed_event": outcome.failed_event,
-        "num_failed_again": outcome.num_failed_again,
-        "replay_s": round(outcome.replay_s, 3),
+        "num_failed_again": outcome.num_failed_attempts,
+        "decided_by": outcome.decider.value,
     }
 
 

@@ -82,7 +82,7 @@ def _how(report: WhatIfReport) -> str:
         where = f"{report.gpu} ({free} beside the driver's context)"
     return (
         f"{report.num_requests:,} allocations of device {report.device}, made again by the "
-        f"allocator of torch {report.torch} on {where}"
+        f"rules of torch {report.torch}'s allocator on {where}"
     )
 
 
@@ -172,7 +172,7 @@ def _remarks(report: WhatIfReport) -> Iterator[str]:
 
 def _failure(outcome: Outcome) -> str:
     if outcome.failed_event is None:
-        return f"no memory for {outcome.num_failed_again} that failed when recorded"
+        return f"no memory for {outcome.num_failed_attempts} that failed when recorded"
     if outcome.failed_event == -1:
         return "no memory before the first event"
     return f"no memory at event {outcome.failed_event:,}"

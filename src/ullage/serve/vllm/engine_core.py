@@ -174,7 +174,7 @@ def _graph_spread(worker: Theirs) -> int:
     """
     import vllm.envs
 
-    from ullage.record.session.library import outside
+    from ullage.record.library import outside
 
     if not getattr(vllm.envs, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", False):
         return 0

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from ullage.errors import SpecError
 from ullage.protocol.variables import CAP, CAP_NOTES
-from ullage.record.session.import_hooks import on_import
+from ullage.record.import_hooks import on_import
 from ullage.techniques.applying.outcome import State, note
 from ullage.techniques.applying.process_memory import ProcessMemory, read_process_memory
 from ullage.units import format_bytes, parse_bytes

@@ -24,9 +24,9 @@ from ullage.errors import PlanError
 from ullage.protocol.run import PlanVariables
 from ullage.protocol.variables import RUN_DIR
 from ullage.record import torch_internals
+from ullage.record.import_hooks import on_import
 from ullage.record.owners.module_trees import class_name, live_owners, outermost, paths
-from ullage.record.session.import_hooks import on_import
-from ullage.record.session.tracebacks import show_clean_tracebacks
+from ullage.record.process.tracebacks import show_clean_tracebacks
 from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.applying.changes import Changes
 from ullage.techniques.applying.default_rungs import choose_plans

@@ -4,18 +4,14 @@
  * where the allocator's rule says so, else the block has it all. Free neighbours are one range. So every block lies in
  * a chain of neighbours, in the order of their addresses, and is found by its address or by its end.
  */
+#include "rules.h"
 #include "seed.h"
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define EXPORT __attribute__((visibility("default")))
-
 enum action { ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP };
 enum problem { FINE, NO_MEMORY, NOT_FREE, TOO_SMALL, NOT_LIVE, NO_SEGMENT, OVERLAP, TOO_SCATTERED, NO_SIZE };
-enum { MIN_SPLIT_SMALL = 512, MAX_KEPT_LARGE = 1 << 20 };
 #define NOBODY 0u
 #define GONE UINT32_MAX
 #define MAX_SEARCHED ((uint64_t)1 << 32)
@@ -40,7 +36,7 @@ struct replay {
   uint64_t num_ranges, room;
   uint32_t unused; /* a list of ranges that are no more, by `after` */
   struct index by_begin, by_end;
-  int64_t max_split_bytes;
+  const struct allocator_settings *settings;
   uint64_t num_searched;
   bool has_memory;
 };
@@ -168,14 +164,14 @@ static void merge(struct replay *r, uint32_t first, uint32_t second) {
   link_ranges(r, first, taken.after);
 }
 
-static enum problem allocate(struct replay *r, int64_t address, int64_t rounded, int64_t *block_bytes) {
+static enum problem allocate(struct replay *r, int64_t address, int64_t size, int64_t *block_bytes) {
   uint32_t number = look_up(&r->by_begin, address);
   if (!number || r->ranges[number].is_live) return NOT_FREE;
   struct range *range = &r->ranges[number];
+  int64_t rounded = round_size(r->settings, size);
+  if (rounded < 0) return NO_SIZE;
   if (range->size < rounded) return TOO_SMALL;
-  int64_t rest = range->size - rounded;
-  bool is_split = range->splits_all ? rest >= MIN_SPLIT_SMALL : rest > MAX_KEPT_LARGE && rounded < r->max_split_bytes;
-  if (rest > 0 && is_split) split(r, number, rounded);
+  if (is_split(r->settings, range->splits_all, rounded, range->size - rounded)) split(r, number, rounded);
   r->ranges[number].is_live = true;
   *block_bytes = r->ranges[number].size;
   return FINE;
@@ -229,12 +225,12 @@ static enum problem remove_segment(struct replay *r, int64_t address, int64_t si
   return FINE;
 }
 
-static enum problem step(struct replay *r, int action, int64_t address, int64_t size, int64_t rounded, bool splits_all,
+static enum problem step(struct replay *r, int action, int64_t address, int64_t size, bool splits_all,
                          int64_t *block_bytes) {
   bool has_size = action == ALLOC || (action >= SEGMENT_ALLOC && action <= SEGMENT_UNMAP);
-  if (has_size && (size < 0 || rounded < 0)) return NO_SIZE;
+  if (has_size && size < 0) return NO_SIZE;
   switch (action) {
-  case ALLOC: return allocate(r, address, rounded, block_bytes);
+  case ALLOC: return allocate(r, address, size, block_bytes);
   case FREE_COMPLETED: return release(r, address, block_bytes);
   case SEGMENT_ALLOC: return add_segment(r, address, size, splits_all, false);
   case SEGMENT_MAP: return add_segment(r, address, size, true, true);
@@ -260,9 +256,9 @@ static bool lay_out(struct replay *r, uint64_t num, const int64_t *address, cons
 EXPORT uint64_t replay_trace(uint64_t num_ranges, const int64_t *range_address, const int64_t *range_size,
                              const uint8_t *range_is_live, const uint8_t *range_splits_all,
                              const int64_t *range_segment, uint64_t num_events, const uint8_t *action,
-                             const int64_t *address, const int64_t *size, const int64_t *rounded,
-                             const uint8_t *splits_all, int64_t max_split_bytes, int64_t *block_bytes, int *problem) {
-  struct replay r = {.has_memory = true, .max_split_bytes = max_split_bytes};
+                             const int64_t *address, const int64_t *size, const uint8_t *splits_all,
+                             const struct allocator_settings *settings, int64_t *block_bytes, int *problem) {
+  struct replay r = {.has_memory = true, .settings = settings};
   r.by_begin.seed = r.by_end.seed = make_seed(&r);
   uint64_t i = 0;
   *problem = NO_MEMORY;
@@ -273,7 +269,7 @@ EXPORT uint64_t replay_trace(uint64_t num_ranges, const int64_t *range_address, 
         lay_out(&r, num_ranges, range_address, range_size, range_is_live, range_splits_all, range_segment)) {
       *problem = FINE;
       for (; i < num_events && *problem == FINE; i++) {
-        *problem = (int)step(&r, action[i], address[i], size[i], rounded[i], splits_all[i], &block_bytes[i]);
+        *problem = (int)step(&r, action[i], address[i], size[i], splits_all[i], &block_bytes[i]);
         if (!r.has_memory) *problem = NO_MEMORY;
         if (*problem != FINE) break;
       }

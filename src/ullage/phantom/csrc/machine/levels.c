@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* record/session/levels.py reads this. */
+/* record/process/levels.py reads this. */
 struct levels {
   uint64_t position;
   struct {

@@ -39,7 +39,7 @@ struct block {
   unsigned char *data;  /* NULL: nothing is known */
   unsigned char *known; /* one byte a byte: TRUE_VALUE where data holds what the device would, or ASSUMED */
   double number;        /* of all elements, where uniformity is not 0 */
-  int uniformity;       /* as the recorder has set it; see record/session/library.py */
+  int uniformity;       /* as the recorder has set it; see record/library.py */
   uint64_t birth, used; /* positions of the event that brought it and of its last use */
   bool is_workspace;
   bool is_followed;     /* the recorder answers for its values */

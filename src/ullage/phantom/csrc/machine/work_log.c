@@ -31,7 +31,7 @@ struct entry {
   uint16_t lane;
   uint8_t kind, device;
 };
-_Static_assert(sizeof(struct entry) == 24, "as record/session/work_log.py reads it");
+_Static_assert(sizeof(struct entry) == 24, "as record/steps/work_log.py reads it");
 
 struct entries {
   struct entry *rows;

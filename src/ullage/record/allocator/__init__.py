@@ -1,0 +1,1 @@
+"""The allocator of the device: its events, counters, history and failures."""

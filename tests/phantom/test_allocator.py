@@ -1,0 +1,154 @@
+"""The allocator's rules in C against torch's own allocator: random requests under many settings,
+event by event.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ullage.phantom.device import PhantomDevice, choose_device
+from ullage.phantom.torch_build import find_torch
+from ullage.programs.allocator_replay import ATTEMPT, DROP_POOL, EMPTY_CACHE, POOL
+from ullage.protocol.run import Platform
+from ullage.trace.requests import Requests
+from ullage.trace.rules import play_requests
+from ullage.units import MIB
+from ullage.whatif import replays
+from ullage.whatif.replays import ReplayOrder, Where, find_rules
+
+pytestmark = pytest.mark.phantom
+EVENTS = Path(__file__).parent.parent / "programs" / "allocator_events.py"
+
+SHORT = choose_device("l4", memory="1800MiB")
+# It has so few addresses that expandable segments come to their ends, and never runs out.
+ENDLESS = PhantomDevice(SHORT.gpu, is_unlimited=True)
+SETTINGS = (
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:32",
+    "max_split_size_mb:64,max_non_split_rounding_mb:128",
+    "roundup_power2_divisions:4",
+    "expandable_segments:True,roundup_power2_divisions:8",
+    "expandable_segments:True,max_split_size_mb:32",
+    "garbage_collection_threshold:0.5",
+)
+# From torch 2.12 on.
+NEWER_SETTINGS = (
+    "roundup_power2_divisions:[1:8,4:2,64:16,>:1]",
+    "large_segment_size_mb:64",
+    "large_segment_size_mb:32,max_split_size_mb:40",
+    "large_segment_size_mb:48,expandable_segments:True",
+)
+SIZES = (
+    (1, 4_000), (4_000, 400_000), (400_000, 3 * MIB), (MIB - 512, MIB + 512),
+    (3 * MIB, 12 * MIB), (12 * MIB, 70 * MIB), (70 * MIB, 300 * MIB),
+)  # fmt: skip
+
+
+def random_requests(seed: int, *, has_pools: bool) -> Requests:
+    """Allocations and frees on three streams, emptied caches, attempts, and private pools."""
+    rng = random.Random(seed)
+    count = 160
+    sizes = [rng.randint(*rng.choice(SIZES)) for _ in range(count)]
+    ops, live, born = [], [], 0
+    while born < count:
+        what = rng.random()
+        if live and what < 0.46:
+            ops.append(count + live.pop(rng.randrange(len(live))))
+        elif what < 0.5:
+            ops.append(-EMPTY_CACHE)
+        elif what < 0.52:
+            ops.append(-(ATTEMPT + 8 * rng.randint(*rng.choice(SIZES))))
+        elif has_pools and what < 0.56:
+            kind = rng.choice((POOL, POOL, DROP_POOL))
+            ops.append(-(kind + 8 * rng.randint(kind == DROP_POOL, 2)))
+        else:
+            live.append(born)
+            ops.append(born)
+            born += 1
+    streams = [rng.choice((0, 0, 0, 1, 2)) for _ in range(count)]
+    column = np.array(ops, dtype=np.int64)
+    none = np.empty(0, dtype=np.int64)
+    return Requests(np.array(sizes), np.array(streams), column, column, none, none, 0, 0, 0)
+
+
+def by_rules(order: ReplayOrder, where: Where) -> dict[str, Any]:
+    """The answer of the rules, in the words of programs/allocator_replay.py."""
+    requests = order.requests
+    addresses = np.zeros(len(requests.ops), dtype=np.int64)
+    reserved = np.zeros_like(addresses)
+    played = play_requests(
+        find_rules(order, where.build), sizes=requests.sizes, streams=requests.streams,
+        ops=requests.ops, addresses=addresses, reserved=reserved,
+    )  # fmt: skip
+    assert played is not None
+    end = len(requests.ops) if played.stopped_at is None else played.stopped_at
+    told = {name: getattr(played, name) for name in played.__slots__}
+    return {
+        **told,
+        "segments": list(played.segments),
+        "addresses": addresses[:end].tolist(),
+        "reserved": reserved[:end].tolist(),
+    }
+
+
+def relative(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """With addresses from the first one on: where a device begins is the phantom's choice."""
+    first = next((address for address in answer["addresses"] if address), 0)
+    addresses = [address and address - first for address in answer["addresses"]]
+    return {**answer, "addresses": addresses}
+
+
+def differences(orders: list[ReplayOrder], where: Where) -> Iterator[str]:
+    """Yields the first thing that the rules tell otherwise than torch, of each order."""
+    told = replays._replay_in_torch(orders, where)
+    for order, answer in zip(orders, told, strict=True):
+        what = f"{order.settings!r}, {order.fraction}, {order.platform}, {order.device.gpu.slug}"
+        if "error" in answer:
+            yield f"{what}: torch says {answer['error']}"
+            continue
+        expected, found = relative(answer), relative(by_rules(order, where))
+        names = [name for name, value in expected.items() if found[name] != value]
+        for name in names[:1]:
+            yield f"{what}: {name}: torch {expected[name]}, rules {found[name]}"
+
+
+def make_orders(seeds: range, where: Where, *, has_pools: bool = False) -> list[ReplayOrder]:
+    """Requests of each seed under every setting, on a device that never runs out, and on one that
+    does: there also within a share of it, without which no garbage is collected.
+    """
+    assert where.build.release is not None
+    texts = SETTINGS + NEWER_SETTINGS * (where.build.release >= (2, 12))
+    orders = []
+    for seed in seeds:
+        requests = random_requests(seed, has_pools=has_pools)
+        platform = (Platform.LINUX, Platform.WINDOWS)[seed % 2]
+        for text, device in product(texts, (ENDLESS, SHORT)):
+            share = (1.0, 0.8)[seed % 2]
+            fraction = share if "garbage" in text or seed % 3 == 2 else None
+            orders.append(ReplayOrder(requests, text, device, platform, fraction, ignored=()))
+    return orders
+
+
+@pytest.fixture
+def where(thin_python: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
+    monkeypatch.setattr(replays, "REPLAYER", EVENTS)
+    return Where(str(thin_python), find_torch(str(thin_python)), SHORT)
+
+
+@pytest.mark.parametrize("has_pools", [False, True])
+def test_the_rules_are_torch_s_own_event_by_event(where: Where, *, has_pools: bool) -> None:
+    assert [*differences(make_orders(range(1), where, has_pools=has_pools), where)] == []
+
+
+@pytest.mark.nightly
+def test_they_are_for_many_requests(where: Where) -> None:
+    orders = [*make_orders(range(1, 12), where), *make_orders(range(12), where, has_pools=True)]
+    assert [*differences(orders, where)] == []
