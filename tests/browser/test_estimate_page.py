@@ -1,4 +1,4 @@
-"""The page of `ullage estimate --html`: one file that can be read in both themes, on any screen."""
+"""The page of `ullage estimate --serve --html`: one file, for both themes and any screen."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from typing import Any
 
 import pytest
 
-from ullage.api.estimate import estimate_training
 from ullage.api.serving import estimate_serving
 
 pytestmark = pytest.mark.slow
 
 PAGES = {
-    "training": lambda: estimate_training(
-        "gpt2", gpu="t4", batch=16, length=512, which_gpu=True, largest="batch", knobs=True
-    ),
     "serving": lambda: estimate_serving("gemma-3-1b", gpu="l4", users=4),
-    "no GPU": lambda: estimate_training("gpt2", length=512),
 }
 
 

@@ -29,7 +29,7 @@ def test_the_answer_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_parts_of_the_document_add_up(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = call(capsys, "gpt2", "--length", "512", "--gpu", "t4", "--json", "--which-gpu")
     document = json.loads(out)
-    assert document["schema"] == "ullage.estimate/1"
+    assert document["schema"] == "ullage.estimate/2"
     assert sum(term["bytes"] for term in document["terms"]) == document["used_bytes"]
     assert sum(term["high_bytes"] for term in document["terms"]) == document["used_high_bytes"]
     peak = document["peak"]
@@ -202,7 +202,7 @@ def test_what_is_served_beside_text(
 ) -> None:
     code, out, _ = call(capsys, *arguments, "--gpu", "h100-80gb", "--json")
     document = json.loads(out)
-    assert (code, document["schema"], document["kind"]) == (0, "ullage.estimate/1", kind)
+    assert (code, document["schema"], document["kind"]) == (0, "ullage.estimate/2", kind)
     for place in document["places"]:
         assert sum(term["bytes"] for term in place["terms"]) == place["bytes"]
     code, out, _ = call(capsys, *arguments, "--gpu", "h100-80gb")

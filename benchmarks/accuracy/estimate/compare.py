@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
+from ullage.estimate.training.estimate import OUTSIDE, TrainingEstimate, estimate_training
 from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.gpus.catalog import find_gpu
 from ullage.models.config import Config
 from ullage.trace.category import Category
-
-OUTSIDE: Final = (
-    "cached blocks",
-    "context",
-    "NCCL",
-)  # of the process, but not allocated by tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +75,20 @@ def compare(name: str, vector: Mapping[str, Any]) -> Row:
     estimate = estimate_training(
         Config(name, vector["config"]), make_recipe(vector["recipe"]), find_gpu(vector["gpu"])
     )
-    terms = [term for term in estimate.terms if term.name not in OUTSIDE]
-    cached = [term for term in estimate.terms if term.name == "cached blocks"]
+    inside = [term for term in estimate.terms if term.name not in OUTSIDE]
     phantom = vector["phantom"]
     activations = estimate.peak.by_category.get(Category.ACTIVATION, 0)
-    high = sum(term.high_bytes for term in terms)
     return Row(
         name=name,
         family=vector["family"],
         counted=phantom["counted"],
         estimated=_states(estimate),
         activation=(phantom["at_peak"].get("activation", 0), activations),
-        peak=(phantom["peak_allocated_bytes"], sum(term.bytes for term in terms)),
-        low=sum(term.low_bytes for term in terms),
-        high=high,
+        peak=(phantom["peak_allocated_bytes"], estimate.allocated.likely),
+        low=estimate.allocated.low,
+        high=estimate.allocated.high,
         reserved=phantom["peak_reserved_bytes"],
-        reserved_high=high + sum(term.high_bytes for term in cached),
+        reserved_high=sum(term.high_bytes for term in inside),
     )
 
 

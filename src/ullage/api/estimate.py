@@ -23,6 +23,7 @@ from ullage.models.config import Config
 from ullage.models.find import Found, find_config
 
 if TYPE_CHECKING:
+    from ullage.api.explain import Explanation
     from ullage.estimate.training.layout import Layout
     from ullage.estimate.workloads.answer import WorkloadEstimate
     from ullage.gpus.gpu import Entry
@@ -74,17 +75,33 @@ class Estimate:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.estimate/1"."""
+        """The document, schema "ullage.estimate/2"."""
         from ullage.report.document.estimate import estimate_document
 
         return estimate_document(self.answer)
 
     @property
+    def explanation(self) -> Explanation:
+        """Its log, explained as that of any run: owners, modules and findings; `export` writes it,
+        for `explain_file`, `diff` and `what_if`.
+        """
+        from ullage.api.explain import Explanation
+        from ullage.estimate.training.log import write_log
+        from ullage.explain.rules.registry import find_findings
+        from ullage.explain.snapshot import explain_snapshot
+        from ullage.report.views import ExplainView
+
+        report = explain_snapshot(write_log(self.answer.estimate))
+        return Explanation(ExplainView(self.answer.estimate.model, report, find_findings(report)))
+
+    @property
     def html(self) -> str:
-        """One self-contained page; the document is in it."""
+        """One self-contained page, as of a run: the map of addresses, the timeline, the findings,
+        the report; the document is in it.
+        """
         from ullage.report.page.estimate import render_estimate_page
 
-        return render_estimate_page(self.answer)
+        return render_estimate_page(self.answer, self.explanation.view)
 
     def text(self, width: int = 80) -> str:
         """The report, as the terminal shows it."""
@@ -181,7 +198,7 @@ class WorkloadAnswer:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.estimate/1"."""
+        """The document, schema "ullage.estimate/2"."""
         from ullage.report.document.workloads import workload_document
 
         return workload_document(self.estimate)

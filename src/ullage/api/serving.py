@@ -21,6 +21,8 @@ from ullage.models.config import Config
 from ullage.models.find import Found, find_config
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ullage.estimate.serving.gpu_ranking import ServingRow
     from ullage.estimate.serving.knobs import ServingKnob
     from ullage.estimate.serving.serving_plan import ServingEstimate
@@ -86,7 +88,7 @@ class ServingAnswer:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.estimate/1"."""
+        """The document, schema "ullage.estimate/2"."""
         from ullage.report.document.serving import serving_document
 
         document = serving_document(self.estimate, self.source, self.gpus, self.knobs)
@@ -99,22 +101,25 @@ class ServingAnswer:
     @property
     def html(self) -> str:
         """One self-contained page; the document is in it."""
-        from ullage.report.page.estimate import render_serving_page
+        from ullage.report.page.serving import render_serving_page
 
-        return render_serving_page(
-            self.estimate, self.source, self.gpus, self.knobs, time=self.time
-        )
+        return render_serving_page(self.estimate, self.document, self.show)
+
+    def show(self, console: Console) -> None:
+        """Prints the report."""
+        from ullage.report.text.serving import print_serving
+
+        print_serving(self.estimate, self.source, console, self.gpus, self.knobs)
+        if self.time is not None:
+            from ullage.report.text.time.serving import print_serving_time
+
+            print_serving_time(self.time, console)
 
     def text(self, width: int = 80) -> str:
         """The report, as the terminal shows it."""
-        from ullage.report.text.serving import render_serving
+        from ullage.report.terminal import render
 
-        text = render_serving(self.estimate, self.source, width, self.gpus, self.knobs)
-        if self.time is None:
-            return text
-        from ullage.report.text.time.serving import render_serving_time
-
-        return text + render_serving_time(self.time, width)
+        return render(self.show, width)
 
 
 def estimate_serving(

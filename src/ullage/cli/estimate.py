@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 import click
 
 from ullage.cli.options import flags
@@ -11,6 +14,7 @@ from ullage.errors import SpecError
 from ullage.estimate.training.layout import BUCKETS, SHARDINGS
 from ullage.estimate.training.recipe import GRADIENTS, LOSSES, PRECISIONS
 
+LOGS: Final = (".pickle", ".ullage")
 _COUNT = click.IntRange(min=1)
 
 
@@ -154,6 +158,9 @@ def estimate_command(options: EstimateOptions) -> int:
     MODEL is a config.json or its folder, a model of `ullage estimate --models`, or a repository of
     the Hugging Face hub. For the exact memory of a program use `ullage run`.
 
+    With -o FILE.pickle the log of a training is written instead of the document: a memory snapshot,
+    for `ullage explain` and `ullage diff`.
+
     Exits with 0, or with 1 if even the lower bound does not fit on the GPU.
     """
     check_files(("--output", options.output), ("--html", options.html), force=options.force)
@@ -188,8 +195,12 @@ def _show_training(options: EstimateOptions, model: str) -> int:
         interconnect=options.interconnect,
         **options.recipe,
     )
-    return options.target.give(
-        estimate, estimate.answer, estimate_line, print_estimate, html=options.html,
+    target, files = options.target, []
+    if target.path is not None and target.path.suffix in LOGS:
+        files = [estimate.explanation.export(target.path, force=target.force)]
+        target = replace(target, path=None)
+    return target.give(
+        estimate, estimate.answer, estimate_line, print_estimate, files, html=options.html,
         exit_code=int(estimate.fits is False),
     )  # fmt: skip
 

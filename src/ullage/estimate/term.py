@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from ullage.trace.category import Category
+
+
+class Interval(NamedTuple):
+    """Bytes: a lower bound, the likely value and an upper bound."""
+
+    low: int
+    likely: int
+    high: int
 
 
 class Verdict(Enum):

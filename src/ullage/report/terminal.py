@@ -21,7 +21,7 @@ from rich.text import Text
 
 from ullage.printable import printable, printable_lines
 from ullage.report.palette import Look
-from ullage.units import format_bytes
+from ullage.units import MIB, format_bytes
 
 if TYPE_CHECKING:
     from ullage.estimate.term import Term
@@ -99,12 +99,14 @@ def make_grid(*justify: JustifyMethod) -> Table:
 def terms_table(
     terms: Sequence[Term], look_of: Callable[[Any], Look], scale: int, bar: str
 ) -> Table:
-    """The parts of a memory, each with a bar; the longest has `scale` bytes."""
+    """The parts of a memory, each with a bar; the longest has `scale` bytes. Intervals that one
+    does not see, or of less than 1 MiB, are left out.
+    """
     table = make_grid("left", "right", "left", "left")
     for term in terms:
-        margin = ""
-        if (term.low_bytes, term.high_bytes) != (term.bytes, term.bytes):
-            margin = f"{format_bytes(term.low_bytes)} to {format_bytes(term.high_bytes)}"
+        low, likely, high = map(format_bytes, (term.low_bytes, term.bytes, term.high_bytes))
+        is_wide = term.high_bytes - term.low_bytes >= MIB and not low == likely == high
+        margin = f"{low} to {high}" if is_wide else ""
         picture = draw_bar(look_of(term), term.bytes, scale, bar, _TERM_WIDTH)
         table.add_row(
             f"  {term.name}", format_bytes(term.bytes), picture, Text(margin, style="dim")

@@ -364,6 +364,7 @@ class Record:
     has the result of not doing so. `workspace_ends` has the result of `scratch` at its bounds.
     `attempts` has for each work for which a request of memory failed the numbers of these failures,
     and the bytes of all requests for it in order, negative where they failed.
+    `recipe` is what an estimate was asked for, by name; empty where a program ran.
     `measured` and `batch_waits` are there where a real GPU was recorded; of more copies than such a
     record keeps, `num_lost_copies` came before those in `copies`.
     """
@@ -420,6 +421,7 @@ class Record:
     batch_waits: BatchWaits | None = None
     num_lost_copies: int = 0
     attempts: tuple[tuple[tuple[Index, ...], tuple[Index, ...]], ...] = ()
+    recipe: tuple[tuple[str, str], ...] = ()
 
     def order(self, own_pid: int) -> tuple[bool, int, float]:
         """What sorts the records of one run: the program's own process, then by rank and start."""

@@ -22,6 +22,7 @@ Rows: TypeAlias = list[list[Any]]
 ROWS: Mapping[str, tuple[str, ...]] = {
     "requests": ("where", "begin", "end", "failure", "is_out_of_memory"),
     "attempts": ("failures", "sizes"),
+    "recipe": ("name", "value"),
     "marks": ("position", "kind", "details"),
     "claims": ("position", "device", "address", "category", "name"),
     "operands": ("position", "device", "address"),
@@ -260,10 +261,11 @@ class BatchWaitFields(TypedDict):
 class OptionalFields(TypedDict, total=False):
     """What a record has only where the run requested it.
 
-    num_lost_copies: how many were dropped before those in `copies`.
+    num_lost_copies: how many were dropped before those in `copies`. recipe: of an estimate.
     """
 
     attempts: Rows
+    recipe: Rows
     measured: MeasuredFields
     batch_waits: BatchWaitFields
     num_lost_copies: int

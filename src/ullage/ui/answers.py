@@ -18,6 +18,7 @@ from ullage.estimate.training.answer import Answer
 from ullage.estimate.training.estimate import estimate_training
 from ullage.estimate.training.layout import ALONE
 from ullage.estimate.training.recipe import Recipe
+from ullage.estimate.training.totals import list_parts
 from ullage.gpus import Gpu, find_gpu
 from ullage.models.builtin import find_model
 from ullage.models.config import Config
@@ -87,6 +88,7 @@ def answer(document: object) -> dict[str, Any]:
     else:
         training = estimate_training(model.config, query.recipe, query.find_gpu())
         answered = estimate_document(Answer(training, model.source))
+        answered["timeline"] = [part._asdict() for part in list_parts(training.log)]
     return {"shape": asdict(read_shape(model.config)), "document": answered}
 
 

@@ -139,22 +139,22 @@ def test_the_interval_holds_what_the_phantom_allocates(rows: list[Row]) -> None:
 def test_layers_that_are_counted_come_to_the_same_as_layers_that_are_played(
     config: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted = play(config, checkpointing=kind).timeline.peak()
+    counted = play(config, checkpointing=kind).totals.peak
     monkeypatch.setattr(module, "_PLAYED", 1000)
-    assert play(config, checkpointing=kind).timeline.peak() == counted
+    assert play(config, checkpointing=kind).totals.peak == counted
 
 
 def test_a_mask_of_a_window_is_kept_by_every_layer() -> None:
     base = SMALL | {"model_type": "mistral", "num_hidden_layers": 3}
-    wide = play(base | {"sliding_window": 512}, length=512).timeline.peak()
-    narrow = play(base | {"sliding_window": 256}, length=512).timeline.peak()
+    wide = play(base | {"sliding_window": 512}, length=512).totals.peak
+    narrow = play(base | {"sliding_window": 256}, length=512).totals.peak
     mask = 512 * 512 * 2  # bfloat16, for each layer
     assert narrow.requested_bytes - wide.requested_bytes > 3 * mask
 
 
 def test_attention_by_hand_keeps_all_scores() -> None:
-    fused = play(SMALL, length=512).timeline.peak()
-    by_hand = play(SMALL, length=512, attention="eager").timeline.peak()
+    fused = play(SMALL, length=512).totals.peak
+    by_hand = play(SMALL, length=512, attention="eager").totals.peak
     scores = 4 * 512 * 512 * (4 + 2)  # heads; softmax in float32, and cast back
     assert by_hand.requested_bytes - fused.requested_bytes > 9 * scores
 

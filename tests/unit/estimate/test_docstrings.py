@@ -25,8 +25,8 @@ MODULES = (
     "serving.adapters", "serving.engines.transformers",
     "serving.engines.vllm", "serving.kv_cache", "serving.model_weights",
     "serving.serving", "serving.vllm_memory",
-    "serving.drafts", "surroundings", "training.estimate",
-    "training.history", "workloads.diffusion", "workloads.index", "workloads.passes",
+    "serving.drafts", "training.estimate",
+    "training.totals", "workloads.diffusion", "workloads.index", "workloads.passes",
     "workloads.speech",
 )  # fmt: skip
 OTHERS: tuple[Callable[..., Any], ...] = (
@@ -37,7 +37,7 @@ OTHERS: tuple[Callable[..., Any], ...] = (
 SEARCH = "find_longest"
 NO_SIZE = {"None", "bool", "str", "Format", "Precision", "Stage", "vllm.Settings"}
 NO_SIZE |= {"Offload", "tuple[Model, ServingPlan]", "tuple[Index, Tiers, int]"}
-NO_SIZE |= {"tuple[Entry | None, Machine]"}
+NO_SIZE |= {"tuple[Entry | None, Machine]", "Iterator[Stretch]", "Iterator[StepPart]", "Play"}
 # A paper, a file of a library, a version of one, or the table or derivation that is there to read.
 SOURCE = re.compile(
     r"arXiv:|doi:|\b\d{4}, |\w\.(py|cuh?|cpp|c|toml)\b|faiss, |derived here|`source`|that of \w"
@@ -75,7 +75,7 @@ def test_a_formula_says_what_it_counts_what_it_ignores_its_error_and_its_source(
 
 def test_the_formulas_are_found() -> None:
     names = {formula.__name__ for formula in formulas()}
-    assert {"token_bytes", "weight_bytes", "sqrt_peak", "replay"} <= names
+    assert {"token_bytes", "weight_bytes", "sqrt_peak", "count_totals"} <= names
     assert len(names) > 40
 
 

@@ -12,7 +12,7 @@ from ullage.estimate.training.estimate import estimate_training
 from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.loop import play_training
 from ullage.estimate.training.recipe import Recipe
-from ullage.estimate.training.timeline import Moment
+from ullage.estimate.training.totals import Moment
 from ullage.models.config import Config
 from ullage.trace.category import Category
 
@@ -31,7 +31,7 @@ CONFIG = Config("tiny", FIELDS)
 def play(layout: Layout, phase: str = "optimizer") -> Moment:
     """The peak of a phase."""
     recipe = Recipe(batch=4, length=1024, layout=layout)
-    return play_training(CONFIG, recipe, Machine()).timeline.peak(phase)
+    return play_training(CONFIG, recipe, Machine()).totals.peaks[phase]
 
 
 def owned(layout: Layout, category: Category) -> int:
@@ -74,7 +74,7 @@ def test_zero2_gathers_once_and_fsdp_twice() -> None:
 def test_what_is_offloaded_is_in_host_memory() -> None:
     recipe = Recipe(batch=4, length=1024, layout=Layout(data=8, sharding="fsdp", offload=True))
     played = play_training(CONFIG, recipe, Machine())
-    at_step = played.timeline.peak("optimizer").requested_by_category
+    at_step = played.totals.peaks["optimizer"].requested_by_category
     assert at_step.get(Category.OPTIMIZER_STATE, 0) == 0
     each = owned(Layout(data=8, sharding="fsdp"), Category.PARAMETER)
     assert played.host_bytes == 4 * each  # shards, their gradients, two moments
@@ -109,7 +109,7 @@ def test_the_gradient_of_a_divided_embedding_has_all_rows() -> None:
 def test_context_parallel_ranks_keep_what_their_part_of_the_sequence_keeps(ranks: int) -> None:
     def kept(layout: Layout, length: int) -> int:
         played = play_training(CONFIG, Recipe(length=length, layout=layout), Machine())
-        return played.timeline.peak("backward").requested_by_category[Category.ACTIVATION]
+        return played.totals.peaks["backward"].requested_by_category[Category.ACTIVATION]
 
     # Beside it: what is merged in float32 is not laid out as the output projection reads it.
     copies = 8 * 512 * 1024 * 2
@@ -138,7 +138,7 @@ def test_expert_parallel_ranks_hold_the_model_together(data: int, expert: int) -
 def test_experts_that_no_other_rank_holds_are_not_gathered() -> None:
     def gathers(expert: int) -> set[int]:
         layout = Layout(data=8, expert=expert, sharding="fsdp")
-        log = play_training(MIXTURE, Recipe(length=64, layout=layout), Machine()).timeline.log
+        log = play_training(MIXTURE, Recipe(length=64, layout=layout), Machine()).log
         return {log.requested[index] for index, stream in log.streams.items() if stream == 1}
 
     two_experts = 2 * 3 * 1024 * 2816 * 2

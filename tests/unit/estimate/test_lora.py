@@ -97,7 +97,7 @@ def test_adapters_of_stacked_experts_have_no_dropout() -> None:
 def test_the_loss_does_not_see_a_pooler() -> None:
     """Its adapter is trained, as peft says it, and has neither a gradient nor states."""
     played = play("all-minilm-l6", lora("all-linear"), batch=2)
-    sizes = played.timeline.peak("optimizer").requested_by_category
+    sizes = played.totals.peaks["optimizer"].requested_by_category
     reached = 4 * (played.num_trainable - 16 * (384 + 384))  # float32
     assert sizes[Category.GRADIENT] == reached
     assert sizes[Category.OPTIMIZER_STATE] == 2 * reached  # AdamW's
@@ -108,8 +108,8 @@ def test_the_sum_of_experts_and_adapters_is_kept_for_backward(checkpointing: str
     """It is a tensor as large as the experts; a checkpoint makes it again."""
     layers = 8
     model = QWEN3_30B | {"num_hidden_layers": layers}
-    some = play(model, lora(["q_proj"]), checkpointing=checkpointing).timeline.peak()
-    every = play(model, lora("all-linear"), checkpointing=checkpointing).timeline.peak()
+    some = play(model, lora(["q_proj"]), checkpointing=checkpointing).totals.peak
+    every = play(model, lora("all-linear"), checkpointing=checkpointing).totals.peak
     experts = 2 * 128 * 3 * 768 * 2048  # bfloat16
     more = every.requested_by_category[Category.ACTIVATION]
     more -= some.requested_by_category[Category.ACTIVATION]

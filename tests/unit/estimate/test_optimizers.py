@@ -53,7 +53,7 @@ UNMEASURED = {"adamw-8bit-torchao", "adamw-paged"}
 @pytest.mark.parametrize("name", MEASURED)
 def test_states_and_step_are_those_that_were_measured(name: str) -> None:
     recipe = Recipe(batch=2, length=512, optimizer=name)
-    peak = play_training(Config("model", FIELDS), recipe, Machine()).timeline.peak("optimizer")
+    peak = play_training(Config("model", FIELDS), recipe, Machine()).totals.peaks["optimizer"]
     states, highest = MEASURED[name]
     assert peak.requested_by_category.get(Category.OPTIMIZER_STATE, 0) == states
     buffers = peak.requested_by_category.get(Category.BUFFER, 0)
@@ -66,6 +66,6 @@ def test_every_optimizer_is_measured_or_said_not_to_be() -> None:
 
 def test_torchaos_states_are_those_that_were_measured() -> None:
     recipe = Recipe(batch=2, length=512, optimizer="adamw-8bit-torchao")
-    peak = play_training(Config("model", FIELDS), recipe, Machine()).timeline.peak("optimizer")
+    peak = play_training(Config("model", FIELDS), recipe, Machine()).totals.peaks["optimizer"]
     # memory_allocated() after zero_grad().
     assert peak.allocated_bytes - peak.by_category[Category.GRADIENT] == 92_586_496

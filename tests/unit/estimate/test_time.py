@@ -80,8 +80,8 @@ def test_noting_kernels_changes_no_memory() -> None:
     for recipe in (SMALL, replace(SMALL, layout=Layout(data=8, sharding="fsdp"))):
         plain = play_training(LLAMA, recipe, Machine())
         timed = play_training(LLAMA, recipe, Machine(), is_timed=True)
-        assert plain.timeline.log.events == timed.timeline.log.events
-        assert plain.timeline.log.requested == timed.timeline.log.requested
+        assert plain.log.events == timed.log.events
+        assert plain.log.requested == timed.log.requested
 
 
 def test_the_time_is_an_interval_and_its_parts_add_up() -> None:

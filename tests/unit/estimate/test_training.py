@@ -15,7 +15,7 @@ from ullage.estimate.training.eager.machine import Machine
 from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
 from ullage.estimate.training.loop import Played, play_training
 from ullage.estimate.training.recipe import Lora, Recipe
-from ullage.estimate.training.timeline import Moment
+from ullage.estimate.training.totals import Moment, find_stretches
 from ullage.gpus.catalog import find_gpu
 from ullage.models.config import Config
 from ullage.trace.category import Category
@@ -88,12 +88,12 @@ def test_repeating_the_middle_layer_is_the_same_as_playing_all_layers(
     short = play(deep, **recipe)
     monkeypatch.setattr(module, "_PLAYED", 1000)
     long = play(deep, **recipe)
-    assert long.timeline.log.position > short.timeline.log.position
+    assert long.log.position > short.log.position
     assert short.num_parameters == long.num_parameters
     assert short.num_trainable == long.num_trainable
-    for phase in short.timeline.phases:
-        assert figures(short.timeline.peak(phase)) == figures(long.timeline.peak(phase)), phase
-    assert figures(short.timeline.end()) == figures(long.timeline.end())
+    for phase in short.totals.peaks:
+        assert figures(short.totals.peaks[phase]) == figures(long.totals.peaks[phase]), phase
+    assert figures(short.totals.end) == figures(long.totals.end)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_layers_are_played_once_for_each_place_in_their_pattern(keys: str, piece
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_nothing_is_left_of_a_step_but_what_a_program_keeps(recipe: dict[str, Any]) -> None:
-    left = play(**recipe).timeline.end().requested_by_category
+    left = play(**recipe).totals.end.requested_by_category
     assert not left.get(Category.WORKSPACE)
     # The loss, and with adapters on checkpointed layers nothing else: a few numbers.
     left_bytes = left.get(Category.ACTIVATION, 0) + left.get(Category.TEMPORARY, 0)
@@ -148,20 +148,21 @@ def test_parts_add_up_to_the_whole_at_every_peak(
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_more_samples_never_need_less(recipe: dict[str, Any]) -> None:
-    peaks = [play(batch=batch, **recipe).timeline.peak().allocated_bytes for batch in (1, 2, 5, 9)]
+    peaks = [play(batch=batch, **recipe).totals.peak.allocated_bytes for batch in (1, 2, 5, 9)]
     assert peaks == sorted(peaks)
 
 
 def test_a_stretch_leads_to_the_next() -> None:
-    stretches = play(checkpointing=2).timeline.stretches
-    for before, after in pairwise(stretches):
-        assert before.end == after.begin
-        assert before.end_bytes == after.start_bytes
+    log = play(checkpointing=2).log
+    stretches = list(find_stretches(log))
+    assert stretches[0].begin == 0
+    assert stretches[-1].end == log.position
+    assert all(before.end == after.begin for before, after in pairwise(stretches))
 
 
 def test_checkpointing_orders_the_ways_by_what_they_keep() -> None:
     peaks = [
-        play(length=2048, checkpointing=way).timeline.peak("backward").allocated_bytes
+        play(length=2048, checkpointing=way).totals.peaks["backward"].allocated_bytes
         for way in ("full", "selective", 2, "none")
     ]
     assert peaks[0] < peaks[1] < peaks[3]
@@ -170,14 +171,14 @@ def test_checkpointing_orders_the_ways_by_what_they_keep() -> None:
 
 def test_gradients_are_there_in_the_forward_pass_of_a_later_micro_batch() -> None:
     once, twice = play(accumulation=1), play(accumulation=2)
-    gradient_bytes = twice.timeline.peak("forward").requested_by_category[Category.GRADIENT]
+    gradient_bytes = twice.totals.peaks["forward"].requested_by_category[Category.GRADIENT]
     assert gradient_bytes == 2 * twice.num_trainable
-    assert not once.timeline.peak("forward").requested_by_category.get(Category.GRADIENT)
+    assert not once.totals.peaks["forward"].requested_by_category.get(Category.GRADIENT)
 
 
 def test_a_step_in_the_backward_pass_leaves_no_gradient() -> None:
     played = play(steps_in_backward=True)
-    assert not played.timeline.end().requested_by_category.get(Category.GRADIENT)
+    assert not played.totals.end.requested_by_category.get(Category.GRADIENT)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from ullage.estimate.training.eager.tensor import BFLOAT16, empty
 from ullage.estimate.training.estimate import estimate_training
 from ullage.estimate.training.loop import play_training
 from ullage.estimate.training.recipe import Recipe
-from ullage.estimate.training.timeline import Timeline
 from ullage.gpus.catalog import find_gpu
 from ullage.models.config import Config
 
@@ -108,9 +107,8 @@ def test_the_ends_of_the_workspaces_enclose_what_was_recorded(case: Case) -> Non
     recorded = VECTORS[case.name]["phantom"]["peak_requested_bytes"]
     gpu = find_gpu(case.gpu)
     machine = Machine(gpu.compute_capability, multiprocessors=gpu.num_multiprocessors)
-    log = play_training(Config(case.name, case.config), case.recipe, machine).timeline.log
-    low = Timeline(log.lowest()).peak().requested_bytes
-    high = Timeline(log.highest()).peak().requested_bytes
+    totals = play_training(Config(case.name, case.config), case.recipe, machine).totals
+    low, high = totals.low_bytes, totals.high_bytes
     assert low <= recorded * (1 + 1e-5)
     assert recorded * (1 - 1e-5) <= high
     assert low < high
@@ -169,8 +167,8 @@ def test_checkpoints_keep_less_and_give_the_same_gradients() -> None:
     sizes = {}
     for checkpointing in ("none", "full"):
         recipe = Recipe(batch=4, image=224, checkpointing=checkpointing)
-        log = play_training(config_of("resnet50"), recipe, Machine()).timeline
-        sizes[checkpointing] = log.peak().requested_bytes
+        totals = play_training(config_of("resnet50"), recipe, Machine()).totals
+        sizes[checkpointing] = totals.peak.requested_bytes
     assert sizes["full"] < 0.8 * sizes["none"]
 
 

@@ -27,6 +27,7 @@ REST: dict[str, Any] = {
     },
     "requests": [["requests.jsonl:1", 0, 1, "", False]],
     "attempts": [[[0], [-4, 2]]],
+    "recipe": [["batch", "8"]],
     "scratch": [[0, 0, 1 << 30, 0, 4, 8, "cuFFT work area"]],
     "copies": [[0, 0, 1 << 30, 4, 0, 1]],
     "pinned": [[0, 4]],

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from ullage.estimate.training.eager.arena import Log
 from ullage.estimate.training.eager.kernels import Kernel, Kind
-from ullage.estimate.training.timeline import Stretch, Timeline
+from ullage.estimate.training.totals import Stretch, find_stretches
 from ullage.trace.record_schema import WORK_MARKS
 from ullage.trace.work_log import ENTRY, EntryKind, WorkKind, WorkLog, WorkRow
 
@@ -48,10 +49,10 @@ class Program:
 
 
 def read_stretches(
-    timeline: Timeline, kernels: Sequence[tuple[int, Kernel]], num_passes: int, accumulation: int
+    log: Log, kernels: Sequence[tuple[int, Kernel]], num_passes: int, accumulation: int
 ) -> tuple[Block, ...]:
     """The parts of a step's passes, in order; the last pass that was played stands for the rest."""
-    stretches = [row for row in timeline.stretches if row.phase in ("forward", "backward")]
+    stretches = [row for row in find_stretches(log) if row.phase in ("forward", "backward")]
     begins = [row.begin for row in stretches]
     inside: list[list[Kernel]] = [[] for _ in stretches]
     for position, kernel in kernels:

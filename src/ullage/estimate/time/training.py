@@ -62,7 +62,7 @@ def lay_out_step(config: Config, recipe: Recipe, gpu: Gpu) -> Program:
     check_recipe(config, recipe)
     machine = machine_of(gpu, choose_torch(recipe.torch, gpu.compute_capability))
     played = play_training(config, recipe, machine, is_timed=True)
-    blocks = read_stretches(played.timeline, played.kernels, played.num_passes, recipe.accumulation)
+    blocks = read_stretches(played.log, played.kernels, played.num_passes, recipe.accumulation)
     optimizer: list[Kernel] = []
     for trained in played.trained:
         optimizer += clip_kernels(trained) if recipe.clips_gradients else ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ullage.estimate.surroundings import Interval
+from ullage.estimate.term import Interval
 from ullage.estimate.training.eager.machine import Machine
 from ullage.gpus import nccl
 from ullage.gpus.gpu import Entry, Gpu

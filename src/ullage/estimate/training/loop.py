@@ -10,14 +10,14 @@ from typing import Final, NamedTuple
 from ullage.estimate.training.architectures import build_model
 from ullage.estimate.training.architectures.model import Model
 from ullage.estimate.training.division import divide
-from ullage.estimate.training.eager.arena import Arena, Section, Storage
+from ullage.estimate.training.eager.arena import Arena, Log, Section, Storage
 from ullage.estimate.training.eager.autograd import backward
 from ullage.estimate.training.eager.dtype import FLOAT32, DType, find_dtype
 from ullage.estimate.training.eager.functional import scale
 from ullage.estimate.training.eager.kernels import Kernel, Recorder, Trained
 from ullage.estimate.training.eager.machine import Machine
 from ullage.estimate.training.eager.module import Embedding, Module
-from ullage.estimate.training.eager.tensor import Tensor, empty
+from ullage.estimate.training.eager.tensor import Tensor
 from ullage.estimate.training.layout import ALONE
 from ullage.estimate.training.lora import add_adapters, retains_inputs
 from ullage.estimate.training.masters import make_masters, sum_in_float32
@@ -30,7 +30,7 @@ from ullage.estimate.training.optimizers import (
 )
 from ullage.estimate.training.recipe import PRECISIONS, Recipe
 from ullage.estimate.training.spread import Spread
-from ullage.estimate.training.timeline import Timeline
+from ullage.estimate.training.totals import StepTotals, count_totals
 from ullage.models.config import Config
 from ullage.trace.category import Category
 
@@ -45,7 +45,7 @@ class Played(NamedTuple):
     """What was played.
 
     Attributes:
-        timeline: the timeline of a step once the optimizer has its states.
+        log: a step, once the optimizer has its states.
         num_parameters: parameters of the whole model; shared ones count once.
         num_trainable: parameters that the optimizer changes.
         num_rank_parameters: parameters that this rank keeps.
@@ -55,7 +55,7 @@ class Played(NamedTuple):
         trained: what the optimizer steps, by type; empty: nobody asked.
     """
 
-    timeline: Timeline
+    log: Log
     num_parameters: int
     num_trainable: int
     num_rank_parameters: int
@@ -64,6 +64,11 @@ class Played(NamedTuple):
     kernels: tuple[tuple[int, Kernel], ...] = ()
     trained: tuple[Trained, ...] = ()
 
+    @property
+    def totals(self) -> StepTotals:
+        """What it comes to: a pass over the whole program."""
+        return count_totals(self.log)
+
 
 def play_training(
     config: Config, recipe: Recipe, machine: Machine, *, is_timed: bool = False
@@ -71,7 +76,7 @@ def play_training(
     """A step of the training loop, once the optimizer has its states.
 
     Counts: every tensor of the model's library, PyTorch's operators and engine, and the optimizer.
-    Ignores: the rounding of large blocks (history.py has it), and a program's own tensors.
+    Ignores: a program's own tensors.
     Error: docs/results/estimates.md: of the peak 0.01 % in the median, 2.2 % at worst.
     Source: torch/csrc/autograd/engine.cpp, and the files that architectures and operators name.
 
@@ -109,9 +114,10 @@ def play_training(
         recorder.clear()
     left = _play_passes(spread, model, recipe)
     arena.recorder = None  # the optimizer's kernels are known by their lists
+    arena.log.modules = dict(model.scopes())
     _step(arena, recipe, trained, steps)
     played = Played(
-        Timeline(arena.log),
+        arena.log.freeze(),
         *_count(_all_parameters(config, recipe, machine) or parameters),
         spread.count(parameters),
         spread.host_bytes(parameters, find_optimizer(recipe.optimizer)),
@@ -196,10 +202,9 @@ def _prepare_all(
             with arena.section("gradients", "build", count):
                 tensor.grad = tensor.like()
                 tensor.grad.storage.own(Category.GRADIENT)
-    if recipe.zeroes_late and not recipe.keeps_gradients:
-        _leave_gradients(arena, trained)
+    arena.log.zeroes_late = recipe.zeroes_late and not recipe.keeps_gradients
     if not any(optimizer.is_prepared_at_once for optimizer, _ in steps):
-        arena.begin("build")  # again: in a program the states come after the first backward pass
+        arena.begin("states")  # in a program they come after the first backward pass
     states = [state for optimizer, runs in steps for state in _prepare(arena, optimizer, runs)]
     states += [arena.take(4) for _ in range(_SCALER_STATES * _autocast(recipe)[1])]
     if arena.machine.torch < _WORKSPACES_END:
@@ -207,15 +212,6 @@ def _prepare_all(
         states += [arena.take(size, Category.WORKSPACE) for _ in range(_THREADS)]
         arena.blas_workspace_bytes = 0
     return states
-
-
-def _leave_gradients(arena: Arena, trained: list[tuple[Tensor, int]]) -> None:
-    """Gradients that the step before has left, until zero_grad()."""
-    for tensor, count in trained:
-        with arena.section("gradients", "build", count):
-            storage = arena.take(tensor.nbytes, Category.GRADIENT)
-        arena.log.standing.add(storage.index)
-        arena.left.append((arena.log.sections[-1], storage))
 
 
 def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
@@ -230,10 +226,11 @@ def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
         optimizer = find_optimizer(recipe.optimizer)
         arena.steps_with = lambda tensor: optimizer.step(arena, [Run(1, [tensor])])
     inputs: tuple[Tensor, ...] = ()
-    loss = empty(arena, (), FLOAT32)
+    loss: Tensor | None = None
     in_flight = []  # what passes in flight hold
     before: list[tuple[Section | None, Tensor]] = []  # what the last loss's graph retains
     for is_held in spread.passes(_count_passes(arena, recipe)):
+        arena.begin("batch")
         inputs = model.inputs(arena, recipe)
         arena.begin("forward")
         spread.before_forward()
@@ -245,7 +242,6 @@ def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
             in_flight.append((inputs, loss))
             continue
         arena.begin("backward")
-        arena.drop(arena.left)
         spread.before_backward()
         backward(scale(loss) if is_scaled else loss)
         spread.after_backward()
@@ -310,7 +306,11 @@ def _prepare(arena: Arena, optimizer: Optimizer, runs: list[Run]) -> list[Tensor
     for repeats, parameters in runs:
         with arena.section("states", "build", repeats):
             for parameter in parameters:
+                begin = len(states)
                 states += optimizer.prepare(parameter)
+                for state in states[begin:]:
+                    storage = state.storage if isinstance(state, Tensor) else state
+                    arena.log.owners[storage.index] = parameter.storage.index
     return states
 
 

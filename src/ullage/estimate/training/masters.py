@@ -23,6 +23,7 @@ def make_masters(arena: Arena, trained: list[tuple[Tensor, int]]) -> list[tuple[
             for tensor, _ in rows:
                 master = empty(arena, tensor.shape, FLOAT32, Category.OPTIMIZER_STATE)
                 master.needs_grad = True
+                arena.log.owners[master.storage.index] = tensor.storage.index
                 masters.append((master, count))
     return masters
 

@@ -14,8 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from ullage.errors import SpecError
-from ullage.estimate.surroundings import Interval
-from ullage.estimate.term import Term, exact
+from ullage.estimate.term import Interval, Term, exact
 from ullage.estimate.training.architectures import build_model
 from ullage.estimate.training.architectures.images.clip import Text, text_part
 from ullage.estimate.training.architectures.images.diffusion import FACTOR

@@ -13,14 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ullage.estimate.surroundings import Interval
-from ullage.estimate.term import Term
+from ullage.estimate.term import Interval, Term
 from ullage.estimate.training.devices import find_context, machine_of
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.machine import Machine
-from ullage.estimate.training.history import replay
-from ullage.estimate.training.timeline import Timeline
 from ullage.estimate.training.torch_version import choose_torch
+from ullage.estimate.training.totals import count_totals
 from ullage.estimate.workloads.answer import Place
 from ullage.gpus.catalog import find_entry
 
@@ -41,7 +39,7 @@ class Pass:
     """Bytes of a pass.
 
     Attributes:
-        weight_bytes: parameters and buffers, in blocks of 512 bytes.
+        weight_bytes: parameters and buffers.
         module_bytes: the largest module that holds weights itself.
         working: the most above the weights, inputs included: low, likely, high; they differ where
             a closed library decides of a workspace.
@@ -97,9 +95,8 @@ def play_pass(
 ) -> Pass:
     """Builds a model and runs it once.
 
-    Counts: every tensor of the library's code and of PyTorch's operators, in the allocator's
-    blocks of 512 bytes, and workspaces.
-    Ignores: the rounding of large blocks, up to 1 MiB each, and cached segments.
+    Counts: every tensor of the library's code and of PyTorch's operators, and workspaces.
+    Ignores: cached segments.
     Error: docs/results/estimates.md.
     Source: transformers 5.23, modeling_whisper.py and modeling_clip.py; diffusers 0.42,
     unet_2d_condition.py, dit_transformer_2d.py and autoencoder_kl.py.
@@ -114,21 +111,21 @@ def play_pass(
     arena.begin("build")
     model = build(arena)
     arena.begin("forward")
-    loaded = Timeline(arena.log)
-    weights = loaded.end().allocated_bytes
+    loaded = count_totals(arena.log).end
     with arena.recording(is_on=False):
         output = run(arena, model)
-    timeline = Timeline(arena.log)
-    peak = timeline.peak("forward").allocated_bytes
-    low, high = timeline.ends() if arena.log.assumed else (peak, peak)
+    totals = count_totals(arena.log)
     del output
-    working = Interval(*(size - weights for size in (min(low, peak), peak, max(high, peak))))
+    peak, weights = totals.peak, loaded.requested_bytes
+    rounding = peak.allocated_bytes - peak.requested_bytes
+    least = min(totals.low_bytes, peak.requested_bytes)
+    most = max(totals.high_bytes - rounding, peak.requested_bytes)
     return Pass(
         weights,
         _largest(model),
-        working,
-        max(replay(loaded).allocated_bytes - weights, 0),
-        max(replay(timeline).allocated_bytes - peak, 0),
+        Interval(*(size - weights for size in (least, peak.requested_bytes, most))),
+        loaded.allocated_bytes - weights,
+        rounding,
     )
 
 

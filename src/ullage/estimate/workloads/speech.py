@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ullage.errors import SpecError
 from ullage.estimate.serving.kv_cache import token_bytes
-from ullage.estimate.surroundings import Interval
-from ullage.estimate.term import Term, exact
+from ullage.estimate.term import Interval, Term, exact
 from ullage.estimate.training.architectures.whisper import Whisper
 from ullage.estimate.training.recipe import Recipe
 from ullage.estimate.workloads.answer import Place, WorkloadEstimate

@@ -50,6 +50,7 @@ _SCALES = (Category.ACTIVATION, Category.INPUT, Category.TEMPORARY, Category.KV_
 class CauseKind(enum.Enum):
     """The kinds of causes, in the order in which they are reported."""
 
+    RECIPE = "recipe"
     FAULT = "fault"
     PRECISION = "precision"
     MODEL = "model"
@@ -109,18 +110,37 @@ def find_causes(evidence: Evidence) -> tuple[Cause, ...]:
     """Returns the causes of the change, sorted by kind and then by size, the largest first. The
     sites themselves come last.
     """
-    causes = [*_compare_findings(evidence)]
-    resized = [*_compare_parameters(evidence)]
-    causes += resized
-    causes += _compare_optimizers(evidence)
-    causes += _compare_checkpointing(evidence)
-    causes += _compare_outside(evidence)
-    # A model of another size or precision also allocates different activations.
-    if evidence.sites and not resized:
-        causes += _find_scale(evidence)
+    causes = [*_compare_findings(evidence), *_compare_outside(evidence)]
+    recipes = [*_compare_recipes(evidence)]
+    causes += recipes
+    if not recipes:  # else sizes are what these say
+        resized = [*_compare_parameters(evidence)]
+        causes += resized
+        causes += _compare_optimizers(evidence)
+        causes += _compare_checkpointing(evidence)
+        # A model of another size or precision also allocates different activations.
+        if evidence.sites and not resized:
+            causes += _find_scale(evidence)
     order = list(CauseKind)
     causes.sort(key=lambda cause: (order.index(cause.kind), -abs(cause.changed_bytes)))
     return (*causes, *_name_places(evidence))
+
+
+def _compare_recipes(evidence: Evidence) -> Iterator[Cause]:
+    """Yields what two estimates were asked for, where it differs."""
+    records = [moment.report.record for moment in (evidence.before, evidence.after)]
+    before, after = ({} if record is None else dict(record.recipe) for record in records)
+    if not before or not after:
+        return
+    changes = [
+        f"{name} {before.get(name, 'none')} to {after.get(name, 'none')}"
+        for name in dict.fromkeys((*before, *after))
+        if before.get(name, "none") != after.get(name, "none")
+    ]
+    if changes:
+        sizes = [moment.device.peak_allocated_bytes for moment in (evidence.before, evidence.after)]
+        text = f"another recipe: {', '.join(changes)}"
+        yield Cause(CauseKind.RECIPE, text, sizes[1] - sizes[0])
 
 
 def _compare_findings(evidence: Evidence) -> Iterator[Cause]:

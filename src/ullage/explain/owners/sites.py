@@ -129,12 +129,15 @@ def has_python_file(file: str) -> bool:
 
 
 def describe_frame(stacks: Stacks, frame: int) -> str:
-    """Describes a frame: the last parts of its path, the line and the function."""
+    """Describes a frame: the last parts of its path, the line and the function; what was estimated
+    has classes for files, and no lines.
+    """
     frames = stacks.frames
     path = frames.file[frame]
     if not _TEMPORARY.match(path):
         path = "/".join(path.split("/")[-_KEPT_PARTS:])
-    where = f"{path}:{frames.line[frame]}" if path not in _NO_FILE else ""
+    line = int(frames.line[frame])
+    where = "" if path in _NO_FILE else f"{path}:{line}" if line else path
     function = frames.function[frame]
     return f"{where} in {function}" if where and function else where or function
 

@@ -193,7 +193,7 @@ class Case:
 
 def _is_call(file: str, name: str, pattern: re.Pattern[str]) -> bool:
     if has_python_file(file):
-        return pattern.search(name) is not None
+        return pattern.search(name.rpartition(".")[2]) is not None  # of a module its last name
     operator = OPERATOR.search(name)
     return operator is not None and pattern.search(operator[1]) is not None
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ullage.explain.moments.phases import Phase
 from ullage.explain.moments.spikes import find_brief
+from ullage.explain.owners.sites import has_python_file
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.trace.model import Category
@@ -233,7 +234,11 @@ def _births_by_function(case: Case) -> Iterator[Int64Array]:
     for stack in np.unique(blocks.stack).tolist():
         for number in stacks.frame[stacks.start[stack] : stacks.start[stack + 1]].tolist():
             file, name = frames.file[number], frames.function[number]
-            if "ullage/record/" in file or file.endswith("torch/_ops.py"):
+            if "torch::autograd::" in name:
+                break  # backward is of no function
+            if not has_python_file(file) or "ullage/record/" in file:
+                continue
+            if file.endswith("torch/_ops.py"):
                 continue
             if "torch/" not in file or name in {"softmax", "log_softmax"}:
                 if "torch/" in file:

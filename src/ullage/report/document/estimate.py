@@ -1,4 +1,4 @@
-"""The document of an estimate of training, schema "ullage.estimate/1".
+"""The document of an estimate of training, schema "ullage.estimate/2".
 
 json.dumps(estimate_document(answer), indent=2)
 """
@@ -11,9 +11,9 @@ from typing import Any, Final
 from ullage.estimate.term import OwnedTerm
 from ullage.estimate.training.answer import Answer
 from ullage.estimate.training.estimate import TrainingEstimate
-from ullage.estimate.training.timeline import Moment
+from ullage.estimate.training.totals import Moment
 
-ESTIMATE_SCHEMA: Final = "ullage.estimate/1"
+ESTIMATE_SCHEMA: Final = "ullage.estimate/2"
 
 
 def estimate_document(answer: Answer) -> dict[str, Any]:
@@ -37,10 +37,13 @@ def estimate_document(answer: Answer) -> dict[str, Any]:
         "used_low_bytes": estimate.low_bytes,
         "used_high_bytes": estimate.high_bytes,
         "headroom_bytes": estimate.headroom_bytes,
+        "allocated_low_bytes": estimate.allocated.low,
+        "allocated_bytes": estimate.allocated.likely,
+        "allocated_high_bytes": estimate.allocated.high,
+        "reserved_bytes": estimate.reserved_bytes,
         "terms": [_term(term) for term in estimate.terms],
         "peak": _moment(estimate.peak),
         "phases": {name: _moment(moment) for name, moment in estimate.peaks.items()},
-        "timeline": [asdict(stretch) for stretch in estimate.stretches],
         "host_bytes": estimate.host.memory.likely,
         "host_low_bytes": estimate.host.memory.low,
         "host_high_bytes": estimate.host.memory.high,

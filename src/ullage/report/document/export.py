@@ -137,10 +137,10 @@ def write_pickle(out: BinaryIO, snapshot: Snapshot) -> None:
     """Writes the snapshot like torch's own functions, in the newest layout and in pickle protocol
     4, the latest that pytorch.org/memory_viz reads, for a file of any version or protocol.
 
-    Omits ullage's record, and pinned host memory, which memory_viz does not show.
+    Omits pinned host memory, which memory_viz does not show.
     """
     lists = _frame_lists(snapshot.stacks)
-    raw = {
+    raw: dict[str, Any] = {
         "segments": list(_segments(snapshot, lists)),
         "device_traces": [list(_events(table, snapshot, lists)) for table in snapshot.events],
         "allocator_settings": dict(snapshot.settings),
@@ -154,6 +154,8 @@ def write_pickle(out: BinaryIO, snapshot: Snapshot) -> None:
             for annotation in snapshot.annotations
         ],
     }
+    if snapshot.record is not None:
+        raw["ullage"] = dict(snapshot.record)
     pickle.dump(raw, out, protocol=4)
 
 

@@ -1,4 +1,4 @@
-"""The document of an estimate of serving, schema "ullage.estimate/1".
+"""The document of an estimate of serving, schema "ullage.estimate/2".
 
 json.dumps(serving_document(estimate, source), indent=2)
 """

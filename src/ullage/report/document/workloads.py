@@ -1,4 +1,4 @@
-"""The document of an estimate of speech, pictures or an index, schema "ullage.estimate/1"."""
+"""The document of an estimate of speech, pictures or an index, schema "ullage.estimate/2"."""
 
 from __future__ import annotations
 

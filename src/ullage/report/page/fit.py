@@ -5,19 +5,17 @@ render_fit_page(report)         the text of the file; the document is in it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from html import escape
-from importlib.resources import files
 from typing import Final
 
 from ullage.plan.findings import Candidate, FitReport
 from ullage.report.document.fit import fit_document
+from ullage.report.page.plain import render_plain
 from ullage.report.page.terminal_html import to_html
 from ullage.report.text.fit import fit_line, print_fit
 from ullage.report.text.time.numbers import format_interval
 from ullage.units import GIB, format_bytes
-from ullage.version import __version__
 
 _WIDTH, _HEIGHT, _MARGIN = 720, 320, 56
 _WORDS: Final = {
@@ -31,28 +29,20 @@ _WORDS: Final = {
 def render_fit_page(report: FitReport) -> str:
     """Renders the page of a search."""
     document = fit_document(report)
-    # Only "<" could end the element.
-    payload = json.dumps(document).replace("<", "\\u003c")
-    style = (files("ullage.report") / "assets" / "estimate.css").read_text(encoding="utf-8")
-    kind = "does_not_fit" if report.best is None else "fits"
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{escape(fit_line(report))}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head>
-<body><header><p class="over">{escape(" ".join(report.program))}</p>
-<h1 class="{kind}">{_WORDS[document["verdict"]]}</h1>
-<p class="lead">{escape(fit_line(report))}</p></header>
-<main><h2>Time against memory</h2>
+    return render_plain(
+        over=" ".join(report.program),
+        word=_WORDS[document["verdict"]],
+        kind="does_not_fit" if report.best is None else "fits",
+        lead=fit_line(report),
+        body=f"""<h2>Time against memory</h2>
 <p class="quiet">Each point is a plan that no other beats on both, by the profile and the model of
 costs; each square one that ran, with the likely time of the clock (its bounds are shown on it); the
 large point is the best that was seen to fit, the dashed line the budget. The bounds of all plans
 move together, as they share most of their kernels.</p>
 {draw_front(report)}
-<h2>Plans</h2><pre>{to_html(lambda console: print_fit(report, console))}</pre></main>
-<footer>ullage {__version__}. The whole answer is in this file as JSON, in the element
-<code>document</code>.</footer>
-<script type="application/json" id="document">{payload}</script>
-</body></html>
-"""
+<h2>Plans</h2><pre>{to_html(lambda console: print_fit(report, console))}</pre>""",
+        document=document,
+    )
 
 
 def draw_front(report: FitReport) -> str:

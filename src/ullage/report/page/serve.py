@@ -12,8 +12,8 @@ from importlib.resources import files
 from typing import Final
 
 from ullage.report.document.serve import serve_document
-from ullage.report.page.estimate_graphics import Part, draw_memory, swatch
 from ullage.report.page.line_plot import Axis, Line, Mark, draw_lines
+from ullage.report.page.memory_bar import Part, draw_memory, swatch
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK
 from ullage.report.text.serve import basis_line, knee_line, remark_lines, serve_line
 from ullage.report.text.time.numbers import format_seconds
@@ -112,9 +112,7 @@ def _memory(report: ServeReport) -> str:
         f'<td class="what">{escape(notes.get(part.name, ""))}</td></tr>'
         for number, part in enumerate(parts, 1)
     ]
-    bar = draw_memory(
-        parts, gpu=report.served.gpu, capacity_bytes=engine.device_bytes, interval=None
-    )
+    bar = draw_memory(parts, gpu=report.served.gpu, capacity_bytes=engine.device_bytes)
     return f'{bar}<div class="scroll"><table><tbody>{"".join(rows)}</tbody></table></div>'
 
 

@@ -27,7 +27,6 @@ from ullage.units import format_bytes
 
 _LOOK_OF_TERM: Final = {
     "context": CONTEXT_LOOK,
-    "block rounding": CACHE_LOOK,
     "cached blocks": CACHE_LOOK,
     "free": FREE_LOOK,
 }

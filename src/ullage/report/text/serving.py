@@ -17,7 +17,7 @@ from ullage.estimate.serving.serving_plan import ServingEstimate
 from ullage.estimate.term import Verdict
 from ullage.gpus.catalog import label
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
-from ullage.report.terminal import bar_mark, make_grid, print_parts, render, terms_table
+from ullage.report.terminal import bar_mark, make_grid, print_parts, terms_table
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
@@ -45,19 +45,6 @@ VERDICT_STYLES: Final = {
 def serving_line(serving_estimate: ServingEstimate) -> str:
     """The result, in one line."""
     return _headline(serving_estimate).plain
-
-
-def render_serving(
-    serving_estimate: ServingEstimate,
-    source: str,
-    width: int = 80,
-    gpus: Sequence[ServingRow] = (),
-    knobs: Sequence[ServingKnob] = (),
-) -> str:
-    """The answer as a text without colour, `width` columns wide."""
-    return render(
-        lambda console: print_serving(serving_estimate, source, console, gpus, knobs), width
-    )
 
 
 def print_serving(

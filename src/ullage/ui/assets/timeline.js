@@ -10,25 +10,6 @@ function draw(tag, attributes, text) {
   return element;
 }
 
-/** Each time a stretch is passed through: events along the axis, bytes before, at most, after. */
-export function unroll(stretches) {
-  const passes = [];
-  let at = 0;
-  for (const one of stretches) {
-    if (one.phase === "build") continue;
-    const length = Math.max(1, one.end - one.begin);
-    for (let time = 0; time < one.repeats; time++) {
-      const start = one.start_bytes + time * one.delta_bytes;
-      passes.push({
-        phase: one.phase, name: one.name, time, repeats: one.repeats, begin: at, end: at + length, start,
-        peakAt: at + Math.min(length, Math.max(0, one.high_position - one.begin)), peak: start + one.high_bytes, after: start + one.delta_bytes,
-      });
-      at += length;
-    }
-  }
-  return passes;
-}
-
 export class Timeline {
   constructor(element, reading) {
     this.element = element;
@@ -45,8 +26,8 @@ export class Timeline {
 
   show(found) {
     this.found = found;
-    this.passes = unroll(found.timeline);
-    this.peak = this.passes.reduce((best, one, index) => (one.peak > this.passes[best].peak ? index : best), 0);
+    this.passes = found.timeline;
+    this.peak = this.passes.reduce((best, one, index) => (one.peak_bytes > this.passes[best].peak_bytes ? index : best), 0);
     if (this.chosen !== null) this.chosen = Math.min(this.chosen, this.passes.length - 1);
     this._draw();
   }
@@ -56,12 +37,12 @@ export class Timeline {
     if (!this.passes.length || !width) return;
     const { passes, svg } = this;
     const last = passes.at(-1).end;
-    const top = passes[this.peak].peak * 1.08;
+    const top = passes[this.peak].peak_bytes * 1.08;
     this.x = (event) => LEFT + (event / last) * (width - LEFT - RIGHT);
     this.y = (bytes) => HEIGHT - BOTTOM - (bytes / top) * (HEIGHT - TOP - BOTTOM);
     svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     svg.setAttribute("aria-valuemax", passes.length - 1);
-    const line = passes.map((one) => `L${this._at(one.begin, one.start)}L${this._at(one.peakAt, one.peak)}L${this._at(one.end, one.after)}`).join("").slice(1);
+    const line = passes.map((one) => `L${this._at(one.begin, one.start_bytes)}L${this._at(one.peak_at, one.peak_bytes)}L${this._at(one.end, one.end_bytes)}`).join("").slice(1);
     const floor = this.y(0);
     const peak = passes[this.peak];
     svg.replaceChildren(
@@ -69,7 +50,7 @@ export class Timeline {
       draw("path", { class: "area", d: `M${line}L${this.x(last)},${floor}L${LEFT},${floor}Z` }),
       draw("path", { class: "curve", d: `M${line}` }),
       ...this._limit(top, width),
-      draw("circle", { class: "peak", cx: this.x(peak.peakAt), cy: this.y(peak.peak), r: 5 }),
+      draw("circle", { class: "peak", cx: this.x(peak.peak_at), cy: this.y(peak.peak_bytes), r: 5 }),
       this._peakLabel(peak, width));
     this.cursor = draw("line", { class: "cursor", y1: TOP - 4, y2: floor, visibility: "hidden" });
     svg.append(this.cursor);
@@ -119,9 +100,9 @@ export class Timeline {
   }
 
   _peakLabel(peak, width) {
-    const x = this.x(peak.peakAt);
+    const x = this.x(peak.peak_at);
     const isRight = x > width - 150;
-    return draw("text", { class: "name", x: x + (isRight ? -10 : 10), y: Math.max(34, this.y(peak.peak) + 4), "text-anchor": isRight ? "end" : "start" }, formatBytes(peak.peak));
+    return draw("text", { class: "name", x: x + (isRight ? -10 : 10), y: Math.max(34, this.y(peak.peak_bytes) + 4), "text-anchor": isRight ? "end" : "start" }, formatBytes(peak.peak_bytes));
   }
 
   _point(event) {
@@ -143,13 +124,13 @@ export class Timeline {
 
   _read() {
     const one = this.passes[this.chosen ?? this.peak];
-    const part = one.name ? `, ${one.name}${one.repeats > 1 ? ` ${one.time + 1} of ${one.repeats}` : ""}` : "";
-    const text = `${one.phase}${part}: ${formatBytes(one.start)} before, ${formatBytes(one.peak)} at most, ${formatBytes(one.after)} after`;
+    const part = one.name ? `, ${one.name}${one.repeats > 1 ? ` ${one.turn + 1} of ${one.repeats}` : ""}` : "";
+    const text = `${one.phase}${part}: ${formatBytes(one.start_bytes)} before, ${formatBytes(one.peak_bytes)} at most, ${formatBytes(one.end_bytes)} after`;
     this.reading.textContent = this.chosen === null ? `The peak, ${text}. Point at the curve, or focus it and use the arrow keys.` : text;
     this.svg.setAttribute("aria-valuenow", this.chosen ?? this.peak);
     this.svg.setAttribute("aria-valuetext", text);
     this.cursor.setAttribute("visibility", this.chosen === null ? "hidden" : "visible");
-    this.cursor.setAttribute("x1", this.x(one.peakAt));
-    this.cursor.setAttribute("x2", this.x(one.peakAt));
+    this.cursor.setAttribute("x1", this.x(one.peak_at));
+    this.cursor.setAttribute("x2", this.x(one.peak_at));
   }
 }

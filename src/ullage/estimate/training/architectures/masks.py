@@ -13,6 +13,7 @@ def causal_mask(x: Tensor, recipe: Recipe, window: int | None = None) -> Tensor 
     window: how many tokens back are seen. sdpa gets booleans, that all samples share; attention by
         hand gets numbers to add.
     """
+    x.arena.operator = causal_mask.__code__
     batch, length = x.shape[:2]
     shape = (batch, 1, length, length)
     if recipe.attention == "eager":
@@ -31,6 +32,7 @@ def eager_mask(x: Tensor) -> Tensor | None:
     """The causal mask of a model whose sdpa needs none: numbers to add, where scores are kept."""
     if not x.arena.is_attention_eager:
         return None
+    x.arena.operator = eager_mask.__code__
     batch, length = x.shape[:2]
     visible = x.like((1, 1, length, length), BOOL)
     mask = x.like((batch, 1, length, length))

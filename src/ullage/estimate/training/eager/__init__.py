@@ -8,8 +8,8 @@ PyTorch would. It takes milliseconds and needs no torch:
     weight = parameter(arena, 768, 768, dtype=BFLOAT16)
     x = empty(arena, (8, 1024, 768), BFLOAT16, Category.INPUT)
     backward(linear(x, weight))
-    Timeline(arena.log).peak()
+    count_totals(arena.log).peak
 
-What it leaves out: the rounding of large blocks (allocator.py has it), and what a kernel of a
-closed library allocates for itself, of which Log.assumed has two ends.
+What it leaves out: what a kernel of a closed library allocates for itself, of which Log.assumed has
+two ends.
 """

@@ -7,10 +7,11 @@ arena.log.requested             # [4096]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ullage.estimate.training.eager.dtype import DType
 from ullage.estimate.training.eager.machine import Machine
@@ -28,7 +29,7 @@ class Section:
 
     Attributes:
         name: such as "layers".
-        phase: "build", "forward", "backward", "optimizer" or "".
+        phase: "build", "forward", "backward", "states", "optimizer" or "".
         repeats: how many times in a row the real program runs it.
         begin, end: positions in the log; the end is exclusive.
     """
@@ -48,6 +49,26 @@ class Section:
         return self.end == _OPEN
 
 
+class Scope(NamedTuple):
+    """A module of the model.
+
+    Attributes:
+        path: its name in the model, such as "layers.{}.mlp", with {} for the number of its layer.
+        kind: its class.
+        first, step, repeats: the numbers of the layers that it stands for.
+        is_checkpointed: it is in a layer that is recomputed in the backward pass.
+        parameters: the names of its own parameters, by the number of their storage.
+    """
+
+    path: str = ""
+    kind: str = ""
+    first: int = 0
+    step: int = 0
+    repeats: int = 1
+    is_checkpointed: bool = False
+    parameters: Mapping[int, str] = {}
+
+
 class Log:
     """Allocations and frees. A storage has a number; a position is the number of earlier events.
 
@@ -59,13 +80,18 @@ class Log:
         phases: (position, name) of each phase that begins; it ends where the next one begins.
         assumed: (lowest, highest) bytes of a storage whose size a closed library decides.
         streams: streams of the storages that are not allocated on the model's own stream.
-        standing: storages that stand for what the step before has left.
-        work: (position, floating-point operations) of each product of matrices.
+        scopes: id() of the module that each storage was made in; 0: outside of modules.
+        operators: the function that made it, as code; None: not known.
+        owners: of a gradient or an optimizer's state the storage of its parameter.
+        modules: what the ids in `scopes` mean.
+        zeroes_late: zero_grad() comes between forward and backward.
+        work: floating-point operations of all products of matrices, two for each element of a sum;
+            attention's own kernels are not among them.
     """
 
     __slots__ = (
-        "assumed", "categories", "events", "phases", "requested", "sections", "standing", "streams",
-        "work",
+        "assumed", "categories", "events", "modules", "operators", "owners", "phases", "requested",
+        "scopes", "sections", "streams", "work", "zeroes_late",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -76,38 +102,26 @@ class Log:
         self.phases: list[tuple[int, str]] = []
         self.assumed: dict[int, tuple[int, int]] = {}
         self.streams: dict[int, int] = {}
-        self.standing: set[int] = set()
-        self.work: list[tuple[int, int]] = []
+        self.scopes: list[int] = []
+        self.operators: list[CodeType | None] = []
+        self.owners: dict[int, int] = {}
+        self.modules: dict[int, Scope] = {}
+        self.zeroes_late = False
+        self.work = 0
 
     @property
     def position(self) -> int:
         """Events so far."""
         return len(self.events)
 
-    @property
-    def sizes(self) -> list[int]:
-        """Requested bytes, rounded up to 512 bytes as the allocator does."""
-        return [(nbytes + _ROUNDING) & ~_ROUNDING for nbytes in self.requested]
+    def size(self, storage: int) -> int:
+        """Its requested bytes, rounded up to 512 bytes as the allocator does."""
+        return (self.requested[storage] + _ROUNDING) & ~_ROUNDING
 
     def freeze(self) -> Log:
         """The same, to which nothing is added."""
         other = copy(self)
         other.events = list(self.events)
-        return other
-
-    def lowest(self) -> Log:
-        """The same with every assumed storage at its low end."""
-        return self._with({index: low for index, (low, _) in self.assumed.items()})
-
-    def highest(self) -> Log:
-        """The same with every assumed storage at its high end."""
-        return self._with({index: high for index, (_, high) in self.assumed.items()})
-
-    def _with(self, requested: dict[int, int]) -> Log:
-        other = copy(self)
-        other.requested = list(self.requested)
-        for index, nbytes in requested.items():
-            other.requested[index] = nbytes
         return other
 
 
@@ -123,9 +137,11 @@ class Storage:
     def __del__(self) -> None:
         self.arena.log.events.append(~self.index)
 
-    def own(self, category: Category) -> None:
-        """Says whose it is."""
+    def own(self, category: Category, of: Storage | None = None) -> None:
+        """Says whose it is, and of which parameter."""
         self.arena.log.categories[self.index] = category
+        if of is not None:
+            self.arena.log.owners[self.index] = of.index
 
     @property
     def category(self) -> Category | None:
@@ -135,7 +151,7 @@ class Storage:
     @property
     def nbytes(self) -> int:
         """Bytes as the allocator counts them: a multiple of 512."""
-        return (self.arena.log.requested[self.index] + _ROUNDING) & ~_ROUNDING
+        return self.arena.log.size(self.index)
 
 
 class Arena:
@@ -144,6 +160,8 @@ class Arena:
     Attributes:
         log: what came and went.
         machine: the GPU and PyTorch that it is on.
+        scope: id() of the module that is called, or whose operator's gradient is computed.
+        operator: the code of the operator that runs, or of its backward rule.
         is_recording: autograd builds a graph (torch.is_grad_enabled()).
         is_training: modules are in training mode.
         checkpoints_every: N where every Nth layer of a stack is checkpointed; 0: none is.
@@ -159,7 +177,6 @@ class Arena:
         steps_with: the step of an optimizer that runs in the backward pass: called with a parameter
             once it has its gradient, which is then freed.
         retained: what autograd functions of their own keep until their graph goes, by section.
-        left: gradients of the step before, by section, until zero_grad().
         held: tensors that a variable of the training loop holds until it gets new ones.
         sharding: how ranks share out parameters (sharding.py); None: they do not.
         recorder: collects the kernels that are launched; None: nobody asked for time.
@@ -168,8 +185,8 @@ class Arena:
     __slots__ = (
         "__dict__", "autocast", "blas_workspace_bytes", "casts", "checkpoints_every", "held",
         "is_attention_eager", "is_compiled", "is_recording", "is_selective", "is_training",
-        "keeps_alternate", "left", "log", "machine", "recorder", "retained", "sharding",
-        "steps_with",
+        "keeps_alternate", "log", "machine", "operator", "recorder", "retained", "scope",
+        "sharding", "steps_with",
     )  # fmt: skip
 
     def __init__(
@@ -190,13 +207,14 @@ class Arena:
         self.keeps_alternate = keeps_alternate
         self.is_attention_eager = is_attention_eager
         self.blas_workspace_bytes = machine.blas_workspace_bytes
+        self.scope = 0
+        self.operator: CodeType | None = None
         self.is_recording = True
         self.is_training = True
         self.autocast: DType | None = None
         self.casts: dict[int, tuple[Section | None, Any]] = {}
         self.steps_with: Callable[[Any], None] | None = None
         self.retained: list[tuple[Section | None, Any]] = []
-        self.left: list[tuple[Section | None, Any]] = []
         self.held: list[Any] = []
         self.sharding: Any = None
         self.recorder: Recorder | None = None
@@ -208,15 +226,18 @@ class Arena:
         index = len(requested)
         requested.append(nbytes)
         log.categories.append(category)
+        log.scopes.append(self.scope)
+        log.operators.append(self.operator)
         log.events.append(index)
         return Storage(self, index)
 
     def begin(self, phase: str) -> None:
-        """Notes that a phase begins: "build", "forward", "backward" or "optimizer". A section that
-        is still open ends: the backward pass of a first layer has no boundary behind it.
+        """Notes that a phase begins, such as "forward". A section that is still open ends: the
+        backward pass of a first layer has no boundary behind it.
         """
         log = self.log
         log.phases.append((log.position, phase))
+        self.scope, self.operator = 0, None
         if log.sections and log.sections[-1].is_open:
             log.sections[-1].end = log.position
 
@@ -260,6 +281,11 @@ class Arena:
     def retain(self, tensor: Any) -> None:  # noqa: ANN401
         """A reference that a node of the graph has beside what it saved (ctx.name = tensor)."""
         self.retained.append((self.open_section, tensor))
+
+    def count_work(self, operations: int) -> None:
+        """Notes a product of matrices, as often as its section is repeated."""
+        section = self.open_section
+        self.log.work += operations * (1 if section is None else section.repeats)
 
     @property
     def open_section(self) -> Section | None:

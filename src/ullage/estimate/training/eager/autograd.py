@@ -37,11 +37,14 @@ class Node:
         frame: the checkpoint in which it was made: backward recomputes what it saved.
         place: its number in that frame.
         gathered: gradients of the outputs, for an operation with several; None where it has one.
+        scope: the module in which it was made.
     """
 
-    __slots__ = ("frame", "gathered", "inputs", "number", "place", "rule", "saved")
+    __slots__ = ("frame", "gathered", "inputs", "number", "place", "rule", "saved", "scope")
 
-    def __init__(self, inputs: list[Node | Tensor | None], rule: Backward, number: int) -> None:
+    def __init__(
+        self, inputs: list[Node | Tensor | None], rule: Backward, number: int, scope: int
+    ) -> None:
         self.inputs = inputs
         self.rule = rule
         self.saved: list[Tensor] = []
@@ -49,6 +52,7 @@ class Node:
         self.frame: _Frame | None = None
         self.place = 0
         self.gathered: list[Tensor] | None = None
+        self.scope = scope
 
 
 class _EarlyStop(Exception):
@@ -112,6 +116,7 @@ def record(inputs: Sequence[Tensor | None], rule: Backward, *saved: Tensor) -> N
     made again ends at the last thing that is needed.
     """
     arena = _arena_of(inputs)
+    arena.operator = getattr(rule, "__code__", None)
     if arena.recorder is not None:
         arena.recorder.begin(inputs)
     edges: list[Node | Tensor | None] = [
@@ -124,7 +129,7 @@ def record(inputs: Sequence[Tensor | None], rule: Backward, *saved: Tensor) -> N
         return None
     state = _state_of(next(tensor for tensor in inputs if tensor is not None))
     state.number += 1
-    node = Node(edges, rule, state.number)
+    node = Node(edges, rule, state.number, arena.scope)
     if saved:
         keep(node, *saved)
     return node
@@ -312,7 +317,9 @@ def _run(node: Node, buffers: dict[Node, Tensor]) -> None:
     """Runs one node: its rule, then what it saved is freed, then its gradients are passed on."""
     saved = _saved_of(node)
     arrived = buffers.pop(node)
-    recorder = arrived.storage.arena.recorder
+    arena = arrived.storage.arena
+    arena.scope, arena.operator = node.scope, getattr(node.rule, "__code__", None)
+    recorder = arena.recorder
     if recorder is not None:
         recorder.begin_backward(arrived, saved)
     gradients = list(node.rule(arrived, saved))
@@ -362,12 +369,12 @@ def _accumulate(leaf: Tensor, gradient: Tensor) -> None:
         if not is_alone:
             launch(Kind.STRIDED, leaf.grad, gradient)
         if leaf.storage.category is not None:  # not an activation that was made a leaf
-            leaf.grad.storage.own(Category.GRADIENT)
+            leaf.grad.storage.own(Category.GRADIENT, leaf.storage)
         _state_of(leaf).fresh.append(leaf)
     elif leaf.grad.is_view:  # from another use of the leaf in this pass: see can_accumulate_inplace
         leaf.grad = leaf.grad.like(leaf.shape)
         if leaf.storage.category is not None:  # not an activation that was made a leaf
-            leaf.grad.storage.own(Category.GRADIENT)
+            leaf.grad.storage.own(Category.GRADIENT, leaf.storage)
         launch(Kind.POINTWISE, leaf.grad, leaf.grad, gradient)
     else:
         launch(Kind.POINTWISE, leaf.grad, leaf.grad, gradient)

@@ -278,7 +278,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return connect(out, node)
 
     def make() -> Tensor:
-        x.arena.log.work.append((x.arena.log.position, work))
+        x.arena.count_work(work)
         with paused(x.arena, shape_product(x.dtype, (*shape[:-1], width), work)):
             out = x.like((*shape[:-1], width))
         x.arena.take(_LT_WORKSPACE_BYTES, Category.WORKSPACE)

@@ -5,10 +5,11 @@ times and counted as often as the model has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import wraps
 from itertools import accumulate
 from typing import Any, Final
 
-from ullage.estimate.training.eager.arena import Arena, Section
+from ullage.estimate.training.eager.arena import Arena, Scope, Section
 from ullage.estimate.training.eager.autograd import checkpoint, connect, record
 from ullage.estimate.training.eager.functional import embedding, layer_norm, linear
 from ullage.estimate.training.eager.tensor import DType, Tensor, empty
@@ -37,6 +38,40 @@ class Module:
 
     __call__: Callable[..., Any]
     adapted: Mapping[str, tuple[str, ...]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """What a module makes when it is called is its own, and not its caller's."""
+        call = vars(cls).get("__call__")
+        if call is None:
+            return
+
+        @wraps(call)
+        def inside(self: Module, *inputs: Any, **options: Any) -> Any:  # noqa: ANN401
+            arena = next((x.storage.arena for x in inputs if isinstance(x, Tensor)), None)
+            if arena is None:
+                return call(self, *inputs, **options)
+            outer, arena.scope, arena.operator = arena.scope, id(self), None
+            try:
+                return call(self, *inputs, **options)
+            finally:
+                arena.scope, arena.operator = outer, None
+
+        cls.__call__ = inside  # type: ignore[method-assign]
+
+    def scopes(self, at: Scope = Scope()) -> Iterator[tuple[int, Scope]]:  # noqa: B008
+        """This module, which is at a place of the model, and all in it, by their id()."""
+        own = {
+            value.storage.index: name
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor) and value.storage.category is Category.PARAMETER
+        }
+        yield id(self), at._replace(kind=type(self).__name__, parameters=own)
+        for name, value in vars(self).items():
+            several = isinstance(value, list)
+            for number, child in enumerate(value if isinstance(value, list) else (value,)):
+                if isinstance(child, Module):
+                    word = f"{name}.{number}" if several else name
+                    yield from child.scopes(at._replace(path=f"{at.path}.{word}".lstrip(".")))
 
     def tensor(self, name: str) -> Tensor:
         """The parameter of a name, with what an adapter adds to it."""
@@ -168,6 +203,20 @@ class Stack(Module):
     def children(self) -> Iterator[tuple[str, Module, int]]:
         for layer, repeats in zip(self.layers, self.repeats, strict=True):
             yield self.name, layer, repeats
+
+    def scopes(self, at: Scope = Scope()) -> Iterator[tuple[int, Scope]]:  # noqa: B008
+        yield id(self), at._replace(kind=type(self).__name__)
+        at = at._replace(path=f"{at.path}.{{}}")
+        layers, number = zip(self.layers, self.is_checkpointed, strict=True), 0
+        for repeats, count in self.pieces:
+            for place, (layer, is_checkpointed) in zip(range(count), layers, strict=False):
+                yield from layer.scopes(
+                    at._replace(
+                        first=number + place, step=count, repeats=repeats,
+                        is_checkpointed=is_checkpointed,
+                    )
+                )  # fmt: skip
+            number += repeats * count
 
     def __call__(self, x: Tensor, *others: Any) -> Tensor:  # noqa: ANN401
         groups = self._groups()

@@ -28,7 +28,7 @@ def multiply(
     arena = like.storage.arena
 
     def make() -> Tensor:
-        arena.log.work.append((arena.log.position, work))
+        arena.count_work(work)
         with paused(arena, shape_product(like.dtype, shape, work, batch)):
             out = like.like(tuple(shape), dtype)
         if arena.blas_workspace_bytes:

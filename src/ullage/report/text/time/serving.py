@@ -8,13 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ullage.estimate.time.serving import ServingTime
-from ullage.report.terminal import print_parts, render
+from ullage.report.terminal import print_parts
 from ullage.report.text.time.numbers import format_dollars, format_interval, format_rate
-
-
-def render_serving_time(time: ServingTime, width: int = 80) -> str:
-    """The section as a text without colour."""
-    return render(lambda console: print_serving_time(time, console), width)
 
 
 def print_serving_time(time: ServingTime, console: Console) -> None:

@@ -1,0 +1,172 @@
+"""The log of an estimate: what reads the log of a run reads it, and finds what the totals say."""
+
+from __future__ import annotations
+
+import csv
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.accuracy.estimate.compare import make_recipe
+from tests.rows import each
+
+import ullage
+from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
+from ullage.estimate.training.layout import Layout
+from ullage.estimate.training.log import write_log
+from ullage.estimate.training.recipe import Lora, Recipe
+from ullage.explain.compare.causes import CauseKind
+from ullage.explain.rules.registry import find_findings
+from ullage.explain.snapshot import SnapshotReport, explain_snapshot
+from ullage.gpus.catalog import find_gpu
+from ullage.models.config import Config
+from ullage.models.find import find_config
+from ullage.plan.costs.blocks import Block
+from ullage.plan.costs.profile import read_profile
+
+HERE = Path(__file__).parent
+VECTORS: dict[str, dict[str, Any]] = json.loads(
+    (HERE / "phantom_vectors.json").read_text(encoding="utf-8")
+)
+# case, moment of the peak, allocated, reserved, findings
+TABLE = HERE.parents[1] / "golden" / "estimates.csv"
+RECIPES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "checkpointed": {"checkpointing": "full"},
+    "autocast": {"precision": "amp-bf16"},
+    "accumulated": {"accumulation": 3},
+    "zeroed late": {"zeroes_late": True},
+    "adapted": {"lora": Lora(rank=8)},
+    "sharded": {"layout": Layout(data=8, sharding="fsdp")},
+}
+
+
+def estimate(model: str = "llama-3.2-1b", **changes: Any) -> TrainingEstimate:
+    recipe = Recipe(**{"batch": 2, "length": 512, **changes})
+    return estimate_training(find_config(model).config, recipe, find_gpu("h100-80gb"))
+
+
+@cache
+def explained(name: str) -> tuple[TrainingEstimate, SnapshotReport]:
+    found = estimate(**RECIPES[name])
+    return found, explain_snapshot(write_log(found))
+
+
+def codes(report: SnapshotReport) -> list[str]:
+    return [finding.rule.code for finding in find_findings(report)]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_log_agrees_with_itself_and_with_the_totals(name: str) -> None:
+    found, report = explained(name)
+    device = report.devices[0]
+    assert not report.contradictions
+    assert not report.record_remark
+    assert device.peak_allocated_bytes == found.allocated.likely
+    assert device.peak_reserved_bytes == found.reserved_bytes
+    assert found.peak.phase in device.course.describe(device.peak_event)
+    assert device.course.num_steps == 2
+    for category, size in found.peak.by_category.items():
+        assert device.owners_at_peak.get(category, 0) == pytest.approx(
+            size, abs=0.001 * found.allocated.likely
+        )
+
+
+def test_layers_have_their_own_modules() -> None:
+    _, report = explained("plain")
+    shares = {share.path: share.size_bytes for share in report.devices[0].modules_at_peak}
+    layers = [shares[f"layers.{number}.mlp.down_proj"] for number in range(16)]
+    assert len(set(layers)) == 1
+    assert layers[0] > 3 * 2048 * 8192 * 2  # a parameter and its two states
+    assert shares["embed_tokens"] >= 3 * 128256 * 2048 * 2
+
+
+def test_what_is_said_of_recipes() -> None:
+    def said(**changes: Any) -> set[str]:
+        return set(codes(explain_snapshot(write_log(estimate(batch=8, length=2048, **changes)))))
+
+    plain = said()
+    assert "UL125" in plain
+    assert not {"UL103", "UL106", "UL124"} & plain
+    assert "UL125" not in said(checkpointing="full")
+    assert "UL106" in said(precision="amp-bf16")
+    assert "UL123" in said(attention="eager")
+
+
+def test_two_estimates_differ_first_in_their_recipes(tmp_path: Path) -> None:
+    paths = []
+    for number, changes in enumerate(({}, {"lora": 8, "checkpointing": "full"})):
+        one = ullage.estimate_training("llama-3.2-1b", length=128, **changes)  # type: ignore[arg-type]
+        paths.append(one.explanation.export(tmp_path / f"{number}.pickle"))
+    found = ullage.diff(*paths)
+    assert found.causes[0].kind is CauseKind.RECIPE
+    assert "checkpointing none to full" in found.causes[0].text
+    assert "lora rank none to 8" in found.causes[0].text
+    assert CauseKind.OPTIMIZER not in {cause.kind for cause in found.causes}
+
+
+def test_two_logs_give_the_peaks_of_any_share_of_checkpoints() -> None:
+    blocks = [Block(f"layers.{number}", "LlamaLayer") for number in range(16)]
+    profiles = []
+    for way in ("none", "full"):
+        record = explain_snapshot(write_log(estimate(checkpointing=way, length=2048))).record
+        assert record is not None
+        profiles.append(read_profile(record, blocks))
+    for every in (2, 4):
+        choice = [int(not (number + 1) % every) for number in range(16)]
+        peak = max(
+            profiles[choice[stretch.own] if stretch.own >= 0 else 0].rest_bytes[stretch]
+            + sum(
+                int(profiles[choice[block]].kept_bytes[block]) for block in np.flatnonzero(is_live)
+            )
+            for stretch, is_live in profiles[0].live_blocks.items()
+            if stretch in profiles[1].rest_bytes
+        )
+        played = estimate(checkpointing=every, length=2048).allocated.likely
+        assert peak == pytest.approx(played, rel=0.01)
+
+
+def row_of(name: str) -> list[str]:
+    """A case as TABLE has it."""
+    vector = VECTORS[name]
+    config, gpu = Config(name, vector["config"]), find_gpu(vector["gpu"])
+    found = estimate_training(config, make_recipe(vector["recipe"]), gpu)
+    report = explain_snapshot(write_log(found))
+    device = report.devices[0]
+    assert not report.contradictions, name
+    assert device.owners.is_known, name
+    assert device.peak_allocated_bytes >= found.allocated.likely, name
+    return [
+        name, device.course.describe(device.peak_event), str(device.peak_allocated_bytes),
+        str(device.peak_reserved_bytes),
+        " ".join(f"{each.rule.code}:{each.gain_bytes}" for each in find_findings(report)),
+    ]  # fmt: skip
+
+
+def read_table() -> dict[str, list[str]]:
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        return {row[0]: row for row in csv.reader(file)}
+
+
+def test_each_case_has_its_row() -> None:
+    assert read_table().keys() == VECTORS.keys()
+
+
+@pytest.mark.slow
+@each("name", VECTORS)
+def test_a_case_is_explained_as_before(name: str) -> None:
+    """After a change that is right: `python -m tests.unit.estimate.test_log` writes the table."""
+    assert row_of(name) == read_table()[name]
+
+
+def write_table() -> None:
+    """Writes the table anew."""
+    with TABLE.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(map(row_of, VECTORS))
+
+
+if __name__ == "__main__":
+    write_table()
