@@ -132,7 +132,7 @@ def test_a_run_refuses_what_is_no_plan(place: Place) -> None:
     message = place.refuse(
         "run", "--plan", "plan.json", "--python", str(place.python), "--", "train.py"
     )
-    assert "plan.json: a plan is []; expected dict" in message
+    assert "plan.json is []; expected an object" in message
 
 
 def test_a_plan_and_an_option_do_not_set_the_allocator_up_both(

@@ -167,7 +167,6 @@ def fit(
 
 
 def _first_rank(gpus: int) -> Rank | None:
-    """Rank 0 of a job of one machine; None: it is no job."""
     if gpus < 1:
         raise SpecError(f"gpus={gpus} is not a number of GPUs; expected 1 or more")
     return None if gpus == 1 else choose_ranks((0,), gpus, gpus)[0]

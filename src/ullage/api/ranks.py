@@ -97,7 +97,6 @@ def run_ranks(
 
 
 def _make_directory(path: Path, *, force: bool) -> Path:
-    """A directory without snapshots of ranks."""
     try:
         make_directory(path)
         old = sorted(path.glob("rank*.pickle"))

@@ -85,7 +85,6 @@ class TrainingRecording:
 
 
 def _of_rank(path: Path | None, rank: int | None) -> Path | None:
-    """The file of a rank."""
     if path is not None and path.is_dir():
         path = path / _FILE_OF_DIRECTORY
     if path is None or rank is None:

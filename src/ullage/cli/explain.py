@@ -134,7 +134,6 @@ def _write_files(
     *,
     force: bool,
 ) -> list[Path]:
-    """Writes what was asked for beside the report."""
     from ullage.files import write_text
 
     files = [result.export(path, force=force) for path in export]

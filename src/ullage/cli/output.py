@@ -121,7 +121,6 @@ def _show_progress(line: str) -> None:
 
 
 def _write_progress(line: str) -> None:
-    """A line of its own."""
     _echo_aside(f"ullage: {line}\n")
 
 

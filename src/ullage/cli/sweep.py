@@ -58,7 +58,6 @@ def _check_options(options: RunOptions) -> None:
 
 
 def _parse_variables(texts: tuple[str, ...]) -> dict[str, list[str]]:
-    """The variables of --sweep."""
     variables: dict[str, list[str]] = {}
     for text in texts:
         name, equals, values = text.partition("=")

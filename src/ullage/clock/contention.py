@@ -159,7 +159,6 @@ class Contention:
 
 
 def _after(messages: deque[_Message], start_s: float) -> list[_Message]:
-    """Those messages of a stream that end after a moment."""
     later = []
     for message in reversed(messages):
         if message.end_s <= start_s:

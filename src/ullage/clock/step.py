@@ -118,7 +118,6 @@ def measure_step(
 
 
 def _module_name(modules: Sequence[str], scope: int) -> str:
-    """The name of a scope; empty: the outermost module."""
     return modules[scope] if 0 <= scope < len(modules) else NO_MODULE
 
 
@@ -362,7 +361,6 @@ class _Step:
 
 
 def _parts(moments: Sequence[Moment], count: int) -> list[str]:
-    """The part of the step by row."""
     parts: list[str] = []
     part = "other"
     for moment in moments:

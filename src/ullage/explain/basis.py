@@ -190,7 +190,6 @@ def _tuning(ends: Tuning, allocated_bytes: int) -> Iterable[Assumption]:
 
 
 def _assumed_size(what: str, count: int, low_bytes: int, high_bytes: int) -> Assumption:
-    """A size that is known to lie in an interval."""
     return Assumption(what, "", count, high_bytes - low_bytes, low_bytes, high_bytes)
 
 

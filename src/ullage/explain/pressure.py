@@ -174,7 +174,6 @@ def find_percentiles(durations: Durations) -> Percentiles | None:
 
 
 def _find_rows(pressure: MeasuredPressure, max_rows: int) -> tuple[PressureRow, ...]:
-    """Neighbouring windows in rows of as many windows each."""
     windows = pressure.windows
     per_row = max(1, -(-len(windows) // max_rows))
     parts = (windows[begin : begin + per_row] for begin in range(0, len(windows), per_row))

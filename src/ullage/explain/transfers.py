@@ -106,7 +106,6 @@ def find_pinned(match: Match, replay: Replay, course: Course) -> Pinned | None:
 
 
 def _computing_stream(replay: Replay) -> int:
-    """The stream that most bytes were allocated on."""
     streams, place = np.unique(replay.blocks.stream, return_inverse=True)
     sums = np.bincount(place, weights=replay.blocks.size_bytes)
     return int(streams[np.argmax(sums)]) if len(streams) else 0

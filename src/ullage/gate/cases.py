@@ -272,7 +272,6 @@ def _run_server(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str
 
 
 def _serve(prepared: _Prepared, settings: Settings) -> CaseResult:
-    """Serves a case's traffic in virtual time."""
     case = prepared.case
     result = run_served(case, settings.python or case.scenario.python)
     if settings.on_progress is not None:

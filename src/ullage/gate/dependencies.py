@@ -84,7 +84,6 @@ def _requests(case: Case) -> Iterator[tuple[str, str]]:
 
 
 def _lasting(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The environment variables that a result may depend on."""
     for name, value in environment.items():
         if name not in _PASSING and not name.startswith(_PASSING_PREFIXES):
             yield name, value

@@ -62,8 +62,6 @@ def _check_assumptions(words: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _RankKeys:
-    """What the table of a scenario says of the ranks of a job."""
-
     world_size: Count | None = None
     local_world_size: Count | None = None
     rank: Whole | None = None

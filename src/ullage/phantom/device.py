@@ -137,7 +137,6 @@ def parse_budget(gpu: Gpu, budget: str | int) -> int:
 
 
 def _with_memory(gpu: Gpu, total_bytes: int) -> Gpu:
-    """The same GPU with other memory."""
     if total_bytes <= gpu.context_high_bytes:
         raise SpecError(
             f"a memory of {format_bytes(total_bytes)} is not more than the driver's own context "

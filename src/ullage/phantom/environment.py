@@ -262,7 +262,6 @@ def _call(command: Sequence[str], environ: dict[str, str] | None = None) -> str:
 
 
 def _tail(output: str) -> str:
-    """The last lines of a long output."""
     return "\n".join(output.strip().splitlines()[-15:])
 
 

@@ -77,8 +77,6 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What a line says of its request that is not sent as it is."""
-
     input_length: Annotated[int, at_least(1)] = 1
     output_length: Annotated[int, at_least(1)] = 1
     hash_ids: tuple[int, ...] = ()

@@ -193,7 +193,6 @@ def _which_entry_point(name: str, interpreter: str) -> str | None:
 
 
 def _interpreter_of(script: Path) -> str:
-    """The interpreter that a script names in its first line."""
     try:
         with script.open("rb") as file:
             first, second = file.readline(4096), file.readline(4096)

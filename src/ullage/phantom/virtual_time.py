@@ -189,7 +189,6 @@ class _Played:
 
     @property
     def host_s(self) -> float:
-        """How far the host is."""
         return self._player.host_s
 
     def pass_time(self, seconds: float) -> None:
@@ -262,7 +261,6 @@ class _GraphSeconds(Mapping[int, float]):
         self._seconds: dict[int, float] = {}
 
     def note(self, captured: Sequence[tuple[int, ...]]) -> None:
-        """Notes what captures have collected since."""
         self.num_rows += len(captured)
         for row in captured:
             self._rows[row[0]].append(row)

@@ -277,7 +277,6 @@ class Ladder:
 
 
 def _kind(actions: Sequence[Action]) -> Key:
-    """The key of actions without their modules."""
     return key_of([replace(action, modules=()) for action in actions])
 
 

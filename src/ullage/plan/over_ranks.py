@@ -85,7 +85,6 @@ def _worst_rank(job: Job, plan: Plan | None, gpu: Gpu) -> WorstRank:
 
 
 def _for_gpus(plan: Plan | None, num_gpus: int) -> Plan | None:
-    """A plan that says for how many GPUs it was made."""
     if plan is None or plan.foreseen is None:
         return plan
     return replace(plan, foreseen=replace(plan.foreseen, num_gpus=num_gpus))

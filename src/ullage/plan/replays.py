@@ -65,5 +65,4 @@ class Replays:
 
 
 def _kinds(actions: Actions) -> Key:
-    """The key of actions without their modules."""
     return key_of([replace(action, modules=()) for action in actions])

@@ -286,7 +286,6 @@ class Search:
             ladder.leave_out(key_of([replace(action, modules=()) for action in fewest]))
 
     def _fewest_refused(self, actions: Actions) -> Actions:
-        """A smallest part of a refused plan that is refused by itself."""
         for action in actions:
             fewer = tuple(other for other in actions if other != action)
             if self._runs.see([fewer], self._gpu.total_bytes)[0].is_refused:
@@ -295,7 +294,6 @@ class Search:
 
     @property
     def _outside_bytes(self) -> int:
-        """The memory of the device in use outside the allocator."""
         device = None if self._measured.base is None else self._measured.base.device
         return 0 if device is None else device.peak_used_bytes - device.totals.peak_reserved_bytes
 
@@ -337,7 +335,6 @@ class Search:
         )
 
     def _failed(self, budget_bytes: int) -> FitReport:
-        """The report of a program that failed by itself."""
         measured = self._measured
         trains_none = "it trains no model that a plan could be made for"
         report = failed(measured.first, self._gpu, budget_bytes, trains_none)

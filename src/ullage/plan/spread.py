@@ -148,7 +148,6 @@ class Spread:
 
 
 def _remembering(run: Runner) -> Runner:
-    """A runner that makes each run once."""
     known: dict[tuple[object, ...], RunReport] = {}
 
     def key(request: RunRequest) -> tuple[object, ...]:
@@ -172,7 +171,6 @@ def _groups(report: RunReport) -> list[tuple[int, ...]]:
 
 
 def _best(reports: Iterable[FitReport], *, is_for_time: bool) -> FitReport | None:
-    """The report with the best plan; None: no report has one."""
     pairs = [(report.best, report) for report in reports if report.best is not None]
     if is_for_time:
         return min(pairs, key=lambda pair: pair[0].step_s, default=(None, None))[1]
@@ -180,7 +178,6 @@ def _best(reports: Iterable[FitReport], *, is_for_time: bool) -> FitReport | Non
 
 
 def _under(actions: Actions, report: FitReport) -> FitReport:
-    """A report whose plans contain the actions of the way."""
     if not actions:
         return report
 

@@ -287,7 +287,6 @@ class Reader:
         return value
 
     def _row(self, reads: Mapping[Any, Read], value: object, what: str) -> list[object]:
-        """A list of values, each read in its own way."""
         if not isinstance(value, list | tuple) or len(value) != len(reads):
             raise Misfit(f"is {show(value)}; expected a list of {what}")
         pairs = zip(reads.items(), value, strict=True)

@@ -74,15 +74,14 @@ def _in(name: str, form: _Form) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Variables:
-    """A record whose fields are variables of the environment."""
-
     def to_environment(self) -> dict[str, str | None]:
         """The variables of a process; None: one that it must not inherit."""
         environment = {}
         for each in fields(self):
             value, form = getattr(self, each.name), each.metadata["form"]
             name = each.metadata["name"]
-            environment[name] = None if value in (None, ()) else form.write(value)
+            is_unset = value in (None, ()) or value is each.default is False
+            environment[name] = None if is_unset else form.write(value)
         return environment
 
     @classmethod

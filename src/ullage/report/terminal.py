@@ -78,7 +78,6 @@ class _Grid(Table):
         style: StyleType | None = None,
         end_section: bool = False,
     ) -> None:
-        """Adds a row; see `rich.table.Table.add_row`."""
         texts = [Text(printable(cell)) if isinstance(cell, str) else cell for cell in cells]
         super().add_row(*texts, style=style, end_section=end_section)
 

@@ -168,7 +168,6 @@ def make_job(
 
 
 def _as_one_rank(job: Job) -> Job:
-    """A launcher's job as one of the ranks that it would start."""
     with run_directory() as run_dir:
         environment = make_environment(run_dir, job.device, job.build, job.options)
         (started,) = ranks_of([job.program], environment)

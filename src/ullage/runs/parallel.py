@@ -148,12 +148,10 @@ class ParallelRuns:
         shutil.rmtree(run_dir, ignore_errors=True)
 
     def _note_rank(self, job: Job, note: Callable[[PeerRanks, int], None]) -> None:
-        """Tells the peer ranks that a rank has started or ended."""
         if self._peer_ranks is not None and job.options.rank is not None:
             note(self._peer_ranks, job.options.rank.number)
 
     def _fork(self, warm: WarmProcess, job: Job, run_dir: Path) -> tuple[int, Ended] | None:
-        """A run forked from the warm process; None: it has to be started afresh."""
         environment = make_environment(run_dir, job.device, job.build, job.options)
         changes = dict(environment.items() - self._warm_environment.items())
         try:

@@ -143,7 +143,6 @@ class Survey:
 
     @staticmethod
     def _corner(rank: int, axes: Sequence[Axis], classes: Sequence[Sequence[int]]) -> int:
-        """The rank that represents another one on every axis."""
         return sum(
             axis.stride * alike[rank // axis.stride % axis.size]
             for axis, alike in zip(axes, classes, strict=True)

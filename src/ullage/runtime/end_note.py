@@ -49,8 +49,6 @@ class EndNote:
 
 
 class _Process:
-    """What the exception that ends this process is told to."""
-
     def __init__(self, directory: Path, rank: str | None) -> None:
         self.exit: ExitFields = {
             "kind": "returned", "exception": None, "message": None, "where": None, "code": 0,

@@ -117,7 +117,6 @@ def _between(
     columns: tuple[int, ...],
     column: float,
 ) -> float:
-    """A value between the points of two coordinates."""
     index, share = _place(rows, row)
     low, high = (
         _along(lambda point, each=each: price(each, point), columns, column)  # type: ignore[misc]

@@ -193,7 +193,6 @@ def _check_has_compile_cache(command: Sequence[str]) -> None:
 
 
 def _check_host(command: Sequence[str], host: HostTime | None) -> HostTime:
-    """What the host takes for a step of this engine."""
     if command[0] == "vllm":
         return MEASURED if host is None else host
     if host is not None and host != NO_HOST_TIME:

@@ -55,7 +55,6 @@ class _RoundedStore:
         """Nothing to wait for."""
 
     def keep(self, states: States, stored: States) -> None:
-        """Rounds the states and stores them."""
         for parameter, of in states.items():
             for name, state in of.items():
                 storage = stored[parameter].get(name)

@@ -17,7 +17,6 @@ def _apply(target: Target, action: Action) -> None:
 
 
 def _run_checkpointed(forward: Any, *arguments: Any, **keywords: Any) -> Any:
-    """A forward whose activations are recomputed in backward."""
     import torch
     from torch.utils.checkpoint import checkpoint
 

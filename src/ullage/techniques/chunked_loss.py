@@ -42,7 +42,6 @@ class _ChunkedLoss:
         self._is_taken = False
 
     def run(self, forward: Any, hidden: Any) -> Any:
-        """The head's forward."""
         import torch
 
         if not torch.is_grad_enabled():

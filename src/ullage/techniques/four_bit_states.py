@@ -47,7 +47,6 @@ class _Store:
     num_ahead = 0
 
     def fetch(self, stored: States) -> States:
-        """The dequantised states."""
         return {
             parameter: {name: _widened(state) for name, state in of.items()}
             for parameter, of in stored.items()
@@ -57,7 +56,6 @@ class _Store:
         """Nothing to wait for."""
 
     def keep(self, states: States, stored: States) -> None:
-        """Quantises the states and stores them."""
         for parameter, of in states.items():
             for name, state in of.items():
                 if name in _SIGNED and _is_quantised(state):
@@ -88,7 +86,6 @@ def _empty_like(state: Any, name: str) -> Any:
 
 
 def _pieces(quantised: Any) -> Iterator[tuple[slice, Any]]:
-    """A quantised state in flat pieces of some elements."""
     for start in range(0, quantised.numel(), _AT_ONCE):
         elements = slice(start, min(start + _AT_ONCE, quantised.numel()))
         yield (

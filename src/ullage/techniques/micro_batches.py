@@ -56,7 +56,6 @@ def _run(
 
 
 def _run_rows(forward: Any, parts: list[Any]) -> Any:
-    """For models that return a value for each row."""
     outputs = [checkpointed(Rerun(forward), arguments, keywords) for arguments, keywords in parts]
     joined = join_rows(outputs, [num_rows(part) for part in parts])
     if joined is None:

@@ -63,7 +63,6 @@ class _Stepper:
         }
 
     def apply(self, changes: Changes) -> None:
-        """Steps in backward until the changes are undone."""
         for parameter in self._group_of:
             changes.hook(parameter.register_post_accumulate_grad_hook(self._step))
         changes.hook(self._optimizer.register_step_pre_hook(self._check_unchanged))

@@ -90,7 +90,6 @@ class _HostStore:
             self._wait(event)
 
     def keep(self, states: States, stored: States) -> None:
-        """Starts to copy the states of a part to the host."""
         copies: list[tuple[Any, Any]] = []
         for parameter, of in states.items():
             host_states = stored[parameter]

@@ -144,7 +144,6 @@ class _Block:
         self._versions: list[int] = []
 
     def move_out(self) -> None:
-        """Moves the parameters to the host."""
         hosts: dict[Any, Any] = {}
         for parameter in self._parameters:
             storage_bytes = bytes_of(parameter.data)

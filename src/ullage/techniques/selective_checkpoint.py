@@ -117,7 +117,6 @@ def read_numbers(saves: str) -> tuple[int, ...]:
 
 
 def _draws(operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-    """Whether an operation draws random numbers with these arguments."""
     import torch
 
     if torch.Tag.nondeterministic_seeded not in operation.tags:
@@ -153,7 +152,6 @@ def _run(how: dict[str, Any], forward: Any, *arguments: Any, **keywords: Any) ->
 
 
 def _contexts(saves: str) -> Any:
-    """The contexts of both runs of one call."""
     from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
     policy = _Policy(saves)
@@ -180,7 +178,6 @@ class _Look:
         self._aliases: list[tuple[Any, int]] = []
 
     def run(self, call: Any, operation: Any, arguments: Any, keywords: Any) -> Any:
-        """Runs an operation of the first run."""
         schema = operation._schema
         if schema.is_mutable:
             for value, argument in zip(arguments, schema.arguments, strict=False):
@@ -196,7 +193,6 @@ class _Look:
         return result
 
     def check_first(self) -> None:
-        """Runs at the end of the first run."""
         self._policy.check()
 
     def check_again(self) -> None:
@@ -249,7 +245,6 @@ def _strided() -> Any:
 
 
 def _same_version(tensor: Any) -> Any:
-    """A detached tensor that shares the version counter of another."""
     import torch
 
     key = torch._C.DispatchKey.ADInplaceOrView

@@ -89,7 +89,6 @@ def _start(torch: ModuleType) -> None:
 
 
 def _styles(model: Any) -> Iterator[tuple[str, str]]:
-    """Path and style of each module that the model's own plan splits."""
     base = getattr(model, getattr(model, "base_model_prefix", ""), model)
     tp_plan = getattr(getattr(base, "config", None), "base_model_tp_plan", None)
     if not tp_plan:

@@ -41,7 +41,6 @@ def _apply(target: Target, _: Action) -> None:
 
 
 def _is_averaged(model: Any) -> bool:
-    """Whether a DistributedDataParallel wraps the model."""
     import torch
 
     wrapper = torch.nn.parallel.DistributedDataParallel

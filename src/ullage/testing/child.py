@@ -116,7 +116,6 @@ class _Orders:
         return order
 
     def answer(self, **fields: object) -> None:
-        """Sends one answer."""
         self._orders.sendall(json.dumps(fields, default=str).encode() + b"\n")
 
 
@@ -161,7 +160,6 @@ class _Server:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Sends a report of the test that runs here."""
         hook = self._config.hook
         self._orders.answer(
             report=hook.pytest_report_to_serializable(config=self._config, report=report)

@@ -156,7 +156,6 @@ class _Layout:
         self._pool = 0
 
     def add(self, place: _Place, size: int, pieces: Sequence[_Piece]) -> None:
-        """Adds the operations that create a segment and fill it."""
         if place.pool != self._pool:
             self._pool = place.pool
             self._ops.append(-(POOL + 8 * place.pool))

@@ -135,7 +135,6 @@ def _rows(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
 
 
 def _parse_columns(kind: type[T], fields: Mapping[str, Any], name: str) -> T:
-    """The rows of a field as a record of columns."""
     width = len(ROWS["pinned" if kind is PinnedLevels else name])
     return field_checks.read(kind, field_checks.columns(_rows(fields, name), width, name), name)
 

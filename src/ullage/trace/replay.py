@@ -196,7 +196,6 @@ def _replay_trace() -> Any:  # noqa: ANN401 - a foreign function
 def _lay_out(
     snapshot: Snapshot, device: int, lives: Lives, segments: SegmentLives, problems: list[str]
 ) -> Ranges:
-    """The ranges before the first event."""
     before = np.flatnonzero(lives.birth == -1)
     before = before[np.argsort(lives.address[before])]
     rounded = round_sizes(lives.size_bytes[before], read_settings(snapshot.settings))
@@ -210,7 +209,6 @@ def _lay_out(
 
 
 def _with_sizes(lives: Lives, sizes: Int64Array, num_done: int) -> Lives:
-    """The blocks with the sizes that the replay gave them."""
     event = np.where(lives.birth >= 0, lives.birth, lives.death)
     is_replayed = (event < num_done) & ~lives.is_exact
     num_bytes = sizes[np.minimum(event, len(sizes) - 1)] if len(sizes) else lives.size_bytes

@@ -96,12 +96,10 @@ class _Handlers:
         return JSONResponse(self.check.state)
 
     async def show_check(self, request: Request) -> Response:
-        """The state of the check."""
         del request
         return JSONResponse(self.check.state)
 
     async def cancel_check(self, request: Request) -> Response:
-        """Ends the check."""
         del request
         await self.check.cancel()
         return JSONResponse(self.check.state)
@@ -118,7 +116,6 @@ class _Handlers:
         return JSONResponse({"page": f"/pages/{page.id}"})
 
     async def show_page(self, request: Request) -> Response:
-        """A page that was made."""
         path = self.snapshots.find_page(request.path_params["id"])
         if path is None:
             raise HTTPException(404)

@@ -135,7 +135,6 @@ def _num_units(fields: Mapping[str, Any]) -> int:
 
 
 def _inside(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of the language model."""
     inner = fields.get(_INSIDE)
     return inner if isinstance(inner, Mapping) else fields
 

@@ -112,7 +112,6 @@ def _replay_all(snapshot: Snapshot, trace: _Timed, where: Where) -> list[Peaks]:
 
 
 def _without(requests: Requests, is_left_out: BoolArray) -> Requests:
-    """Without those of some blocks."""
     ops, count = requests.ops, len(requests.sizes)
     numbers = np.concatenate([is_left_out, np.zeros(count - len(is_left_out), dtype=bool)])
     is_kept = (ops < 0) | ~numbers[np.maximum(ops, 0) % count]

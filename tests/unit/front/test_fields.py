@@ -231,5 +231,5 @@ def test_a_field_is_free_or_text(tmp_path: Path) -> None:
     from ullage.errors import SpecError
 
     (tmp_path / "chat").write_text("chat" * 5)
-    with pytest.raises(SpecError, match=r"fields has a = 'x'; expected \"free\" or \"text\""):
+    with pytest.raises(SpecError, match=r"front.fields.a is 'x'; expected free or text"):
         load(tmp_path, GOOD.replace("[front]", '[front]\nfields.a = "x"'))

@@ -107,6 +107,7 @@ def test_a_signal_reaches_the_program_which_ends_in_its_own_way(
         ended = child.wait(send)
     assert ended.exit_code == expected
     assert ended.was_interrupted
+    monkeypatch.undo()
     assert signal.getsignal(number) == before
 
 

@@ -147,7 +147,6 @@ def _order(
 def _runner(
     order: Order, python: str | None, on_progress: Callable[[str], None] | None
 ) -> Callable[[Candidate, tuple[str, ...]], Run]:
-    """Runs commands with the engine on the phantom."""
     from ullage.errors import EnvironmentProblem
     from ullage.serve.measures import measure
     from ullage.serve.run import serve

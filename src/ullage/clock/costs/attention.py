@@ -101,7 +101,6 @@ def _computed(gpu: Gpu, ops: float, reached: _Reached, idle: Width) -> Duration:
 
 
 def _reached(gpu: Gpu, kernel: Kernel, work: Attention, which: Pass) -> _Reached:
-    """The rate on a GPU with enough to do."""
     on_hopper = rate(kernel, which, work.head_dim, work.kv_len)
     basis = f"{kernel.value} by published rates (arXiv:2407.08608)"
     width = _PUBLISHED

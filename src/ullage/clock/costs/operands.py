@@ -202,7 +202,6 @@ def _count(name: str) -> int:
 
 
 def _largest_itemsize(name: str) -> int:
-    """Bytes of the largest number in a mangled name."""
     bare = bare_name(name)
     return next((size for pattern, size in _ITEMSIZES if pattern.search(bare)), 4)
 

@@ -285,7 +285,6 @@ def unseen_bytes(gpu: Entry, step: Step, hidden: int) -> tuple[int, int, int]:
 
 
 def _starts_nccl(gpu: Entry, step: Step) -> bool:
-    """Whether NCCL over NVLink starts after the first reading."""
     is_linked = gpu.nvlink_bytes_per_s is not None and isinstance(gpu, Gpu)
     return step.tensor_parallel > 1 and step.release.is_nccl_counted and is_linked
 

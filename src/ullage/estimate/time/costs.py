@@ -111,7 +111,6 @@ def _attention(gpu: Gpu, kernel: Kernel, links: Interconnect) -> Cost:
 
 
 def _launch(kernel: Kernel) -> KernelLaunch:
-    """The launch of PyTorch's own kernel."""
     if kernel.kind is Kind.LISTS:
         return _lists(kernel)
     numel = max(kernel.numbers[0] if kernel.numbers else max(kernel.operands) // 4, 1)
@@ -152,7 +151,6 @@ def _ordered(kernel: Kernel) -> tuple[int, ...]:
 
 
 def _lists(kernel: Kernel) -> KernelLaunch:
-    """A kernel over all tensors of an optimizer."""
     num_lists, num_read, numel = kernel.numbers
     code = _CODES.get(kernel.precision, "f")
     name = (

@@ -109,7 +109,6 @@ def lay_out(blocks: Sequence[Block], optimizer: Sequence[Kernel], num_replicas: 
 
 
 def _sum_buckets(kernels: Sequence[Kernel], writer: _Writer, ranks: int) -> Iterator[Kernel]:
-    """The kernels, with the sums of gradients over ranks where a bucket is full."""
     for kernel in kernels:
         if kernel.kind is not Kind.READY:
             yield kernel
@@ -152,7 +151,6 @@ class _Writer:
             )
 
     def add(self, block: Block, kernels: Sequence[Kernel] | Iterator[Kernel]) -> None:
-        """Gives kernels to their streams."""
         scope = self._modules.setdefault(block.name, len(self._modules))
         for kernel in kernels:
             lane = kernel.stream

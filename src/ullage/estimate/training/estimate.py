@@ -202,7 +202,6 @@ def _estimate(config: Config, recipe: Recipe, gpu: Entry | None) -> TrainingEsti
 def _worst_stage(
     config: Config, recipe: Recipe, machine: Machine
 ) -> tuple[Played, StepTotals, Recipe]:
-    """What was played of the stage that needs most, and the recipe with that stage in it."""
     candidates = []
     for stage in recipe.layout.stages:
         its = replace(recipe, layout=replace(recipe.layout, stage=stage))
@@ -264,7 +263,6 @@ def _cached(totals: StepTotals, larger: int) -> OwnedTerm:
 
 
 def _buffers(played: Played, recipe: Recipe) -> list[OwnedTerm]:
-    """Of a library that is not played."""
     if not recipe.layout.nvme:
         return []
     low, likely, high = buffers_on_device(played.num_parameters)

@@ -88,7 +88,6 @@ class Layout:
             raise SpecError("nvme: found without offload, expected both")
 
     def _check_experts(self) -> None:
-        """Refuses experts that the ranks cannot divide."""
         if self.data % self.expert:
             raise SpecError(
                 f"expert: found {self.expert}, expected a divisor of data {self.data}, whose ranks "

@@ -364,8 +364,6 @@ def _find_alike(stretches: Sequence[Stretch], number: int, first: int) -> int | 
 
 
 class _PlayedLog(ctypes.Structure):
-    """`struct played` of play_log.c."""
-
     num_moments: int
     columns: tuple[ctypes.Array[ctypes.c_char], ...]
     _fields_ = (
@@ -401,7 +399,6 @@ def _pack(
 
 
 def _pack_numbers(kind: str, numbers: Sequence[int]) -> ctypes.Array[ctypes.c_char]:
-    """Numbers as C reads them, of a kind that `array` knows."""
     packed = array(kind, numbers or (0,))
     return (ctypes.c_char * (len(packed) * packed.itemsize)).from_buffer(packed)
 

@@ -249,7 +249,6 @@ def _peak(stages: Sequence[Stage], stage: Stage, offload: Offload) -> Interval:
 
 
 def _rounding(stages: Sequence[Stage], peak: Stage, offload: Offload) -> int:
-    """Of the blocks that are there at the peak."""
     passed = peak.passed
     if offload is Offload.SEQUENTIAL:
         return passed.rounding_bytes - passed.weight_rounding_bytes

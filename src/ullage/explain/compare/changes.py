@@ -193,7 +193,6 @@ def _sum_sites(moment: Moment) -> dict[_Key, _Place]:
 
 
 def _lines_of(places: Mapping[_Key, _Place]) -> dict[str, frozenset[int]]:
-    """Returns the lines of each function that allocate blocks."""
     lines_by_name: dict[str, set[int]] = {}
     for name, _, line in places:
         lines_by_name.setdefault(name, set()).add(line)
@@ -201,7 +200,6 @@ def _lines_of(places: Mapping[_Key, _Place]) -> dict[str, frozenset[int]]:
 
 
 def _join_lines(places: Mapping[_Key, _Place], moved: Collection[str]) -> dict[_Key, _Place]:
-    """Merges the lines of each function that has moved into one site."""
     joined: dict[_Key, _Place] = {}
     for (name, category, line), place in places.items():
         key = (name, category, 0 if name in moved else line)

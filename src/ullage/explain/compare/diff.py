@@ -223,7 +223,6 @@ def _end(moment: Moment) -> int | None:
 def _moments(
     peaks: tuple[Moment, Moment], before: PhasePeak, after: PhasePeak
 ) -> tuple[Moment, Moment]:
-    """Returns other moments of the same devices."""
     return peaks[0]._replace(event=before.event), peaks[1]._replace(event=after.event)
 
 

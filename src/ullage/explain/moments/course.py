@@ -142,7 +142,6 @@ def _recorded(match: Match, replay: Replay) -> Course:
 
 
 def _in_events(requests: tuple[Request, ...], match: Match, num_events: int) -> tuple[Request, ...]:
-    """Returns the requests with their positions converted to events."""
     begins, ends = (
         match.event_after(np.array(positions, dtype=np.int64), num_events).tolist()
         for positions in (

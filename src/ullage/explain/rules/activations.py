@@ -177,7 +177,6 @@ def _count_layers(call: Int64Array, size_bytes: Int64Array) -> int:
 
 
 def _find_first_step(case: Case) -> Iterator[Found]:
-    """The first step needs more than any later one."""
     course, levels = case.device.course, case.device.levels.allocated_bytes
     if course.num_steps < 3 or case.is_given_up:
         return

@@ -68,7 +68,6 @@ def _find_holes(case: Case) -> Iterator[Found]:
 
 
 def _is_worth(num_bytes: int, reserved_bytes: int) -> bool:
-    """Whether so many bytes of what is reserved are worth telling."""
     return num_bytes >= MIN_FREE_BYTES and num_bytes >= _EXPANDABLE_FRAC * reserved_bytes
 
 
@@ -89,7 +88,6 @@ def _last_request(case: Case) -> Iterator[str]:
 
 
 def _find_streams(case: Case) -> Iterator[Found]:
-    """Streams that each hold free segments."""
     device = case.device
     free = _free_by_stream(case)
     side = _free_on_side_streams(case)
@@ -113,7 +111,6 @@ def _find_streams(case: Case) -> Iterator[Found]:
 
 
 def _free_on_side_streams(case: Case) -> int:
-    """What is free on all streams but the one that has most of it."""
     free = _free_by_stream(case)
     return sum(free.values()) - max(free.values(), default=0)
 

@@ -67,7 +67,6 @@ class _Page:
         return None
 
     def labels(self, name: str) -> Mapping[str, str]:
-        """The labels of the first sample of a name."""
         return next((sample.labels for sample in self._samples if sample.name == name), {})
 
 

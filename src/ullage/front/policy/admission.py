@@ -184,7 +184,6 @@ class Admission:
         room.go(request.tenant, self._sizes.pop(request.id), now_s)
 
     def _refuse(self, request: Request, engines: Sequence[Engine]) -> Reason | None:
-        """Why a request is not even queued."""
         if not any(engine.is_open for engine in engines):
             return Reason.NO_ENGINE
         if not any(engine.fits_alone(request) for engine in engines):

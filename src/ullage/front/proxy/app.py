@@ -142,7 +142,6 @@ class FrontApp:
             self.board.outcomes[tenant, outcome] += 1
 
     async def _read(self, scope: Scope, receive: Receive, tenant: str) -> Order:
-        """Reads and checks a body."""
         length = _length(scope)
         is_large = length is None or length > _LARGE_BYTES
         queue = self.queues[tenant]

@@ -118,7 +118,6 @@ def _read_messages(messages: object, media_tokens: int | None) -> Prompt:
 
 
 def _read_content(content: object, texts: list[str], media_tokens: int | None) -> int:
-    """Adds the text of a message's content to `texts`; the tokens of what is no text."""
     if isinstance(content, str):
         texts.append(content)
     elif content is not None and not isinstance(content, list):

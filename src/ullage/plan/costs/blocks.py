@@ -73,7 +73,6 @@ class _Finder:
     kept_bytes: Mapping[str, int]
 
     def below(self, path: str) -> list[str]:
-        """The paths of the blocks in a module."""
         blocks: list[str] = []
         group = self.group(path)
         inner = [block for child in group for block in self.below(child)]

@@ -133,7 +133,6 @@ class ShardedSearch:
         )
 
     def _runs(self, requests: Sequence[RunRequest]) -> list[RunReport]:
-        """Runs of programs that started before."""
         return [report for report in self._run(requests) if not isinstance(report, str)]
 
     def _measure(self, tried: Sequence[tuple[Sharding, Plan | None]]) -> list[_Measured]:
@@ -255,7 +254,6 @@ def _num_retries(ends: Ends) -> int:
 def _why(
     measured: _Measured, observation: Seen | None, best: _Measured | None, budget_bytes: int
 ) -> str:
-    """Why a sharding was not chosen."""
     if observation is not None and not observation.fits:
         return observation.reason
     if observation is not None and observation.num_retries:

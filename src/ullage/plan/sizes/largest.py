@@ -310,7 +310,6 @@ class LargestSearch:
         )
 
     def _try(self, actions: Actions, sizes: Sequence[int]) -> list[Seen]:
-        """Runs sizes on the device."""
         plan = self._plan(actions)
         reports = self._run([(size, RunRequest(plan, self._gpu)) for size in sizes])
         self._note_first(reports)

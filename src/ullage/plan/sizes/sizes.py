@@ -138,7 +138,6 @@ class Sizes:
         return [place, place + self._step]
 
     def _line_end(self, low: int) -> int | None:
-        """Where the line reaches the budget."""
         line = self._line()
         if line is None:
             return None

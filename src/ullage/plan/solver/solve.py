@@ -191,7 +191,6 @@ def _reduced_costs(problem: Problem, multipliers: FloatArray) -> FloatArray:
 
 
 def _constant_s(problem: Problem, multipliers: FloatArray, limit_bytes: int) -> float:
-    """The constant term of the Lagrangian."""
     is_free = problem.own < 0
     rest = multipliers[is_free] @ problem.rest_bytes[is_free, 0]
     return float(rest - multipliers.sum() * limit_bytes)

@@ -127,7 +127,6 @@ class Peaks(Part):
         return retries, frees
 
     def _keep_peaks(self, device: int, stats: Stats) -> None:
-        """Notes peaks that are about to be reset."""
         peaks = self._kept.setdefault(device, {})
         for name, path in _PEAKS.items():
             peaks[name] = max(_look(stats, path), peaks.get(name, 0))

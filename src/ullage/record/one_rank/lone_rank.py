@@ -107,8 +107,6 @@ def _replace_stores(torch: ModuleType, job: LoneRank, note: Note) -> None:
             self.host, self.port = host_name, port
 
     class FileStore(LoneStore):
-        """Of no file."""
-
         def __init__(self, file_name: str = "", *_arguments: object, **_named: object) -> None:
             super().__init__(job.rank, job.world_size, note_key)
             self.path = file_name

@@ -101,7 +101,6 @@ class _Exchange:
             bound["object_gather_list"][:] = map(pickle.loads, payloads)
 
     def broadcast_object_list(self, original: Callable[..., Any], bound: Bound, group: Any) -> None:
-        """The source's objects."""
         objects, root = bound["object_list"], _peer(bound, group, "src")
         (payload,) = self._from_root("broadcast", root, [objects], group)
         if root != distributed.get_rank():

@@ -86,7 +86,6 @@ def namespace_of(frame: FrameType) -> list[tuple[str, Any]]:
 
 @lru_cache(maxsize=512)
 def _may_ask(code: CodeType) -> bool:
-    """Whether code may have asked for the dict of its variables."""
     if not _ASKS.isdisjoint(code.co_names):
         return True
     return not _ASKS_AS_FUNCTION.isdisjoint(code.co_names) and any(

@@ -229,7 +229,6 @@ class Claims:
 
 
 def _tensors(holder: Any, tensor_type: type, depth: int = 5) -> Iterator[Any]:
-    """The tensors in nested containers and plain objects."""
     if isinstance(holder, tensor_type):
         yield holder
         return

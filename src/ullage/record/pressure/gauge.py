@@ -124,7 +124,6 @@ class PressureGauge(Part):
                 request.reach(device, allocated)
 
     def _count_since_step(self) -> tuple[int, int]:
-        """Retries and cudaFrees of all devices since the last step."""
         retries = frees = 0
         for device, stats in self._stats.items():
             now = self._peaks.count_pressure(device, stats)

@@ -124,8 +124,6 @@ class _SubmoduleFinder:
 
 
 class _LoadedLoader:
-    """The loader of a module that is loaded already."""
-
     def __init__(self, loader: Any, module: ModuleType) -> None:
         self._loader = loader
         self._module = module

@@ -50,7 +50,6 @@ def _running_code() -> Iterator[CodeType]:
 
 
 def _with_nested(code: CodeType) -> Iterator[CodeType]:
-    """A function's code and that of the functions defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

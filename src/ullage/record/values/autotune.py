@@ -69,8 +69,6 @@ class Timed(Part):
 
 
 class _DoesNothing:
-    """Replaces a kernel that does not need to be compiled."""
-
     def run(self, *_args: Any, **_named: Any) -> None:
         """Launches nothing."""
 

@@ -44,7 +44,6 @@ def stored_parameters(function: Callable[..., Any]) -> frozenset[str] | None:
 
 
 def _stored_by(call: ast.Call, names: dict[str, Any]) -> Iterator[str]:
-    """The names in the addresses that a call may write to."""
     function = call.func
     if isinstance(function, ast.Attribute):
         if function.attr in ("store", "scatter") or function.attr.startswith("atomic"):

@@ -34,7 +34,6 @@ class Lanes:
     def __init__(
         self, data: Any, known: Any = None, element: Any = None, base: int | None = None
     ) -> None:
-        """`known` is None if all lanes are known."""
         self.data = np.asarray(data)
         self.known = np.broadcast_to(np.True_ if known is None else known, self.data.shape)
         self.element, self.base = element, base
@@ -211,7 +210,6 @@ class Language:
         return [_flat(part, shape) for part in parts], shape
 
     def _found(self, addresses: Any, meant: Any, element: Any) -> list[tuple[Region, Any]]:
-        """The regions of the addresses: (region, which of the addresses)."""
         names = []
         for region in self._regions:
             here = meant & region.holds(addresses, element.itemsize)

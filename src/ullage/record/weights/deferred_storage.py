@@ -107,7 +107,6 @@ class Held:
             self.note(tensor, step, is_new=is_new)
 
     def _count(self, step: Step, sign: int) -> None:
-        """Counts the skipped fills and their bytes."""
         if step.generator_state is not None:
             self.count += sign
             self.bytes += sign * math.prod(step.view.size) * step.view.dtype.itemsize

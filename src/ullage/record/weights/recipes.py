@@ -81,7 +81,6 @@ class _States:
         return place
 
     def find(self, place: tuple[mmap.mmap, int, int]) -> Any:
-        """Returns the state at a place."""
         page, offset, size = place
         dtype = self._torch.uint8
         return self._torch.frombuffer(page, dtype=dtype, offset=offset, count=size).clone()

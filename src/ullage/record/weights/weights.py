@@ -278,7 +278,6 @@ class SkippedWeights(Part):
         return bool(tensor.requires_grad and self._torch.is_grad_enabled())
 
     def _can_wait(self, tensor: Any, *, is_any_dtype: bool = False) -> bool:
-        """Whether an operation on this tensor can be deferred."""
         if not self._is_large(tensor) or not self._is_ordinary(tensor):
             return False
         is_right = is_any_dtype or tensor.dtype in self._floats

@@ -103,7 +103,6 @@ def github_annotations(view: CheckView, root: Path) -> Iterator[str]:
 
 
 def _escape(text: str, *, is_property: bool = False) -> str:
-    """Escapes a text for GitHub's workflow commands."""
     text = printable_lines(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return text.replace(":", "%3A").replace(",", "%2C") if is_property else text
 
@@ -128,7 +127,6 @@ def _relative(path: Path, root: Path) -> str:
 
 
 def _largest(judged: Judged) -> Iterator[str]:
-    """The owners with the largest growth."""
     for comparison in judged.comparisons:
         changes, lines = comparison.changes, judged.measured[comparison.name].lines
         for title, rows in (

@@ -62,7 +62,6 @@ class _Numbers:
 
     @property
     def texts(self) -> list[str]:
-        """All texts in the order of their numbers."""
         return list(self._numbers)
 
 

@@ -105,7 +105,6 @@ def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
 
 
 def _time_basis(report: FitReport) -> str:
-    """What the times rest on."""
     num, num_untimed = len(report.candidates), len(report.untimed)
     if num == num_untimed:
         return "no time, as no step ended"
@@ -144,7 +143,6 @@ def left_out_lines(left_out: Mapping[str, str]) -> Iterator[Text]:
 
 
 def _replayed_line(report: FitReport) -> Text:
-    """The result of the replay of the best plan."""
     replayed = report.replayed
     if replayed is None:
         return Text("It was not replayed with real numbers: the search ended first", "yellow")
@@ -208,7 +206,6 @@ def _table(report: FitReport, bar: str) -> Table:
 def _add_row(
     table: Table, report: FitReport, candidate: Candidate, bar: str, names: Counter[str]
 ) -> None:
-    """Adds a plan; names: the names of the chosen plan and of the plans in the table."""
     is_best = report.best is not None and _tell(candidate) == _tell(report.best)
     ran = report.is_size_known(candidate)
     picture = draw_bar(USED_LOOK, candidate.used_bytes, report.budget_bytes, bar, _BAR_WIDTH)

@@ -169,7 +169,6 @@ def _diff_parts(change: StartChange) -> Iterator[RenderableType]:
 
 
 def _is_told(change: StartChange, option: str) -> bool:
-    """Whether a cause names the option already."""
     return any(f"{option} " in cause.why for cause in change.causes if cause.why != ROUNDING)
 
 

@@ -317,7 +317,6 @@ def _forecast(view: JobView) -> Text:
 
 
 def _process(process: ProcessSample, style: Style) -> Text:
-    """A process that publishes nothing."""
     name = process.name or ("outside this container" if not process.is_own else "unknown")
     words = [str(process.pid), say_size(process.used_bytes)]
     words += [f"{process.sm_frac:.0%} busy"] if process.sm_frac is not None else []

@@ -44,7 +44,6 @@ def choose_split(
 def _need_of_parts(
     rules: Rules, situation: Situation, rung: int, sizes: Sizes, gradient_bytes: int
 ) -> Need | None:
-    """What a batch needs on a rung that splits it."""
     measured = rules.need_measured(situation, rung)
     if measured is not None:
         return measured

@@ -58,7 +58,6 @@ class HostCheck:
         return next(number for number in range(rung - 1, -1, -1) if number not in self.skipped)
 
     def _why_not(self, rung: int) -> str | None:
-        """Why a rung is left out; None: it is not."""
         plan = self._plans[rung - 1]
         if all(action.technique != _OFFLOADS for action in plan.actions) or rung in self._pinned:
             return None

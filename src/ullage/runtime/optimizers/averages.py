@@ -99,7 +99,6 @@ class GuardedAverage:
         self._on_recovery(failure)
 
     def _finish(self, update: Callable[[], None], before: list[tuple[Any, int]]) -> None:
-        """Does the rest of an update."""
         progress: Progress | None = None
         for _ in range(_TRIES):
             if progress is None:

@@ -55,7 +55,6 @@ class _Counting(TorchDispatchMode):  # type: ignore[misc]
         self._changed: list[Any] = []
 
     def num_changes(self, tensor: Any) -> int:
-        """In-place operations on a tensor."""
         return sum(each is tensor for each in self._changed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

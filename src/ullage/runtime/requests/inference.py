@@ -167,7 +167,6 @@ class InferenceGuard:
     def _too_large(
         self, request: Any, keywords: Settings, failure: Failure | None
     ) -> RequestTooLarge:
-        """The refusal of a request."""
         import torch
 
         need = find_cache_need(self._model, request, keywords)

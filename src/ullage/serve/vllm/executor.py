@@ -161,7 +161,6 @@ def make_executor(base: Theirs) -> Theirs:
             return _done(output) if non_block else output
 
         def sample_tokens(self, grammar: Theirs, non_block: bool = False) -> Theirs:  # noqa: FBT001, FBT002
-            """The tokens of the step that was given last."""
             if self.by_time is None:
                 sampled = super().sample_tokens(grammar, non_block=non_block)
                 if self.scheduler is None:

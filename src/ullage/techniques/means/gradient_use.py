@@ -127,7 +127,6 @@ class GradientUse:
         )
 
     def _is_another(self, caller: Any) -> bool:
-        """Whether the caller is an optimizer that is not ours."""
         owner = caller.f_locals.get("self")
         return hasattr(owner, "param_groups") and id(owner) not in self._optimizers
 
@@ -158,5 +157,4 @@ class GradientUse:
 
 
 def _parameters(owner: Any) -> list[Any]:
-    """The parameters of a module or an optimizer."""
     return parameters_of(owner) if hasattr(owner, "param_groups") else list(owner.parameters())

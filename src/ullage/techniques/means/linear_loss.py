@@ -66,7 +66,6 @@ class _Sums:
         self.gradients = {leaf: torch.zeros_like(leaf) for leaf in leaves if leaf.requires_grad}
 
     def add(self, hidden: Any, classes: Any, shares: Any, rows: slice) -> None:
-        """Adds rows: hidden is (rows, features), classes and shares (rows,)."""
         import torch
         from torch.nn import functional
 

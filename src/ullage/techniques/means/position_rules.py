@@ -312,7 +312,6 @@ def _cut(call: Call) -> Sequence[Along | None]:
 
 
 def _joined(call: Call) -> Sequence[Along | None]:
-    """Several tensors joined along another dimension."""
     tensors = call.values["tensors"]
     places = {call.place[id(tensor)] for tensor in tensors}
     (result,) = call.results

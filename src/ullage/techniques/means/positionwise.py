@@ -307,7 +307,6 @@ def _storage(tensor: Any) -> int:
 
 
 def _nodes(output: Any) -> Iterator[Any]:
-    """The nodes of the graph behind a tensor."""
     waiting, visited = [output.grad_fn], set()
     while waiting:
         node = waiting.pop()

@@ -132,7 +132,6 @@ def _ways() -> Iterator[_Way]:
 
 
 def _try(model: Model, actions: tuple[Action, ...], way: _Way) -> Replayed:
-    """Replays on twins that are made smaller in one way."""
     import torch
 
     dtype = torch.float64 if way.is_double else torch.float32
@@ -270,7 +269,6 @@ def _check_size(root: Any, rows: Rows, dtype: Any) -> None:
 
 
 def _available_bytes() -> int:
-    """The memory that the machine reports as available."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):

@@ -136,7 +136,6 @@ def _staying(path: str, module: Any, kinds: Mapping[str, _Kind], num_alike: int)
 
 
 def _renamed(path: str, new_path: Mapping[str, str | None]) -> str | None:
-    """The new path of a module; None: it is removed."""
     name, rest = path, ""
     while name:
         if name in new_path:

@@ -103,7 +103,6 @@ def damaged(what: str) -> SnapshotError:
 
 
 def _limit(size: int) -> int:
-    """The bytes that a file of a size may unpack to."""
     return max(_MIN_BYTES, _MAX_GROWTH * size)
 
 

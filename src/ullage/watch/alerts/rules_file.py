@@ -85,8 +85,6 @@ class _RuleKeys:
 
 @dataclass(frozen=True, slots=True)
 class _WatchKeys:
-    """The section [watch]."""
-
     alert: Mapping[Name, _RuleKeys] = field(default_factory=dict)
     notify: Mapping[Name, Receiver] = field(default_factory=dict)
 

@@ -114,7 +114,6 @@ def _array(variables: Mapping[str, str]) -> str | None:
 def _first(
     variables: Mapping[str, str], names: tuple[str, ...], pattern: re.Pattern[str] = _NAME
 ) -> str | None:
-    """The first of the variables whose value can be such a name."""
     values = (variables.get(name, "") for name in names)
     return next((value for value in values if _is_name(value, pattern)), None)
 

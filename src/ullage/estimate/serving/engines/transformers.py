@@ -68,7 +68,6 @@ def _cached(model: Model) -> list[Layer]:
 
 
 def _kept(layer: Layer, context: int, encoded: int | None, is_prompt: bool) -> int:  # noqa: FBT001
-    """Bytes that a layer keeps for one request."""
     if isinstance(layer, Recurrent):
         # All steps of the convolution's kernel, not all but one as in vLLM.
         return state_bytes(replace(layer, steps=layer.steps + 1), is_state_fp32=True)

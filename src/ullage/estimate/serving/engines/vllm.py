@@ -205,7 +205,6 @@ def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
 
 
 def _is_full(layer: Layer) -> bool:
-    """Whether a layer sees all tokens."""
     if isinstance(layer, Attention):
         return layer.window is None and layer.chunk is None
     return isinstance(layer, Latent | Index)
@@ -268,7 +267,6 @@ def _page(layer: Layer, block: int, page: int | None, settings: Settings) -> tup
 
 
 def _raise_page(layer: Layer, block: int, page_bytes: int, largest: int) -> int:
-    """Tokens of a layer's block once its page is as large as the largest."""
     if page_bytes == largest or isinstance(layer, Recurrent):
         return block
     if largest % page_bytes == 0:

@@ -116,8 +116,6 @@ class _TimeLimit(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
             twin.close()
 
     def do_open(self, http_class: Any, req: Any, **arguments: Any) -> Any:  # noqa: ANN401
-        """Opens a connection that can be ended."""
-
         def make(*words: Any, **more: Any) -> Any:  # noqa: ANN401
             connection = http_class(*words, **more)
             connection._create_connection = self._connect

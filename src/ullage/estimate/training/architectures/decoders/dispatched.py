@@ -86,7 +86,6 @@ _mask = F.scale  # masked_fill: a new tensor, whose gradient is another
 
 
 def _mask_in_place(x: Tensor) -> Tensor:
-    """x.masked_fill_: its gradient is a new tensor."""
     return connect(x.alias(), record((x,), lambda gradient, _: [gradient.like()]))
 
 

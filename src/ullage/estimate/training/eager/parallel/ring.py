@@ -64,7 +64,6 @@ class _Way(NamedTuple):
     ring: Ring
 
     def seen(self, step: int) -> Heads:
-        """The sizes of what meets in a step."""
         if not step:
             return self.heads
         if step <= self.ring.rank:
