@@ -19,7 +19,7 @@ from ullage.programs.allocator_replay import ATTEMPT, DROP_POOL, EMPTY_CACHE, PO
 from ullage.protocol.run import Platform
 from ullage.trace.requests import Requests
 from ullage.trace.rules import play_requests
-from ullage.units import MIB
+from ullage.units import GIB, MIB
 from ullage.whatif import replays
 from ullage.whatif.replays import ReplayOrder, Where, find_rules
 
@@ -52,8 +52,10 @@ SIZES = (
 )  # fmt: skip
 
 
-def random_requests(seed: int, *, has_pools: bool) -> Requests:
-    """Allocations and frees on three streams, emptied caches, attempts, and private pools."""
+def random_requests(seed: int, *, has_pools: bool, beyond: int = 0) -> Requests:
+    """Allocations and frees on three streams, emptied caches, attempts, some of them of `beyond`
+    bytes, and private pools.
+    """
     rng = random.Random(seed)
     count = 160
     sizes = [rng.randint(*rng.choice(SIZES)) for _ in range(count)]
@@ -65,7 +67,7 @@ def random_requests(seed: int, *, has_pools: bool) -> Requests:
         elif what < 0.5:
             ops.append(-EMPTY_CACHE)
         elif what < 0.52:
-            ops.append(-(ATTEMPT + 8 * rng.randint(*rng.choice(SIZES))))
+            ops.append(-(ATTEMPT + 8 * (beyond or rng.randint(*rng.choice(SIZES)))))
         elif has_pools and what < 0.56:
             kind = rng.choice((POOL, POOL, DROP_POOL))
             ops.append(-(kind + 8 * rng.randint(kind == DROP_POOL, 2)))
@@ -146,6 +148,15 @@ def where(thin_python: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
 @pytest.mark.parametrize("has_pools", [False, True])
 def test_the_rules_are_torch_s_own_event_by_event(where: Where, *, has_pools: bool) -> None:
     assert [*differences(make_orders(range(1), where, has_pools=has_pools), where)] == []
+
+
+def test_more_than_a_device_has_is_refused_and_leaves_nothing(where: Where) -> None:
+    requests = random_requests(0, has_pools=False, beyond=4 * GIB)
+    assert sum(op < -ATTEMPT for op in requests.ops) > 1
+    orders = [
+        ReplayOrder(requests, text, SHORT, Platform.LINUX, None, ignored=()) for text in SETTINGS
+    ]
+    assert [*differences(orders, where)] == []
 
 
 @pytest.mark.nightly

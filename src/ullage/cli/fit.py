@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -154,17 +154,17 @@ def _executor(name: str | None) -> Iterator[Executor | None]:
     if name is None:
         yield None
         return
-    module, _, function = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` has it
     try:
-        make = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
+        executor = pkgutil.resolve_name(name)()
+        if not hasattr(executor, "submit"):
+            raise TypeError(f"it made {executor!r}, which has no submit()")
+    except (Exception, SystemExit) as error:  # whatever the user's module raises
         raise SpecError(
-            f"--executor {name}: {error}; expected a function that makes an executor, such as "
-            "concurrent.futures:ProcessPoolExecutor"
+            f"--executor {name}: {type(error).__name__}: {error}; expected a function without "
+            "arguments that makes an executor, such as concurrent.futures:ProcessPoolExecutor"
         ) from None
     with ExitStack() as stack:
-        executor = make()
         if hasattr(executor, "shutdown"):  # submitit's has nothing to shut down
             stack.callback(executor.shutdown)
         yield executor

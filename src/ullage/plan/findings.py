@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ullage.clock.price import Expense, price_steps
@@ -265,6 +265,11 @@ def name_plan(actions: Sequence[Action], blocks: Sequence[Block]) -> str:
 
 
 Key = tuple[tuple[str, tuple[str, ...], tuple[tuple[str, Value], ...]], ...]
+
+
+def kind_of(actions: Sequence[Action]) -> Key:
+    """The identity of plans that differ in their modules alone."""
+    return key_of([replace(action, modules=()) for action in actions])
 
 
 def key_of(actions: Sequence[Action]) -> Key:

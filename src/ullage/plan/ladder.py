@@ -9,7 +9,7 @@ that fits is never slower. Each run corrects what the model expects of the rungs
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import zip_longest
 from typing import NamedTuple
@@ -29,7 +29,7 @@ from ullage.plan.costs.expectations import (
 )
 from ullage.plan.costs.measure import Measured, Measurements
 from ullage.plan.costs.profile import read_profile
-from ullage.plan.findings import Key, key_of
+from ullage.plan.findings import Key, key_of, kind_of
 from ullage.plan.menu import Actions, are_exclusive
 from ullage.plan.proposals import Rung
 from ullage.plan.solver.problem import Failure, Problem, Solution, make_problem
@@ -115,13 +115,13 @@ class Ladder:
             if {key_of((move,)) for move in setting.actions} == moves
         )
         numbers = {
-            _kind(treatment.actions): place
+            kind_of(treatment.actions): place
             for place, treatment in enumerate(self._measured.treatments, 1)
         }
         paths = [block.path for block in self._measured.blocks]
         done = [[action for action in actions if path in action.modules] for path in paths]
         choice = np.array(
-            [numbers[_kind(treatment)] if treatment else 0 for treatment in done], dtype=np.int64
+            [numbers[kind_of(treatment)] if treatment else 0 for treatment in done], dtype=np.int64
         )
         levels = self._problem.levels(choice)
         (peak,), (reserved,) = self._expected.of(number, choice[None], levels[None])
@@ -232,7 +232,7 @@ class Ladder:
         """Removes all plans that have all of these actions, on any modules."""
         for number, setting in enumerate(self._settings):
             rest = set(kinds) - set(key_of(setting.actions))
-            done = [_kind(treatment.actions) for treatment in self._measured.treatments]
+            done = [kind_of(treatment.actions) for treatment in self._measured.treatments]
             with_it = np.ones(len(self._choices), dtype=np.bool_)
             for kind in rest:
                 those = [place for place, keys in enumerate(done, start=1) if kind in keys]
@@ -274,10 +274,6 @@ class Ladder:
             action,
             modules=tuple(block.path for block in self._measured.blocks if block.path in paths),
         )
-
-
-def _kind(actions: Sequence[Action]) -> Key:
-    return key_of([replace(action, modules=()) for action in actions])
 
 
 def _under(problem: Problem, more_bytes: Int64Array) -> Problem:

@@ -6,10 +6,8 @@ replays.of(actions).is_same
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ullage.plan.costs.measure import Measurements, Runner, RunRequest
-from ullage.plan.findings import Key, key_of
+from ullage.plan.findings import Key, key_of, kind_of
 from ullage.plan.menu import Actions
 from ullage.techniques.replaying.outcome import Replayed
 
@@ -41,7 +39,7 @@ class Replays:
 
     def difference(self, actions: Actions) -> str:
         """How a plan is known to change the training; empty: it is not known to."""
-        own = set(_kinds(actions))
+        own = set(kind_of(actions))
         return next((why for kinds, why in self.different.items() if own.issuperset(kinds)), "")
 
     def note_different(self, actions: Actions) -> Actions:
@@ -52,7 +50,7 @@ class Replays:
             if not alone.is_same:
                 actions, why = (action,), alone.difference
                 break
-        self.different[_kinds(actions)] = why
+        self.different[kind_of(actions)] = why
         return actions
 
     def _replay(self, actions: Actions) -> Replayed:
@@ -62,7 +60,3 @@ class Replays:
             return outcome.replayed
         names = (action.technique for action in actions)
         return Replayed(not_done=dict.fromkeys(names, f"it was not come to: {report.reason}"))
-
-
-def _kinds(actions: Actions) -> Key:
-    return key_of([replace(action, modules=()) for action in actions])

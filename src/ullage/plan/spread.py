@@ -152,11 +152,7 @@ def _remembering(run: Runner) -> Runner:
 
     def key(request: RunRequest) -> tuple[object, ...]:
         plan = None if request.plan is None else request.plan.text()
-        return (
-            plan,
-            None if request.gpu is None else request.gpu.slug,
-            request.describes,
-        )
+        return plan, request._replace(plan=None)
 
     def run_new(requests: Sequence[RunRequest]) -> list[RunReport]:
         new = {key(request): request for request in requests if key(request) not in known}

@@ -304,6 +304,13 @@ class Reader:
             return kind(*self._row(reads, value, ", ".join(reads)))
         table = self._table(value)
         fields = [field for field in self.fields_of(kind) if field.name not in given]
+        if self._is_strict:
+            known = [*itertools.chain(*(field.keys for field in fields))]
+            for key in (key for key in table if key not in known):
+                names = [name for name in known if name is not Mark.NAME]
+                close = get_close_matches(key, names, n=1)
+                meant = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(names)}"
+                raise Misfit(f"has no key {key!r}; {meant}", inner=key)
         arguments = {**given}
         for field in fields:
             if Mark.FLAT in field.marks:
@@ -325,13 +332,6 @@ class Reader:
                         misfit.problem += field.remedy("give a value")
                     misfit.keys = (key, *misfit.keys)
                     raise
-        if self._is_strict:
-            known = [*itertools.chain(*(field.keys for field in fields))]
-            for key in (key for key in table if key not in known):
-                names = [name for name in known if name is not Mark.NAME]
-                close = get_close_matches(key, names, n=1)
-                meant = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(names)}"
-                raise Misfit(f"has no key {key!r}; {meant}", inner=key)
         return kind(**arguments)
 
     def fields_of(self, kind: Any) -> tuple[_Field, ...]:  # noqa: ANN401 - a type

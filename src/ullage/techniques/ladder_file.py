@@ -188,7 +188,7 @@ def _read(document: Any) -> LadderFile:
 def is_ladder(path: Path) -> bool:
     """Whether a file says that it is a ladder, of whatever version."""
     try:
-        document = json.loads(read_bounded(path))
+        document = parse_json(read_bounded(path))
     except (OSError, ValueError):
         return False
     schema = document.get("schema") if isinstance(document, dict) else None

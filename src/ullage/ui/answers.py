@@ -8,7 +8,6 @@ A query is checked field by field, as whoever has the token can send any; nothin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -47,7 +46,7 @@ class Query:
 
     gpu: str
     model: str | None = None
-    config: Mapping[str, Any] | None = None
+    config: Any = None
     depth: int | None = None
     width: int | None = None
     recipe: Recipe = _PLAIN
@@ -60,6 +59,8 @@ class Query:
     def find_model(self) -> Found:
         """The model; raises SpecError where there is none, or where it cannot have that shape."""
         if self.config is not None:
+            if not isinstance(self.config, dict):  # the user's own text, and no query of the page's
+                raise SpecError(f"{_OWN}: found {type(self.config).__name__}, expected an object")
             config, source = Config(_OWN, self.config), ""
         elif self.model is not None:
             known = find_model(self.model)

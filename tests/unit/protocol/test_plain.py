@@ -77,6 +77,7 @@ def test_what_is_written_is_read_again() -> None:
         (lambda d: d.pop("author"), "author is missing"),
         (lambda d: d.update(author=3), "author is 3; expected a text"),
         (lambda d: d.update(authr=3), "the drawing has no key 'authr'; did you mean 'author'?"),
+        (lambda d: d.update(authr=d.pop("author")), "has no key 'authr'; did you mean 'author'?"),
         (lambda d: d.update(shapes=[]), "shapes is []; expected an object"),
         (lambda d: d["shapes"].update(t=3), "shapes.t is 3; expected an object"),
         (lambda d: d["shapes"]["s"].update(width=0), "shapes.s.width is 0; expected 1 or more"),

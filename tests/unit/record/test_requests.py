@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ullage.errors import SpecError
 from ullage.record.requests.concurrent_callers import Users, pass_on
 from ullage.record.requests.requests import (
     Noted,
@@ -32,6 +33,10 @@ def test_a_file_is_read_with_its_lines(tmp_path: Path) -> None:
         Request("r.jsonl:1", {"a": 1}),
         Request("r.jsonl:3", {"b": 2}),
     )
+    for line in ('{"a": ' + "[" * 5000, '{"a": NaN}'):
+        path.write_text(line)
+        with pytest.raises(SpecError, match=r"r.jsonl:1: .*expected a JSON object"):
+            read_requests(path, 1)
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,6 @@ def test_the_document_holds_plans_and_front(report: FitReport) -> None:
 
 def test_where_the_rates_are_from_is_never_left_unsaid(report: FitReport) -> None:
     assert "times of the runs by the clock" in " ".join(render_fit(clocked(report), 120).split())
-    assert fit_document(report)["rates"] is None
 
 
 def test_the_page_needs_no_other_file_and_runs_no_script(report: FitReport) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import EnvironmentProblem
+from ullage.cli.fit import _executor
+from ullage.errors import EnvironmentProblem, SpecError
 from ullage.phantom.device import choose_device
 from ullage.phantom.program import UserProgram
 from ullage.phantom.torch_build import TorchBuild
@@ -61,3 +62,27 @@ def test_another_build_of_torch_is_refused(job: Job) -> None:
     another = replace(job, build=replace(BUILD, pins={"nvidia-cudnn": "9.1"}))
     with pytest.raises(EnvironmentProblem, match=r"not the same build of 2\.15\.0"):
         check_surroundings(here(job), another)
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ("def make(): pass", "it made None, which has no submit"),
+        ("def make(): raise OSError('no such cluster')", "OSError: no such cluster"),
+        ("def make(size): pass", "missing 1 required positional argument"),
+        ("make = 3", "'int' object is not callable"),
+        ("def make() pass", "SyntaxError"),
+        ("raise SystemExit('bye')", "SystemExit: bye"),
+        ("", "has no attribute 'make'"),
+    ],
+)
+def test_what_makes_no_executor_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "pool", raising=False)
+    (tmp_path / "pool.py").write_text(lines)
+    with pytest.raises(SpecError, match=f"--executor pool:make: .*{says}"), _executor("pool:make"):
+        pass
+    sys.modules.pop("pool", None)

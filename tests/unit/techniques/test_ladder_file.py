@@ -124,3 +124,5 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     path.write_text("[]", encoding="utf-8")
     with pytest.raises(PlanError, match=r"the ladder is .*; expected an object"):
         LadderFile.load(path)
+    path.write_text("[" * 5000, encoding="utf-8")
+    assert not is_ladder(path)

@@ -325,7 +325,6 @@ class LargestSearch:
         return self._measured.plan(actions) if self._measured is not None and actions else None
 
     def _answers(self, actions: Actions, sizes: Sizes) -> Iterator[Answer]:
-        """The answer of a climb, if any size fits."""
         if sizes.largest is None:
             return
         beyond = sizes.beyond

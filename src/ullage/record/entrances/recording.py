@@ -69,12 +69,15 @@ class Recording(ContextDecorator):
         self._settings = RecordingSettings(None, Mode(mode), parse_ring(ring), every, publish)
         self._log = log
         self._recorder: Recorder | None = None
+        self._num_entered = 0
         self._cells = notebook.CellHook(self._end_cell)
         self.path: Path | None = None
         """The file that was written last; None: none was."""
 
     def __enter__(self) -> Recording:
-        self.attach()
+        if not self._num_entered:  # a decorated function may call itself
+            self.attach()
+        self._num_entered += 1
         return self
 
     def __exit__(
@@ -85,7 +88,9 @@ class Recording(ContextDecorator):
     ) -> None:
         if error is not None and self._recorder is not None:
             self._recorder.note_exception(error)
-        self.detach()
+        self._num_entered -= 1
+        if not self._num_entered:
+            self.detach()
 
     @property
     def is_attached(self) -> bool:

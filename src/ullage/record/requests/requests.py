@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
+from ullage.parsing import parse_json
 
 if TYPE_CHECKING:
     from ullage.trace.record_schema import Rows
@@ -80,7 +81,7 @@ def read_requests(path: Path, limit: int | None = None) -> tuple[Request, ...]:
 
 def _parse(line: str, where: str) -> Request:
     try:
-        body = json.loads(line)
+        body = parse_json(line)
     except ValueError as error:
         raise SpecError(f"{where}: {error}; expected a JSON object, such as {_EXAMPLE}") from None
     if not isinstance(body, dict):

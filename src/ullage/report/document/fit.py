@@ -29,8 +29,6 @@ def fit_document(report: FitReport) -> dict[str, Any]:
         "gpu": report.gpu.slug,
         "num_gpus": report.num_gpus,
         "total_bytes": report.gpu.total_bytes,
-        # The schema has the field; the rates are always those of the makers.
-        "rates": None,
         "budget_bytes": report.budget_bytes,
         "exit_code": int(report.exit_code),
         "failure": report.failure or None,

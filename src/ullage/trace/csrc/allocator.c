@@ -221,7 +221,8 @@ static int32_t find_room(struct allocator *a, int32_t pool, int64_t size) {
     if (before != NONE && a->blocks[before].is_free) number = before;
     if (has_room(a, number, size)) return number;
   }
-  int32_t range = add_range(a, round_up(a->settings.range_bytes, page_of(a, pool)), pool);
+  int64_t length = round_up(a->settings.range_bytes, page_of(a, pool));
+  int32_t range = size > length ? NONE : add_range(a, length, pool); /* a range is larger than the device */
   if (range == NONE) return NONE;
   a->blocks[range].is_unmapped = true;
   put_in(a, range);
