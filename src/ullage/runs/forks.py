@@ -129,10 +129,9 @@ class Forks:
             return self._sources[key]
 
     def _start(self, job: Job, *, is_preforked: bool) -> _Source:
-        options_of_job = job.options
-        of_plan = {} if options_of_job.plan is None else options_of_job.plan.variables
+        of_plan = {} if job.options.plan is None else job.options.plan.variables
         options = replace(
-            _without_plan(options_of_job), variables={**options_of_job.variables, **of_plan}
+            _without_plan(job.options), variables={**job.options.variables, **of_plan}
         )
         directory = self._directory / f"source{len(self._sources)}"
         device = replace(job.device, is_unlimited=True)
@@ -170,9 +169,8 @@ def _can_be_preforked(job: Job, first: Job) -> bool:
     )
 
 
-def _is_believed(result: RunReport, job: Job, source: _Source) -> bool:
+def _is_believed(report: RunReport, job: Job, source: _Source) -> bool:
     """Whether what a copy showed is what a run from the start would."""
-    report = result
     if job.options.replays:
         outcome = report.program.plan
         return outcome is not None and outcome.replayed is not None

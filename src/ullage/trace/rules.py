@@ -30,6 +30,7 @@ NO_LIMIT = 2**63 - 1
 NUM_DIVISIONS = 16
 ORDERS = {Platform.LINUX: 0, Platform.WINDOWS: 1}
 BY_ADDRESS, BY_AGE = 0, 1
+_MAX_STREAM = 255
 
 
 class AllocatorSettings(ctypes.Structure):
@@ -205,6 +206,3 @@ def play_requests(
         segments=tuple(sorted(segments[: outcome.num_segments].tolist())),
         stopped_at=None if outcome.stopped_at == len(ops) else outcome.stopped_at,
     )
-
-
-_MAX_STREAM = 255

@@ -84,14 +84,17 @@ class ReplayAnswer:
     Attributes:
         played: None where torch refused the setting.
         refusal: torch's message in that case.
-        decider: which allocator it was.
-        why_torch: what the rules do not know, where that was torch's own.
+        why_torch: what the rules do not know, where torch's own allocator decided.
     """
 
     played: AllocatorOutcome | None
     refusal: str = ""
-    decider: Decider = Decider.RULES
     why_torch: str = ""
+
+    @property
+    def decider(self) -> Decider:
+        """Which allocator it was."""
+        return Decider.TORCH if self.why_torch else Decider.RULES
 
 
 def find_where(python: str | None, device: PhantomDevice) -> Where:
@@ -112,7 +115,7 @@ def replay_all(orders: Sequence[ReplayOrder], where: Where) -> list[ReplayAnswer
         EnvironmentProblem: torch's own allocator was needed, and could not be asked.
     """
     answers = [_replay_by_rules(order, where.build) for order in orders]
-    left = [number for number, answer in enumerate(answers) if answer.decider is Decider.TORCH]
+    left = [number for number, answer in enumerate(answers) if answer.why_torch]
     if left:
         results = _replay_in_torch([orders[number] for number in left], where)
         for number, answer in zip(left, results, strict=True):
@@ -124,12 +127,10 @@ def _replay_by_rules(order: ReplayOrder, build: TorchBuild) -> ReplayAnswer:
     try:
         settings = find_rules(order, build)
     except UnknownSettingError as error:
-        return ReplayAnswer(None, decider=Decider.TORCH, why_torch=str(error))
+        return ReplayAnswer(None, why_torch=str(error))
     played = order.requests.play(settings, before=order.before, ignored=order.ignored)
     if played is None:
-        return ReplayAnswer(
-            None, decider=Decider.TORCH, why_torch="the requests have too many streams"
-        )
+        return ReplayAnswer(None, why_torch="the requests have too many streams")
     return ReplayAnswer(played)
 
 
@@ -203,6 +204,6 @@ def _replay_in_torch(orders: Sequence[ReplayOrder], where: Where) -> list[Mappin
 
 def _read_answer(answer: Mapping[str, Any], why: str) -> ReplayAnswer:
     if "error" in answer:
-        return ReplayAnswer(None, answer["error"], Decider.TORCH, why)
+        return ReplayAnswer(None, answer["error"], why)
     played = AllocatorOutcome(**{**answer, "segments": tuple(answer["segments"])})
-    return ReplayAnswer(played, decider=Decider.TORCH, why_torch=why)
+    return ReplayAnswer(played, why_torch=why)

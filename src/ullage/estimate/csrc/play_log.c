@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As `Category` of trace/category.py has them. */
 static const int64_t MOST = INT64_MAX / 4; /* bytes of a request */
+/* As `Category` of trace/category.py has them. */
 enum { ACTIVATION = 4, TEMPORARY = 6, GRADIENT = 2, NUM_CATEGORIES = 11, BY_PHASE = 255 };
 
 /* What is done with the events of a run. LOAD: what goes again while the model is built was never there, such as weights
