@@ -27,7 +27,7 @@ from ullage.api.estimate import estimate_training
 from ullage.cli.estimate import estimate_command
 from ullage.cli.options.estimate import EstimateOptions
 from ullage.errors import SpecError
-from ullage.estimate.term import OwnedTerm
+from ullage.estimate.term import Interval, OwnedTerm
 from ullage.estimate.training.estimate import OUTSIDE, TrainingEstimate
 
 FOLDER: Final = Path(__file__).parent
@@ -114,7 +114,7 @@ def estimate_of(arguments: str) -> TrainingEstimate:
 def _row(fields: dict[str, str]) -> Row:
     estimate = estimate_of(fields["arguments"])
     quantity, measured = fields["quantity"], fields["measured"]
-    terms = list(_terms(estimate, quantity))
+    low, likely, high = _bytes_of(estimate, quantity)
     is_fit = quantity == "FIT"
     return Row(
         source=fields["source"],
@@ -123,19 +123,27 @@ def _row(fields: dict[str, str]) -> Row:
         arguments=fields["arguments"],
         measured=None if is_fit else int(measured),
         did_fit=measured == "FIT" if is_fit else None,
-        low=sum(term.low_bytes for term in terms),
-        likely=sum(term.bytes for term in terms),
-        high=sum(term.high_bytes for term in terms),
+        low=low,
+        likely=likely,
+        high=high,
         fits=estimate.fits,
         recipe=fields["recipe"],
         remark=fields["remark"],
     )
 
 
+def _bytes_of(estimate: TrainingEstimate, quantity: str) -> Interval:
+    """What the estimate says of a quantity."""
+    if quantity == "ALLOC":
+        return estimate.allocated
+    terms = list(_terms(estimate, quantity))
+    ends = zip(*((each.low_bytes, each.bytes, each.high_bytes) for each in terms), strict=True)
+    return Interval(*map(sum, ends))
+
+
 def _terms(estimate: TrainingEstimate, quantity: str) -> Iterator[OwnedTerm]:
     """The terms that a quantity is made of."""
     without = {
-        "ALLOC": ("cached blocks", *OUTSIDE),
         "RES": OUTSIDE,
         "RISE": ("parameters", "buffers", "optimizer states", "cached blocks", *OUTSIDE),
     }

@@ -77,6 +77,8 @@ async def running_page(
 def move(upstream: Upstream, port: int) -> int:
     """Lets the engine be at another port; gives the port that it was at."""
     upstream.close()
+    # A poll of the engine that is under way would give its connection back, and a request take it.
+    upstream._idle = {}
     before = upstream.address
     upstream.address = replace(before, port=port)
     return before.port

@@ -166,7 +166,7 @@ def _estimate(config: Config, recipe: Recipe, gpu: Entry | None) -> TrainingEsti
     machine = Machine(torch=torch) if gpu is None else machine_of(gpu, torch)
     played, totals, recipe = _worst_stage(config, recipe, machine)
     error_frac, peak = _error_frac(recipe, torch), totals.peak
-    tensors = _tensor_terms(totals, error_frac)
+    tensors, buffers = _tensor_terms(totals, error_frac), _buffers(played, recipe)
     unsure = sum(peak.requested_by_category.get(category, 0) for category in _UNSURE)
     larger = int(_BLOCKS_FRAC * peak.allocated_bytes)
     return TrainingEstimate(
@@ -181,14 +181,14 @@ def _estimate(config: Config, recipe: Recipe, gpu: Entry | None) -> TrainingEsti
         terms=(
             *tensors,
             _cached(totals, larger),
-            *_buffers(played, recipe),
+            *buffers,
             *_surroundings(gpu, torch, recipe.layout),
         ),
         peaks=totals.peaks,
         allocated=Interval(
-            totals.low_bytes - int(error_frac * unsure),
-            peak.allocated_bytes,
-            sum(term.high_bytes for term in tensors) + larger,
+            totals.low_bytes - int(error_frac * unsure) + sum(each.low_bytes for each in buffers),
+            peak.allocated_bytes + sum(each.bytes for each in buffers),
+            sum(term.high_bytes for term in (*tensors, *buffers)) + larger,
         ),
         log=played.log,
         torch=".".join(map(str, torch)),
