@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from ullage.cli.output import Output
 
 if TYPE_CHECKING:
-    from ullage.cli.serve import ServeOptions
+    from ullage.protocol.options.serve import ServeOptions
 
 
-def show_forecast(options: ServeOptions, traffic: str, gpu: str) -> int:
+def show_forecast(options: ServeOptions, traffic: str, gpu: str, output: Output) -> int:
     """Forecasts and shows; the exit code is 1 where requests can never be answered."""
     from ullage.api.servers.forecast import forecast_command
     from ullage.report.text.forecast import forecast_line, print_forecast
@@ -19,7 +19,4 @@ def show_forecast(options: ServeOptions, traffic: str, gpu: str) -> int:
         options.program, traffic, gpu=gpu, cache=options.cache, slo=options.slo
     )
     view = (result.forecast, result.traffic, result.slo, result.tiers)
-    target = Output(
-        is_json=options.as_json, is_quiet=options.quiet, path=options.output, force=options.force
-    )
-    return target.give(result, view, forecast_line, print_forecast, exit_code=result.exit_code)
+    return output.give(result, view, forecast_line, print_forecast, exit_code=result.exit_code)

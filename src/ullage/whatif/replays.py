@@ -20,7 +20,7 @@ from typing import Any
 from ullage.errors import EnvironmentProblem
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import PhantomDevice
-from ullage.phantom.launch import RunOptions, make_environment, run_directory, start
+from ullage.phantom.launch import LaunchOptions, make_environment, run_directory, start
 from ullage.phantom.program import UserProgram, resolve_program
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
 from ullage.programs import program_path
@@ -178,7 +178,7 @@ def _replay_in_torch(orders: Sequence[ReplayOrder], where: Where) -> list[Mappin
             for number, order in enumerate(orders)
         ]
         listed.write_text(json.dumps(texts), encoding="utf-8")
-        options = RunOptions(alloc_conf="")
+        options = LaunchOptions(alloc_conf="")
         environment = make_environment(directory, where.device, where.build, options)
         # The child is not recorded, and the caller's environment hides neither device nor cache.
         environment |= {RECORD: "0", "CUDA_VISIBLE_DEVICES": "0"}
