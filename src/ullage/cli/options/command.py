@@ -91,19 +91,20 @@ def command(
         for record in records:
             hidden = {*ALL} - {*outputs} if issubclass(record, Output) else set()
             for name, (kind, default, option) in options_of(record).items():
-                is_argument = kind is Command or (option is not None and not option.section)
-                if is_argument:
+                if option is None:
+                    continue
+                if not option.section:
                     needed = default is MISSING and kind is not Command
                     is_needed = needed and (name not in params or params[name].required)
                     params[name] = _argument(name, kind, option, is_needed=is_needed)
-                elif option is not None and name not in params and name not in hidden:
+                elif name not in params and name not in hidden:
                     option = replace(option, help=says.get(name, option.help))
                     params[name] = _option(name, kind, default, option)
                     if name not in most_used:
                         sections.setdefault(option.section, []).append(name)
         verb: Verb = Verb(
             act.__name__.removesuffix("_command"), help=act.__doc__, params=[*params.values()],
-            callback=click.pass_context(lambda context, **_: act(*verb.read(context))),
+            callback=click.pass_context(lambda context, /, **_: act(*verb.read(context))),
             context_settings={"allow_interspersed_args": "program" not in params},
         )  # fmt: skip
         verb.records = records
@@ -143,9 +144,9 @@ def flag_of(name: str, option: Option | None) -> str:
     return option.flags[-1] if option.flags else f"--{name.replace('_', '-')}"
 
 
-def _argument(name: str, kind: Any, option: Option | None, *, is_needed: bool) -> click.Argument:
+def _argument(name: str, kind: Any, option: Option, *, is_needed: bool) -> click.Argument:
     is_program = kind is Command
-    metavar = "-- PROGRAM [ARGUMENTS]" if option is None else option.metavar
+    metavar = option.metavar or ("-- PROGRAM [ARGUMENTS]" if is_program else None)
     is_many = is_program or typing.get_origin(written(kind)) in (tuple, Sequence)
     return click.Argument(
         [name], metavar=metavar, nargs=-1 if is_many else 1, required=is_needed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
 from ullage.protocol.options.option import ARGUMENT, OPTIONS, File, Listener, Python
@@ -29,6 +29,7 @@ class CheckOptions:
     config: File | None = OPTIONS(*CONFIG)
     python: Python | None = OPTIONS(*PYTHON)
     no_cache: bool = OPTIONS.switch(NO_CACHE)
+    _: KW_ONLY
     pages: Annotated[bool, Mark.NO_KEY] = False
     on_progress: Listener = None
     on_failure: Listener = None
@@ -45,5 +46,6 @@ class LockOptions:
     config: File | None = OPTIONS(*CONFIG)
     python: Python | None = OPTIONS(*PYTHON)
     no_cache: bool = OPTIONS.switch(NO_CACHE)
+    _: KW_ONLY
     on_progress: Listener = None
     on_failure: Listener = None

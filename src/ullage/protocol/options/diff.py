@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ullage.protocol.options.option import ARGUMENT, File
+from ullage.protocol.options.option import File
 
 
 @dataclass(frozen=True, slots=True)
 class DiffOptions:
     """The two files that are compared."""
 
-    before: File = ARGUMENT("")
-    after: File = ARGUMENT("")
+    before: File
+    after: File

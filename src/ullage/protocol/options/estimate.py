@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal, Protocol, TypeAlias
 
 from ullage.protocol.options.option import ARGUMENT, Count, Names, Section, Size
@@ -58,7 +58,8 @@ class TrainingOptions:
             frees the gradient.
     """
 
-    model: Model = ARGUMENT("", "[MODEL]")
+    model: Model
+    _: KW_ONLY
     gpu: str | None = QUESTIONS(*GPU, complete="gpus")
     which_gpu: bool = QUESTIONS.switch(WHICH_GPU)
     largest: Literal["batch", "length", "image"] | None = QUESTIONS(
@@ -114,7 +115,8 @@ class TrainingOptions:
 class ServingOptions:
     """How a model is served, and what is asked of it; what has no flag is as of `ServingPlan`."""
 
-    model: Model = ARGUMENT("", "[MODEL]")
+    model: Model
+    _: KW_ONLY
     gpu: str | None = QUESTIONS(*GPU, complete="gpus")
     which_gpu: bool = QUESTIONS.switch(WHICH_GPU)
     knobs: bool = QUESTIONS.switch(KNOBS)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from ullage.protocol.options.option import ARGUMENT, OPTIONS, File, Python, Size
+from ullage.protocol.options.option import OPTIONS, File, Python, Size
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainOptions:
     """What is explained: a snapshot, or a server's log."""
 
-    file: File = ARGUMENT("", "[FILE]")
+    file: File
     _: KW_ONLY
     request: Size | None = OPTIONS("Report whether a request of this size would find room.", "SIZE")
     try_remedies: bool = OPTIONS.switch("If memory ran out: replay with each finding's remedy.")
@@ -22,7 +22,7 @@ class ExplainOptions:
 class WhatIfOptions:
     """A snapshot, and the GPU on which it is replayed; without one, a GPU with unlimited memory."""
 
-    file: File = ARGUMENT("", "[FILE]")
+    file: File
     _: KW_ONLY
     gpu: str | None = OPTIONS(
         "With --what-if: GPU to replay on (see `ullage gpus`).", "NAME", complete="gpus"

@@ -23,7 +23,6 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NewType, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
@@ -71,9 +70,7 @@ class Section:
         self, help: str, metavar: str | None = None, *flags: str, default: Any = ...,
         **more: Any,
     ) -> Any:  # fmt: skip
-        """A field; `more` is as of `Option`. One of the section "" is an argument, and needed where
-        it has no default.
-        """
+        """A field; `more` is as of `Option`."""
         if default is ...:
             default = None if self.title else MISSING
         option = Option(self.title, help, metavar, flags, **more)
@@ -85,6 +82,7 @@ class Section:
 
 
 ARGUMENT, OPTIONS = Section(""), Section("Options")
+_KNOWN: dict[Any, Mapping[str, tuple[Any, Any, Option | None]]] = {}
 
 
 def _split_names(text: str) -> tuple[str, ...]:
@@ -115,14 +113,19 @@ Names: TypeAlias = Annotated[Sequence[str], From(str), _split_names]
 Words: TypeAlias = Annotated[Sequence[str], From(str), _split_words]
 
 
-@cache
 def options_of(record: Any) -> Mapping[str, tuple[Any, Any, Option | None]]:
     """The fields of a record: the type without None, the default, and what --help says."""
-    hints = typing.get_type_hints(record, include_extras=True)
-    return {
-        each.name: (without_none(hints[each.name]), each.default, each.metadata.get("option"))
-        for each in fields(record)
-    }
+    if record not in _KNOWN:
+        hints = typing.get_type_hints(record, include_extras=True)
+        _KNOWN[record] = {
+            each.name: (
+                without_none(hints[each.name]),
+                each.default,
+                each.metadata.get("option") or (None if each.kw_only else Option("", "")),
+            )
+            for each in fields(record)
+        }
+    return _KNOWN[record]
 
 
 def without_none(kind: Any) -> Any:
