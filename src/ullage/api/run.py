@@ -164,15 +164,7 @@ def run(options: RunOptions) -> Run:
     path = None if options.snapshot is None else Path(options.snapshot)
     if path is not None:
         check_writable(path, force=options.force)
-    settings = replace(
-        make_options(options),
-        has_snapshot=path is not None,
-        rank=_choose_rank(options),
-        num_devices=options.gpus,
-    )
-    job = make_job(
-        options.program, device=device_of(options), python=options.python, options=settings
-    )
+    job = make_run_job(options)
     if options.nvml is not None:
         job = publish(job, Path(options.nvml))
     run_one = partial(
@@ -199,6 +191,19 @@ def run(options: RunOptions) -> Run:
     if job.options.has_clock and report.time is None:
         report = replace(report, warnings=(*report.warnings, _NOT_TIMED))
     return Run(replace(report, price=options.price))
+
+
+def make_run_job(options: RunOptions) -> Job:
+    """The job of `run`; raises as it does."""
+    settings = replace(
+        make_options(options),
+        has_snapshot=options.snapshot is not None,
+        rank=_choose_rank(options),
+        num_devices=options.gpus,
+    )
+    return make_job(
+        options.program, device=device_of(options), python=options.python, options=settings
+    )
 
 
 def check_one_run(options: RunOptions) -> None:

@@ -205,6 +205,6 @@ def table_schema(record: type) -> dict[str, Any]:
     properties = {
         name: schema_of(kind) | {"description": option.help}
         for name, (kind, _, option) in options_of(record).items()
-        if option is not None
+        if option is not None and option.section
     }
     return {"type": "object", "additionalProperties": False, "properties": properties}
