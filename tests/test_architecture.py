@@ -176,9 +176,11 @@ ANSWERS = {*VERBS, *QUESTIONS}
 # By the folder in which a file of that name would be: the answers that have none, and why not.
 WITHOUT = {
     "cli": {
+        "forecast": "an option of serve",
         "ladder": "an option of fit",
         "largest": "an option of fit",
         "ranks": "an option of run",
+        "search": "an option of serve",
         "serving": "an option of estimate",
         "what_if": "an option of explain",
         "workloads": "options of estimate",

@@ -4,7 +4,7 @@ real engine on the phantom, in virtual time (`ullage serve`, `ullage.serve_traff
     answer = ullage.estimate_serving("llama-3.1-8b", gpu="l40s", context=32768, users=4)
     answer.fits, answer.estimate.concurrency
 
-    run = ullage.serve_traffic(["vllm", "serve", "llama-3.1-8b"], "azure-conv:duration=1h",
+    run = ullage.serve_traffic(["vllm", "serve", "llama-3.1-8b"], traffic="azure-conv:duration=1h",
                                gpu="h100-80gb", python="vllm/bin/python", slo="ttft=1s,tpot=50ms")
     print(run.text())
 """
@@ -12,7 +12,6 @@ real engine on the phantom, in virtual time (`ullage serve`, `ullage.serve_traff
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from ullage.models.config import Config
 from ullage.models.find import Found, find_config
 from ullage.protocol.options.estimate import ServingOptions
 from ullage.protocol.options.option import options_of, takes
+from ullage.protocol.options.serve import ServeOptions
 from ullage.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from ullage.serve.measures import Measures
     from ullage.serve.outcome import Outcome
     from ullage.serve.report import ServeReport
+
+
+GPU = "h100-80gb"
+"""The GPU of a server where none is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,32 +212,9 @@ class ServedTraffic:
         return render_serve(self.report, width)
 
 
-def serve_traffic(
-    command: Sequence[str],
-    traffic: str,
-    *,
-    gpu: str,
-    python: str | os.PathLike[str] | None = None,
-    slo: str | None = None,
-    stdout_to_stderr: bool = False,
-    loads: Sequence[float] = (),
-    host_time: str | None = None,
-    cached: bool = False,
-) -> ServedTraffic:
+@takes(ServeOptions)
+def serve_traffic(options: ServeOptions) -> ServedTraffic:
     """Runs a server on the phantom with some traffic, in virtual time.
-
-    Args:
-        command: `vllm serve MODEL ...`; the model is found as by `ullage.estimate_serving`.
-        traffic: a file of a known trace, or a generator such as "poisson:rate=2,prompt=1000,
-            output=200,duration=10m".
-        gpu: a GPU of the catalogue.
-        python: the interpreter of an environment with the engine; None: this one.
-        slo: such as "ttft=1s,tpot=50ms".
-        stdout_to_stderr: the engine's own output goes to stderr.
-        loads: factors of the traffic's rate at which it is sent as well, for the curve.
-        host_time: what the host takes: "measured", "none", "launch=40us,http=1ms", or for a step
-            and for each request in it "1ms+20us"; None: for vLLM as it was measured.
-        cached: the engine starts twice, and serves with the compile cache of its first start.
 
     Raises:
         SpecError: the command, the traffic or the objective is not possible.
@@ -247,14 +228,25 @@ def serve_traffic(
     from ullage.serve.slo import parse_slo
     from ullage.serve.traffic import load_traffic
 
-    check_command(command)
-    objective = None if slo is None else parse_slo(slo)
+    check_command(options.program)
+    objective = None if options.slo is None else parse_slo(options.slo)
+    host_time, python = options.host_time, options.python
     served = serve(
-        command, load_traffic(traffic), gpu=gpu,
-        python=None if python is None else os.fspath(python), stdout_to_stderr=stdout_to_stderr,
-        loads=loads, host=None if host_time is None else parse_host_time(host_time),
-        is_cached=cached,
+        options.program, load_traffic(traffic_of(options)), gpu=options.gpu or GPU,
+        python=None if python is None else os.fspath(python),
+        stdout_to_stderr=options.stdout_to_stderr, loads=options.loads,
+        host=None if host_time is None else parse_host_time(host_time), is_cached=options.cached,
     )  # fmt: skip
     curve = make_curve(served.by_load, objective) if served.by_load else None
     report = ServeReport(served, measure(served.outcome, objective), objective, curve)
     return ServedTraffic(report)
+
+
+def traffic_of(options: ServeOptions) -> str:
+    """The traffic; raises SpecError where none is named."""
+    if options.traffic is None:
+        raise SpecError(
+            "no traffic: add --traffic FILE, or such as --traffic poisson:rate=2,prompt=1000,"
+            "output=200"
+        )
+    return options.traffic

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ullage.cli.forecast import show_forecast
+from dataclasses import replace
+
 from ullage.cli.options.command import command
 from ullage.cli.output import Output
-from ullage.cli.search import show_search
 from ullage.errors import SpecError
 from ullage.protocol.options.serve import ServeOptions
 
@@ -28,33 +28,32 @@ def serve_command(options: ServeOptions, output: Output) -> int:
     Exits with 0, with 1 if some requests can never be answered or no server holds the objective, 2
     if the engine did not start.
     """
-    if options.traffic is None:
-        raise SpecError(
-            "no traffic: add --traffic FILE, or such as --traffic poisson:rate=2,prompt=1000,"
-            "output=200"
-        )
+    from ullage.api.serving import serve_traffic, traffic_of
+
+    traffic_of(options)
     output.check()
     if options.search or options.forecast:
         _check_goes_without_replay(options, output)
     if options.search:
-        return show_search(options, options.traffic, output)
-    gpu = options.gpu or "h100-80gb"
+        from ullage.api.servers.search import search_server
+        from ullage.report.text.search import print_search, search_line
+
+        with output.progress(has_lines=True) as on_progress:
+            found = search_server.act(replace(options, on_progress=on_progress))
+        searched = (found.searched, found.worths, found.capacity, found.tiers)
+        return output.give(found, searched, search_line, print_search, exit_code=found.exit_code)
     if options.forecast:
-        return show_forecast(options, options.traffic, gpu, output)
-    from ullage.api.serving import serve_traffic
+        from ullage.api.servers.forecast import forecast_command
+        from ullage.report.text.forecast import forecast_line, print_forecast
+
+        forecast = forecast_command(options)
+        view = (forecast.forecast, forecast.traffic, forecast.slo, forecast.tiers)
+        return output.give(
+            forecast, view, forecast_line, print_forecast, exit_code=forecast.exit_code
+        )
     from ullage.report.text.serve import print_serve, serve_line
 
-    run = serve_traffic(
-        options.program,
-        options.traffic,
-        gpu=gpu,
-        python=options.python,
-        slo=options.slo,
-        loads=options.loads,
-        host_time=options.host_time,
-        cached=options.cached,
-        stdout_to_stderr=True,
-    )
+    run = serve_traffic.act(replace(options, stdout_to_stderr=True))
     return output.give(run, run.report, serve_line, print_serve, exit_code=run.exit_code)
 
 

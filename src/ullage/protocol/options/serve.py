@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from ullage.protocol.options.option import Command, Listener, Names, Python, Section, Size
 from ullage.protocol.options.run import PYTHON
@@ -51,6 +51,7 @@ class ServeOptions:
         program: `vllm serve MODEL ...`; the model is found as by `ullage.estimate_serving`.
         stdout_to_stderr: the engine's own output goes to stderr.
         on_progress: called with a line for each GPU and each run of a search.
+        runner: what runs a candidate's command in a search; None: `ullage.serve_traffic`.
     """
 
     program: Command
@@ -84,3 +85,4 @@ class ServeOptions:
     cache: Size | None = FORECAST("With --forecast: bytes of the cache on each GPU.", "SIZE")
     stdout_to_stderr: Annotated[bool, Mark.NO_KEY] = False
     on_progress: Listener = None
+    runner: Annotated[Callable[[Any, tuple[str, ...]], Any] | None, Mark.NO_KEY] = None
