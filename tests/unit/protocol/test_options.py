@@ -32,7 +32,7 @@ ullage.run(("train.py",), gpuu="t4")                # did you mean "gpu"
 ullage.run(("train.py",), platform="mac")           # Literal['linux', 'windows']
 ullage.run()                                        # Missing positional argument "program"
 ullage.estimate_training()                          # Missing positional argument "model"
-ullage.fit(["train.py"], allow="anything")          # Literal['none', 'same', 'rounding', 'training']
+ullage.fit(["train.py"], allow="anything")          # 'none', 'same', 'rounding', 'training'
 ullage.explain_file("a.pickle", try_remedies="yes") # expected "bool"
 """
 RIGHT = """\

@@ -39,7 +39,7 @@ class Engine:
 def order(traffic: str = TRAFFIC, command: tuple[str, ...] = COMMAND) -> Order:
     return Order(
         command, find_model("llama-3.1-8b").config, load_traffic(traffic), parse_slo(SLO),
-        tuple(find_gpu(name) for name in GPUS), most_gpus=2,
+        tuple(find_gpu(name) for name in GPUS.split(",")), most_gpus=2,
     )  # fmt: skip
 
 
@@ -140,11 +140,11 @@ def test_the_worth_of_a_narrower_cache_is_its_tokens() -> None:
         ({"slo": "speed=1s"}, "slo"),
         ({"allow": ["int4"]}, "expected any of fp8-cache"),
         ({"target": 0.0}, "expected above 0"),
-        ({"gpus": ["no-such"]}, "no-such"),
+        ({"gpu": "no-such"}, "no-such"),
     ],
 )
 def test_an_impossible_order_is_refused(changed: dict[str, object], message: str) -> None:
-    fields: dict[str, object] = {"slo": SLO, "gpus": GPUS, "run": Engine(), **changed}
+    fields: dict[str, object] = {"slo": SLO, "gpu": GPUS, "runner": Engine(), **changed}
     with pytest.raises(SpecError, match=message):
         search_server(COMMAND, traffic=TRAFFIC, **fields)  # type: ignore[arg-type]
 
