@@ -24,9 +24,10 @@ from tests.variables import VARIABLES, Variable
 
 import ullage
 from ullage.cli.main import VERBS, cli
-from ullage.cli.options.command import SECTIONS, Verb
+from ullage.cli.options.command import Verb
 from ullage.estimate.training.recipe import PRECISIONS
 from ullage.protocol import variables
+from ullage.protocol.options import SECTIONS
 from ullage.protocol.options.estimate import Precision
 
 ROOT = Path(__file__).parent.parent

@@ -16,12 +16,14 @@ import pytest
 
 import ullage
 from ullage.cli.main import VERBS, cli, run_cli
-from ullage.cli.options.command import SECTIONS, Verb
+from ullage.cli.options.command import Verb
+from ullage.cli.options.section import file_schema
 from ullage.errors import SpecError
+from ullage.protocol.options import SECTIONS
 from ullage.protocol.options.estimate import TrainingOptions
 from ullage.protocol.options.explain import ExplainOptions, WhatIfOptions
 from ullage.protocol.options.fit import FitOptions
-from ullage.protocol.options.option import share, table_schema
+from ullage.protocol.options.option import share
 from ullage.protocol.options.record import RecordOptions
 from ullage.protocol.options.run import RunOptions
 
@@ -161,16 +163,22 @@ def test_a_file_that_others_may_write_is_not_obeyed(
 
 
 def test_an_editor_gets_a_schema() -> None:
-    schema = table_schema(RunOptions)
-    assert schema["additionalProperties"] is False
-    kinds = schema["properties"]
+    sections = file_schema()["properties"]
+    assert {*sections} == {*SECTIONS}
+    assert sections["run"]["additionalProperties"] is False
+    kinds = sections["run"]["properties"]
     assert kinds["steps"]["type"] == "integer" and kinds["price"]["type"] == "number"
     assert kinds["platform"]["enum"] == ["linux", "windows"]
     assert kinds["sweep"] == {
         "type": "array", "items": {"type": "string"}, "description": kinds["sweep"]["description"]
     }  # fmt: skip
     assert "program" not in kinds and "on_progress" not in kinds
-    json.dumps([table_schema(record) for verb in SECTIONS for record in records_of(verb)])
+    for verb in SECTIONS:
+        command = cli.get_command(click.Context(cli), verb)
+        assert command is not None
+        options = [each.name for each in command.params if isinstance(each, click.Option)]
+        assert sorted(sections[verb]["properties"]) == sorted(filter(None, options))
+    assert json.dumps(sections)
 
 
 def records_of(verb: str) -> list[Any]:

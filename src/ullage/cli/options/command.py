@@ -22,6 +22,7 @@ from click.core import ParameterSource
 
 from ullage.cli.output import Output
 from ullage.errors import SpecError
+from ullage.protocol.options import SECTIONS
 from ullage.protocol.options.option import Command, Option, Program, options_of, written
 from ullage.protocol.plain import Bounds, Mark, Misfit, Reader
 
@@ -31,8 +32,6 @@ _NAMES: Final = {
     dict: "a table",
 }  # fmt: skip
 _READER: Final = Reader(_NAMES, {}, {Path: Annotated[str, Path], Program: str})
-# The verbs whose options ullage.toml may hold, each in a section of its name.
-SECTIONS: Final = ("run", "record", "fit", "exec", "explain", "estimate", "serve")
 ALL: Final = ("output", "html", "as_json", "full", "force", "quiet")
 
 

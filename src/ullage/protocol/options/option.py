@@ -201,10 +201,9 @@ def schema_of(kind: Any) -> dict[str, Any]:
 
 
 def table_schema(record: type) -> dict[str, Any]:
-    """The JSON schema of a verb's section, by which an editor completes and checks it."""
-    properties = {
+    """The JSON schemas of a record's options by name, by which an editor completes them."""
+    return {
         name: schema_of(kind) | {"description": option.help}
         for name, (kind, _, option) in options_of(record).items()
         if option is not None and option.section
     }
-    return {"type": "object", "additionalProperties": False, "properties": properties}
