@@ -39,9 +39,9 @@ def serve_command(options: ServeOptions, output: Output) -> int:
         from ullage.report.text.search import print_search, search_line
 
         with output.progress(has_lines=True) as on_progress:
-            found = search_server.act(replace(options, on_progress=on_progress))
-        searched = (found.searched, found.worths, found.capacity, found.tiers)
-        return output.give(found, searched, search_line, print_search, exit_code=found.exit_code)
+            server = search_server.act(replace(options, on_progress=on_progress))
+        searched = (server.searched, server.worths, server.capacity, server.tiers)
+        return output.give(server, searched, search_line, print_search, exit_code=server.exit_code)
     if options.forecast:
         from ullage.api.servers.forecast import forecast_command
         from ullage.report.text.forecast import forecast_line, print_forecast

@@ -17,8 +17,9 @@ import pytest
 import ullage
 from ullage.cli.main import VERBS, cli, run_cli
 from ullage.cli.options.command import Verb
-from ullage.cli.options.section import file_schema
+from ullage.cli.options.schema import file_schema
 from ullage.errors import SpecError
+from ullage.gate.config import load_configuration
 from ullage.protocol.options import SECTIONS
 from ullage.protocol.options.estimate import TrainingOptions
 from ullage.protocol.options.explain import ExplainOptions, WhatIfOptions
@@ -27,37 +28,54 @@ from ullage.protocol.options.option import share
 from ullage.protocol.options.record import RecordOptions
 from ullage.protocol.options.run import RunOptions
 
-# Each line is wrong in the way that the error says.
+# As in ullage/api, without all that it imports; each line of CALLS is wrong in the way it says.
+FUNCTIONS = """\
+from ullage.protocol.options.estimate import TrainingOptions
+from ullage.protocol.options.explain import ExplainOptions
+from ullage.protocol.options.fit import FitOptions
+from ullage.protocol.options.option import takes
+from ullage.protocol.options.run import RunOptions
+@takes(RunOptions)
+def run(options: RunOptions) -> int: return 0
+@takes(FitOptions)
+def fit(options: FitOptions) -> int: return 0
+@takes(TrainingOptions)
+def estimate_training(options: TrainingOptions) -> int: return 0
+@takes(ExplainOptions)
+def explain_file(options: ExplainOptions) -> int: return 0
+"""
 CALLS = """\
-import ullage
-ullage.run(("train.py",), gpuu="t4")                # did you mean "gpu"
-ullage.run(("train.py",), platform="mac")           # Literal['linux', 'windows']
-ullage.run()                                        # Missing positional argument "program"
-ullage.estimate_training()                          # Missing positional argument "model"
-ullage.fit(["train.py"], allow="anything")          # 'none', 'same', 'rounding', 'training'
-ullage.explain_file("a.pickle", try_remedies="yes") # expected "bool"
+run(("train.py",), gpuu="t4")               # did you mean "gpu"
+run(("train.py",), platform="mac")          # Literal['linux', 'windows']
+run()                                       # Missing positional argument "program"
+estimate_training()                         # Missing positional argument "model"
+estimate_training("a", loss="none")         # Literal['full', 'chunked', 'fused']
+fit(["train.py"], allow="anything")         # Literal['none', 'same', 'rounding', 'training']
+explain_file("a.pickle", try_remedies="y")  # expected "bool"
+text: str = run(("train.py",))              # expression has type "int"
 """
 RIGHT = """\
-run = ullage.run(["train.py"], gpu="t4", memory="24GiB", ranks=0, world_size=2)
-bytes: int = run.peak_allocated_bytes
-ullage.estimate_training("gpt2", length=64, sharding="fsdp", checkpointing=2)
+run(["train.py"], gpu="t4", memory="24GiB", ranks=0, world_size=2, on_progress=print)
+run.act(RunOptions(("train.py",)))
+number: int = estimate_training("gpt2", length=64, sharding="fsdp", checkpointing=2)
 """
 
 
+@pytest.mark.slow
 def test_a_type_checker_holds_calls_against_the_records(tmp_path: Path) -> None:
     program = tmp_path / "calls.py"
-    program.write_text(CALLS + RIGHT)
+    program.write_text(FUNCTIONS + CALLS + RIGHT)
     source = Path(ullage.__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context",
-         "--follow-imports=silent", str(program)],
+         "--follow-imports=silent", f"--cache-dir={tmp_path / 'cache'}", str(program)],
         capture_output=True, text=True, check=False, env={**os.environ, "MYPYPATH": str(source)},
-        cwd=source.parent,
+        cwd=tmp_path,
     )  # fmt: skip
     errors = [line for line in done.stdout.splitlines() if ": error:" in line]
-    wrong = CALLS.splitlines()[1:]
-    assert len(errors) == len(wrong), done.stdout + done.stderr
-    for number, (error, line) in enumerate(zip(errors, wrong, strict=True), start=2):
+    first = len(FUNCTIONS.splitlines()) + 1
+    assert len(errors) == len(CALLS.splitlines()), done.stdout + done.stderr
+    for number, (error, line) in enumerate(zip(errors, CALLS.splitlines(), strict=True), first):
         assert f":{number}: " in error and line.rpartition("# ")[2] in error
 
 
@@ -149,6 +167,15 @@ def test_a_wrong_key_is_named_with_its_file_and_line(
     with pytest.raises(SpecError) as caught:
         read("run", "--", "train.py")
     assert str(caught.value).startswith(message)
+
+
+def test_scenarios_stand_beside_a_section_of_options(tmp_path: Path) -> None:
+    path = tmp_path / "ullage.toml"
+    path.write_text(SECTION + '[scenario.a]\ncommand = "train.py"\n')
+    assert [*load_configuration(tmp_path, path).scenarios] == ["a"]
+    path.write_text('[rnu]\ngpu = "l4"\n[scenario.a]\ncommand = "train.py"\n')
+    with pytest.raises(SpecError, match=r"ullage\.toml:1: the file has no key 'rnu'"):
+        load_configuration(tmp_path, path)
 
 
 def test_a_file_that_others_may_write_is_not_obeyed(

@@ -3,27 +3,20 @@
 [run]
 gpu = "l4"
 python = "thin/bin/python"
-
-`python -m ullage.cli.options.section > ullage.schema.json` writes the schema for an editor.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import MISSING
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import click
-
-from ullage.cli.main import cli, say
-from ullage.cli.options.command import Verb
+from ullage.cli.main import say
 from ullage.configuration.project_file import find_configuration, read_configuration
 from ullage.errors import SpecError
-from ullage.protocol.options import SECTIONS
-from ullage.protocol.options.option import options_of, table_schema
+from ullage.protocol.options.option import options_of
 from ullage.protocol.plain import Misfit
 
 
@@ -65,25 +58,3 @@ def read_section(verb: str, records: Sequence[type[Any]], names: Sequence[str]) 
             read = source.read(record, (verb,), part, **absent)
             values |= {key: getattr(read, key) for key in part}
     return values
-
-
-def file_schema() -> dict[str, Any]:
-    """The JSON schema of the sections of options; other tables of the file are not looked at."""
-    properties: dict[str, Any] = {}
-    for name in SECTIONS:
-        verb = cli.get_command(click.Context(cli), name)
-        if isinstance(verb, Verb):
-            options = {each.name for each in verb.params}
-            known: dict[str, Any] = {}
-            for record in verb.records:
-                known |= table_schema(record)
-            known = {key: value for key, value in known.items() if key in options}
-            properties[name] = {
-                "type": "object", "additionalProperties": False, "properties": known
-            }  # fmt: skip
-    dialect = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": dialect, "type": "object", "properties": properties}
-
-
-if __name__ == "__main__":
-    click.echo(json.dumps(file_schema(), indent=2))
