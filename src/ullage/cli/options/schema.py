@@ -1,4 +1,4 @@
-"""The JSON schema of the verbs' sections of ullage.toml, by which an editor completes and checks them.
+"""The JSON schema of the verbs' sections of ullage.toml, with which an editor completes them.
 
 python -m ullage.cli.options.schema > ullage.schema.json
 """
