@@ -19,7 +19,7 @@ import click
 from ullage.cli.main import WRONG_USE, drop_stdout, say
 from ullage.errors import SnapshotError, SpecError
 from ullage.files import check_writable, write_text
-from ullage.protocol.options.option import Section
+from ullage.protocol.options.option import HelpSection
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ullage.techniques.plan import Plan
 
 _Report = TypeVar("_Report")
-OUTPUT = Section("Output")
+OUTPUT = HelpSection("Output")
 QUIET = "Print only the verdict, without progress."
 # What ullage exits with where a result could not be written, whatever the result is.
 UNWRITABLE = WRONG_USE

@@ -407,7 +407,7 @@ def choose(value: object, choices: Mapping[Any, T]) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class NumberRange:
     """Refuses smaller and larger numbers; where it is open, the least too."""
 
     least: int
@@ -424,9 +424,9 @@ class Bounds:
         return value
 
 
-def at_least(least: int) -> Bounds:
+def at_least(least: int) -> NumberRange:
     """Refuses smaller numbers."""
-    return Bounds(least)
+    return NumberRange(least)
 
 
 _OF_JSON: Final = {

@@ -20,7 +20,7 @@ from ullage.phantom.launcher import launcher_of, ranks_of
 from ullage.phantom.peer_ranks import PeerRanks, peer_ranks
 from ullage.phantom.program import UserProgram, resolve_program
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
-from ullage.protocol.options.run import PlanText, RunOptions
+from ullage.protocol.options.run import RunOptions, WrittenPlan
 from ullage.protocol.run import Platform
 from ullage.record.values.assume import Assumed
 
@@ -75,7 +75,7 @@ def _read_kernels(path: str | os.PathLike[str], is_virtual: bool) -> KernelTimes
     return read_kernel_times(Path(path))
 
 
-def read_plan(plan: str | os.PathLike[str] | PlanText) -> Plan:
+def read_plan(plan: str | os.PathLike[str] | WrittenPlan) -> Plan:
     """A plan, or that of a file; raises PlanError where it cannot be read."""
     from ullage.techniques.plan import Plan
 

@@ -24,7 +24,7 @@ from ullage.cli.output import Output
 from ullage.errors import SpecError
 from ullage.protocol.options import SECTIONS
 from ullage.protocol.options.option import Command, Option, Program, options_of, written
-from ullage.protocol.plain import Bounds, Mark, Misfit, Reader
+from ullage.protocol.plain import Mark, Misfit, NumberRange, Reader
 
 R = TypeVar("R")
 _NAMES: Final = {
@@ -177,7 +177,7 @@ def _read_switch(
 
 
 def _click_type(kind: Any) -> click.ParamType[Any] | type:
-    bounds = [mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Bounds)]
+    bounds = [mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, NumberRange)]
     kind = written(kind)
     if bounds and kind is int:
         return click.IntRange(bounds[0].least, bounds[0].most)

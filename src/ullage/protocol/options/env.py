@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ullage.protocol.options.option import ARGUMENT, Section
+from ullage.protocol.options.option import ARGUMENT, HelpSection
 
-CONTENTS = Section("Options")
+CONTENTS = HelpSection("Options")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal, Protocol, TypeAlias
 
-from ullage.protocol.options.option import ARGUMENT, Count, Names, Section, Size
+from ullage.protocol.options.option import ARGUMENT, Count, HelpSection, Names, Size
 from ullage.protocol.options.run import MEMORY
 from ullage.protocol.plain import From
 
-QUESTIONS, TRAINING, TIME = map(Section, ("Questions", "Training", "Time"))
-ADAPTERS, GPUS, SERVING = map(Section, ("Adapters", "Training on several GPUs", "Serving"))
-WORKLOADS = Section("Speech, pictures, retrieval")
+QUESTIONS, TRAINING, TIME = map(HelpSection, ("Questions", "Training", "Time"))
+ADAPTERS, GPUS, SERVING = map(HelpSection, ("Adapters", "Training on several GPUs", "Serving"))
+WORKLOADS = HelpSection("Speech, pictures, retrieval")
 
 Precision: TypeAlias = Literal[
     "fp32", "bf16", "fp16", "amp-bf16", "amp-fp16", "mixed-bf16", "mixed-fp16"

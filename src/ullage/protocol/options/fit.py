@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
-from ullage.protocol.options.option import Command, File, Listener, Python, Section, Size
+from ullage.protocol.options.option import Command, File, HelpSection, Listener, Python, Size
 from ullage.protocol.options.run import (
     ALLOC_CONF,
     ASSUME,
@@ -17,9 +17,9 @@ from ullage.protocol.options.run import (
     MEMORY,
     PYTHON,
 )
-from ullage.protocol.plain import Bounds, From, Misfit
+from ullage.protocol.plain import From, Misfit, NumberRange
 
-SEARCH, RUNS = Section("Search"), Section("Runs")
+SEARCH, RUNS = HelpSection("Search"), HelpSection("Runs")
 
 
 class Workers(Protocol):
@@ -84,7 +84,7 @@ class FitOptions:
         "NAME=SIZES",
     )
     smallest_gpu: bool = SEARCH.switch("Also find the smallest GPU that fits.")
-    minutes: Annotated[float, Bounds(0, is_open=True)] | None = SEARCH(
+    minutes: Annotated[float, NumberRange(0, is_open=True)] | None = SEARCH(
         "Stop the search after N minutes and report the best plan so far; default: 15.", "N"
     )
 

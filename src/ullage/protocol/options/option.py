@@ -1,6 +1,6 @@
 """An option is written once: as a field of a verb's record.
 
-    GPU = Section("GPU")
+    GPU = HelpSection("GPU")
 
     @dataclass(frozen=True, slots=True)
     class RunOptions:
@@ -26,7 +26,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NewType, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
-from ullage.protocol.plain import Bounds, From, Mark, Misfit, at_least
+from ullage.protocol.plain import From, Mark, Misfit, NumberRange, at_least
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class HelpSection:
     """A section of `--help`; calling it makes a field. It returns Any, so that a type checker takes
     the field's annotation for its type.
     """
@@ -81,7 +81,7 @@ class Section:
         return self(help, None, *flags, default=False)
 
 
-ARGUMENT, OPTIONS = Section(""), Section("Options")
+ARGUMENT, OPTIONS = HelpSection(""), HelpSection("Options")
 _KNOWN: dict[Any, Mapping[str, tuple[Any, Any, Option | None]]] = {}
 
 
@@ -106,7 +106,7 @@ Program = NewType("Program", str)
 Python: TypeAlias = Annotated[str | os.PathLike[str], From(Program)]
 File: TypeAlias = Annotated[str | os.PathLike[str], From(Path)]
 Count: TypeAlias = Annotated[int, at_least(1)]
-Port: TypeAlias = Annotated[int, Bounds(0, 65535)]
+Port: TypeAlias = Annotated[int, NumberRange(0, 65535)]
 # Bytes, or a text such as "24GiB".
 Size: TypeAlias = str | int
 Names: TypeAlias = Annotated[Sequence[str], From(str), _split_names]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal
 
-from ullage.protocol.options.option import Command, File, Python, Section, Size
+from ullage.protocol.options.option import Command, File, HelpSection, Python, Size
 from ullage.protocol.options.run import OUTPUT, PYTHON
 from ullage.protocol.plain import Mark
 
-RECORDING = Section("Recording")
+RECORDING = HelpSection("Recording")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,17 @@ from typing import Annotated, Literal, Protocol, TypeAlias
 from ullage.protocol.options.option import (
     Command,
     File,
+    HelpSection,
     Listener,
     Names,
     Python,
-    Section,
     Size,
     Words,
 )
 from ullage.protocol.plain import From, Mark, Misfit
 
-GPU, RANKS, TIME = Section("GPU"), Section("Ranks of a job"), Section("Time")
-PROGRAM, OUTPUT = Section("Program"), Section("Output")
+GPU, RANKS, TIME = HelpSection("GPU"), HelpSection("Ranks of a job"), HelpSection("Time")
+PROGRAM, OUTPUT = HelpSection("Program"), HelpSection("Output")
 DISTINCT = "distinct"
 
 # What several verbs have is said once: `memory: Size | None = GPU(*MEMORY)`.
@@ -49,7 +49,7 @@ RESUME = (
 )
 
 
-class PlanText(Protocol):
+class WrittenPlan(Protocol):
     """A plan that was read: `ullage.Plan`."""
 
     def text(self) -> str:
@@ -79,7 +79,7 @@ def _split_ranks(text: str) -> Sequence[int] | str:
     return [int(number) for number in numbers]
 
 
-Plan: TypeAlias = Annotated[File | PlanText, From(File)]
+Plan: TypeAlias = Annotated[File | WrittenPlan, From(File)]
 Variables: TypeAlias = Annotated[
     Mapping[str, Sequence[object]], From(tuple[str, ...]), _split_variables
 ]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, TypeAlias
 
-from ullage.protocol.options.option import Command, Listener, Names, Python, Section, Size
+from ullage.protocol.options.option import Command, HelpSection, Listener, Names, Python, Size
 from ullage.protocol.options.run import PYTHON
 from ullage.protocol.plain import From, Mark, Misfit
 
-ENGINE, REPLAY = Section("Engine"), Section("Replay")
-SEARCH, FORECAST = Section("Search"), Section("Forecast")
+ENGINE, REPLAY = HelpSection("Engine"), HelpSection("Replay")
+SEARCH, FORECAST = HelpSection("Search"), HelpSection("Forecast")
 _MAX_LOAD = 1000
 
 
