@@ -16,9 +16,9 @@ import numpy as np
 from ullage.explain.completion import find_kept
 from ullage.explain.owners.dead_weight import find_last_uses
 from ullage.explain.owners.matching import match_record
-from ullage.trace.emptied import held_before
+from ullage.trace.blocks import Blocks, held_before, read_blocks
 from ullage.trace.model import AtOnce, Record
-from ullage.trace.replay import Lives, Replay, replay
+from ullage.trace.replay import Replay, replay
 from ullage.trace.requests import find_requests
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
 from ullage.whatif.replays import Where
@@ -64,7 +64,7 @@ def _measure(snapshot: Snapshot, record: Record | None, device: int, where: Wher
     return replace(at_once, reserved_bytes=_replay_both(snapshot, device, (late, once), where))
 
 
-def let_go(blocks: Lives, events: EventTable) -> Int64Array:
+def let_go(blocks: Blocks, events: EventTable) -> Int64Array:
     """The event at which the program gave back each block; its death where none says so."""
     is_here = np.isin(events.action, (Action.ALLOC, Action.FREE_REQUESTED))
     numbers = np.flatnonzero(is_here)
@@ -83,11 +83,11 @@ def _last_uses_of_kept(record: Record, late: Replay, device: int) -> Int64Array:
     the others their death.
     """
     death = late.blocks.death
-    match = match_record(record, late, device)
+    match = match_record(record, read_blocks(record), late, device)
     used = None if match is None else find_last_uses(match, late)
-    if match is None or used is None or not len(match.lifetimes):
+    if match is None or used is None or not len(match.recorded):
         return death
-    is_kept = find_kept(record, match.lifetimes)[match.row] & (match.row >= 0)
+    is_kept = find_kept(record, match.recorded)[match.row] & (match.row >= 0)
     return np.where(is_kept, np.maximum(used, late.blocks.birth + 1), death)
 
 

@@ -66,7 +66,7 @@ def what_if(
             rules do not know it, or it refuses the recorded settings.
     """
     trace = read_trace(snapshot)
-    where = find_where(python, device)
+    where = find_where(python, device, snapshot)
     platform = platform_of(snapshot, trace.device)
     if where.build.chooses_by_address:
         requests = find_requests(snapshot, trace.replay, trace.device, platform)

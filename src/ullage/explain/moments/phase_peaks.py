@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.course import Phase
 from ullage.explain.moments.steps import PHASE_NAMES
 from ullage.explain.snapshot import DeviceSnapshot
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 
-from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.course import Phase
 from ullage.explain.moments.spikes import find_brief
+from ullage.explain.owners.modules import share_by_module
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.trace.blocks import BoolArray
 from ullage.trace.model import Category
-from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import Int64Array
 from ullage.units import MIB, format_bytes
 
 _LOSS = re.compile(r"cross_entropy|^nll_loss|^log_softmax$", re.IGNORECASE)
 _CHECKPOINT = re.compile(r"^checkpoint$|^_checkpoint_without_reentrant|CheckpointFunction")
+_NUMBERED, _DIGITS = re.compile(r"[^.]*\d(?=\.|$)"), re.compile(r"\d+")
 _LOGITS_FRAC = 0.25
 _LOGIT_FRAC = 0.06
 _CHUNKS = 8
@@ -111,7 +115,7 @@ def _find_spike(case: Case) -> Iterator[Found]:
 def _find_saved(case: Case) -> Iterator[Found]:
     """Many layers' activations are held for backward."""
     numbers = _saved_blocks(case)
-    layers = _count_layers(case.call[numbers], case.size_bytes[numbers]) if len(numbers) else 0
+    layers = _count_layers(case, numbers)
     if layers < _MIN_LAYERS:
         return
     # What runs once, as the loss does, is of no layer.
@@ -137,7 +141,7 @@ def _find_batch(case: Case) -> Iterator[Found]:
         return
     if not len(numbers):
         return
-    if _count_layers(case.call[numbers], case.size_bytes[numbers]) >= _MIN_LAYERS:
+    if _count_layers(case, numbers) >= _MIN_LAYERS:
         return  # UL125 says more
     size = int(case.size_bytes[numbers].sum())
     every = _is_saved(case)  # of the other steps, too
@@ -168,12 +172,33 @@ def _saved_blocks(case: Case) -> Int64Array:
     return np.flatnonzero(saved)
 
 
-def _count_layers(call: Int64Array, size_bytes: Int64Array) -> int:
-    """How often the lines ran that hold most: the median over the bytes."""
-    _, place, counts = np.unique(call, return_inverse=True, return_counts=True)
+def _count_layers(case: Case, numbers: Int64Array) -> int:
+    """How many layers made the blocks: the modules that hold most of the bytes, at the first number
+    of their paths of which there are eight, as "layers.3" of "layers.3.experts.7".
+
+    Where modules have no numbers, how often the lines ran that hold most: the median of the bytes.
+    """
+    sizes, modules = case.size_bytes[numbers], case.device.owners.modules
+    is_block = np.isin(np.arange(len(case.call)), numbers)
+    shares = share_by_module(modules, is_block, case.size_bytes)
+    for depth in itertools.count():
+        kinds: dict[str, Counter[str]] = {}
+        for share in shares:
+            ends = [match.end() for match in _NUMBERED.finditer(share.path or "")]
+            if depth < len(ends):
+                layer = (share.path or "")[: ends[depth]]
+                kinds.setdefault(_DIGITS.sub("*", layer), Counter())[layer] += share.size_bytes
+        largest = max(kinds.values(), key=Counter.total, default=Counter[str]())
+        if 2 * largest.total() < sizes.sum() or not kinds:
+            break
+        if len(largest) >= _MIN_LAYERS:
+            return len(largest)
+    if depth:
+        return len(largest)
+    _, place, counts = np.unique(case.call[numbers], return_inverse=True, return_counts=True)
     order = np.argsort(counts[place])
-    sums = np.cumsum(size_bytes[order])
-    return int(counts[place][order][np.searchsorted(sums, sums[-1] / 2)])
+    sums = np.cumsum(sizes[order])
+    return int(counts[place][order][np.searchsorted(sums, sums[-1] / 2)]) if len(sums) else 0
 
 
 def _find_first_step(case: Case) -> Iterator[Found]:
@@ -221,8 +246,8 @@ RULES = (
         kind=Kind.CHOICE,
         meaning="Each layer keeps what its backward needs. Activation checkpointing keeps each "
         "layer's input alone, and makes the rest anew.",
-        evidence="Activations are half of the peak or more, and the lines that make them ran for "
-        "eight layers or more.",
+        evidence="Activations are half of the peak or more, and eight layers or more made them: "
+        "modules that differ by a number, else runs of the same lines.",
         cost="about a third more time for each step",
         change="torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False) for each layer "
         "(transformers: model.gradient_checkpointing_enable())",
