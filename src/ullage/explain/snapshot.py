@@ -167,7 +167,7 @@ def _explain_device(
         )  # fmt: skip
     recorded = None
     if match is not None:
-        recorded = find_recorded(match, replayed, levels, owners, course, growth)
+        recorded = find_recorded(match, replayed, levels, owners, course, growth=growth)
     return DeviceSnapshot(
         index=index,
         replay=replayed,

@@ -71,12 +71,12 @@ def read_blocks(record: Record) -> Blocks:
         SnapshotError: a block has no address, or one beyond 56 bits.
     """
     events = record.events
-    told = np.flatnonzero(events.kind == EventKind.BLOCK)
-    address = events.address[told]
+    rows = np.flatnonzero(events.kind == EventKind.BLOCK)
+    address = events.address[rows]
     if len(address) and (address.min() < 0 or address.max() >> _DEVICE_SHIFT):
         raise SnapshotError("the record holds a block address that is not an address of user space")
-    key = _key(events.device[told].astype(np.int64), address)
-    birth, death, _ = pair_events(key, events.size_bytes[told] > 0, told, len(events))
+    key = _key(events.device[rows].astype(np.int64), address)
+    birth, death, _ = pair_events(key, events.size_bytes[rows] > 0, rows, len(events))
     order = np.argsort(birth, kind="stable")
     birth, death = birth[order], death[order]
     event = np.where(birth >= 0, birth, death)
@@ -146,9 +146,9 @@ def find_blocks(
     starts below are tried, nearest first, all queries at once, until the largest block of the
     record could not reach the address.
     """
-    found = np.full(len(position), len(blocks), dtype=np.int64)
+    numbers = np.full(len(position), len(blocks), dtype=np.int64)
     if not len(blocks) or not len(position):
-        return found
+        return numbers
     event = position - blocks.first_position - 1
     own_keys = _key(blocks.device, blocks.address)
     order = np.argsort(own_keys, kind="stable")  # those at one address stay in order of birth
@@ -176,10 +176,10 @@ def find_blocks(
             & (event[pending] < blocks.death[number])
             & (keys[pending] < starts[here] + blocks.size_bytes[number])
         )
-        found[pending[holds]] = number[holds]
+        numbers[pending[holds]] = number[holds]
         start[pending] -= 1
         pending = pending[~holds & (start[pending] >= 0)]
-    return found
+    return numbers
 
 
 def _key(device: Int64Array, address: Int64Array) -> Int64Array:

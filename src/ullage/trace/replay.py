@@ -74,9 +74,9 @@ def replay(snapshot: Snapshot, device: int = 0) -> Replay:
 
 def _match(snapshot: Snapshot, events: EventTable, device: int, problems: list[str]) -> Blocks:
     """Pairs each allocation with the free that ends it; sizes are the requested ones."""
-    told = np.flatnonzero(np.isin(events.action, (Action.ALLOC, Action.FREE_COMPLETED)))
-    is_birth = events.action[told] == Action.ALLOC
-    birth, death, num_lost = pair_events(events.address[told], is_birth, told, len(events))
+    rows = np.flatnonzero(np.isin(events.action, (Action.ALLOC, Action.FREE_COMPLETED)))
+    is_birth = events.action[rows] == Action.ALLOC
+    birth, death, num_lost = pair_events(events.address[rows], is_birth, rows, len(events))
     if num_lost:
         problems.append(f"{num_lost} blocks are allocated where the block before was never freed")
     which = np.where(birth >= 0, birth, death)

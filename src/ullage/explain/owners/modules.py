@@ -112,9 +112,9 @@ def _settle_claimed(
         if name and category in _NAMED
     ]
     rows = np.array(at, dtype=np.int64)
-    held = find_blocks(blocks, claims.position[rows], claims.device[rows], claims.address[rows])
+    claimed = find_blocks(blocks, claims.position[rows], claims.device[rows], claims.address[rows])
     settled: dict[int, tuple[int, str]] = {}
-    for number, block in zip(at, held.tolist(), strict=True):
+    for number, block in zip(at, claimed.tolist(), strict=True):
         strength = CLAIM_ORDER.index(claims.category[number])
         path = claims.name[number].rpartition(".")[0]
         known = settled.get(block)

@@ -45,6 +45,7 @@ def find_recorded(
     levels: Levels,
     owners: Owners,
     course: Course,
+    *,
     growth: Sequence[Growth],
 ) -> Recorded:
     """Finds what the record of a run says about one device."""
