@@ -103,13 +103,14 @@ def peak_per_step(
     steps = [
         (row, round_, _begin(row, round_, ends))
         for row, round_ in enumerate(rounds)
-        if round_.end is not None or _has_more(round_, ends.get(row))
+        # One that did not end counts if it began.
+        if round_.end is not None or any(each.begin >= ends.get(row, 0) for each in round_.forwards)
     ]
-    peaks = _peaks(
-        levels,
-        np.array([begin for _, _, begin in steps], dtype=np.int64) - first,
-        np.array([NEVER if round_.end is None else round_.end for _, round_, _ in steps]) - first,
-    )
+    ends_of = [NEVER if round_.end is None else round_.end for _, round_, _ in steps]
+    begins = [begin for _, _, begin in steps]
+    peaks = _peaks(levels, np.array([begins, ends_of], dtype=np.int64) - first)
+    spans = np.array([(each.begin, each.end) for each in evaluations], dtype=np.int64)
+    idle = _peaks(levels, spans.reshape(-1, 2).T - first)
     phases = _phase_peaks(levels, course, len(rounds), evaluations, first)
     indices = [mark.index for mark in marks if mark.kind is MarkKind.STEP]
     names = [row if index is None else index for row, index in enumerate([*indices, None])]
@@ -124,7 +125,10 @@ def peak_per_step(
             roots=round_.roots,
         )
         for (row, round_, _), peak in zip(steps, peaks, strict=True)
-    ), _evaluation_peaks(levels, evaluations, names, first)
+    ), tuple(
+        EvaluationPeak(names[each.row], each.num_forwards, peak)
+        for each, peak in zip(evaluations, idle, strict=True)
+    )
 
 
 def _begin(row: int, round_: Round, evaluation_ends: Mapping[int, int]) -> int:
@@ -136,27 +140,11 @@ def _begin(row: int, round_: Round, evaluation_ends: Mapping[int, int]) -> int:
     return round_.forwards[0].begin
 
 
-def _has_more(round_: Round, evaluation_end: int | None) -> bool:
-    """Returns whether a step began that did not end."""
-    return any(evaluation_end is None or each.begin >= evaluation_end for each in round_.forwards)
-
-
-def _evaluation_peaks(
-    levels: Levels, evaluations: Sequence[Evaluation], names: Sequence[int], first: int
-) -> tuple[EvaluationPeak, ...]:
-    begins = np.array([evaluation.begin for evaluation in evaluations], dtype=np.int64) - first
-    ends = np.array([evaluation.end for evaluation in evaluations], dtype=np.int64) - first
-    return tuple(
-        EvaluationPeak(names[evaluation.row], evaluation.num_forwards, peak)
-        for evaluation, peak in zip(evaluations, _peaks(levels, begins, ends), strict=True)
-    )
-
-
-def _peaks(levels: Levels, begin: Int64Array, end: Int64Array) -> list[Peak]:
-    """The peaks between events, from before the first to before the last of each pair."""
-    allocated = highest_between(levels.allocated_bytes, begin, end)
-    reserved = highest_between(levels.reserved_bytes, begin, end)
-    return [Peak(int(a), int(r)) for a, r in zip(allocated, reserved, strict=True)]
+def _peaks(levels: Levels, spans: Int64Array) -> list[Peak]:
+    """The peaks between events: (2, num) from before the first to before the last of each pair."""
+    columns = (levels.allocated_bytes, levels.reserved_bytes)
+    peaks = np.stack([highest_between(column, *spans) for column in columns], axis=1)
+    return [Peak(*pair) for pair in peaks.tolist()]
 
 
 def _phase_peaks(
@@ -166,7 +154,7 @@ def _phase_peaks(
     Those that begin in an evaluation are omitted.
     """
     result: list[dict[str, Peak]] = [{} for _ in range(num_steps)]
-    for row, peak in enumerate(_peaks(levels, course.begin, course.end)):
+    for row, peak in enumerate(_peaks(levels, np.stack([course.begin, course.end]))):
         name = PHASE_NAMES.get(Phase(int(course.phase[row])))
         step = int(course.step[row])
         begin = max(int(course.begin[row]), 0) + first
