@@ -151,10 +151,10 @@ def explain_devices(
 
 def _find_growth(log: Log, device: int, steps: Sequence[StepPeak]) -> float | None:
     """By how many bytes more is live after each step than after the one before."""
-    whole = [step for step in steps if step.is_complete]
-    if log.course.num_steps == len(whole):
+    if len(log.record.events) or log.record.measured is None:
         return step_growth(steps, log.blocks, log.owners, log.course, device)
     # By counters alone the peaks are known.
+    whole = [step for step in steps if step.is_complete]
     peaks = np.array([step.peak.allocated_bytes for step in whole])
     return rate_of(steps, peaks, np.array([step.index for step in whole]))
 
