@@ -147,7 +147,7 @@ def _explain_device(
         owners = guess_owners(snapshot.stacks, replayed)
         course = guess_course(snapshot, replayed, index)
     else:
-        owners, course = match.owners(log), match.course(log)
+        owners, course = log.owners.of_rows(match.row), match.carry(log.course)
     levels = find_levels(replayed)
     peak = levels.peak_event
     is_live = replayed.blocks.is_live(peak)

@@ -16,7 +16,7 @@ import numpy as np
 from ullage.explain.completion import find_kept
 from ullage.explain.owners.dead_weight import find_last_uses
 from ullage.explain.owners.matching import match_record
-from ullage.trace.blocks import Blocks, held_before, read_blocks
+from ullage.trace.blocks import Blocks, held_before, pair_events, read_blocks
 from ullage.trace.model import AtOnce, Record
 from ullage.trace.replay import Replay, replay
 from ullage.trace.requests import find_requests
@@ -66,16 +66,13 @@ def _measure(snapshot: Snapshot, record: Record | None, device: int, where: Wher
 
 def let_go(blocks: Blocks, events: EventTable) -> Int64Array:
     """The event at which the program gave back each block; its death where none says so."""
-    is_here = np.isin(events.action, (Action.ALLOC, Action.FREE_REQUESTED))
-    numbers = np.flatnonzero(is_here)
-    order = numbers[np.argsort(events.address[numbers], kind="stable")]
-    address, is_alloc = events.address[order], events.action[order] == Action.ALLOC
-    is_pair = is_alloc[:-1] & ~is_alloc[1:] & (address[1:] == address[:-1])
-    requested_at = np.full(len(events) + 1, len(events) + 1)
-    requested_at[order[:-1][is_pair]] = order[1:][is_pair]
-    return np.minimum(
-        blocks.death, np.where(blocks.birth < 0, blocks.death, requested_at[blocks.birth])
-    )
+    rows = np.flatnonzero(np.isin(events.action, (Action.ALLOC, Action.FREE_REQUESTED)))
+    is_birth, end = events.action[rows] == Action.ALLOC, len(events)
+    birth, request, _ = pair_events(events.address[rows], is_birth, rows, end)
+    requested_at = np.full(end + 1, end)
+    requested_at[birth] = request
+    requested_at[-1] = end  # of what was there before
+    return np.minimum(blocks.death, requested_at[blocks.birth])
 
 
 def _last_uses_of_kept(record: Record, late: Replay, device: int) -> Int64Array:

@@ -10,12 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ullage.explain.log import Log
 from ullage.explain.moments.course import Course
-from ullage.explain.owners.owners import Owners
-from ullage.explain.owners.ownership import code_of
 from ullage.trace.blocks import Blocks
-from ullage.trace.model import Category, Int64Array, Record, Request
+from ullage.trace.model import Int64Array, Record, Request
 from ullage.trace.replay import Replay
 
 
@@ -46,26 +43,19 @@ class Match:
         place = np.searchsorted(self.positions, position, side="right")
         return np.append(self.events, self.num_events)[place]
 
-    def owners(self, log: Log) -> Owners:
-        """The owners in the record, for the blocks of the trace."""
-        unknown = np.uint8(code_of(Category.UNATTRIBUTED))
-        category = np.append(log.owners.category, unknown)[self.row]
-        modules = log.owners.modules
-        return Owners(category, is_known=True, modules=modules and modules.of_rows(self.row))
-
-    def course(self, log: Log) -> Course:
+    def carry(self, course: Course) -> Course:
         """The course of the record, by the events of the trace."""
-        course, first = log.course, self.record.first_position
+        first = self.record.first_position
         begin = self.event_after(course.begin + first)
         begin[0] = -1
         return replace(
             course,
             begin=np.maximum.accumulate(begin),
             step_ends=self.event_after(course.step_ends + first),
-            requests=tuple(map(self._carry, self.record.requests)),
+            requests=tuple(map(self._carry_request, self.record.requests)),
         )
 
-    def _carry(self, request: Request) -> Request:
+    def _carry_request(self, request: Request) -> Request:
         begin, end = self.event_after(np.array([request.begin, request.end])).tolist()
         return replace(request, begin=begin, end=end)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,12 @@ class Owners:
     category: UInt8Array
     is_known: bool
     modules: ModuleOwners | None = None
+
+    def of_rows(self, row: Int64Array) -> Owners:
+        """The owners of the blocks in these rows; -1 stands for an unknown block."""
+        category = np.append(self.category, np.uint8(code_of(Category.UNATTRIBUTED)))[row]
+        modules = None if self.modules is None else self.modules.of_rows(row)
+        return replace(self, category=category, modules=modules)
 
 
 def guess_owners(stacks: Stacks, replay: Replay) -> Owners:
