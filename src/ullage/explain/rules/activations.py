@@ -11,7 +11,7 @@ import numpy as np
 
 from ullage.explain.moments.course import Phase
 from ullage.explain.moments.spikes import find_brief
-from ullage.explain.owners.modules import share_by_module
+from ullage.explain.owners.modules import ModuleOwners
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.trace.blocks import BoolArray
@@ -115,14 +115,11 @@ def _find_spike(case: Case) -> Iterator[Found]:
 def _find_saved(case: Case) -> Iterator[Found]:
     """Many layers' activations are held for backward."""
     numbers = _saved_blocks(case)
-    layers = _count_layers(case, numbers)
+    layers, is_of_layer = _find_layers(case, numbers)
     if layers < _MIN_LAYERS:
         return
-    # What runs once, as the loss does, is of no layer.
-    calls, counts = np.unique(case.call[numbers], return_counts=True)
-    repeated = calls[counts >= _MIN_LAYERS]
-    size = int(case.size_bytes[numbers[np.isin(case.call[numbers], repeated)]].sum())
-    every = _is_saved(case) & np.isin(case.call, repeated)
+    size = int(case.size_bytes[numbers[is_of_layer[numbers]]].sum())
+    every = _is_saved(case) & is_of_layer
     yield Found(
         what=f"activations kept for backward are "
         f"{case.share(int(case.size_bytes[numbers].sum()))}, from about {layers} layers",
@@ -141,7 +138,7 @@ def _find_batch(case: Case) -> Iterator[Found]:
         return
     if not len(numbers):
         return
-    if _count_layers(case, numbers) >= _MIN_LAYERS:
+    if _find_layers(case, numbers)[0] >= _MIN_LAYERS:
         return  # UL125 says more
     size = int(case.size_bytes[numbers].sum())
     every = _is_saved(case)  # of the other steps, too
@@ -172,33 +169,54 @@ def _saved_blocks(case: Case) -> Int64Array:
     return np.flatnonzero(saved)
 
 
-def _count_layers(case: Case, numbers: Int64Array) -> int:
-    """How many layers made the blocks: the modules that hold most of the bytes, at the first number
-    of their paths of which there are eight, as "layers.3" of "layers.3.experts.7".
+def _find_layers(case: Case, numbers: Int64Array) -> tuple[int, BoolArray]:
+    """How many layers made the blocks, and which of all blocks are of these layers.
 
-    Where modules have no numbers, how often the lines ran that hold most: the median of the bytes.
+    Where modules have no numbers, it is how often the lines ran that hold most: the median of the
+    bytes.
     """
-    sizes, modules = case.size_bytes[numbers], case.device.owners.modules
-    is_block = np.isin(np.arange(len(case.call)), numbers)
-    shares = share_by_module(modules, is_block, case.size_bytes)
-    for depth in itertools.count():
-        kinds: dict[str, Counter[str]] = {}
-        for share in shares:
-            ends = [match.end() for match in _NUMBERED.finditer(share.path or "")]
-            if depth < len(ends):
-                layer = (share.path or "")[: ends[depth]]
-                kinds.setdefault(_DIGITS.sub("*", layer), Counter())[layer] += share.size_bytes
-        largest = max(kinds.values(), key=Counter.total, default=Counter[str]())
-        if 2 * largest.total() < sizes.sum() or not kinds:
-            break
-        if len(largest) >= _MIN_LAYERS:
-            return len(largest)
-    if depth:
-        return len(largest)
-    _, place, counts = np.unique(case.call[numbers], return_inverse=True, return_counts=True)
+    modules, sizes = case.device.owners.modules, case.size_bytes[numbers]
+    if not len(numbers):
+        return 0, np.zeros(len(case.call), dtype=np.bool_)
+    if modules is not None and (layers := _numbered_modules(modules, numbers, sizes)) is not None:
+        return layers
+    # What runs once, as the loss does, is of no layer.
+    calls, place, counts = np.unique(case.call[numbers], return_inverse=True, return_counts=True)
     order = np.argsort(counts[place])
-    sums = np.cumsum(sizes[order])
-    return int(counts[place][order][np.searchsorted(sums, sums[-1] / 2)]) if len(sums) else 0
+    half = np.searchsorted(np.cumsum(sizes[order]), sizes.sum() / 2)
+    return int(counts[place][order][half]), np.isin(case.call, calls[counts >= _MIN_LAYERS])
+
+
+def _numbered_modules(
+    modules: ModuleOwners, numbers: Int64Array, sizes: Int64Array
+) -> tuple[int, BoolArray] | None:
+    """The modules of one kind that hold half of the bytes or more, at the first number of their
+    paths of which there are eight, as "layers.3" of "layers.3.experts.7".
+    """
+    bytes_of = np.zeros(len(modules.names) + 1, dtype=np.int64)  # the last: outside of modules
+    np.add.at(bytes_of, modules.index[numbers], sizes)
+    best = None
+    for depth in itertools.count():
+        layers = [_layer_of(name, depth) for name in modules.names]
+        kinds = [".".join(_DIGITS.sub("*", layer).split(".")[-2:]) for layer in layers]
+        totals = Counter[str]()
+        for kind, size in zip(kinds, bytes_of.tolist(), strict=False):
+            totals[kind] += size if kind else 0
+        ((largest, total),) = totals.most_common(1) or [("", 0)]
+        if not total or 2 * total < sizes.sum():
+            return best
+        is_of_kind = np.array([*(kind == largest for kind in kinds), False])
+        rows = np.flatnonzero(is_of_kind & (bytes_of > 0)).tolist()
+        best = len({layers[number] for number in rows}), is_of_kind[modules.index]
+        if best[0] >= _MIN_LAYERS:
+            return best
+    return best
+
+
+def _layer_of(path: str, depth: int) -> str:
+    """The module of a path that has its first number, or a later one; empty if there is none."""
+    ends = [match.end() for match in _NUMBERED.finditer(path)]
+    return path[: ends[depth]] if depth < len(ends) else ""
 
 
 def _find_first_step(case: Case) -> Iterator[Found]:
