@@ -69,7 +69,7 @@ def let_go(blocks: Blocks, events: EventTable) -> Int64Array:
     rows = np.flatnonzero(np.isin(events.action, (Action.ALLOC, Action.FREE_REQUESTED)))
     is_birth, end = events.action[rows] == Action.ALLOC, len(events)
     birth, request, _ = pair_events(events.address[rows], is_birth, rows, end)
-    requested_at = np.full(end + 1, end)
+    requested_at: Int64Array = np.full(end + 1, end, dtype=np.int64)
     requested_at[birth] = request
     requested_at[-1] = end  # of what was there before
     return np.minimum(blocks.death, requested_at[blocks.birth])

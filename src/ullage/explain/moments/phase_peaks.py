@@ -40,7 +40,10 @@ def find_phase_peaks(device: DeviceSnapshot, last: int | None = None) -> dict[st
     spans: list[tuple[str | None, int, int]] = []
     if course.has_phases:
         is_setup = np.cumsum(course.phase == Phase.FORWARD) == 0
-        names = np.where(is_setup, SETUP, [PHASE_NAMES.get(Phase(code)) for code in course.phase])
+        names = [
+            SETUP if is_before else PHASE_NAMES.get(Phase(code))
+            for is_before, code in zip(is_setup.tolist(), course.phase.tolist(), strict=True)
+        ]
         spans += zip(names, np.maximum(course.begin, 0).tolist(), course.end.tolist(), strict=True)
     elif course.num_steps and last is None:
         end = int(course.step_ends[0])
