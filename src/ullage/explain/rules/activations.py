@@ -190,14 +190,16 @@ def _find_layers(case: Case, numbers: Int64Array) -> tuple[int, BoolArray]:
 def _numbered_modules(
     modules: ModuleOwners, numbers: Int64Array, sizes: Int64Array
 ) -> tuple[int, BoolArray] | None:
-    """The modules of one kind that hold half of the bytes or more, at the first number of their
-    paths of which there are eight, as "layers.3" of "layers.3.experts.7".
+    """The modules of one kind, with modules of their own, that hold half of the bytes or more, at
+    the first number of their paths of which there are eight: "layers.3" of "layers.3.experts.7.up".
     """
     bytes_of = np.zeros(len(modules.names) + 1, dtype=np.int64)  # the last: outside of modules
     np.add.at(bytes_of, modules.index[numbers], sizes)
+    parents = {name[:at] for name in modules.names for at, sign in enumerate(name) if sign == "."}
     best = None
     for depth in itertools.count():
-        layers = [_layer_of(name, depth) for name in modules.names]
+        paths = (_layer_of(name, depth) for name in modules.names)
+        layers = [path if path in parents else "" for path in paths]
         kinds = [".".join(_DIGITS.sub("*", layer).split(".")[-2:]) for layer in layers]
         totals = Counter[str]()
         for kind, size in zip(kinds, bytes_of.tolist(), strict=False):
