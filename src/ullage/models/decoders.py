@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ullage.models.blocks import (
+    FULL,
+    SLIDING,
     Flag,
     Mlp,
     Shape,
@@ -29,8 +31,6 @@ from ullage.models.blocks import (
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Layer, Model, Part, Weight
 
-FULL: Final = "full_attention"
-SLIDING: Final = "sliding_attention"
 CHUNKED: Final = "chunked_attention"
 
 

@@ -38,6 +38,8 @@ MODELS: Final = {
     "gemma3_text": "decoders.gemma:Gemma3",
     "phi3": "decoders.phi:Phi3",
     "mixtral": "decoders.mixtral:Mixtral",
+    "qwen3_5_text": "decoders.qwen3_5:Qwen35",
+    "qwen3_5_moe_text": "decoders.qwen3_5:Qwen35",
     "qwen3_moe": "decoders.mixtral:Qwen3MoE",
     "deepseek_v3": "decoders.deepseek:DeepseekV3",
     "gpt_oss": "decoders.gpt_oss:GptOss",

@@ -64,7 +64,7 @@ class _Frame:
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.function = function
-        self.arguments: tuple[Any, ...] | None = arguments
+        self.arguments = arguments
         self.kept: list[Tensor] = []  # by selective checkpointing, in the order of their making
         self.autocast: DType | None = None
         self.num_saved = 0
@@ -238,7 +238,7 @@ def _saved_of(node: Node) -> list[Tensor]:
 
 
 def _recompute(frame: _Frame) -> None:
-    arguments, frame.arguments = frame.arguments or (), None
+    arguments = frame.arguments  # which stay as long as the frame (_NoopSaveInputs)
     frame.saved = []
     frame.num_products = 0
     if not frame.num_saved:

@@ -319,6 +319,42 @@ def matmul(first: Tensor, second: Tensor, *, is_second_transposed: bool = False)
     return connect(multiply(first, (*first.shape[:-1], columns), work=work, batch=batch), node)
 
 
+def solve_triangular(matrix: Tensor, x: Tensor) -> Tensor:
+    """linalg.solve_triangular of many systems: saves the matrix and the result.
+
+    cuBLAS gets a pointer to each matrix and to each result. Source: FunctionsManual.cpp
+    (linalg_solve_triangular_backward), BatchLinearAlgebra.cpp (triangular_solve_batched_cublas).
+    """
+    shape, count = matrix.shape, prod(matrix.shape[:-2])
+    work = x.numel * shape[-1]
+
+    def solve(right: Tensor) -> Tensor:
+        arena = right.arena
+        arena.count_work(work)
+        with paused(arena, shape_product(right.dtype, right.shape, work, count)):
+            out = right.like(right.shape)
+            pointers = [arena.take(_POINTER_BYTES * count) for _ in range(2)]
+        arena.take(arena.blas_workspace_bytes, Category.WORKSPACE)
+        del pointers
+        return out
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        of_x = solve(gradient)
+        product = multiply(of_x, shape, work=2 * work, batch=count)
+        negated = product.like()
+        del product
+        return [negated.like(), of_x]
+
+    node = record((matrix, x), rule, matrix)
+    out = solve(x)
+    if node is not None:
+        keep(node, out)
+    return connect(out, node)
+
+
+_POINTER_BYTES = 8
+
+
 def _stacked(x: Tensor) -> Tensor:
     """Matrices one after the other, as bmm reads them."""
     return contiguous(x) if x.is_permuted or x.is_expanded else x

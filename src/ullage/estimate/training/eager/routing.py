@@ -103,25 +103,25 @@ def sum_groups(x: Tensor, size: int) -> Tensor:
 
 
 def fill_parts(parts: Sequence[Tensor]) -> Tensor:
-    """new_empty, and a copy_ of each part into its share of the last dimension.
-
-    Each copy takes over the tensor's history (CopySlices): in backward it clones the gradient, and
-    hands on the clone with its share set to zero.
-    """
+    """new_empty, and a copy_ of each part into its share of the last dimension."""
     widths = [part.shape[-1] for part in parts]
     out = parts[0].like((*parts[0].shape[:-1], sum(widths)))
     for part in parts:
-        shape = part.shape
-
-        def rule(
-            gradient: Tensor, _: Sequence[Tensor], shape: tuple[int, ...] = shape
-        ) -> Gradients:
-            rest = gradient.like()
-            return [rest, rest.like(shape)]
-
-        node = record((out, part), rule)
-        connect(out, node)
+        fill(out, part)
     return out
+
+
+def fill(out: Tensor, part: Tensor) -> None:
+    """A copy_ into a part of a tensor, which takes over its history (CopySlices): in backward it
+    clones the gradient, and hands on the clone with its share set to zero.
+    """
+    shape = part.shape
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        rest = gradient.like()
+        return [rest, rest.like(shape)]
+
+    connect(out, record((out, part), rule))
 
 
 def add_in_place(x: Tensor, other: Tensor) -> Tensor:

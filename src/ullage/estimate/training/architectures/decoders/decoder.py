@@ -170,10 +170,18 @@ class Layer(Module):
 
     def __init__(self, parts: Parts, kind: str = FULL) -> None:
         hidden = parts.config.number("hidden_size")
-        self.self_attn = self.attention(parts, kind)
+        self.add_mixer(parts, kind)
         self.mlp = self.make_mlp(parts, kind)
         self.input_layernorm = parts.norm(self.norm, hidden)
         self.post_attention_layernorm = parts.norm(self.norm, hidden)
+
+    def add_mixer(self, parts: Parts, kind: str) -> None:
+        """What looks back at earlier tokens."""
+        self.self_attn = self.attention(parts, kind)
+
+    def mix(self, x: Tensor, context: Context) -> Tensor:
+        """What it finds there."""
+        return self.self_attn(x, context)
 
     def make_mlp(self, parts: Parts, kind: str) -> Module:
         """What comes after attention."""
@@ -182,7 +190,7 @@ class Layer(Module):
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
         residual = x
-        x = self.self_attn(self.input_layernorm(x), context)
+        x = self.mix(self.input_layernorm(x), context)
         x = F.add(residual, x)
         residual = x
         x = self.mlp(self.post_attention_layernorm(x))

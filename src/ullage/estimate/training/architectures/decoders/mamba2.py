@@ -11,7 +11,6 @@ from ullage.estimate.training.architectures.model import LanguageModel, paramete
 from ullage.estimate.training.architectures.norms import RMSNorm
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
-from ullage.estimate.training.eager.autograd import connect, record
 from ullage.estimate.training.eager.convolution import convolve
 from ullage.estimate.training.eager.indexing import choose, repeat
 from ullage.estimate.training.eager.module import (
@@ -22,7 +21,7 @@ from ullage.estimate.training.eager.module import (
     Stack,
     parameter,
 )
-from ullage.estimate.training.eager.shapes import permuted, view_any
+from ullage.estimate.training.eager.shapes import pad, permuted, view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, DType, Tensor, empty
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
@@ -154,10 +153,10 @@ class Mixer(Module):
         b = repeat(F.to(b, FLOAT32), 2, heads)
         c = repeat(F.to(c, FLOAT32), 2, heads)
         padded = (batch, chunks * chunk, heads)
-        residual = F.mul(view_any(self.d, (heads, 1)), _pad(x, (*padded, width)))
+        residual = F.mul(view_any(self.d, (heads, 1)), pad(x, (*padded, width)))
         x = F.mul(x, view_any(F.to(dt, FLOAT32), (batch, length, heads, 1)))
         a = F.mul(decay, F.to(dt, FLOAT32))
-        x, a, b, c = (_pad(tensor, (*padded, *tensor.shape[3:])) for tensor in (x, a, b, c))
+        x, a, b, c = (pad(tensor, (*padded, *tensor.shape[3:])) for tensor in (x, a, b, c))
         every = batch * chunks * heads
         sums = F.scale(F.contiguous(permuted(a, (batch, heads, chunks, chunk))))  # cumsum
         within = self._attend(x, sums, b, c, every)
@@ -194,7 +193,7 @@ class Mixer(Module):
         )
         states = view_any(states, (batch, chunks, heads, inside))
         states = F.cat((states.like((batch, 1, heads, inside)), states), 1)
-        ends = _pad(view_any(last, (batch, heads, chunks)), (batch, heads, chunks + 1))
+        ends = pad(view_any(last, (batch, heads, chunks)), (batch, heads, chunks + 1))
         steps = _segment_sum(ends, chunks + 1)
         steps = F.elementwise(steps, saves_input=False, saves_output=True)
         weights = view_any(steps, (batch * heads, chunks + 1, chunks + 1))
@@ -206,13 +205,6 @@ class Mixer(Module):
         )
         grown = F.elementwise(sums, saves_input=False, saves_output=True)
         return F.mul(out, view_any(grown, (every, chunk, 1)))
-
-
-def _pad(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Zeros after the last step; a copy even where there are none."""
-    before = x.shape
-    node = record((x,), lambda gradient, _: [gradient.like(before)])
-    return connect(x.like(shape), node)
 
 
 def _lie(x: Tensor) -> Tensor:
