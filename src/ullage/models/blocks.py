@@ -15,6 +15,7 @@ from ullage.models.layers import Attention, Layer, Model, Part, Weight, merge
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
+LINEAR: Final = "linear_attention"
 
 Flag = bool | tuple[str, bool]
 """Fixed by the architecture, or a field and transformers' default for it."""

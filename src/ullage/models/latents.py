@@ -26,7 +26,7 @@ def read_latent(config: Config, model_type: str) -> Model:
     count = config.number("num_hidden_layers", least=1)
     heads = config.number("num_attention_heads", least=1)
     width = config.number("kv_lora_rank", least=1) + config.number("qk_rope_head_dim")
-    sizes = [_sizes(config, model_type, index) for index in range(count)]
+    sizes = [latent_sizes(config, model_type, index) for index in range(count)]
     own = tuple(_projections(config, hidden, heads))
     is_indexed = model_type in _INDEXED
     chosen = config.number("index_topk", default=2048) if is_indexed else None
@@ -62,7 +62,8 @@ def _indexer(config: Config, indexer: Index, hidden: int) -> Iterator[Weight]:
     yield Weight(part, indexer.heads, hidden, most_shards=1)
 
 
-def _sizes(config: Config, model_type: str, index: int) -> Mlp:
+def latent_sizes(config: Config, model_type: str, index: int) -> Mlp:
+    """Widths of a layer's MLP or experts."""
     experts = config.number("n_routed_experts", default=0)
     kinds = config.row("mlp_layer_types", default=None)
     if kinds is not None:

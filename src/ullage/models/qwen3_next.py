@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from ullage.models.blocks import (
     FULL,
+    LINEAR,
     Block,
     Mlp,
     Shape,
@@ -42,9 +43,6 @@ class DeltaNet(NamedTuple):
     kinds: tuple[str, ...]
     state: Recurrent
     sizes: Mlp
-
-
-LINEAR: Final = "linear_attention"
 
 
 def describe_delta_net(config: Config, model_type: str) -> DeltaNet:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.losses import causal_loss, language_loss
@@ -30,11 +30,9 @@ from ullage.estimate.training.eager.parallel.ring import attend_in_ring
 from ullage.estimate.training.eager.tensor import INT64, DType, Tensor
 from ullage.estimate.training.layout import Ring
 from ullage.estimate.training.recipe import Recipe
-from ullage.models.blocks import Shape, read_flag
+from ullage.models.blocks import FULL, SLIDING, Mlp, Shape, read_flag
 from ullage.models.config import Config
 from ullage.models.decoders import (
-    FULL,
-    SLIDING,
     Style,
     attention_shape,
     find_style,
@@ -148,10 +146,9 @@ class Attention(Module):
 class GatedMLP(Module):
     """LlamaMLP."""
 
-    def __init__(self, parts: Parts, inner: int | None = None) -> None:
+    def __init__(self, parts: Parts, inner: int) -> None:
         config = parts.config
         hidden = config.number("hidden_size")
-        inner = config.number("intermediate_size") if inner is None else inner
         has_bias = read_flag(config, parts.style.mlp_bias)
         self.act = find_activation(config, "hidden_act", "hidden_activation", default="silu")
         self.gate_proj = parts.linear(hidden, inner, has_bias=has_bias)
@@ -168,10 +165,10 @@ class Layer(Module):
     attention: ClassVar[type[Attention]] = Attention
     norm: ClassVar[type[Norm]] = RMSNorm
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: Parts, kind: str, sizes: Mlp) -> None:
         hidden = parts.config.number("hidden_size")
         self.add_mixer(parts, kind)
-        self.mlp = self.make_mlp(parts, kind)
+        self.mlp = self.make_mlp(parts, sizes)
         self.input_layernorm = parts.norm(self.norm, hidden)
         self.post_attention_layernorm = parts.norm(self.norm, hidden)
 
@@ -183,10 +180,9 @@ class Layer(Module):
         """What it finds there."""
         return self.self_attn(x, context)
 
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        """What comes after attention."""
-        del kind
-        return GatedMLP(parts)
+    def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
+        """What comes after attention: an MLP, or experts."""
+        return GatedMLP(parts, sizes.width)
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
         residual = x
@@ -223,12 +219,9 @@ class Decoder(LanguageModel):
         self.parts = parts
         self.embed_tokens = Embedding(arena, vocab, hidden, parts.dtype)
         self.kinds = self.layer_kinds()
+        plans = [self.plan(place) for place in range(len(self.kinds))]
         self.layers = Stack(
-            arena,
-            "layers",
-            config.number("num_hidden_layers", least=1),
-            lambda kind: self.layer(parts, kind),
-            kinds=self.kinds,
+            arena, "layers", len(plans), lambda plan: self.layer(parts, *plan), kinds=plans
         )
         self.norm = parts.norm(self.norm_kind, hidden)
         self.frequencies = [
@@ -248,6 +241,14 @@ class Decoder(LanguageModel):
         if self.has_window or config.has("layer_types"):
             return list(layer_kinds(config, config.model_type))
         return [FULL] * config.number("num_hidden_layers", least=1)
+
+    def plan(self, place: int) -> tuple[Any, ...]:
+        """What a layer is built from."""
+        return self.kinds[place], self.sizes(place)
+
+    def sizes(self, place: int) -> Mlp:
+        """Of a layer's MLP or experts."""
+        return self.parts.style.sizes(self.parts.config, place)
 
     def window(self, kind: str) -> int | None:
         """How many tokens back a layer of a kind sees; None: all."""

@@ -22,9 +22,9 @@ from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.module import Module, parameter
 from ullage.estimate.training.eager.routing import fill_parts, highest
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor, empty
+from ullage.models.blocks import Mlp
+from ullage.models.latents import latent_sizes
 from ullage.trace.category import Category
-
-DENSE = "dense"
 
 
 class LatentAttention(Attention):
@@ -130,14 +130,10 @@ class GroupRouter(Module):
 class SharedMixture(Mixture):
     """DeepseekV3MoE: every token goes through one more expert."""
 
-    def __init__(self, parts: Parts) -> None:
-        config = parts.config
-        count = config.number("n_routed_experts", "num_local_experts")
-        inner = config.number("moe_intermediate_size")
-        chosen = config.number("num_experts_per_tok")
-        super().__init__(GroupRouter(parts, count, chosen), Experts(parts, count, inner), GATED)
-        shared = config.number("n_shared_experts", default=1)
-        self.shared_experts = GatedMLP(parts, inner * shared)
+    def __init__(self, parts: Parts, sizes: Mlp) -> None:
+        router = GroupRouter(parts, sizes.experts, parts.config.number("num_experts_per_tok"))
+        super().__init__(router, Experts(parts, sizes.experts, sizes.width), GATED)
+        self.shared_experts = GatedMLP(parts, sizes.shared)
 
     def __call__(self, x: Tensor) -> Tensor:
         shape = x.shape
@@ -152,8 +148,8 @@ class DeepseekLayer(Layer):
 
     attention: ClassVar[type[Attention]] = LatentAttention
 
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        return GatedMLP(parts) if kind == DENSE else SharedMixture(parts)
+    def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
+        return SharedMixture(parts, sizes) if sizes.experts else GatedMLP(parts, sizes.width)
 
 
 class DeepseekV3(Decoder):
@@ -161,11 +157,8 @@ class DeepseekV3(Decoder):
 
     layer: ClassVar[type[Layer]] = DeepseekLayer
 
-    def layer_kinds(self) -> list[str]:
-        config = self.parts.config
-        count = config.number("num_hidden_layers", least=1)
-        dense = config.number("first_k_dense_replace", default=3)
-        return [DENSE if place < dense else FULL for place in range(count)]
+    def sizes(self, place: int) -> Mlp:
+        return latent_sizes(self.parts.config, self.parts.config.model_type, place)
 
     @property
     def rotated(self) -> int:

@@ -18,6 +18,7 @@ from ullage.estimate.training.architectures.rotary import Table, rotary_table
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.attention import attend_eagerly
 from ullage.estimate.training.eager.tensor import Tensor
+from ullage.models.blocks import Mlp
 
 
 class Gemma2Attention(Attention):
@@ -36,8 +37,8 @@ class GemmaLayer(Layer):
 
     norm: ClassVar[type[Norm]] = CenteredNorm
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
-        super().__init__(parts, kind)
+    def __init__(self, parts: Parts, kind: str, sizes: Mlp) -> None:
+        super().__init__(parts, kind, sizes)
         hidden = parts.config.number("hidden_size")
         self.pre_feedforward_layernorm = parts.norm(CenteredNorm, hidden)
         self.post_feedforward_layernorm = parts.norm(CenteredNorm, hidden)

@@ -28,6 +28,7 @@ from ullage.estimate.training.eager.routing import (
     take_rows,
 )
 from ullage.estimate.training.eager.tensor import Tensor
+from ullage.models.blocks import Mlp
 
 
 class SinkAttention(Attention):
@@ -114,12 +115,10 @@ class GptOssLayer(Layer):
     attention: ClassVar[type[Attention]] = SinkAttention
     norm: ClassVar[type[Norm]] = WideNorm
 
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        config = parts.config
-        count = config.number("num_local_experts", default=128)
-        chosen = config.number("num_experts_per_tok", "experts_per_token", default=4)
-        inner = config.number("intermediate_size")
-        return Mixture(BiasedRouter(parts, count, chosen), BiasedExperts(parts, count, inner))
+    def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
+        chosen = parts.config.number("num_experts_per_tok", "experts_per_token", default=4)
+        router = BiasedRouter(parts, sizes.experts, chosen)
+        return Mixture(router, BiasedExperts(parts, sizes.experts, sizes.width))
 
 
 class GptOss(Decoder):

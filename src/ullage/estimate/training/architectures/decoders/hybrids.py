@@ -26,6 +26,8 @@ from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.module import Module
 from ullage.estimate.training.eager.routing import highest
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
+from ullage.models.blocks import Mlp
+from ullage.models.hybrids import granite_kinds, granite_sizes
 
 MAMBA = "linear_attention"
 _KINDS = {"mamba": MAMBA, "attention": FULL}  # as older files say it
@@ -89,9 +91,8 @@ class GraniteRouter(Router):
 class SharedMLP(Module):
     """GraniteMoeHybridMLP: gate and what it gates come from one matrix."""
 
-    def __init__(self, parts: Parts) -> None:
-        hidden = parts.config.number("hidden_size")
-        self.inner = parts.config.number("shared_intermediate_size", default=1024)
+    def __init__(self, parts: Parts, inner: int) -> None:
+        hidden, self.inner = parts.config.number("hidden_size"), inner
         self.act = find_activation(parts.config, "hidden_act", default="silu")
         self.input_linear = parts.linear(hidden, 2 * self.inner)
         self.output_linear = parts.linear(self.inner, hidden)
@@ -104,17 +105,17 @@ class SharedMLP(Module):
 class GraniteHybridLayer(Layer):
     """GraniteMoeHybridDecoderLayer: what is added to the residual is scaled."""
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: Parts, kind: str, sizes: Mlp) -> None:
         config, hidden = parts.config, parts.config.number("hidden_size")
         self.input_layernorm = parts.norm(self.norm, hidden)
         self.post_attention_layernorm = parts.norm(self.norm, hidden)
-        count = config.number("num_local_experts", default=8, least=0)
         self.block_sparse_moe = None
-        if count:
-            chosen = config.number("num_experts_per_tok", default=2)
-            experts = make_experts(parts, count, config.number("intermediate_size"))
-            self.block_sparse_moe = Mixture(GraniteRouter(parts, count, chosen), experts)
-        self.shared_mlp = SharedMLP(parts)
+        if sizes.experts:
+            router = GraniteRouter(
+                parts, sizes.experts, config.number("num_experts_per_tok", default=2)
+            )
+            self.block_sparse_moe = Mixture(router, make_experts(parts, sizes))
+        self.shared_mlp = SharedMLP(parts, sizes.shared or sizes.width)
         self.mixer = _make_mixer(parts, kind, GraniteHybridAttention)
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
@@ -136,13 +137,10 @@ class GraniteHybrid(Decoder):
     layer: ClassVar[type[Layer]] = GraniteHybridLayer
 
     def layer_kinds(self) -> list[str]:
-        config = self.parts.config
-        if not config.has("layer_types") and not config.has("layers_block_type"):
-            return [MAMBA] * config.number("num_hidden_layers", least=1)
-        kinds = config.row("layer_types", "layers_block_type")
-        if len(kinds) != config.number("num_hidden_layers", least=1):
-            raise config.wrong("layer_types", f"found {len(kinds)} of them for another count")
-        return [_KINDS.get(kind, kind) for kind in kinds]
+        return list(granite_kinds(self.parts.config))
+
+    def sizes(self, place: int) -> Mlp:
+        return granite_sizes(self.parts.config)
 
     def count_tables(self) -> int:
         return int(self.has_rotation)
@@ -173,20 +171,15 @@ class BambaAttention(Attention):
 class BambaLayer(Layer):
     """BambaDecoderLayer."""
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: Parts, kind: str, sizes: Mlp) -> None:
         hidden = parts.config.number("hidden_size")
-        self.mlp = self.make_mlp(parts, kind)
+        self.mlp = self.make_mlp(parts, sizes)
         self.input_layernorm = parts.norm(self.norm, hidden)
         self.post_attention_layernorm = parts.norm(self.norm, hidden)
         self.mixer = _make_mixer(parts, kind, BambaAttention)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
-        residual = x
-        x = _mix(self.mixer, self.input_layernorm(x), context)
-        x = F.add(residual, x)
-        residual = x
-        x = self.mlp(self.post_attention_layernorm(x))
-        return F.add(residual, x)
+    def mix(self, x: Tensor, context: Context) -> Tensor:
+        return _mix(self.mixer, x, context)
 
 
 class Bamba(Decoder):
@@ -228,9 +221,8 @@ class PlainAttention(Attention):
 class PlainMLP(Module):
     """NemotronHMLP: two matrices."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, inner: int) -> None:
         config, hidden = parts.config, parts.config.number("hidden_size")
-        inner = config.number("intermediate_size", default=21504)
         has_bias = config.flag("mlp_bias", default=False)
         self.act = find_activation(config, "mlp_hidden_act", default="relu2")
         self.up_proj = parts.linear(hidden, inner, has_bias=has_bias)
@@ -243,12 +235,12 @@ class PlainMLP(Module):
 class NemotronLayer(Layer):
     """NemotronHBlock: one of the three, and no more."""
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: Parts, kind: str, sizes: Mlp) -> None:
         config, hidden = parts.config, parts.config.number("hidden_size")
         self.norm_before = NemotronNorm(parts.arena, hidden, parts.dtype)
         self.mixer: Mixer | Attention | PlainMLP
         if kind == MLP:
-            self.mixer = PlainMLP(parts)
+            self.mixer = PlainMLP(parts, sizes.width)
         elif kind == FULL:
             self.mixer = PlainAttention(parts, kind)
         else:

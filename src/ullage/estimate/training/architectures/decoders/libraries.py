@@ -28,6 +28,7 @@ from ullage.estimate.training.eager.module import Module
 from ullage.estimate.training.eager.shapes import permuted
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, Tensor
 from ullage.estimate.training.recipe import Recipe
+from ullage.models.blocks import Mlp
 from ullage.models.config import Config
 
 _FUSED_NORM_FROM = (2, 9)  # before it F.rms_norm was written in other operators
@@ -82,8 +83,8 @@ class TitanLayer(Layer):
 
     attention: ClassVar[type[Attention]] = TitanAttention
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
-        super().__init__(parts, kind)
+    def __init__(self, parts: Parts, kind: str, sizes: Mlp) -> None:
+        super().__init__(parts, kind, sizes)
         if parts.arena.machine.torch >= _FUSED_NORM_FROM:
             hidden = parts.config.number("hidden_size")
             self.input_layernorm = parts.norm(FusedNorm, hidden)
@@ -193,19 +194,11 @@ class LitAttention(Attention):
         return F.cat((F.to(rotate(x, table), x.dtype), F.narrow(x, -1, 0)), -1)
 
 
-class LitMLP(GatedMLP):
-    """LLaMAMLP of litgpt."""
-
-
 class LitLayer(Layer):
     """Block of litgpt."""
 
     attention: ClassVar[type[Attention]] = LitAttention
     norm: ClassVar[type[Norm]] = LitNorm
-
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        del kind
-        return LitMLP(parts)
 
 
 _LIT_TOKENS = 128  # of a chunk of the head, and of the loss
@@ -296,7 +289,7 @@ def _written_silu(x: Tensor) -> Tensor:
 class PlainMLP(GatedMLP):
     """SwiGLU, its silu written out."""
 
-    def __init__(self, parts: Parts, inner: int | None = None) -> None:
+    def __init__(self, parts: Parts, inner: int) -> None:
         super().__init__(parts, inner)
         self.act = _written_silu
 
@@ -307,9 +300,8 @@ class PlainLayer(Layer):
     attention: ClassVar[type[Attention]] = PlainAttention
     norm: ClassVar[type[Norm]] = WideNorm
 
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        del kind
-        return PlainMLP(parts)
+    def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
+        return PlainMLP(parts, sizes.width)
 
 
 class Plain(Decoder):

@@ -23,16 +23,15 @@ from ullage.estimate.training.eager.attention import attend_eagerly
 from ullage.estimate.training.eager.module import Linear, Module, parameter
 from ullage.estimate.training.eager.routing import add_in_place, highest, repeat_rows, sum_first
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
+from ullage.models.blocks import Mlp
 from ullage.models.decoders import CHUNKED
-
-DENSE = " dense"
 
 
 class Llama4Attention(Attention):
     """Llama4TextAttention: in layers that see chunks, rotated and normalized in float32."""
 
     def __init__(self, parts: Parts, kind: str = FULL) -> None:
-        super().__init__(parts, kind.removesuffix(DENSE))
+        super().__init__(parts, kind)
         config = parts.config
         self.is_rotated = self.kind == CHUNKED
         self.is_normalized = self.is_rotated and config.flag("use_qk_norm", default=True)
@@ -79,15 +78,14 @@ class Llama4Attention(Attention):
 class AllExperts(Module):
     """Llama4TextMoe: all tokens go to all experts, weighted by zero where they are not chosen."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, sizes: Mlp) -> None:
         config, arena, dtype = parts.config, parts.arena, parts.dtype
-        hidden, self.inner = config.number("hidden_size"), config.number("intermediate_size")
-        self.count = config.number("num_local_experts", default=16)
+        hidden, self.inner, self.count = config.number("hidden_size"), sizes.width, sizes.experts
         self.chosen = config.number("num_experts_per_tok", default=1)
         self.gate_up_proj = parameter(arena, self.count, hidden, 2 * self.inner, dtype=dtype)
         self.down_proj = parameter(arena, self.count, self.inner, hidden, dtype=dtype)
         self.router = Linear(arena, hidden, self.count, dtype)
-        self.shared_expert = GatedMLP(parts, self.inner)
+        self.shared_expert = GatedMLP(parts, sizes.shared)
 
     def __call__(self, x: Tensor) -> Tensor:
         shape = x.shape
@@ -125,10 +123,8 @@ class Llama4Layer(Layer):
     attention: ClassVar[type[Attention]] = Llama4Attention
     norm: ClassVar[type[Norm]] = UnscaledNorm
 
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        if kind.endswith(DENSE):
-            return GatedMLP(parts, parts.config.number("intermediate_size_mlp"))
-        return AllExperts(parts)
+    def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
+        return AllExperts(parts, sizes) if sizes.experts else GatedMLP(parts, sizes.width)
 
 
 class Llama4(Decoder):
@@ -138,24 +134,12 @@ class Llama4(Decoder):
     norm_kind: ClassVar[type[Norm]] = UnscaledNorm
     has_window = True
 
-    def layer_kinds(self) -> list[str]:
-        config, style = self.parts.config, self.parts.style
-        return [
-            kind if style.sizes(config, place).experts else kind + DENSE
-            for place, kind in enumerate(super().layer_kinds())
-        ]
-
     def window(self, kind: str) -> int | None:
-        if not kind.startswith(CHUNKED):
+        if kind != CHUNKED:
             return None
         window: int | None = self.parts.config.number("attention_chunk_size", default=8192)
         return window
 
-    def context(self, x: Tensor) -> Context:
-        context = super().context(x)
-        masks = {kind.removesuffix(DENSE): mask for kind, mask in context.masks.items()}
-        return Context(context.tables, masks, context.positions)
-
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
         table = x.like((1, x.shape[1], 1, self.rotated), FLOAT32)
-        return dict.fromkeys([kind.removesuffix(DENSE) for kind in kinds], (table, table))
+        return dict.fromkeys(kinds, (table, table))

@@ -6,17 +6,17 @@ from typing import ClassVar
 
 from ullage.estimate.training.architectures.decoders.decoder import (
     FULL,
-    SLIDING,
     Attention,
     Context,
-    Decoder,
     Layer,
     Parts,
 )
+from ullage.estimate.training.architectures.decoders.llama import Mistral
 from ullage.estimate.training.architectures.rotary import rotate_part, rotated_share, split_heads
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.module import Module
 from ullage.estimate.training.eager.tensor import Tensor
+from ullage.models.blocks import Mlp
 
 
 class Phi3Attention(Attention):
@@ -47,9 +47,8 @@ class Phi3Attention(Attention):
 class Phi3MLP(Module):
     """Phi3MLP: gate and what it gates come from one matrix."""
 
-    def __init__(self, parts: Parts) -> None:
-        config = parts.config
-        hidden, self.inner = config.number("hidden_size"), config.number("intermediate_size")
+    def __init__(self, parts: Parts, inner: int) -> None:
+        hidden, self.inner = parts.config.number("hidden_size"), inner
         self.gate_up_proj = parts.linear(hidden, 2 * self.inner)
         self.down_proj = parts.linear(self.inner, hidden)
 
@@ -64,12 +63,12 @@ class Phi3Layer(Layer):
 
     attention: ClassVar[type[Attention]] = Phi3Attention
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
-        super().__init__(parts, kind)
+    def __init__(self, parts: Parts, kind: str, sizes: Mlp) -> None:
+        super().__init__(parts, kind, sizes)
         self.dropout = parts.config.real("resid_pdrop", default=0.0)
 
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        return Phi3MLP(parts)
+    def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
+        return Phi3MLP(parts, sizes.width)
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
         residual = x
@@ -80,14 +79,10 @@ class Phi3Layer(Layer):
         return F.add(residual, F.dropout(x, self.dropout))
 
 
-class Phi3(Decoder):
+class Phi3(Mistral):
     """Phi3ForCausalLM."""
 
     layer: ClassVar[type[Layer]] = Phi3Layer
-
-    def layer_kinds(self) -> list[str]:
-        kind = FULL if self.sliding_window is None else SLIDING
-        return [kind] * self.parts.config.number("num_hidden_layers", least=1)
 
     @property
     def rotated(self) -> int:

@@ -236,8 +236,7 @@ class DeltaLayer(Layer):
     def mix(self, x: Tensor, context: Context) -> Tensor:
         return super().mix(x, context) if self.linear_attn is None else self.linear_attn(x)
 
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        sizes = _describe(parts).sizes
+    def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
         return DeltaMixture(parts, sizes) if sizes.experts else GatedMLP(parts, sizes.width)
 
 
@@ -249,6 +248,9 @@ class Qwen35(Decoder):
 
     def layer_kinds(self) -> list[str]:
         return list(_describe(self.parts).kinds)
+
+    def sizes(self, place: int) -> Mlp:
+        return _describe(self.parts).sizes
 
     @property
     def rotated(self) -> int:
