@@ -15,7 +15,8 @@ from typing import Final
 from ullage.models.config import Config
 from ullage.models.decoders import STYLES, read_decoder
 from ullage.models.encoders import ENCODERS
-from ullage.models.gemma3n import GEMMAS, read_gemma
+from ullage.models.gemma3n import read_gemma3n
+from ullage.models.gemma4 import read_gemma4
 from ullage.models.hybrids import HYBRIDS
 from ullage.models.latents import LATENT_TYPES, read_latent
 from ullage.models.layers import Layer, Model
@@ -42,8 +43,8 @@ _NO_PARTS: Final = ("quant", "compression", "generation")  # what such fields sa
 
 _READERS: Final[dict[str, Callable[[Config, str], Model]]] = {
     **dict.fromkeys(STYLES, read_decoder), **dict.fromkeys(LATENT_TYPES, read_latent),
-    **dict.fromkeys(DELTA_NETS, read_delta_net), **dict.fromkeys(GEMMAS, read_gemma),
-    **OLDER_DECODERS, **ENCODERS, **HYBRIDS,
+    **dict.fromkeys(DELTA_NETS, read_delta_net), "gemma3n_text": read_gemma3n,
+    "gemma4_text": read_gemma4,    **OLDER_DECODERS, **ENCODERS, **HYBRIDS,
 }  # fmt: skip
 MODEL_TYPES: Final = tuple(sorted(_READERS))
 """Every model_type that can be read, without those of models of several parts."""

@@ -36,6 +36,8 @@ MODELS: Final = {
     "gpt_neox": "decoders.gpt:GPTNeoX",
     "gemma2": "decoders.gemma:Gemma2",
     "gemma3_text": "decoders.gemma:Gemma3",
+    "gemma3n_text": "decoders.gemma3n:Gemma3n",
+    "gemma4_text": "decoders.gemma4:Gemma4",
     "phi3": "decoders.phi:Phi3",
     "mixtral": "decoders.mixtral:Mixtral",
     "qwen3_5_text": "decoders.qwen3_5:Qwen35",

@@ -84,7 +84,9 @@ class _Frame:
         if node.frame is None:
             node.frame = self
             self.saved.append([])
-        self.saved[-1].extend(tensor.detach() for tensor in tensors)
+        kept = [tensor.detach() for tensor in tensors]
+        self.saved[-1].extend(kept)
+        node.saved.extend(kept)  # as long as something refers to the graph that is made again
         self.num_made += len(tensors)
         if self.num_made == self.num_saved:
             raise _EarlyStop

@@ -22,7 +22,14 @@ from ullage.estimate.training.eager.autograd import (
 from ullage.estimate.training.eager.cross_entropy import cross_entropy
 from ullage.estimate.training.eager.kernels import Kind, launch, paused
 from ullage.estimate.training.eager.products import multiply, shape_product
-from ullage.estimate.training.eager.reductions import fit, log_softmax, mean, softmax, sum_to
+from ullage.estimate.training.eager.reductions import (
+    deviation,
+    fit,
+    log_softmax,
+    mean,
+    softmax,
+    sum_to,
+)
 from ullage.estimate.training.eager.shapes import (
     cat,
     contiguous,
@@ -42,6 +49,7 @@ __all__ = [
     "cat",
     "contiguous",
     "cross_entropy",
+    "deviation",
     "expand",
     "log_softmax",
     "mean",
@@ -164,6 +172,28 @@ def mul(first: Tensor, second: Tensor) -> Tensor:
     return _recomputed(connect(_result(first, second), node))
 
 
+def div(first: Tensor, second: Tensor) -> Tensor:
+    """first / second: saves both; -grad * (first / second / second) is the divisor's gradient."""
+    shapes, dtypes = (first.shape, second.shape), (first.dtype, second.dtype)
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        of_first = gradient.like()
+        negated, ratio = gradient.like(), gradient.like()
+        ratio = ratio.like()
+        of_second = gradient.like()
+        del negated, ratio
+        return _fit_each([of_first, of_second], shapes, dtypes)
+
+    node = record((first, second), rule, *_lasting((second, first)))
+    return _recomputed(connect(_result(first, second), node))
+
+
+def clone(x: Tensor) -> Tensor:
+    """x.clone(): hands its gradient on."""
+    node = record((x,), lambda gradient, _: [gradient])
+    return connect(x.like(x.shape), node)
+
+
 def scale(x: Tensor) -> Tensor:
     """x times, or divided by, a number: saves nothing; the gradient is a new tensor."""
     node = record((x,), lambda gradient, _: [gradient.like()])
@@ -171,6 +201,12 @@ def scale(x: Tensor) -> Tensor:
 
 
 neg = scale
+
+
+def scale_in_place(x: Tensor) -> Tensor:
+    """x *= a number, or masked_fill_: the gradient is a new tensor."""
+    node = record((x,), lambda gradient, _: [gradient.like()])
+    return connect(x.detach(), node)
 
 
 def shift(x: Tensor) -> Tensor:

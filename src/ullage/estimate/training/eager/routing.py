@@ -7,6 +7,7 @@ from typing import Final
 
 from ullage.estimate.training.eager.autograd import Gradients, connect, record
 from ullage.estimate.training.eager.kernels import Kernel, Kind, paused
+from ullage.estimate.training.eager.reductions import fit
 from ullage.estimate.training.eager.tensor import BOOL, INT64, Tensor
 
 _SORTING: Final = 5  # tensors like the indices, that index_put sorts them with
@@ -111,15 +112,20 @@ def fill_parts(parts: Sequence[Tensor]) -> Tensor:
     return out
 
 
-def fill(out: Tensor, part: Tensor) -> None:
-    """A copy_ into a part of a tensor, which takes over its history (CopySlices): in backward it
-    clones the gradient, and hands on the clone with its share set to zero.
+def fill(out: Tensor, part: Tensor, summed: tuple[int, ...] | None = None) -> None:
+    """A copy_ into a share of a tensor, which takes over its history (CopySlices): in backward it
+    clones the gradient, and the share of the clone, which it sets to zero.
+
+    summed: the share's shape, where the part is added to it instead.
     """
-    shape = part.shape
+    shape, dtype = part.shape, part.dtype
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
         rest = gradient.like()
-        return [rest, rest.like(shape)]
+        own = rest.like(summed or shape)
+        if summed is None:
+            rest.like(shape)
+        return [rest, fit(own, shape, dtype)]
 
     connect(out, record((out, part), rule))
 

@@ -6,7 +6,7 @@ A family says what its layers are made of; Llama's are the plainest.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ullage.estimate.training.architectures.activations import find_activation
@@ -88,11 +88,15 @@ class Context:
         tables: tables of the rotation, by the kind of a layer.
         masks: masks, by the kind of a layer; None where none is needed.
         positions: numbers of the tokens, which checkpoints keep.
+        own_inputs: what each layer has of its own, (batch, length, layers, width).
+        stored: keys and values that other layers read, by the kind of a layer.
     """
 
     tables: Mapping[str, Table]
     masks: Mapping[str, Tensor | None]
     positions: Tensor
+    own_inputs: Tensor | None = None
+    stored: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
 
 class Attention(Module):
@@ -225,9 +229,7 @@ class Decoder(LanguageModel):
         )
         self.norm = parts.norm(self.norm_kind, hidden)
         self.frequencies = [
-            frequency
-            for _ in range(self.count_tables())
-            for frequency in frequencies(arena, self.rotated)
+            frequency for width in self.paces.values() for frequency in frequencies(arena, width)
         ]
         is_tied = config.flag("tie_word_embeddings", default=parts.style.is_tied)
         self.lm_head = LMHead(
@@ -268,9 +270,10 @@ class Decoder(LanguageModel):
         """How many elements of a head are rotated."""
         return self.parts.shape.head_dim
 
-    def count_tables(self) -> int:
-        """How many paces the rotation has."""
-        return 1
+    @property
+    def paces(self) -> Mapping[str, int]:
+        """How many elements of a head each pace of the rotation turns, by kinds of layers."""
+        return {FULL: self.rotated}
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens as vectors."""

@@ -70,7 +70,7 @@ class DispatchedExperts(Experts):
         # Rows that belong to none of this rank's experts are masked, though there are none.
         count = (x.shape[0],)
         order = x.like(count, INT64)
-        rows = _mask_in_place(take_rows(x, order))
+        rows = F.scale_in_place(take_rows(x, order))
         inner = self.gate(_mask(self.into(rows, order)))
         out = _mask(self.back(inner, order))
         weighed = F.mul(out, x.like((*count, 1)))
@@ -84,10 +84,6 @@ def _exchange(x: Tensor) -> Tensor:
 
 
 _mask = F.scale  # masked_fill: a new tensor, whose gradient is another
-
-
-def _mask_in_place(x: Tensor) -> Tensor:
-    return connect(x.alias(), record((x,), lambda gradient, _: [gradient.like()]))
 
 
 def _passage(x: Tensor, when_passed: Callable[[], None]) -> Tensor:

@@ -106,8 +106,9 @@ class Gemma3(Gemma2):
     has_sdpa = True
     cap = None
 
-    def count_tables(self) -> int:
-        return len(set(self.kinds))
+    @property
+    def paces(self) -> Mapping[str, int]:
+        return dict.fromkeys(self.kinds, self.rotated)
 
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
         return {kind: rotary_table(x, x.shape[1], self.rotated) for kind in kinds}

@@ -142,8 +142,9 @@ class GraniteHybrid(Decoder):
     def sizes(self, place: int) -> Mlp:
         return granite_sizes(self.parts.config)
 
-    def count_tables(self) -> int:
-        return int(self.has_rotation)
+    @property
+    def paces(self) -> Mapping[str, int]:
+        return super().paces if self.has_rotation else {}
 
     @property
     def has_rotation(self) -> bool:
@@ -296,8 +297,9 @@ class NemotronH(Decoder):
             raise config.wrong(field, f"found {len(kinds)} layers, not num_hidden_layers")
         return kinds
 
-    def count_tables(self) -> int:
-        return 0
+    @property
+    def paces(self) -> Mapping[str, int]:
+        return {}
 
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
         return {}
