@@ -81,8 +81,7 @@ class _Frame:
                 self.num_nodes += 1
             self.num_saved += len(tensors)
             return
-        if node.frame is None:
-            node.frame = self
+        if not node.saved:
             self.saved.append([])
         kept = [tensor.detach() for tensor in tensors]
         self.saved[-1].extend(kept)
@@ -252,7 +251,7 @@ def _recompute(frame: _Frame) -> None:
     for argument in arguments:
         if isinstance(argument, Tensor):
             inside = argument.detach()
-            inside.needs_grad = argument.needs_grad
+            inside.needs_grad, inside.node = argument.needs_grad, argument.node
             detached.append(inside)
         else:
             detached.append(argument)
@@ -328,6 +327,7 @@ def _run(node: Node, buffers: dict[Node, Tensor]) -> None:
     node.gathered = None
     del arrived
     saved.clear()
+    node.frame = None
     del saved
     edges = node.inputs
     for place in range(len(gradients)):

@@ -161,11 +161,12 @@ def mul(first: Tensor, second: Tensor) -> Tensor:
 
     others = second.dtype, first.dtype
 
-    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+    def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
         products: list[Tensor | None] = [
             gradient.like(dtype=_wider(gradient.dtype, other)) if is_wanted else None
             for is_wanted, other in zip(needs_grad, others, strict=True)
         ]
+        drop_remade(saved)
         return _fit_each(products, shapes, dtypes)
 
     node = record((first, second), rule, *_lasting(saved))
@@ -203,9 +204,9 @@ def scale(x: Tensor) -> Tensor:
 neg = scale
 
 
-def scale_in_place(x: Tensor) -> Tensor:
-    """x *= a number, or masked_fill_: the gradient is a new tensor."""
-    node = record((x,), lambda gradient, _: [gradient.like()])
+def scale_in_place(x: Tensor, *by: Tensor) -> Tensor:
+    """x *= a number, of which a tensor is saved, or masked_fill_: the gradient is a new tensor."""
+    node = record((x,), lambda gradient, _: [gradient.like()], *by)
     return connect(x.detach(), node)
 
 

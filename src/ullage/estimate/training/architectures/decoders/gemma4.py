@@ -18,10 +18,11 @@ from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.indexing import select
 from ullage.estimate.training.eager.module import Module, parameter
 from ullage.estimate.training.eager.routing import highest, take_rows
-from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
+from ullage.estimate.training.eager.tensor import FLOAT32, Tensor, empty
 from ullage.models.blocks import Mlp
 from ullage.models.gemma3n import SharingLayer
 from ullage.models.gemma4 import describe_gemma4, gemma4_experts
+from ullage.trace.category import Category
 
 
 class ScaledRouter(Module):
@@ -49,6 +50,7 @@ class Gemma4Layer(OwnInputLayer):
         self, parts: Parts, kind: str, sizes: Mlp, layer: SharingLayer, experts: Mlp | None
     ) -> None:
         super().__init__(parts, kind, sizes, layer)
+        self.scalar = [empty(parts.arena, (1,), parts.dtype, Category.BUFFER)]
         self.experts = None
         if experts is not None:
             hidden = parts.config.number("hidden_size")
@@ -79,7 +81,7 @@ class Gemma4Layer(OwnInputLayer):
         if own is not None:
             residual = x
             x = F.add(residual, self.own_input(x, own))
-        return F.scale_in_place(x)
+        return F.scale_in_place(x, *self.scalar)
 
 
 class Gemma4(SharingDecoder):
