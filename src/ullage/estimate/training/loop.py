@@ -99,7 +99,7 @@ def play_training(
         add_adapters(arena, model, recipe)
     parameters = _unique(model)
     spread.begin(model, parameters)
-    unused = {id(tensor) for tensor, _ in (model.pooler.parameters() if model.pooler else ())}
+    unused = {id(tensor) for module in model.unseen for tensor, _ in module.parameters()}
     stepped = [row for row in parameters if id(row[0]) not in unused]
     trained = [(tensor, count) for tensor, count in spread.own(stepped) if tensor.needs_grad]
     if recipe.has_masters and spread.sharding is None:

@@ -44,6 +44,8 @@ MODELS: Final = {
     "qwen3_5_moe_text": "decoders.qwen3_5:Qwen35",
     "qwen3_moe": "decoders.mixtral:Qwen3MoE",
     "deepseek_v3": "decoders.deepseek:DeepseekV3",
+    "deepseek_v32": "decoders.deepseek:Indexed",
+    "glm_moe_dsa": "decoders.deepseek:Indexed",
     "gpt_oss": "decoders.gpt_oss:GptOss",
     "llama4_text": "decoders.llama4:Llama4",
     "resnet18": "images.resnet:ResNet",

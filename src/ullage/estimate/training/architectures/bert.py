@@ -134,10 +134,11 @@ class Bert(Model):
         self.embeddings = Embeddings(arena, config, dtype)
         count, hidden = config.number("num_hidden_layers"), config.number("hidden_size")
         self.layers = Stack(arena, "encoder", count, lambda: Layer(arena, config, dtype))
-        self.head = None
+        self.head = self.pooler = None
         if embeds_sentences:
             self.adapted = {"pooler": ("dense",)}
             self.pooler = Linear(arena, hidden, hidden, dtype, has_bias=True)
+            self.unseen = (self.pooler,)
         else:
             self.head = Head(arena, config, dtype, self.embeddings.words.weight)
         self.stacks = (self.layers,)

@@ -4,7 +4,7 @@ shared, as transformers' modeling_deepseek_v3.py has them.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ullage.estimate.training.architectures.decoders.decoder import (
     FULL,
@@ -19,12 +19,15 @@ from ullage.estimate.training.architectures.decoders.experts import GATED, Exper
 from ullage.estimate.training.architectures.norms import RMSNorm
 from ullage.estimate.training.architectures.rotary import Table, join_heads, rotate, split_heads
 from ullage.estimate.training.eager import functional as F
-from ullage.estimate.training.eager.module import Module, parameter
+from ullage.estimate.training.eager.module import LayerNorm, Module, parameter
 from ullage.estimate.training.eager.routing import fill_parts, highest
-from ullage.estimate.training.eager.tensor import FLOAT32, Tensor, empty
+from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT32, INT64, Tensor, empty
 from ullage.models.blocks import Mlp
-from ullage.models.latents import latent_sizes
+from ullage.models.latents import Indexer as IndexerSizes
+from ullage.models.latents import find_indexer, latent_sizes
 from ullage.trace.category import Category
+
+CHOSEN = "tokens that an indexer has chosen"
 
 
 class LatentAttention(Attention):
@@ -62,23 +65,31 @@ class LatentAttention(Attention):
         turn = rotate_pairs if self.is_interleaved else rotate
         table = context.tables[self.kind]
         batch, length, _ = x.shape
-        query = split_heads(self.query(x), self.head_dim)
+        query, low = self.query(x)
+        query = split_heads(query, self.head_dim)
         plain, rotated = F.split(query, (self.plain, self.rotated))
-        short, shared = F.split(self.kv_a_proj_with_mqa(x), (self.kv_rank, self.rotated))
+        compressed = self.kv_a_proj_with_mqa(x)
+        short, shared = F.split(compressed, (self.kv_rank, self.rotated))
         short = self.kv_a_layernorm(short)
         shared = F.view(shared, (batch, 1, length, self.rotated))
         rotated, shared = turn(rotated, table), turn(shared, table)
         query = F.cat((plain, rotated), -1)
         key, value = self.expand(short, shared)
-        mask = context.masks[self.kind]
+        mask = self.see(x, low, context)
         out = self.attend(query, key, value, mask)
         return self.o_proj(join_heads(out))
 
-    def query(self, x: Tensor) -> Tensor:
-        """(batch, length, heads * head_dim)."""
+    def query(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(batch, length, heads * head_dim), and what it is made from."""
         if self.is_short:
-            return self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
-        return self.q_proj(x)
+            low = self.q_a_layernorm(self.q_a_proj(x))
+            return self.q_b_proj(low), low
+        return self.q_proj(x), x
+
+    def see(self, x: Tensor, low: Tensor, context: Context) -> Tensor | None:
+        """The mask: which tokens attention sees."""
+        del x, low
+        return context.masks[self.kind]
 
     def expand(self, short: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of all heads, from the short vector and the rotated part that they
@@ -164,3 +175,112 @@ class DeepseekV3(Decoder):
     def rotated(self) -> int:
         width: int = self.parts.config.number("qk_rope_head_dim")
         return width
+
+
+class Indexer(Module):
+    """DeepseekV32Indexer: chooses the tokens that attention sees, and learns nothing itself.
+
+    Its keys are copied for each query, which its product with the queries takes most for.
+    """
+
+    def __init__(self, parts: Parts, sizes: IndexerSizes, *, is_interleaved: bool) -> None:
+        config = parts.config
+        hidden, rank = config.number("hidden_size"), config.number("q_lora_rank")
+        self.sizes, self.rotated = sizes, config.number("qk_rope_head_dim")
+        self.turn = rotate_pairs if is_interleaved else rotate
+        self.wq_b = parts.linear(rank, sizes.heads * sizes.width)
+        self.wk = parts.linear(hidden, sizes.width)
+        self.k_norm = LayerNorm(parts.arena, sizes.width, parts.dtype)
+        self.weights_proj = parts.linear(hidden, sizes.heads)
+
+    def __call__(self, x: Tensor, low: Tensor, table: Table) -> Tensor:
+        """The numbers of the chosen tokens, (batch, length, count)."""
+        batch, length, _ = x.shape
+        heads, width = self.sizes.heads, self.sizes.width
+        cos, sin = (part.alias((1, length, 1, self.rotated)) for part in table)
+        across = cos, sin
+        widths = self.rotated, width - self.rotated
+        query = F.split(F.view(self.wq_b(low), (batch, length, heads, width)), widths)
+        key = F.split(F.view(self.k_norm(self.wk(x)), (batch, length, 1, width)), widths)
+        turned = self.turn(query[0], across), self.turn(key[0], across)
+        scores = self._score(F.cat((turned[0], query[1]), -1), F.cat((turned[1], key[1]), -1))
+        scores = F.scale(scores)
+        scores = F.elementwise(scores)
+        weights = F.scale(F.to(self.weights_proj(x), FLOAT32))
+        weights = F.view(weights, (batch, length, 1, heads))
+        chosen = F.view(F.matmul(weights, scores), (batch, length, length))
+        unseen = None if x.arena.is_attention_eager else chosen.like(dtype=BOOL)
+        chosen = chosen.like()
+        del unseen
+        _, numbers = highest(chosen, min(self.sizes.count, length))
+        return numbers.like(dtype=INT32)
+
+    def _score(self, query: Tensor, key: Tensor) -> Tensor:
+        """(batch, length, heads, length), in float32."""
+        batch, length, _, width = query.shape
+        query, key = F.to(query, FLOAT32), F.to(key, FLOAT32)
+        copied = key.like((batch, length, width, length))
+        return F.matmul(query, copied)
+
+
+class IndexedAttention(LatentAttention):
+    """DeepseekV32Attention and GlmMoeDsaAttention."""
+
+    def __init__(self, parts: Parts, kind: str, *, has_indexer: bool) -> None:
+        super().__init__(parts, kind)
+        sizes = find_indexer(parts.config, parts.config.model_type)
+        self.indexer = None
+        if has_indexer and sizes is not None:
+            is_interleaved = parts.config.model_type == "glm_moe_dsa"
+            self.indexer = Indexer(parts, sizes, is_interleaved=is_interleaved)
+
+    def see(self, x: Tensor, low: Tensor, context: Context) -> Tensor | None:
+        if self.indexer is not None:
+            with x.arena.recording(is_on=False):
+                chosen = self.indexer(x, low, context.tables[self.kind])
+            context.stored[CHOSEN] = chosen, chosen
+        chosen, _ = context.stored[CHOSEN]
+        mask = context.masks[self.kind]
+        batch, length, _ = x.shape
+        every = x.like((batch, length, length), BOOL)
+        numbers = chosen.like(dtype=INT64)
+        unseen = every.like()
+        del every, numbers
+        if self.is_eager:
+            return None if mask is None else mask.like((batch, 1, length, length))
+        negated = unseen.like()
+        seen = negated.like((batch, 1, length, length))
+        del negated
+        return seen
+
+
+class IndexedLayer(DeepseekLayer):
+    """DeepseekV32DecoderLayer."""
+
+    def __init__(self, parts: Parts, kind: str, sizes: Mlp, has_indexer: bool) -> None:  # noqa: FBT001
+        self.has_indexer = has_indexer
+        super().__init__(parts, kind, sizes)
+
+    def add_mixer(self, parts: Parts, kind: str) -> None:
+        self.self_attn = IndexedAttention(parts, kind, has_indexer=self.has_indexer)
+
+
+class Indexed(DeepseekV3):
+    """DeepseekV32ForCausalLM and GlmMoeDsaForCausalLM: an indexer, which gets no gradient, chooses
+    the tokens that attention sees.
+    """
+
+    layer: ClassVar[type[Layer]] = IndexedLayer
+
+    def plan(self, place: int) -> tuple[Any, ...]:
+        sizes = find_indexer(self.parts.config, self.parts.config.model_type)
+        return *super().plan(place), sizes is not None and sizes.layers[place]
+
+    def window(self, kind: str) -> int:
+        """There is a mask in any case, which the indexer reads."""
+        return 0
+
+    @property
+    def unseen(self) -> list[Module]:
+        layers = [layer.self_attn.indexer for layer in self.layers.layers]
+        return [indexer for indexer in layers if indexer is not None]
