@@ -75,8 +75,9 @@ class LatentAttention(Attention):
         rotated, shared = turn(rotated, table), turn(shared, table)
         query = F.cat((plain, rotated), -1)
         key, value = self.expand(short, shared)
-        mask = self.see(x, low, context)
+        mask, *_ = held = self.see(x, low, context)
         out = self.attend(query, key, value, mask)
+        del held
         return self.o_proj(join_heads(out))
 
     def query(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,10 +87,10 @@ class LatentAttention(Attention):
             return self.q_b_proj(low), low
         return self.q_proj(x), x
 
-    def see(self, x: Tensor, low: Tensor, context: Context) -> Tensor | None:
-        """The mask: which tokens attention sees."""
+    def see(self, x: Tensor, low: Tensor, context: Context) -> tuple[Tensor | None, ...]:
+        """The mask, and what a variable holds beside it."""
         del x, low
-        return context.masks[self.kind]
+        return (context.masks[self.kind],)
 
     def expand(self, short: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of all heads, from the short vector and the rotated part that they
@@ -203,7 +204,8 @@ class Indexer(Module):
         query = F.split(F.view(self.wq_b(low), (batch, length, heads, width)), widths)
         key = F.split(F.view(self.k_norm(self.wk(x)), (batch, length, 1, width)), widths)
         turned = self.turn(query[0], across), self.turn(key[0], across)
-        scores = self._score(F.cat((turned[0], query[1]), -1), F.cat((turned[1], key[1]), -1))
+        whole = F.cat((turned[0], query[1]), -1), F.cat((turned[1], key[1]), -1)
+        scores = self._score(*whole)
         scores = F.scale(scores)
         scores = F.elementwise(scores)
         weights = F.scale(F.to(self.weights_proj(x), FLOAT32))
@@ -212,7 +214,7 @@ class Indexer(Module):
         unseen = None if x.arena.is_attention_eager else chosen.like(dtype=BOOL)
         chosen = chosen.like()
         del unseen
-        _, numbers = highest(chosen, min(self.sizes.count, length))
+        numbers = highest(chosen, min(self.sizes.count, length))[1]
         return numbers.like(dtype=INT32)
 
     def _score(self, query: Tensor, key: Tensor) -> Tensor:
@@ -234,7 +236,7 @@ class IndexedAttention(LatentAttention):
             is_interleaved = parts.config.model_type == "glm_moe_dsa"
             self.indexer = Indexer(parts, sizes, is_interleaved=is_interleaved)
 
-    def see(self, x: Tensor, low: Tensor, context: Context) -> Tensor | None:
+    def see(self, x: Tensor, low: Tensor, context: Context) -> tuple[Tensor | None, ...]:
         if self.indexer is not None:
             with x.arena.recording(is_on=False):
                 chosen = self.indexer(x, low, context.tables[self.kind])
@@ -247,11 +249,11 @@ class IndexedAttention(LatentAttention):
         unseen = every.like()
         del every, numbers
         if self.is_eager:
-            return None if mask is None else mask.like((batch, 1, length, length))
+            return None if mask is None else mask.like((batch, 1, length, length)), unseen
         negated = unseen.like()
         seen = negated.like((batch, 1, length, length))
         del negated
-        return seen
+        return seen, unseen
 
 
 class IndexedLayer(DeepseekLayer):
@@ -259,10 +261,23 @@ class IndexedLayer(DeepseekLayer):
 
     def __init__(self, parts: Parts, kind: str, sizes: Mlp, has_indexer: bool) -> None:  # noqa: FBT001
         self.has_indexer = has_indexer
+        self.is_shared = parts.config.model_type == "glm_moe_dsa"
         super().__init__(parts, kind, sizes)
 
     def add_mixer(self, parts: Parts, kind: str) -> None:
         self.self_attn = IndexedAttention(parts, kind, has_indexer=self.has_indexer)
+
+    def __call__(self, x: Tensor, context: Context) -> Tensor:
+        before = dict(context.stored)  # an argument of the layer
+        try:
+            x = super().__call__(x, context)
+        except Exception:  # what is made again ends early, and leaves nothing
+            context.stored.clear()
+            context.stored.update(before)
+            raise
+        if not self.is_shared:
+            context.stored.clear()
+        return x
 
 
 class Indexed(DeepseekV3):
