@@ -34,7 +34,7 @@ _COUNT = click.IntRange(min=1)
             ),
             "Training on several GPUs": (
                 "data", "sharding", "buckets", "tensor", "sequence_parallel", "context_parallel",
-                "expert_parallel", "pipeline", "micro_batches", "offload", "nvme",
+                "expert_parallel", "pipeline", "stage", "micro_batches", "offload", "nvme",
             ),
             "Serving": (
                 "engine", "engine_version", "context", "users", "weights", "kv", "utilization",
@@ -90,6 +90,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--context-parallel", type=_COUNT, metavar="N", help="GPUs that share a sequence.")
 @click.option("--expert-parallel", type=_COUNT, metavar="N", help="GPUs that share the experts.")
 @click.option("--pipeline", type=_COUNT, metavar="N", help="Stages of the pipeline.")
+@click.option("--stage", type=int, metavar="N", help="From 0; default: the one that needs most.")
 @click.option(
     "--micro-batches", type=_COUNT, metavar="N", help="Micro-batches per step of the pipeline."
 )

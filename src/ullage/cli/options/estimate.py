@@ -71,6 +71,7 @@ class EstimateOptions:
     expert_parallel: int | None
     pipeline: int | None
     micro_batches: int | None
+    stage: int | None
     offload: bool
     nvme: bool
     serve: bool
@@ -118,8 +119,8 @@ class EstimateOptions:
             "data": self.data, "sharding": self.sharding, "tensor": self.tensor,
             "pipeline": self.pipeline, "sequence": self.sequence_parallel or None,
             "context": self.context_parallel, "expert": self.expert_parallel,
-            "micro_batches": self.micro_batches, "offload": self.offload or None,
-            "nvme": self.nvme or None, "buckets": self.buckets,
+            "micro_batches": self.micro_batches, "stage": self.stage, "buckets": self.buckets,
+            "offload": self.offload or None, "nvme": self.nvme or None,
         }  # fmt: skip
         return Layout(**{name: value for name, value in fields.items() if value is not None})
 

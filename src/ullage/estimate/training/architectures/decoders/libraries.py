@@ -24,7 +24,10 @@ from ullage.estimate.training.architectures.rotary import join_heads, rotate
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend
+from ullage.estimate.training.eager.indexing import choose
 from ullage.estimate.training.eager.module import Module
+from ullage.estimate.training.eager.reductions import total
+from ullage.estimate.training.eager.routing import highest
 from ullage.estimate.training.eager.shapes import permuted
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, Tensor
 from ullage.estimate.training.recipe import Recipe
@@ -270,12 +273,11 @@ class PlainAttention(TitanAttention):
         if not self.is_written_out:
             return attend(query, key, value)
         scores = F.scale(F.matmul(query, key, is_second_transposed=True))
-        scores = F.mul(
-            scores, scores.like((1, 1, *scores.shape[2:]), BOOL)
-        )  # where: the mask stays
-        numerator = F.elementwise(F.shift(scores), saves_input=False, saves_output=True)
+        scores = choose(scores.like((1, 1, *scores.shape[2:]), BOOL), scores)
+        numerator = F.sub(scores, highest(scores, 1)[0])
+        numerator = F.elementwise(numerator, saves_input=False, saves_output=True)
         del scores
-        weights = F.mul(numerator, F.rsqrt(F.mean(numerator)))
+        weights = F.div(numerator, total(numerator))
         del numerator
         out = F.matmul(weights, value)
         return F.transpose(F.contiguous(F.transpose(out, 1, 2)), 1, 2)

@@ -41,28 +41,30 @@ class Attention(Module):
         hidden, heads = config.number("n_embd"), config.number("n_head")
         ranks = recipe.layout.tensor
         self.heads, self.head_dim = heads // ranks, hidden // heads
+        self.parts = ranks if recipe.layout.sequence else 1
         self.is_eager = recipe.attention == "eager"
         self.dropout = config.real("attn_pdrop", default=0.1)
         self.qkv = Linear(arena, hidden, 3 * hidden // ranks, dtype, has_bias=True)
         self.proj = Linear(arena, hidden // ranks, hidden, dtype, has_bias=True)
 
     def __call__(self, x: Tensor) -> Tensor:
-        length, batch, _ = x.shape
+        joined = _by_columns(x, self.qkv.weight, self.qkv.bias, self.parts)
+        length, batch, _ = joined.shape
         width = self.heads * self.head_dim
-        joined = F.linear(x, self.qkv.weight, self.qkv.bias)
         parts = F.split(joined, (width, width, width))
         del joined
         query, key, value = (self._head(part) for part in parts)
         if not self.is_eager:
             out = attend(query, key, value, dropout=self.dropout)
             out = F.contiguous(view_any(out, (length, batch, width)))
-            return F.linear(out, self.proj.weight)
+            return _scatter(F.linear(out, self.proj.weight), self.parts)
         scores = F.matmul(query, key, is_second_transposed=True)
         weights = _softmax_in_place(scores)
         del scores
         out = F.matmul(F.dropout(weights, self.dropout), value)
         del weights
-        return F.linear(view_any(F.scale(out), (length, batch, width)), self.proj.weight)
+        out = view_any(F.scale(out), (length, batch, width))
+        return _scatter(F.linear(out, self.proj.weight), self.parts)
 
     def _head(self, x: Tensor) -> Tensor:
         """(batch, heads, length, head_dim), seen as it lies: products of matrices take it so."""
@@ -94,14 +96,48 @@ class Layer(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         x = self._join(self.attention(self.input_layernorm(x)), self.attention.proj.bias, x)
-        out = F.linear(self.pre_mlp_layernorm(x), self.fc1.weight)
+        parts = self.attention.parts
+        out = _by_columns(self.pre_mlp_layernorm(x), self.fc1.weight, None, parts)
         out = _bias_gelu(out, self.fc1.bias)
-        return self._join(F.linear(out, self.fc2.weight), self.fc2.bias, x)
+        return self._join(_scatter(F.linear(out, self.fc2.weight), parts), self.fc2.bias, x)
 
     def _join(self, x: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
         """bias_dropout_add."""
         x = x if bias is None else F.add(x, bias)
         return F.add(residual, F.dropout(x, self.dropout))
+
+
+def _by_columns(x: Tensor, weight: Tensor, bias: Tensor | None, parts: int) -> Tensor:
+    """ColumnParallelLinear: of a sequence that ranks share out, a rank keeps its part of the input,
+    and gathers all of it in both passes, in one buffer of all layers (GlobalMemoryBuffer).
+
+    Source: LinearWithGradAccumulationAndAsyncCommunication of core/tensor_parallel/layers.py.
+    """
+    if parts == 1:
+        return F.linear(x, weight, bias)
+    whole, sizes = (x.shape[0] * parts, *x.shape[1:]), weight.shape
+    work = 2 * x.numel * parts * sizes[0]
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        of_input = F.multiply(gradient, whole, work=work)
+        part = of_input.like((whole[0] // parts, *whole[1:]))
+        of_weight = F.multiply(gradient, sizes, work=work)
+        del of_input
+        return [part, of_weight.alias(), None if bias is None else gradient.like(bias.shape)]
+
+    node = record((x, weight, bias), rule, x, weight)
+    if not x.arena.held:  # as long as the program runs
+        x.arena.held = [x.like(whole)]
+    return connect(F.multiply(x, (*whole[:2], sizes[0]), work=work), node)
+
+
+def _scatter(x: Tensor, parts: int) -> Tensor:
+    """reduce_scatter_to_sequence_parallel_region: this rank's part; backward gathers all."""
+    if parts == 1:
+        return x
+    whole = x.shape
+    node = record((x,), lambda gradient, _: [gradient.like(whole)])
+    return connect(x.like((whole[0] // parts, *whole[1:])), node)
 
 
 def _bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -129,7 +165,8 @@ class Megatron(LanguageModel):
         self.dropout = config.real("embd_pdrop", default=0.1)
         self.words = Embedding(arena, rows, hidden, dtype) if self.is_first else None
         self.positions = Embedding(arena, positions, hidden, dtype) if self.is_first else None
-        self.received = None if self.is_first else Incoming(hidden, dtype)
+        self.parts = ranks if layout.sequence else 1
+        self.received = None if self.is_first else Incoming(hidden, dtype, self.parts)
         count = config.number("n_layer", least=1)
         self.layers = Stack(arena, "layers", count, lambda: Layer(arena, config, recipe, dtype))
         self.final_layernorm = LayerNorm(arena, hidden, dtype) if self.is_last else None
@@ -146,7 +183,7 @@ class Megatron(LanguageModel):
         batch, length = tokens.shape
         if self.received is not None:
             x = self.received(tokens)
-            out = x.alias((length, batch, x.shape[-1]))
+            out = x.alias((length // self.parts, batch, x.shape[-1]))
             out.needs_grad = True
             return out
         if self.words is None or self.positions is None:
@@ -156,6 +193,7 @@ class Megatron(LanguageModel):
         x = F.add(words, places)
         del words, places
         x = F.contiguous(F.transpose(x, 0, 1))
+        x = _scatter(x, self.parts)  # a copy of its part
         return F.dropout(x, self.dropout)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
@@ -163,7 +201,7 @@ class Megatron(LanguageModel):
         x = self.hidden(tokens)
         if self.head is None:
             return x
-        return _vocabulary_loss(self.head(x))
+        return _vocabulary_loss(_by_columns(x, self.head.weight, None, self.parts))
 
 
 def _vocabulary_loss(logits: Tensor) -> Tensor:
