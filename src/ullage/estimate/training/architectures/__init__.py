@@ -72,6 +72,7 @@ _LLAMAS: Final = ("llama", "mistral", "phi3")
 LIBRARY_MODELS: Final = {
     "litgpt": {
         **dict.fromkeys(_LLAMAS, "decoders.libraries:LitGPT"),
+        "gemma2": "decoders.libraries:LitGemma2",
         "gpt_neox": "decoders.gpt:GPTNeoX",
     },
     "torchtitan": {"llama": "decoders.libraries:Torchtitan"},

@@ -9,19 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from ullage.estimate.training.architectures import rotary
 from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.losses import causal_loss, language_loss
 from ullage.estimate.training.architectures.masks import causal_mask
 from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.training.architectures.norms import Norm, RMSNorm
-from ullage.estimate.training.architectures.rotary import (
-    Table,
-    frequencies,
-    join_heads,
-    rotary_table,
-    rotate,
-    split_heads,
-)
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend, attend_eagerly
@@ -92,7 +85,7 @@ class Context:
         stored: keys and values that other layers read, by the kind of a layer.
     """
 
-    tables: Mapping[str, Table]
+    tables: Mapping[str, rotary.Table]
     masks: Mapping[str, Tensor | None]
     positions: Tensor
     own_inputs: Tensor | None = None
@@ -125,19 +118,21 @@ class Attention(Module):
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (batch, heads, length, head_dim)."""
-        query = split_heads(self.q_proj(x), self.head_dim)
-        key = split_heads(self.k_proj(x), self.head_dim)
-        return query, key, split_heads(self.v_proj(x), self.head_dim)
+        query = rotary.split_heads(self.q_proj(x), self.head_dim)
+        key = rotary.split_heads(self.k_proj(x), self.head_dim)
+        return query, key, rotary.split_heads(self.v_proj(x), self.head_dim)
 
     def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Queries and keys, rotated."""
         table = context.tables[self.kind]
-        return rotate(query, table), rotate(key, table)
+        return rotary.rotate(query, table), rotary.rotate(key, table)
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
         query, key, value = self.heads(x)
         query, key = self.turn(query, key, context)
-        return self.o_proj(join_heads(self.attend(query, key, value, context.masks[self.kind])))
+        return self.o_proj(
+            rotary.join_heads(self.attend(query, key, value, context.masks[self.kind]))
+        )
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """What each query finds, (batch, heads, length, width)."""
@@ -206,12 +201,14 @@ class Decoder(LanguageModel):
         has_sdpa: transformers supports sdpa for it; otherwise attention is eager in any case.
         has_window: sliding_window, or its default, gives layers a window; without it only
             layer_types does.
+        has_masks: layers share masks; otherwise each makes its own.
     """
 
     layer: ClassVar[type[Layer]] = Layer
     norm_kind: ClassVar[type[Norm]] = RMSNorm
     has_sdpa: ClassVar[bool] = True
     has_window: ClassVar[bool] = False
+    has_masks: ClassVar[bool] = True
     is_decoder: ClassVar[bool] = True
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
@@ -229,7 +226,9 @@ class Decoder(LanguageModel):
         )
         self.norm = parts.norm(self.norm_kind, hidden)
         self.frequencies = [
-            frequency for width in self.paces.values() for frequency in frequencies(arena, width)
+            frequency
+            for width in self.paces.values()
+            for frequency in rotary.frequencies(arena, width)
         ]
         is_tied = config.flag("tie_word_embeddings", default=parts.style.is_tied)
         self.lm_head = LMHead(
@@ -283,12 +282,14 @@ class Decoder(LanguageModel):
         """Tables and masks for all layers."""
         kinds = list(dict.fromkeys(self.kinds))
         positions = x.like((1, x.shape[1]), INT64)
-        masks = {kind: causal_mask(x, self.parts.recipe, self.window(kind)) for kind in kinds}
+        masks: dict[str, Tensor | None] = dict.fromkeys(kinds)
+        if self.has_masks:
+            masks = {kind: causal_mask(x, self.parts.recipe, self.window(kind)) for kind in kinds}
         return Context(self.tables(x, kinds), masks, positions)
 
-    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
+    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, rotary.Table]:
         """What the rotation multiplies by, for each kind of layer."""
-        return dict.fromkeys(kinds, rotary_table(x, x.shape[1], self.rotated))
+        return dict.fromkeys(kinds, rotary.rotary_table(x, x.shape[1], self.rotated))
 
     def logits(self, x: Tensor) -> Tensor:
         """Scores of all words."""

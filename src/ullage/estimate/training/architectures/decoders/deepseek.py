@@ -6,15 +6,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ullage.estimate.training.architectures.decoders.decoder import (
-    FULL,
-    Attention,
-    Context,
-    Decoder,
-    GatedMLP,
-    Layer,
-    Parts,
-)
+from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.decoders.experts import GATED, Experts, Mixture
 from ullage.estimate.training.architectures.norms import RMSNorm
 from ullage.estimate.training.architectures.rotary import Table, join_heads, rotate, split_heads
@@ -30,12 +22,12 @@ from ullage.trace.category import Category
 CHOSEN = "tokens that an indexer has chosen"
 
 
-class LatentAttention(Attention):
+class LatentAttention(base.Attention):
     """DeepseekV3Attention: keys and values are expanded from a short vector, and part of a head is
     rotated.
     """
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
         config = parts.config
         hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
         rank, kv_rank = config.number("q_lora_rank", default=None), config.number("kv_lora_rank")
@@ -61,7 +53,7 @@ class LatentAttention(Attention):
         self.kv_b_proj = parts.linear(kv_rank, heads * (self.plain + self.value_dim))
         self.o_proj = parts.linear(heads * self.value_dim, hidden, has_bias=has_bias)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         turn = rotate_pairs if self.is_interleaved else rotate
         table = context.tables[self.kind]
         batch, length, _ = x.shape
@@ -87,7 +79,7 @@ class LatentAttention(Attention):
             return self.q_b_proj(low), low
         return self.q_proj(x), x
 
-    def see(self, x: Tensor, low: Tensor, context: Context) -> tuple[Tensor | None, ...]:
+    def see(self, x: Tensor, low: Tensor, context: base.Context) -> tuple[Tensor | None, ...]:
         """The mask, and what a variable holds beside it."""
         del x, low
         return (context.masks[self.kind],)
@@ -117,7 +109,7 @@ def rotate_pairs(x: Tensor, table: Table) -> Tensor:
 class GroupRouter(Module):
     """DeepseekV3TopkRouter: in float32; experts of the best groups alone can be chosen."""
 
-    def __init__(self, parts: Parts, count: int, chosen: int) -> None:
+    def __init__(self, parts: base.Parts, count: int, chosen: int) -> None:
         config = parts.config
         self.chosen = chosen
         self.groups = config.number("n_group", default=8, least=1)
@@ -142,10 +134,10 @@ class GroupRouter(Module):
 class SharedMixture(Mixture):
     """DeepseekV3MoE: every token goes through one more expert."""
 
-    def __init__(self, parts: Parts, sizes: Mlp) -> None:
+    def __init__(self, parts: base.Parts, sizes: Mlp) -> None:
         router = GroupRouter(parts, sizes.experts, parts.config.number("num_experts_per_tok"))
         super().__init__(router, Experts(parts, sizes.experts, sizes.width), GATED)
-        self.shared_experts = GatedMLP(parts, sizes.shared)
+        self.shared_experts = base.GatedMLP(parts, sizes.shared)
 
     def __call__(self, x: Tensor) -> Tensor:
         shape = x.shape
@@ -155,19 +147,19 @@ class SharedMixture(Mixture):
         return F.add(routed, self.shared_experts(x))
 
 
-class DeepseekLayer(Layer):
+class DeepseekLayer(base.Layer):
     """DeepseekV3DecoderLayer."""
 
-    attention: ClassVar[type[Attention]] = LatentAttention
+    attention: ClassVar[type[base.Attention]] = LatentAttention
 
-    def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
-        return SharedMixture(parts, sizes) if sizes.experts else GatedMLP(parts, sizes.width)
+    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
+        return SharedMixture(parts, sizes) if sizes.experts else base.GatedMLP(parts, sizes.width)
 
 
-class DeepseekV3(Decoder):
+class DeepseekV3(base.Decoder):
     """DeepseekV3ForCausalLM, without the layers that predict further tokens."""
 
-    layer: ClassVar[type[Layer]] = DeepseekLayer
+    layer: ClassVar[type[base.Layer]] = DeepseekLayer
 
     def sizes(self, place: int) -> Mlp:
         return latent_sizes(self.parts.config, self.parts.config.model_type, place)
@@ -184,7 +176,7 @@ class Indexer(Module):
     Its keys are copied for each query, which its product with the queries takes most for.
     """
 
-    def __init__(self, parts: Parts, sizes: IndexerSizes, *, is_interleaved: bool) -> None:
+    def __init__(self, parts: base.Parts, sizes: IndexerSizes, *, is_interleaved: bool) -> None:
         config = parts.config
         hidden, rank = config.number("hidden_size"), config.number("q_lora_rank")
         self.sizes, self.rotated = sizes, config.number("qk_rope_head_dim")
@@ -228,7 +220,7 @@ class Indexer(Module):
 class IndexedAttention(LatentAttention):
     """DeepseekV32Attention and GlmMoeDsaAttention."""
 
-    def __init__(self, parts: Parts, kind: str, *, has_indexer: bool) -> None:
+    def __init__(self, parts: base.Parts, kind: str, *, has_indexer: bool) -> None:
         super().__init__(parts, kind)
         sizes = find_indexer(parts.config, parts.config.model_type)
         self.indexer = None
@@ -236,7 +228,7 @@ class IndexedAttention(LatentAttention):
             is_interleaved = parts.config.model_type == "glm_moe_dsa"
             self.indexer = Indexer(parts, sizes, is_interleaved=is_interleaved)
 
-    def see(self, x: Tensor, low: Tensor, context: Context) -> tuple[Tensor | None, ...]:
+    def see(self, x: Tensor, low: Tensor, context: base.Context) -> tuple[Tensor | None, ...]:
         if self.indexer is not None:
             with x.arena.recording(is_on=False):
                 chosen = self.indexer(x, low, context.tables[self.kind])
@@ -259,15 +251,15 @@ class IndexedAttention(LatentAttention):
 class IndexedLayer(DeepseekLayer):
     """DeepseekV32DecoderLayer."""
 
-    def __init__(self, parts: Parts, kind: str, sizes: Mlp, has_indexer: bool) -> None:  # noqa: FBT001
+    def __init__(self, parts: base.Parts, kind: str, sizes: Mlp, has_indexer: bool) -> None:  # noqa: FBT001
         self.has_indexer = has_indexer
         self.is_shared = parts.config.model_type == "glm_moe_dsa"
         super().__init__(parts, kind, sizes)
 
-    def add_mixer(self, parts: Parts, kind: str) -> None:
+    def add_mixer(self, parts: base.Parts, kind: str) -> None:
         self.self_attn = IndexedAttention(parts, kind, has_indexer=self.has_indexer)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         before = dict(context.stored)  # an argument of the layer
         try:
             x = super().__call__(x, context)
@@ -285,7 +277,7 @@ class Indexed(DeepseekV3):
     the tokens that attention sees.
     """
 
-    layer: ClassVar[type[Layer]] = IndexedLayer
+    layer: ClassVar[type[base.Layer]] = IndexedLayer
 
     def plan(self, place: int) -> tuple[Any, ...]:
         sizes = find_indexer(self.parts.config, self.parts.config.model_type)

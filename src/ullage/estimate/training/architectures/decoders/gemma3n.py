@@ -8,13 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from ullage.estimate.training.architectures.decoders.decoder import (
-    Attention,
-    Context,
-    GatedMLP,
-    Layer,
-    Parts,
-)
+from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.decoders.gemma import Gemma3, GemmaLayer
 from ullage.estimate.training.architectures.decoders.llama import apart
 from ullage.estimate.training.architectures.norms import Norm
@@ -50,12 +44,12 @@ class PowerNorm(Norm):
         return F.to(F.mul(root_mean(x), F.to(self.weight, FLOAT32)), x.dtype)
 
 
-class SharingAttention(Attention):
+class SharingAttention(base.Attention):
     """Gemma3nTextAttention and Gemma4TextAttention: it reads a layer's keys and values, or leaves
     its own to those behind it.
     """
 
-    def __init__(self, parts: Parts, layer: SharingLayer) -> None:
+    def __init__(self, parts: base.Parts, layer: SharingLayer) -> None:
         config, shape = parts.config, layer.shape
         self.layer, self.kind, self.head_dim = layer, layer.kind, shape.head_dim
         self.is_eager = parts.is_eager
@@ -71,7 +65,7 @@ class SharingAttention(Attention):
             self.v_proj = parts.linear(shape.hidden, kv_width, has_bias=has_bias)
         self.o_proj = parts.linear(width, shape.hidden, has_bias=has_bias)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         cos, sin = context.tables[self.kind]
         shape = (1, cos.shape[2], 1, cos.shape[3])
         table = cos.alias(shape), sin.alias(shape)
@@ -92,10 +86,10 @@ class SharingAttention(Attention):
         return self.o_proj(out)
 
 
-class SparseMLP(GatedMLP):
+class SparseMLP(base.GatedMLP):
     """Gemma3nTextMLP: of some layers only gates far above the mean count."""
 
-    def __init__(self, parts: Parts, inner: int, *, is_sparse: bool) -> None:
+    def __init__(self, parts: base.Parts, inner: int, *, is_sparse: bool) -> None:
         super().__init__(parts, inner)
         self.is_sparse = is_sparse
 
@@ -121,7 +115,7 @@ class AltUp(Module):
     corrected.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: base.Parts) -> None:
         config = parts.config
         hidden = config.number("hidden_size")
         self.count = count = config.number("altup_num_inputs", default=4)
@@ -169,7 +163,7 @@ class AltUp(Module):
 class Laurel(Module):
     """Gemma3nTextLaurelBlock."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: base.Parts) -> None:
         hidden = parts.config.number("hidden_size")
         rank = parts.config.number("laurel_rank", default=64)
         self.linear_left = parts.linear(hidden, rank)
@@ -187,7 +181,7 @@ class OwnInputLayer(GemmaLayer):
 
     norm: ClassVar[type[Norm]] = PowerNorm
 
-    def __init__(self, parts: Parts, kind: str, sizes: Mlp, layer: SharingLayer) -> None:
+    def __init__(self, parts: base.Parts, kind: str, sizes: Mlp, layer: SharingLayer) -> None:
         self.layer = layer
         super().__init__(parts, kind, sizes)
         hidden = parts.config.number("hidden_size")
@@ -197,7 +191,7 @@ class OwnInputLayer(GemmaLayer):
             self.per_layer_projection = parts.linear(wide, hidden)
             self.post_per_layer_input_norm = parts.norm(PowerNorm, hidden)
 
-    def add_mixer(self, parts: Parts, kind: str) -> None:
+    def add_mixer(self, parts: base.Parts, kind: str) -> None:
         self.self_attn = SharingAttention(parts, self.layer)
 
     def own_input(self, x: Tensor, own: Tensor) -> Tensor:
@@ -213,7 +207,7 @@ class Gemma3nLayer(OwnInputLayer):
 
     def __init__(
         self,
-        parts: Parts,
+        parts: base.Parts,
         kind: str,
         sizes: Mlp,
         layer: SharingLayer,
@@ -224,10 +218,10 @@ class Gemma3nLayer(OwnInputLayer):
         self.altup = AltUp(parts)
         self.laurel = Laurel(parts)
 
-    def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
+    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
         return SparseMLP(parts, sizes.width, is_sparse=self.is_sparse)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         own = select(context.own_inputs, 2)
         predictions = self.altup.predict(x)
         active = select(predictions, 0)
@@ -300,7 +294,7 @@ class SharingDecoder(Gemma3):
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
         return {kind: rotary_table(x, x.shape[1], self.paces[kind]) for kind in kinds}
 
-    def begin(self, tokens: Tensor) -> tuple[Tensor, Context]:
+    def begin(self, tokens: Tensor) -> tuple[Tensor, base.Context]:
         """Tokens as vectors, and what all layers share."""
         words = self.embed(tokens)
         own = self.own_inputs(tokens, words) if self.own_width else None
@@ -310,7 +304,7 @@ class SharingDecoder(Gemma3):
 class Gemma3n(SharingDecoder):
     """Gemma3nForCausalLM."""
 
-    layer: ClassVar[type[Layer]] = Gemma3nLayer
+    layer: ClassVar[type[base.Layer]] = Gemma3nLayer
     cap: float | None = 30.0
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:

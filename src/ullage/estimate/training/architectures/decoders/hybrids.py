@@ -9,14 +9,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from ullage.estimate.training.architectures.activations import find_activation
-from ullage.estimate.training.architectures.decoders.decoder import (
-    FULL,
-    Attention,
-    Context,
-    Decoder,
-    Layer,
-    Parts,
-)
+from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.decoders.dispatched import make_experts
 from ullage.estimate.training.architectures.decoders.experts import Mixture, Router
 from ullage.estimate.training.architectures.decoders.mamba2 import Mixer, MixerSizes
@@ -30,10 +23,10 @@ from ullage.models.blocks import Mlp
 from ullage.models.hybrids import granite_kinds, granite_sizes
 
 MAMBA = "linear_attention"
-_KINDS = {"mamba": MAMBA, "attention": FULL}  # as older files say it
+_KINDS = {"mamba": MAMBA, "attention": base.FULL}  # as older files say it
 
 
-def _read(parts: Parts) -> MixerSizes:
+def _read(parts: base.Parts) -> MixerSizes:
     config = parts.config
     hidden = config.number("hidden_size", default=4096)
     inner = int(config.real("mamba_expand", default=2) * hidden)
@@ -60,22 +53,24 @@ def _read(parts: Parts) -> MixerSizes:
     )
 
 
-def _make_mixer(parts: Parts, kind: str, attention: type[Attention]) -> Mixer | Attention:
+def _make_mixer(
+    parts: base.Parts, kind: str, attention: type[base.Attention]
+) -> Mixer | base.Attention:
     """What a layer looks back with."""
     if kind == MAMBA:
         return Mixer(parts.arena, _read(parts), parts.dtype)
     return attention(parts, kind)
 
 
-def _mix(mixer: Mixer | Attention, x: Tensor, context: Context) -> Tensor:
+def _mix(mixer: Mixer | base.Attention, x: Tensor, context: base.Context) -> Tensor:
     """What it finds there."""
     return mixer(x) if isinstance(mixer, Mixer) else mixer(x, context)
 
 
-class GraniteHybridAttention(Attention):
+class GraniteHybridAttention(base.Attention):
     """GraniteMoeHybridAttention: it may know nothing of positions."""
 
-    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
         return super().turn(query, key, context) if context.tables else (query, key)
 
 
@@ -91,7 +86,7 @@ class GraniteRouter(Router):
 class SharedMLP(Module):
     """GraniteMoeHybridMLP: gate and what it gates come from one matrix."""
 
-    def __init__(self, parts: Parts, inner: int) -> None:
+    def __init__(self, parts: base.Parts, inner: int) -> None:
         hidden, self.inner = parts.config.number("hidden_size"), inner
         self.act = find_activation(parts.config, "hidden_act", default="silu")
         self.input_linear = parts.linear(hidden, 2 * self.inner)
@@ -102,10 +97,10 @@ class SharedMLP(Module):
         return self.output_linear(F.mul(self.act(gate), up))
 
 
-class GraniteHybridLayer(Layer):
+class GraniteHybridLayer(base.Layer):
     """GraniteMoeHybridDecoderLayer: what is added to the residual is scaled."""
 
-    def __init__(self, parts: Parts, kind: str, sizes: Mlp) -> None:
+    def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
         config, hidden = parts.config, parts.config.number("hidden_size")
         self.input_layernorm = parts.norm(self.norm, hidden)
         self.post_attention_layernorm = parts.norm(self.norm, hidden)
@@ -118,7 +113,7 @@ class GraniteHybridLayer(Layer):
         self.shared_mlp = SharedMLP(parts, sizes.shared or sizes.width)
         self.mixer = _make_mixer(parts, kind, GraniteHybridAttention)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         residual = x
         x = _mix(self.mixer, self.input_layernorm(x), context)
         x = F.add(residual, F.scale(x))
@@ -131,10 +126,10 @@ class GraniteHybridLayer(Layer):
         return F.add(residual, F.scale(x))
 
 
-class GraniteHybrid(Decoder):
+class GraniteHybrid(base.Decoder):
     """GraniteMoeHybridForCausalLM: embeddings and logits are scaled."""
 
-    layer: ClassVar[type[Layer]] = GraniteHybridLayer
+    layer: ClassVar[type[base.Layer]] = GraniteHybridLayer
 
     def layer_kinds(self) -> list[str]:
         return list(granite_kinds(self.parts.config))
@@ -161,32 +156,32 @@ class GraniteHybrid(Decoder):
         return F.scale(self.lm_head(x))
 
 
-class BambaAttention(Attention):
+class BambaAttention(base.Attention):
     """BambaAttention: a part of each head is rotated."""
 
-    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
         table = context.tables[self.kind]
         return rotate_part(query, table), rotate_part(key, table)
 
 
-class BambaLayer(Layer):
+class BambaLayer(base.Layer):
     """BambaDecoderLayer."""
 
-    def __init__(self, parts: Parts, kind: str, sizes: Mlp) -> None:
+    def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
         hidden = parts.config.number("hidden_size")
         self.mlp = self.make_mlp(parts, sizes)
         self.input_layernorm = parts.norm(self.norm, hidden)
         self.post_attention_layernorm = parts.norm(self.norm, hidden)
         self.mixer = _make_mixer(parts, kind, BambaAttention)
 
-    def mix(self, x: Tensor, context: Context) -> Tensor:
+    def mix(self, x: Tensor, context: base.Context) -> Tensor:
         return _mix(self.mixer, x, context)
 
 
-class Bamba(Decoder):
+class Bamba(base.Decoder):
     """BambaForCausalLM, without the loss that keeps logits small."""
 
-    layer: ClassVar[type[Layer]] = BambaLayer
+    layer: ClassVar[type[base.Layer]] = BambaLayer
 
     def layer_kinds(self) -> list[str]:
         config = self.parts.config
@@ -194,7 +189,7 @@ class Bamba(Decoder):
             raise config.wrong("z_loss_coefficient", "found one, which ullage has no formula for")
         attended = config.row("attn_layer_indices", default=())
         count = config.number("num_hidden_layers", least=1)
-        return [FULL if place in attended else MAMBA for place in range(count)]
+        return [base.FULL if place in attended else MAMBA for place in range(count)]
 
     @property
     def rotated(self) -> int:
@@ -212,17 +207,17 @@ class NemotronNorm(Norm):
         return F.to(F.mul(F.to(self.weight, FLOAT32), x), dtype)
 
 
-class PlainAttention(Attention):
+class PlainAttention(base.Attention):
     """NemotronHAttention: it knows nothing of positions."""
 
-    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
         return query, key
 
 
 class PlainMLP(Module):
     """NemotronHMLP: two matrices."""
 
-    def __init__(self, parts: Parts, inner: int) -> None:
+    def __init__(self, parts: base.Parts, inner: int) -> None:
         config, hidden = parts.config, parts.config.number("hidden_size")
         has_bias = config.flag("mlp_bias", default=False)
         self.act = find_activation(config, "mlp_hidden_act", default="relu2")
@@ -233,16 +228,16 @@ class PlainMLP(Module):
         return self.down_proj(self.act(self.up_proj(x)))
 
 
-class NemotronLayer(Layer):
+class NemotronLayer(base.Layer):
     """NemotronHBlock: one of the three, and no more."""
 
-    def __init__(self, parts: Parts, kind: str, sizes: Mlp) -> None:
+    def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
         config, hidden = parts.config, parts.config.number("hidden_size")
         self.norm_before = NemotronNorm(parts.arena, hidden, parts.dtype)
-        self.mixer: Mixer | Attention | PlainMLP
+        self.mixer: Mixer | base.Attention | PlainMLP
         if kind == MLP:
             self.mixer = PlainMLP(parts, sizes.width)
-        elif kind == FULL:
+        elif kind == base.FULL:
             self.mixer = PlainAttention(parts, kind)
         else:
             heads = config.number("mamba_num_heads", default=128)
@@ -265,21 +260,21 @@ class NemotronLayer(Layer):
             )
             self.mixer = Mixer(parts.arena, sizes, parts.dtype)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         residual = x
         x = self.norm_before(x)
-        x = self.mixer(x, context) if isinstance(self.mixer, Attention) else self.mixer(x)
+        x = self.mixer(x, context) if isinstance(self.mixer, base.Attention) else self.mixer(x)
         return F.add(residual, x)
 
 
 MLP = "mlp"
-_MARKS = {"M": MAMBA, "*": FULL, "-": MLP}  # hybrid_override_pattern of older files
+_MARKS = {"M": MAMBA, "*": base.FULL, "-": MLP}  # hybrid_override_pattern of older files
 
 
-class NemotronH(Decoder):
+class NemotronH(base.Decoder):
     """NemotronHForCausalLM without experts."""
 
-    layer: ClassVar[type[Layer]] = NemotronLayer
+    layer: ClassVar[type[base.Layer]] = NemotronLayer
     norm_kind: ClassVar[type[Norm]] = NemotronNorm
 
     def layer_kinds(self) -> list[str]:

@@ -7,15 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ullage.estimate.training.architectures.decoders.decoder import (
-    FULL,
-    Attention,
-    Context,
-    Decoder,
-    GatedMLP,
-    Layer,
-    Parts,
-)
+from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.norms import Norm, UnscaledNorm, normalize
 from ullage.estimate.training.architectures.rotary import Table, split_heads
 from ullage.estimate.training.eager import functional as F
@@ -27,10 +19,10 @@ from ullage.models.blocks import Mlp
 from ullage.models.decoders import CHUNKED
 
 
-class Llama4Attention(Attention):
+class Llama4Attention(base.Attention):
     """Llama4TextAttention: in layers that see chunks, rotated and normalized in float32."""
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
         super().__init__(parts, kind)
         config = parts.config
         self.is_rotated = self.kind == CHUNKED
@@ -39,7 +31,7 @@ class Llama4Attention(Attention):
             "attn_temperature_tuning", default=True
         )
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         batch, length, _ = x.shape
         query, key = (
             F.view(heads, (batch, length, heads.shape[2] // self.head_dim, self.head_dim))
@@ -66,7 +58,7 @@ class Llama4Attention(Attention):
             return super().attend(query, key, value, mask)
         return attend_eagerly(query, key, value, mask, dropout=self.dropout, is_wide=False)
 
-    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
         """As complex numbers, in float32."""
         table, _ = context.tables[self.kind]
         wide = [F.to(heads, FLOAT32) for heads in (query, key)]
@@ -78,14 +70,14 @@ class Llama4Attention(Attention):
 class AllExperts(Module):
     """Llama4TextMoe: all tokens go to all experts, weighted by zero where they are not chosen."""
 
-    def __init__(self, parts: Parts, sizes: Mlp) -> None:
+    def __init__(self, parts: base.Parts, sizes: Mlp) -> None:
         config, arena, dtype = parts.config, parts.arena, parts.dtype
         hidden, self.inner, self.count = config.number("hidden_size"), sizes.width, sizes.experts
         self.chosen = config.number("num_experts_per_tok", default=1)
         self.gate_up_proj = parameter(arena, self.count, hidden, 2 * self.inner, dtype=dtype)
         self.down_proj = parameter(arena, self.count, self.inner, hidden, dtype=dtype)
         self.router = Linear(arena, hidden, self.count, dtype)
-        self.shared_expert = GatedMLP(parts, sizes.shared)
+        self.shared_expert = base.GatedMLP(parts, sizes.shared)
 
     def __call__(self, x: Tensor) -> Tensor:
         shape = x.shape
@@ -117,20 +109,20 @@ class AllExperts(Module):
         return F.view(out, (out.shape[0] * out.shape[1], width))
 
 
-class Llama4Layer(Layer):
+class Llama4Layer(base.Layer):
     """Llama4TextDecoderLayer."""
 
-    attention: ClassVar[type[Attention]] = Llama4Attention
+    attention: ClassVar[type[base.Attention]] = Llama4Attention
     norm: ClassVar[type[Norm]] = UnscaledNorm
 
-    def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
-        return AllExperts(parts, sizes) if sizes.experts else GatedMLP(parts, sizes.width)
+    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
+        return AllExperts(parts, sizes) if sizes.experts else base.GatedMLP(parts, sizes.width)
 
 
-class Llama4(Decoder):
+class Llama4(base.Decoder):
     """Llama4ForCausalLM, of text."""
 
-    layer: ClassVar[type[Layer]] = Llama4Layer
+    layer: ClassVar[type[base.Layer]] = Llama4Layer
     norm_kind: ClassVar[type[Norm]] = UnscaledNorm
     has_window = True
 

@@ -10,17 +10,10 @@ from ullage.estimate.training.architectures.losses import causal_loss
 from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.training.architectures.norms import RMSNorm
 from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager import module as nn
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.convolution import convolve
 from ullage.estimate.training.eager.indexing import choose, repeat
-from ullage.estimate.training.eager.module import (
-    Embedding,
-    Linear,
-    LMHead,
-    Module,
-    Stack,
-    parameter,
-)
 from ullage.estimate.training.eager.shapes import pad, permuted, view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, DType, Tensor, empty
 from ullage.estimate.training.recipe import Recipe
@@ -82,12 +75,12 @@ def _read(config: Config) -> MixerSizes:
     )
 
 
-class GatedNorm(Module):
+class GatedNorm(nn.Module):
     """MambaRMSNormGated: in float32; of hybrids, whose groups of channels have a norm each."""
 
     def __init__(self, arena: Arena, width: int, dtype: DType, groups: int = 1) -> None:
         self.groups = groups
-        self.weight = parameter(arena, width, dtype=dtype)
+        self.weight = nn.parameter(arena, width, dtype=dtype)
 
     def __call__(self, x: Tensor, gate: Tensor) -> Tensor:
         dtype = x.dtype
@@ -103,22 +96,22 @@ class GatedNorm(Module):
         return F.mul(self.weight, F.to(x, dtype))
 
 
-class Mixer(Module):
+class Mixer(nn.Module):
     """Mamba2Mixer."""
 
     def __init__(self, arena: Arena, sizes: MixerSizes, dtype: DType) -> None:
         self.sizes, has_bias = sizes, sizes.has_bias
         outputs = sizes.inner + sizes.convolved + sizes.heads
-        self.conv_weight = parameter(arena, sizes.convolved, 1, sizes.reach, dtype=dtype)
+        self.conv_weight = nn.parameter(arena, sizes.convolved, 1, sizes.reach, dtype=dtype)
         self.conv_bias = None
         if sizes.has_conv_bias:
-            self.conv_bias = parameter(arena, sizes.convolved, dtype=dtype)
-        self.in_proj = Linear(arena, sizes.hidden, outputs, dtype, has_bias=has_bias)
-        self.dt_bias = parameter(arena, sizes.heads, dtype=dtype)
-        self.a_log = parameter(arena, sizes.heads, dtype=dtype)
+            self.conv_bias = nn.parameter(arena, sizes.convolved, dtype=dtype)
+        self.in_proj = nn.Linear(arena, sizes.hidden, outputs, dtype, has_bias=has_bias)
+        self.dt_bias = nn.parameter(arena, sizes.heads, dtype=dtype)
+        self.a_log = nn.parameter(arena, sizes.heads, dtype=dtype)
         self.norm = GatedNorm(arena, sizes.inner, dtype, sizes.normed)
-        self.d = parameter(arena, sizes.heads, dtype=dtype)
-        self.out_proj = Linear(arena, sizes.inner, sizes.hidden, dtype, has_bias=has_bias)
+        self.d = nn.parameter(arena, sizes.heads, dtype=dtype)
+        self.out_proj = nn.Linear(arena, sizes.inner, sizes.hidden, dtype, has_bias=has_bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         sizes = self.sizes
@@ -221,7 +214,7 @@ def _segment_sum(x: Tensor, chunk: int) -> Tensor:
     return choose(empty(x.arena, (chunk, chunk), BOOL), wide)
 
 
-class Block(Module):
+class Block(nn.Module):
     """Mamba2Block: the residual may be in float32."""
 
     def __init__(self, arena: Arena, config: Config, sizes: MixerSizes, dtype: DType) -> None:
@@ -246,13 +239,13 @@ class Mamba2(LanguageModel):
         self.dtype = dtype = parameter_dtype(recipe)
         sizes = _read(config)
         vocab = config.number("vocab_size", default=32768)
-        self.embeddings = Embedding(arena, vocab, sizes.hidden, dtype)
+        self.embeddings = nn.Embedding(arena, vocab, sizes.hidden, dtype)
         count = config.number("num_hidden_layers", default=64)
-        self.layers = Stack(arena, "layers", count, lambda: Block(arena, config, sizes, dtype))
+        self.layers = nn.Stack(arena, "layers", count, lambda: Block(arena, config, sizes, dtype))
         self.norm = RMSNorm(arena, sizes.hidden, dtype)
         is_tied = config.flag("tie_word_embeddings", default=False)
         weight = self.embeddings.weight if is_tied else None
-        self.lm_head = LMHead(arena, sizes.hidden, vocab, dtype, weight=weight)
+        self.lm_head = nn.LMHead(arena, sizes.hidden, vocab, dtype, weight=weight)
         self.stacks = (self.layers,)
 
     def __call__(self, *inputs: Tensor) -> Tensor:

@@ -14,17 +14,10 @@ from collections.abc import Sequence
 from ullage.estimate.training.architectures.decoders.gpt import check_length
 from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager import module as nn
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend
 from ullage.estimate.training.eager.autograd import Gradients, connect, keep, record
-from ullage.estimate.training.eager.module import (
-    Embedding,
-    LayerNorm,
-    Linear,
-    LMHead,
-    Module,
-    Stack,
-)
 from ullage.estimate.training.eager.parallel.stages import Incoming
 from ullage.estimate.training.eager.shapes import view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT64, DType, Tensor
@@ -34,7 +27,7 @@ from ullage.models.config import Config
 _PADDED_TO = 128  # --make-vocab-size-divisible-by
 
 
-class Attention(Module):
+class Attention(nn.Module):
     """SelfAttention: queries, keys and values of this rank's heads."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
@@ -44,8 +37,8 @@ class Attention(Module):
         self.parts = ranks if recipe.layout.sequence else 1
         self.is_eager = recipe.attention == "eager"
         self.dropout = config.real("attn_pdrop", default=0.1)
-        self.qkv = Linear(arena, hidden, 3 * hidden // ranks, dtype, has_bias=True)
-        self.proj = Linear(arena, hidden // ranks, hidden, dtype, has_bias=True)
+        self.qkv = nn.Linear(arena, hidden, 3 * hidden // ranks, dtype, has_bias=True)
+        self.proj = nn.Linear(arena, hidden // ranks, hidden, dtype, has_bias=True)
 
     def __call__(self, x: Tensor) -> Tensor:
         joined = _by_columns(x, self.qkv.weight, self.qkv.bias, self.parts)
@@ -81,18 +74,18 @@ def _softmax_in_place(x: Tensor) -> Tensor:
     return connect(out, node)
 
 
-class Layer(Module):
+class Layer(nn.Module):
     """TransformerLayer: norms first, each part's bias, dropout and residual together."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
         hidden, ranks = config.number("n_embd"), recipe.layout.tensor
         inner = config.number("n_inner", default=4 * hidden) // ranks
         self.dropout = config.real("resid_pdrop", default=0.1)
-        self.input_layernorm = LayerNorm(arena, hidden, dtype)
+        self.input_layernorm = nn.LayerNorm(arena, hidden, dtype)
         self.attention = Attention(arena, config, recipe, dtype)
-        self.pre_mlp_layernorm = LayerNorm(arena, hidden, dtype)
-        self.fc1 = Linear(arena, hidden, inner, dtype, has_bias=True)
-        self.fc2 = Linear(arena, inner, hidden, dtype, has_bias=True)
+        self.pre_mlp_layernorm = nn.LayerNorm(arena, hidden, dtype)
+        self.fc1 = nn.Linear(arena, hidden, inner, dtype, has_bias=True)
+        self.fc2 = nn.Linear(arena, inner, hidden, dtype, has_bias=True)
 
     def __call__(self, x: Tensor) -> Tensor:
         x = self._join(self.attention(self.input_layernorm(x)), self.attention.proj.bias, x)
@@ -163,15 +156,15 @@ class Megatron(LanguageModel):
         check_length(config, recipe, positions, "n_positions")
         self.is_first, self.is_last = not layout.place, layout.place == layout.pipeline - 1
         self.dropout = config.real("embd_pdrop", default=0.1)
-        self.words = Embedding(arena, rows, hidden, dtype) if self.is_first else None
-        self.positions = Embedding(arena, positions, hidden, dtype) if self.is_first else None
+        self.words = nn.Embedding(arena, rows, hidden, dtype) if self.is_first else None
+        self.positions = nn.Embedding(arena, positions, hidden, dtype) if self.is_first else None
         self.parts = ranks if layout.sequence else 1
         self.received = None if self.is_first else Incoming(hidden, dtype, self.parts)
         count = config.number("n_layer", least=1)
-        self.layers = Stack(arena, "layers", count, lambda: Layer(arena, config, recipe, dtype))
-        self.final_layernorm = LayerNorm(arena, hidden, dtype) if self.is_last else None
+        self.layers = nn.Stack(arena, "layers", count, lambda: Layer(arena, config, recipe, dtype))
+        self.final_layernorm = nn.LayerNorm(arena, hidden, dtype) if self.is_last else None
         tied = None if self.words is None else self.words.weight
-        self.head = LMHead(arena, hidden, rows, dtype, weight=tied) if self.is_last else None
+        self.head = nn.LMHead(arena, hidden, rows, dtype, weight=tied) if self.is_last else None
         self.stacks = (self.layers,)
 
     def hidden(self, tokens: Tensor) -> Tensor:

@@ -8,26 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ullage.estimate.training.architectures.decoders.decoder import (
-    FULL,
-    Attention,
-    Context,
-    Decoder,
-    GatedMLP,
-    Layer,
-    Parts,
-)
+from ullage.estimate.training.architectures import rotary
+from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.decoders.experts import GATED, Experts, Mixture, Router
 from ullage.estimate.training.architectures.decoders.llama import apart
 from ullage.estimate.training.architectures.norms import CenteredNorm, Norm
-from ullage.estimate.training.architectures.rotary import (
-    Table,
-    join_heads,
-    rotary_table,
-    rotate_part,
-    rotated_share,
-    split_heads,
-)
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.convolution import convolve
 from ullage.estimate.training.eager.indexing import choose, repeat, select
@@ -43,16 +28,16 @@ from ullage.models.qwen3_next import LINEAR, DeltaNet, describe_delta_net
 _CHUNK = 64  # chunk_size of torch_chunk_gated_delta_rule
 
 
-def _describe(parts: Parts) -> DeltaNet:
+def _describe(parts: base.Parts) -> DeltaNet:
     return describe_delta_net(parts.config, parts.config.model_type)
 
 
-class GatedAttention(Attention):
+class GatedAttention(base.Attention):
     """Qwen3_5Attention: queries come with a gate for what they find, and part of a head is
     rotated.
     """
 
-    def __init__(self, parts: Parts, kind: str) -> None:
+    def __init__(self, parts: base.Parts, kind: str) -> None:
         super().__init__(parts, kind)
         shape = _describe(parts).shape
         has_bias = self.q_proj.bias is not None
@@ -61,15 +46,15 @@ class GatedAttention(Attention):
         self.q_norm = parts.norm(CenteredNorm, shape.head_dim)
         self.k_norm = parts.norm(CenteredNorm, shape.head_dim)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         width, table = self.head_dim, context.tables[self.kind]
         query, gate = F.split(apart(self.q_proj(x), 2 * width), (width, width))
         gate = F.reshape(gate, (*x.shape[:2], gate.shape[2] * width))
         query = F.transpose(self.q_norm(query), 1, 2)
         key = F.transpose(self.k_norm(apart(self.k_proj(x), width)), 1, 2)
-        value = split_heads(self.v_proj(x), width)
-        query, key = rotate_part(query, table), rotate_part(key, table)
-        out = join_heads(self.attend(query, key, value, context.masks[self.kind]))
+        value = rotary.split_heads(self.v_proj(x), width)
+        query, key = rotary.rotate_part(query, table), rotary.rotate_part(key, table)
+        out = rotary.join_heads(self.attend(query, key, value, context.masks[self.kind]))
         out = F.mul(out, sigmoid(gate))
         return self.o_proj(out)
 
@@ -108,7 +93,7 @@ def _widen(x: Tensor, dtype: DType = FLOAT32) -> Tensor:
 class GatedDeltaNet(Module):
     """Qwen3_5GatedDeltaNet."""
 
-    def __init__(self, parts: Parts, state: Recurrent) -> None:
+    def __init__(self, parts: base.Parts, state: Recurrent) -> None:
         hidden, arena, dtype = parts.config.number("hidden_size"), parts.arena, parts.dtype
         values = state.heads * state.rows
         self.state, self.values = state, values
@@ -203,11 +188,11 @@ class GatedDeltaNet(Module):
 class DeltaMixture(Mixture):
     """Qwen3_5MoeSparseMoeBlock: beside the experts runs an MLP that a vector weighs."""
 
-    def __init__(self, parts: Parts, sizes: Mlp) -> None:
+    def __init__(self, parts: base.Parts, sizes: Mlp) -> None:
         chosen = parts.config.number("num_experts_per_tok", default=8)
         router = Router(parts, sizes.experts, chosen, casts=True)
         super().__init__(router, Experts(parts, sizes.experts, sizes.width), GATED)
-        self.shared_expert = GatedMLP(parts, sizes.shared)
+        self.shared_expert = base.GatedMLP(parts, sizes.shared)
         self.shared_expert_gate = parts.linear(parts.config.number("hidden_size"), 1)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -220,30 +205,30 @@ class DeltaMixture(Mixture):
         return F.view(F.add(routed, shared), shape)
 
 
-class DeltaLayer(Layer):
+class DeltaLayer(base.Layer):
     """Qwen3_5DecoderLayer."""
 
     norm: ClassVar[type[Norm]] = CenteredNorm
-    attention: ClassVar[type[Attention]] = GatedAttention
+    attention: ClassVar[type[base.Attention]] = GatedAttention
 
-    def add_mixer(self, parts: Parts, kind: str) -> None:
+    def add_mixer(self, parts: base.Parts, kind: str) -> None:
         self.linear_attn = None
         if kind == LINEAR:
             self.linear_attn = GatedDeltaNet(parts, _describe(parts).state)
         else:
             super().add_mixer(parts, kind)
 
-    def mix(self, x: Tensor, context: Context) -> Tensor:
+    def mix(self, x: Tensor, context: base.Context) -> Tensor:
         return super().mix(x, context) if self.linear_attn is None else self.linear_attn(x)
 
-    def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
-        return DeltaMixture(parts, sizes) if sizes.experts else GatedMLP(parts, sizes.width)
+    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
+        return DeltaMixture(parts, sizes) if sizes.experts else base.GatedMLP(parts, sizes.width)
 
 
-class Qwen35(Decoder):
+class Qwen35(base.Decoder):
     """Qwen3_5ForCausalLM and Qwen3_5MoeForCausalLM."""
 
-    layer: ClassVar[type[Layer]] = DeltaLayer
+    layer: ClassVar[type[base.Layer]] = DeltaLayer
     norm_kind: ClassVar[type[Norm]] = CenteredNorm
 
     def layer_kinds(self) -> list[str]:
@@ -254,8 +239,10 @@ class Qwen35(Decoder):
 
     @property
     def rotated(self) -> int:
-        return int(_describe(self.parts).shape.head_dim * rotated_share(self.parts.config, 0.25))
+        return int(
+            _describe(self.parts).shape.head_dim * rotary.rotated_share(self.parts.config, 0.25)
+        )
 
-    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
+    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, rotary.Table]:
         batch, length = x.shape[:2]
-        return {FULL: rotary_table(x, length, self.rotated, batch=batch)}
+        return {base.FULL: rotary.rotary_table(x, length, self.rotated, batch=batch)}
