@@ -100,9 +100,11 @@ def sharing_stack(
     for layer in layers:
         shape, is_shared = layer.shape, not layer.num_kv
         norms = norm(shape.head_dim, count=2 - is_shared), norm(hidden, count=2)
-        (kept,), own = attend(shape, *norms, *inputs, *each, has_bias=has_bias, num_kv=layer.num_kv)
-        seen = window if layer.kind == SLIDING else None
-        blocks.append(((replace(kept, window=seen, is_shared=is_shared),), own))
+        (layer_cache,), own = attend(
+            shape, *norms, *inputs, *each, has_bias=has_bias, num_kv=layer.num_kv
+        )
+        window_of_layer = window if layer.kind == SLIDING else None
+        blocks.append(((replace(layer_cache, window=window_of_layer, is_shared=is_shared),), own))
     widest = max((x.shape.heads + 2 * x.shape.kv_heads) * x.shape.head_dim for x in layers)
     sizes = [layer.sizes for layer in layers]
     model = stack(config, model_type, blocks, sizes, widest=widest, is_tied=True)

@@ -29,7 +29,7 @@ def read_latent(config: Config, model_type: str) -> Model:
     sizes = [latent_sizes(config, model_type, index) for index in range(count)]
     own = tuple(_projections(config, hidden, heads))
     chosen = find_indexer(config, model_type)
-    block = (Latent(heads, width, None if chosen is None else chosen.count),), own
+    block = (Latent(heads, width, None if chosen is None else chosen.most),), own
     blocks: list[Block] = [block] * count
     if chosen is not None:
         indexer = Index(chosen.heads, chosen.width)
@@ -46,13 +46,13 @@ class Indexer(NamedTuple):
     Attributes:
         heads: query heads of the indexer.
         width: elements of one of its keys.
-        count: tokens that are seen at most.
+        most: tokens that are seen at most.
         layers: whether a layer chooses itself; the others take those of the last that did.
     """
 
     heads: int
     width: int
-    count: int
+    most: int
     layers: tuple[bool, ...]
 
 

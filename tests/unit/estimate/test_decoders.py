@@ -97,6 +97,13 @@ def test_parameters_are_as_many_as_transformers_counts(
     assert play(config | changes, length=8).num_parameters == count
 
 
+def test_of_a_model_of_several_parts_the_text_part_is_trained() -> None:
+    fields = {"model_type": "gemma3", "text_config": published.GEMMA3_1B, "vision_config": {}}
+    found = estimate_training(Config("several", fields), Recipe(length=64))
+    assert found.num_parameters == 999_885_952
+    assert found.assumptions[-1].endswith("parts that are not counted: vision_config")
+
+
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
     return [compare(name, vector) for name, vector in VECTORS.items()]

@@ -83,9 +83,9 @@ class _Frame:
             return
         if not node.saved:
             self.saved.append([])
-        kept = [tensor.detach() for tensor in tensors]
-        self.saved[-1].extend(kept)
-        node.saved.extend(kept)  # as long as something refers to the graph that is made again
+        copies = [tensor.detach() for tensor in tensors]
+        self.saved[-1].extend(copies)
+        node.saved.extend(copies)  # as long as something refers to the graph that is made again
         self.num_made += len(tensors)
         if self.num_made == self.num_saved:
             raise _EarlyStop

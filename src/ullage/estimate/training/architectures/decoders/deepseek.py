@@ -11,10 +11,13 @@ from ullage.estimate.training.architectures.decoders.experts import GATED, Exper
 from ullage.estimate.training.architectures.norms import RMSNorm
 from ullage.estimate.training.architectures.rotary import Table, join_heads, rotate, split_heads
 from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.module import LayerNorm, Module, parameter
 from ullage.estimate.training.eager.routing import fill_parts, highest
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT32, INT64, Tensor, empty
+from ullage.estimate.training.recipe import Recipe
 from ullage.models.blocks import Mlp
+from ullage.models.config import Config
 from ullage.models.latents import Indexer as IndexerSizes
 from ullage.models.latents import find_indexer, latent_sizes
 from ullage.trace.category import Category
@@ -67,9 +70,9 @@ class LatentAttention(base.Attention):
         rotated, shared = turn(rotated, table), turn(shared, table)
         query = F.cat((plain, rotated), -1)
         key, value = self.expand(short, shared)
-        mask, *_ = held = self.see(x, low, context)
+        mask, *_ = variables = self.see(x, low, context)
         out = self.attend(query, key, value, mask)
-        del held
+        del variables
         return self.o_proj(join_heads(out))
 
     def query(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,7 +209,7 @@ class Indexer(Module):
         unseen = None if x.arena.is_attention_eager else chosen.like(dtype=BOOL)
         chosen = chosen.like()
         del unseen
-        numbers = highest(chosen, min(self.sizes.count, length))[1]
+        numbers = highest(chosen, min(self.sizes.most, length))[1]
         return numbers.like(dtype=INT32)
 
     def _score(self, query: Tensor, key: Tensor) -> Tensor:
@@ -243,9 +246,9 @@ class IndexedAttention(LatentAttention):
         if self.is_eager:
             return None if mask is None else mask.like((batch, 1, length, length)), unseen
         negated = unseen.like()
-        seen = negated.like((batch, 1, length, length))
+        joined = negated.like((batch, 1, length, length))
         del negated
-        return seen, unseen
+        return joined, unseen
 
 
 class IndexedLayer(DeepseekLayer):
@@ -279,6 +282,11 @@ class Indexed(DeepseekV3):
 
     layer: ClassVar[type[base.Layer]] = IndexedLayer
 
+    def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
+        super().__init__(arena, config, recipe)
+        layers = [layer.self_attn.indexer for layer in self.layers.layers]
+        self.unseen = [indexer for indexer in layers if indexer is not None]
+
     def plan(self, place: int) -> tuple[Any, ...]:
         sizes = find_indexer(self.parts.config, self.parts.config.model_type)
         return *super().plan(place), sizes is not None and sizes.layers[place]
@@ -286,8 +294,3 @@ class Indexed(DeepseekV3):
     def window(self, kind: str) -> int:
         """There is a mask in any case, which the indexer reads."""
         return 0
-
-    @property
-    def unseen(self) -> list[Module]:
-        layers = [layer.self_attn.indexer for layer in self.layers.layers]
-        return [indexer for indexer in layers if indexer is not None]

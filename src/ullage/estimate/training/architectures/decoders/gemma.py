@@ -97,7 +97,7 @@ class Gemma3(Gemma2):
 
     layer: ClassVar[type[base.Layer]] = Gemma3Layer
     has_sdpa = True
-    cap = None
+    cap: float | None = None
 
     @property
     def paces(self) -> Mapping[str, int]:

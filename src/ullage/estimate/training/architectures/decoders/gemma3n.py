@@ -222,6 +222,8 @@ class Gemma3nLayer(OwnInputLayer):
         return SparseMLP(parts, sizes.width, is_sparse=self.is_sparse)
 
     def __call__(self, x: Tensor, context: base.Context) -> Tensor:
+        if context.own_inputs is None:
+            raise AssertionError("Gemma 3n has an input for each layer")
         own = select(context.own_inputs, 2)
         predictions = self.altup.predict(x)
         active = select(predictions, 0)
@@ -231,10 +233,10 @@ class Gemma3nLayer(OwnInputLayer):
         attended = self.post_attention_layernorm(attended)
         gated = F.add(active, attended)
         both = F.scale(F.add(gated, laurel))
-        found = self.pre_feedforward_layernorm(both)
-        found = self.mlp(found)
-        found_normed = self.post_feedforward_layernorm(found)
-        activated = F.add(both, found_normed)
+        out = self.pre_feedforward_layernorm(both)
+        out = self.mlp(out)
+        normed_out = self.post_feedforward_layernorm(out)
+        activated = F.add(both, normed_out)
         corrected = self.altup.correct(predictions, activated)
         first = F.clone(select(corrected, 0))
         first = self.altup.scale(first)

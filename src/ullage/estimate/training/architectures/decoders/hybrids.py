@@ -245,7 +245,7 @@ class NemotronLayer(base.Layer):
                 config.number("mamba_head_dim", default=64),
                 config.number("n_groups", default=8),
             )
-            sizes = MixerSizes(
+            mixer = MixerSizes(
                 hidden,
                 heads * width,
                 heads,
@@ -258,7 +258,7 @@ class NemotronLayer(base.Layer):
                 config.flag("use_conv_bias", default=True),
                 groups,
             )
-            self.mixer = Mixer(parts.arena, sizes, parts.dtype)
+            self.mixer = Mixer(parts.arena, mixer, parts.dtype)
 
     def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         residual = x

@@ -21,9 +21,9 @@ from ullage.estimate.training.eager.reductions import total
 from ullage.estimate.training.eager.routing import fill
 from ullage.estimate.training.eager.shapes import pad, view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, DType, Tensor, empty
-from ullage.models.blocks import Mlp
+from ullage.models.blocks import LINEAR, Mlp
 from ullage.models.layers import Recurrent
-from ullage.models.qwen3_next import LINEAR, DeltaNet, describe_delta_net
+from ullage.models.qwen3_next import DeltaNet, describe_delta_net
 
 _CHUNK = 64  # chunk_size of torch_chunk_gated_delta_rule
 
@@ -65,14 +65,18 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def sigmoid(x: Tensor) -> Tensor:
+    """x.sigmoid() or x.exp(): saves its result."""
     return F.elementwise(x, saves_input=False, saves_output=True)
 
 
 exp = sigmoid
 
 
-class GatedHeadNorm(Norm):
+class GatedHeadNorm(Module):
     """Qwen3_5RMSNormGated: each head's, then its gate in float32."""
+
+    def __init__(self, parts: base.Parts, width: int) -> None:
+        self.weight = parameter(parts.arena, width, dtype=parts.dtype)
 
     def __call__(self, x: Tensor, gate: Tensor) -> Tensor:
         dtype = x.dtype
@@ -101,7 +105,7 @@ class GatedDeltaNet(Module):
         self.dt_bias = parameter(arena, state.heads, dtype=dtype)
         self.a_log = parameter(arena, state.heads, dtype=dtype)
         self.conv1d = parameter(arena, state.channels, 1, state.steps + 1, dtype=dtype)
-        self.norm = GatedHeadNorm(arena, state.rows, dtype)
+        self.norm = GatedHeadNorm(parts, state.rows)
         self.out_proj = parts.linear(values, hidden)
         self.in_proj_qkv = parts.linear(hidden, state.channels)
         self.in_proj_z = parts.linear(hidden, values)
@@ -174,8 +178,8 @@ class GatedDeltaNet(Module):
         left = view_any(exp(select(sums, 3)), (*apart[:3], 1, 1))
         for _ in range(chunks):
             new = F.sub(select(values, 2), F.matmul(select(keys, 2), state))
-            found = F.matmul(select(query, 2), state)
-            fill(out, F.add(found, F.matmul(select(within, 2), new)))
+            read = F.matmul(select(query, 2), state)
+            fill(out, F.add(read, F.matmul(select(within, 2), new)))
             state = F.add(
                 F.mul(state, select(left, 2)),
                 F.matmul(view_any(select(key, 2), (batch, heads, columns, _CHUNK)), new),
