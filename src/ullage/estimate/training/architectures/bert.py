@@ -4,6 +4,8 @@ encoder of sentences that is trained by contrast.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ullage.errors import SpecError
 from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.losses import contrast, unit_length
@@ -131,10 +133,13 @@ class Bert(Model):
         if embeds_sentences:
             self.adapted = {"pooler": ("dense",)}
             self.pooler = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
-            self.unseen = (self.pooler,)
         else:
             self.head = Head(arena, config, dtype, self.embeddings.words.weight)
         self.stacks = (self.layers,)
+
+    @property
+    def unseen(self) -> Sequence[nn.Module]:
+        return () if self.pooler is None else (self.pooler,)
 
     def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
         tokens = ids(arena, recipe)

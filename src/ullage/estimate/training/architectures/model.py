@@ -21,12 +21,15 @@ class Model(Module):
     Attributes:
         stacks: the layers that activation checkpointing can be turned on for.
         is_decoder: a language model whose loss and masks a recipe can choose.
-        unseen: what the loss does not depend on, so that its parameters get no gradient.
     """
 
     stacks: tuple[Stack, ...] = ()
     is_decoder: ClassVar[bool] = False
-    unseen: Sequence[Module] = ()
+
+    @property
+    def unseen(self) -> Sequence[Module]:
+        """What the loss does not depend on, so that its parameters get no gradient."""
+        return ()
 
     def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
         """What a training step moves to the device."""

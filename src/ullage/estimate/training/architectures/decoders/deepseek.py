@@ -4,6 +4,7 @@ shared, as transformers' modeling_deepseek_v3.py has them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ullage.estimate.training.architectures.decoders import decoder as base
@@ -11,13 +12,10 @@ from ullage.estimate.training.architectures.decoders.experts import GATED, Exper
 from ullage.estimate.training.architectures.norms import RMSNorm
 from ullage.estimate.training.architectures.rotary import Table, join_heads, rotate, split_heads
 from ullage.estimate.training.eager import functional as F
-from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.module import LayerNorm, Module, parameter
 from ullage.estimate.training.eager.routing import fill_parts, highest
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT32, INT64, Tensor, empty
-from ullage.estimate.training.recipe import Recipe
 from ullage.models.blocks import Mlp
-from ullage.models.config import Config
 from ullage.models.latents import Indexer as IndexerSizes
 from ullage.models.latents import find_indexer, latent_sizes
 from ullage.trace.category import Category
@@ -282,10 +280,10 @@ class Indexed(DeepseekV3):
 
     layer: ClassVar[type[base.Layer]] = IndexedLayer
 
-    def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
-        super().__init__(arena, config, recipe)
+    @property
+    def unseen(self) -> Sequence[Module]:
         layers = [layer.self_attn.indexer for layer in self.layers.layers]
-        self.unseen = [indexer for indexer in layers if indexer is not None]
+        return [indexer for indexer in layers if indexer is not None]
 
     def plan(self, place: int) -> tuple[Any, ...]:
         sizes = find_indexer(self.parts.config, self.parts.config.model_type)
