@@ -124,7 +124,7 @@ FLAGS = {
         "--loss", "--packed", "--compile", "--library", "--torch", "--lora", "--lora-targets",
         "--lora-dtype", "--lora-dropout", "--quantize", "--buckets",
         "--data", "--sharding", "--tensor",
-        "--sequence-parallel", "--context-parallel", "--expert-parallel", "--pipeline",
+        "--sequence-parallel", "--context-parallel", "--expert-parallel", "--pipeline", "--stage",
         "--micro-batches", "--offload", "--nvme", "--serve", "--engine", "--engine-version",
         "--context", "--users", "--weights", "--kv", "--utilization", "--memory", "--block-size",
         "--batched-tokens", "--max-seqs", "--eager", "--cached", "--lora-slots", "--lora-rank",

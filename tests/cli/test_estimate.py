@@ -37,6 +37,16 @@ def test_the_parts_of_the_document_add_up(capsys: pytest.CaptureFixture[str]) ->
     assert document["which_gpu"]
 
 
+def test_a_stage_of_a_pipeline_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("llama-3.2-1b", "--length", "128", "--pipeline", "2", "--json")
+    documents = [
+        json.loads(call(capsys, *arguments, "--stage", stage)[1])["used_bytes"] for stage in "01"
+    ]
+    assert max(documents) == json.loads(call(capsys, *arguments)[1])["used_bytes"]
+    code, _, err = call(capsys, *arguments, "--stage", "2")
+    assert (code, err) == (2, "ullage: stage: found 2, expected from 0 to 1\n")
+
+
 def test_serving(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(
         capsys, "qwen3-8b", "--serve", "--gpu", "l40s", "--context", "4096", "--json"

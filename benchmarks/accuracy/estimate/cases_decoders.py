@@ -160,6 +160,117 @@ LLAMA4_SCOUT = {
     "attention_chunk_size": 8192, "max_position_embeddings": 131072,
 }  # fmt: skip
 
+# As the configuration classes of transformers 5.23 have them, with the sizes of published models.
+QWEN3_5_9B = {
+    "model_type": "qwen3_5_text", "vocab_size": 248320, "hidden_size": 4096,
+    "intermediate_size": 12288, "num_hidden_layers": 32, "num_attention_heads": 16,
+    "num_key_value_heads": 4, "head_dim": 256, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32, "max_position_embeddings": 262144,
+}  # fmt: skip
+QWEN3_5_35B = {
+    "model_type": "qwen3_5_moe_text", "vocab_size": 248320, "hidden_size": 2048,
+    "num_hidden_layers": 40, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_experts": 256,
+    "num_experts_per_tok": 8, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+    "max_position_embeddings": 262144,
+}  # fmt: skip
+GEMMA3N_E4B = {
+    "model_type": "gemma3n_text", "vocab_size": 262400, "hidden_size": 2048,
+    "intermediate_size": 16384, "num_hidden_layers": 35, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "head_dim": 256, "num_kv_shared_layers": 15,
+    "max_position_embeddings": 32768,
+}  # fmt: skip
+GEMMA4_E2B = {
+    "model_type": "gemma4_text", "vocab_size": 262144, "hidden_size": 1536,
+    "intermediate_size": 6144, "num_hidden_layers": 35, "num_attention_heads": 8,
+    "num_key_value_heads": 1, "head_dim": 256, "num_kv_shared_layers": 20,
+    "use_double_wide_mlp": True, "final_logit_softcapping": 30.0,
+    "max_position_embeddings": 131072,
+}  # fmt: skip
+GEMMA4_26B = {
+    "model_type": "gemma4_text", "vocab_size": 262144, "hidden_size": 2816,
+    "intermediate_size": 2112, "num_hidden_layers": 30, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "head_dim": 256, "attention_k_eq_v": True,
+    "num_global_key_value_heads": 2, "hidden_size_per_layer_input": 0, "enable_moe_block": True,
+    "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704, "sliding_window": 1024,
+    "final_logit_softcapping": 30.0, "max_position_embeddings": 262144,
+}  # fmt: skip
+DEEPSEEK_V3_2 = {
+    "model_type": "deepseek_v32", "vocab_size": 129280, "hidden_size": 7168,
+    "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61,
+    "num_attention_heads": 128, "num_key_value_heads": 128, "n_routed_experts": 256,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4,
+    "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+    "v_head_dim": 128, "max_position_embeddings": 163840,
+}  # fmt: skip
+GLM_5 = {
+    "model_type": "glm_moe_dsa", "vocab_size": 154880, "hidden_size": 6144,
+    "intermediate_size": 12288, "moe_intermediate_size": 2048, "num_hidden_layers": 78,
+    "num_attention_heads": 64, "num_key_value_heads": 64, "n_routed_experts": 256,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 1, "topk_group": 1,
+    "q_lora_rank": 2048, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 192,
+    "v_head_dim": 256, "max_position_embeddings": 202752,
+}  # fmt: skip
+# What the phantom plays in seconds: every kind of layer is there.
+_ALL, _LOCAL = "full_attention", "sliding_attention"
+QWEN3_5_SMALL = {
+    "model_type": "qwen3_5_text", "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 640,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "linear_key_head_dim": 32, "linear_value_head_dim": 48, "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8, "full_attention_interval": 4, "max_position_embeddings": 4096,
+}  # fmt: skip
+QWEN3_5_MOE_SMALL = {
+    "model_type": "qwen3_5_moe_text", "vocab_size": 1024, "hidden_size": 256,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "linear_key_head_dim": 32, "linear_value_head_dim": 48, "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8, "full_attention_interval": 4, "max_position_embeddings": 4096,
+    "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128,
+    "shared_expert_intermediate_size": 96,
+}  # fmt: skip
+GEMMA3N_SMALL = {
+    "model_type": "gemma3n_text", "vocab_size": 1024, "vocab_size_per_layer_input": 900,
+    "hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 10,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "sliding_window": 128,
+    "hidden_size_per_layer_input": 32, "num_kv_shared_layers": 4, "laurel_rank": 16,
+    "activation_sparsity_pattern": [0.95, 0.95, 0.95, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+    "layer_types": [_LOCAL, _LOCAL, _ALL] * 3 + [_ALL],
+}  # fmt: skip
+GEMMA4_SMALL = {
+    "model_type": "gemma4_text", "vocab_size": 1024, "vocab_size_per_layer_input": 900,
+    "hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 8, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64, "global_head_dim": 128, "sliding_window": 128,
+    "hidden_size_per_layer_input": 32, "num_kv_shared_layers": 4, "use_double_wide_mlp": True,
+    "layer_types": [_LOCAL, _ALL] * 4,
+}  # fmt: skip
+GEMMA4_MOE_SMALL = {
+    "model_type": "gemma4_text", "vocab_size": 1024, "vocab_size_per_layer_input": 900,
+    "hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 8, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64, "global_head_dim": 128, "sliding_window": 128,
+    "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "use_double_wide_mlp": False,
+    "layer_types": [_LOCAL, _ALL] * 4,
+    "enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 128,
+    "attention_k_eq_v": True, "num_global_key_value_heads": 1, "final_logit_softcapping": 30.0,
+}  # fmt: skip
+DEEPSEEK_V3_2_SMALL = {
+    "model_type": "deepseek_v32", "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 640,
+    "moe_intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "n_routed_experts": 8, "num_local_experts": 8,
+    "num_experts_per_tok": 2, "n_shared_experts": 1, "n_group": 4, "topk_group": 2,
+    "q_lora_rank": 96, "kv_lora_rank": 64, "qk_rope_head_dim": 32, "qk_nope_head_dim": 64,
+    "v_head_dim": 64, "index_topk": 128, "index_n_heads": 4, "index_head_dim": 64,
+    "max_position_embeddings": 4096, "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+}  # fmt: skip
+GLM_5_SMALL = {
+    "model_type": "glm_moe_dsa", "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 640,
+    "moe_intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "n_routed_experts": 8, "num_local_experts": 8,
+    "num_experts_per_tok": 2, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+    "q_lora_rank": 96, "kv_lora_rank": 64, "qk_rope_head_dim": 32, "qk_nope_head_dim": 64,
+    "v_head_dim": 64, "index_topk": 128, "index_n_heads": 4, "index_head_dim": 64,
+    "max_position_embeddings": 4096, "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+    "indexer_types": ["full", "shared", "full", "shared"],
+}  # fmt: skip
+
 
 def _train(batch: int, length: int, **rest: Any) -> Recipe:
     return Recipe(batch=batch, length=length, **rest)
@@ -209,4 +320,18 @@ CASES = (
     Case("DeepSeek-V3, 6 layers", _layers(DEEPSEEK_V3, 6), _train(1, 2048), options=LARGE),
     Case("gpt-oss-20b", GPT_OSS_20B, _train(1, 2048), options=LARGE),
     Case("Llama-4-Scout, 6 layers", _layers(LLAMA4_SCOUT, 6), _train(1, 2048), options=LARGE),
+    Case("Qwen3.5, small", QWEN3_5_SMALL, _train(2, 512)),
+    Case("Qwen3.5, small, checkpoints", QWEN3_5_SMALL, _train(2, 500, checkpointing="full")),
+    Case("Qwen3.5, small, by hand in fp32", QWEN3_5_SMALL,
+         _train(1, 512, precision="fp32", attention="eager")),
+    Case("Qwen3.5 with experts, small", QWEN3_5_MOE_SMALL, _train(2, 512)),
+    Case("Gemma-3n, small", GEMMA3N_SMALL, _train(2, 512)),
+    Case("Gemma-3n, small, checkpoints", GEMMA3N_SMALL, _train(2, 512, checkpointing="full")),
+    Case("Gemma-4, small", GEMMA4_SMALL, _train(2, 512)),
+    Case("Gemma-4, small, checkpoints", GEMMA4_SMALL, _train(2, 512, checkpointing="full")),
+    Case("Gemma-4 with experts, small", GEMMA4_MOE_SMALL, _train(2, 512)),
+    Case("DeepSeek-V3.2, small", DEEPSEEK_V3_2_SMALL, _train(2, 512)),
+    Case("DeepSeek-V3.2, small, checkpoints", DEEPSEEK_V3_2_SMALL,
+         _train(2, 512, checkpointing="full")),
+    Case("GLM-5, small", GLM_5_SMALL, _train(2, 512)),
 )  # fmt: skip

@@ -137,7 +137,7 @@ def make_recipe(config: Config, options: TrainingOptions) -> Recipe:
             "pipeline": options.pipeline, "sequence": options.sequence_parallel,
             "context": options.context_parallel, "expert": options.expert_parallel,
             "micro_batches": options.micro_batches, "offload": options.offload,
-            "nvme": options.nvme, "buckets": options.buckets,
+            "nvme": options.nvme, "buckets": options.buckets, "stage": options.stage,
         }
     )  # fmt: skip
     return Recipe(

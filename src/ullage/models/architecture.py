@@ -7,16 +7,16 @@ model.parameters        # 8030261248
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Final
 
-from ullage.errors import SpecError
 from ullage.models.config import Config
 from ullage.models.decoders import STYLES, read_decoder
 from ullage.models.encoders import ENCODERS
-from ullage.models.gemma3n import GEMMAS, read_gemma
+from ullage.models.gemma3n import read_gemma3n
+from ullage.models.gemma4 import read_gemma4
 from ullage.models.hybrids import HYBRIDS
 from ullage.models.latents import LATENT_TYPES, read_latent
 from ullage.models.layers import Layer, Model
@@ -43,8 +43,8 @@ _NO_PARTS: Final = ("quant", "compression", "generation")  # what such fields sa
 
 _READERS: Final[dict[str, Callable[[Config, str], Model]]] = {
     **dict.fromkeys(STYLES, read_decoder), **dict.fromkeys(LATENT_TYPES, read_latent),
-    **dict.fromkeys(DELTA_NETS, read_delta_net), **dict.fromkeys(GEMMAS, read_gemma),
-    **OLDER_DECODERS, **ENCODERS, **HYBRIDS,
+    **dict.fromkeys(DELTA_NETS, read_delta_net), "gemma3n_text": read_gemma3n,
+    "gemma4_text": read_gemma4,    **OLDER_DECODERS, **ENCODERS, **HYBRIDS,
 }  # fmt: skip
 MODEL_TYPES: Final = tuple(sorted(_READERS))
 """Every model_type that can be read, without those of models of several parts."""
@@ -59,39 +59,51 @@ def read_model(config: Config) -> Model:
     Raises:
         SpecError: the model_type is not known, a field is missing, or fields contradict each other.
     """
-    model_type = config.model_type
-    if config.has("text_config") and model_type not in MODEL_TYPES:
-        text = config.part("text_config")
-        inner = text.text("model_type", default=_WRAPPED.get(model_type))
-        if inner is None:
-            raise text.wrong("model_type", "it is missing; add the model_type of the text part")
-        others = sorted(
-            name for name in config.fields if name.endswith("_config") and name != "text_config"
+    text = text_part(config, MODEL_TYPES)
+    model_type = text.model_type
+    if model_type not in _READERS:
+        near = get_close_matches(model_type, MODEL_TYPES, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise text.wrong(
+            "model_type",
+            f"found {model_type!r}, which is not known for serving{hint} "
+            f"Known: {', '.join(MODEL_TYPES)}",
         )
-        others = [name for name in others if not any(word in name for word in _NO_PARTS)]
-        fields = {"tie_word_embeddings": config.fields.get("tie_word_embeddings"), **text.fields}
-        fields = {
-            name: value
-            for name, value in fields.items()
-            if value is not None or name in text.fields
-        }
-        model = _read(replace(text, fields=fields), inner)
-        images = read_vision(config, model.hidden)
-        if images:
-            others.remove(VISION_FIELD)
-        uncounted = tuple(bound_part(config, name, model.hidden) for name in others)
-        return replace(model, uncounted=uncounted, weights=(*model.weights, *images))
-    return _read(config, model_type)
+    model = _READERS[model_type](text, model_type)
+    if text is config:
+        return model
+    images, others = read_vision(config, model.hidden), other_parts(config)
+    if images:
+        others.remove(VISION_FIELD)
+    uncounted = tuple(bound_part(config, name, model.hidden) for name in others)
+    return replace(model, uncounted=uncounted, weights=(*model.weights, *images))
 
 
-def _read(config: Config, model_type: str) -> Model:
-    if model_type in _READERS:
-        return _READERS[model_type](config, model_type)
-    near = get_close_matches(model_type, MODEL_TYPES, n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise SpecError(
-        f"{config.name}: field {config.inside + 'model_type'!r}: found {model_type!r}, which "
-        f"is not known for serving{hint} Known: {', '.join(MODEL_TYPES)}"
+def text_part(config: Config, known: Collection[str]) -> Config:
+    """The text part of a model of several parts, if the model_type is not known by itself.
+
+    Raises:
+        SpecError: the part says no model_type, and none is usual.
+    """
+    if config.model_type in known or not config.has("text_config"):
+        return config
+    text = config.part("text_config")
+    kind = text.text("model_type", default=_WRAPPED.get(config.model_type))
+    if kind is None:
+        raise text.wrong("model_type", "it is missing; add the model_type of the text part")
+    tied = config.fields.get("tie_word_embeddings")
+    fields = {} if tied is None else {"tie_word_embeddings": tied}
+    return replace(text, fields={**fields, **text.fields, "model_type": kind})
+
+
+def other_parts(config: Config) -> list[str]:
+    """The fields of the parts beside the text part."""
+    return sorted(
+        name
+        for name in config.fields
+        if name.endswith("_config")
+        and name != "text_config"
+        and not any(word in name for word in _NO_PARTS)
     )
 
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Layer, Model, Part, Weight, merge
+
+FULL: Final = "full_attention"
+SLIDING: Final = "sliding_attention"
+LINEAR: Final = "linear_attention"
 
 Flag = bool | tuple[str, bool]
 """Fixed by the architecture, or a field and transformers' default for it."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ullage.models.blocks import (
+    FULL,
+    SLIDING,
     Flag,
     Mlp,
     Shape,
@@ -29,8 +31,6 @@ from ullage.models.blocks import (
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Layer, Model, Part, Weight
 
-FULL: Final = "full_attention"
-SLIDING: Final = "sliding_attention"
 CHUNKED: Final = "chunked_attention"
 
 
@@ -196,7 +196,10 @@ STYLES: Final = {
 
 # Decoders with a reader of their own (latents.py, hybrids.py), whose attention and MLP are Llama's.
 _OTHER: Final = Style(qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias=("mlp_bias", False))
-_OTHERS: Final = {"nemotron_h": replace(_OTHER, head_dim=128, kv_heads=8)}
+_OTHERS: Final = {
+    "nemotron_h": replace(_OTHER, head_dim=128, kv_heads=8),
+    **dict.fromkeys(("gemma3n_text", "gemma4_text"), replace(_OTHER, is_tied=True, window=512)),
+}
 
 
 def find_style(model_type: str) -> Style:

@@ -10,7 +10,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from ullage.models.blocks import Block, Mlp, attend, heads_of, linear, mlp, norm, read_kinds, stack
+from ullage.models.blocks import (
+    FULL,
+    LINEAR,
+    Block,
+    Mlp,
+    attend,
+    heads_of,
+    linear,
+    mlp,
+    norm,
+    read_kinds,
+    stack,
+)
 from ullage.models.config import Config
 from ullage.models.layers import Model, Part, Recurrent, Weight
 
@@ -95,20 +107,33 @@ def _mamba2(config: Config, model_type: str) -> Model:
 
 
 def _granite(config: Config, model_type: str) -> Model:
-    shape, count = heads_of(config), config.number("num_hidden_layers", least=1)
-    names = {"mamba": "mamba", "linear_attention": "mamba"}
-    names |= {"attention": "attention", "full_attention": "attention"}
-    kinds = read_kinds(config, count, set(names), "layer_types", "layers_block_type")
-    state = _mamba2_layer(config, _HYBRID_NAMES)
+    shape, kinds, state = (
+        heads_of(config),
+        granite_kinds(config),
+        _mamba2_layer(config, _HYBRID_NAMES),
+    )
+    full = attend(shape, has_bias=_has_bias(config))
+    mixers = {LINEAR: _mix(state, shape.hidden), FULL: full}
+    blocks, sizes = [mixers[kind] for kind in kinds], [granite_sizes(config)] * len(kinds)
+    return stack(config, model_type, blocks, sizes, widest=2 * state.channels)
+
+
+def granite_kinds(config: Config) -> tuple[str, ...]:
+    """What each layer of Granite 4 looks back with: LINEAR, a state space, or FULL."""
+    count = config.number("num_hidden_layers", least=1)
+    usual = (LINEAR,) * count
+    names = {"mamba": LINEAR, "attention": FULL, LINEAR: LINEAR, FULL: FULL}
+    fields = "layer_types", "layers_block_type"
+    return tuple(
+        names[kind] for kind in read_kinds(config, count, set(names), *fields, usual=usual)
+    )
+
+
+def granite_sizes(config: Config) -> Mlp:
+    """Widths of Granite 4's experts and of the MLP beside them, or of the MLP alone."""
     experts = config.number("num_local_experts", default=8)
     shared = config.number("shared_intermediate_size", default=1024)
-    sizes = Mlp(config.number("intermediate_size"), experts, shared) if experts else Mlp(shared)
-    mixers = {
-        "mamba": _mix(state, shape.hidden),
-        "attention": attend(shape, has_bias=_has_bias(config)),
-    }
-    blocks = [mixers[names[kind]] for kind in kinds]
-    return stack(config, model_type, blocks, [sizes] * count, widest=2 * state.channels)
+    return Mlp(config.number("intermediate_size"), experts, shared) if experts else Mlp(shared)
 
 
 def _bamba(config: Config, model_type: str) -> Model:

@@ -9,7 +9,7 @@ deepseek_v32 and glm_moe_dsa of 5.23.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from ullage.models.blocks import Block, Mlp, linear, norm, stack
 from ullage.models.config import ASK, Config
@@ -26,24 +26,50 @@ def read_latent(config: Config, model_type: str) -> Model:
     count = config.number("num_hidden_layers", least=1)
     heads = config.number("num_attention_heads", least=1)
     width = config.number("kv_lora_rank", least=1) + config.number("qk_rope_head_dim")
-    sizes = [_sizes(config, model_type, index) for index in range(count)]
+    sizes = [latent_sizes(config, model_type, index) for index in range(count)]
     own = tuple(_projections(config, hidden, heads))
-    is_indexed = model_type in _INDEXED
-    chosen = config.number("index_topk", default=2048) if is_indexed else None
-    block = (Latent(heads, width, chosen),), own
+    chosen = find_indexer(config, model_type)
+    block = (Latent(heads, width, None if chosen is None else chosen.most),), own
     blocks: list[Block] = [block] * count
-    if is_indexed:
-        index_heads = config.number("index_n_heads", default=_INDEXED[model_type])
-        indexer = Index(index_heads, config.number("index_head_dim", default=128))
+    if chosen is not None:
+        indexer = Index(chosen.heads, chosen.width)
         both = (*block[0], indexer), (*own, *_indexer(config, indexer, hidden))
-        blocks = [both if _has_indexer(config, index) else block for index in range(count)]
+        blocks = [both if chosen.layers[index] else block for index in range(count)]
     key = config.number("qk_nope_head_dim") + config.number("qk_rope_head_dim")
     attended = heads * (2 * key + config.number("v_head_dim"))
     return stack(config, model_type, blocks, sizes, widest=attended)
 
 
+class Indexer(NamedTuple):
+    """How layers choose the tokens that their attention sees.
+
+    Attributes:
+        heads: query heads of the indexer.
+        width: elements of one of its keys.
+        most: tokens that are seen at most.
+        layers: whether a layer chooses itself; the others take those of the last that did.
+    """
+
+    heads: int
+    width: int
+    most: int
+    layers: tuple[bool, ...]
+
+
+def find_indexer(config: Config, model_type: str) -> Indexer | None:
+    """The indexer of DeepSeek V3.2 and GLM 5; None: all tokens are seen."""
+    if model_type not in _INDEXED:
+        return None
+    layers = range(config.number("num_hidden_layers", least=1))
+    return Indexer(
+        config.number("index_n_heads", default=_INDEXED[model_type]),
+        config.number("index_head_dim", default=128),
+        config.number("index_topk", default=2048),
+        tuple(_has_indexer(config, index) for index in layers),
+    )
+
+
 def _has_indexer(config: Config, index: int) -> bool:
-    # Whether a layer chooses tokens itself; GLM 5's others take those of the last that did.
     kinds = config.row("indexer_types", default=None)
     if kinds is not None:
         return bool(kinds[index] == "full")
@@ -62,7 +88,8 @@ def _indexer(config: Config, indexer: Index, hidden: int) -> Iterator[Weight]:
     yield Weight(part, indexer.heads, hidden, most_shards=1)
 
 
-def _sizes(config: Config, model_type: str, index: int) -> Mlp:
+def latent_sizes(config: Config, model_type: str, index: int) -> Mlp:
+    """Widths of a layer's MLP or experts."""
     experts = config.number("n_routed_experts", default=0)
     kinds = config.row("mlp_layer_types", default=None)
     if kinds is not None:

@@ -7,9 +7,21 @@ Source: modeling_qwen3_next.py, modeling_qwen3_5.py and modeling_qwen3_5_moe.py 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
-from ullage.models.blocks import Block, Mlp, attend, heads_of, linear, norm, read_kinds, stack
+from ullage.models.blocks import (
+    FULL,
+    LINEAR,
+    Block,
+    Mlp,
+    Shape,
+    attend,
+    heads_of,
+    linear,
+    norm,
+    read_kinds,
+    stack,
+)
 from ullage.models.config import Config
 from ullage.models.layers import Model, Part, Recurrent, Weight
 
@@ -17,19 +29,36 @@ from ullage.models.layers import Model, Part, Recurrent, Weight
 DELTA_NETS: Final = {"qwen3_next": (2, 512), "qwen3_5_text": (4, 0), "qwen3_5_moe_text": (2, 256)}
 
 
-def read_delta_net(config: Config, model_type: str) -> Model:
-    """What a decoder with gated delta nets keeps and weighs."""
+class DeltaNet(NamedTuple):
+    """What a decoder with gated delta nets is made of.
+
+    Attributes:
+        shape: of attention; its queries come with a gate of the same width.
+        kinds: what each layer looks back with.
+        state: of a gated delta net.
+        sizes: of every layer's MLP or experts.
+    """
+
+    shape: Shape
+    kinds: tuple[str, ...]
+    state: Recurrent
+    sizes: Mlp
+
+
+def describe_delta_net(config: Config, model_type: str) -> DeltaNet:
+    """The sizes of a decoder with gated delta nets."""
     kv_heads, experts = DELTA_NETS[model_type]
     shape = heads_of(config, head_dim=256, kv_heads=kv_heads)
     count = config.number("num_hidden_layers", least=1)
     every = config.number("full_attention_interval", default=4)
-    usual = tuple(
-        "linear_attention" if (index + 1) % every else "full_attention" for index in range(count)
-    )
-    known = {"linear_attention", "full_attention"}
-    kinds = read_kinds(config, count, known, "layer_types", usual=usual)
-    state = _delta_net(config)
-    sizes = _sizes(config, experts)
+    usual = tuple(LINEAR if (index + 1) % every else FULL for index in range(count))
+    kinds = read_kinds(config, count, {LINEAR, FULL}, "layer_types", usual=usual)
+    return DeltaNet(shape, kinds, _delta_net(config), _sizes(config, experts))
+
+
+def read_delta_net(config: Config, model_type: str) -> Model:
+    """What a decoder with gated delta nets keeps and weighs."""
+    shape, kinds, state, sizes = describe_delta_net(config, model_type)
     has_bias = config.flag("attention_bias", default=False)
     wide = shape.heads * shape.head_dim
     gate = (
@@ -37,11 +66,11 @@ def read_delta_net(config: Config, model_type: str) -> Model:
         Weight(Part.ATTENTION, wide, count=has_bias, most_shards=shape.heads),
     )
     mixers: dict[str, Block] = {
-        "linear_attention": ((state,), tuple(_delta_net_weights(state, shape.hidden))),
-        "full_attention": attend(shape, *gate, norm(shape.head_dim, count=2), has_bias=has_bias),
+        LINEAR: ((state,), tuple(_delta_net_weights(state, shape.hidden))),
+        FULL: attend(shape, *gate, norm(shape.head_dim, count=2), has_bias=has_bias),
     }
     blocks, widest = [mixers[kind] for kind in kinds], 2 * max(wide, state.channels)
-    return stack(config, model_type, blocks, [sizes] * count, widest=widest)
+    return stack(config, model_type, blocks, [sizes] * len(kinds), widest=widest)
 
 
 def _sizes(config: Config, usual: int) -> Mlp:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from benchmarks.accuracy.estimate import cases_decoders as published
 
 import ullage
 from ullage.errors import SpecError
@@ -209,6 +210,72 @@ def test_old_bitsandbytes_kept_inputs_until_the_next_loss() -> None:
 def test_a_library_is_asked_only_for_models_that_it_has() -> None:
     with pytest.raises(SpecError, match="litgpt"):
         estimate("bert-base", library="litgpt")
+
+
+# What benchmarks/accuracy/estimate/train_plain.py asks for at its peak, on the phantom.
+@pytest.mark.parametrize(
+    ("batch", "length", "checkpointing", "peak_bytes"),
+    [
+        (2, 512, "none", 151_021_060),
+        (2, 512, "full", 85_206_020),
+        (1, 2048, "full", 243_787_268),
+    ],
+)
+def test_a_softmax_by_hand_has_the_temporaries_of_its_division(
+    batch: int, length: int, checkpointing: str, peak_bytes: int
+) -> None:
+    fields = {
+        "model_type": "llama", "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 640,
+        "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4,
+    }  # fmt: skip
+    recipe = Recipe(
+        batch=batch, length=length, checkpointing=checkpointing, library="plain", attention="eager"
+    )
+    found = estimate_training(Config("plain", fields), recipe, H100)
+    assert found.peak.requested_bytes == pytest.approx(peak_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_layer_of_megatron_keeps_what_its_authors_say(
+    ranks: int,
+    sequence: bool,  # noqa: FBT001
+) -> None:
+    # Korthikanti et al. 2022, arXiv:2205.05198, equations 2 and 4, bytes in 16 bits.
+    length, batch, hidden, heads = 1024, 4, 1024, 16
+    scores = 5 * heads * length / hidden
+    factor = (34 + scores) / ranks if sequence else 10 + (24 + scores) / ranks
+    kept = []
+    for layers in (8, 16):
+        fields = {
+            "model_type": "gpt2", "n_embd": hidden, "n_head": heads, "n_positions": length,
+            "vocab_size": 51200, "n_layer": layers,
+        }  # fmt: skip
+        layout = Layout(tensor=ranks, sequence=sequence)
+        recipe = Recipe(
+            batch=batch, length=length, library="megatron", attention="eager", layout=layout
+        )
+        found = estimate_training(Config("gpt", fields), recipe, H100)
+        kept.append(found.peaks["backward"].requested_by_category[Category.ACTIVATION])
+    expected = length * batch * hidden * factor
+    assert (kept[1] - kept[0]) / 8 == pytest.approx(expected, rel=0.001)
+
+
+def test_gemma_2_of_litgpt_keeps_its_scores() -> None:
+    # litgpt 0.5.11, litgpt/model.py: of each score do_softcapping keeps 2 bytes, softmax in float32
+    # 4, and its cast 2; the head is a matrix of its own.
+    fields = published.GEMMA2_2B
+    kept = {}
+    for length in (1024, 2048):
+        found = estimate_training(
+            Config("gemma", fields), Recipe(batch=1, length=length, library="litgpt"), H100
+        )
+        kept[length] = found.peaks["backward"].requested_by_category[Category.ACTIVATION]
+        head = fields["vocab_size"] * fields["hidden_size"]
+        assert found.num_parameters == 2_614_341_888 + head
+    heads = fields["num_attention_heads"] * fields["num_hidden_layers"]
+    scores = 8 * heads * (2048**2 - 2 * 1024**2)
+    assert kept[2048] - 2 * kept[1024] == pytest.approx(scores, rel=0.001)
 
 
 def test_megatron_divides_a_model_that_others_cannot() -> None:

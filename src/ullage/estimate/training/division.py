@@ -73,11 +73,12 @@ def divide(config: Config, recipe: Recipe) -> Config:
 def _divide_megatron(config: Config, recipe: Recipe) -> Config:
     """A stage's layers; each layer divides itself (architectures/decoders/megatron.py)."""
     layout = recipe.layout
-    if layout.context > 1 or layout.expert > 1 or layout.sequence:
+    if layout.context > 1 or layout.expert > 1:
         raise SpecError(
-            "library: found megatron, of which ullage has tensor and pipeline parallelism; take "
-            "context and expert 1, and no sequence parallelism"
+            "library: found megatron, of which ullage has tensor, sequence and pipeline "
+            "parallelism; take context and expert 1"
         )
+    _check_sequence(config, recipe)
     heads, layers = config.number("n_head"), config.number("n_layer")
     if heads % layout.tensor:
         raise config.wrong(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ullage.estimate.term import Interval, OwnedTerm, Parts
+from ullage.estimate.training.architectures import MODELS
 from ullage.estimate.training.devices import find_context, find_nccl, machine_of
 from ullage.estimate.training.eager.arena import Log
 from ullage.estimate.training.eager.machine import Machine
@@ -32,6 +33,7 @@ from ullage.estimate.training.optimizers import find_optimizer
 from ullage.estimate.training.recipe import Recipe
 from ullage.estimate.training.torch_version import NEWEST, choose_torch
 from ullage.estimate.training.totals import Moment, StepTotals
+from ullage.models.architecture import other_parts, text_part
 from ullage.models.config import COUNTED, Config
 from ullage.trace.category import Category
 
@@ -325,6 +327,9 @@ def _assumptions(config: Config, recipe: Recipe, torch: tuple[int, int]) -> tupl
             "inputs, buffers and workspaces take a config.json to be known"
         )
     lines += _of_layout(recipe.layout)
+    if text_part(config, MODELS) is not config:
+        others = ", ".join(other_parts(config)) or "none"
+        lines.append(f"the text part is trained alone; parts that are not counted: {others}")
     if recipe.keeps_gradients:
         lines.append("gradients stay from step to step: zero_grad(set_to_none=False)")
     return tuple(lines)

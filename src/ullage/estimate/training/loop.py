@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from ullage.estimate.training.architectures import build_model
+from ullage.estimate.training.architectures import MODELS, build_model
 from ullage.estimate.training.architectures.model import Model
 from ullage.estimate.training.division import divide
 from ullage.estimate.training.eager.arena import Arena, Log, Section, Storage
@@ -31,6 +31,7 @@ from ullage.estimate.training.optimizers import (
 from ullage.estimate.training.recipe import PRECISIONS, Recipe
 from ullage.estimate.training.spread import Spread
 from ullage.estimate.training.totals import StepTotals, count_totals
+from ullage.models.architecture import text_part
 from ullage.models.config import Config
 from ullage.trace.category import Category
 
@@ -86,6 +87,7 @@ def play_training(
     Raises:
         SpecError: the model or the recipe cannot be.
     """
+    config = text_part(config, MODELS)
     arena = _make_arena(recipe, machine)
     recorder = arena.recorder = Recorder(arena.log) if is_timed else None
     arena.begin("build")
@@ -99,7 +101,7 @@ def play_training(
         add_adapters(arena, model, recipe)
     parameters = _unique(model)
     spread.begin(model, parameters)
-    unused = {id(tensor) for tensor, _ in (model.pooler.parameters() if model.pooler else ())}
+    unused = {id(tensor) for module in model.unseen for tensor, _ in module.parameters()}
     stepped = [row for row in parameters if id(row[0]) not in unused]
     trained = [(tensor, count) for tensor, count in spread.own(stepped) if tensor.needs_grad]
     if recipe.has_masters and spread.sharding is None:

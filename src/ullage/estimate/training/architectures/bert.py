@@ -4,23 +4,18 @@ encoder of sentences that is trained by contrast.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ullage.errors import SpecError
 from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.losses import contrast, unit_length
 from ullage.estimate.training.architectures.model import Model, head_width, ids, parameter_dtype
 from ullage.estimate.training.architectures.rotary import join_heads, split_heads
 from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager import module as nn
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend_fully
 from ullage.estimate.training.eager.indexing import select
-from ullage.estimate.training.eager.module import (
-    Embedding,
-    LayerNorm,
-    Linear,
-    LMHead,
-    Module,
-    Stack,
-)
 from ullage.estimate.training.eager.reductions import mean
 from ullage.estimate.training.eager.tensor import INT64, DType, Tensor, empty
 from ullage.estimate.training.recipe import Recipe
@@ -28,17 +23,17 @@ from ullage.models.config import Config
 from ullage.trace.category import Category
 
 
-class Embeddings(Module):
+class Embeddings(nn.Module):
     """BertEmbeddings: words, types and positions."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
         hidden = config.number("hidden_size")
         positions = config.number("max_position_embeddings")
-        self.words = Embedding(arena, config.number("vocab_size"), hidden, dtype)
-        self.positions = Embedding(arena, positions, hidden, dtype)
+        self.words = nn.Embedding(arena, config.number("vocab_size"), hidden, dtype)
+        self.positions = nn.Embedding(arena, positions, hidden, dtype)
         types = config.number("type_vocab_size", default=2)
-        self.types = Embedding(arena, types, hidden, dtype)
-        self.norm = LayerNorm(arena, hidden, dtype)
+        self.types = nn.Embedding(arena, types, hidden, dtype)
+        self.norm = nn.LayerNorm(arena, hidden, dtype)
         self.dropout = config.real("hidden_dropout_prob", default=0.1)
         self.numbers = [empty(arena, (1, positions), INT64, Category.BUFFER) for _ in range(2)]
         self.counts_tokens = config.model_type != "bert"
@@ -60,7 +55,7 @@ class Embeddings(Module):
         return F.dropout(self.norm(x), self.dropout)
 
 
-class Attention(Module):
+class Attention(nn.Module):
     """BertSelfAttention and BertSelfOutput."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
@@ -68,11 +63,11 @@ class Attention(Module):
         self.head_dim = head_width(config, "hidden_size", "num_attention_heads")
         self.attention_dropout = config.real("attention_probs_dropout_prob", default=0.1)
         self.dropout = config.real("hidden_dropout_prob", default=0.1)
-        self.query = Linear(arena, hidden, hidden, dtype, has_bias=True)
-        self.key = Linear(arena, hidden, hidden, dtype, has_bias=True)
-        self.value = Linear(arena, hidden, hidden, dtype, has_bias=True)
-        self.dense = Linear(arena, hidden, hidden, dtype, has_bias=True)
-        self.norm = LayerNorm(arena, hidden, dtype)
+        self.query = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.key = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.value = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.dense = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.norm = nn.LayerNorm(arena, hidden, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         query = split_heads(self.query(x), self.head_dim)
@@ -84,7 +79,7 @@ class Attention(Module):
         return self.norm(F.add(out, x))
 
 
-class Layer(Module):
+class Layer(nn.Module):
     """BertLayer: its norms after its parts."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
@@ -92,9 +87,9 @@ class Layer(Module):
         self.adapted = {"intermediate": ("dense",), "output": ("dense",)}
         self.dropout = config.real("hidden_dropout_prob", default=0.1)
         self.attention = Attention(arena, config, dtype)
-        self.intermediate = Linear(arena, hidden, inner, dtype, has_bias=True)
-        self.output = Linear(arena, inner, hidden, dtype, has_bias=True)
-        self.norm = LayerNorm(arena, hidden, dtype)
+        self.intermediate = nn.Linear(arena, hidden, inner, dtype, has_bias=True)
+        self.output = nn.Linear(arena, inner, hidden, dtype, has_bias=True)
+        self.norm = nn.LayerNorm(arena, hidden, dtype)
         self.activation = find_activation(config, "hidden_act", default="gelu")
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -104,16 +99,16 @@ class Layer(Module):
         return self.norm(F.add(out, x))
 
 
-class Head(Module):
+class Head(nn.Module):
     """BertLMPredictionHead: its weight is that of the words."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType, words: Tensor) -> None:
         hidden, vocab = config.number("hidden_size"), config.number("vocab_size")
-        self.dense = Linear(arena, hidden, hidden, dtype, has_bias=True)
-        self.norm = LayerNorm(arena, hidden, dtype)
+        self.dense = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.norm = nn.LayerNorm(arena, hidden, dtype)
         self.activation = find_activation(config, "hidden_act", default="gelu")
         is_tied = config.flag("tie_word_embeddings", default=True)
-        self.decoder = LMHead(
+        self.decoder = nn.LMHead(
             arena, hidden, vocab, dtype, has_bias=True, weight=words if is_tied else None
         )
 
@@ -133,14 +128,18 @@ class Bert(Model):
         embeds_sentences = _embeds_sentences(config)
         self.embeddings = Embeddings(arena, config, dtype)
         count, hidden = config.number("num_hidden_layers"), config.number("hidden_size")
-        self.layers = Stack(arena, "encoder", count, lambda: Layer(arena, config, dtype))
-        self.head = None
+        self.layers = nn.Stack(arena, "encoder", count, lambda: Layer(arena, config, dtype))
+        self.head = self.pooler = None
         if embeds_sentences:
             self.adapted = {"pooler": ("dense",)}
-            self.pooler = Linear(arena, hidden, hidden, dtype, has_bias=True)
+            self.pooler = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
         else:
             self.head = Head(arena, config, dtype, self.embeddings.words.weight)
         self.stacks = (self.layers,)
+
+    @property
+    def unseen(self) -> Sequence[nn.Module]:
+        return () if self.pooler is None else (self.pooler,)
 
     def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
         tokens = ids(arena, recipe)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -20,12 +21,15 @@ class Model(Module):
     Attributes:
         stacks: the layers that activation checkpointing can be turned on for.
         is_decoder: a language model whose loss and masks a recipe can choose.
-        pooler: what the loss does not see, so that its parameters get no gradient; None: no such.
     """
 
     stacks: tuple[Stack, ...] = ()
     is_decoder: ClassVar[bool] = False
-    pooler: Module | None = None
+
+    @property
+    def unseen(self) -> Sequence[Module]:
+        """What the loss does not depend on, so that its parameters get no gradient."""
+        return ()
 
     def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
         """What a training step moves to the device."""

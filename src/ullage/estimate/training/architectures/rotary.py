@@ -23,9 +23,11 @@ def join_heads(x: Tensor) -> Tensor:
     return F.reshape(F.transpose(x, 1, 2), (batch, length, heads * head_dim))
 
 
-def rotary_table(like: Tensor, length: int, width: int, dtype: DType | None = None) -> Table:
+def rotary_table(
+    like: Tensor, length: int, width: int, dtype: DType | None = None, *, batch: int = 1
+) -> Table:
     """Cosines and sines for the positions of a sample: computed in float32, kept in a dtype."""
-    shape = (1, 1, length, width)
+    shape = (batch, 1, length, width)
     frequencies = like.like(shape, FLOAT32)
     cos, sin = (empty(like.arena, shape, dtype or like.dtype) for _ in range(2))
     del frequencies

@@ -9,17 +9,10 @@ from ullage.estimate.training.architectures.masks import eager_mask
 from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.training.architectures.rotary import join_heads, split_heads
 from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager import module as nn
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend, attend_eagerly
 from ullage.estimate.training.eager.indexing import choose
-from ullage.estimate.training.eager.module import (
-    Embedding,
-    Linear,
-    LMHead,
-    Module,
-    Stack,
-    parameter,
-)
 from ullage.estimate.training.eager.reductions import mean
 from ullage.estimate.training.eager.shapes import view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT64, DType, Tensor, empty
@@ -27,11 +20,11 @@ from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 
 
-class Norm(Module):
+class Norm(nn.Module):
     """T5LayerNorm: the deviation in float32, and the product with it."""
 
     def __init__(self, arena: Arena, width: int, dtype: DType) -> None:
-        self.weight = parameter(arena, width, dtype=dtype)
+        self.weight = nn.parameter(arena, width, dtype=dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         variance = mean(F.pow2(F.to(x, FLOAT32)))
@@ -39,7 +32,7 @@ class Norm(Module):
         return F.mul(self.weight, F.to(x, self.weight.dtype))
 
 
-class Attention(Module):
+class Attention(nn.Module):
     """T5Attention, its norm and its dropout: T5LayerSelfAttention and T5LayerCrossAttention."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType, *, is_causal: bool) -> None:
@@ -47,10 +40,10 @@ class Attention(Module):
         inner = config.number("num_heads") * self.head_dim
         self.is_causal = is_causal
         self.dropout = config.real("dropout_rate", default=0.1)
-        self.q = Linear(arena, hidden, inner, dtype)
-        self.k = Linear(arena, hidden, inner, dtype)
-        self.v = Linear(arena, hidden, inner, dtype)
-        self.o = Linear(arena, inner, hidden, dtype)
+        self.q = nn.Linear(arena, hidden, inner, dtype)
+        self.k = nn.Linear(arena, hidden, inner, dtype)
+        self.v = nn.Linear(arena, hidden, inner, dtype)
+        self.o = nn.Linear(arena, inner, hidden, dtype)
         self.norm = Norm(arena, hidden, dtype)
 
     def __call__(
@@ -75,7 +68,7 @@ class Attention(Module):
         return F.add(x, F.dropout(self.o(out), self.dropout))
 
 
-class FeedForward(Module):
+class FeedForward(nn.Module):
     """T5LayerFF: of two linear layers, or gated of three."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
@@ -87,12 +80,12 @@ class FeedForward(Module):
         activation = Config(config.name, {"feed_forward_proj": function})
         self.activation = find_activation(activation, "feed_forward_proj", default="relu")
         self.dropout = config.real("dropout_rate", default=0.1)
-        self.wi = Linear(arena, hidden, inner, dtype)
+        self.wi = nn.Linear(arena, hidden, inner, dtype)
         self.gate = None
         if kind.startswith("gated-"):
             self.adapted = {"wi": ("wi_0",), "gate": ("wi_1",)}
-            self.gate = Linear(arena, hidden, inner, dtype)
-        self.wo = Linear(arena, inner, hidden, dtype)
+            self.gate = nn.Linear(arena, hidden, inner, dtype)
+        self.wo = nn.Linear(arena, inner, hidden, dtype)
         self.norm = Norm(arena, hidden, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -106,7 +99,7 @@ class FeedForward(Module):
         return self.wo(inner)
 
 
-class Block(Module):
+class Block(nn.Module):
     """T5Block."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType, *, is_decoder: bool) -> None:
@@ -128,11 +121,11 @@ class Block(Module):
         return self.feed_forward(x)
 
 
-class Half(Module):
+class Half(nn.Module):
     """T5Stack: the encoder or the decoder; the first block's bias serves all."""
 
     def __init__(
-        self, arena: Arena, config: Config, dtype: DType, words: Embedding, *, is_decoder: bool
+        self, arena: Arena, config: Config, dtype: DType, words: nn.Embedding, *, is_decoder: bool
     ) -> None:
         self.words = words
         self.heads = config.number("num_heads")
@@ -141,8 +134,8 @@ class Half(Module):
         if is_decoder:
             count = config.number("num_decoder_layers", default=count)
         buckets = config.number("relative_attention_num_buckets", default=32)
-        self.distances = Embedding(arena, buckets, self.heads, dtype)
-        self.blocks = Stack(
+        self.distances = nn.Embedding(arena, buckets, self.heads, dtype)
+        self.blocks = nn.Stack(
             arena,
             "decoder" if is_decoder else "encoder",
             count,
@@ -171,12 +164,12 @@ class T5(LanguageModel):
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         dtype = parameter_dtype(recipe)
         hidden, vocab = config.number("d_model"), config.number("vocab_size")
-        self.shared = Embedding(arena, vocab, hidden, dtype)
+        self.shared = nn.Embedding(arena, vocab, hidden, dtype)
         self.encoder = Half(arena, config, dtype, self.shared, is_decoder=False)
         self.decoder = Half(arena, config, dtype, self.shared, is_decoder=True)
         # transformers ties the head whatever the field says, and takes "no" for: do not scale.
         self.is_scaled = config.flag("tie_word_embeddings", default=True)
-        self.lm_head = LMHead(arena, hidden, vocab, dtype, weight=self.shared.weight)
+        self.lm_head = nn.LMHead(arena, hidden, vocab, dtype, weight=self.shared.weight)
         self.stacks = (self.encoder.blocks, self.decoder.blocks)
 
     def __call__(self, *inputs: Tensor) -> Tensor:

@@ -10,19 +10,11 @@ from ullage.estimate.training.architectures.encoder import gelu
 from ullage.estimate.training.architectures.masks import eager_mask
 from ullage.estimate.training.architectures.model import Model, head_width, ids, parameter_dtype
 from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager import module as nn
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend_fully
 from ullage.estimate.training.eager.convolution import Conv
 from ullage.estimate.training.eager.indexing import rows
-from ullage.estimate.training.eager.module import (
-    Embedding,
-    LayerNorm,
-    Linear,
-    LMHead,
-    Module,
-    Stack,
-    parameter,
-)
 from ullage.estimate.training.eager.tensor import DType, Tensor, empty
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
@@ -31,7 +23,7 @@ from ullage.trace.category import Category
 _STRIDE: Final = 2  # of the second convolution
 
 
-class Attention(Module):
+class Attention(nn.Module):
     """WhisperAttention: queries are scaled before they are split, and all three are copied."""
 
     def __init__(
@@ -39,10 +31,10 @@ class Attention(Module):
     ) -> None:
         self.head_dim = hidden // heads
         self.dropout = dropout
-        self.k_proj = Linear(arena, hidden, hidden, dtype)
-        self.v_proj = Linear(arena, hidden, hidden, dtype, has_bias=True)
-        self.q_proj = Linear(arena, hidden, hidden, dtype, has_bias=True)
-        self.out_proj = Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.k_proj = nn.Linear(arena, hidden, hidden, dtype)
+        self.v_proj = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.q_proj = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.out_proj = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
 
     def __call__(
         self, x: Tensor, others: Tensor | None = None, mask: Tensor | None = None
@@ -61,7 +53,7 @@ class Attention(Module):
         return F.contiguous(F.transpose(heads, 1, 2))
 
 
-class Layer(Module):
+class Layer(nn.Module):
     """WhisperEncoderLayer, WhisperDecoderLayer."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType, *, is_decoder: bool) -> None:
@@ -74,14 +66,14 @@ class Layer(Module):
         self.activation = find_activation(config, "activation_function", default="gelu")
         self.activation_dropout = config.real("activation_dropout", default=0.0)
         self.self_attn = Attention(arena, hidden, heads, dtype, dropout=weights)
-        self.self_norm = LayerNorm(arena, hidden, dtype)
+        self.self_norm = nn.LayerNorm(arena, hidden, dtype)
         self.cross = self.cross_norm = None
         if is_decoder:
             self.cross = Attention(arena, hidden, heads, dtype, dropout=weights)
-            self.cross_norm = LayerNorm(arena, hidden, dtype)
-        self.fc1 = Linear(arena, hidden, inner, dtype, has_bias=True)
-        self.fc2 = Linear(arena, inner, hidden, dtype, has_bias=True)
-        self.final_norm = LayerNorm(arena, hidden, dtype)
+            self.cross_norm = nn.LayerNorm(arena, hidden, dtype)
+        self.fc1 = nn.Linear(arena, hidden, inner, dtype, has_bias=True)
+        self.fc2 = nn.Linear(arena, inner, hidden, dtype, has_bias=True)
+        self.final_norm = nn.LayerNorm(arena, hidden, dtype)
 
     def __call__(
         self, x: Tensor, others: Tensor | None = None, mask: Tensor | None = None
@@ -99,7 +91,7 @@ class Layer(Module):
         return F.add(residual, F.dropout(x, self.dropout))
 
 
-class Encoder(Module):
+class Encoder(nn.Module):
     """WhisperEncoder: two convolutions over the spectrum, fixed positions, layers."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
@@ -108,14 +100,14 @@ class Encoder(Module):
         self.dropout = config.real("dropout", default=0.0)
         self.conv1 = Conv(arena, bins, hidden, 3, dtype, padding=1, dimensions=1)
         self.conv2 = Conv(arena, hidden, hidden, 3, dtype, stride=_STRIDE, padding=1, dimensions=1)
-        self.positions = parameter(arena, positions, hidden, dtype=dtype, needs_grad=False)
-        self.layers = Stack(
+        self.positions = nn.parameter(arena, positions, hidden, dtype=dtype, needs_grad=False)
+        self.layers = nn.Stack(
             arena,
             "encoder",
             config.number("encoder_layers"),
             lambda: Layer(arena, config, dtype, is_decoder=False),
         )
-        self.layer_norm = LayerNorm(arena, hidden, dtype)
+        self.layer_norm = nn.LayerNorm(arena, hidden, dtype)
 
     def __call__(self, features: Tensor) -> Tensor:
         embeds = gelu(self.conv1(features))
@@ -126,21 +118,21 @@ class Encoder(Module):
         return self.layer_norm(self.layers(x))
 
 
-class Decoder(Module):
+class Decoder(nn.Module):
     """WhisperDecoder: learned positions."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
         hidden = config.number("d_model")
         self.dropout = config.real("dropout", default=0.0)
-        self.embed_tokens = Embedding(arena, config.number("vocab_size"), hidden, dtype)
-        self.positions = Embedding(arena, config.number("max_target_positions"), hidden, dtype)
-        self.layers = Stack(
+        self.embed_tokens = nn.Embedding(arena, config.number("vocab_size"), hidden, dtype)
+        self.positions = nn.Embedding(arena, config.number("max_target_positions"), hidden, dtype)
+        self.layers = nn.Stack(
             arena,
             "decoder",
             config.number("decoder_layers"),
             lambda: Layer(arena, config, dtype, is_decoder=True),
         )
-        self.layer_norm = LayerNorm(arena, hidden, dtype)
+        self.layer_norm = nn.LayerNorm(arena, hidden, dtype)
 
     def __call__(self, tokens: Tensor, encoded: Tensor) -> Tensor:
         embeds = self.embed_tokens(tokens)
@@ -161,7 +153,7 @@ class Whisper(Model):
         self.longest = config.number("max_target_positions")
         self.encoder = Encoder(arena, config, dtype)
         self.decoder = Decoder(arena, config, dtype)
-        self.proj_out = LMHead(
+        self.proj_out = nn.LMHead(
             arena,
             config.number("d_model"),
             config.number("vocab_size"),

@@ -64,7 +64,7 @@ class _Frame:
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.function = function
-        self.arguments: tuple[Any, ...] | None = arguments
+        self.arguments = arguments
         self.kept: list[Tensor] = []  # by selective checkpointing, in the order of their making
         self.autocast: DType | None = None
         self.num_saved = 0
@@ -81,10 +81,11 @@ class _Frame:
                 self.num_nodes += 1
             self.num_saved += len(tensors)
             return
-        if node.frame is None:
-            node.frame = self
+        if not node.saved:
             self.saved.append([])
-        self.saved[-1].extend(tensor.detach() for tensor in tensors)
+        copies = [tensor.detach() for tensor in tensors]
+        self.saved[-1].extend(copies)
+        node.saved.extend(copies)  # as long as something refers to the graph that is made again
         self.num_made += len(tensors)
         if self.num_made == self.num_saved:
             raise _EarlyStop
@@ -238,7 +239,7 @@ def _saved_of(node: Node) -> list[Tensor]:
 
 
 def _recompute(frame: _Frame) -> None:
-    arguments, frame.arguments = frame.arguments or (), None
+    arguments = frame.arguments  # which stay as long as the frame (_NoopSaveInputs)
     frame.saved = []
     frame.num_products = 0
     if not frame.num_saved:
@@ -250,7 +251,7 @@ def _recompute(frame: _Frame) -> None:
     for argument in arguments:
         if isinstance(argument, Tensor):
             inside = argument.detach()
-            inside.needs_grad = argument.needs_grad
+            inside.needs_grad, inside.node = argument.needs_grad, argument.node
             detached.append(inside)
         else:
             detached.append(argument)
@@ -326,6 +327,7 @@ def _run(node: Node, buffers: dict[Node, Tensor]) -> None:
     node.gathered = None
     del arrived
     saved.clear()
+    node.frame = None
     del saved
     edges = node.inputs
     for place in range(len(gradients)):

@@ -21,6 +21,7 @@ FLOAT32: Final = DType("float32", 4)
 BFLOAT16: Final = DType("bfloat16", 2)
 FLOAT16: Final = DType("float16", 2)
 INT64: Final = DType("int64", 8, is_floating=False)
+INT32: Final = DType("int32", 4, is_floating=False)
 BOOL: Final = DType("bool", 1, is_floating=False)
 UINT8: Final = DType("uint8", 1, is_floating=False)
 

@@ -22,7 +22,14 @@ from ullage.estimate.training.eager.autograd import (
 from ullage.estimate.training.eager.cross_entropy import cross_entropy
 from ullage.estimate.training.eager.kernels import Kind, launch, paused
 from ullage.estimate.training.eager.products import multiply, shape_product
-from ullage.estimate.training.eager.reductions import fit, log_softmax, mean, softmax, sum_to
+from ullage.estimate.training.eager.reductions import (
+    deviation,
+    fit,
+    log_softmax,
+    mean,
+    softmax,
+    sum_to,
+)
 from ullage.estimate.training.eager.shapes import (
     cat,
     contiguous,
@@ -42,6 +49,7 @@ __all__ = [
     "cat",
     "contiguous",
     "cross_entropy",
+    "deviation",
     "expand",
     "log_softmax",
     "mean",
@@ -153,15 +161,38 @@ def mul(first: Tensor, second: Tensor) -> Tensor:
 
     others = second.dtype, first.dtype
 
-    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+    def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
         products: list[Tensor | None] = [
             gradient.like(dtype=_wider(gradient.dtype, other)) if is_wanted else None
             for is_wanted, other in zip(needs_grad, others, strict=True)
         ]
+        drop_remade(saved)
         return _fit_each(products, shapes, dtypes)
 
     node = record((first, second), rule, *_lasting(saved))
     return _recomputed(connect(_result(first, second), node))
+
+
+def div(first: Tensor, second: Tensor) -> Tensor:
+    """first / second: saves both; -grad * (first / second / second) is the divisor's gradient."""
+    shapes, dtypes = (first.shape, second.shape), (first.dtype, second.dtype)
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        of_first = gradient.like()
+        negated, ratio = gradient.like(), gradient.like()
+        ratio = ratio.like()
+        of_second = gradient.like()
+        del negated, ratio
+        return _fit_each([of_first, of_second], shapes, dtypes)
+
+    node = record((first, second), rule, *_lasting((second, first)))
+    return _recomputed(connect(_result(first, second), node))
+
+
+def clone(x: Tensor) -> Tensor:
+    """x.clone(): hands its gradient on."""
+    node = record((x,), lambda gradient, _: [gradient])
+    return connect(x.like(x.shape), node)
 
 
 def scale(x: Tensor) -> Tensor:
@@ -171,6 +202,12 @@ def scale(x: Tensor) -> Tensor:
 
 
 neg = scale
+
+
+def scale_in_place(x: Tensor, *by: Tensor) -> Tensor:
+    """x *= a number, of which a tensor is saved, or masked_fill_: the gradient is a new tensor."""
+    node = record((x,), lambda gradient, _: [gradient.like()], *by)
+    return connect(x.detach(), node)
 
 
 def shift(x: Tensor) -> Tensor:
@@ -317,6 +354,42 @@ def matmul(first: Tensor, second: Tensor, *, is_second_transposed: bool = False)
     work, batch = 2 * first.numel * columns, prod(first.shape[:-2])
     node = record((first, second), rule, *saved)
     return connect(multiply(first, (*first.shape[:-1], columns), work=work, batch=batch), node)
+
+
+def solve_triangular(matrix: Tensor, x: Tensor) -> Tensor:
+    """linalg.solve_triangular of many systems: saves the matrix and the result.
+
+    cuBLAS gets a pointer to each matrix and to each result. Source: FunctionsManual.cpp
+    (linalg_solve_triangular_backward), BatchLinearAlgebra.cpp (triangular_solve_batched_cublas).
+    """
+    shape, count = matrix.shape, prod(matrix.shape[:-2])
+    work = x.numel * shape[-1]
+
+    def solve(right: Tensor) -> Tensor:
+        arena = right.arena
+        arena.count_work(work)
+        with paused(arena, shape_product(right.dtype, right.shape, work, count)):
+            out = right.like(right.shape)
+            pointers = [arena.take(_POINTER_BYTES * count) for _ in range(2)]
+        arena.take(arena.blas_workspace_bytes, Category.WORKSPACE)
+        del pointers
+        return out
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        of_x = solve(gradient)
+        product = multiply(of_x, shape, work=2 * work, batch=count)
+        negated = product.like()
+        del product
+        return [negated.like(), of_x]
+
+    node = record((matrix, x), rule, matrix)
+    out = solve(x)
+    if node is not None:
+        keep(node, out)
+    return connect(out, node)
+
+
+_POINTER_BYTES = 8
 
 
 def _stacked(x: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ullage.estimate.training.eager.autograd import connect, record
 from ullage.estimate.training.eager.tensor import Tensor
 
@@ -15,6 +17,13 @@ def select(x: Tensor, dimension: int) -> Tensor:
     shape = (*before[:dimension], *before[dimension + 1 :])
     node = record((x,), lambda gradient, _: [gradient.like(before)])
     return connect(x.alias(shape), node)
+
+
+def stack(tensors: Sequence[Tensor]) -> Tensor:
+    """torch.stack: a new tensor; backward hands out views of its gradient."""
+    shape, count = tensors[0].shape, len(tensors)
+    node = record(tensors, lambda gradient, _: [gradient.alias(shape) for _ in range(count)])
+    return connect(tensors[0].like((count, *shape)), node)
 
 
 def choose(condition: Tensor, x: Tensor) -> Tensor:

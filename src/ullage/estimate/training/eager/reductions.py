@@ -97,6 +97,36 @@ def mean(x: Tensor, dimension: int = -1) -> Tensor:
     return connect(out, node)
 
 
+def deviation(x: Tensor) -> Tensor:
+    """x.std(-1, keepdim=True): saves x and its result; backward computes the distances from the
+    mean again.
+    """
+
+    def rule(gradient: Tensor, saved: object) -> list[Tensor | None]:
+        scaled = gradient.like()
+        distances = gradient.like(before)
+        out = gradient.like(before)
+        del scaled, distances
+        return [out]
+
+    before = x.shape
+    node = record((x,), rule, x)
+    out = x.like((*before[:-1], 1))
+    launch(Kind.SUM, out, x)
+    if node is not None:
+        keep(node, out)
+    return connect(out, node)
+
+
+def total(x: Tensor) -> Tensor:
+    """x.sum(-1, keepdim=True): saves nothing; backward expands, which takes no memory."""
+    before = x.shape
+    node = record((x,), lambda gradient, _: [gradient.alias(before, is_dense=False)])
+    out = x.like((*before[:-1], 1))
+    launch(Kind.SUM, out, x)
+    return connect(out, node)
+
+
 def softmax(x: Tensor, dtype: DType | None = None) -> Tensor:
     """softmax over the last dimension: saves its output; backward has a product of its size.
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from ullage.estimate.training.eager.autograd import Gradients, connect, record
 from ullage.estimate.training.eager.kernels import Kernel, Kind, paused
+from ullage.estimate.training.eager.reductions import fit
 from ullage.estimate.training.eager.tensor import BOOL, INT64, Tensor
 
 _SORTING: Final = 5  # tensors like the indices, that index_put sorts them with
@@ -103,25 +104,30 @@ def sum_groups(x: Tensor, size: int) -> Tensor:
 
 
 def fill_parts(parts: Sequence[Tensor]) -> Tensor:
-    """new_empty, and a copy_ of each part into its share of the last dimension.
-
-    Each copy takes over the tensor's history (CopySlices): in backward it clones the gradient, and
-    hands on the clone with its share set to zero.
-    """
+    """new_empty, and a copy_ of each part into its share of the last dimension."""
     widths = [part.shape[-1] for part in parts]
     out = parts[0].like((*parts[0].shape[:-1], sum(widths)))
     for part in parts:
-        shape = part.shape
-
-        def rule(
-            gradient: Tensor, _: Sequence[Tensor], shape: tuple[int, ...] = shape
-        ) -> Gradients:
-            rest = gradient.like()
-            return [rest, rest.like(shape)]
-
-        node = record((out, part), rule)
-        connect(out, node)
+        fill(out, part)
     return out
+
+
+def fill(out: Tensor, part: Tensor, summed: tuple[int, ...] | None = None) -> None:
+    """A copy_ into a share of a tensor, which takes over its history (CopySlices): in backward it
+    clones the gradient, and the share of the clone, which it sets to zero.
+
+    summed: the share's shape, where the part is added to it instead.
+    """
+    shape, dtype = part.shape, part.dtype
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        rest = gradient.like()
+        own = rest.like(summed or shape)
+        if summed is None:
+            rest.like(shape)
+        return [rest, fit(own, shape, dtype)]
+
+    connect(out, record((out, part), rule))
 
 
 def add_in_place(x: Tensor, other: Tensor) -> Tensor:

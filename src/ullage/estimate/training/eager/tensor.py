@@ -12,6 +12,7 @@ from ullage.estimate.training.eager.dtype import (
     BOOL,
     FLOAT16,
     FLOAT32,
+    INT32,
     INT64,
     UINT8,
     DType,
@@ -22,7 +23,17 @@ from ullage.trace.category import Category
 if TYPE_CHECKING:
     from ullage.estimate.training.eager.autograd import Node
 
-__all__ = ["BFLOAT16", "BOOL", "FLOAT16", "FLOAT32", "INT64", "UINT8", "DType", "find_dtype"]
+__all__ = [
+    "BFLOAT16",
+    "BOOL",
+    "FLOAT16",
+    "FLOAT32",
+    "INT32",
+    "INT64",
+    "UINT8",
+    "DType",
+    "find_dtype",
+]
 
 Shape = tuple[int, ...]
 

@@ -6,22 +6,15 @@ A family says what its layers are made of; Llama's are the plainest.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
+from ullage.estimate.training.architectures import rotary
 from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.losses import causal_loss, language_loss
 from ullage.estimate.training.architectures.masks import causal_mask
 from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.training.architectures.norms import Norm, RMSNorm
-from ullage.estimate.training.architectures.rotary import (
-    Table,
-    frequencies,
-    join_heads,
-    rotary_table,
-    rotate,
-    split_heads,
-)
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend, attend_eagerly
@@ -30,11 +23,9 @@ from ullage.estimate.training.eager.parallel.ring import attend_in_ring
 from ullage.estimate.training.eager.tensor import INT64, DType, Tensor
 from ullage.estimate.training.layout import Ring
 from ullage.estimate.training.recipe import Recipe
-from ullage.models.blocks import Shape, read_flag
+from ullage.models.blocks import FULL, SLIDING, Mlp, Shape, read_flag
 from ullage.models.config import Config
 from ullage.models.decoders import (
-    FULL,
-    SLIDING,
     Style,
     attention_shape,
     find_style,
@@ -90,11 +81,15 @@ class Context:
         tables: tables of the rotation, by the kind of a layer.
         masks: masks, by the kind of a layer; None where none is needed.
         positions: numbers of the tokens, which checkpoints keep.
+        own_inputs: what each layer has of its own, (batch, length, layers, width).
+        stored: keys and values that other layers read, by the kind of a layer.
     """
 
-    tables: Mapping[str, Table]
+    tables: Mapping[str, rotary.Table]
     masks: Mapping[str, Tensor | None]
     positions: Tensor
+    own_inputs: Tensor | None = None
+    stored: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
 
 class Attention(Module):
@@ -123,19 +118,21 @@ class Attention(Module):
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (batch, heads, length, head_dim)."""
-        query = split_heads(self.q_proj(x), self.head_dim)
-        key = split_heads(self.k_proj(x), self.head_dim)
-        return query, key, split_heads(self.v_proj(x), self.head_dim)
+        query = rotary.split_heads(self.q_proj(x), self.head_dim)
+        key = rotary.split_heads(self.k_proj(x), self.head_dim)
+        return query, key, rotary.split_heads(self.v_proj(x), self.head_dim)
 
     def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Queries and keys, rotated."""
         table = context.tables[self.kind]
-        return rotate(query, table), rotate(key, table)
+        return rotary.rotate(query, table), rotary.rotate(key, table)
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
         query, key, value = self.heads(x)
         query, key = self.turn(query, key, context)
-        return self.o_proj(join_heads(self.attend(query, key, value, context.masks[self.kind])))
+        return self.o_proj(
+            rotary.join_heads(self.attend(query, key, value, context.masks[self.kind]))
+        )
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """What each query finds, (batch, heads, length, width)."""
@@ -148,10 +145,9 @@ class Attention(Module):
 class GatedMLP(Module):
     """LlamaMLP."""
 
-    def __init__(self, parts: Parts, inner: int | None = None) -> None:
+    def __init__(self, parts: Parts, inner: int) -> None:
         config = parts.config
         hidden = config.number("hidden_size")
-        inner = config.number("intermediate_size") if inner is None else inner
         has_bias = read_flag(config, parts.style.mlp_bias)
         self.act = find_activation(config, "hidden_act", "hidden_activation", default="silu")
         self.gate_proj = parts.linear(hidden, inner, has_bias=has_bias)
@@ -168,21 +164,28 @@ class Layer(Module):
     attention: ClassVar[type[Attention]] = Attention
     norm: ClassVar[type[Norm]] = RMSNorm
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: Parts, kind: str, sizes: Mlp) -> None:
         hidden = parts.config.number("hidden_size")
-        self.self_attn = self.attention(parts, kind)
-        self.mlp = self.make_mlp(parts, kind)
+        self.add_mixer(parts, kind)
+        self.mlp = self.make_mlp(parts, sizes)
         self.input_layernorm = parts.norm(self.norm, hidden)
         self.post_attention_layernorm = parts.norm(self.norm, hidden)
 
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        """What comes after attention."""
-        del kind
-        return GatedMLP(parts)
+    def add_mixer(self, parts: Parts, kind: str) -> None:
+        """What looks back at earlier tokens."""
+        self.self_attn = self.attention(parts, kind)
+
+    def mix(self, x: Tensor, context: Context) -> Tensor:
+        """What it finds there."""
+        return self.self_attn(x, context)
+
+    def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
+        """What comes after attention: an MLP, or experts."""
+        return GatedMLP(parts, sizes.width)
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
         residual = x
-        x = self.self_attn(self.input_layernorm(x), context)
+        x = self.mix(self.input_layernorm(x), context)
         x = F.add(residual, x)
         residual = x
         x = self.mlp(self.post_attention_layernorm(x))
@@ -198,12 +201,14 @@ class Decoder(LanguageModel):
         has_sdpa: transformers supports sdpa for it; otherwise attention is eager in any case.
         has_window: sliding_window, or its default, gives layers a window; without it only
             layer_types does.
+        has_masks: layers share masks; otherwise each makes its own.
     """
 
     layer: ClassVar[type[Layer]] = Layer
     norm_kind: ClassVar[type[Norm]] = RMSNorm
     has_sdpa: ClassVar[bool] = True
     has_window: ClassVar[bool] = False
+    has_masks: ClassVar[bool] = True
     is_decoder: ClassVar[bool] = True
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
@@ -215,18 +220,15 @@ class Decoder(LanguageModel):
         self.parts = parts
         self.embed_tokens = Embedding(arena, vocab, hidden, parts.dtype)
         self.kinds = self.layer_kinds()
+        plans = [self.plan(place) for place in range(len(self.kinds))]
         self.layers = Stack(
-            arena,
-            "layers",
-            config.number("num_hidden_layers", least=1),
-            lambda kind: self.layer(parts, kind),
-            kinds=self.kinds,
+            arena, "layers", len(plans), lambda plan: self.layer(parts, *plan), kinds=plans
         )
         self.norm = parts.norm(self.norm_kind, hidden)
         self.frequencies = [
             frequency
-            for _ in range(self.count_tables())
-            for frequency in frequencies(arena, self.rotated)
+            for width in self.paces.values()
+            for frequency in rotary.frequencies(arena, width)
         ]
         is_tied = config.flag("tie_word_embeddings", default=parts.style.is_tied)
         self.lm_head = LMHead(
@@ -240,6 +242,14 @@ class Decoder(LanguageModel):
         if self.has_window or config.has("layer_types"):
             return list(layer_kinds(config, config.model_type))
         return [FULL] * config.number("num_hidden_layers", least=1)
+
+    def plan(self, place: int) -> tuple[Any, ...]:
+        """What a layer is built from."""
+        return self.kinds[place], self.sizes(place)
+
+    def sizes(self, place: int) -> Mlp:
+        """Of a layer's MLP or experts."""
+        return self.parts.style.sizes(self.parts.config, place)
 
     def window(self, kind: str) -> int | None:
         """How many tokens back a layer of a kind sees; None: all."""
@@ -259,9 +269,10 @@ class Decoder(LanguageModel):
         """How many elements of a head are rotated."""
         return self.parts.shape.head_dim
 
-    def count_tables(self) -> int:
-        """How many paces the rotation has."""
-        return 1
+    @property
+    def paces(self) -> Mapping[str, int]:
+        """How many elements of a head each pace of the rotation turns, by kinds of layers."""
+        return {FULL: self.rotated}
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens as vectors."""
@@ -271,12 +282,14 @@ class Decoder(LanguageModel):
         """Tables and masks for all layers."""
         kinds = list(dict.fromkeys(self.kinds))
         positions = x.like((1, x.shape[1]), INT64)
-        masks = {kind: causal_mask(x, self.parts.recipe, self.window(kind)) for kind in kinds}
+        masks: dict[str, Tensor | None] = dict.fromkeys(kinds)
+        if self.has_masks:
+            masks = {kind: causal_mask(x, self.parts.recipe, self.window(kind)) for kind in kinds}
         return Context(self.tables(x, kinds), masks, positions)
 
-    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
+    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, rotary.Table]:
         """What the rotation multiplies by, for each kind of layer."""
-        return dict.fromkeys(kinds, rotary_table(x, x.shape[1], self.rotated))
+        return dict.fromkeys(kinds, rotary.rotary_table(x, x.shape[1], self.rotated))
 
     def logits(self, x: Tensor) -> Tensor:
         """Scores of all words."""

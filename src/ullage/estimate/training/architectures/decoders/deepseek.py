@@ -4,35 +4,31 @@ shared, as transformers' modeling_deepseek_v3.py has them.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from ullage.estimate.training.architectures.decoders.decoder import (
-    FULL,
-    Attention,
-    Context,
-    Decoder,
-    GatedMLP,
-    Layer,
-    Parts,
-)
+from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.decoders.experts import GATED, Experts, Mixture
 from ullage.estimate.training.architectures.norms import RMSNorm
 from ullage.estimate.training.architectures.rotary import Table, join_heads, rotate, split_heads
 from ullage.estimate.training.eager import functional as F
-from ullage.estimate.training.eager.module import Module, parameter
+from ullage.estimate.training.eager.module import LayerNorm, Module, parameter
 from ullage.estimate.training.eager.routing import fill_parts, highest
-from ullage.estimate.training.eager.tensor import FLOAT32, Tensor, empty
+from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT32, INT64, Tensor, empty
+from ullage.models.blocks import Mlp
+from ullage.models.latents import Indexer as IndexerSizes
+from ullage.models.latents import find_indexer, latent_sizes
 from ullage.trace.category import Category
 
-DENSE = "dense"
+CHOSEN = "tokens that an indexer has chosen"
 
 
-class LatentAttention(Attention):
+class LatentAttention(base.Attention):
     """DeepseekV3Attention: keys and values are expanded from a short vector, and part of a head is
     rotated.
     """
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
         config = parts.config
         hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
         rank, kv_rank = config.number("q_lora_rank", default=None), config.number("kv_lora_rank")
@@ -58,27 +54,36 @@ class LatentAttention(Attention):
         self.kv_b_proj = parts.linear(kv_rank, heads * (self.plain + self.value_dim))
         self.o_proj = parts.linear(heads * self.value_dim, hidden, has_bias=has_bias)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         turn = rotate_pairs if self.is_interleaved else rotate
         table = context.tables[self.kind]
         batch, length, _ = x.shape
-        query = split_heads(self.query(x), self.head_dim)
+        query, low = self.query(x)
+        query = split_heads(query, self.head_dim)
         plain, rotated = F.split(query, (self.plain, self.rotated))
-        short, shared = F.split(self.kv_a_proj_with_mqa(x), (self.kv_rank, self.rotated))
+        compressed = self.kv_a_proj_with_mqa(x)
+        short, shared = F.split(compressed, (self.kv_rank, self.rotated))
         short = self.kv_a_layernorm(short)
         shared = F.view(shared, (batch, 1, length, self.rotated))
         rotated, shared = turn(rotated, table), turn(shared, table)
         query = F.cat((plain, rotated), -1)
         key, value = self.expand(short, shared)
-        mask = context.masks[self.kind]
+        mask, *_ = variables = self.see(x, low, context)
         out = self.attend(query, key, value, mask)
+        del variables
         return self.o_proj(join_heads(out))
 
-    def query(self, x: Tensor) -> Tensor:
-        """(batch, length, heads * head_dim)."""
+    def query(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(batch, length, heads * head_dim), and what it is made from."""
         if self.is_short:
-            return self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
-        return self.q_proj(x)
+            low = self.q_a_layernorm(self.q_a_proj(x))
+            return self.q_b_proj(low), low
+        return self.q_proj(x), x
+
+    def see(self, x: Tensor, low: Tensor, context: base.Context) -> tuple[Tensor | None, ...]:
+        """The mask, and what a variable holds beside it."""
+        del x, low
+        return (context.masks[self.kind],)
 
     def expand(self, short: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of all heads, from the short vector and the rotated part that they
@@ -105,7 +110,7 @@ def rotate_pairs(x: Tensor, table: Table) -> Tensor:
 class GroupRouter(Module):
     """DeepseekV3TopkRouter: in float32; experts of the best groups alone can be chosen."""
 
-    def __init__(self, parts: Parts, count: int, chosen: int) -> None:
+    def __init__(self, parts: base.Parts, count: int, chosen: int) -> None:
         config = parts.config
         self.chosen = chosen
         self.groups = config.number("n_group", default=8, least=1)
@@ -130,14 +135,10 @@ class GroupRouter(Module):
 class SharedMixture(Mixture):
     """DeepseekV3MoE: every token goes through one more expert."""
 
-    def __init__(self, parts: Parts) -> None:
-        config = parts.config
-        count = config.number("n_routed_experts", "num_local_experts")
-        inner = config.number("moe_intermediate_size")
-        chosen = config.number("num_experts_per_tok")
-        super().__init__(GroupRouter(parts, count, chosen), Experts(parts, count, inner), GATED)
-        shared = config.number("n_shared_experts", default=1)
-        self.shared_experts = GatedMLP(parts, inner * shared)
+    def __init__(self, parts: base.Parts, sizes: Mlp) -> None:
+        router = GroupRouter(parts, sizes.experts, parts.config.number("num_experts_per_tok"))
+        super().__init__(router, Experts(parts, sizes.experts, sizes.width), GATED)
+        self.shared_experts = base.GatedMLP(parts, sizes.shared)
 
     def __call__(self, x: Tensor) -> Tensor:
         shape = x.shape
@@ -147,27 +148,147 @@ class SharedMixture(Mixture):
         return F.add(routed, self.shared_experts(x))
 
 
-class DeepseekLayer(Layer):
+class DeepseekLayer(base.Layer):
     """DeepseekV3DecoderLayer."""
 
-    attention: ClassVar[type[Attention]] = LatentAttention
+    attention: ClassVar[type[base.Attention]] = LatentAttention
 
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        return GatedMLP(parts) if kind == DENSE else SharedMixture(parts)
+    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
+        return SharedMixture(parts, sizes) if sizes.experts else base.GatedMLP(parts, sizes.width)
 
 
-class DeepseekV3(Decoder):
+class DeepseekV3(base.Decoder):
     """DeepseekV3ForCausalLM, without the layers that predict further tokens."""
 
-    layer: ClassVar[type[Layer]] = DeepseekLayer
+    layer: ClassVar[type[base.Layer]] = DeepseekLayer
 
-    def layer_kinds(self) -> list[str]:
-        config = self.parts.config
-        count = config.number("num_hidden_layers", least=1)
-        dense = config.number("first_k_dense_replace", default=3)
-        return [DENSE if place < dense else FULL for place in range(count)]
+    def sizes(self, place: int) -> Mlp:
+        return latent_sizes(self.parts.config, self.parts.config.model_type, place)
 
     @property
     def rotated(self) -> int:
         width: int = self.parts.config.number("qk_rope_head_dim")
         return width
+
+
+class Indexer(Module):
+    """DeepseekV32Indexer: chooses the tokens that attention sees, and learns nothing itself.
+
+    Its keys are copied for each query, which its product with the queries takes most for.
+    """
+
+    def __init__(self, parts: base.Parts, sizes: IndexerSizes, *, is_interleaved: bool) -> None:
+        config = parts.config
+        hidden, rank = config.number("hidden_size"), config.number("q_lora_rank")
+        self.sizes, self.rotated = sizes, config.number("qk_rope_head_dim")
+        self.turn = rotate_pairs if is_interleaved else rotate
+        self.wq_b = parts.linear(rank, sizes.heads * sizes.width)
+        self.wk = parts.linear(hidden, sizes.width)
+        self.k_norm = LayerNorm(parts.arena, sizes.width, parts.dtype)
+        self.weights_proj = parts.linear(hidden, sizes.heads)
+
+    def __call__(self, x: Tensor, low: Tensor, table: Table) -> Tensor:
+        """The numbers of the chosen tokens, (batch, length, count)."""
+        batch, length, _ = x.shape
+        heads, width = self.sizes.heads, self.sizes.width
+        cos, sin = (part.alias((1, length, 1, self.rotated)) for part in table)
+        across = cos, sin
+        widths = self.rotated, width - self.rotated
+        query = F.split(F.view(self.wq_b(low), (batch, length, heads, width)), widths)
+        key = F.split(F.view(self.k_norm(self.wk(x)), (batch, length, 1, width)), widths)
+        turned = self.turn(query[0], across), self.turn(key[0], across)
+        whole = F.cat((turned[0], query[1]), -1), F.cat((turned[1], key[1]), -1)
+        scores = self._score(*whole)
+        scores = F.scale(scores)
+        scores = F.elementwise(scores)
+        weights = F.scale(F.to(self.weights_proj(x), FLOAT32))
+        weights = F.view(weights, (batch, length, 1, heads))
+        chosen = F.view(F.matmul(weights, scores), (batch, length, length))
+        unseen = None if x.arena.is_attention_eager else chosen.like(dtype=BOOL)
+        chosen = chosen.like()
+        del unseen
+        numbers = highest(chosen, min(self.sizes.most, length))[1]
+        return numbers.like(dtype=INT32)
+
+    def _score(self, query: Tensor, key: Tensor) -> Tensor:
+        """(batch, length, heads, length), in float32."""
+        batch, length, _, width = query.shape
+        query, key = F.to(query, FLOAT32), F.to(key, FLOAT32)
+        copied = key.like((batch, length, width, length))
+        return F.matmul(query, copied)
+
+
+class IndexedAttention(LatentAttention):
+    """DeepseekV32Attention and GlmMoeDsaAttention."""
+
+    def __init__(self, parts: base.Parts, kind: str, *, has_indexer: bool) -> None:
+        super().__init__(parts, kind)
+        sizes = find_indexer(parts.config, parts.config.model_type)
+        self.indexer = None
+        if has_indexer and sizes is not None:
+            is_interleaved = parts.config.model_type == "glm_moe_dsa"
+            self.indexer = Indexer(parts, sizes, is_interleaved=is_interleaved)
+
+    def see(self, x: Tensor, low: Tensor, context: base.Context) -> tuple[Tensor | None, ...]:
+        if self.indexer is not None:
+            with x.arena.recording(is_on=False):
+                chosen = self.indexer(x, low, context.tables[self.kind])
+            context.stored[CHOSEN] = chosen, chosen
+        chosen, _ = context.stored[CHOSEN]
+        mask = context.masks[self.kind]
+        batch, length, _ = x.shape
+        every = x.like((batch, length, length), BOOL)
+        numbers = chosen.like(dtype=INT64)
+        unseen = every.like()
+        del every, numbers
+        if self.is_eager:
+            return None if mask is None else mask.like((batch, 1, length, length)), unseen
+        negated = unseen.like()
+        joined = negated.like((batch, 1, length, length))
+        del negated
+        return joined, unseen
+
+
+class IndexedLayer(DeepseekLayer):
+    """DeepseekV32DecoderLayer."""
+
+    def __init__(self, parts: base.Parts, kind: str, sizes: Mlp, has_indexer: bool) -> None:  # noqa: FBT001
+        self.has_indexer = has_indexer
+        self.is_shared = parts.config.model_type == "glm_moe_dsa"
+        super().__init__(parts, kind, sizes)
+
+    def add_mixer(self, parts: base.Parts, kind: str) -> None:
+        self.self_attn = IndexedAttention(parts, kind, has_indexer=self.has_indexer)
+
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
+        before = dict(context.stored)  # an argument of the layer
+        try:
+            x = super().__call__(x, context)
+        except Exception:  # what is made again ends early, and leaves nothing
+            context.stored.clear()
+            context.stored.update(before)
+            raise
+        if not self.is_shared:
+            context.stored.clear()
+        return x
+
+
+class Indexed(DeepseekV3):
+    """DeepseekV32ForCausalLM and GlmMoeDsaForCausalLM: an indexer, which gets no gradient, chooses
+    the tokens that attention sees.
+    """
+
+    layer: ClassVar[type[base.Layer]] = IndexedLayer
+
+    @property
+    def unseen(self) -> Sequence[Module]:
+        layers = [layer.self_attn.indexer for layer in self.layers.layers]
+        return [indexer for indexer in layers if indexer is not None]
+
+    def plan(self, place: int) -> tuple[Any, ...]:
+        sizes = find_indexer(self.parts.config, self.parts.config.model_type)
+        return *super().plan(place), sizes is not None and sizes.layers[place]
+
+    def window(self, kind: str) -> int:
+        """There is a mask in any case, which the indexer reads."""
+        return 0

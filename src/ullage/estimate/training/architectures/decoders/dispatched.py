@@ -20,23 +20,24 @@ from ullage.estimate.training.eager.tensor import INT64, Tensor
 
 if TYPE_CHECKING:
     from ullage.estimate.training.architectures.decoders.decoder import Parts
+    from ullage.models.blocks import Mlp
 
 
-def make_experts(parts: Parts, count: int, inner: int) -> Experts:
+def make_experts(parts: Parts, sizes: Mlp) -> Experts:
     """All experts, or this rank's.
 
     Raises:
         SpecError: the number of experts is not a multiple of the number of ranks.
     """
-    ranks = parts.recipe.layout.expert
+    ranks, count = parts.recipe.layout.expert, sizes.experts
     if ranks == 1:
-        return Experts(parts, count, inner)
+        return Experts(parts, count, sizes.width)
     if count % ranks:
         raise parts.config.wrong(
             "num_local_experts" if parts.config.has("num_local_experts") else "num_experts",
             f"found {count}, which expert {ranks} does not divide; take a divisor of it",
         )
-    return DispatchedExperts(parts, count // ranks, inner)
+    return DispatchedExperts(parts, count // ranks, sizes.width)
 
 
 class DispatchedExperts(Experts):
@@ -69,7 +70,7 @@ class DispatchedExperts(Experts):
         # Rows that belong to none of this rank's experts are masked, though there are none.
         count = (x.shape[0],)
         order = x.like(count, INT64)
-        rows = _mask_in_place(take_rows(x, order))
+        rows = F.scale_in_place(take_rows(x, order))
         inner = self.gate(_mask(self.into(rows, order)))
         out = _mask(self.back(inner, order))
         weighed = F.mul(out, x.like((*count, 1)))
@@ -83,10 +84,6 @@ def _exchange(x: Tensor) -> Tensor:
 
 
 _mask = F.scale  # masked_fill: a new tensor, whose gradient is another
-
-
-def _mask_in_place(x: Tensor) -> Tensor:
-    return connect(x.alias(), record((x,), lambda gradient, _: [gradient.like()]))
 
 
 def _passage(x: Tensor, when_passed: Callable[[], None]) -> Tensor:

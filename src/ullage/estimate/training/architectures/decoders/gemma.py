@@ -5,25 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ullage.estimate.training.architectures.decoders.decoder import (
-    FULL,
-    Attention,
-    Context,
-    Decoder,
-    Layer,
-    Parts,
-)
+from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.norms import CenteredNorm, Norm
 from ullage.estimate.training.architectures.rotary import Table, rotary_table
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.attention import attend_eagerly
 from ullage.estimate.training.eager.tensor import Tensor
+from ullage.models.blocks import Mlp
 
 
-class Gemma2Attention(Attention):
+class Gemma2Attention(base.Attention):
     """Gemma2Attention: scores are bounded, which sdpa does not know how to do."""
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
         super().__init__(parts, kind)
         self.has_cap = bool(parts.config.fields.get("attn_logit_softcapping", 50.0))
 
@@ -31,18 +25,18 @@ class Gemma2Attention(Attention):
         return attend_eagerly(query, key, value, mask, dropout=self.dropout, has_cap=self.has_cap)
 
 
-class GemmaLayer(Layer):
+class GemmaLayer(base.Layer):
     """Norms before and after attention, before and after the MLP."""
 
     norm: ClassVar[type[Norm]] = CenteredNorm
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
-        super().__init__(parts, kind)
+    def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
+        super().__init__(parts, kind, sizes)
         hidden = parts.config.number("hidden_size")
-        self.pre_feedforward_layernorm = parts.norm(CenteredNorm, hidden)
-        self.post_feedforward_layernorm = parts.norm(CenteredNorm, hidden)
+        self.pre_feedforward_layernorm = parts.norm(self.norm, hidden)
+        self.post_feedforward_layernorm = parts.norm(self.norm, hidden)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         residual = x
         x = self.self_attn(self.input_layernorm(x), context)
         x = F.add(residual, self.post_attention_layernorm(x))
@@ -54,13 +48,13 @@ class GemmaLayer(Layer):
 class Gemma2Layer(GemmaLayer):
     """Gemma2DecoderLayer."""
 
-    attention: ClassVar[type[Attention]] = Gemma2Attention
+    attention: ClassVar[type[base.Attention]] = Gemma2Attention
 
 
-class Gemma2(Decoder):
+class Gemma2(base.Decoder):
     """Gemma2ForCausalLM: every other layer sees a window; the logits are bounded."""
 
-    layer: ClassVar[type[Layer]] = Gemma2Layer
+    layer: ClassVar[type[base.Layer]] = Gemma2Layer
     has_sdpa = False
     has_window = True
     norm_kind: ClassVar[type[Norm]] = CenteredNorm
@@ -79,10 +73,10 @@ class Gemma2(Decoder):
         return F.scale(scores)
 
 
-class Gemma3Attention(Attention):
+class Gemma3Attention(base.Attention):
     """Gemma3Attention: each head's queries and keys are normalized."""
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
         super().__init__(parts, kind)
         self.q_norm = parts.norm(CenteredNorm, self.head_dim)
         self.k_norm = parts.norm(CenteredNorm, self.head_dim)
@@ -95,18 +89,19 @@ class Gemma3Attention(Attention):
 class Gemma3Layer(GemmaLayer):
     """Gemma3DecoderLayer."""
 
-    attention: ClassVar[type[Attention]] = Gemma3Attention
+    attention: ClassVar[type[base.Attention]] = Gemma3Attention
 
 
 class Gemma3(Gemma2):
     """Gemma3ForCausalLM: every sixth layer sees everything, and rotates at another pace."""
 
-    layer: ClassVar[type[Layer]] = Gemma3Layer
+    layer: ClassVar[type[base.Layer]] = Gemma3Layer
     has_sdpa = True
-    cap = None
+    cap: float | None = None
 
-    def count_tables(self) -> int:
-        return len(set(self.kinds))
+    @property
+    def paces(self) -> Mapping[str, int]:
+        return dict.fromkeys(self.kinds, self.rotated)
 
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
         return {kind: rotary_table(x, x.shape[1], self.rotated) for kind in kinds}

@@ -7,36 +7,21 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from ullage.estimate.training.architectures import rotary
 from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.losses import language_loss
 from ullage.estimate.training.architectures.masks import causal_mask
 from ullage.estimate.training.architectures.model import LanguageModel, head_width, parameter_dtype
-from ullage.estimate.training.architectures.rotary import (
-    Table,
-    frequencies,
-    join_heads,
-    rotary_table,
-    rotate_part,
-    rotated_share,
-    split_heads,
-)
 from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager import module as nn
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend, attend_eagerly
-from ullage.estimate.training.eager.module import (
-    Embedding,
-    LayerNorm,
-    Linear,
-    LMHead,
-    Module,
-    Stack,
-)
 from ullage.estimate.training.eager.tensor import DType, Tensor
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 
 
-class MLP(Module):
+class MLP(nn.Module):
     """GPT2MLP: two matrices with biases."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
@@ -46,8 +31,8 @@ class MLP(Module):
         self.act = find_activation(
             config, "activation_function", "hidden_act", default=_ACTIVATIONS[config.model_type]
         )
-        self.c_fc = Linear(arena, hidden, inner, dtype, has_bias=has_bias)
-        self.c_proj = Linear(arena, inner, hidden, dtype, has_bias=has_bias)
+        self.c_fc = nn.Linear(arena, hidden, inner, dtype, has_bias=has_bias)
+        self.c_proj = nn.Linear(arena, inner, hidden, dtype, has_bias=has_bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.c_proj(self.act(self.c_fc(x)))
@@ -56,7 +41,7 @@ class MLP(Module):
 _ACTIVATIONS = {"gpt2": "gelu_new", "opt": "relu", "gpt_neox": "gelu"}
 
 
-class GPT2Attention(Module):
+class GPT2Attention(nn.Module):
     """GPT2Attention: queries, keys and values come from one matrix."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
@@ -69,31 +54,34 @@ class GPT2Attention(Module):
         self.head_dim = hidden // heads
         self.is_eager = recipe.attention == "eager"
         self.dropout = config.real("attn_pdrop", default=0.1)
-        self.c_attn = Linear(arena, hidden, 3 * hidden, dtype, has_bias=True)
-        self.c_proj = Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.c_attn = nn.Linear(arena, hidden, 3 * hidden, dtype, has_bias=True)
+        self.c_proj = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
         hidden = x.shape[-1]
         query, key, value = F.split(self.c_attn(x), (hidden,) * 3)
-        key, value = split_heads(key, self.head_dim), split_heads(value, self.head_dim)
-        query = split_heads(query, self.head_dim)
+        key, value = (
+            rotary.split_heads(key, self.head_dim),
+            rotary.split_heads(value, self.head_dim),
+        )
+        query = rotary.split_heads(query, self.head_dim)
         if self.is_eager:
             out = attend_eagerly(query, key, value, mask, dropout=self.dropout, is_wide=False)
         else:
             out = attend(query, key, value, mask, dropout=self.dropout)
         del query, key, value
-        return self.c_proj(join_heads(out))
+        return self.c_proj(rotary.join_heads(out))
 
 
-class GPT2Layer(Module):
+class GPT2Layer(nn.Module):
     """GPT2Block."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
         hidden = config.number("n_embd", "hidden_size")
         self.dropout = config.real("resid_pdrop", default=0.1)
-        self.ln_1 = LayerNorm(arena, hidden, dtype)
+        self.ln_1 = nn.LayerNorm(arena, hidden, dtype)
         self.attn = GPT2Attention(arena, config, recipe, dtype)
-        self.ln_2 = LayerNorm(arena, hidden, dtype)
+        self.ln_2 = nn.LayerNorm(arena, hidden, dtype)
         self.mlp = MLP(arena, config, dtype)
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -115,13 +103,13 @@ class GPT2(LanguageModel):
         hidden, vocab = config.number("n_embd", "hidden_size"), config.number("vocab_size")
         self.recipe = recipe
         self.dropout = config.real("embd_pdrop", default=0.1)
-        self.wte = Embedding(arena, vocab, hidden, dtype)
+        self.wte = nn.Embedding(arena, vocab, hidden, dtype)
         positions = config.number("n_positions", "max_position_embeddings")
         check_length(config, recipe, positions, "n_positions")
-        self.wpe = Embedding(arena, positions, hidden, dtype)
+        self.wpe = nn.Embedding(arena, positions, hidden, dtype)
         count = config.number("n_layer", "num_hidden_layers", least=1)
-        self.h = Stack(arena, "layers", count, lambda: GPT2Layer(arena, config, recipe, dtype))
-        self.ln_f = LayerNorm(arena, hidden, dtype)
+        self.h = nn.Stack(arena, "layers", count, lambda: GPT2Layer(arena, config, recipe, dtype))
+        self.ln_f = nn.LayerNorm(arena, hidden, dtype)
         self.lm_head = _head(arena, config, self.wte, dtype, is_tied=True)
         self.stacks = (self.h,)
 
@@ -137,7 +125,7 @@ class GPT2(LanguageModel):
         return language_loss(self.lm_head, self.lm_head.weight, x, labels, self.recipe.loss_kind)
 
 
-class OPTAttention(Module):
+class OPTAttention(nn.Module):
     """OPTAttention: queries are scaled before the product with the keys."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
@@ -146,20 +134,25 @@ class OPTAttention(Module):
         self.head_dim = head_width(config, "hidden_size", "num_attention_heads")
         self.is_eager = recipe.attention == "eager"
         self.dropout = config.real("attention_dropout", default=0.0)
-        self.k_proj = Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
-        self.v_proj = Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
-        self.q_proj = Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
-        self.out_proj = Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
+        self.k_proj = nn.Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
+        self.v_proj = nn.Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
+        self.q_proj = nn.Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
+        self.out_proj = nn.Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        query = split_heads(F.scale(self.q_proj(x)), self.head_dim)
+        query = rotary.split_heads(F.scale(self.q_proj(x)), self.head_dim)
         key, value = self.k_proj(x), self.v_proj(x)
-        key, value = split_heads(key, self.head_dim), split_heads(value, self.head_dim)
+        key, value = (
+            rotary.split_heads(key, self.head_dim),
+            rotary.split_heads(value, self.head_dim),
+        )
         attention = attend_eagerly if self.is_eager else attend
-        return self.out_proj(join_heads(attention(query, key, value, mask, dropout=self.dropout)))
+        return self.out_proj(
+            rotary.join_heads(attention(query, key, value, mask, dropout=self.dropout))
+        )
 
 
-class OPTLayer(Module):
+class OPTLayer(nn.Module):
     """OPTDecoderLayer: its norms come first, or after the residual is added."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
@@ -167,9 +160,9 @@ class OPTLayer(Module):
         self.dropout = config.real("dropout", default=0.1)
         self.is_before = config.flag("do_layer_norm_before", default=True)
         self.self_attn = OPTAttention(arena, config, recipe, dtype)
-        self.self_attn_layer_norm = LayerNorm(arena, hidden, dtype)
+        self.self_attn_layer_norm = nn.LayerNorm(arena, hidden, dtype)
         self.mlp = MLP(arena, config, dtype)
-        self.final_layer_norm = LayerNorm(arena, hidden, dtype)
+        self.final_layer_norm = nn.LayerNorm(arena, hidden, dtype)
 
     def __call__(self, x: Tensor, mask: Tensor | None, places: Tensor) -> Tensor:
         del places  # a checkpoint keeps them
@@ -197,19 +190,21 @@ class OPT(LanguageModel):
         hidden, vocab = config.number("hidden_size"), config.number("vocab_size")
         width = config.number("word_embed_proj_dim", default=hidden)
         self.recipe = recipe
-        self.embed_tokens = Embedding(arena, vocab, width, dtype)
+        self.embed_tokens = nn.Embedding(arena, vocab, width, dtype)
         positions = config.number("max_position_embeddings")
         check_length(config, recipe, positions, "max_position_embeddings")
-        self.embed_positions = Embedding(arena, positions + 2, hidden, dtype)
+        self.embed_positions = nn.Embedding(arena, positions + 2, hidden, dtype)
         is_narrow = width != hidden
-        self.project_out = Linear(arena, hidden, width, dtype) if is_narrow else None
-        self.project_in = Linear(arena, width, hidden, dtype) if is_narrow else None
+        self.project_out = nn.Linear(arena, hidden, width, dtype) if is_narrow else None
+        self.project_in = nn.Linear(arena, width, hidden, dtype) if is_narrow else None
         has_norm = config.flag("do_layer_norm_before", default=True) and not config.flag(
             "_remove_final_layer_norm", default=False
         )
-        self.final_layer_norm = LayerNorm(arena, hidden, dtype) if has_norm else None
+        self.final_layer_norm = nn.LayerNorm(arena, hidden, dtype) if has_norm else None
         count = config.number("num_hidden_layers", least=1)
-        self.layers = Stack(arena, "layers", count, lambda: OPTLayer(arena, config, recipe, dtype))
+        self.layers = nn.Stack(
+            arena, "layers", count, lambda: OPTLayer(arena, config, recipe, dtype)
+        )
         self.lm_head = _head(arena, config, self.embed_tokens, dtype, is_tied=True)
         self.stacks = (self.layers,)
 
@@ -227,7 +222,7 @@ class OPT(LanguageModel):
         return language_loss(self.lm_head, self.lm_head.weight, x, labels, self.recipe.loss_kind)
 
 
-class NeoXAttention(Module):
+class NeoXAttention(nn.Module):
     """GPTNeoXAttention: each head's query, key and value lie side by side."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
@@ -236,31 +231,35 @@ class NeoXAttention(Module):
         self.head_dim = head_width(config, "hidden_size", "num_attention_heads")
         self.is_eager = recipe.attention == "eager"
         self.dropout = config.real("attention_dropout", default=0.0)
-        self.query_key_value = Linear(arena, hidden, 3 * hidden, dtype, has_bias=has_bias)
-        self.dense = Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
+        self.query_key_value = nn.Linear(arena, hidden, 3 * hidden, dtype, has_bias=has_bias)
+        self.dense = nn.Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
 
-    def __call__(self, x: Tensor, table: Table, mask: Tensor | None) -> Tensor:
-        joined = split_heads(self.query_key_value(x), 3 * self.head_dim)
+    def __call__(self, x: Tensor, table: rotary.Table, mask: Tensor | None) -> Tensor:
+        joined = rotary.split_heads(self.query_key_value(x), 3 * self.head_dim)
         query, key, value = F.split(joined, (self.head_dim,) * 3)
         del joined
-        query, key = rotate_part(query, table), rotate_part(key, table)
+        query, key = rotary.rotate_part(query, table), rotary.rotate_part(key, table)
         attention = attend_eagerly if self.is_eager else attend
-        return self.dense(join_heads(attention(query, key, value, mask, dropout=self.dropout)))
+        return self.dense(
+            rotary.join_heads(attention(query, key, value, mask, dropout=self.dropout))
+        )
 
 
-class NeoXLayer(Module):
+class NeoXLayer(nn.Module):
     """GPTNeoXLayer: attention and MLP side by side, or one after the other."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
         hidden = config.number("hidden_size")
         self.dropout = config.real("hidden_dropout", default=0.0)
         self.is_parallel = config.flag("use_parallel_residual", default=True)
-        self.input_layernorm = LayerNorm(arena, hidden, dtype)
-        self.post_attention_layernorm = LayerNorm(arena, hidden, dtype)
+        self.input_layernorm = nn.LayerNorm(arena, hidden, dtype)
+        self.post_attention_layernorm = nn.LayerNorm(arena, hidden, dtype)
         self.attention = NeoXAttention(arena, config, recipe, dtype)
         self.mlp = MLP(arena, config, dtype)
 
-    def __call__(self, x: Tensor, table: Table, mask: Tensor | None, places: Tensor) -> Tensor:
+    def __call__(
+        self, x: Tensor, table: rotary.Table, mask: Tensor | None, places: Tensor
+    ) -> Tensor:
         del places  # a checkpoint keeps them
         attended = F.dropout(self.attention(self.input_layernorm(x), table, mask), self.dropout)
         if self.is_parallel:
@@ -282,12 +281,14 @@ class GPTNeoX(LanguageModel):
         self.recipe = recipe
         self.dropout = config.real("hidden_dropout", default=0.0)
         head_dim = head_width(config, "hidden_size", "num_attention_heads")
-        self.rotated = int(head_dim * rotated_share(config, 0.25))
-        self.frequencies = frequencies(arena, self.rotated)
-        self.embed_in = Embedding(arena, vocab, hidden, dtype)
+        self.rotated = int(head_dim * rotary.rotated_share(config, 0.25))
+        self.frequencies = rotary.frequencies(arena, self.rotated)
+        self.embed_in = nn.Embedding(arena, vocab, hidden, dtype)
         count = config.number("num_hidden_layers", least=1)
-        self.layers = Stack(arena, "layers", count, lambda: NeoXLayer(arena, config, recipe, dtype))
-        self.final_layer_norm = LayerNorm(arena, hidden, dtype)
+        self.layers = nn.Stack(
+            arena, "layers", count, lambda: NeoXLayer(arena, config, recipe, dtype)
+        )
+        self.final_layer_norm = nn.LayerNorm(arena, hidden, dtype)
         self.embed_out = _head(arena, config, self.embed_in, dtype, is_tied=False)
         self.stacks = (self.layers,)
 
@@ -297,7 +298,7 @@ class GPTNeoX(LanguageModel):
         mask = causal_mask(words, self.recipe)
         x = F.dropout(words, self.dropout)
         places = tokens.like((1, tokens.shape[1]))
-        x = self.layers(x, rotary_table(x, x.shape[1], self.rotated), mask, places)
+        x = self.layers(x, rotary.rotary_table(x, x.shape[1], self.rotated), mask, places)
         x = self.final_layer_norm(x)
         del words
         return language_loss(
@@ -305,11 +306,13 @@ class GPTNeoX(LanguageModel):
         )
 
 
-def _head(arena: Arena, config: Config, words: Embedding, dtype: DType, *, is_tied: bool) -> Linear:
+def _head(
+    arena: Arena, config: Config, words: nn.Embedding, dtype: DType, *, is_tied: bool
+) -> nn.Linear:
     """The last matrix: the embedding's where the configuration, or else the family, ties them."""
     vocab, width = words.weight.shape
     is_tied = config.flag("tie_word_embeddings", default=is_tied)
-    return LMHead(arena, width, vocab, dtype, weight=words.weight if is_tied else None)
+    return nn.LMHead(arena, width, vocab, dtype, weight=words.weight if is_tied else None)
 
 
 def check_length(config: Config, recipe: Recipe, positions: int, field: str) -> None:

@@ -7,14 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ullage.estimate.training.architectures.decoders.decoder import (
-    FULL,
-    Attention,
-    Context,
-    Decoder,
-    Layer,
-    Parts,
-)
+from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.decoders.experts import Experts, Mixture, Router
 from ullage.estimate.training.architectures.norms import Norm, WideNorm
 from ullage.estimate.training.architectures.rotary import Table, rotary_table
@@ -28,17 +21,18 @@ from ullage.estimate.training.eager.routing import (
     take_rows,
 )
 from ullage.estimate.training.eager.tensor import Tensor
+from ullage.models.blocks import Mlp
 
 
-class SinkAttention(Attention):
+class SinkAttention(base.Attention):
     """GptOssAttention: each head has one more score, which belongs to no token (a sink)."""
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
         super().__init__(parts, kind)
         heads = parts.config.number("num_attention_heads")
         self.sinks = parameter(parts.arena, heads, dtype=parts.dtype)
 
-    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
         table = context.tables[self.kind]
         return rotate_halves(query, table), rotate_halves(key, table)
 
@@ -72,7 +66,7 @@ def rotate_halves(x: Tensor, table: Table) -> Tensor:
 class BiasedRouter(Router):
     """GptOssTopKRouter: the softmax of the highest scores alone."""
 
-    def __init__(self, parts: Parts, count: int, chosen: int) -> None:
+    def __init__(self, parts: base.Parts, count: int, chosen: int) -> None:
         super().__init__(parts, count, chosen)
         self.bias = parameter(parts.arena, count, dtype=parts.dtype)
 
@@ -84,7 +78,7 @@ class BiasedRouter(Router):
 class BiasedExperts(Experts):
     """GptOssExperts: matrices that lie the other way around, with biases, and a bounded gate."""
 
-    def __init__(self, parts: Parts, count: int, inner: int) -> None:
+    def __init__(self, parts: base.Parts, count: int, inner: int) -> None:
         hidden, arena, dtype = parts.config.number("hidden_size"), parts.arena, parts.dtype
         self.inner = inner
         self.gate_up_proj = parameter(arena, count, hidden, 2 * inner, dtype=dtype)
@@ -108,24 +102,22 @@ class BiasedExperts(Experts):
         return add_in_place(grouped_product(x, self.down_proj, is_transposed=True), bias)
 
 
-class GptOssLayer(Layer):
+class GptOssLayer(base.Layer):
     """GptOssDecoderLayer."""
 
-    attention: ClassVar[type[Attention]] = SinkAttention
+    attention: ClassVar[type[base.Attention]] = SinkAttention
     norm: ClassVar[type[Norm]] = WideNorm
 
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        config = parts.config
-        count = config.number("num_local_experts", default=128)
-        chosen = config.number("num_experts_per_tok", "experts_per_token", default=4)
-        inner = config.number("intermediate_size")
-        return Mixture(BiasedRouter(parts, count, chosen), BiasedExperts(parts, count, inner))
+    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
+        chosen = parts.config.number("num_experts_per_tok", "experts_per_token", default=4)
+        router = BiasedRouter(parts, sizes.experts, chosen)
+        return Mixture(router, BiasedExperts(parts, sizes.experts, sizes.width))
 
 
-class GptOss(Decoder):
+class GptOss(base.Decoder):
     """GptOssForCausalLM, without the loss that balances its experts."""
 
-    layer: ClassVar[type[Layer]] = GptOssLayer
+    layer: ClassVar[type[base.Layer]] = GptOssLayer
     norm_kind: ClassVar[type[Norm]] = WideNorm
     has_sdpa = False
     has_window = True

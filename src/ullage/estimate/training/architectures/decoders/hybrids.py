@@ -9,14 +9,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from ullage.estimate.training.architectures.activations import find_activation
-from ullage.estimate.training.architectures.decoders.decoder import (
-    FULL,
-    Attention,
-    Context,
-    Decoder,
-    Layer,
-    Parts,
-)
+from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.decoders.dispatched import make_experts
 from ullage.estimate.training.architectures.decoders.experts import Mixture, Router
 from ullage.estimate.training.architectures.decoders.mamba2 import Mixer, MixerSizes
@@ -26,12 +19,14 @@ from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.module import Module
 from ullage.estimate.training.eager.routing import highest
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
+from ullage.models.blocks import Mlp
+from ullage.models.hybrids import granite_kinds, granite_sizes
 
 MAMBA = "linear_attention"
-_KINDS = {"mamba": MAMBA, "attention": FULL}  # as older files say it
+_KINDS = {"mamba": MAMBA, "attention": base.FULL}  # as older files say it
 
 
-def _read(parts: Parts) -> MixerSizes:
+def _read(parts: base.Parts) -> MixerSizes:
     config = parts.config
     hidden = config.number("hidden_size", default=4096)
     inner = int(config.real("mamba_expand", default=2) * hidden)
@@ -58,22 +53,24 @@ def _read(parts: Parts) -> MixerSizes:
     )
 
 
-def _make_mixer(parts: Parts, kind: str, attention: type[Attention]) -> Mixer | Attention:
+def _make_mixer(
+    parts: base.Parts, kind: str, attention: type[base.Attention]
+) -> Mixer | base.Attention:
     """What a layer looks back with."""
     if kind == MAMBA:
         return Mixer(parts.arena, _read(parts), parts.dtype)
     return attention(parts, kind)
 
 
-def _mix(mixer: Mixer | Attention, x: Tensor, context: Context) -> Tensor:
+def _mix(mixer: Mixer | base.Attention, x: Tensor, context: base.Context) -> Tensor:
     """What it finds there."""
     return mixer(x) if isinstance(mixer, Mixer) else mixer(x, context)
 
 
-class GraniteHybridAttention(Attention):
+class GraniteHybridAttention(base.Attention):
     """GraniteMoeHybridAttention: it may know nothing of positions."""
 
-    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
         return super().turn(query, key, context) if context.tables else (query, key)
 
 
@@ -89,9 +86,8 @@ class GraniteRouter(Router):
 class SharedMLP(Module):
     """GraniteMoeHybridMLP: gate and what it gates come from one matrix."""
 
-    def __init__(self, parts: Parts) -> None:
-        hidden = parts.config.number("hidden_size")
-        self.inner = parts.config.number("shared_intermediate_size", default=1024)
+    def __init__(self, parts: base.Parts, inner: int) -> None:
+        hidden, self.inner = parts.config.number("hidden_size"), inner
         self.act = find_activation(parts.config, "hidden_act", default="silu")
         self.input_linear = parts.linear(hidden, 2 * self.inner)
         self.output_linear = parts.linear(self.inner, hidden)
@@ -101,23 +97,23 @@ class SharedMLP(Module):
         return self.output_linear(F.mul(self.act(gate), up))
 
 
-class GraniteHybridLayer(Layer):
+class GraniteHybridLayer(base.Layer):
     """GraniteMoeHybridDecoderLayer: what is added to the residual is scaled."""
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
         config, hidden = parts.config, parts.config.number("hidden_size")
         self.input_layernorm = parts.norm(self.norm, hidden)
         self.post_attention_layernorm = parts.norm(self.norm, hidden)
-        count = config.number("num_local_experts", default=8, least=0)
         self.block_sparse_moe = None
-        if count:
-            chosen = config.number("num_experts_per_tok", default=2)
-            experts = make_experts(parts, count, config.number("intermediate_size"))
-            self.block_sparse_moe = Mixture(GraniteRouter(parts, count, chosen), experts)
-        self.shared_mlp = SharedMLP(parts)
+        if sizes.experts:
+            router = GraniteRouter(
+                parts, sizes.experts, config.number("num_experts_per_tok", default=2)
+            )
+            self.block_sparse_moe = Mixture(router, make_experts(parts, sizes))
+        self.shared_mlp = SharedMLP(parts, sizes.shared or sizes.width)
         self.mixer = _make_mixer(parts, kind, GraniteHybridAttention)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         residual = x
         x = _mix(self.mixer, self.input_layernorm(x), context)
         x = F.add(residual, F.scale(x))
@@ -130,22 +126,20 @@ class GraniteHybridLayer(Layer):
         return F.add(residual, F.scale(x))
 
 
-class GraniteHybrid(Decoder):
+class GraniteHybrid(base.Decoder):
     """GraniteMoeHybridForCausalLM: embeddings and logits are scaled."""
 
-    layer: ClassVar[type[Layer]] = GraniteHybridLayer
+    layer: ClassVar[type[base.Layer]] = GraniteHybridLayer
 
     def layer_kinds(self) -> list[str]:
-        config = self.parts.config
-        if not config.has("layer_types") and not config.has("layers_block_type"):
-            return [MAMBA] * config.number("num_hidden_layers", least=1)
-        kinds = config.row("layer_types", "layers_block_type")
-        if len(kinds) != config.number("num_hidden_layers", least=1):
-            raise config.wrong("layer_types", f"found {len(kinds)} of them for another count")
-        return [_KINDS.get(kind, kind) for kind in kinds]
+        return list(granite_kinds(self.parts.config))
 
-    def count_tables(self) -> int:
-        return int(self.has_rotation)
+    def sizes(self, place: int) -> Mlp:
+        return granite_sizes(self.parts.config)
+
+    @property
+    def paces(self) -> Mapping[str, int]:
+        return super().paces if self.has_rotation else {}
 
     @property
     def has_rotation(self) -> bool:
@@ -162,37 +156,32 @@ class GraniteHybrid(Decoder):
         return F.scale(self.lm_head(x))
 
 
-class BambaAttention(Attention):
+class BambaAttention(base.Attention):
     """BambaAttention: a part of each head is rotated."""
 
-    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
         table = context.tables[self.kind]
         return rotate_part(query, table), rotate_part(key, table)
 
 
-class BambaLayer(Layer):
+class BambaLayer(base.Layer):
     """BambaDecoderLayer."""
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
         hidden = parts.config.number("hidden_size")
-        self.mlp = self.make_mlp(parts, kind)
+        self.mlp = self.make_mlp(parts, sizes)
         self.input_layernorm = parts.norm(self.norm, hidden)
         self.post_attention_layernorm = parts.norm(self.norm, hidden)
         self.mixer = _make_mixer(parts, kind, BambaAttention)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
-        residual = x
-        x = _mix(self.mixer, self.input_layernorm(x), context)
-        x = F.add(residual, x)
-        residual = x
-        x = self.mlp(self.post_attention_layernorm(x))
-        return F.add(residual, x)
+    def mix(self, x: Tensor, context: base.Context) -> Tensor:
+        return _mix(self.mixer, x, context)
 
 
-class Bamba(Decoder):
+class Bamba(base.Decoder):
     """BambaForCausalLM, without the loss that keeps logits small."""
 
-    layer: ClassVar[type[Layer]] = BambaLayer
+    layer: ClassVar[type[base.Layer]] = BambaLayer
 
     def layer_kinds(self) -> list[str]:
         config = self.parts.config
@@ -200,7 +189,7 @@ class Bamba(Decoder):
             raise config.wrong("z_loss_coefficient", "found one, which ullage has no formula for")
         attended = config.row("attn_layer_indices", default=())
         count = config.number("num_hidden_layers", least=1)
-        return [FULL if place in attended else MAMBA for place in range(count)]
+        return [base.FULL if place in attended else MAMBA for place in range(count)]
 
     @property
     def rotated(self) -> int:
@@ -218,19 +207,18 @@ class NemotronNorm(Norm):
         return F.to(F.mul(F.to(self.weight, FLOAT32), x), dtype)
 
 
-class PlainAttention(Attention):
+class PlainAttention(base.Attention):
     """NemotronHAttention: it knows nothing of positions."""
 
-    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
         return query, key
 
 
 class PlainMLP(Module):
     """NemotronHMLP: two matrices."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: base.Parts, inner: int) -> None:
         config, hidden = parts.config, parts.config.number("hidden_size")
-        inner = config.number("intermediate_size", default=21504)
         has_bias = config.flag("mlp_bias", default=False)
         self.act = find_activation(config, "mlp_hidden_act", default="relu2")
         self.up_proj = parts.linear(hidden, inner, has_bias=has_bias)
@@ -240,16 +228,16 @@ class PlainMLP(Module):
         return self.down_proj(self.act(self.up_proj(x)))
 
 
-class NemotronLayer(Layer):
+class NemotronLayer(base.Layer):
     """NemotronHBlock: one of the three, and no more."""
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
         config, hidden = parts.config, parts.config.number("hidden_size")
         self.norm_before = NemotronNorm(parts.arena, hidden, parts.dtype)
-        self.mixer: Mixer | Attention | PlainMLP
+        self.mixer: Mixer | base.Attention | PlainMLP
         if kind == MLP:
-            self.mixer = PlainMLP(parts)
-        elif kind == FULL:
+            self.mixer = PlainMLP(parts, sizes.width)
+        elif kind == base.FULL:
             self.mixer = PlainAttention(parts, kind)
         else:
             heads = config.number("mamba_num_heads", default=128)
@@ -257,7 +245,7 @@ class NemotronLayer(Layer):
                 config.number("mamba_head_dim", default=64),
                 config.number("n_groups", default=8),
             )
-            sizes = MixerSizes(
+            mixer = MixerSizes(
                 hidden,
                 heads * width,
                 heads,
@@ -270,23 +258,23 @@ class NemotronLayer(Layer):
                 config.flag("use_conv_bias", default=True),
                 groups,
             )
-            self.mixer = Mixer(parts.arena, sizes, parts.dtype)
+            self.mixer = Mixer(parts.arena, mixer, parts.dtype)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         residual = x
         x = self.norm_before(x)
-        x = self.mixer(x, context) if isinstance(self.mixer, Attention) else self.mixer(x)
+        x = self.mixer(x, context) if isinstance(self.mixer, base.Attention) else self.mixer(x)
         return F.add(residual, x)
 
 
 MLP = "mlp"
-_MARKS = {"M": MAMBA, "*": FULL, "-": MLP}  # hybrid_override_pattern of older files
+_MARKS = {"M": MAMBA, "*": base.FULL, "-": MLP}  # hybrid_override_pattern of older files
 
 
-class NemotronH(Decoder):
+class NemotronH(base.Decoder):
     """NemotronHForCausalLM without experts."""
 
-    layer: ClassVar[type[Layer]] = NemotronLayer
+    layer: ClassVar[type[base.Layer]] = NemotronLayer
     norm_kind: ClassVar[type[Norm]] = NemotronNorm
 
     def layer_kinds(self) -> list[str]:
@@ -304,8 +292,9 @@ class NemotronH(Decoder):
             raise config.wrong(field, f"found {len(kinds)} layers, not num_hidden_layers")
         return kinds
 
-    def count_tables(self) -> int:
-        return 0
+    @property
+    def paces(self) -> Mapping[str, int]:
+        return {}
 
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
         return {}

@@ -9,25 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ullage.estimate.training.architectures.decoders.decoder import (
-    FULL,
-    Attention,
-    Context,
-    Decoder,
-    GatedMLP,
-    Layer,
-    Parts,
-)
+from ullage.estimate.training.architectures.decoders import decoder as base
+from ullage.estimate.training.architectures.decoders.gemma import Gemma2, GemmaLayer
 from ullage.estimate.training.architectures.losses import chunked_loss, language_loss
 from ullage.estimate.training.architectures.norms import FusedNorm, Norm, WideNorm
 from ullage.estimate.training.architectures.rotary import join_heads, rotate
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
-from ullage.estimate.training.eager.attention import attend
+from ullage.estimate.training.eager.attention import attend, attend_eagerly
+from ullage.estimate.training.eager.indexing import choose
 from ullage.estimate.training.eager.module import Module
+from ullage.estimate.training.eager.reductions import total
+from ullage.estimate.training.eager.routing import highest
 from ullage.estimate.training.eager.shapes import permuted
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, Tensor
 from ullage.estimate.training.recipe import Recipe
+from ullage.models.blocks import Mlp
 from ullage.models.config import Config
 
 _FUSED_NORM_FROM = (2, 9)  # before it F.rms_norm was written in other operators
@@ -50,7 +47,7 @@ def _repeat(x: Tensor, times: int) -> Tensor:
     return F.reshape(wide, (batch, length, heads * times, width))
 
 
-class TitanAttention(Attention):
+class TitanAttention(base.Attention):
     """Attention of torchtitan/models/llama/model.py: rotated as complex numbers, in float32."""
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -59,7 +56,7 @@ class TitanAttention(Attention):
         value = _apart(self.v_proj(x), width)
         return query, key, value
 
-    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
         table = context.tables[self.kind][0]
         table = table.alias((1, table.shape[2], 1, table.shape[3]))
         return self._turn(query, table), self._turn(key, table)
@@ -67,7 +64,7 @@ class TitanAttention(Attention):
     def _turn(self, x: Tensor, table: Tensor) -> Tensor:
         return F.to(F.mul(F.to(x, FLOAT32), table), x.dtype)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         query, key, value = self.heads(x)
         query, key = self.turn(query, key, context)
         times = query.shape[2] // key.shape[2]
@@ -77,23 +74,23 @@ class TitanAttention(Attention):
         return self.o_proj(join_heads(self.attend(query, key, value, context.masks[self.kind])))
 
 
-class TitanLayer(Layer):
+class TitanLayer(base.Layer):
     """TransformerBlock."""
 
-    attention: ClassVar[type[Attention]] = TitanAttention
+    attention: ClassVar[type[base.Attention]] = TitanAttention
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
-        super().__init__(parts, kind)
+    def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
+        super().__init__(parts, kind, sizes)
         if parts.arena.machine.torch >= _FUSED_NORM_FROM:
             hidden = parts.config.number("hidden_size")
             self.input_layernorm = parts.norm(FusedNorm, hidden)
             self.post_attention_layernorm = parts.norm(FusedNorm, hidden)
 
 
-class Torchtitan(Decoder):
+class Torchtitan(base.Decoder):
     """Transformer of torchtitan; the loss is of float32 logits, which are gone before backward."""
 
-    layer: ClassVar[type[Layer]] = TitanLayer
+    layer: ClassVar[type[base.Layer]] = TitanLayer
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
         if self.parts.recipe.loss_kind != "full":
@@ -119,16 +116,16 @@ class TuneAttention(TitanAttention):
         return F.to(F.cat((real, imaginary), -1), x.dtype)
 
 
-class TuneLayer(Layer):
+class TuneLayer(base.Layer):
     """TransformerSelfAttentionLayer."""
 
-    attention: ClassVar[type[Attention]] = TuneAttention
+    attention: ClassVar[type[base.Attention]] = TuneAttention
 
 
-class Torchtune(Decoder):
+class Torchtune(base.Decoder):
     """TransformerDecoder of torchtune; its loss is CEWithChunkedOutputLoss."""
 
-    layer: ClassVar[type[Layer]] = TuneLayer
+    layer: ClassVar[type[base.Layer]] = TuneLayer
 
 
 class LitNorm(Norm):
@@ -138,10 +135,14 @@ class LitNorm(Norm):
         dtype = x.dtype
         x = F.to(x, FLOAT32)
         scaled = F.mul(x, F.rsqrt(F.shift(F.mean(F.mul(x, x)))))
-        return F.to(F.mul(scaled, F.to(self.weight, FLOAT32)), dtype)
+        return F.to(F.mul(scaled, F.to(self.offset(), FLOAT32)), dtype)
+
+    def offset(self) -> Tensor:
+        """What multiplies."""
+        return self.weight
 
 
-class LitAttention(Attention):
+class LitAttention(base.Attention):
     """CausalSelfAttention of litgpt: queries, keys and values from one matrix, group by group."""
 
     # target -> which part of the matrix that is
@@ -150,7 +151,7 @@ class LitAttention(Attention):
         "o_proj": ("o_proj",),
     }
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
         shape = parts.shape
         self.kind = kind
         self.head_dim = shape.head_dim
@@ -163,7 +164,7 @@ class LitAttention(Attention):
         """Rows of the merged matrix that a target has."""
         return self.head_dim * (self.count if target == "q_proj" else self.groups)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         batch, length = x.shape[:2]
         joined = self.attn(x)
         per_group = self.count // self.groups
@@ -173,8 +174,11 @@ class LitAttention(Attention):
         query, key, value = (self._head(part) for part in (query, key, value))
         table = context.tables[self.kind]
         query, key = self._turn(query, table), self._turn(key, table)
-        out = attend(query, key, value)
+        out = self.attend(query, key, value, None)
         return self.o_proj(join_heads(out))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        return attend(query, key, value, mask)
 
     def _head(self, x: Tensor) -> Tensor:
         """(batch, heads, length, head_dim); keys and values are repeated."""
@@ -193,31 +197,24 @@ class LitAttention(Attention):
         return F.cat((F.to(rotate(x, table), x.dtype), F.narrow(x, -1, 0)), -1)
 
 
-class LitMLP(GatedMLP):
-    """LLaMAMLP of litgpt."""
-
-
-class LitLayer(Layer):
+class LitLayer(base.Layer):
     """Block of litgpt."""
 
-    attention: ClassVar[type[Attention]] = LitAttention
+    attention: ClassVar[type[base.Attention]] = LitAttention
     norm: ClassVar[type[Norm]] = LitNorm
-
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        del kind
-        return LitMLP(parts)
 
 
 _LIT_TOKENS = 128  # of a chunk of the head, and of the loss
 
 
-class LitGPT(Decoder):
+class LitGPT(base.Decoder):
     """GPT of litgpt. Adapters are trained with a head that is computed 128 tokens at a time, and
     the logits stay until there are new ones.
     """
 
-    layer: ClassVar[type[Layer]] = LitLayer
+    layer: ClassVar[type[base.Layer]] = LitLayer
     norm_kind: ClassVar[type[Norm]] = LitNorm
+    has_masks = False
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         """Embedding and head are two, be they alike in the published file."""
@@ -256,12 +253,41 @@ class LitGPT(Decoder):
         return F.to(self.logits(x), FLOAT32)
 
 
+class LitGemmaAttention(LitAttention):
+    """Scores are bounded, which sdpa does not know how to do (do_softcapping)."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        mask = query.like((1, 1, query.shape[2], query.shape[2]))
+        return attend_eagerly(query, key, value, mask, has_cap=True)
+
+
+class LitGemmaNorm(LitNorm):
+    """RMSNorm with add_unit_offset: the weight is one more."""
+
+    def offset(self) -> Tensor:
+        return F.shift(self.weight)
+
+
+class LitGemmaLayer(GemmaLayer):
+    """Block of litgpt with post_attention_norm and post_mlp_norm."""
+
+    attention: ClassVar[type[base.Attention]] = LitGemmaAttention
+    norm: ClassVar[type[Norm]] = LitGemmaNorm
+
+
+class LitGemma2(LitGPT, Gemma2):
+    """GPT of litgpt 0.5.11 (litgpt/model.py) as Gemma 2 is configured."""
+
+    layer: ClassVar[type[base.Layer]] = LitGemmaLayer
+    norm_kind: ClassVar[type[Norm]] = LitGemmaNorm
+
+
 class PlainAttention(TitanAttention):
     """Attention by hand as courses write it: scores, torch.where, a softmax of exp, sum and a
     division, each of which is a tensor.
     """
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
         super().__init__(parts, kind)
         self.is_written_out = parts.is_eager
 
@@ -277,12 +303,11 @@ class PlainAttention(TitanAttention):
         if not self.is_written_out:
             return attend(query, key, value)
         scores = F.scale(F.matmul(query, key, is_second_transposed=True))
-        scores = F.mul(
-            scores, scores.like((1, 1, *scores.shape[2:]), BOOL)
-        )  # where: the mask stays
-        numerator = F.elementwise(F.shift(scores), saves_input=False, saves_output=True)
+        scores = choose(scores.like((1, 1, *scores.shape[2:]), BOOL), scores)
+        numerator = F.sub(scores, highest(scores, 1)[0])
+        numerator = F.elementwise(numerator, saves_input=False, saves_output=True)
         del scores
-        weights = F.mul(numerator, F.rsqrt(F.mean(numerator)))
+        weights = F.div(numerator, total(numerator))
         del numerator
         out = F.matmul(weights, value)
         return F.transpose(F.contiguous(F.transpose(out, 1, 2)), 1, 2)
@@ -293,29 +318,29 @@ def _written_silu(x: Tensor) -> Tensor:
     return F.mul(x, F.elementwise(x, saves_input=False, saves_output=True))
 
 
-class PlainMLP(GatedMLP):
+class PlainMLP(base.GatedMLP):
     """SwiGLU, its silu written out."""
 
-    def __init__(self, parts: Parts, inner: int | None = None) -> None:
+    def __init__(self, parts: base.Parts, inner: int) -> None:
         super().__init__(parts, inner)
         self.act = _written_silu
 
 
-class PlainLayer(Layer):
+class PlainLayer(base.Layer):
     """TransformerBlock of a course."""
 
-    attention: ClassVar[type[Attention]] = PlainAttention
+    attention: ClassVar[type[base.Attention]] = PlainAttention
     norm: ClassVar[type[Norm]] = WideNorm
 
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        del kind
-        return PlainMLP(parts)
+    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
+        return PlainMLP(parts, sizes.width)
 
 
-class Plain(Decoder):
+class Plain(base.Decoder):
     """A decoder in plain operators of PyTorch, as the course CS336 has it."""
 
-    layer: ClassVar[type[Layer]] = PlainLayer
+    layer: ClassVar[type[base.Layer]] = PlainLayer
+    has_masks = False
     norm_kind: ClassVar[type[Norm]] = WideNorm
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:

@@ -8,43 +8,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ullage.estimate.training.architectures.decoders.decoder import (
-    FULL,
-    SLIDING,
-    Attention,
-    Context,
-    Decoder,
-    Layer,
-    Parts,
-)
+from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.norms import Norm, RMSNorm, WideNorm
 from ullage.estimate.training.architectures.rotary import Table, rotary_table, split_heads
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
 
 
-class Llama(Decoder):
+class Llama(base.Decoder):
     """LlamaForCausalLM."""
 
 
-class Mistral(Decoder):
+class Mistral(base.Decoder):
     """MistralForCausalLM: every layer sees a window, if there is one."""
 
     def layer_kinds(self) -> list[str]:
-        kind = FULL if self.sliding_window is None else SLIDING
+        kind = base.FULL if self.sliding_window is None else base.SLIDING
         return [kind] * self.parts.config.number("num_hidden_layers", least=1)
 
 
-class Qwen2(Decoder):
+class Qwen2(base.Decoder):
     """Qwen2ForCausalLM: the layers from max_window_layers on see a window, if it is used."""
 
     has_window = True
 
 
-class Qwen3Attention(Attention):
+class Qwen3Attention(base.Attention):
     """Qwen3Attention: each head's queries and keys are normalized."""
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
         super().__init__(parts, kind)
         self.q_norm = parts.norm(RMSNorm, self.head_dim)
         self.k_norm = parts.norm(RMSNorm, self.head_dim)
@@ -56,22 +48,22 @@ class Qwen3Attention(Attention):
         return F.transpose(query, 1, 2), F.transpose(key, 1, 2), value
 
 
-class Qwen3Layer(Layer):
+class Qwen3Layer(base.Layer):
     """Qwen3DecoderLayer."""
 
-    attention: ClassVar[type[Attention]] = Qwen3Attention
+    attention: ClassVar[type[base.Attention]] = Qwen3Attention
 
 
 class Qwen3(Qwen2):
     """Qwen3ForCausalLM."""
 
-    layer: ClassVar[type[Layer]] = Qwen3Layer
+    layer: ClassVar[type[base.Layer]] = Qwen3Layer
 
 
-class GraniteLayer(Layer):
+class GraniteLayer(base.Layer):
     """GraniteDecoderLayer: what is added to the residual is scaled."""
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         residual = x
         x = self.self_attn(self.input_layernorm(x), context)
         x = F.add(residual, F.scale(x))
@@ -80,10 +72,10 @@ class GraniteLayer(Layer):
         return F.add(residual, F.scale(x))
 
 
-class Granite(Decoder):
+class Granite(base.Decoder):
     """GraniteForCausalLM: embeddings and logits are scaled."""
 
-    layer: ClassVar[type[Layer]] = GraniteLayer
+    layer: ClassVar[type[base.Layer]] = GraniteLayer
 
     def embed(self, tokens: Tensor) -> Tensor:
         return F.scale(self.embed_tokens(tokens))
@@ -92,10 +84,10 @@ class Granite(Decoder):
         return F.scale(self.lm_head(x))
 
 
-class Olmo2Attention(Attention):
+class Olmo2Attention(base.Attention):
     """Olmo2Attention: queries and keys are normalized over all heads, and rotated in float32."""
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
         super().__init__(parts, kind)
         self.q_norm = parts.norm(WideNorm, self.q_proj.weight.shape[0])
         self.k_norm = parts.norm(WideNorm, self.k_proj.weight.shape[0])
@@ -105,19 +97,19 @@ class Olmo2Attention(Attention):
         value = split_heads(self.v_proj(x), self.head_dim)
         return split_heads(query, self.head_dim), split_heads(key, self.head_dim), value
 
-    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
         dtype = query.dtype
         query, key = super().turn(query, key, context)
         return F.to(query, dtype), F.to(key, dtype)
 
 
-class Olmo2Layer(Layer):
+class Olmo2Layer(base.Layer):
     """Olmo2DecoderLayer: norms after attention and after the MLP."""
 
-    attention: ClassVar[type[Attention]] = Olmo2Attention
+    attention: ClassVar[type[base.Attention]] = Olmo2Attention
     norm: ClassVar[type[Norm]] = WideNorm
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         residual = x
         x = self.input_layernorm(self.self_attn(x, context))
         x = F.add(residual, x)
@@ -126,33 +118,33 @@ class Olmo2Layer(Layer):
         return F.add(residual, x)
 
 
-class Olmo2(Decoder):
+class Olmo2(base.Decoder):
     """Olmo2ForCausalLM."""
 
-    layer: ClassVar[type[Layer]] = Olmo2Layer
+    layer: ClassVar[type[base.Layer]] = Olmo2Layer
     norm_kind: ClassVar[type[Norm]] = WideNorm
 
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
         return dict.fromkeys(kinds, rotary_table(x, x.shape[1], self.rotated, FLOAT32))
 
 
-class SmolLM3Attention(Attention):
+class SmolLM3Attention(base.Attention):
     """SmolLM3Attention: some layers do not rotate."""
 
-    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        return super().turn(query, key, context) if self.kind == FULL else (query, key)
+    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
+        return super().turn(query, key, context) if self.kind == base.FULL else (query, key)
 
 
-class SmolLM3Layer(Layer):
+class SmolLM3Layer(base.Layer):
     """SmolLM3DecoderLayer."""
 
-    attention: ClassVar[type[Attention]] = SmolLM3Attention
+    attention: ClassVar[type[base.Attention]] = SmolLM3Attention
 
 
-class SmolLM3(Decoder):
+class SmolLM3(base.Decoder):
     """SmolLM3ForCausalLM: every no_rope_layer_interval-th layer knows nothing of positions."""
 
-    layer: ClassVar[type[Layer]] = SmolLM3Layer
+    layer: ClassVar[type[base.Layer]] = SmolLM3Layer
 
     def layer_kinds(self) -> list[str]:
         config = self.parts.config
@@ -163,7 +155,7 @@ class SmolLM3(Decoder):
         rotated = config.row("no_rope_layers", default=None)
         if rotated is None:
             rotated = [(place + 1) % every for place in range(count)]
-        return [FULL if rotates else UNROTATED for rotates in rotated]
+        return [base.FULL if rotates else UNROTATED for rotates in rotated]
 
 
 UNROTATED = "full_attention without rotation"

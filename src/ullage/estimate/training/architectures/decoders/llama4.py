@@ -7,15 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ullage.estimate.training.architectures.decoders.decoder import (
-    FULL,
-    Attention,
-    Context,
-    Decoder,
-    GatedMLP,
-    Layer,
-    Parts,
-)
+from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.norms import Norm, UnscaledNorm, normalize
 from ullage.estimate.training.architectures.rotary import Table, split_heads
 from ullage.estimate.training.eager import functional as F
@@ -23,16 +15,15 @@ from ullage.estimate.training.eager.attention import attend_eagerly
 from ullage.estimate.training.eager.module import Linear, Module, parameter
 from ullage.estimate.training.eager.routing import add_in_place, highest, repeat_rows, sum_first
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
+from ullage.models.blocks import Mlp
 from ullage.models.decoders import CHUNKED
 
-DENSE = " dense"
 
-
-class Llama4Attention(Attention):
+class Llama4Attention(base.Attention):
     """Llama4TextAttention: in layers that see chunks, rotated and normalized in float32."""
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
-        super().__init__(parts, kind.removesuffix(DENSE))
+    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
+        super().__init__(parts, kind)
         config = parts.config
         self.is_rotated = self.kind == CHUNKED
         self.is_normalized = self.is_rotated and config.flag("use_qk_norm", default=True)
@@ -40,7 +31,7 @@ class Llama4Attention(Attention):
             "attn_temperature_tuning", default=True
         )
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         batch, length, _ = x.shape
         query, key = (
             F.view(heads, (batch, length, heads.shape[2] // self.head_dim, self.head_dim))
@@ -67,7 +58,7 @@ class Llama4Attention(Attention):
             return super().attend(query, key, value, mask)
         return attend_eagerly(query, key, value, mask, dropout=self.dropout, is_wide=False)
 
-    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
         """As complex numbers, in float32."""
         table, _ = context.tables[self.kind]
         wide = [F.to(heads, FLOAT32) for heads in (query, key)]
@@ -79,15 +70,14 @@ class Llama4Attention(Attention):
 class AllExperts(Module):
     """Llama4TextMoe: all tokens go to all experts, weighted by zero where they are not chosen."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: base.Parts, sizes: Mlp) -> None:
         config, arena, dtype = parts.config, parts.arena, parts.dtype
-        hidden, self.inner = config.number("hidden_size"), config.number("intermediate_size")
-        self.count = config.number("num_local_experts", default=16)
+        hidden, self.inner, self.count = config.number("hidden_size"), sizes.width, sizes.experts
         self.chosen = config.number("num_experts_per_tok", default=1)
         self.gate_up_proj = parameter(arena, self.count, hidden, 2 * self.inner, dtype=dtype)
         self.down_proj = parameter(arena, self.count, self.inner, hidden, dtype=dtype)
         self.router = Linear(arena, hidden, self.count, dtype)
-        self.shared_expert = GatedMLP(parts, self.inner)
+        self.shared_expert = base.GatedMLP(parts, sizes.shared)
 
     def __call__(self, x: Tensor) -> Tensor:
         shape = x.shape
@@ -119,43 +109,29 @@ class AllExperts(Module):
         return F.view(out, (out.shape[0] * out.shape[1], width))
 
 
-class Llama4Layer(Layer):
+class Llama4Layer(base.Layer):
     """Llama4TextDecoderLayer."""
 
-    attention: ClassVar[type[Attention]] = Llama4Attention
+    attention: ClassVar[type[base.Attention]] = Llama4Attention
     norm: ClassVar[type[Norm]] = UnscaledNorm
 
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        if kind.endswith(DENSE):
-            return GatedMLP(parts, parts.config.number("intermediate_size_mlp"))
-        return AllExperts(parts)
+    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
+        return AllExperts(parts, sizes) if sizes.experts else base.GatedMLP(parts, sizes.width)
 
 
-class Llama4(Decoder):
+class Llama4(base.Decoder):
     """Llama4ForCausalLM, of text."""
 
-    layer: ClassVar[type[Layer]] = Llama4Layer
+    layer: ClassVar[type[base.Layer]] = Llama4Layer
     norm_kind: ClassVar[type[Norm]] = UnscaledNorm
     has_window = True
 
-    def layer_kinds(self) -> list[str]:
-        config, style = self.parts.config, self.parts.style
-        return [
-            kind if style.sizes(config, place).experts else kind + DENSE
-            for place, kind in enumerate(super().layer_kinds())
-        ]
-
     def window(self, kind: str) -> int | None:
-        if not kind.startswith(CHUNKED):
+        if kind != CHUNKED:
             return None
         window: int | None = self.parts.config.number("attention_chunk_size", default=8192)
         return window
 
-    def context(self, x: Tensor) -> Context:
-        context = super().context(x)
-        masks = {kind.removesuffix(DENSE): mask for kind, mask in context.masks.items()}
-        return Context(context.tables, masks, context.positions)
-
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
         table = x.like((1, x.shape[1], 1, self.rotated), FLOAT32)
-        return dict.fromkeys([kind.removesuffix(DENSE) for kind in kinds], (table, table))
+        return dict.fromkeys(kinds, (table, table))

@@ -10,19 +10,11 @@ from ullage.estimate.training.architectures.losses import causal_loss
 from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.training.architectures.norms import RMSNorm
 from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager import module as nn
 from ullage.estimate.training.eager.arena import Arena
-from ullage.estimate.training.eager.autograd import connect, record
 from ullage.estimate.training.eager.convolution import convolve
 from ullage.estimate.training.eager.indexing import choose, repeat
-from ullage.estimate.training.eager.module import (
-    Embedding,
-    Linear,
-    LMHead,
-    Module,
-    Stack,
-    parameter,
-)
-from ullage.estimate.training.eager.shapes import permuted, view_any
+from ullage.estimate.training.eager.shapes import pad, permuted, view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, DType, Tensor, empty
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
@@ -83,12 +75,12 @@ def _read(config: Config) -> MixerSizes:
     )
 
 
-class GatedNorm(Module):
+class GatedNorm(nn.Module):
     """MambaRMSNormGated: in float32; of hybrids, whose groups of channels have a norm each."""
 
     def __init__(self, arena: Arena, width: int, dtype: DType, groups: int = 1) -> None:
         self.groups = groups
-        self.weight = parameter(arena, width, dtype=dtype)
+        self.weight = nn.parameter(arena, width, dtype=dtype)
 
     def __call__(self, x: Tensor, gate: Tensor) -> Tensor:
         dtype = x.dtype
@@ -104,22 +96,22 @@ class GatedNorm(Module):
         return F.mul(self.weight, F.to(x, dtype))
 
 
-class Mixer(Module):
+class Mixer(nn.Module):
     """Mamba2Mixer."""
 
     def __init__(self, arena: Arena, sizes: MixerSizes, dtype: DType) -> None:
         self.sizes, has_bias = sizes, sizes.has_bias
         outputs = sizes.inner + sizes.convolved + sizes.heads
-        self.conv_weight = parameter(arena, sizes.convolved, 1, sizes.reach, dtype=dtype)
+        self.conv_weight = nn.parameter(arena, sizes.convolved, 1, sizes.reach, dtype=dtype)
         self.conv_bias = None
         if sizes.has_conv_bias:
-            self.conv_bias = parameter(arena, sizes.convolved, dtype=dtype)
-        self.in_proj = Linear(arena, sizes.hidden, outputs, dtype, has_bias=has_bias)
-        self.dt_bias = parameter(arena, sizes.heads, dtype=dtype)
-        self.a_log = parameter(arena, sizes.heads, dtype=dtype)
+            self.conv_bias = nn.parameter(arena, sizes.convolved, dtype=dtype)
+        self.in_proj = nn.Linear(arena, sizes.hidden, outputs, dtype, has_bias=has_bias)
+        self.dt_bias = nn.parameter(arena, sizes.heads, dtype=dtype)
+        self.a_log = nn.parameter(arena, sizes.heads, dtype=dtype)
         self.norm = GatedNorm(arena, sizes.inner, dtype, sizes.normed)
-        self.d = parameter(arena, sizes.heads, dtype=dtype)
-        self.out_proj = Linear(arena, sizes.inner, sizes.hidden, dtype, has_bias=has_bias)
+        self.d = nn.parameter(arena, sizes.heads, dtype=dtype)
+        self.out_proj = nn.Linear(arena, sizes.inner, sizes.hidden, dtype, has_bias=has_bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         sizes = self.sizes
@@ -154,10 +146,10 @@ class Mixer(Module):
         b = repeat(F.to(b, FLOAT32), 2, heads)
         c = repeat(F.to(c, FLOAT32), 2, heads)
         padded = (batch, chunks * chunk, heads)
-        residual = F.mul(view_any(self.d, (heads, 1)), _pad(x, (*padded, width)))
+        residual = F.mul(view_any(self.d, (heads, 1)), pad(x, (*padded, width)))
         x = F.mul(x, view_any(F.to(dt, FLOAT32), (batch, length, heads, 1)))
         a = F.mul(decay, F.to(dt, FLOAT32))
-        x, a, b, c = (_pad(tensor, (*padded, *tensor.shape[3:])) for tensor in (x, a, b, c))
+        x, a, b, c = (pad(tensor, (*padded, *tensor.shape[3:])) for tensor in (x, a, b, c))
         every = batch * chunks * heads
         sums = F.scale(F.contiguous(permuted(a, (batch, heads, chunks, chunk))))  # cumsum
         within = self._attend(x, sums, b, c, every)
@@ -194,7 +186,7 @@ class Mixer(Module):
         )
         states = view_any(states, (batch, chunks, heads, inside))
         states = F.cat((states.like((batch, 1, heads, inside)), states), 1)
-        ends = _pad(view_any(last, (batch, heads, chunks)), (batch, heads, chunks + 1))
+        ends = pad(view_any(last, (batch, heads, chunks)), (batch, heads, chunks + 1))
         steps = _segment_sum(ends, chunks + 1)
         steps = F.elementwise(steps, saves_input=False, saves_output=True)
         weights = view_any(steps, (batch * heads, chunks + 1, chunks + 1))
@@ -206,13 +198,6 @@ class Mixer(Module):
         )
         grown = F.elementwise(sums, saves_input=False, saves_output=True)
         return F.mul(out, view_any(grown, (every, chunk, 1)))
-
-
-def _pad(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Zeros after the last step; a copy even where there are none."""
-    before = x.shape
-    node = record((x,), lambda gradient, _: [gradient.like(before)])
-    return connect(x.like(shape), node)
 
 
 def _lie(x: Tensor) -> Tensor:
@@ -229,7 +214,7 @@ def _segment_sum(x: Tensor, chunk: int) -> Tensor:
     return choose(empty(x.arena, (chunk, chunk), BOOL), wide)
 
 
-class Block(Module):
+class Block(nn.Module):
     """Mamba2Block: the residual may be in float32."""
 
     def __init__(self, arena: Arena, config: Config, sizes: MixerSizes, dtype: DType) -> None:
@@ -254,13 +239,13 @@ class Mamba2(LanguageModel):
         self.dtype = dtype = parameter_dtype(recipe)
         sizes = _read(config)
         vocab = config.number("vocab_size", default=32768)
-        self.embeddings = Embedding(arena, vocab, sizes.hidden, dtype)
+        self.embeddings = nn.Embedding(arena, vocab, sizes.hidden, dtype)
         count = config.number("num_hidden_layers", default=64)
-        self.layers = Stack(arena, "layers", count, lambda: Block(arena, config, sizes, dtype))
+        self.layers = nn.Stack(arena, "layers", count, lambda: Block(arena, config, sizes, dtype))
         self.norm = RMSNorm(arena, sizes.hidden, dtype)
         is_tied = config.flag("tie_word_embeddings", default=False)
         weight = self.embeddings.weight if is_tied else None
-        self.lm_head = LMHead(arena, sizes.hidden, vocab, dtype, weight=weight)
+        self.lm_head = nn.LMHead(arena, sizes.hidden, vocab, dtype, weight=weight)
         self.stacks = (self.layers,)
 
     def __call__(self, *inputs: Tensor) -> Tensor:

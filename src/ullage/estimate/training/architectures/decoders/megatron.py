@@ -14,17 +14,10 @@ from collections.abc import Sequence
 from ullage.estimate.training.architectures.decoders.gpt import check_length
 from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager import module as nn
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend
 from ullage.estimate.training.eager.autograd import Gradients, connect, keep, record
-from ullage.estimate.training.eager.module import (
-    Embedding,
-    LayerNorm,
-    Linear,
-    LMHead,
-    Module,
-    Stack,
-)
 from ullage.estimate.training.eager.parallel.stages import Incoming
 from ullage.estimate.training.eager.shapes import view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT64, DType, Tensor
@@ -34,35 +27,37 @@ from ullage.models.config import Config
 _PADDED_TO = 128  # --make-vocab-size-divisible-by
 
 
-class Attention(Module):
+class Attention(nn.Module):
     """SelfAttention: queries, keys and values of this rank's heads."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
         hidden, heads = config.number("n_embd"), config.number("n_head")
         ranks = recipe.layout.tensor
         self.heads, self.head_dim = heads // ranks, hidden // heads
+        self.parts = ranks if recipe.layout.sequence else 1
         self.is_eager = recipe.attention == "eager"
         self.dropout = config.real("attn_pdrop", default=0.1)
-        self.qkv = Linear(arena, hidden, 3 * hidden // ranks, dtype, has_bias=True)
-        self.proj = Linear(arena, hidden // ranks, hidden, dtype, has_bias=True)
+        self.qkv = nn.Linear(arena, hidden, 3 * hidden // ranks, dtype, has_bias=True)
+        self.proj = nn.Linear(arena, hidden // ranks, hidden, dtype, has_bias=True)
 
     def __call__(self, x: Tensor) -> Tensor:
-        length, batch, _ = x.shape
+        joined = _by_columns(x, self.qkv.weight, self.qkv.bias, self.parts)
+        length, batch, _ = joined.shape
         width = self.heads * self.head_dim
-        joined = F.linear(x, self.qkv.weight, self.qkv.bias)
         parts = F.split(joined, (width, width, width))
         del joined
         query, key, value = (self._head(part) for part in parts)
         if not self.is_eager:
             out = attend(query, key, value, dropout=self.dropout)
             out = F.contiguous(view_any(out, (length, batch, width)))
-            return F.linear(out, self.proj.weight)
+            return _scatter(F.linear(out, self.proj.weight), self.parts)
         scores = F.matmul(query, key, is_second_transposed=True)
         weights = _softmax_in_place(scores)
         del scores
         out = F.matmul(F.dropout(weights, self.dropout), value)
         del weights
-        return F.linear(view_any(F.scale(out), (length, batch, width)), self.proj.weight)
+        out = view_any(F.scale(out), (length, batch, width))
+        return _scatter(F.linear(out, self.proj.weight), self.parts)
 
     def _head(self, x: Tensor) -> Tensor:
         """(batch, heads, length, head_dim), seen as it lies: products of matrices take it so."""
@@ -79,29 +74,63 @@ def _softmax_in_place(x: Tensor) -> Tensor:
     return connect(out, node)
 
 
-class Layer(Module):
+class Layer(nn.Module):
     """TransformerLayer: norms first, each part's bias, dropout and residual together."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
         hidden, ranks = config.number("n_embd"), recipe.layout.tensor
         inner = config.number("n_inner", default=4 * hidden) // ranks
         self.dropout = config.real("resid_pdrop", default=0.1)
-        self.input_layernorm = LayerNorm(arena, hidden, dtype)
+        self.input_layernorm = nn.LayerNorm(arena, hidden, dtype)
         self.attention = Attention(arena, config, recipe, dtype)
-        self.pre_mlp_layernorm = LayerNorm(arena, hidden, dtype)
-        self.fc1 = Linear(arena, hidden, inner, dtype, has_bias=True)
-        self.fc2 = Linear(arena, inner, hidden, dtype, has_bias=True)
+        self.pre_mlp_layernorm = nn.LayerNorm(arena, hidden, dtype)
+        self.fc1 = nn.Linear(arena, hidden, inner, dtype, has_bias=True)
+        self.fc2 = nn.Linear(arena, inner, hidden, dtype, has_bias=True)
 
     def __call__(self, x: Tensor) -> Tensor:
         x = self._join(self.attention(self.input_layernorm(x)), self.attention.proj.bias, x)
-        out = F.linear(self.pre_mlp_layernorm(x), self.fc1.weight)
+        parts = self.attention.parts
+        out = _by_columns(self.pre_mlp_layernorm(x), self.fc1.weight, None, parts)
         out = _bias_gelu(out, self.fc1.bias)
-        return self._join(F.linear(out, self.fc2.weight), self.fc2.bias, x)
+        return self._join(_scatter(F.linear(out, self.fc2.weight), parts), self.fc2.bias, x)
 
     def _join(self, x: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
         """bias_dropout_add."""
         x = x if bias is None else F.add(x, bias)
         return F.add(residual, F.dropout(x, self.dropout))
+
+
+def _by_columns(x: Tensor, weight: Tensor, bias: Tensor | None, parts: int) -> Tensor:
+    """ColumnParallelLinear: of a sequence that ranks share out, a rank keeps its part of the input,
+    and gathers all of it in both passes, in one buffer of all layers (GlobalMemoryBuffer).
+
+    Source: LinearWithGradAccumulationAndAsyncCommunication of core/tensor_parallel/layers.py.
+    """
+    if parts == 1:
+        return F.linear(x, weight, bias)
+    whole, sizes = (x.shape[0] * parts, *x.shape[1:]), weight.shape
+    work = 2 * x.numel * parts * sizes[0]
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        of_input = F.multiply(gradient, whole, work=work)
+        part = of_input.like((whole[0] // parts, *whole[1:]))
+        of_weight = F.multiply(gradient, sizes, work=work)
+        del of_input
+        return [part, of_weight.alias(), None if bias is None else gradient.like(bias.shape)]
+
+    node = record((x, weight, bias), rule, x, weight)
+    if not x.arena.held:  # as long as the program runs
+        x.arena.held = [x.like(whole)]
+    return connect(F.multiply(x, (*whole[:2], sizes[0]), work=work), node)
+
+
+def _scatter(x: Tensor, parts: int) -> Tensor:
+    """reduce_scatter_to_sequence_parallel_region: this rank's part; backward gathers all."""
+    if parts == 1:
+        return x
+    whole = x.shape
+    node = record((x,), lambda gradient, _: [gradient.like(whole)])
+    return connect(x.like((whole[0] // parts, *whole[1:])), node)
 
 
 def _bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -127,14 +156,15 @@ class Megatron(LanguageModel):
         check_length(config, recipe, positions, "n_positions")
         self.is_first, self.is_last = not layout.place, layout.place == layout.pipeline - 1
         self.dropout = config.real("embd_pdrop", default=0.1)
-        self.words = Embedding(arena, rows, hidden, dtype) if self.is_first else None
-        self.positions = Embedding(arena, positions, hidden, dtype) if self.is_first else None
-        self.received = None if self.is_first else Incoming(hidden, dtype)
+        self.words = nn.Embedding(arena, rows, hidden, dtype) if self.is_first else None
+        self.positions = nn.Embedding(arena, positions, hidden, dtype) if self.is_first else None
+        self.parts = ranks if layout.sequence else 1
+        self.received = None if self.is_first else Incoming(hidden, dtype, self.parts)
         count = config.number("n_layer", least=1)
-        self.layers = Stack(arena, "layers", count, lambda: Layer(arena, config, recipe, dtype))
-        self.final_layernorm = LayerNorm(arena, hidden, dtype) if self.is_last else None
+        self.layers = nn.Stack(arena, "layers", count, lambda: Layer(arena, config, recipe, dtype))
+        self.final_layernorm = nn.LayerNorm(arena, hidden, dtype) if self.is_last else None
         tied = None if self.words is None else self.words.weight
-        self.head = LMHead(arena, hidden, rows, dtype, weight=tied) if self.is_last else None
+        self.head = nn.LMHead(arena, hidden, rows, dtype, weight=tied) if self.is_last else None
         self.stacks = (self.layers,)
 
     def hidden(self, tokens: Tensor) -> Tensor:
@@ -146,7 +176,7 @@ class Megatron(LanguageModel):
         batch, length = tokens.shape
         if self.received is not None:
             x = self.received(tokens)
-            out = x.alias((length, batch, x.shape[-1]))
+            out = x.alias((length // self.parts, batch, x.shape[-1]))
             out.needs_grad = True
             return out
         if self.words is None or self.positions is None:
@@ -156,6 +186,7 @@ class Megatron(LanguageModel):
         x = F.add(words, places)
         del words, places
         x = F.contiguous(F.transpose(x, 0, 1))
+        x = _scatter(x, self.parts)  # a copy of its part
         return F.dropout(x, self.dropout)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
@@ -163,7 +194,7 @@ class Megatron(LanguageModel):
         x = self.hidden(tokens)
         if self.head is None:
             return x
-        return _vocabulary_loss(self.head(x))
+        return _vocabulary_loss(_by_columns(x, self.head.weight, None, self.parts))
 
 
 def _vocabulary_loss(logits: Tensor) -> Tensor:

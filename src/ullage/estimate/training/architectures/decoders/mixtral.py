@@ -6,76 +6,48 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ullage.estimate.training.architectures.decoders.decoder import (
-    FULL,
-    Attention,
-    Decoder,
-    GatedMLP,
-    Layer,
-    Parts,
-)
+from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.decoders.dispatched import make_experts
 from ullage.estimate.training.architectures.decoders.experts import GATED, Mixture, Router
-from ullage.estimate.training.architectures.decoders.llama import Mistral, Qwen3, Qwen3Attention
+from ullage.estimate.training.architectures.decoders.llama import Mistral, Qwen3Attention
 from ullage.estimate.training.eager.module import Module
+from ullage.models.blocks import Mlp
 
-DENSE = "dense"  # after the kind of a layer: it has an MLP where others have experts
 
-
-class MixtralLayer(Layer):
+class MixtralLayer(base.Layer):
     """MixtralDecoderLayer."""
 
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        config = parts.config
-        count = config.number("num_local_experts", default=8)
-        chosen = config.number("num_experts_per_tok", default=2)
-        return Mixture(
-            Router(parts, count, chosen),
-            make_experts(parts, count, config.number("intermediate_size")),
-            ("w1", "w3", "w2"),
-        )
+    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
+        router = Router(parts, sizes.experts, parts.config.number("num_experts_per_tok", default=2))
+        return Mixture(router, make_experts(parts, sizes), ("w1", "w3", "w2"))
 
 
 class Mixtral(Mistral):
     """MixtralForCausalLM, without the loss that balances its experts."""
 
-    layer: ClassVar[type[Layer]] = MixtralLayer
+    layer: ClassVar[type[base.Layer]] = MixtralLayer
 
 
-class Qwen3MoELayer(Layer):
-    """Qwen3MoeDecoderLayer."""
+class Qwen3MoELayer(base.Layer):
+    """Qwen3MoeDecoderLayer: some layers may have no experts."""
 
-    attention: ClassVar[type[Attention]] = Qwen3Attention
+    attention: ClassVar[type[base.Attention]] = Qwen3Attention
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
-        self.is_dense = kind.endswith(DENSE)
-        super().__init__(parts, kind)
-
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        if self.is_dense:
-            return GatedMLP(parts)
-        config = parts.config
-        count = config.number("num_experts", "num_local_experts", default=128)
-        chosen = config.number("num_experts_per_tok", default=8)
-        return Mixture(
-            Router(parts, count, chosen, casts=True),
-            make_experts(parts, count, config.number("moe_intermediate_size", default=768)),
-            GATED,
-        )
+    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
+        if not sizes.experts:
+            return base.GatedMLP(parts, sizes.width)
+        chosen = parts.config.number("num_experts_per_tok", default=8)
+        router = Router(parts, sizes.experts, chosen, casts=True)
+        return Mixture(router, make_experts(parts, sizes), GATED)
 
 
-class Qwen3MoE(Qwen3):
-    """Qwen3MoeForCausalLM: some layers may have no experts."""
+class Qwen3MoE(base.Decoder):
+    """Qwen3MoeForCausalLM."""
 
-    layer: ClassVar[type[Layer]] = Qwen3MoELayer
+    layer: ClassVar[type[base.Layer]] = Qwen3MoELayer
 
     def layer_kinds(self) -> list[str]:
         config = self.parts.config
-        every = config.number("decoder_sparse_step", default=1, least=1)
-        dense = set(config.row("mlp_only_layers", default=()))
         if config.flag("use_sliding_window", default=False):
             raise config.wrong("use_sliding_window", "found true, which ullage has no formula for")
-        return [
-            FULL + DENSE if place in dense or (place + 1) % every else FULL
-            for place, _ in enumerate(Decoder.layer_kinds(self))
-        ]
+        return super().layer_kinds()

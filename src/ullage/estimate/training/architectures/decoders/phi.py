@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ullage.estimate.training.architectures.decoders.decoder import (
-    FULL,
-    SLIDING,
-    Attention,
-    Context,
-    Decoder,
-    Layer,
-    Parts,
-)
+from ullage.estimate.training.architectures.decoders import decoder as base
+from ullage.estimate.training.architectures.decoders.llama import Mistral
 from ullage.estimate.training.architectures.rotary import rotate_part, rotated_share, split_heads
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.module import Module
 from ullage.estimate.training.eager.tensor import Tensor
+from ullage.models.blocks import Mlp
 
 
-class Phi3Attention(Attention):
+class Phi3Attention(base.Attention):
     """Phi3Attention: queries, keys and values come from one matrix."""
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
         config, shape = parts.config, parts.shape
         self.kind = kind
         self.head_dim = shape.head_dim
@@ -39,7 +33,7 @@ class Phi3Attention(Attention):
         query, key = split_heads(query, self.head_dim), split_heads(key, self.head_dim)
         return query, key, split_heads(value, self.head_dim)
 
-    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
         table = context.tables[self.kind]
         return rotate_part(query, table), rotate_part(key, table)
 
@@ -47,9 +41,8 @@ class Phi3Attention(Attention):
 class Phi3MLP(Module):
     """Phi3MLP: gate and what it gates come from one matrix."""
 
-    def __init__(self, parts: Parts) -> None:
-        config = parts.config
-        hidden, self.inner = config.number("hidden_size"), config.number("intermediate_size")
+    def __init__(self, parts: base.Parts, inner: int) -> None:
+        hidden, self.inner = parts.config.number("hidden_size"), inner
         self.gate_up_proj = parts.linear(hidden, 2 * self.inner)
         self.down_proj = parts.linear(self.inner, hidden)
 
@@ -59,19 +52,19 @@ class Phi3MLP(Module):
         return self.down_proj(up)
 
 
-class Phi3Layer(Layer):
+class Phi3Layer(base.Layer):
     """Phi3DecoderLayer: dropout before each residual is added."""
 
-    attention: ClassVar[type[Attention]] = Phi3Attention
+    attention: ClassVar[type[base.Attention]] = Phi3Attention
 
-    def __init__(self, parts: Parts, kind: str = FULL) -> None:
-        super().__init__(parts, kind)
+    def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
+        super().__init__(parts, kind, sizes)
         self.dropout = parts.config.real("resid_pdrop", default=0.0)
 
-    def make_mlp(self, parts: Parts, kind: str) -> Module:
-        return Phi3MLP(parts)
+    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
+        return Phi3MLP(parts, sizes.width)
 
-    def __call__(self, x: Tensor, context: Context) -> Tensor:
+    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         residual = x
         x = self.self_attn(self.input_layernorm(x), context)
         x = F.add(residual, F.dropout(x, self.dropout))
@@ -80,14 +73,10 @@ class Phi3Layer(Layer):
         return F.add(residual, F.dropout(x, self.dropout))
 
 
-class Phi3(Decoder):
+class Phi3(Mistral):
     """Phi3ForCausalLM."""
 
-    layer: ClassVar[type[Layer]] = Phi3Layer
-
-    def layer_kinds(self) -> list[str]:
-        kind = FULL if self.sliding_window is None else SLIDING
-        return [kind] * self.parts.config.number("num_hidden_layers", least=1)
+    layer: ClassVar[type[base.Layer]] = Phi3Layer
 
     @property
     def rotated(self) -> int:
