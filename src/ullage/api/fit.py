@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ullage.errors import SpecError
 from ullage.gpus.price import check_price
 from ullage.phantom.device import choose_device
-from ullage.phantom.rank import Rank, choose_ranks
+from ullage.phantom.rank import Rank, check_num_gpus, choose_ranks
 from ullage.plan.budget import LIMIT_S, Limit, find_budget, read_semantics
 from ullage.plan.findings import FitReport
 from ullage.plan.fit import Smallest, find_plan
@@ -167,6 +167,5 @@ def fit(
 
 
 def _first_rank(gpus: int) -> Rank | None:
-    if gpus < 1:
-        raise SpecError(f"gpus={gpus} is not a number of GPUs; expected 1 or more")
+    check_num_gpus(gpus)
     return None if gpus == 1 else choose_ranks((0,), gpus, gpus)[0]

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.clocked import Timed
 from ullage.plan.costs.measure import Measurements, Runner
 from ullage.plan.device_runs import DeviceRuns
@@ -229,48 +228,6 @@ class Search:
             name_plan(actions, measured.blocks): measured.plan_to_run(actions) for actions in lean
         }
         return find_smallest(self._run, plans, catalogued)
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """The modules that get treatments one by one."""
-        self.begin()
-        return self._measured.blocks
-
-    @property
-    def treatments(self) -> tuple[Actions, ...]:
-        """The techniques for blocks, each applied to all of them."""
-        self.begin()
-        return tuple(treatment.actions for treatment in self._measured.treatments)
-
-    @property
-    def moves(self) -> tuple[Actions, ...]:
-        """The techniques for the optimizer or the whole program, one by one."""
-        self.begin()
-        return tuple(move.actions for move in self._measured.moves)
-
-    def look_at(self, plans: Sequence[Actions]) -> list[Candidate]:
-        """Runs plans of these treatments and moves on the device."""
-        self.begin()
-        self._runs.see(plans, self._gpu.total_bytes)
-        return [self.foresee(plan) for plan in plans]
-
-    def foresee(self, actions: Actions) -> Candidate:
-        """A plan of these treatments and moves: what the model predicts, and its run if any."""
-        if self._ladder is None:
-            raise RuntimeError("the program did not run")
-        expected = self._ladder.foresee(actions)
-        used = expected.reserved_bytes + self._outside_bytes
-        figures = expected.step_s, expected.peak_bytes, used
-        return self._make_candidate(actions, figures, self._gpu.total_bytes)
-
-    def bound_s(self, best: Candidate, budget_bytes: int) -> float:
-        """A lower bound, by the model, of the step time of all mixtures that fit a budget; at most
-        the step time of `best`.
-        """
-        if self._ladder is None:
-            raise RuntimeError("the program did not run")
-        room = budget_bytes - self._outside_bytes
-        return self._ladder.bound_s(Rung(best.step_s - self._ladder.step_s, room, 0, 0, 0))
 
     def _learn(self, ladder: Ladder, rung: Rung, actions: Actions) -> None:
         key = key_of(actions)

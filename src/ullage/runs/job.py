@@ -19,6 +19,7 @@ from ullage.phantom.launch import RunOptions, check_platform, make_environment, 
 from ullage.phantom.launcher import launcher_of, ranks_of
 from ullage.phantom.peer_ranks import PeerRanks, peer_ranks
 from ullage.phantom.program import UserProgram, resolve_program
+from ullage.phantom.rank import check_num_gpus
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
 from ullage.protocol.run import Platform
 from ullage.record.values.assume import Assumed
@@ -154,6 +155,8 @@ def make_job(
 ) -> Job:
     """Finds the program and its torch; raises as `run` does. It runs in `directory`."""
     check_platform()
+    if options.num_devices is not None:
+        check_num_gpus(options.num_devices)
     launcher = None if options.rank is None else launcher_of(program)
     interpreter = None if python is None else os.fspath(python)
     user_program = resolve_program(program, interpreter, directory)

@@ -60,7 +60,7 @@ class Compiled(Part):
         modules = self._torch.nn.modules.module
         has_any = torch_internals.find(self._torch, "torch.nn.modules.module._has_any_global_hook")
         if has_any is not None:  # torch warns of global hooks: of those of the program alone
-            hidden = self._without_hooks(lambda: bool(has_any()))
+            hidden = _between(self._hide, lambda: bool(has_any()), self._show)
             self._patches.replace(modules, "_has_any_global_hook", hidden)
         # Dynamo looks into every frame that a kernel in Python runs: all of ours are skipped.
         dynamo.trace_rules.add("ullage.record")
@@ -77,17 +77,9 @@ class Compiled(Part):
 
     def _watch_ahead(self, aot_compile: Any) -> None:
         """What is compiled ahead of its first call is traced without those callbacks."""
-        compile_ahead = aot_compile.aot_compile_fullgraph
-
-        @functools.wraps(compile_ahead)
-        def trace_and_compile(*args: Any, **kwargs: Any) -> Any:
-            self._begin_trace()
-            try:
-                return compile_ahead(*args, **kwargs)
-            finally:
-                self._end_trace()
-
-        self._patches.replace(aot_compile, "aot_compile_fullgraph", trace_and_compile)
+        name = "aot_compile_fullgraph"
+        compile_ahead = _between(self._begin_trace, getattr(aot_compile, name), self._end_trace)
+        self._patches.replace(aot_compile, name, compile_ahead)
 
     def _around(self, run: Callable[..., Any], also: Callable[[], None]) -> Callable[..., Any]:
         @functools.wraps(run)
@@ -137,17 +129,6 @@ class Compiled(Part):
             hooks.clear()
             hooks |= {key: hook, **others}
 
-    def _without_hooks(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(run)
-        def run_without(*args: Any, **kwargs: Any) -> Any:
-            self._hide()
-            try:
-                return run(*args, **kwargs)
-            finally:
-                self._show()
-
-        return run_without
-
     def _around_compile(self, compile_: Callable[..., Any]) -> Callable[..., Any]:
         """A compiled module is called as such, by way of hooks; a compiled function, or method, is
         entered here.
@@ -173,7 +154,7 @@ class Compiled(Part):
         return inner.__get__(owner)
 
     def _watched(self, function: Any, compiled: Any) -> Any:
-        run, hidden = self._runner(function), self._without_hooks(compiled)
+        run, hidden = self._runner(function), _between(self._hide, compiled, self._show)
         is_step = self._optimizer_of(function) is not None
 
         @functools.wraps(compiled)
@@ -223,3 +204,19 @@ class Compiled(Part):
         known = inspect.getclosurevars(function)
         values = (*known.nonlocals.values(), *known.globals.values())
         return next((value for value in values if isinstance(value, kind)), None)
+
+
+def _between(
+    begin: Callable[[], None], run: Callable[..., Any], end: Callable[[], None]
+) -> Callable[..., Any]:
+    """A function as it is, with what is done before and after each of its calls."""
+
+    @functools.wraps(run)
+    def run_between(*args: Any, **kwargs: Any) -> Any:
+        begin()
+        try:
+            return run(*args, **kwargs)
+        finally:
+            end()
+
+    return run_between
