@@ -127,7 +127,8 @@ def fit(
         gpus: GPUs of one machine that share the training, a rank on each; what is said of the
             device and the budget is of each.
         executor: whose workers make the runs (docs/guide/fit.md); None: this process makes them.
-        limit_s: seconds after which no more plans are tried, and the best so far is given.
+        limit_s: seconds after which no more plans are tried, and the best so far is given; a run
+            that goes on by then has as long again as the longest before it took.
         on_progress: called with a line as runs end.
         on_failure: called with the last output of the program where it failed as it is.
         options: alloc_conf, steps (default 3), real_init, dummy_weights, values, assume and
@@ -135,7 +136,8 @@ def fit(
 
     Raises:
         SpecError: an option or the program is not possible.
-        EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
+        EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know; or no
+            run ended within the time limit.
     """
     device = choose_device(gpu, memory=memory, capability=capability)
     is_open = smallest_gpu and budget is None and device.is_unlimited
@@ -149,7 +151,7 @@ def fit(
     goal = Goal(device.gpu, budget_bytes, read_objective(objective, check_price(price)))
     limit = Limit(started_s + limit_s)
     semantics = read_semantics(allow)
-    with Trials(job, on_progress, [*variables(semantics)], executor) as trials:
+    with Trials(job, on_progress, [*variables(semantics)], executor, limit.end_s) as trials:
         report = find_plan(trials, job, goal, semantics, smallest, limit=limit)
         if report.failure and on_failure is not None:
             for text in [*trials.outputs.values()][:1]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pkgutil
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from ullage.api.fit import Fit
+
+# What the workers of an executor may take to end.
+_PATIENCE_S = 10.0
 
 
 @click.command(
@@ -166,8 +171,17 @@ def _executor(name: str | None) -> Iterator[Executor | None]:
         ) from None
     with ExitStack() as stack:
         if hasattr(executor, "shutdown"):  # submitit's has nothing to shut down
-            stack.callback(executor.shutdown)
+            stack.callback(_shut_down, executor)
         yield executor
+
+
+def _shut_down(executor: Executor) -> None:
+    """Shuts an executor down; the processes of one that hangs are ended."""
+    thread = threading.Thread(target=executor.shutdown, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)
+    for child in multiprocessing.active_children() if thread.is_alive() else ():
+        child.kill()
 
 
 def _check_output(program: tuple[str, ...], output: Path | None, *, force: bool) -> None:

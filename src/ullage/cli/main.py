@@ -12,6 +12,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -171,6 +172,12 @@ def main() -> None:
             code = run_cli(sys.argv[1:])
     except KeyboardInterrupt:  # between two of these lines
         code = INTERRUPTED
+    if not all(thread.daemon for thread in threading.enumerate()[1:]):
+        # Of an executor whose run hangs: the interpreter would wait for it.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
     gc.freeze()  # the interpreter's end need not look for cycles in what the exit frees anyway
     sys.exit(code)
 

@@ -12,12 +12,13 @@ from ullage.errors import SpecError
 from ullage.gpus.catalog import find_gpu, load_catalog
 from ullage.phantom.device import PhantomDevice
 from ullage.plan.budget import Limit
-from ullage.plan.findings import FitReport
+from ullage.plan.findings import INTERRUPTED, LATE, FitReport
 from ullage.plan.launchers.launched import find_launched, fit_launched
 from ullage.plan.objective import Goal
-from ullage.plan.over_ranks import fit_spread
 from ullage.plan.runner import make_runner
+from ullage.plan.spread import fit_spread
 from ullage.runs.job import Job
+from ullage.runs.search import LimitReached
 from ullage.runs.trials import Trials
 from ullage.techniques.technique import Semantics
 
@@ -39,14 +40,15 @@ def find_plan(
     *,
     limit: Limit,
 ) -> FitReport:
-    """The best plan; of a search that is interrupted, the best so far."""
+    """The best plan; the best so far where the search is interrupted, or at its time limit."""
     try:
         if job.options.rank is not None:
-            return _fit_several(trials, job, goal, allowed)
+            return _fit_several(trials, job, goal, allowed, limit)
         report = _fit_as_it_is(trials, job, goal, smallest)
         return report or _fit_one(trials, job, goal, allowed, smallest, limit=limit)
-    except KeyboardInterrupt:
-        known = None if limit.search is None else limit.search.so_far(limit.budget_bytes)
+    except (KeyboardInterrupt, LimitReached) as error:
+        ended = LATE if isinstance(error, LimitReached) else INTERRUPTED
+        known = None if limit.search is None else limit.search.so_far(limit.budget_bytes, ended)
         if known is None:
             raise
         return known
@@ -95,13 +97,17 @@ def _fit_one(
     return replace(ask(goal.budget_bytes), smallest=smallest)
 
 
-def _fit_several(trials: Trials, job: Job, goal: Goal, allowed: Semantics) -> FitReport:
+def _fit_several(
+    trials: Trials, job: Job, goal: Goal, allowed: Semantics, limit: Limit
+) -> FitReport:
     """The best plan for several GPUs; where the program has a launcher's configuration, the best of
     those.
     """
     launched = find_launched(job)
     if launched is None:
-        return fit_spread(make_runner(trials, job), job, goal, allowed)
+        return fit_spread(make_runner(trials, job), job, goal, allowed, limit)
     if not trials.is_here:
         raise SpecError("workers do not have a launcher's configurations; leave the executor out")
-    return fit_launched(trials, job, launched, goal.budget_bytes, is_for_memory=goal.is_for_memory)
+    return fit_launched(
+        trials, job, launched, goal.budget_bytes, limit, is_for_memory=goal.is_for_memory
+    )

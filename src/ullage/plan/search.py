@@ -349,18 +349,18 @@ class Search:
         """The answer where the time limit ended the search before any plan ran on the device: the
         fastest single technique whose replay trains the same.
         """
-        while True:
-            report = self.so_far(budget_bytes) or self._failed(budget_bytes)
-            actions = () if (best := report.best) is None else best.actions
-            if not actions or self._replays.of(actions).is_same:
-                break
-            self._replays.note_different(actions)
-        code = ExitCode.ANSWER_IS_NO if best is None else ExitCode.FINE
-        plan, replayed = self._plan(best, budget_bytes), self._replayed(best)
-        return replace(report, plan=plan, replayed=replayed, ended=LATE, exit_code=code)
+        while (report := self.so_far(budget_bytes, LATE)) is not None:
+            actions = () if report.best is None else report.best.actions
+            if not actions or self._replays.is_made(actions):
+                return report
+            if not self._replays.of(actions).is_same:
+                self._replays.note_different(actions)
+        return self._failed(budget_bytes)
 
-    def so_far(self, budget_bytes: int) -> FitReport | None:
-        """The answer of an interrupted search, without further runs; None: nothing is known."""
+    def so_far(self, budget_bytes: int, ended: str = INTERRUPTED) -> FitReport | None:
+        """The answer of a search that was ended early, without further runs; None: nothing is
+        known.
+        """
         # What stays within the budget with unlimited memory does so on the device.
         listed = [as_seen(each, budget_bytes) for each in self._techniques(budget_bytes)]
         if not listed:
@@ -371,4 +371,7 @@ class Search:
         alike = [plan for plan in listed if not self._replays.difference(plan.actions)]
         best = fastest_fitting(alike, self._objective)
         report = self._report(listed, best, budget_bytes)
-        return replace(report, ended=INTERRUPTED, exit_code=ExitCode.INTERRUPTED)
+        code = ExitCode.ANSWER_IS_NO if best is None else ExitCode.FINE
+        return replace(
+            report, ended=ended, exit_code=ExitCode.INTERRUPTED if ended is INTERRUPTED else code
+        )

@@ -1,5 +1,5 @@
-"""Uses what stands for a tensor with a graph that is gone, and prints what each use came to: the name
-of the error, or "passed".
+"""Uses what stands for a tensor with a graph that is gone, and prints what each use came to: the
+name of the error, or "passed".
 """
 
 import json

@@ -21,6 +21,7 @@ from ullage.explain.run import RunReport
 from ullage.phantom.launch import make_environment, run_directory
 from ullage.phantom.launcher import ranks_of
 from ullage.phantom.program import UserProgram, resolve_program
+from ullage.plan.budget import Limit
 from ullage.plan.costs.measure import RunRequest
 from ullage.plan.findings import FitReport
 from ullage.plan.launchers.accelerate_file import accelerate_config, to_yaml
@@ -210,7 +211,13 @@ def _read_config(file: str, python: str) -> Mapping[str, Any]:
 
 
 def fit_launched(
-    trials: Trials, job: Job, launched: Launched, budget_bytes: int, *, is_for_memory: bool = False
+    trials: Trials,
+    job: Job,
+    launched: Launched,
+    budget_bytes: int,
+    limit: Limit,
+    *,
+    is_for_memory: bool = False,
 ) -> FitReport:
     """Finds the fastest configuration under which every rank of a job fits.
 
@@ -219,11 +226,14 @@ def fit_launched(
         job: its first rank, where memory is without end.
         launched: the configuration that it has.
         budget_bytes: of each rank's device.
+        limit: of time.
         is_for_memory: find that which takes the least memory instead.
     """
     with run_directory() as directory:
         runs = _Runs(job, launched, trials, directory)
-        search = ShardedSearch(runs.run, launched.text, job.device.gpu, launched.shardings)
+        search = ShardedSearch(
+            runs.run, launched.text, job.device.gpu, launched.shardings, limit.is_late
+        )
         num_gpus = 1 if job.options.rank is None else job.options.rank.world_size
         return replace(search.find(budget_bytes, is_for_memory=is_for_memory), num_gpus=num_gpus)
 
