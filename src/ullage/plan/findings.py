@@ -236,16 +236,18 @@ def failed(first: RunReport, gpu: Gpu, budget_bytes: int, trains_none: str) -> F
     )
 
 
-def foreseen(observation: Seen, step_s: float, gpu: Gpu, budget_bytes: int) -> Foreseen:
-    """The prediction in a plan's file."""
-    return Foreseen(
-        gpu=gpu.slug,
-        budget_bytes=budget_bytes,
-        peak_used_bytes=observation.used_bytes,
-        peak_allocated_bytes=observation.allocated_bytes,
-        step_s=step_s,
-        host_bytes=observation.host_bytes,
+def with_prediction(
+    plan: Plan | None, observation: Seen | None, step_s: float, gpu: Gpu, budget_bytes: int,
+    replayed: str = "",
+) -> Plan | None:  # fmt: skip
+    """A plan as its file has it, with what its run showed; None: there is no plan, or no run."""
+    if plan is None or observation is None:
+        return None
+    used, allocated = observation.used_bytes, observation.allocated_bytes
+    prediction = Foreseen(
+        gpu.slug, budget_bytes, used, allocated, step_s, observation.host_bytes, replayed=replayed
     )
+    return replace(plan, foreseen=prediction)
 
 
 def name_plan(actions: Sequence[Action], blocks: Sequence[Block]) -> str:

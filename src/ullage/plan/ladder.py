@@ -91,7 +91,7 @@ class Ladder:
                 if chosen == number
             ]
             for action in measured.actions if paths else ():
-                key = key_of((replace(action, modules=()),))
+                key = kind_of((action,))
                 earlier = by_key.get(key, replace(action, modules=()))
                 by_key[key] = replace(action, modules=(*earlier.modules, *paths))
         ordered = sorted(by_key.values(), key=lambda action: _ORDER.index(action.technique))

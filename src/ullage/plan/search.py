@@ -26,9 +26,10 @@ from ullage.plan.findings import (
     Key,
     Seen,
     failed,
-    foreseen,
     key_of,
+    kind_of,
     name_plan,
+    with_prediction,
 )
 from ullage.plan.ladder import Ladder
 from ullage.plan.menu import Actions
@@ -214,7 +215,7 @@ class Search:
             return True
         fewest = self._replays.note_different(actions)
         self._measured.left_out[name_plan(fewest, ())] = self._replays.difference(fewest)
-        ladder.leave_out(key_of([replace(action, modules=()) for action in fewest]))
+        ladder.leave_out(kind_of(fewest))
         return False
 
     def smallest_gpu(self, catalogued: Sequence[Gpu]) -> Smallest | None:
@@ -240,7 +241,7 @@ class Search:
         elif report.verdict is Verdict.FAILED:
             fewest = self._fewest_refused(actions)
             self._measured.left_out[name_plan(fewest, ())] = report.reason
-            ladder.leave_out(key_of([replace(action, modules=()) for action in fewest]))
+            ladder.leave_out(kind_of(fewest))
 
     def _fewest_refused(self, actions: Actions) -> Actions:
         for action in actions:
@@ -330,15 +331,11 @@ class Search:
         return Candidate(name, actions, step_s, peak_bytes, used_bytes, observation, time=time)
 
     def _plan(self, best: Candidate | None, budget_bytes: int) -> Plan | None:
-        if best is None or best.seen is None:
+        if best is None:
             return None
-        if (plan := self._measured.plan_to_run(best.actions)) is None:
-            return None
-        prediction = foreseen(best.seen, best.step_s, self._gpu, budget_bytes)
-        replayed = self._replayed(best)
-        return replace(
-            plan, foreseen=replace(prediction, replayed=replayed.text if replayed else "")
-        )
+        plan, replayed = self._measured.plan_to_run(best.actions), self._replayed(best)
+        words = replayed.text if replayed else ""
+        return with_prediction(plan, best.seen, best.step_s, self._gpu, budget_bytes, words)
 
     def _replayed(self, best: Candidate | None) -> Replayed | None:
         if best is None or not best.actions or not self._replays.is_made(best.actions):

@@ -62,12 +62,10 @@ def read_kernel_times(path: Path) -> KernelTimes:
     Raises:
         SnapshotError: it cannot be read, or has none.
     """
+    from ullage.runs.recorded import read_measured
     from ullage.trace.kernel_times import KernelTimes
-    from ullage.trace.reader import parse_record
-    from ullage.trace.snapshot_reader import read_snapshot
 
-    fields = read_snapshot(path).record
-    record = None if fields is None else parse_record(fields)
+    record = read_measured(path)
     if record is None or record.measured is None or not record.measured.kernels:
         raise SnapshotError(
             f"{str(path)!r} has no times of kernels; expected the file of `ullage record --kernels "

@@ -23,7 +23,7 @@ from ullage.plan.costs.blocks import Block, find_blocks
 from ullage.plan.costs.clocked import timed
 from ullage.plan.costs.measure import RunRequest, has_run
 from ullage.plan.costs.profile import kept_by_module
-from ullage.plan.findings import AS_IT_IS, LATE, Candidate, FitReport, Seen, failed, foreseen
+from ullage.plan.findings import AS_IT_IS, LATE, Candidate, FitReport, Seen, failed, with_prediction
 from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
 from ullage.plan.outcomes import judge, say_more, too_much
 from ullage.runs.search import search
@@ -127,7 +127,9 @@ class ShardedSearch:
             blocks=self._blocks,
             as_it_is=candidates[measured.index(base)],
             best=chosen,
-            plan=self._plan(best, chosen, budget_bytes),
+            plan=None
+            if best is None or chosen is None
+            else with_prediction(best.plan, chosen.seen, chosen.step_s, self._gpu, budget_bytes),
             candidates=tuple(sorted(candidates, key=lambda candidate: candidate.step_s)),
             front=tuple(_front([each.candidate for each in measured])),
             left_out=self._left_out,
@@ -238,14 +240,6 @@ class ShardedSearch:
         if measured is best:
             return candidate
         return replace(candidate, why=_why(measured, candidate.seen, best, budget_bytes))
-
-    def _plan(
-        self, best: _Measured | None, chosen: Candidate | None, budget_bytes: int
-    ) -> Plan | None:
-        if best is None or best.plan is None or chosen is None or chosen.seen is None:
-            return None
-        prediction = foreseen(chosen.seen, chosen.step_s, self._gpu, budget_bytes)
-        return replace(best.plan, foreseen=prediction)
 
 
 def _name(request: RunRequest) -> str:
