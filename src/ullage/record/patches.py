@@ -6,10 +6,33 @@ patches.undo()                  # the very objects that were there are there aga
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 _ABSENT = object()
+
+
+def around(
+    run: Callable[..., Any],
+    before: Callable[..., object] | None = None,
+    after: Callable[..., object] | None = None,
+) -> Callable[..., Any]:
+    """A function as it is; `before` gets the arguments of each call first, and `after` when it has
+    ended, also by an exception.
+    """
+
+    @functools.wraps(run)
+    def run_between(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            before(*args, **kwargs)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            if after is not None:
+                after(*args, **kwargs)
+
+    return run_between
 
 
 class Patches:
