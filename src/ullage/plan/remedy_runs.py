@@ -21,9 +21,9 @@ from ullage.errors import EnvironmentProblem, PlanError, SnapshotError, SpecErro
 from ullage.phantom.device import PhantomDevice
 from ullage.phantom.launch import make_environment, run_directory, start
 from ullage.plan.runner import make_runner
+from ullage.runs.forks import OUTPUT
 from ullage.runs.job import Job
 from ullage.runs.one import explain_job
-from ullage.runs.parallel import OUTPUT
 from ullage.runs.trials import Trials
 from ullage.techniques.technique import Action
 
