@@ -237,7 +237,7 @@ def failed(first: RunReport, gpu: Gpu, budget_bytes: int, trains_none: str) -> F
 
 
 def with_prediction(
-    plan: Plan | None, observation: Seen | None, step_s: float, gpu: Gpu, budget_bytes: int,
+    plan: Plan | None, observation: Seen | None, step_s: float, gpu: Gpu, budget_bytes: int, *,
     replayed: str = "",
 ) -> Plan | None:  # fmt: skip
     """A plan as its file has it, with what its run showed; None: there is no plan, or no run."""

@@ -335,7 +335,9 @@ class Search:
             return None
         plan, replayed = self._measured.plan_to_run(best.actions), self._replayed(best)
         words = replayed.text if replayed else ""
-        return with_prediction(plan, best.seen, best.step_s, self._gpu, budget_bytes, words)
+        return with_prediction(
+            plan, best.seen, best.step_s, self._gpu, budget_bytes, replayed=words
+        )
 
     def _replayed(self, best: Candidate | None) -> Replayed | None:
         if best is None or not best.actions or not self._replays.is_made(best.actions):

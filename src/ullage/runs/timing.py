@@ -56,13 +56,26 @@ def time_process(
     )
 
 
+def read_measured(path: Path) -> Record | None:
+    """The record in a file; None: it was not recorded on a GPU.
+
+    Raises:
+        SnapshotError: it cannot be read.
+    """
+    from ullage.trace.reader import parse_record
+    from ullage.trace.snapshot_reader import read_snapshot
+
+    fields = read_snapshot(path).record
+    record = None if fields is None else parse_record(fields)
+    return None if record is None or record.measured is None else record
+
+
 def read_kernel_times(path: Path) -> KernelTimes:
     """The kernels in the file of a recording.
 
     Raises:
         SnapshotError: it cannot be read, or has none.
     """
-    from ullage.runs.recorded import read_measured
     from ullage.trace.kernel_times import KernelTimes
 
     record = read_measured(path)
