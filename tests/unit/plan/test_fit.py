@@ -101,7 +101,7 @@ def test_a_search_that_is_ended_early_gives_what_it_has_found(
     job: Any = SimpleNamespace(options=SimpleNamespace(rank=None))
     nothing: Any = None
     monkeypatch.setattr(search, "Search", make)
-    monkeypatch.setattr(fit, "_fit_as_it_is", lambda *_: None)
+    monkeypatch.setattr(fit, "fit_unchanged", lambda *_: None)
     goal = Goal(GPU, 7)
     limit = fit.Limit(0.0)
     found: Any = fit.find_plan(nothing, job, goal, Semantics.SAME, fit.Smallest.NO, limit=limit)
@@ -116,7 +116,7 @@ def test_a_search_that_is_interrupted_before_its_first_run_is_just_interrupted(
 
     job: Any = SimpleNamespace(options=SimpleNamespace(rank=None))
     nothing: Any = None
-    monkeypatch.setattr(fit, "_fit_as_it_is", interrupt)
+    monkeypatch.setattr(fit, "fit_unchanged", interrupt)
     goal, limit = Goal(GPU, 7), fit.Limit(0.0)
     with pytest.raises(KeyboardInterrupt):
         fit.find_plan(nothing, job, goal, Semantics.SAME, fit.Smallest.NO, limit=limit)
