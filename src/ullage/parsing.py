@@ -27,11 +27,8 @@ _MOST_CHARS: Final = 64 * 1024  # of a value: some of Python's own readers take 
 
 
 class Unfit(ValueError):
-    """A value that nothing of ours can be.
-
-    Attributes:
-        problem: what it holds; it follows the name of the value, or "it".
-        keys: where the value is, from the outermost on; None: it is the whole.
+    """A value that nothing of ours can be: the problem follows the name of the value, or "it", and
+    its keys are those of the tables around it, from the outermost on; None: it is the whole.
     """
 
     def __init__(self, problem: str, *keys: Any) -> None:  # noqa: ANN401 - of a parsed document

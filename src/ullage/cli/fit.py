@@ -176,7 +176,7 @@ def _executor(name: str | None) -> Iterator[Executor | None]:
 
 
 def _shut_down(executor: Executor) -> None:
-    """Shuts an executor down; the processes of one that hangs are ended."""
+    # The processes of one that hangs are ended.
     thread = threading.Thread(target=executor.shutdown, daemon=True)
     thread.start()
     thread.join(_PATIENCE_S)

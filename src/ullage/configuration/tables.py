@@ -78,9 +78,7 @@ class Source:
         return SpecError(f"{name}:{line}: {printable(sentence)}")
 
     def parse(self) -> dict[str, Any]:
-        """The document; raises SpecError with the line of a value that is too large, or nan, and
-        ValueError where the text is not TOML.
-        """
+        """The document; raises SpecError for nan or what is too large, ValueError for no TOML."""
         try:
             return parse_toml(self.text)
         except Unfit as unfit:

@@ -357,9 +357,7 @@ class Search:
         return self._failed(budget_bytes)
 
     def so_far(self, budget_bytes: int, ended: str = INTERRUPTED) -> FitReport | None:
-        """The answer of a search that was ended early, without further runs; None: nothing is
-        known.
-        """
+        """The answer of a search that was ended early, without runs; None: nothing is known."""
         # What stays within the budget with unlimited memory does so on the device.
         listed = [as_seen(each, budget_bytes) for each in self._techniques(budget_bytes)]
         if not listed:

@@ -191,7 +191,8 @@ class Spread:
         why = LATE if is_late else "its step is longer than that of the plan found"
         skipped = {name_plan(way.actions, ()): why for way in self._ways[len(reports) :]}
         chosen = _best(reports, is_for_time=is_for_time) or reports[0]
-        return self._joined(chosen, reports, skipped)
+        joined = self._joined(chosen, reports, skipped)
+        return replace(joined, ended=LATE) if skipped and is_late else joined
 
     def _of(self, way: _Way, name: str) -> Search:
         if name not in self._searches:

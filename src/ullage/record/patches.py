@@ -18,9 +18,7 @@ def around(
     before: Callable[..., object] | None = None,
     after: Callable[..., object] | None = None,
 ) -> Callable[..., Any]:
-    """A function as it is; `before` gets the arguments of each call first, and `after` when it has
-    ended, also by an exception.
-    """
+    """A function; `before` gets its arguments first, `after` when it has ended, however it did."""
 
     @functools.wraps(run)
     def run_between(*args: Any, **kwargs: Any) -> Any:

@@ -175,11 +175,7 @@ class Forks:
 
 
 class Running:
-    """The running jobs of all threads; stopping them also stops those that start later.
-
-    Attributes:
-        is_stopped: whether they were.
-    """
+    """The running jobs of all threads; stopping them also stops those that start later."""
 
     def __init__(self) -> None:
         self.is_stopped = False

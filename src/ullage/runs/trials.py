@@ -33,8 +33,8 @@ class Trials:
         on_progress: called with a line for each run.
         ahead: sets of variables that plans will use; a process to fork from is started for each.
         executor: whose workers make the runs (workers.py); None: this process does.
-        end_s: the time limit, by time.monotonic(). A run that was begun before may end later by as
-            long as the longest before it took; then it is given up, whatever the executor does.
+        end_s: the time limit, by time.monotonic(); a run that was begun before has as long again as
+            the longest before it took.
 
     Attributes:
         num_runs: how many have ended.
@@ -113,9 +113,7 @@ class Trials:
     def _hand_over(
         self, executor: Executor, jobs: Sequence[Job], *, is_fresh: bool
     ) -> list[Future[Outcome]]:
-        """Futures of runs on an executor. They can be waited for with a limit, unlike some of its
-        own, and even where its `submit` does not return.
-        """
+        """Futures of runs on an executor, which, unlike its own, can all be waited for."""
         pending: list[Future[Outcome]] = [Future() for _ in jobs]
 
         def follow() -> None:

@@ -74,7 +74,7 @@ def test_after_the_time_limit_no_other_way_is_searched(monkeypatch: pytest.Monke
     ways = {"shard": (1.0, report(1.0, 1.05)), "data_parallel": (1.1, report(1.1, 1.02))}
     found = search(ways, monkeypatch, end_s=0.0)
     assert found.best is not None and found.best.step_s == 1.05
-    assert found.left_out == {"data_parallel": "the time limit was reached"}
+    assert found.left_out == {"data_parallel": "the time limit was reached"} and found.ended
 
 
 def test_where_memory_counts_all_ways_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
