@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from ullage.errors import PlanError
@@ -277,9 +278,8 @@ def _groups(report: RunReport) -> list[tuple[int, ...]]:
 
 def _best(reports: Sequence[FitReport], *, is_for_time: bool) -> FitReport | None:
     pairs = [(report.best, report) for report in reports if report.best is not None]
-    if is_for_time:
-        return min(pairs, key=lambda pair: pair[0].step_s, default=(None, None))[1]
-    return min(pairs, key=lambda pair: pair[0].used_bytes, default=(None, None))[1]
+    key = attrgetter("step_s" if is_for_time else "used_bytes")
+    return min(pairs, key=lambda pair: key(pair[0]), default=(None, None))[1]
 
 
 def _under(actions: Actions, report: FitReport) -> FitReport:

@@ -167,18 +167,32 @@ def make_job(
             f"the kernels were recorded on {options.measured.gpu!r}, and the device is "
             f"{device.gpu.name!r}; measurements correct the clock for their own GPU alone"
         )
-    return job if launcher is None else _as_one_rank(job)
+    if launcher is None:
+        return job
+    (launched,) = jobs_of_launchers(job, [job.program])
+    if isinstance(launched, str):
+        raise SpecError(launched)
+    return launched
 
 
-def _as_one_rank(job: Job) -> Job:
+def jobs_of_launchers(job: Job, launchers: Sequence[UserProgram]) -> list[Job | str]:
+    """The job with the program and the variables that each of these launchers would start a rank
+    with, or why it starts none.
+    """
     with run_directory() as run_dir:
         environment = make_environment(run_dir, job.device, job.build, job.options)
-        (started,) = ranks_of([job.program], environment)
-    if isinstance(started, str):
-        raise SpecError(started)
-    program, variables = started
-    all_variables = {**job.options.variables, **variables}
-    return replace(job, program=program, options=replace(job.options, variables=all_variables))
+        started = ranks_of(launchers, environment)
+    options = job.options
+    return [
+        each
+        if isinstance(each, str)
+        else replace(
+            job,
+            program=replace(each[0], argv=job.program.argv),
+            options=replace(options, variables={**options.variables, **each[1]}),
+        )
+        for each in started
+    ]
 
 
 @contextmanager
