@@ -15,6 +15,7 @@ import click
 
 from ullage.cli.ladder import fit_ladder
 from ullage.cli.largest import chosen_variable, fit_largest
+from ullage.cli.main import HANGING
 from ullage.cli.options import flags
 from ullage.cli.options.fit import FitOptions
 from ullage.cli.output import check_files, show_failure
@@ -177,7 +178,7 @@ def _executor(name: str | None) -> Iterator[Executor | None]:
 
 def _shut_down(executor: Executor) -> None:
     # The processes of one that hangs are ended.
-    thread = threading.Thread(target=executor.shutdown, daemon=True)
+    thread = threading.Thread(target=executor.shutdown, name=HANGING, daemon=True)
     thread.start()
     thread.join(_PATIENCE_S)
     for child in multiprocessing.active_children() if thread.is_alive() else ():

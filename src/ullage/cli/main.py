@@ -28,6 +28,7 @@ WRONG_USE = 2
 CRASHED = 3
 INTERRUPTED = 130
 _MAX_SIGNALS = 3
+HANGING = "the end of an executor"  # the name of a thread that waits for it
 # New objects between two searches for cycles: with Python's 700 a verb's imports alone cause some
 # hundred, which find nothing.
 _NUM_YOUNG = 50_000
@@ -172,8 +173,8 @@ def main() -> None:
             code = run_cli(sys.argv[1:])
     except KeyboardInterrupt:  # between two of these lines
         code = INTERRUPTED
-    if not all(thread.daemon for thread in threading.enumerate()[1:]):
-        # Of an executor whose run hangs: the interpreter would wait for it.
+    if any(thread.name == HANGING for thread in threading.enumerate()):
+        # The interpreter would wait for the executor, too.
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()

@@ -176,9 +176,7 @@ def make_job(
 
 
 def jobs_of_launchers(job: Job, launchers: Sequence[UserProgram]) -> list[Job | str]:
-    """The job with the program and the variables that each of these launchers would start a rank
-    with, or why it starts none.
-    """
+    """The job as each of these launchers would start a rank of it; or why it starts none."""
     with run_directory() as run_dir:
         environment = make_environment(run_dir, job.device, job.build, job.options)
         started = ranks_of(launchers, environment)

@@ -136,9 +136,10 @@ class Trials:
         left_s = None if math.isinf(end_s) else max(0.0, end_s - time.monotonic())
         if not wait(pending[:1], left_s).done:
             where = "here" if self._executor is None else f"on {type(self._executor).__name__}"
+            many = f"{len(pending)} run{'s' * (len(pending) > 1)}"
             self._given_up = LimitReached(
-                f"the time limit was reached while {len(pending)} runs {where} had not ended; see "
-                "whether they hang, or give the search more time, such as: --minutes 60"
+                f"the time limit was reached while {many} {where} had not ended; see whether the "
+                "program hangs, or give the search more time, such as: --minutes 60"
             )
             raise self._given_up
 

@@ -97,11 +97,13 @@ class Pool({base}):
         return super().submit(__import__("time").sleep, 600)
 """
 FIT = """
-import sys
+import sys, threading
 from ullage.cli import fit, main
 fit._PATIENCE_S = 0.1
 def run(*_, executor, **__):
-    executor.submit(0)
+    thread = threading.Thread(target=executor.submit, args=(0,), daemon=True)
+    thread.start()
+    thread.join()
     print("the best so far")
     raise main.UllageError("the time limit was reached")
 import ullage.api.fit
