@@ -1,4 +1,4 @@
-"""Search plans for workloads at several budgets, check what is promised of them, and write
+"""ProbedSearch plans for workloads at several budgets, check what is promised of them, and write
 docs/results/plans.md.
 
     python -m benchmarks.plans --python ENVIRONMENT/bin/python [--brute] [WORKLOAD ...]
@@ -27,13 +27,13 @@ from pathlib import Path
 import ullage
 from benchmarks.plans import page, results
 from benchmarks.plans.brute import Contest, contest
+from benchmarks.plans.probed import ProbedSearch
 from benchmarks.plans.results import Answer, Result
 from benchmarks.plans.workloads import WORKLOADS, Workload
 from benchmarks.provenance import machine
 from ullage.phantom.device import choose_device
 from ullage.plan.findings import FitReport
 from ullage.plan.runner import STEPS, make_runner
-from ullage.plan.search import Search
 from ullage.protocol.options.run import RunOptions
 from ullage.runs.job import make_job, make_options
 from ullage.runs.trials import Trials
@@ -55,7 +55,7 @@ def measure(name: str, python: str, *, is_brute: bool) -> Result:
     )
     started_s = time.monotonic()
     with Trials(job, on_progress=print) as trials:
-        search = Search(make_runner(trials, job), device.gpu, Semantics.SAME)
+        search = ProbedSearch(make_runner(trials, job), device.gpu, Semantics.SAME)
         whole = search.fastest(device.gpu.total_bytes)
         if whole.best is None:
             raise RuntimeError(f"{name}: {whole.failure or 'does not fit the whole GPU'}")
@@ -86,11 +86,11 @@ def measure(name: str, python: str, *, is_brute: bool) -> Result:
     )
 
 
-def _contest(search: Search, report: FitReport) -> Contest:
+def _contest(search: ProbedSearch, report: FitReport) -> Contest:
     return contest(search, report.best, report.budget_bytes)
 
 
-def _gap_at_budget(search: Search, report: FitReport) -> float:
+def _gap_at_budget(search: ProbedSearch, report: FitReport) -> float:
     if report.best is None:
         return 0.0
     return 1 - search.bound_s(report.best, report.budget_bytes) / report.best.step_s

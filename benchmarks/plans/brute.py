@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.plans.probed import ProbedSearch
 from ullage.plan.findings import Candidate, Key, key_of
 from ullage.plan.menu import Actions, are_exclusive
-from ullage.plan.search import Search
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Action
 
@@ -45,7 +45,7 @@ class Contest:
     winner: str
 
 
-def contest(search: Search, best: Candidate | None, budget_bytes: int) -> Contest:
+def contest(search: ProbedSearch, best: Candidate | None, budget_bytes: int) -> Contest:
     """Looks for a plan that is faster than the chosen one and fits; where none was chosen, for any
     that fits.
     """
@@ -69,7 +69,7 @@ def _is_faster(one: Candidate, best: Candidate) -> bool:
     return one.step_s < best.step_s * (1 - _FASTER)
 
 
-def _rows(search: Search, best: Candidate | None) -> Iterator[list[Actions]]:
+def _rows(search: ProbedSearch, best: Candidate | None) -> Iterator[list[Actions]]:
     """Rows of plans, in each of which more blocks are treated from one to the next."""
     own = tuple(one for one in best.actions if not one.modules) if best is not None else ()
     yield from ([move] for move in search.moves)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,16 @@ _MAX_DEPTH: Final = 100
 _MAX_SHOWN: Final = 200
 _MOST_BYTES: Final = 64 * 2**20
 _MOST_CHARS: Final = 64 * 1024  # of a value: some of Python's own readers take the square of it
+
+
+class Unfit(ValueError):
+    """A value that nothing of ours can be: the problem follows the name of the value, or "it", and
+    its keys are those of the tables around it, from the outermost on; None: it is the whole.
+    """
+
+    def __init__(self, problem: str, *keys: Any) -> None:  # noqa: ANN401 - of a parsed document
+        super().__init__(f"it {problem}")
+        self.problem, self.keys = problem, keys
 
 
 def read_bounded(path: Path) -> str:
@@ -43,7 +54,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Parses a TOML document.
 
     Raises:
-        ValueError: it is not TOML, too deep, or has a number or a text that is too large.
+        ValueError: it is not TOML, too deep, or has a text or a number that is too large, or nan.
     """
     with _in_one_sentence():
         document = tomllib.loads(text)
@@ -68,20 +79,23 @@ def check_values(value: object, most_chars: int = _MOST_BYTES, depth: int = 0) -
     """Accepts what was parsed.
 
     Raises:
-        ValueError: it nests more than 100 deep, or a number or a text in it is too large.
+        ValueError: it nests more than 100 deep, or a number or a text in it is too large, or nan.
     """
     if isinstance(value, dict | list) and value and depth >= _MAX_DEPTH:
         raise ValueError(_TOO_DEEP)
-    rows = value if isinstance(value, list) else (value,)
-    for member in value.values() if isinstance(value, dict) else rows:
+    rows = enumerate(value) if isinstance(value, list) else ((None, value),)
+    for key, member in value.items() if isinstance(value, dict) else rows:
         if isinstance(member, dict | list):
-            check_values(member, most_chars, depth + 1)
+            try:
+                check_values(member, most_chars, depth + 1)
+            except Unfit as unfit:
+                raise Unfit(unfit.problem, key, *unfit.keys) from None
         elif isinstance(member, str) and len(member) > most_chars:
-            raise ValueError(
-                f"it holds a text of {len(member)} characters; expected {most_chars} or fewer"
-            )
+            many = f"holds a text of {len(member)} characters"
+            raise Unfit(f"{many}; expected {most_chars} or fewer", key)
         elif isinstance(member, int | float) and not -MAX_NUMBER <= member <= MAX_NUMBER:
-            raise ValueError(_TOO_LARGE)
+            is_large = math.isfinite(member)
+            raise Unfit(_TOO_LARGE if is_large else f"holds {member}, not a finite number", key)
 
 
 def show_value(value: object) -> str:
@@ -98,12 +112,12 @@ def _in_one_sentence() -> Iterator[None]:
         raise ValueError(_TOO_DEEP) from None
     except ValueError as error:
         if "integer string conversion" in str(error):
-            raise ValueError(_TOO_LARGE) from None
+            raise Unfit(_TOO_LARGE) from None
         raise
 
 
 _TOO_DEEP: Final = f"it nests values more than {_MAX_DEPTH} deep"
-_TOO_LARGE: Final = "it holds a number that no 64 bits hold"
+_TOO_LARGE: Final = "holds a number that no 64 bits hold"
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -8,13 +8,13 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from benchmarks.plans.probed import ProbedSearch
 
 from ullage.phantom.device import choose_device
 from ullage.plan import menu
 from ullage.plan.findings import Candidate, FitReport
 from ullage.plan.menu import Actions
 from ullage.plan.runner import make_runner
-from ullage.plan.search import Search
 from ullage.protocol.options.run import RunOptions
 from ullage.runs.job import make_job, make_options
 from ullage.runs.trials import Trials
@@ -48,7 +48,7 @@ def found(thin_python: Path) -> Iterator[Found]:
     )
     with pytest.MonkeyPatch.context() as patched, Trials(job) as trials:
         patched.setattr(menu, "TECHNIQUES", {name: TECHNIQUES[name] for name in FEW})
-        search = Search(make_runner(trials, job), device.gpu, Semantics.SAME)
+        search = ProbedSearch(make_runner(trials, job), device.gpu, Semantics.SAME)
         whole = search.fastest(device.gpu.total_bytes)
         most, least = whole.as_it_is.used_bytes, search.leanest(device.gpu.total_bytes).best
         assert least is not None
@@ -58,7 +58,7 @@ def found(thin_python: Path) -> Iterator[Found]:
         yield Found(reports, search.look_at(list(mixtures(search))))
 
 
-def mixtures(search: Search) -> Iterator[Actions]:
+def mixtures(search: ProbedSearch) -> Iterator[Actions]:
     """Every treatment of every block under every setting of the moves."""
     paths = [block.path for block in search.blocks]
     kinds = [(), *search.treatments]

@@ -25,6 +25,14 @@ def test_a_tensor_in_the_memory_of_a_lost_value_is_not_lost(thin_python: Path) -
     assert printed_by(thin_python, "guard/lost.py") == expected
 
 
+def test_what_stands_for_a_tensor_that_is_gone_refuses_every_use(thin_python: Path) -> None:
+    ends = printed_by(thin_python, "guard/stand_in.py")
+    # Torch itself refuses these, as the stand-in is on the device meta: nobody is asked before.
+    by_torch = {"data": "RuntimeError", "a gradient": "RuntimeError", "new": "TypeError",
+                "torch.FloatTensor": "TypeError"}  # fmt: skip
+    assert ends == dict.fromkeys(ends, "GuardError") | by_torch
+
+
 def test_a_loss_that_a_module_keeps_may_be_replaced_unread(thin_python: Path) -> None:
     # Its graph is gone when the second try, with checkpoints, asks what the module holds.
     assert printed_by(thin_python, "guard/sweep.py", "moe", "2", "90")["results"] == {"equal": 9}

@@ -5,6 +5,7 @@ their configurations names only such as were seen to fit.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 import ullage
 from ullage.phantom.device import choose_device
 from ullage.phantom.rank import choose_ranks
+from ullage.plan.budget import Limit
 from ullage.plan.findings import FitReport
 from ullage.plan.launchers.accelerate_file import accelerate_config, to_yaml
 from ullage.plan.launchers.deepspeed_file import deepspeed_config
@@ -88,7 +90,7 @@ def search(job: Job, budget_bytes: int, *shardings: Sharding) -> FitReport:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(type(launched), "shardings", shardings)
         with Trials(job) as trials:
-            return fit_launched(trials, job, launched, budget_bytes)
+            return fit_launched(trials, job, launched, budget_bytes, Limit(math.inf))
 
 
 def rank_zero(python: str, *words: str) -> Job:

@@ -59,7 +59,32 @@ CONFIGURATIONS = {
     "nested lists": (f"inputs = {'[' * NESTED}", "nests values more than 100 deep"),
     "nested lists that end": (f"inputs = {'[' * 150}{']' * 150}", "more than 100 deep"),
     "a long number": (f"steps = {'9' * 5000}", "a number that no 64 bits hold"),
-    "not a number": ("steps = nan", "a number that no 64 bits hold"),
+    "a large number": (
+        "steps = 9223372036854775808",
+        "ullage.toml:LINE: scenario.train.steps holds a number that no 64 bits hold",
+    ),
+    "not a number": (
+        "steps = nan",
+        "ullage.toml:LINE: scenario.train.steps holds nan, not a finite number",
+    ),
+    "less than any number": (
+        "budget = { growth = -inf }",
+        "ullage.toml:LINE: scenario.train.budget.growth holds -inf, not a finite number",
+    ),
+    "not a number in a list": (
+        "matrix = { batch = [8, nan] }",
+        "ullage.toml:LINE: scenario.train.matrix.batch[1] holds nan, not a finite number",
+    ),
+    "too many cases": (
+        'env = { A = "{a}{b}{c}{d}" }\nmatrix = { '
+        + ", ".join(f"{name} = {[*range(100)]}" for name in "abcd")
+        + " }",
+        "matrix: that is 100,000,000 runs; expected 4,096 or fewer; give fewer values",
+    ),
+    "too many GPUs": (
+        f"gpus = {2**63 - 1}",
+        "gpus: no machine has 9223372036854775807 GPUs; expected 1",
+    ),
     "a pattern of all files": ('inputs = ["/**/*"]', "no pattern of files below"),
     "no pattern": ('inputs = [""]', "no pattern of files below"),
     "a pattern that none is": ('inputs = ["a**b/**c"]', ""),
@@ -84,7 +109,8 @@ def test_a_hostile_configuration_is_refused(refused: Refused, name: str) -> None
     if name == "a pattern that none is":
         pytest.skip("newer versions of Python read it") if sys.version_info >= (3, 13) else None
     Path("ullage.toml").write_text(SCENARIO + line + "\n")
-    assert message in refused("check")
+    place = str(SCENARIO.count("\n") + 1)
+    assert message.replace("LINE", place) in refused("check")
 
 
 PROJECTS = {

@@ -5,11 +5,11 @@ from typing import cast
 
 import pytest
 from benchmarks.plans.brute import contest
+from benchmarks.plans.probed import ProbedSearch
 
 from ullage.plan.costs.blocks import Block
 from ullage.plan.findings import Candidate, Seen
 from ullage.plan.menu import Actions
-from ullage.plan.search import Search
 from ullage.techniques.technique import Action
 
 CHECKPOINT, KERNEL = Action("checkpoint"), Action("optimizer_kernel")
@@ -62,7 +62,7 @@ def chosen(num: int) -> Actions:
 def held(model: Model, num: int, budget_bytes: int) -> str:
     """The winner of a contest with a chosen plan; empty: it is the chosen one."""
     best = model.foresee(chosen(num))
-    return contest(cast("Search", model), best, budget_bytes).winner
+    return contest(cast("ProbedSearch", model), best, budget_bytes).winner
 
 
 def test_no_plan_beats_the_one_with_the_fewest_layers_that_fits() -> None:
@@ -85,13 +85,13 @@ def test_a_treatment_without_the_moves_of_the_chosen_plan_is_looked_at(kernel_by
 
 
 def test_where_nothing_was_found_anything_that_fits_wins() -> None:
-    assert contest(cast("Search", Model()), None, 60).winner == "4 of 4"
-    assert contest(cast("Search", Model()), None, 59).winner == ""
+    assert contest(cast("ProbedSearch", Model()), None, 60).winner == "4 of 4"
+    assert contest(cast("ProbedSearch", Model()), None, 59).winner == ""
 
 
 def test_of_a_row_only_the_last_that_are_faster_and_near_the_budget_are_run() -> None:
     model = Model()
-    told = contest(cast("Search", model), model.foresee(chosen(3)), 75)
+    told = contest(cast("ProbedSearch", model), model.foresee(chosen(3)), 75)
     assert [len(one[0].modules) for one in model.ran if KERNEL in one] == [2, 2]
     assert told.num_run == len(model.ran) < told.num_faster < told.num_rivals
     assert told.least_over_bytes == 5

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ullage.errors import SpecError
 from ullage.gpus.price import check_price
 from ullage.phantom.device import choose_device
-from ullage.phantom.rank import Rank, choose_ranks
+from ullage.phantom.rank import Rank, check_num_gpus, choose_ranks
 from ullage.plan.budget import LIMIT_S, Limit, find_budget, read_semantics
 from ullage.plan.findings import FitReport
 from ullage.plan.fit import Smallest, find_plan
@@ -96,7 +96,8 @@ def fit(options: FitOptions) -> Fit:
 
     Raises:
         SpecError: an option or the program is not possible.
-        EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
+        EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know; or no
+            run ended within the time limit.
     """
     if options.multiple_of is not None:
         raise SpecError("--multiple-of says how to look for the largest size; add --max-batch")
@@ -114,8 +115,8 @@ def fit(options: FitOptions) -> Fit:
     goal = Goal(device.gpu, budget_bytes, objective)
     limit = Limit(started_s + (LIMIT_S if options.minutes is None else 60 * options.minutes))
     semantics = read_semantics(options.allow)
-    techniques = [*variables(semantics)]
-    with Trials(job, options.on_progress, techniques, _executor(options)) as trials:
+    techniques, executor = [*variables(semantics)], _executor(options)
+    with Trials(job, options.on_progress, techniques, executor, limit.end_s) as trials:
         report = find_plan(trials, job, goal, semantics, smallest, limit=limit)
         if report.failure and options.on_failure is not None:
             for text in [*trials.outputs.values()][:1]:
@@ -139,6 +140,5 @@ def _executor(options: FitOptions) -> Executor | None:
 
 
 def _first_rank(gpus: int) -> Rank | None:
-    if gpus < 1:
-        raise SpecError(f"gpus={gpus} is not a number of GPUs; expected 1 or more")
+    check_num_gpus(gpus)
     return None if gpus == 1 else choose_ranks((0,), gpus, gpus)[0]

@@ -28,13 +28,10 @@ from ullage.protocol.options.option import takes
 from ullage.protocol.options.run import RunOptions
 from ullage.runs.job import Job, make_job, make_options
 from ullage.runs.parallel import ParallelRuns
-from ullage.runs.variables import check_variable, fill_in
+from ullage.runs.variables import check_number, check_variable, fill_in
 
 if TYPE_CHECKING:
     from ullage.explain.compare.sweep import Line, Setting, SweepReport
-
-# More is a mistake, such as a range that was meant to be one variable.
-MAX_RUNS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +141,7 @@ def _check(
         twice = next((value for value in choices if choices.count(value) > 1), None)
         if twice is not None:
             raise SpecError(f"{what} has {twice!r} twice; give each value once")
-    num_runs = len(gpus) * math.prod(len(values) for values in variables.values())
-    if num_runs > MAX_RUNS:
-        raise SpecError(f"that is {num_runs} runs, more than {MAX_RUNS}; give fewer values")
+    check_number(len(gpus) * math.prod(len(values) for values in variables.values()))
 
 
 def _lay_out(
@@ -163,7 +158,7 @@ def _lay_out(
     jobs: list[Job] = []
     for device, values in itertools.product(devices, itertools.product(*variables.values())):
         setting = tuple(zip(variables, values, strict=True))
-        words = [fill_in(word, setting) for word in options.program]
+        words = [fill_in(word, dict(setting)) for word in options.program]
         if not jobs:
             jobs.append(make_job(words, device=device, python=interpreter, options=launched))
         else:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pkgutil
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ullage.cli.main import HANGING
 from ullage.cli.options.command import command
 from ullage.cli.output import QUIET, Output, check_files, save_plan, show_failure
 from ullage.errors import SpecError
 from ullage.protocol.options.fit import SEARCH, FitOptions, Workers
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from ullage.api.fit import Fit
+
+# What the workers of an executor may take to end.
+_PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +128,17 @@ def _executor(name: Workers | str | None) -> Iterator[Workers | None]:
         ) from None
     with ExitStack() as stack:
         if hasattr(executor, "shutdown"):  # submitit's has nothing to shut down
-            stack.callback(executor.shutdown)
+            stack.callback(_shut_down, executor)
         yield executor
+
+
+def _shut_down(executor: Executor) -> None:
+    # The processes of one that hangs are ended.
+    thread = threading.Thread(target=executor.shutdown, name=HANGING, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)
+    for child in multiprocessing.active_children() if thread.is_alive() else ():
+        child.kill()
 
 
 def _check_output(program: Sequence[str], output: Path | None, *, force: bool) -> None:

@@ -12,6 +12,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -27,6 +28,7 @@ WRONG_USE = 2
 CRASHED = 3
 INTERRUPTED = 130
 _MAX_SIGNALS = 3
+HANGING = "the end of an executor"  # the name of a thread that waits for it
 # New objects between two searches for cycles: with Python's 700 a verb's imports alone cause some
 # hundred, which find nothing.
 _NUM_YOUNG = 50_000
@@ -171,6 +173,12 @@ def main() -> None:
             code = run_cli(sys.argv[1:])
     except KeyboardInterrupt:  # between two of these lines
         code = INTERRUPTED
+    if any(thread.name == HANGING for thread in threading.enumerate()):
+        # The interpreter would wait for the executor, too.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
     gc.freeze()  # the interpreter's end need not look for cycles in what the exit frees anyway
     sys.exit(code)
 

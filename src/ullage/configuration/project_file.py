@@ -86,7 +86,7 @@ def read_configuration(path: Path) -> tuple[Source, Mapping[str, Any]]:
     except (OSError, ValueError) as error:
         raise SpecError(f"{str(path)!r} cannot be read: {error}") from None
     try:
-        document = parse_toml(text)
+        document = Source(path.absolute(), text).parse()
     except ValueError as error:
         raise SpecError(f"{printable(path.name)}: {_explain_syntax(str(error))}") from None
     around = _AROUND if path.name == PROJECT_NAME else ()

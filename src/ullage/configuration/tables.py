@@ -24,6 +24,7 @@ from typing import Annotated, Any, Final, NewType, TypeAlias, TypeVar
 
 from ullage.configuration.toml_lines import find_line
 from ullage.errors import SpecError
+from ullage.parsing import Unfit, parse_toml
 from ullage.printable import printable
 from ullage.protocol.options.option import Program
 from ullage.protocol.plain import EMPTY, From, Misfit, Reader, at_least, read_at, show
@@ -76,6 +77,13 @@ class Source:
             sentence += f": [{'.'.join(map(str, misfit.keys))}]"
         name = printable(self.name or self.path.name)
         return SpecError(f"{name}:{line}: {printable(sentence)}")
+
+    def parse(self) -> dict[str, Any]:
+        """The document; raises SpecError for nan or what is too large, ValueError for no TOML."""
+        try:
+            return parse_toml(self.text)
+        except Unfit as unfit:
+            raise self._error(Misfit(unfit.problem, *unfit.keys)) from None
 
     def line(self, *keys: str) -> int:
         """Where a table begins."""

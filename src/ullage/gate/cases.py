@@ -23,7 +23,7 @@ from ullage.gate.dependencies import digest_case
 from ullage.gate.figures import measure
 from ullage.gate.inputs import digest_inputs, read_inputs
 from ullage.gate.lock import Key
-from ullage.gate.scenario import PORT_NAME, Case, fill_in
+from ullage.gate.scenario import PORT_NAME, Case
 from ullage.gate.serving import run_served
 from ullage.phantom.client import Service, find_free_port
 from ullage.phantom.device import choose_device
@@ -38,6 +38,7 @@ from ullage.runs.job import Job, make_job, make_options
 from ullage.runs.parallel import ParallelRuns
 from ullage.runs.server import run_server
 from ullage.runs.survey import Survey
+from ullage.runs.variables import fill_in
 from ullage.serve.run import ENTRANCE
 from ullage.trace.model import StepKind
 from ullage.version import __version__

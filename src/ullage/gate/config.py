@@ -14,6 +14,7 @@ All that can be known to be wrong before anything runs is refused here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from ullage.configuration.project_file import (
     PROJECT_NAME,
     open_configuration,
 )
-from ullage.configuration.tables import name_with
+from ullage.configuration.tables import name_with, parser
 from ullage.errors import SpecError
 from ullage.gate.budget import Budget
 from ullage.gate.lock import LOCK_NAME
@@ -33,7 +34,8 @@ from ullage.gate.scenario import GPU, Scenario, expand, variables_in
 from ullage.gate.serving import check_serving, check_serving_keys
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.protocol.options import SECTIONS
-from ullage.protocol.plain import Misfit
+from ullage.protocol.plain import Misfit, read_at
+from ullage.runs.variables import check_number
 from ullage.units import format_bytes
 
 _EXAMPLE = '[scenario.train] with command = "train.py" and gpu = "h100-80gb"'
@@ -122,6 +124,8 @@ def _checked(scenario: Scenario, table: Mapping[str, Any]) -> Scenario:
             )
     if scenario.ranks and scenario.num_devices is not None:
         raise Misfit("is for one process; ranks have those of local_world_size", "gpus")
+    num_cases = math.prod(map(len, (scenario.gpus or (None,), *matrix.values())))
+    read_at("matrix", parser(check_number), num_cases)
     for gpu in scenario.gpus or (None,):
         _check_budget(scenario.budget, _choose_device(scenario, gpu))
     for case in expand(scenario) if replay is not None or scenario.serving is not None else ():

@@ -26,7 +26,7 @@ from ullage.errors import SpecError
 from ullage.explain.basis import BasisKind
 from ullage.files import write_text
 from ullage.gate.lock_text import Plain, Table, render_toml
-from ullage.parsing import parse_toml, read_bounded, show_value
+from ullage.parsing import read_bounded, show_value
 from ullage.protocol.plain import As, Mark, plain
 
 LOCK_NAME = "ullage.lock"
@@ -149,8 +149,11 @@ def read_lock(path: Path) -> Lock:
 
 def parse_lock(text: str, name: str = LOCK_NAME) -> Lock:
     """The lock in a text; `name` is what errors call it, which are those of `read_lock`."""
+    source = Source(Path(name), text, name=name)
     try:
-        document = parse_toml(text)
+        document = source.parse()
+    except SpecError as error:
+        raise SpecError(f"{error}; {_REMEDY}") from None
     except ValueError as error:
         conflict = " (it holds the marks of a merge conflict)" if "\n<<<<<<< " in text else ""
         raise SpecError(f"{name}: {error}{conflict}; {_REMEDY}") from None
@@ -165,7 +168,7 @@ def parse_lock(text: str, name: str = LOCK_NAME) -> Lock:
             f"{LOCK_VERSION}: a newer ullage wrote it; update ullage"
         )
     try:
-        with Source(Path(name), text, name=name).at():
+        with source.at():
             return WRITTEN.read(Lock, document)
     except SpecError as error:
         raise SpecError(f"{error}; {_REMEDY}") from None

@@ -5,6 +5,7 @@ variables, where and how long it runs, and which files it depends on.
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from pathlib import Path
 
 from ullage.configuration.tables import read_words
@@ -58,7 +59,7 @@ def read_values(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
         raise Misfit(f"is {show(value)}; expected a list, such as: [1, 2, 4]")
     values = read_words(value)
-    twice = next((value for value in values if values.count(value) > 1), None)
+    twice = next((value for value, count in Counter(values).items() if count > 1), None)
     if twice is not None:
         raise Misfit(f"has {twice!r} twice; give each value once")
     return values

@@ -32,11 +32,12 @@ from ullage.gate.places import (
     read_command,
     read_values,
 )
-from ullage.phantom.rank import choose_ranks
+from ullage.phantom.rank import check_num_gpus, choose_ranks
 from ullage.protocol.options.option import Program
 from ullage.protocol.options.run import DISTINCT
 from ullage.protocol.plain import As, Example, From, Mark, Misfit
 from ullage.record.values.assume import Assumed
+from ullage.runs.variables import fill_in
 
 GPU = "gpu"
 PORT_NAME = "port"
@@ -176,7 +177,7 @@ class Scenario:
     memory: str | int | None = None
     capability: Annotated[str | None, Example('"8.9"')] = None
     python: Annotated[Program | None, Example('".venv/bin/python"')] = None
-    num_devices: Annotated[Count | None, As("gpus")] = None
+    num_devices: Annotated[Annotated[int, parser(check_num_gpus)] | None, As("gpus")] = None
     world_size: Count | None = None
     local_world_size: Count | None = None
     ranks: Annotated[tuple[int, ...] | str, Mark.FLAT, From(_RankKeys), _RankKeys.chosen] = ()
@@ -252,8 +253,3 @@ def expand(scenario: Scenario) -> tuple[Case, ...]:
 def variables_in(text: str) -> set[str]:
     """The names in braces in a text; not all need be variables of a matrix."""
     return set(re.findall(r"\{(\w+)\}", text))
-
-
-def fill_in(text: str, values: Mapping[str, str]) -> str:
-    """A text with its variables' values; other braces are the program's own."""
-    return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)

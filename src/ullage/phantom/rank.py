@@ -13,6 +13,8 @@ from ullage.errors import SpecError
 DEFAULT_LOCAL_WORLD_SIZE = 8
 # The most devices that the phantom simulates in one process.
 MAX_LOCAL_WORLD_SIZE = 64
+# No job is larger by far; the ranks that are alike are counted one by one.
+MAX_WORLD_SIZE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,13 @@ class Rank:
         }
 
 
+def check_num_gpus(number: int) -> int:
+    """The number of devices of one machine; raises SpecError where none has so many."""
+    if not 1 <= number <= MAX_LOCAL_WORLD_SIZE:
+        raise SpecError(f"no machine has {number} GPUs; expected 1 to {MAX_LOCAL_WORLD_SIZE}")
+    return number
+
+
 def choose_ranks(
     numbers: tuple[int, ...], world_size: int, local_world_size: int | None = None
 ) -> tuple[Rank, ...]:
@@ -63,8 +72,10 @@ def choose_ranks(
     local = local_world_size
     if local is None:
         local = min(world_size, DEFAULT_LOCAL_WORLD_SIZE)
-    if world_size < 1:
-        raise SpecError(f"world_size={world_size} is not a number of ranks; expected 1 or more")
+    if not 1 <= world_size <= MAX_WORLD_SIZE:
+        raise SpecError(
+            f"world_size={world_size} is not a number of ranks; expected 1 to {MAX_WORLD_SIZE}"
+        )
     if not 1 <= local <= MAX_LOCAL_WORLD_SIZE or world_size % local:
         raise SpecError(
             f"{world_size} ranks cannot be on nodes of {local}; give --local-world-size the number "

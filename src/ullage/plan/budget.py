@@ -20,19 +20,20 @@ class Limit:
     """The time limit of a search, and the search that it limits.
 
     Attributes:
+        end_s: when it is over, by time.monotonic().
         search: the current search; None: none has begun.
         budget_bytes: the budget of that search.
     """
 
     def __init__(self, end_s: float) -> None:
-        self._started_s, self._end_s = time.monotonic(), end_s
+        self._started_s, self.end_s = time.monotonic(), end_s
         self.search: Search | None = None
         self.budget_bytes = 0
 
     def is_late(self, share: float) -> bool:
         """Whether this share of the time limit has passed."""
         passed = time.monotonic() - self._started_s
-        return passed >= share * (self._end_s - self._started_s)
+        return passed >= share * (self.end_s - self._started_s)
 
     def follow(self, search: Search, budget_bytes: int) -> Search:
         """Makes this the current search."""

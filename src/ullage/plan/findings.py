@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ullage.clock.price import Expense, price_steps
@@ -101,7 +101,7 @@ class WorstRank(NamedTuple):
     fits: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FitReport:
     """The result of a search.
 
@@ -143,19 +143,19 @@ class FitReport:
     torch: str
     gpu: Gpu
     budget_bytes: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...] = ()
     as_it_is: Candidate
-    best: Candidate | None
-    plan: Plan | None
-    candidates: tuple[Candidate, ...]
-    front: tuple[tuple[float, int], ...]
-    bound_s: float
-    left_out: Mapping[str, str]
-    smallest: Smallest | None
+    best: Candidate | None = None
+    plan: Plan | None = None
+    candidates: tuple[Candidate, ...] = ()
+    front: tuple[tuple[float, int], ...] = ()
+    bound_s: float = 0.0
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    smallest: Smallest | None = None
     failure: str
     warnings: tuple[str, ...]
-    num_runs: int
-    wall_s: float
+    num_runs: int = 0
+    wall_s: float = 0.0
     exit_code: ExitCode
     replayed: Replayed | None = None
     made_for: MadeFor | None = None
@@ -218,34 +218,26 @@ def failed(first: RunReport, gpu: Gpu, budget_bytes: int, trains_none: str) -> F
         torch=first.torch,
         gpu=gpu,
         budget_bytes=budget_bytes,
-        blocks=(),
         as_it_is=Candidate(AS_IT_IS, (), 0.0, 0, 0),
-        best=None,
-        plan=None,
-        candidates=(),
-        front=(),
-        bound_s=0.0,
-        left_out={},
-        smallest=None,
         failure=trains_none if first.verdict is Verdict.FITS else first.reason,
         warnings=first.warnings,
-        num_runs=0,
-        wall_s=0.0,
         exit_code=first.exit_code or ExitCode.PROGRAM_FAILED,
         corrections=() if first.time is None else first.time.corrections,
     )
 
 
-def foreseen(observation: Seen, step_s: float, gpu: Gpu, budget_bytes: int) -> Foreseen:
-    """The prediction in a plan's file."""
-    return Foreseen(
-        gpu=gpu.slug,
-        budget_bytes=budget_bytes,
-        peak_used_bytes=observation.used_bytes,
-        peak_allocated_bytes=observation.allocated_bytes,
-        step_s=step_s,
-        host_bytes=observation.host_bytes,
+def with_prediction(
+    plan: Plan | None, observation: Seen | None, step_s: float, gpu: Gpu, budget_bytes: int, *,
+    replayed: str = "",
+) -> Plan | None:  # fmt: skip
+    """A plan as its file has it, with what its run showed; None: there is no plan, or no run."""
+    if plan is None or observation is None:
+        return None
+    used, allocated = observation.used_bytes, observation.allocated_bytes
+    prediction = Foreseen(
+        gpu.slug, budget_bytes, used, allocated, step_s, observation.host_bytes, replayed=replayed
     )
+    return replace(plan, foreseen=prediction)
 
 
 def name_plan(actions: Sequence[Action], blocks: Sequence[Block]) -> str:

@@ -9,15 +9,20 @@ from enum import Enum
 from functools import partial
 
 from ullage.errors import SpecError
-from ullage.gpus.catalog import find_gpu, load_catalog
+from ullage.explain.verdict import ExitCode
+from ullage.gpus.catalog import Gpu, find_gpu, load_catalog
 from ullage.phantom.device import PhantomDevice
 from ullage.plan.budget import Limit
-from ullage.plan.findings import FitReport
+from ullage.plan.costs.clocked import timed
+from ullage.plan.costs.measure import Runner, RunRequest
+from ullage.plan.findings import AS_IT_IS, INTERRUPTED, LATE, Candidate, FitReport, failed
 from ullage.plan.launchers.launched import find_launched, fit_launched
 from ullage.plan.objective import Goal
-from ullage.plan.over_ranks import fit_spread
+from ullage.plan.outcomes import judge
 from ullage.plan.runner import make_runner
+from ullage.plan.spread import fit_spread
 from ullage.runs.job import Job
+from ullage.runs.search import LimitReached
 from ullage.runs.trials import Trials
 from ullage.techniques.technique import Semantics
 
@@ -39,28 +44,50 @@ def find_plan(
     *,
     limit: Limit,
 ) -> FitReport:
-    """The best plan; of a search that is interrupted, the best so far."""
+    """The best plan; the best so far where the search is interrupted, or at its time limit."""
     try:
         if job.options.rank is not None:
-            return _fit_several(trials, job, goal, allowed)
-        report = _fit_as_it_is(trials, job, goal, smallest)
+            return _fit_several(trials, job, goal, allowed, limit)
+        is_enough = not goal.is_for_memory and smallest is Smallest.NO
+        run = make_runner(trials, job)
+        report = fit_unchanged(run, goal.gpu, goal.budget_bytes) if is_enough else None
         return report or _fit_one(trials, job, goal, allowed, smallest, limit=limit)
-    except KeyboardInterrupt:
-        known = None if limit.search is None else limit.search.so_far(limit.budget_bytes)
+    except (KeyboardInterrupt, LimitReached) as error:
+        ended = LATE if isinstance(error, LimitReached) else INTERRUPTED
+        known = None if limit.search is None else limit.search.so_far(limit.budget_bytes, ended)
         if known is None:
             raise
         return known
 
 
-def _fit_as_it_is(trials: Trials, job: Job, goal: Goal, smallest: Smallest) -> FitReport | None:
-    """The report of a program that fits as it is, by one run; None: it does not, or that is not
-    what is asked.
+def fit_unchanged(run: Runner, gpu: Gpu, budget_bytes: int) -> FitReport | None:
+    """The report of a program that fits as it is, by one run; None: it does not, or only with
+    retries of the allocator, which cost time.
     """
-    from ullage.plan.unchanged import fit_unchanged
-
-    if goal.is_for_memory or smallest is not Smallest.NO:
+    (report,) = run([RunRequest(None, gpu, describes=True, is_fresh=True)])
+    observation = judge(report, budget_bytes)
+    if not observation.fits or observation.num_retries or not report.devices:
         return None
-    return fit_unchanged(make_runner(trials, job), goal.gpu, goal.budget_bytes)
+    outcome = report.program.plan
+    time = timed(report)
+    candidate = Candidate(
+        AS_IT_IS,
+        (),
+        0.0 if time is None else time.step.s,
+        observation.allocated_bytes,
+        observation.used_bytes,
+        observation,
+        time=time,
+    )
+    return replace(
+        failed(report, gpu, budget_bytes, ""),
+        as_it_is=candidate,
+        best=candidate,
+        candidates=(candidate,),
+        failure="",
+        made_for=None if outcome is None else outcome.found,
+        exit_code=ExitCode.FINE,
+    )
 
 
 def _fit_one(
@@ -95,13 +122,17 @@ def _fit_one(
     return replace(ask(goal.budget_bytes), smallest=smallest)
 
 
-def _fit_several(trials: Trials, job: Job, goal: Goal, allowed: Semantics) -> FitReport:
+def _fit_several(
+    trials: Trials, job: Job, goal: Goal, allowed: Semantics, limit: Limit
+) -> FitReport:
     """The best plan for several GPUs; where the program has a launcher's configuration, the best of
     those.
     """
     launched = find_launched(job)
     if launched is None:
-        return fit_spread(make_runner(trials, job), job, goal, allowed)
+        return fit_spread(make_runner(trials, job), job, goal, allowed, limit)
     if not trials.is_here:
         raise SpecError("workers do not have a launcher's configurations; leave the executor out")
-    return fit_launched(trials, job, launched, goal.budget_bytes, is_for_memory=goal.is_for_memory)
+    return fit_launched(
+        trials, job, launched, goal.budget_bytes, limit, is_for_memory=goal.is_for_memory
+    )

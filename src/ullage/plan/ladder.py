@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from itertools import zip_longest
-from typing import NamedTuple
 
 import numpy as np
 
@@ -40,14 +39,6 @@ from ullage.trace.model import Int64Array
 
 _CLOSER_LOOKS = 32
 _ORDER = tuple(TECHNIQUES)
-
-
-class Expected(NamedTuple):
-    """A plan by the model: the time of a step, and the peaks of reserved and allocated memory."""
-
-    step_s: float
-    reserved_bytes: int
-    peak_bytes: int
 
 
 class Ladder:
@@ -100,33 +91,11 @@ class Ladder:
                 if chosen == number
             ]
             for action in measured.actions if paths else ():
-                key = key_of((replace(action, modules=()),))
+                key = kind_of((action,))
                 earlier = by_key.get(key, replace(action, modules=()))
                 by_key[key] = replace(action, modules=(*earlier.modules, *paths))
         ordered = sorted(by_key.values(), key=lambda action: _ORDER.index(action.technique))
         return tuple(self._in_order(action) for action in ordered)
-
-    def foresee(self, actions: Actions) -> Expected:
-        """The time and memory of any plan of these moves and treatments, on a rung or not."""
-        moves = {key_of((action,)) for action in actions if not action.modules}
-        number, setting = next(
-            (number, setting)
-            for number, setting in enumerate(self._settings)
-            if {key_of((move,)) for move in setting.actions} == moves
-        )
-        numbers = {
-            kind_of(treatment.actions): place
-            for place, treatment in enumerate(self._measured.treatments, 1)
-        }
-        paths = [block.path for block in self._measured.blocks]
-        done = [[action for action in actions if path in action.modules] for path in paths]
-        choice = np.array(
-            [numbers[kind_of(treatment)] if treatment else 0 for treatment in done], dtype=np.int64
-        )
-        levels = self._problem.levels(choice)
-        (peak,), (reserved,) = self._expected.of(number, choice[None], levels[None])
-        time_s = self.step_s + self._problem.time_s(choice) + setting.extra_s
-        return Expected(time_s, int(reserved), int(peak))
 
     def rivals(
         self, than: Rung | None, room_bytes: int, tried: Collection[tuple[int, int]]

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ullage.errors import EnvironmentProblem, PlanError, SnapshotError, SpecError
 from ullage.phantom.device import PhantomDevice
-from ullage.phantom.launch import make_environment, run_directory, start
+from ullage.phantom.launch import run_directory
 from ullage.plan.runner import make_runner
+from ullage.runs.forks import Forks
 from ullage.runs.job import Job
-from ullage.runs.one import explain_job
-from ullage.runs.parallel import OUTPUT
+from ullage.runs.search import LimitReached
 from ullage.runs.trials import Trials
 from ullage.techniques.technique import Action
 
@@ -148,13 +148,10 @@ def _run_whole(failure: _Failure, path: Path) -> SnapshotReport | None:
     from ullage.explain.verdict import Verdict
     from ullage.trace.snapshot_reader import read_snapshot
 
-    job = _endless(failure)
-    job = replace(job, options=replace(job.options, has_snapshot=True))
-    with run_directory() as run_dir:
-        environment = make_environment(run_dir, job.device, job.build, job.options)
-        with start(job.program, environment, output=run_dir / OUTPUT) as child:
-            ended = child.wait(lambda: child.stop() if failure.is_late else None)
-            result = explain_job(job, run_dir, child.pid, ended, path)
+    job, left_s = _endless(failure), max(failure.deadline_s - time.monotonic(), 0.0)
+    job = replace(job, options=replace(job.options, has_snapshot=True, timeout_s=left_s))
+    with Forks(job) as forks:
+        result, _ = forks.run(job, is_fresh=True, snapshot=path)
     snapshot = result.processes[0].snapshot if result.processes else None
     if result.verdict is not Verdict.FITS or snapshot is None:
         return None
@@ -202,13 +199,16 @@ def _run_each(
 
     job, result = _endless(failure), list(findings)
     num_runs = 0
-    with Trials(job) as trials:
+    with Trials(job, end_s=failure.deadline_s) as trials:
         plans = _Plans(trials, job)
         for number, finding in enumerate(findings):
             is_open = finding.is_said(MakesItFit.NOT_KNOWN)
             if not is_open or num_runs == _MAX_RUNS or failure.is_late:
                 continue
-            trial = _run_one(failure, plans, finding, say)
+            try:
+                trial = _run_one(failure, plans, finding, say)
+            except LimitReached:
+                break
             if trial is not None:
                 num_runs += 1
                 result[number] = replace(finding, trial=trial)

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.clocked import Timed
 from ullage.plan.costs.measure import Measurements, Runner
 from ullage.plan.device_runs import DeviceRuns
@@ -27,9 +26,10 @@ from ullage.plan.findings import (
     Key,
     Seen,
     failed,
-    foreseen,
     key_of,
+    kind_of,
     name_plan,
+    with_prediction,
 )
 from ullage.plan.ladder import Ladder
 from ullage.plan.menu import Actions
@@ -215,7 +215,7 @@ class Search:
             return True
         fewest = self._replays.note_different(actions)
         self._measured.left_out[name_plan(fewest, ())] = self._replays.difference(fewest)
-        ladder.leave_out(key_of([replace(action, modules=()) for action in fewest]))
+        ladder.leave_out(kind_of(fewest))
         return False
 
     def smallest_gpu(self, catalogued: Sequence[Gpu]) -> Smallest | None:
@@ -230,48 +230,6 @@ class Search:
         }
         return find_smallest(self._run, plans, catalogued)
 
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """The modules that get treatments one by one."""
-        self.begin()
-        return self._measured.blocks
-
-    @property
-    def treatments(self) -> tuple[Actions, ...]:
-        """The techniques for blocks, each applied to all of them."""
-        self.begin()
-        return tuple(treatment.actions for treatment in self._measured.treatments)
-
-    @property
-    def moves(self) -> tuple[Actions, ...]:
-        """The techniques for the optimizer or the whole program, one by one."""
-        self.begin()
-        return tuple(move.actions for move in self._measured.moves)
-
-    def look_at(self, plans: Sequence[Actions]) -> list[Candidate]:
-        """Runs plans of these treatments and moves on the device."""
-        self.begin()
-        self._runs.see(plans, self._gpu.total_bytes)
-        return [self.foresee(plan) for plan in plans]
-
-    def foresee(self, actions: Actions) -> Candidate:
-        """A plan of these treatments and moves: what the model predicts, and its run if any."""
-        if self._ladder is None:
-            raise RuntimeError("the program did not run")
-        expected = self._ladder.foresee(actions)
-        used = expected.reserved_bytes + self._outside_bytes
-        figures = expected.step_s, expected.peak_bytes, used
-        return self._make_candidate(actions, figures, self._gpu.total_bytes)
-
-    def bound_s(self, best: Candidate, budget_bytes: int) -> float:
-        """A lower bound, by the model, of the step time of all mixtures that fit a budget; at most
-        the step time of `best`.
-        """
-        if self._ladder is None:
-            raise RuntimeError("the program did not run")
-        room = budget_bytes - self._outside_bytes
-        return self._ladder.bound_s(Rung(best.step_s - self._ladder.step_s, room, 0, 0, 0))
-
     def _learn(self, ladder: Ladder, rung: Rung, actions: Actions) -> None:
         key = key_of(actions)
         if key in self._learned:
@@ -283,7 +241,7 @@ class Search:
         elif report.verdict is Verdict.FAILED:
             fewest = self._fewest_refused(actions)
             self._measured.left_out[name_plan(fewest, ())] = report.reason
-            ladder.leave_out(key_of([replace(action, modules=()) for action in fewest]))
+            ladder.leave_out(kind_of(fewest))
 
     def _fewest_refused(self, actions: Actions) -> Actions:
         for action in actions:
@@ -373,14 +331,12 @@ class Search:
         return Candidate(name, actions, step_s, peak_bytes, used_bytes, observation, time=time)
 
     def _plan(self, best: Candidate | None, budget_bytes: int) -> Plan | None:
-        if best is None or best.seen is None:
+        if best is None:
             return None
-        if (plan := self._measured.plan_to_run(best.actions)) is None:
-            return None
-        prediction = foreseen(best.seen, best.step_s, self._gpu, budget_bytes)
-        replayed = self._replayed(best)
-        return replace(
-            plan, foreseen=replace(prediction, replayed=replayed.text if replayed else "")
+        plan, replayed = self._measured.plan_to_run(best.actions), self._replayed(best)
+        words = replayed.text if replayed else ""
+        return with_prediction(
+            plan, best.seen, best.step_s, self._gpu, budget_bytes, replayed=words
         )
 
     def _replayed(self, best: Candidate | None) -> Replayed | None:
@@ -392,18 +348,16 @@ class Search:
         """The answer where the time limit ended the search before any plan ran on the device: the
         fastest single technique whose replay trains the same.
         """
-        while True:
-            report = self.so_far(budget_bytes) or self._failed(budget_bytes)
-            actions = () if (best := report.best) is None else best.actions
-            if not actions or self._replays.of(actions).is_same:
-                break
-            self._replays.note_different(actions)
-        code = ExitCode.ANSWER_IS_NO if best is None else ExitCode.FINE
-        plan, replayed = self._plan(best, budget_bytes), self._replayed(best)
-        return replace(report, plan=plan, replayed=replayed, ended=LATE, exit_code=code)
+        while (report := self.so_far(budget_bytes, LATE)) is not None:
+            actions = () if report.best is None else report.best.actions
+            if not actions or self._replays.is_made(actions):
+                return report
+            if not self._replays.of(actions).is_same:
+                self._replays.note_different(actions)
+        return self._failed(budget_bytes)
 
-    def so_far(self, budget_bytes: int) -> FitReport | None:
-        """The answer of an interrupted search, without further runs; None: nothing is known."""
+    def so_far(self, budget_bytes: int, ended: str = INTERRUPTED) -> FitReport | None:
+        """The answer of a search that was ended early, without runs; None: nothing is known."""
         # What stays within the budget with unlimited memory does so on the device.
         listed = [as_seen(each, budget_bytes) for each in self._techniques(budget_bytes)]
         if not listed:
@@ -414,4 +368,7 @@ class Search:
         alike = [plan for plan in listed if not self._replays.difference(plan.actions)]
         best = fastest_fitting(alike, self._objective)
         report = self._report(listed, best, budget_bytes)
-        return replace(report, ended=INTERRUPTED, exit_code=ExitCode.INTERRUPTED)
+        code = ExitCode.ANSWER_IS_NO if best is None else ExitCode.FINE
+        return replace(
+            report, ended=ended, exit_code=ExitCode.INTERRUPTED if ended is INTERRUPTED else code
+        )

@@ -6,31 +6,129 @@ zero_optimizer.py, shard.py), the one with the shortest step first. Under each, 
 for one GPU. It skips a way whose step is longer than that of the best plan so far, even with the
 time that other techniques have saved. A program that shares its training itself is not changed.
 
-    spread = Spread(run, gpu, Semantics.SAME)
-    spread.search(lambda search: search.fastest(budget_bytes)).best
+Plans are played as rank 0 alone; the one that is found is played on every rank that is unlike it.
+
+    report = fit_spread(run, job, Goal(gpu, budget_bytes), Semantics.SAME, limit)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from ullage.errors import PlanError
 from ullage.explain.run import RunReport
-from ullage.explain.verdict import Verdict
+from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
+from ullage.phantom.device import PhantomDevice
+from ullage.phantom.launch import run_directory
+from ullage.plan.budget import Limit
 from ullage.plan.costs.clocked import timed
 from ullage.plan.costs.measure import Measurements, Runner, RunRequest
-from ullage.plan.findings import Candidate, FitReport, name_plan
+from ullage.plan.findings import LATE, Candidate, FitReport, WorstRank, name_plan
 from ullage.plan.menu import Actions, layouts
-from ullage.plan.objective import Objective
+from ullage.plan.objective import Goal, Objective
 from ullage.plan.outcomes import say_slower
 from ullage.plan.search import Search
+from ullage.runs.job import Job
+from ullage.runs.search import search
+from ullage.runs.survey import Survey
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics
+from ullage.units import format_bytes
 
 Decide = Callable[[Search], FitReport]
+# How often a budget is lowered by what another rank needs more than rank 0.
+_MAX_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Tries:
+    """The plans of falling budgets: the last, which plans some rank did not fit, and why."""
+
+    budget_bytes: int
+    report: FitReport | None = None
+    is_answer: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    num_tries: int = 0
+
+
+def fit_spread(run: Runner, job: Job, goal: Goal, allowed: Semantics, limit: Limit) -> FitReport:
+    """The best plan for a job of several ranks that every rank was seen to fit.
+
+    Args:
+        run: makes runs of rank 0.
+        job: rank 0, without a plan.
+        goal: what is looked for.
+        allowed: what techniques may change of what each rank computes.
+        limit: of time.
+    """
+    spread = Spread(run, goal.gpu, allowed, goal.objective, limit)
+    num_gpus = 1 if job.options.rank is None else job.options.rank.world_size
+
+    def propose(tries: _Tries) -> int | None:
+        is_over = tries.is_answer or tries.num_tries == _MAX_TRIES
+        return None if is_over else tries.budget_bytes
+
+    def attempt(budget_bytes: int) -> FitReport:
+        report = spread.search(
+            lambda search: (search.leanest if goal.is_for_memory else search.fastest)(budget_bytes),
+            is_for_time=not goal.is_for_memory,
+        )
+        is_found = report.best is not None and report.best.seen is not None
+        worst = _worst_rank(job, report.plan, goal.gpu) if is_found else None
+        return replace(report, num_gpus=num_gpus, budget_bytes=goal.budget_bytes, worst_rank=worst)
+
+    def judge(tries: _Tries, budget_bytes: int, report: FitReport) -> _Tries:
+        best, worst = report.best, report.worst_rank
+        is_small = worst is None or (worst.fits and worst.used_bytes <= goal.budget_bytes)
+        if best is None or best.seen is None or worst is None or is_small:
+            return replace(tries, report=report, is_answer=True)
+        too_much = format_bytes(worst.used_bytes - goal.budget_bytes)
+        return _Tries(
+            budget_bytes - max(worst.used_bytes - best.seen.used_bytes, 1),
+            report,
+            left_out={**tries.left_out, best.name: f"rank {worst.rank} needs {too_much} too much"},
+            num_tries=tries.num_tries + 1,
+        )
+
+    tries = search(_Tries(goal.budget_bytes), propose, attempt, judge)
+    if tries.report is None:
+        raise RuntimeError("no plan was looked for")
+    if tries.is_answer:
+        return replace(tries.report, plan=_for_gpus(tries.report.plan, num_gpus))
+    return replace(
+        tries.report,
+        best=None,
+        plan=None,
+        worst_rank=None,
+        left_out={**tries.report.left_out, **tries.left_out},
+        exit_code=ExitCode.ANSWER_IS_NO,
+    )
+
+
+def _worst_rank(job: Job, plan: Plan | None, gpu: Gpu) -> WorstRank:
+    """The rank that takes the most memory, of all that differ."""
+    started_s = time.monotonic()
+    with run_directory() as mail:
+        options = replace(job.options, plan=plan, mail=mail)
+        device = PhantomDevice(gpu, is_unlimited=False)
+        survey = Survey(replace(job, device=device, options=options))
+        survey.play((0,))
+        joined = survey.joined(survey.find_distinct(), time.monotonic() - started_s)
+    devices = {device.rank or 0: device.peak_used_bytes for device in joined.devices}
+    rank = max(devices, key=devices.__getitem__, default=0)
+    fits = joined.verdict is Verdict.FITS
+    return WorstRank(rank, devices.get(rank, 0), num_distinct=len(devices), fits=fits)
+
+
+def _for_gpus(plan: Plan | None, num_gpus: int) -> Plan | None:
+    if plan is None or plan.foreseen is None:
+        return plan
+    return replace(plan, foreseen=replace(plan.foreseen, num_gpus=num_gpus))
 
 
 class _Way(NamedTuple):
@@ -49,18 +147,20 @@ class Spread:
         gpu: the device of each.
         allowed: what techniques may change of what each rank computes.
         objective: what makes a plan the best of those that fit.
+        limit: of time.
 
     Raises:
         PlanError: the program allows no way to share the training.
     """
 
     def __init__(
-        self, run: Runner, gpu: Gpu, allowed: Semantics, objective: Objective = Objective.TIME
+        self, run: Runner, gpu: Gpu, allowed: Semantics, objective: Objective, limit: Limit
     ) -> None:
         self._run = _remembering(run)
         self._gpu = gpu
         self._allowed = allowed
         self._objective = objective
+        self._limit = limit
         self._left_out: dict[str, str] = {}
         self._searches: dict[str, Search] = {}
         self._ways = self._measure()
@@ -72,25 +172,35 @@ class Spread:
             decide: chooses the plan of one search.
             is_for_time: whether it chooses the shortest step; else no way is skipped.
         """
-        reports: dict[str, FitReport] = {}
-        gain_s, skipped = 0.0, dict[str, str]()
-        for way in self._ways:
-            best = _best(reports.values(), is_for_time=is_for_time)
-            name = name_plan(way.actions, ())
-            if is_for_time and best and best.best and way.step_s - gain_s >= best.best.step_s:
-                skipped[name] = "its step is longer than that of the plan found"
-                continue
-            report = reports[name] = _under(way.actions, decide(self._of(way, name)))
-            if report.front:
-                gain_s = max(gain_s, report.as_it_is.step_s - report.front[0][0])
-        chosen = _best(reports.values(), is_for_time=is_for_time) or next(iter(reports.values()))
-        return self._joined(chosen, list(reports.values()), skipped)
+
+        def propose(reports: tuple[FitReport, ...]) -> _Way | None:
+            if len(reports) == len(self._ways) or (reports and self._limit.is_late(1.0)):
+                return None
+            # In the order of their steps: where one is longer, so are all that follow.
+            way, best = self._ways[len(reports)], _best(reports, is_for_time=is_for_time)
+            gains_s = [each.as_it_is.step_s - each.front[0][0] for each in reports if each.front]
+            least_s = way.step_s - max([0.0, *gains_s])
+            is_longer = best and best.best and least_s >= best.best.step_s
+            return None if is_for_time and is_longer else way
+
+        def attempt(way: _Way) -> FitReport:
+            return _under(way.actions, decide(self._of(way, name_plan(way.actions, ()))))
+
+        none: tuple[FitReport, ...] = ()
+        reports = search(none, propose, attempt, lambda before, _way, report: (*before, report))
+        is_late = self._limit.is_late(1.0)
+        why = LATE if is_late else "its step is longer than that of the plan found"
+        skipped = {name_plan(way.actions, ()): why for way in self._ways[len(reports) :]}
+        chosen = _best(reports, is_for_time=is_for_time) or reports[0]
+        joined = self._joined(chosen, reports, skipped)
+        return replace(joined, ended=LATE) if skipped and is_late else joined
 
     def _of(self, way: _Way, name: str) -> Search:
         if name not in self._searches:
             self._searches[name] = Search(
-                self._run, self._gpu, self._allowed, way.plan, objective=self._objective
-            )
+                self._run, self._gpu, self._allowed, way.plan, objective=self._objective,
+                is_late=self._limit.is_late,
+            )  # fmt: skip
         return self._searches[name]
 
     def _measure(self) -> list[_Way]:
@@ -166,11 +276,10 @@ def _groups(report: RunReport) -> list[tuple[int, ...]]:
     return [group for process in report.processes for group in process.record.groups]
 
 
-def _best(reports: Iterable[FitReport], *, is_for_time: bool) -> FitReport | None:
+def _best(reports: Sequence[FitReport], *, is_for_time: bool) -> FitReport | None:
     pairs = [(report.best, report) for report in reports if report.best is not None]
-    if is_for_time:
-        return min(pairs, key=lambda pair: pair[0].step_s, default=(None, None))[1]
-    return min(pairs, key=lambda pair: pair[0].used_bytes, default=(None, None))[1]
+    key = attrgetter("step_s" if is_for_time else "used_bytes")
+    return min(pairs, key=lambda pair: key(pair[0]), default=(None, None))[1]
 
 
 def _under(actions: Actions, report: FitReport) -> FitReport:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -46,6 +47,8 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - a record, or what one of its fie
         return {name: plain(member) for name, member in value.items()}
     if isinstance(value, enum.Enum):
         return value.value
+    if isinstance(value, Path):
+        return str(value)
     return _table_of(value)
 
 
@@ -254,14 +257,7 @@ class Reader:
         def read_list(value: object) -> object:
             if not isinstance(value, list | tuple):
                 raise Misfit(f"is {show(value)}; expected {self._names[list]}")
-            members: list[object] = []
-            try:
-                for member in value:
-                    members.append(read(member))  # noqa: PERF401 - an error says which one it was
-            except Misfit as misfit:
-                misfit.keys = (len(members), *misfit.keys)
-                raise
-            return collect(members)
+            return collect(read_at(number, read, each) for number, each in enumerate(value))
 
         return read_list
 
@@ -327,11 +323,10 @@ class Reader:
                 raise Misfit(f"is missing{field.remedy('add it')}", key)
             if value is not _MISSING:
                 try:
-                    arguments[field.name] = field.read(value)
+                    arguments[field.name] = read_at(key, field.read, value)
                 except Misfit as misfit:
                     if misfit.problem == EMPTY:
                         misfit.problem += field.remedy("give a value")
-                    misfit.keys = (key, *misfit.keys)
                     raise
         return kind(**arguments)
 
@@ -433,7 +428,7 @@ _OF_JSON: Final = {
     str: "a text", int: "a whole number", float: "a number", bool: "true or false",
     list: "a list", dict: "an object",
 }  # fmt: skip
-JSON: Final = Reader(_OF_JSON)
+JSON: Final = Reader(_OF_JSON, synonyms={Path: Annotated[str, Path]})
 STRICT_JSON: Final = Reader(_OF_JSON, is_strict=True)
 
 

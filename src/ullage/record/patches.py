@@ -6,10 +6,31 @@ patches.undo()                  # the very objects that were there are there aga
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 _ABSENT = object()
+
+
+def around(
+    run: Callable[..., Any],
+    before: Callable[..., object] | None = None,
+    after: Callable[..., object] | None = None,
+) -> Callable[..., Any]:
+    """A function; `before` gets its arguments first, `after` when it has ended, however it did."""
+
+    @functools.wraps(run)
+    def run_between(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            before(*args, **kwargs)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            if after is not None:
+                after(*args, **kwargs)
+
+    return run_between
 
 
 class Patches:

@@ -19,16 +19,26 @@ from pathlib import Path
 from ullage.errors import EnvironmentProblem, PlanError
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
-from ullage.phantom.launch import Ended, LaunchOptions, make_environment, run_directory, start
+from ullage.phantom.fork import REFUSAL
+from ullage.phantom.launch import (
+    Child,
+    Ended,
+    LaunchOptions,
+    make_environment,
+    run_directory,
+    start,
+)
 from ullage.phantom.orphan_processes import end_orphans
-from ullage.phantom.warm import WarmProcess, start_warm
+from ullage.phantom.warm import WarmChild, WarmProcess, start_warm
 from ullage.runs.job import Job
 from ullage.runs.one import explain_job
-from ullage.runs.parallel import OUTPUT, Running, at_start, last_lines
 from ullage.techniques.catalog import TECHNIQUES
 
 Outcome = tuple[RunReport, str]
 """A run's report, and the last lines that its program wrote."""
+_TAIL_BYTES = 4000
+# In the directory of a run: what its program wrote.
+OUTPUT = "output"
 _REFUSED = f"{PlanError.__module__}.{PlanError.__qualname__}"
 
 
@@ -47,13 +57,20 @@ class Forks:
     Args:
         job: the program as it is.
         ahead: as for `Trials`.
+        may_prefork: whether runs may be forked at the first call of the model.
 
     Attributes:
-        num_copied: how many runs were forked at the first call of the model.
+        num_copied: how many runs were.
+        fresh_because: why no run is forked from the imports any more; empty if they are.
+        directory: of their files.
     """
 
-    def __init__(self, job: Job, ahead: Sequence[Mapping[str, str]] = ()) -> None:
+    def __init__(
+        self, job: Job, ahead: Sequence[Mapping[str, str]] = (), *, may_prefork: bool = True
+    ) -> None:
         self.num_copied = 0
+        self.fresh_because = ""
+        self._may_prefork = may_prefork
         self._job = job
         self._ahead = ahead
         self._stack = ExitStack()
@@ -64,8 +81,8 @@ class Forks:
         self._is_prepared = False
 
     def __enter__(self) -> Forks:
-        self._directory = self._stack.enter_context(run_directory())
-        self._stack.callback(end_orphans, self._directory)
+        self.directory = self._stack.enter_context(run_directory())
+        self._stack.callback(end_orphans, self.directory)
         # A child ends with the thread that started it: this one goes on as long as the context.
         self._starter = self._stack.enter_context(ThreadPoolExecutor(1))
         return self
@@ -86,29 +103,41 @@ class Forks:
             options = replace(job.options, variables={**job.options.variables, **variables})
             self._source(replace(job, options=options), is_preforked=True)
 
-    def run(self, job: Job, *, is_fresh: bool) -> Outcome:
-        """A run, as a copy if it can be one."""
+    @property
+    def is_stopped(self) -> bool:
+        """Whether they were ended."""
+        return self._running.is_stopped
+
+    def run(self, job: Job, *, is_fresh: bool, snapshot: Path | None = None) -> Outcome:
+        """A run, as a copy if it can be one; KeyboardInterrupt where the runs are ended."""
         for source in () if is_fresh else self._sources_of(job):
             with self._place() as run_dir:
                 ended = self._copy(source, job, run_dir)
                 if ended is not None:
-                    result = explain_job(job, run_dir, *ended, None)
-                    if self._running.is_stopped or _is_believed(result, job, source):
+                    result = self._explain(job, run_dir, ended, snapshot)
+                    if _is_believed(result, job, source):
                         with self._lock:
                             self.num_copied += source.is_preforked
                         return result, last_lines(run_dir / OUTPUT)
         with self._place() as run_dir:
             environment = make_environment(run_dir, job.device, job.build, job.options)
             with start(job.program, environment, output=run_dir / OUTPUT) as child:
-                ended = self._running.wait(child)
-            return explain_job(job, run_dir, *ended, None), last_lines(run_dir / OUTPUT)
+                ended = self._running.wait(child, job.options.timeout_s)
+            return self._explain(job, run_dir, ended, snapshot), last_lines(run_dir / OUTPUT)
+
+    def _explain(
+        self, job: Job, run_dir: Path, ended: tuple[int, Ended], snapshot: Path | None
+    ) -> RunReport:
+        if self.is_stopped:
+            raise KeyboardInterrupt
+        return explain_job(job, run_dir, *ended, snapshot)
 
     @contextmanager
     def _place(self) -> Iterator[Path]:
         """A directory of a run."""
         with self._lock:
             self._num_started += 1
-            directory = self._directory / str(self._num_started)
+            directory = self.directory / str(self._num_started)
         directory.mkdir()
         yield directory
         shutil.rmtree(directory, ignore_errors=True)
@@ -116,9 +145,9 @@ class Forks:
     def _sources_of(self, job: Job) -> Iterator[_Source]:
         """The processes that a run can be forked from, each started on first use."""
         is_searched = job.device.is_unlimited or job.device.gpu == self._job.device.gpu
-        if is_searched and _can_be_preforked(job, self._job):
+        if self._may_prefork and is_searched and _can_be_preforked(job, self._job):
             yield self._source(job, is_preforked=True)
-        if at_start(job) == at_start(self._job):
+        if at_start(job) == at_start(self._job) and not self.fresh_because:
             yield self._source(job, is_preforked=False)
 
     def _source(self, job: Job, *, is_preforked: bool) -> _Source:
@@ -133,7 +162,7 @@ class Forks:
         options = replace(
             _without_plan(job.options), variables={**job.options.variables, **of_plan}
         )
-        directory = self._directory / f"source{len(self._sources)}"
+        directory = self.directory / f"source{len(self._sources)}"
         device = replace(job.device, is_unlimited=True)
         environment = make_environment(directory, device, job.build, options)
         starting = start_warm(self._job.program, environment, is_preforked=is_preforked)
@@ -146,8 +175,76 @@ class Forks:
         changes = dict(environment.items() - source.environment.items())
         try:
             return self._running.fork(source.warm, job, run_dir, changes)
-        except EnvironmentProblem:
+        except EnvironmentProblem as error:
+            if not source.is_preforked:
+                self.fresh_because = str(error)
             return None
+
+
+class Running:
+    """The running jobs of all threads; stopping them also stops those that start later."""
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+        self._lock = threading.Lock()
+        self._children: set[Child | WarmChild] = set()
+
+    def stop(self) -> None:
+        """Ends all."""
+        with self._lock:
+            self.is_stopped = True
+            for child in self._children:
+                child.stop()
+
+    def wait(self, child: Child | WarmChild, timeout_s: float | None = None) -> tuple[int, Ended]:
+        """Waits for a run's end; from its start on it can be stopped, and is after `timeout_s`."""
+        pid = child.pid
+        with self._lock:
+            if self.is_stopped:
+                child.stop()
+            self._children.add(child)
+        try:
+            if isinstance(child, WarmChild):
+                return pid, child.wait(timeout_s)
+            with child.limited(timeout_s):
+                return pid, child.wait()
+        finally:
+            with self._lock:
+                self._children.discard(child)
+
+    def fork(
+        self, warm: WarmProcess, job: Job, run_dir: Path, changes: Mapping[str, str]
+    ) -> tuple[int, Ended]:
+        """Forks a run from a warm process, with other variables than that has, and waits for it.
+
+        Raises:
+            EnvironmentProblem: that process is gone, or is not what the program would have imported
+                torch in.
+        """
+        child = warm.fork(_arguments(job), changes, run_dir / OUTPUT)
+        pid, ended = self.wait(child, job.options.timeout_s)
+        left_running, refusal = end_orphans(run_dir), run_dir / REFUSAL
+        if refusal.exists():
+            (run_dir / OUTPUT).unlink(missing_ok=True)
+            raise EnvironmentProblem(refusal.read_text(encoding="utf-8"))
+        return pid, replace(ended, left_running=left_running)
+
+
+def at_start(job: Job) -> tuple[object, ...]:
+    """All that the interpreter of a job is started with: equal ones can share a warm process."""
+    program, options = job.program, job.options
+    of_plan = {} if options.plan is None else options.plan.variables
+    variables = tuple(sorted({**options.variables, **of_plan}.items()))
+    return program.python, program.directory, _head(job), options.alloc_conf, variables
+
+
+def _head(job: Job) -> tuple[str, ...]:
+    words = job.program.arguments
+    return words[: 2 if words[0] == "-m" else 1]
+
+
+def _arguments(job: Job) -> tuple[str, ...]:
+    return job.program.arguments[len(_head(job)) :]
 
 
 def _without_plan(options: LaunchOptions) -> LaunchOptions:
@@ -183,3 +280,12 @@ def _is_believed(report: RunReport, job: Job, source: _Source) -> bool:
     ended = report.program_exit
     is_refused = ended is not None and ended.exception == _REFUSED
     return report.verdict is not Verdict.FAILED or is_refused
+
+
+def last_lines(path: Path) -> str:
+    """The last lines that a program wrote."""
+    try:
+        text = path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-20:])

@@ -19,6 +19,7 @@ from ullage.phantom.launch import LaunchOptions, check_platform, make_environmen
 from ullage.phantom.launcher import launcher_of, ranks_of
 from ullage.phantom.peer_ranks import PeerRanks, peer_ranks
 from ullage.phantom.program import UserProgram, resolve_program
+from ullage.phantom.rank import check_num_gpus
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
 from ullage.protocol.options.run import RunOptions, WrittenPlan
 from ullage.protocol.run import Platform
@@ -124,6 +125,8 @@ def make_job(
 ) -> Job:
     """Finds the program and its torch; raises as `run` does. It runs in `directory`."""
     check_platform()
+    if options.num_devices is not None:
+        check_num_gpus(options.num_devices)
     launcher = None if options.rank is None else launcher_of(program)
     interpreter = None if python is None else os.fspath(python)
     user_program = resolve_program(program, interpreter, directory)
@@ -134,18 +137,30 @@ def make_job(
             f"the kernels were recorded on {options.measured.gpu!r}, and the device is "
             f"{device.gpu.name!r}; measurements correct the clock for their own GPU alone"
         )
-    return job if launcher is None else _as_one_rank(job)
+    if launcher is None:
+        return job
+    (launched,) = jobs_of_launchers(job, [job.program])
+    if isinstance(launched, str):
+        raise SpecError(launched)
+    return launched
 
 
-def _as_one_rank(job: Job) -> Job:
+def jobs_of_launchers(job: Job, launchers: Sequence[UserProgram]) -> list[Job | str]:
+    """The job as each of these launchers would start a rank of it; or why it starts none."""
     with run_directory() as run_dir:
         environment = make_environment(run_dir, job.device, job.build, job.options)
-        (started,) = ranks_of([job.program], environment)
-    if isinstance(started, str):
-        raise SpecError(started)
-    program, variables = started
-    all_variables = {**job.options.variables, **variables}
-    return replace(job, program=program, options=replace(job.options, variables=all_variables))
+        started = ranks_of(launchers, environment)
+    options = job.options
+    return [
+        each
+        if isinstance(each, str)
+        else replace(
+            job,
+            program=replace(each[0], argv=job.program.argv),
+            options=replace(options, variables={**options.variables, **each[1]}),
+        )
+        for each in started
+    ]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from ullage.printable import hide_secrets
 from ullage.protocol.variables import RECORDING
 from ullage.record.entrances.settings import RecordingSettings
 from ullage.runs.one import with_findings
+from ullage.runs.timing import read_measured
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
@@ -113,17 +114,3 @@ def read_recorded(path: Path) -> tuple[RunReport, tuple[Path, ...]]:
     if not records:
         raise SnapshotError(f"{str(path)!r} has no files; expected the recordings of a job's ranks")
     return with_findings(explain_recorded(records)), tuple(files)
-
-
-def read_measured(path: Path) -> Record | None:
-    """The record in a file; None: it was not recorded on a GPU.
-
-    Raises:
-        SnapshotError: it cannot be read.
-    """
-    from ullage.trace.reader import parse_record
-    from ullage.trace.snapshot_reader import read_snapshot
-
-    fields = read_snapshot(path).record
-    record = None if fields is None else parse_record(fields)
-    return None if record is None or record.measured is None else record

@@ -12,9 +12,9 @@ from ullage.explain.run import RunReport
 from ullage.phantom.client import Service, check_port, replay
 from ullage.phantom.insistence import is_writing
 from ullage.phantom.launch import make_environment, run_directory, start
+from ullage.runs.forks import last_lines
 from ullage.runs.job import Job
 from ullage.runs.one import explain_job
-from ullage.runs.parallel import last_lines
 
 # The time limit for a server's shutdown; the record may take longer.
 _PATIENCE_S = 60.0

@@ -56,6 +56,20 @@ def time_process(
     )
 
 
+def read_measured(path: Path) -> Record | None:
+    """The record in a file; None: it was not recorded on a GPU.
+
+    Raises:
+        SnapshotError: it cannot be read.
+    """
+    from ullage.trace.reader import parse_record
+    from ullage.trace.snapshot_reader import read_snapshot
+
+    fields = read_snapshot(path).record
+    record = None if fields is None else parse_record(fields)
+    return None if record is None or record.measured is None else record
+
+
 def read_kernel_times(path: Path) -> KernelTimes:
     """The kernels in the file of a recording.
 
@@ -63,11 +77,8 @@ def read_kernel_times(path: Path) -> KernelTimes:
         SnapshotError: it cannot be read, or has none.
     """
     from ullage.trace.kernel_times import KernelTimes
-    from ullage.trace.reader import parse_record
-    from ullage.trace.snapshot_reader import read_snapshot
 
-    fields = read_snapshot(path).record
-    record = None if fields is None else parse_record(fields)
+    record = read_measured(path)
     if record is None or record.measured is None or not record.measured.kernels:
         raise SnapshotError(
             f"{str(path)!r} has no times of kernels; expected the file of `ullage record --kernels "

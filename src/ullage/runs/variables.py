@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ullage.errors import SpecError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# More is a mistake, such as a range that was meant to be one variable.
+MAX_RUNS = 4096
 
 
 def check_variable(name: str, program: Sequence[str]) -> None:
@@ -27,7 +29,14 @@ def _placeholder(name: str) -> str:
     return f"{{{name}}}"
 
 
-def fill_in(word: str, values: Sequence[tuple[str, str]]) -> str:
+def check_number(num_runs: int) -> None:
+    """Raises SpecError where the values of variables make too many runs."""
+    if num_runs > MAX_RUNS:
+        raise SpecError(
+            f"that is {num_runs:,} runs; expected {MAX_RUNS:,} or fewer; give fewer values"
+        )
+
+
+def fill_in(word: str, values: Mapping[str, str]) -> str:
     """A word with its variables' values; other braces are the program's own."""
-    values_by_name = dict(values)
-    return re.sub(r"\{(\w+)\}", lambda match: values_by_name.get(match[1], match[0]), word)
+    return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), word)

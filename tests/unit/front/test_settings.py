@@ -78,6 +78,14 @@ def test_with_max_tokens_reserved_the_whole_cache_is_given_out(folder: Path) -> 
         (f"[front]\n{TENANT}", "engine has none"),
         (f"[front]{ENGINE}token_bytes = 1\n", "tenant has none"),
         (f"[front]{ENGINE}{TENANT}", "token_bytes or architecture"),
+        (
+            f'[front]{ENGINE}architecture = "x"\n{TENANT}',
+            "ullage.toml:6: front.engine.a.architecture: model: found 'x', which is no file",
+        ),
+        (
+            f'[front]{ENGINE}architecture = "llama-3.1-8b"\nkv = "int3"\n{TENANT}',
+            "ullage.toml:7: front.engine.a.kv: kv='int3' is not a precision; expected one of fp32",
+        ),
         (GOOD.replace("http://127.0.0.1:8001", "https://a:1"), "expected http://HOST:PORT"),
         (GOOD.replace("http://127.0.0.1:8001", "http://u@a:1"), "expected http://HOST:PORT"),
         (GOOD.replace("http://127.0.0.1:8001", "http://a:1/x"), "expected http://HOST:PORT"),

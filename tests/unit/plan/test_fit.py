@@ -11,6 +11,7 @@ import pytest
 from ullage.gpus.catalog import find_gpu
 from ullage.plan import fit, search
 from ullage.plan.objective import Goal, Objective
+from ullage.runs.search import LimitReached
 from ullage.techniques.technique import Semantics
 
 GPU = find_gpu("h100-80gb")
@@ -79,23 +80,32 @@ def test_what_is_not_allowed_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) 
         assert report.best == "checkpoint" and asked == [allowed]
 
 
-def test_a_search_that_is_interrupted_gives_what_it_has_found(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("error", "ended"),
+    [
+        (KeyboardInterrupt(), "it was interrupted"),
+        (LimitReached("a run had not ended"), "the time limit was reached"),
+    ],
+)
+def test_a_search_that_is_ended_early_gives_what_it_has_found(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, ended: str
 ) -> None:
     def interrupt(_: int) -> None:
-        raise KeyboardInterrupt
+        raise error
 
     def make(*_: Any, **__: Any) -> Any:
-        return SimpleNamespace(fastest=interrupt, so_far=lambda budget: Report(f"of {budget}"))
+        return SimpleNamespace(
+            fastest=interrupt, so_far=lambda budget, ended: Report(f"of {budget}, {ended}")
+        )
 
     job: Any = SimpleNamespace(options=SimpleNamespace(rank=None))
     nothing: Any = None
     monkeypatch.setattr(search, "Search", make)
-    monkeypatch.setattr(fit, "_fit_as_it_is", lambda *_: None)
+    monkeypatch.setattr(fit, "fit_unchanged", lambda *_: None)
     goal = Goal(GPU, 7)
     limit = fit.Limit(0.0)
     found: Any = fit.find_plan(nothing, job, goal, Semantics.SAME, fit.Smallest.NO, limit=limit)
-    assert found.best == "of 7"
+    assert found.best == f"of 7, {ended}"
 
 
 def test_a_search_that_is_interrupted_before_its_first_run_is_just_interrupted(
@@ -106,7 +116,7 @@ def test_a_search_that_is_interrupted_before_its_first_run_is_just_interrupted(
 
     job: Any = SimpleNamespace(options=SimpleNamespace(rank=None))
     nothing: Any = None
-    monkeypatch.setattr(fit, "_fit_as_it_is", interrupt)
+    monkeypatch.setattr(fit, "fit_unchanged", interrupt)
     goal, limit = Goal(GPU, 7), fit.Limit(0.0)
     with pytest.raises(KeyboardInterrupt):
         fit.find_plan(nothing, job, goal, Semantics.SAME, fit.Smallest.NO, limit=limit)

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from benchmarks.plans.probed import foresee
 
 from ullage.plan import ladder as module
 from ullage.plan.costs.blocks import Block
@@ -133,7 +134,7 @@ def test_of_what_was_seen_the_most_alike_counts(ladder: Ladder) -> None:
     run(ladder, find(ladder, LOSS), KEPT, 20, slack=0.02)
     run(ladder, find(ladder, OFFLOAD, LOSS), 1, 20, slack=0.3)
     for num_offloaded, slack in ((1, 0.02), (3, 0.3)):
-        told = ladder.foresee((replace(OFFLOAD, modules=PATHS[:num_offloaded]), LOSS))
+        told = foresee(ladder, (replace(OFFLOAD, modules=PATHS[:num_offloaded]), LOSS))
         peak = ((NUM - num_offloaded) * KEPT + num_offloaded + 20) * MIB
         assert told.peak_bytes == peak
         assert told.reserved_bytes == pytest.approx(peak * (1 + slack), rel=1e-6)
@@ -142,11 +143,11 @@ def test_of_what_was_seen_the_most_alike_counts(ladder: Ladder) -> None:
 def test_what_was_seen_is_expected_of_a_setting_that_takes_as_long_until_it_is_seen() -> None:
     ladder = ladder_of([measured((ALLOCATOR,), KEPT, REST, 1.0, 1.0, slack=0.05)])
     run(ladder, find(ladder, ALLOCATOR, OFFLOAD), 1, REST + 30, slack=0.2)
-    told = ladder.foresee((OFFLOAD,))
+    told = foresee(ladder, (OFFLOAD,))
     assert told.peak_bytes == (NUM + REST + 30) * MIB
     assert told.reserved_bytes == pytest.approx(told.peak_bytes * 1.4, rel=1e-6)
     run(ladder, find(ladder, ALLOCATOR, OFFLOAD)._replace(setting=0), 1, REST, slack=0.0)
-    told = ladder.foresee((OFFLOAD,))
+    told = foresee(ladder, (OFFLOAD,))
     assert told.peak_bytes == told.reserved_bytes == (NUM + REST) * MIB
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,10 +10,11 @@ import pytest
 
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import find_gpu
-from ullage.plan import over_ranks, spread
+from ullage.plan import spread
+from ullage.plan.budget import Limit
 from ullage.plan.findings import Candidate, FitReport, Seen, WorstRank
 from ullage.plan.menu import layouts
-from ullage.plan.objective import Goal
+from ullage.plan.objective import Goal, Objective
 from ullage.techniques.technique import Action, Semantics
 
 GPU = find_gpu("h100-80gb")
@@ -39,8 +41,9 @@ def search(ways: dict[str, tuple[float, FitReport]], monkeypatch: Any, **named: 
     """A search over ways: technique, seconds of a step, and what is found under it."""
     made = [spread._Way((Action(name),), None, step_s) for name, (step_s, _) in ways.items()]
     monkeypatch.setattr(spread.Spread, "_measure", lambda _: made)
+    limit = Limit(named.pop("end_s", math.inf))
     monkeypatch.setattr(spread.Spread, "_of", lambda _, __, name: SimpleNamespace(name=name))
-    found = spread.Spread(lambda _: [], GPU, Semantics.SAME)
+    found = spread.Spread(lambda _: [], GPU, Semantics.SAME, Objective.TIME, limit)
     return found.search(lambda one: ways[cast(Any, one).name][1], **named)
 
 
@@ -65,6 +68,13 @@ def test_a_way_that_other_techniques_could_make_the_fastest_is_searched(
     ways = {"shard": (1.0, report(1.0, 1.05)), "data_parallel": (1.1, report(1.1, 1.02))}
     found = search(ways, monkeypatch)
     assert found.best is not None and found.best.step_s == 1.02
+
+
+def test_after_the_time_limit_no_other_way_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = {"shard": (1.0, report(1.0, 1.05)), "data_parallel": (1.1, report(1.1, 1.02))}
+    found = search(ways, monkeypatch, end_s=0.0)
+    assert found.best is not None and found.best.step_s == 1.05
+    assert found.left_out == {"data_parallel": "the time limit was reached"} and found.ended
 
 
 def test_where_memory_counts_all_ways_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,10 +139,11 @@ def fit_over_ranks(
         decide(searched)
         return report(1.0, 1.2)
 
-    monkeypatch.setattr(over_ranks, "Spread", spread_of)
-    monkeypatch.setattr(over_ranks, "_worst_rank", lambda *_: needs[len(budgets) - 1])
+    monkeypatch.setattr(spread, "Spread", spread_of)
+    monkeypatch.setattr(spread, "_worst_rank", lambda *_: needs[len(budgets) - 1])
     job: Any = SimpleNamespace(options=SimpleNamespace(rank=SimpleNamespace(world_size=4)))
-    found = over_ranks.fit_spread(lambda _: [], job, Goal(GPU, 10), Semantics.SAME)
+    goal, limit = Goal(GPU, 10), Limit(math.inf)
+    found = spread.fit_spread(lambda _: [], job, goal, Semantics.SAME, limit)
     return found, budgets
 
 

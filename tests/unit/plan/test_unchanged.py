@@ -14,7 +14,7 @@ from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import find_gpu
 from ullage.phantom.launch import plan_variables
 from ullage.plan.costs.measure import RunRequest
-from ullage.plan.unchanged import fit_unchanged
+from ullage.plan.fit import fit_unchanged
 from ullage.report.document.fit import fit_document
 from ullage.report.page.fit import render_fit_page
 from ullage.report.text.fit import render_fit

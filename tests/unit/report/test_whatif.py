@@ -93,6 +93,19 @@ def test_nothing_is_cut_and_no_line_is_wider_than_80_columns(changes: dict[str, 
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_of_the_numbers_nothing_is_cut_however_long_a_setting_is() -> None:
+    whole = Setting(Family.RECORDED, "roundup_power2_divisions:[" + ":".join(["256"] * 30) + "]")
+    tried = Tried(whole, outcome(4 * GIB)), Tried(EXPANDABLE, outcome(3 * GIB + 20 * MIB))
+    gpus = (OnGpu("rtx-pro-6000-blackwell-max-q", 95 * GIB, tried[0]),)
+    lines = render_what_if(report(tried=tried, on_gpus=gpus)).splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = " ".join(" ".join(lines).split())
+    for numbers in ("4.00 GiB 25.0 %", "3.02 GiB -1004.00 MiB 0.6 %", "3.00 GiB", "95.00 GiB"):
+        assert numbers in rows
+    shown = "".join("".join(line.split()[:1]) for line in lines)
+    assert whole.text in shown
+
+
 def test_rows_come_with_the_least_reserved_first_below_the_recorded_one() -> None:
     lines = render_what_if(report()).splitlines()
     begin = lines.index("Reserved at the peak")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from ullage.configuration.tables import Count, FileOrName
-from ullage.protocol.plain import Misfit
+from ullage.configuration.tables import Count, FileOrName, parser
+from ullage.protocol.plain import Misfit, read_at
 
 PREFIX_TOKENS = 256
 """Tokens that a hash in `Request.prefix` stands for."""
@@ -66,9 +66,14 @@ class TokenKeys:
             )
         if self.architecture is None:
             return Footprint(self.token_bytes or 1, self.block_tokens)
-        layers = read_layers(find_config(self.architecture).config)
+        layers = read_at(
+            "architecture", parser(lambda name: read_layers(find_config(name).config)),
+            self.architecture,
+        )  # fmt: skip
         fixed = sum(state_bytes(layer) for layer in layers if isinstance(layer, Recurrent))
-        size = sum(token_bytes(layer, self.kv) for layer in layers)
+        size = read_at(
+            "kv", parser(lambda kv: sum(token_bytes(layer, kv) for layer in layers)), self.kv
+        )
         return Footprint(size, self.block_tokens, fixed)
 
 

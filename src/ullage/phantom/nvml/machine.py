@@ -22,13 +22,13 @@ from typing import Final
 
 from ullage.errors import SpecError
 from ullage.native.libraries import NVML
+from ullage.phantom.rank import MAX_LOCAL_WORLD_SIZE, check_num_gpus
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 _DESCRIPTION: Final = "machine"
 _SUFFIX: Final = ".use"
 _HEADER: Final = "# GPUs of ullage, for NVML programs"
 _OF_A_RUN: Final = ("budget_bytes", "unlimited")
-_MAX_DEVICES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,10 @@ def machine_of(device: str, libraries: str, num_devices: int, visible: str | Non
     Raises:
         SpecError: no machine has so many.
     """
-    if not 1 <= num_devices <= _MAX_DEVICES:
-        raise SpecError(f"a machine with {num_devices} GPUs; expected 1 to {_MAX_DEVICES}")
+    check_num_gpus(num_devices)
     fields = [field for field in device.split(";") if field.partition("=")[0] not in _OF_A_RUN]
     places = [int(word) for word in (visible or "").split(",") if word.strip().isdecimal()]
-    highest = max((place + 1 for place in places if place < _MAX_DEVICES), default=0)
+    highest = max((place + 1 for place in places if place < MAX_LOCAL_WORLD_SIZE), default=0)
     return Machine(";".join(fields), libraries, max(num_devices, highest))
 
 

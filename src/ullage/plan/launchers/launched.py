@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 from ullage.errors import SpecError
 from ullage.explain.run import RunReport
-from ullage.phantom.launch import make_environment, run_directory
-from ullage.phantom.launcher import ranks_of
-from ullage.phantom.program import UserProgram, resolve_program
+from ullage.phantom.launch import run_directory
+from ullage.phantom.program import resolve_program
+from ullage.plan.budget import Limit
 from ullage.plan.costs.measure import RunRequest
 from ullage.plan.findings import FitReport
 from ullage.plan.launchers.accelerate_file import accelerate_config, to_yaml
@@ -28,7 +28,7 @@ from ullage.plan.launchers.deepspeed_file import deepspeed_config, read_deepspee
 from ullage.plan.launchers.sharded_search import ShardedSearch
 from ullage.plan.launchers.shardings import SHARDINGS, Engine, Sharding, splitting_sequences
 from ullage.plan.runner import make_trial
-from ullage.runs.job import Job
+from ullage.runs.job import Job, jobs_of_launchers
 from ullage.runs.trials import Trials
 
 # Options of `accelerate launch` that replace parts of its configuration.
@@ -95,18 +95,7 @@ class AccelerateLaunched:
             )
             for file in files
         ]
-        with run_directory() as run_dir:
-            environment = make_environment(run_dir, job.device, job.build, job.options)
-            launches = ranks_of(launched, environment)
-        return [
-            launch if isinstance(launch, str) else _started(job, *launch) for launch in launches
-        ]
-
-
-def _started(job: Job, program: UserProgram, variables: Mapping[str, str]) -> Job:
-    settings = {**job.options.variables, **variables}
-    program = replace(program, argv=job.program.argv)
-    return replace(job, program=program, options=replace(job.options, variables=settings))
+        return jobs_of_launchers(job, launched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +199,13 @@ def _read_config(file: str, python: str) -> Mapping[str, Any]:
 
 
 def fit_launched(
-    trials: Trials, job: Job, launched: Launched, budget_bytes: int, *, is_for_memory: bool = False
+    trials: Trials,
+    job: Job,
+    launched: Launched,
+    budget_bytes: int,
+    limit: Limit,
+    *,
+    is_for_memory: bool = False,
 ) -> FitReport:
     """Finds the fastest configuration under which every rank of a job fits.
 
@@ -219,11 +214,14 @@ def fit_launched(
         job: its first rank, where memory is without end.
         launched: the configuration that it has.
         budget_bytes: of each rank's device.
+        limit: of time.
         is_for_memory: find that which takes the least memory instead.
     """
     with run_directory() as directory:
         runs = _Runs(job, launched, trials, directory)
-        search = ShardedSearch(runs.run, launched.text, job.device.gpu, launched.shardings)
+        search = ShardedSearch(
+            runs.run, launched.text, job.device.gpu, launched.shardings, limit.is_late
+        )
         num_gpus = 1 if job.options.rank is None else job.options.rank.world_size
         return replace(search.find(budget_bytes, is_for_memory=is_for_memory), num_gpus=num_gpus)
 

@@ -23,7 +23,7 @@ from ullage.plan.costs.blocks import Block, find_blocks
 from ullage.plan.costs.clocked import timed
 from ullage.plan.costs.measure import RunRequest, has_run
 from ullage.plan.costs.profile import kept_by_module
-from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, Seen, failed, foreseen
+from ullage.plan.findings import AS_IT_IS, LATE, Candidate, FitReport, Seen, failed, with_prediction
 from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
 from ullage.plan.outcomes import judge, say_more, too_much
 from ullage.runs.search import search
@@ -62,6 +62,7 @@ class ShardedSearch:
         write: makes the text of the launcher's file; SpecError where it cannot express a sharding.
         gpu: each rank's device.
         shardings: those to try.
+        is_late: whether this share of the time limit has passed.
     """
 
     def __init__(
@@ -70,11 +71,13 @@ class ShardedSearch:
         write: Callable[[Sharding, Sequence[str]], str],
         gpu: Gpu,
         shardings: Sequence[Sharding],
+        is_late: Callable[[float], bool] = lambda _share: False,
     ) -> None:
         self._run = run
         self._write = write
         self._gpu = gpu
         self._shardings = shardings
+        self._is_late = is_late
         self._left_out: dict[str, str] = {}
         self._blocks: tuple[Block, ...] = ()
 
@@ -124,11 +127,14 @@ class ShardedSearch:
             blocks=self._blocks,
             as_it_is=candidates[measured.index(base)],
             best=chosen,
-            plan=self._plan(best, chosen, budget_bytes),
+            plan=None
+            if best is None or chosen is None
+            else with_prediction(best.plan, chosen.seen, chosen.step_s, self._gpu, budget_bytes),
             candidates=tuple(sorted(candidates, key=lambda candidate: candidate.step_s)),
             front=tuple(_front([each.candidate for each in measured])),
             left_out=self._left_out,
             failure="",
+            ended=LATE if self._is_late(1.0) else "",
             exit_code=ExitCode.ANSWER_IS_NO if best is None else ExitCode.FINE,
         )
 
@@ -208,7 +214,8 @@ class ShardedSearch:
             is_found = any(
                 all(end.fits for end in each) and not _num_retries(each) for each in ends.values()
             )
-            return next((n for n in places if n not in ends and not is_found), None)
+            is_over = is_found or (ends and self._is_late(1.0))
+            return next((n for n in places if n not in ends and not is_over), None)
 
         def attempt(place: int) -> Ends:
             trial = RunRequest(
@@ -233,14 +240,6 @@ class ShardedSearch:
         if measured is best:
             return candidate
         return replace(candidate, why=_why(measured, candidate.seen, best, budget_bytes))
-
-    def _plan(
-        self, best: _Measured | None, chosen: Candidate | None, budget_bytes: int
-    ) -> Plan | None:
-        if best is None or best.plan is None or chosen is None or chosen.seen is None:
-            return None
-        prediction = foreseen(chosen.seen, chosen.step_s, self._gpu, budget_bytes)
-        return replace(best.plan, foreseen=prediction)
 
 
 def _name(request: RunRequest) -> str:

@@ -21,7 +21,7 @@ from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.clocked import Timed, timed
 from ullage.plan.costs.measure import Measurements, Runner, RunRequest
-from ullage.plan.findings import Seen, foreseen, key_of, name_plan
+from ullage.plan.findings import Seen, kind_of, name_plan, with_prediction
 from ullage.plan.ladder import Ladder
 from ullage.plan.menu import Actions
 from ullage.plan.outcomes import judge
@@ -92,21 +92,17 @@ class Answer:
         return self.step_s / self.size
 
 
-@dataclass(frozen=True, slots=True)
-class LargestReport:
-    """The result of a search for the largest size.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedReport:
+    """The result of a search over sizes.
 
     Attributes:
         program: its command line, with {NAME} for the size.
         variable: that name.
-        step: all sizes that were tried are multiples of it.
         torch: its version.
         gpu: the device.
         budget_bytes: the memory of the device that a run may use.
-        as_it_is: the answer without a plan; None: no size fits.
-        answers: the Pareto front of size and time, and the unchanged program; the largest size
-            first.
-        left_out: techniques that were not used, and why.
+        left_out: techniques and plans that were not used, and why.
         failure: why the program failed by itself; empty if it did not.
         warnings: of its first run.
         num_runs: how many runs the search made.
@@ -115,17 +111,50 @@ class LargestReport:
 
     program: tuple[str, ...]
     variable: str
-    step: int
     torch: str
     gpu: Gpu
     budget_bytes: int
-    as_it_is: Answer | None
-    answers: tuple[Answer, ...]
     left_out: Mapping[str, str]
     failure: str
     warnings: tuple[str, ...]
     num_runs: int = 0
     wall_s: float = 0.0
+
+
+class SizedSearch:
+    """What searches over sizes have: their runs, the device, and the measurements."""
+
+    def __init__(self, run: SizedRunner, gpu: Gpu, budget_bytes: int) -> None:
+        self._run = run
+        self._gpu = gpu
+        self._budget_bytes = budget_bytes
+        self._measured: Measurements | None = None
+
+    def _at(self, size: int) -> Runner:
+        return lambda requests: self._run([(size, request) for request in requests])
+
+    def _plan(self, actions: Actions) -> Plan | None:
+        return self._measured.plan(actions) if self._measured is not None and actions else None
+
+    def _to_write(self, actions: Actions, observation: Seen, step_s: float) -> Plan | None:
+        plan = self._plan(actions)
+        return with_prediction(plan, observation, step_s, self._gpu, self._budget_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestReport(SizedReport):
+    """The result of a search for the largest size.
+
+    Attributes:
+        step: all sizes that were tried are multiples of it.
+        as_it_is: the answer without a plan; None: no size fits.
+        answers: the Pareto front of size and time, and the unchanged program; the largest size
+            first.
+    """
+
+    step: int
+    as_it_is: Answer | None
+    answers: tuple[Answer, ...]
 
     @property
     def best(self) -> Answer | None:
@@ -160,7 +189,7 @@ class LargestReport:
         return ExitCode.FINE if self.answers else ExitCode.ANSWER_IS_NO
 
 
-class LargestSearch:
+class LargestSearch(SizedSearch):
     """The search for the largest size of one program on one GPU.
 
     Args:
@@ -171,12 +200,9 @@ class LargestSearch:
     """
 
     def __init__(self, run: SizedRunner, gpu: Gpu, budget_bytes: int, step: int = 1) -> None:
-        self._run = run
-        self._gpu = gpu
-        self._budget_bytes = budget_bytes
+        super().__init__(run, gpu, budget_bytes)
         self._step = step
         self._first: RunReport | None = None
-        self._measured: Measurements | None = None
 
     def find(
         self, program: Sequence[str], variable: str, allowed: Semantics | None
@@ -252,8 +278,7 @@ class LargestSearch:
 
         def judge(ran: tuple[Rung, ...], rung: Rung, report: RunReport) -> tuple[Rung, ...]:
             if report.verdict is not Verdict.FITS:
-                kinds = [replace(action, modules=()) for action in ladder.actions(rung)]
-                ladder.leave_out(key_of(kinds))
+                ladder.leave_out(kind_of(ladder.actions(rung)))
                 return (*ran, rung._replace(reserved_bytes=_ENDLESS))
             ladder.learn(rung, report)
             reserved = max(device.totals.peak_reserved_bytes for device in report.devices)
@@ -284,9 +309,6 @@ class LargestSearch:
         for actions in _between(plans):
             sizes = self._begin(actions, self._half(size), size)
             yield from self._answers(actions, self._climb(actions, sizes))
-
-    def _at(self, size: int) -> Runner:
-        return lambda requests: self._run([(size, request) for request in requests])
 
     def _half(self, size: int) -> int:
         return max(size // 2 // self._step, 1) * self._step
@@ -321,9 +343,6 @@ class LargestSearch:
             if self._first is None or self._first.verdict is Verdict.FAILED:
                 self._first = report
 
-    def _plan(self, actions: Actions) -> Plan | None:
-        return self._measured.plan(actions) if self._measured is not None and actions else None
-
     def _answers(self, actions: Actions, sizes: Sizes) -> Iterator[Answer]:
         if sizes.largest is None:
             return
@@ -345,14 +364,8 @@ class LargestSearch:
         for answer, report in zip(answers, reports, strict=True):
             time = timed(report)
             step_s = 0.0 if time is None else time.step.s
-            yield replace(answer, step_s=step_s, plan=self._to_write(answer, step_s), time=time)
-
-    def _to_write(self, answer: Answer, step_s: float) -> Plan | None:
-        plan = self._plan(answer.actions)
-        if plan is None:
-            return None
-        prediction = foreseen(answer.seen, step_s, self._gpu, self._budget_bytes)
-        return replace(plan, foreseen=prediction)
+            plan = self._to_write(answer.actions, answer.seen, step_s)
+            yield replace(answer, step_s=step_s, plan=plan, time=time)
 
 
 def _front(answers: Iterable[Answer]) -> list[Answer]:

@@ -17,52 +17,31 @@ from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.clocked import timed
-from ullage.plan.costs.measure import Measurements, Runner, RunRequest
-from ullage.plan.findings import Seen, foreseen, key_of, name_plan
+from ullage.plan.costs.measure import Measurements, RunRequest
+from ullage.plan.findings import Seen, key_of, name_plan
 from ullage.plan.ladder import Ladder
 from ullage.plan.menu import Actions
 from ullage.plan.outcomes import judge
 from ullage.plan.replays import Replays
-from ullage.plan.sizes.largest import SizedRunner
+from ullage.plan.sizes.largest import SizedReport, SizedRunner, SizedSearch
 from ullage.runs.search import search
 from ullage.techniques.ladder_file import RUNGS, Proof, ProvedRung
-from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics
 
 
-@dataclass(frozen=True, slots=True)
-class LadderReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LadderReport(SizedReport):
     """The result of a search for a ladder.
 
     Attributes:
-        program: its command line, with {NAME} for the size.
-        variable: that name.
         sizes: that were asked for, the smallest first.
-        torch: its version.
-        gpu: the device.
-        budget_bytes: the memory of the device that a run may use.
         rungs: the fastest first, the program as it is before them.
         names: of the rungs, for people.
-        left_out: techniques and plans that were not used, and why.
-        failure: why the program failed by itself; empty if it did not.
-        warnings: of its first run.
-        num_runs: how many runs the search made.
-        wall_s: how long it took.
     """
 
-    program: tuple[str, ...]
-    variable: str
     sizes: tuple[int, ...]
-    torch: str
-    gpu: Gpu
-    budget_bytes: int
     rungs: tuple[ProvedRung, ...]
     names: tuple[str, ...]
-    left_out: dict[str, str]
-    failure: str
-    warnings: tuple[str, ...]
-    num_runs: int = 0
-    wall_s: float = 0.0
 
     @property
     def proved_to(self) -> int:
@@ -77,7 +56,7 @@ class LadderReport:
         return ExitCode.FINE if self.proved_to == self.sizes[-1] else ExitCode.ANSWER_IS_NO
 
 
-class LadderSearch:
+class LadderSearch(SizedSearch):
     """The search for the rungs of one program on one GPU.
 
     Args:
@@ -88,12 +67,10 @@ class LadderSearch:
     """
 
     def __init__(self, run: SizedRunner, gpu: Gpu, budget_bytes: int, sizes: Sequence[int]) -> None:
-        self._run = run
-        self._gpu = gpu
-        self._budget_bytes = budget_bytes
+        super().__init__(run, gpu, budget_bytes)
         self._sizes = tuple(sizes)
         self._reports: dict[tuple[object, int], RunReport] = {}
-        self._measured = Measurements(self._at(sizes[-1]))
+        self._measured: Measurements = Measurements(self._at(sizes[-1]))
         self._left_out: dict[str, str] = {}
 
     def find(self, program: Sequence[str], variable: str) -> LadderReport:
@@ -187,11 +164,10 @@ class LadderSearch:
         self._look([(actions, size) for size in self._sizes])
         proofs = tuple(self._proof(actions, size) for size in self._sizes)
         rung = ProvedRung(self._plan(actions), proofs)
-        if rung.plan is None or rung.proof is None:
+        if (proof := rung.proof) is None:
             return rung
-        observation = self._seen(actions, rung.proof.size)
-        prediction = foreseen(observation, rung.proof.step_s, self._gpu, self._budget_bytes)
-        return replace(rung, plan=replace(rung.plan, foreseen=prediction))
+        observation = self._seen(actions, proof.size)
+        return replace(rung, plan=self._to_write(actions, observation, proof.step_s))
 
     def _proof(self, actions: Actions, size: int) -> Proof:
         report, observation = self._report(actions, size), self._seen(actions, size)
@@ -220,12 +196,6 @@ class LadderSearch:
         reports = self._run([(size, RunRequest(self._plan(each), self._gpu)) for each, size in new])
         for (actions, size), report in zip(new, reports, strict=True):
             self._reports[key_of(actions), size] = report
-
-    def _plan(self, actions: Actions) -> Plan | None:
-        return self._measured.plan(actions) if actions else None
-
-    def _at(self, size: int) -> Runner:
-        return lambda requests: self._run([(size, request) for request in requests])
 
 
 def _is_faster(rung: ProvedRung, than: ProvedRung) -> bool:

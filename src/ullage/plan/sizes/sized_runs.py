@@ -100,4 +100,4 @@ class SizedRuns:
 
 def words_at(program: Sequence[str], variable: str, size: int) -> list[str]:
     """The words of a program whose variable has this size."""
-    return [fill_in(word, ((variable, str(size)),)) for word in program]
+    return [fill_in(word, {variable: str(size)}) for word in program]

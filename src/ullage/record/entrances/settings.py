@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
+from ullage.parsing import parse_json
+from ullage.protocol.plain import plain, restore
 from ullage.protocol.variables import RECORDING
 from ullage.record.steps.step_rows import MAX_ROWS
 from ullage.units import MIB, parse_bytes
@@ -119,13 +121,12 @@ class RecordingSettings:
 
     def to_variable(self) -> str:
         """The text of the variable RECORDING."""
-        return json.dumps({**asdict(self), "path": str(self.path), "mode": self.mode.value})
+        return json.dumps(plain(self))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> RecordingSettings:
         """What the parent asks for."""
-        fields = json.loads(environment[RECORDING])
-        return cls(**{**fields, "path": Path(fields["path"]), "mode": Mode(fields["mode"])})
+        return restore(cls, parse_json(environment[RECORDING]), RECORDING)
 
 
 def parse_ring(text: str | int) -> int:

@@ -6,12 +6,11 @@ with each use, and no module lists it then. So it is claimed where FSDP2 has jus
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ullage.record.patches import Patches
+from ullage.record.patches import around
 
 if TYPE_CHECKING:
     from ullage.record.owners.ownership import Claims
@@ -47,32 +46,14 @@ def watch(claims: Claims) -> None:
                 if gradient is not None:
                     claims.claim_for(whole.sharded_param, gradient, "gradient")
 
-    guard = claims.unseen.guard
-    _call_with(patches, (single, "to_unsharded"), after=guard(claim_whole))
-    _call_with(patches, (group, "unshard"), after=guard(claim_gathered))
-    _call_with(patches, (group, "post_backward"), before=guard(claim_gradients))
+    def claiming(claim: Callable[[Any], None]) -> Callable[..., None]:
+        guarded = claims.unseen.guard(claim)
+        return lambda owner, *_, **__: guarded(owner)
 
-
-def _call_with(
-    patches: Patches,
-    place: tuple[Any, str],
-    *,
-    before: Callable[[Any], None] | None = None,
-    after: Callable[[Any], None] | None = None,
-) -> None:
-    """Wraps a method, where this torch has it."""
-    kind, name = place
-    method = getattr(kind, name, None)
-    if method is None:
-        return
-
-    @functools.wraps(method)
-    def call(self: Any, *arguments: Any, **kwargs: Any) -> Any:
-        if before is not None:
-            before(self)
-        result = method(self, *arguments, **kwargs)
-        if after is not None:
-            after(self)
-        return result
-
-    patches.replace(kind, name, call)
+    for kind, name, before, after in (
+        (single, "to_unsharded", None, claiming(claim_whole)),
+        (group, "unshard", None, claiming(claim_gathered)),
+        (group, "post_backward", claiming(claim_gradients), None),
+    ):
+        if hasattr(kind, name):  # as this torch has it
+            patches.replace(kind, name, around(getattr(kind, name), before, after))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.record import torch_internals
 from ullage.record.import_hooks import on_import
 from ullage.record.part import Part
-from ullage.record.patches import Patches
+from ullage.record.patches import Patches, around
 from ullage.record.steps.compiler import defer_import
 from ullage.record.steps.phases import Phases
 
@@ -60,7 +60,7 @@ class Compiled(Part):
         modules = self._torch.nn.modules.module
         has_any = torch_internals.find(self._torch, "torch.nn.modules.module._has_any_global_hook")
         if has_any is not None:  # torch warns of global hooks: of those of the program alone
-            hidden = self._without_hooks(lambda: bool(has_any()))
+            hidden = around(lambda: bool(has_any()), self._hide, self._show)
             self._patches.replace(modules, "_has_any_global_hook", hidden)
         # Dynamo looks into every frame that a kernel in Python runs: all of ours are skipped.
         dynamo.trace_rules.add("ullage.record")
@@ -70,34 +70,18 @@ class Compiled(Part):
             ("run_start_callbacks", self._begin_trace),
             ("run_end_callbacks", self._end_trace),
         ):
-            self._patches.replace(handler, name, self._around(getattr(handler, name), note))
+            self._patches.replace(handler, name, around(getattr(handler, name), note))
         context = dynamo.eval_frame._TorchDynamoContext
         self._patches.replace(context, "__call__", self._around_compile(context.__call__))
         self._patches.on_undo(on_import("torch._dynamo.aot_compile", self._watch_ahead))
 
     def _watch_ahead(self, aot_compile: Any) -> None:
         """What is compiled ahead of its first call is traced without those callbacks."""
-        compile_ahead = aot_compile.aot_compile_fullgraph
+        name = "aot_compile_fullgraph"
+        compile_ahead = around(getattr(aot_compile, name), self._begin_trace, self._end_trace)
+        self._patches.replace(aot_compile, name, compile_ahead)
 
-        @functools.wraps(compile_ahead)
-        def trace_and_compile(*args: Any, **kwargs: Any) -> Any:
-            self._begin_trace()
-            try:
-                return compile_ahead(*args, **kwargs)
-            finally:
-                self._end_trace()
-
-        self._patches.replace(aot_compile, "aot_compile_fullgraph", trace_and_compile)
-
-    def _around(self, run: Callable[..., Any], also: Callable[[], None]) -> Callable[..., Any]:
-        @functools.wraps(run)
-        def run_and_note(*args: Any) -> Any:
-            also()
-            return run(*args)
-
-        return run_and_note
-
-    def _begin_trace(self) -> None:
+    def _begin_trace(self, *_: Any, **__: Any) -> None:
         self._num_traces += 1
         if self._num_traces == 1:
             self._hide()
@@ -105,7 +89,7 @@ class Compiled(Part):
             if self._weights is not None:
                 self._weights.settle(is_reading=True)
 
-    def _end_trace(self) -> None:
+    def _end_trace(self, *_: Any, **__: Any) -> None:
         self._num_traces -= 1
         if self._num_traces == 0:
             self._note_tracing(is_tracing=False)
@@ -116,7 +100,7 @@ class Compiled(Part):
         if self._phases.values is not None:
             self._phases.values.is_tracing = is_tracing
 
-    def _hide(self) -> None:
+    def _hide(self, *_: Any, **__: Any) -> None:
         self._num_hiding += 1
         if self._num_hiding > 1:
             return
@@ -128,7 +112,7 @@ class Compiled(Part):
                 if handle.id in hooks:
                     self._hidden.append((hooks, handle.id, hooks.pop(handle.id)))
 
-    def _show(self) -> None:
+    def _show(self, *_: Any, **__: Any) -> None:
         """Puts the hooks back where they were: before the program's own."""
         self._num_hiding -= 1
         while self._hidden and not self._num_hiding:
@@ -136,17 +120,6 @@ class Compiled(Part):
             others = dict(hooks)
             hooks.clear()
             hooks |= {key: hook, **others}
-
-    def _without_hooks(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(run)
-        def run_without(*args: Any, **kwargs: Any) -> Any:
-            self._hide()
-            try:
-                return run(*args, **kwargs)
-            finally:
-                self._show()
-
-        return run_without
 
     def _around_compile(self, compile_: Callable[..., Any]) -> Callable[..., Any]:
         """A compiled module is called as such, by way of hooks; a compiled function, or method, is
@@ -173,7 +146,7 @@ class Compiled(Part):
         return inner.__get__(owner)
 
     def _watched(self, function: Any, compiled: Any) -> Any:
-        run, hidden = self._runner(function), self._without_hooks(compiled)
+        run, hidden = self._runner(function), around(compiled, self._hide, self._show)
         is_step = self._optimizer_of(function) is not None
 
         @functools.wraps(compiled)

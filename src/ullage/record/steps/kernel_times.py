@@ -11,7 +11,6 @@ kernels. It slows the host in that step, not the kernels.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ullage.record.part import Part
-from ullage.record.patches import Patches
+from ullage.record.patches import Patches, around
 
 _AFTER = 2  # steps
 # Operators that are one matrix product each, and which argument its first factor is.
@@ -77,15 +76,11 @@ class KernelTimes(Part):
         self._profiler = profile(activities=activities, record_shapes=True)
         self._profiler.start()
         # Two profiles at once end the process: the program's own comes first.
-        make = of_program.__init__
+        self._patches.replace(of_program, "__init__", around(of_program.__init__, self._give_way))
 
-        @functools.wraps(make)
-        def give_way(own: Any, *arguments: Any, **options: Any) -> None:
-            self.remark = _IN_USE
-            self.close()
-            make(own, *arguments, **options)
-
-        self._patches.replace(of_program, "__init__", give_way)
+    def _give_way(self, *_: Any, **__: Any) -> None:
+        self.remark = _IN_USE
+        self.close()
 
     def _take_out(self) -> Any:
         """The profiler that is on, which is this class's no more; None: there is none."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from ullage.record.import_hooks import on_import
 from ullage.record.part import Part
-from ullage.record.patches import Patches
+from ullage.record.patches import Patches, around
 
 Note = Callable[[str, int, str], None]
 _CHOSEN = ("kernel chosen by timing", 0, "first of all")
@@ -75,13 +75,8 @@ class _DoesNothing:
 
 def _watch_triton(note: Note, autotuner: ModuleType) -> None:
     kind = autotuner.Autotuner
-    prune, bench = kind.prune_configs, kind._bench
+    bench = kind._bench
     done: weakref.WeakSet[Any] = weakref.WeakSet()  # tuners that have found a working kernel
-
-    @functools.wraps(prune)
-    def prune_configs(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        done.discard(tuner)  # called once before each tuning
-        return prune(tuner, *args, **kwargs)
 
     @functools.wraps(bench)
     def bench_first(tuner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -97,7 +92,9 @@ def _watch_triton(note: Note, autotuner: ModuleType) -> None:
         finally:
             tuner.fn = kernel
 
-    kind.prune_configs, kind._bench = prune_configs, bench_first
+    kind._bench = bench_first
+    # Called once before each tuning.
+    kind.prune_configs = around(kind.prune_configs, lambda tuner, *_, **__: done.discard(tuner))
 
 
 def _count_calls(timed: Timed, kind: str | None, names: Sequence[str], module: ModuleType) -> None:
@@ -105,18 +102,8 @@ def _count_calls(timed: Timed, kind: str | None, names: Sequence[str], module: M
     for name in names:
         function = getattr(owner, name, None)
         if function is not None:
-            setattr(owner, name, _counted(timed, function, is_compiling=kind is None))
-
-
-def _counted(
-    timed: Timed, function: Callable[..., Any], *, is_compiling: bool
-) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def count_and_call(*args: Any, **kwargs: Any) -> Any:
-        timed.note(is_compiling=is_compiling)
-        return function(*args, **kwargs)
-
-    return count_and_call
+            count = around(function, lambda *_, **__: timed.note(is_compiling=kind is None))
+            setattr(owner, name, count)
 
 
 def _watch_graphs(timed: Timed, codecache: ModuleType) -> None:

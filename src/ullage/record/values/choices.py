@@ -33,11 +33,10 @@ class Choices:
     def __init__(self, torch: ModuleType, beside: Beside) -> None:
         self._torch = torch
         self._beside = beside
-        self._names: dict[Any, str] = {}
 
     def choose(self, op: Any, args: Any, kwargs: Any, known: Known | None, result: Any) -> None:
         """After an operation of NAMES whose inputs are not all known."""
-        name = self._names.get(op) or self._names.setdefault(op, base_name(op))
+        name = base_name(op)
         is_known = known is not None and known.is_complete and not known.numbers
         if name == "_amp_foreach_non_finite_check_and_unscale":
             self._store(args[1], self._torch.zeros(args[1].size(), device="cpu"))

@@ -203,15 +203,15 @@ class Beside:
 
     def forget_written(self, func: Any, args: Any, kwargs: Any) -> None:
         """Makes the phantom forget the tensors that the operation will write."""
-        names = self._schema(func).written
-        if not names or self._is_plain_copy(func, args):
+        if not self._schema(func).written or self._is_plain_copy(func, args):
             return
-        for position, name in names:
-            for tensor in self.tensors(
-                (args[position] if position < len(args) else kwargs.get(name),)
-            ):
-                if self.has_address(tensor):
-                    self.forget(tensor)
+        for tensor in filter(self.has_address, self.written(func, args, kwargs)):
+            self.forget(tensor)
+
+    def written(self, func: Any, args: Any, kwargs: Any) -> list[Any]:
+        """The tensors that an operation writes, by its schema."""
+        names = self._schema(func).written
+        return self.tensors(args[at] if at < len(args) else kwargs.get(name) for at, name in names)
 
     def follow(self, func: Any, args: Any, kwargs: Any, known: Known, result: Any) -> None:
         """After the operation: restores the inputs that it only read, and computes the result."""

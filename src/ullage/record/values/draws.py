@@ -33,7 +33,6 @@ class Draws:
         self._beside = beside
         self._policy = policy
         self._generator = torch.Generator(device="cpu")
-        self._names: dict[Any, str] = {}
 
     def draw(self, op: Any, args: Any, kwargs: Any, known: Known | None, result: Any) -> bool:
         """After one of NAMES; False: its result is large, or it draws by unknown values."""
@@ -43,7 +42,7 @@ class Draws:
             return False
         if self._torch.cuda.is_current_stream_capturing():
             return False  # a generator says nothing of its state then, and each replay draws anew
-        name = self._names.get(op) or self._names.setdefault(op, base_name(op))
+        name = base_name(op)
         self._generator.manual_seed(self._state(kwargs.get("generator"), result.device))
         values = self._values(name, args, known, result)
         if values is None:

@@ -37,7 +37,7 @@ class Kernels(Part):
     def __init__(self, torch: ModuleType, values: Values) -> None:
         self._torch = torch
         self._values = values
-        self._written: dict[Any, tuple[tuple[int, str], ...] | None] = {}
+        self._only: dict[Any, Any] = {}
         names = ("bool", "uint8", "int8", "int16", "int32", "int64")
         self._elements = {getattr(torch, name): name for name in names}
 
@@ -113,24 +113,14 @@ class Kernels(Part):
         """The tensors that a library's own operation writes to, by its schema; None: the operation
         is torch's, or it is unknown.
         """
-        if packet not in self._written:
+        if packet not in self._only:
             is_torchs = packet._qualified_op_name.partition("::")[0] in _TORCHS
-            names = () if is_torchs else packet.overloads()
-            schemas = [getattr(packet, name)._schema for name in names]
-            self._written[packet] = None if len(schemas) != 1 else tuple(
-                (position, argument.name)
-                for position, argument in enumerate(schemas[0].arguments)
-                if argument.alias_info is not None and argument.alias_info.is_write
-            )  # fmt: skip
-        written = self._written[packet]
-        if written is None or not self._values.is_following_here():
+            names = [] if is_torchs else packet.overloads()
+            self._only[packet] = getattr(packet, names[0]) if len(names) == 1 else None
+        op = self._only[packet]
+        if op is None or not self._values.is_following_here():
             return None
-        arguments = [args[at] if at < len(args) else kwargs.get(name) for at, name in written]
-        return [
-            tensor
-            for argument in arguments
-            for tensor in (argument if isinstance(argument, list) else [argument])
-        ]
+        return self._values.beside.written(op, args, kwargs)
 
     def _run(self, interpreter: ModuleType, kernel: Any, args: Any, kwargs: Any, grid: Any) -> Any:
         signature = inspect.signature(kernel.fn)

@@ -8,6 +8,7 @@ RULES["_softmax"](Call(...)) -> 1 / the size of the dimension
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -166,6 +167,7 @@ CONSTANTS: dict[str, Callable[[Any], float]] = {
 """Operations that make a uniform tensor; its number is true, not assumed."""
 
 
+@functools.cache
 def base_name(op: Any) -> str:
     """The name of an operation, without its namespace and the underscore of in-place variants."""
     name = str(op._schema.name).partition("::")[2]

@@ -116,12 +116,12 @@ class Values(Part):
         self._weights = weights
         self.policy = Policy(torch, assumed)
         self.unseen = unseen
-        self._beside = Beside(torch, self.policy)
-        self.reads = Reads(torch, self._beside, self.policy)
-        self._choices = Choices(torch, self._beside)
-        self._draws = Draws(torch, self._beside, self.policy)
-        self._routers = Routers(torch, self._beside, assumed, self.shapes.note)
-        self._counted = Counted(torch, self._beside, assumed, self._routers, self.shapes.note)
+        self.beside = Beside(torch, self.policy)
+        self.reads = Reads(torch, self.beside, self.policy)
+        self._choices = Choices(torch, self.beside)
+        self._draws = Draws(torch, self.beside, self.policy)
+        self._routers = Routers(torch, self.beside, assumed, self.shapes.note)
+        self._counted = Counted(torch, self.beside, assumed, self._routers, self.shapes.note)
         self._include = torch_internals.find(torch, _SET_KEY)
         key = torch._C._dispatch_key_parse(_KEY)
         self._keys_after = torch._C._dispatch_keyset_full_after(key)
@@ -255,9 +255,9 @@ class Values(Part):
         """
         self._is_updating, self.policy.is_search = True, bool(losses)
         self.policy.num_evaluations += len(losses)
-        for loss in self._beside.tensors(losses):
-            if self._beside.has_address(loss):
-                self._beside.forget(loss)
+        for loss in self.beside.tensors(losses):
+            if self.beside.has_address(loss):
+                self.beside.forget(loss)
         library.follow_thread(self._thread_state())
 
     def end_update(self) -> None:
@@ -285,8 +285,8 @@ class Values(Part):
     def sparing(self, written: Iterable[Any]) -> Iterator[None]:
         """A context for code that writes only to these tensors."""
         for tensor in written:
-            if isinstance(tensor, self._torch.Tensor) and self._beside.has_address(tensor):
-                self._beside.forget(tensor)
+            if isinstance(tensor, self._torch.Tensor) and self.beside.has_address(tensor):
+                self.beside.forget(tensor)
         self._num_sparing += 1
         library.follow_thread(2)
         try:
@@ -300,8 +300,8 @@ class Values(Part):
         that are not followed. Its numbers, such as step counts, are followed.
         """
         groups = [*optimizer.param_groups, *optimizer.state.values()]
-        for tensor in self._beside.tensors(value for owner in groups for value in owner.values()):
-            if tensor.dim() and self._beside.has_address(tensor):
+        for tensor in self.beside.tensors(value for owner in groups for value in owner.values()):
+            if tensor.dim() and self.beside.has_address(tensor):
                 number = library.number_at(tensor.data_ptr())
                 if number is None or number[1] is Uniformity.TRUE:
                     library.forget(tensor.data_ptr())
@@ -322,7 +322,7 @@ class Values(Part):
                 return put_off
         if not self._is_following and op not in self._finds:
             return self._pass_on(op, keys, args, kwargs)
-        if op is self._equal and run(op, self._beside.are_comparable, *args):
+        if op is self._equal and run(op, self.beside.are_comparable, *args):
             # The single operations that a GPU runs, so that each of them is intercepted.
             return bool(args[0].eq(args[1]).all().item())
         if self._awaited in map(type, args):
@@ -349,7 +349,7 @@ class Values(Part):
 
     def _prepare(self, op: Any, args: Any, kwargs: Any) -> _Prepared:
         """Called before an operation: reads its known inputs, and tells the phantom its counts."""
-        beside, finds = self._beside, op in self._finds
+        beside, finds = self.beside, op in self._finds
         if not (finds or beside.may_matter(op, args)):
             beside.forget_written(op, args, kwargs)
             if self._is_following and op in self.reads.ops:
@@ -370,10 +370,10 @@ class Values(Part):
     def _conclude(self, op: Any, args: Any, kwargs: Any, known: Known | None, result: Any) -> None:
         """Called after an operation: writes its result if that is known or assumed."""
         if known is not None:
-            self._beside.follow(op, args, kwargs, known, result)
+            self.beside.follow(op, args, kwargs, known, result)
         is_unknown = known is None or bool(known.missing)
         if op in self._copies:
-            self._beside.take_over(result)
+            self.beside.take_over(result)
         elif op in self._drawn and self._draws.draw(op, args, kwargs, known, result):
             pass
         elif op in self._chooses:
@@ -412,7 +412,7 @@ class Values(Part):
         """Runs an operation by the keys after ours, so that nobody sees it twice. Where a number
         stands for a tensor, torch takes it by a call alone, whose parts no profile would see.
         """
-        if keys is None or self._beside.has_number_for_tensor(op, args):
+        if keys is None or self.beside.has_number_for_tensor(op, args):
             return self.unseen.call_unrecorded(op, *args, **kwargs)
         return op.redispatch(keys & self._keys_after, *args, **kwargs)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ullage.record import torch_internals
 from ullage.record.import_hooks import on_import
+from ullage.record.patches import around
 
 _KEY = "TESTING_ONLY_GenericWrapper"
 _SET_KEY = "torch._C._dispatch_tls_set_dispatch_key_included"
@@ -107,26 +108,18 @@ class Cover:
         def prepare_meshes(module: ModuleType) -> None:
             mesh_type = getattr(module, "DeviceMesh", None)  # none without torch.distributed
             if mesh_type is not None:
-                mesh_type.__init__ = self._expecting_first(mesh_type.__init__)
+                mesh_type.__init__ = around(mesh_type.__init__, self._expect_wrappers)
 
         setattr(tensor_type, _WRAPS, staticmethod(prepare_and_make))
         on_import("torch.distributed.device_mesh", prepare_meshes)
 
-    def _expecting_first(self, initialise: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(initialise)
-        def expect_and_initialise(owner: Any, /, *args: Any, **kwargs: Any) -> None:
-            self._expect_wrappers()
-            initialise(owner, *args, **kwargs)
-
-        return expect_and_initialise
-
-    def _expect_wrappers(self) -> None:
+    def _expect_wrappers(self, *_: Any, **__: Any) -> None:
         if not self._has_wrappers:
             self._has_wrappers = True
             if self._is_ready:
                 self._see_each()
 
-    def settle(self) -> None:
+    def settle(self, *_: Any) -> None:
         """Intercepts this thread's operations only while necessary, from now on."""
         if self._include is None:
             return
@@ -144,7 +137,8 @@ class Cover:
         tensor_type = self._torch.Tensor
         for name in _OPENINGS:
             self._own[name] = tensor_type.__dict__.get(name)
-            setattr(tensor_type, name, self._reading_first(getattr(tensor_type, name)))
+            read_first = around(getattr(tensor_type, name), lambda own, *_, **__: self._read(own))
+            setattr(tensor_type, name, read_first)
         self.settle()
 
     def turn_off(self) -> None:
@@ -169,8 +163,8 @@ class Cover:
         self._fallback = library_type("_", "IMPL")
         self._fallback.fallback(self._see, _KEY)
         mode = self._torch.utils._python_dispatch.TorchDispatchMode
-        mode.__enter__ = self._entering(mode.__enter__)
-        mode.__exit__ = self._leaving(mode.__exit__)
+        mode.__enter__ = around(mode.__enter__, self._begin_mode)
+        mode.__exit__ = around(mode.__exit__, after=self.settle)
         self._seen = library_type("aten", "IMPL")
         for name in _LOOKS.split():
             packet = getattr(self._torch.ops.aten, name)
@@ -249,35 +243,11 @@ class Cover:
         has = self._torch._C._dispatch_has_kernel_for_dispatch_key
         return has(name, _COMPOSITE) and not has(name, "CPU")
 
-    def _reading_first(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def read_first(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            self._read(tensor)
-            return method(tensor, *args, **kwargs)
-
-        return read_first
-
-    def _entering(self, enter: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the start of a mode that may read tensors: first executes all deferred operations.
-        A fake mode is exempt, because its tensors have no bytes to read.
+    def _begin_mode(self, mode: Any) -> None:
+        """A mode that may read tensors begins: executes all deferred operations. A fake mode is
+        exempt, because its tensors have no bytes to read.
         """
-
-        @functools.wraps(enter)
-        def settle_and_enter(mode: Any) -> Any:
-            if getattr(mode, "allow_non_fake_inputs", True):
-                self._read_everything()
-            if self._include is not None:
-                self._include(_KEY, False)  # noqa: FBT003
-            return enter(mode)
-
-        return settle_and_enter
-
-    def _leaving(self, leave: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(leave)
-        def leave_and_settle(mode: Any, *exception: Any) -> Any:
-            try:
-                return leave(mode, *exception)
-            finally:
-                self.settle()
-
-        return leave_and_settle
+        if getattr(mode, "allow_non_fake_inputs", True):
+            self._read_everything()
+        if self._include is not None:
+            self._include(_KEY, False)  # noqa: FBT003

@@ -103,7 +103,8 @@ def _check_text(check: Check) -> str:
 
 def _settings_table(report: WhatIfReport) -> Table:
     table = make_grid("left", "right", "right", "right")
-    for column in table.columns:
+    table.columns[0].overflow = "fold"  # of the numbers nothing is cut, however long a setting is
+    for column in table.columns[1:]:
         column.no_wrap = True
     table.add_row("  setting", "reserved", "change", "unused", style="dim")
     before = report.baseline.outcome
@@ -180,6 +181,7 @@ def _failure(outcome: Outcome) -> str:
 
 def _gpus_table(on_gpus: tuple[OnGpu, ...]) -> Table:
     table = make_grid("left", "right", "left", "left")
+    table.columns[1].no_wrap, table.columns[2].overflow = True, "fold"
     for on_gpu in on_gpus:
         outcome = on_gpu.tried.outcome
         answer = on_gpu.tried.refusal

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from operator import is_
-from typing import Any
+from typing import Any, NoReturn
 from weakref import ref
 
 import torch
@@ -24,18 +24,26 @@ class Weak:
         tensor: is not held.
     """
 
-    __slots__ = ("_tensor", "_version")
+    __slots__ = ("_like", "_tensor", "_version")
 
     def __init__(self, tensor: Any) -> None:
         self._tensor = ref(tensor)
         self._version = tensor._version
+        self._like = tensor.shape, tensor.dtype
 
     @property
     def value(self) -> Any:
         """The tensor; once it is gone, or was changed in place, what stands for it."""
         tensor: Any = self._tensor()
         if tensor is None or tensor._version != self._version:
-            return torch.Tensor._make_subclass(Lost, torch.empty(0))
+            shape, dtype = self._like
+            # On the device meta, as `other.data = lost` asks nobody: there it is refused by torch.
+            lost = torch.Tensor._make_wrapper_subclass(
+                Lost, shape, dtype=dtype, device="meta", requires_grad=True
+            )
+            with torch._C.DisableTorchFunctionSubclass():
+                lost.register_hook(_refuse)  # of a function that does not read its input
+            return lost
         return tensor
 
     def is_for(self, value: Any) -> bool:
@@ -49,12 +57,19 @@ class Lost(torch.Tensor):  # type: ignore[misc]  # torch has no types here
 
     @classmethod
     def __torch_function__(cls, function: Any, *rest: Any, **__: Any) -> Any:
-        if function in _NO_USES:
-            return super().__torch_function__(function, *rest)
-        raise GuardError(
-            "the step uses a tensor with a graph of an earlier step, which it had replaced before "
-            "it ran out of memory; keep tensor.detach()"
-        )
+        return super().__torch_function__(function, *rest) if function in _NO_USES else _refuse()
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: Any, **__: Any) -> Any:
+        # Constructors in C, such as torch.Tensor(lost), ask for no __torch_function__.
+        _refuse()
+
+
+def _refuse(*_: Any) -> NoReturn:
+    raise GuardError(
+        "the step uses a tensor with a graph of an earlier step, which it had replaced before "
+        "it ran out of memory; keep tensor.detach()"
+    )
 
 
 def hold(value: Any) -> Any:
