@@ -165,6 +165,11 @@ def estimate_command(options: EstimateOptions) -> int:
     """
     check_files(("--output", options.output), ("--html", options.html), force=options.force)
     check_options(options)
+    has_log = options.target.path is not None and options.target.path.suffix in LOGS
+    if has_log and (options.serve or options.has_workload):
+        raise SpecError(
+            f"{str(options.output)!r} ends as a log, which only a training has; end it in .json"
+        )
     if options.list_models:
         return _list_models()
     if options.has_workload:

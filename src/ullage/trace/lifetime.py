@@ -20,9 +20,8 @@ from ullage.trace.model import EventKind, Events, Int64Array
 
 # The death of what never dies: later than every position.
 NEVER = np.iinfo(np.int64).max
-_DEVICE_SHIFT = (
-    56  # user-space addresses have at most 56 bits, so a device and an address fit one key
-)
+_DEVICE_SHIFT = 56  # user-space addresses have no more bits: a device and one of them fit one key
+MAX_ADDRESS = (1 << _DEVICE_SHIFT) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def find_lifetimes(events: Events, first_position: int = 0) -> Lifetimes:
     """
     block_events = np.flatnonzero(events.kind == EventKind.BLOCK)
     address = events.address[block_events]
-    if len(address) and (address.min() < 0 or address.max() >> _DEVICE_SHIFT):
+    if len(address) and (address.min() < 0 or address.max() > MAX_ADDRESS):
         raise SnapshotError("the record holds a block address that is not an address of user space")
     device = events.device[block_events].astype(np.int64)
     size = events.size_bytes[block_events]

@@ -14,6 +14,7 @@ from benchmarks.accuracy.estimate.compare import make_recipe
 from tests.rows import each
 
 import ullage
+from ullage.errors import SpecError
 from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
 from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.log import write_log
@@ -73,6 +74,18 @@ def test_the_log_agrees_with_itself_and_with_the_totals(name: str) -> None:
         assert device.owners_at_peak.get(category, 0) == pytest.approx(
             size, abs=0.001 * found.allocated.likely
         )
+
+
+def test_a_log_that_is_written_can_be_read(tmp_path: Path) -> None:
+    for number, (batch, is_written) in enumerate(((10**8, True), (4 * 10**8, False))):
+        one = ullage.estimate_training("gpt2", batch=batch, length=256)
+        if is_written:
+            path = one.explanation.export(tmp_path / f"{number}.pickle")
+            peak = ullage.explain_file(path).view.report.devices[0].peak_reserved_bytes
+            assert peak == one.answer.estimate.reserved_bytes > 10 * 2**50
+        else:
+            with pytest.raises(SpecError, match=r"expected up to 64\.0 PiB"):
+                _ = one.explanation
 
 
 def test_layers_have_their_own_modules() -> None:

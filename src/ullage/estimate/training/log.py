@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ullage.errors import SpecError
 from ullage.estimate.training.eager.arena import Log, Scope
 from ullage.estimate.training.estimate import OUTSIDE
 from ullage.estimate.training.totals import Stretch, play
 from ullage.trace.category import Category
+from ullage.trace.lifetime import MAX_ADDRESS
 from ullage.trace.model import Int32Array
 from ullage.trace.record_schema import SCHEMA
 from ullage.trace.replay import BoolArray
@@ -38,6 +40,7 @@ from ullage.trace.snapshot import (
     UInt8Array,
     UInt32Array,
 )
+from ullage.units import format_bytes
 from ullage.version import __version__
 
 if TYPE_CHECKING:
@@ -94,11 +97,16 @@ def write_log(estimate: TrainingEstimate) -> Snapshot:
     """The log of an estimate, of two steps.
 
     Raises:
-        SpecError: more is asked for than there are numbers.
+        SpecError: more is asked for than a log has addresses.
         UllageError: the native part was not built.
     """
     log = estimate.log
     rows = _unroll(log)
+    if int((rows.address + rows.size_bytes).max(initial=0)) > MAX_ADDRESS:
+        raise SpecError(
+            f"found {format_bytes(estimate.reserved_bytes)} of memory, expected up to "
+            f"{format_bytes(MAX_ADDRESS)}, whose addresses a log has; lower batch or length"
+        )
     requested = np.array(log.requested, dtype=np.int64)
     streams = np.zeros(len(requested), dtype=np.int64)
     streams[[*log.streams]] = [*log.streams.values()]
