@@ -20,6 +20,7 @@ from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.log import write_log
 from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.explain.compare.causes import CauseKind
+from ullage.explain.owners.ownership import code_of
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.snapshot import SnapshotReport, explain_snapshot
 from ullage.gpus.catalog import find_gpu
@@ -27,6 +28,8 @@ from ullage.models.config import Config
 from ullage.models.find import find_config
 from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.profile import read_profile
+from ullage.trace.category import Category
+from ullage.trace.record_schema import PRECISIONS
 
 HERE = Path(__file__).parent
 VECTORS: dict[str, dict[str, Any]] = json.loads(
@@ -107,6 +110,21 @@ def test_what_is_said_of_recipes() -> None:
     assert "UL125" not in said(checkpointing="full")
     assert "UL106" in said(precision="amp-bf16")
     assert "UL123" in said(attention="eager")
+
+
+def test_blocks_have_the_types_of_their_numbers() -> None:
+    report = explain_snapshot(write_log(estimate(batch=8, length=2048, precision="amp-bf16")))
+    owners = report.devices[0].owners
+    assert owners.precision is not None
+    names = np.array(PRECISIONS)[owners.precision]
+    kept = (Category.PARAMETER, Category.GRADIENT)
+    for category in kept:
+        assert set(names[owners.category == code_of(category)]) == {"float32"}
+    casts = next(each for each in find_findings(report) if each.rule.code == "UL106")
+    assert set(names[[*casts.blocks]]) == {"bfloat16"}
+    # A mask of dropout has half the size of what it drops, and is not its half in precision.
+    whole = estimate("bge-large-en", batch=16, length=256)
+    assert "UL122" not in codes(explain_snapshot(write_log(whole)))
 
 
 def test_two_estimates_differ_first_in_their_recipes(tmp_path: Path) -> None:

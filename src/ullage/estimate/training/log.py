@@ -24,7 +24,7 @@ from ullage.estimate.training.totals import Stretch, play
 from ullage.trace.category import Category
 from ullage.trace.lifetime import MAX_ADDRESS
 from ullage.trace.model import Int32Array
-from ullage.trace.record_schema import SCHEMA
+from ullage.trace.record_schema import PRECISIONS, SCHEMA
 from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import (
     Action,
@@ -110,6 +110,7 @@ def write_log(estimate: TrainingEstimate) -> Snapshot:
     requested = np.array(log.requested, dtype=np.int64)
     streams = np.zeros(len(requested), dtype=np.int64)
     streams[[*log.streams]] = [*log.streams.values()]
+    precision = np.array([*map(PRECISIONS.index, log.precisions)], dtype=np.uint8)
     places = _find_places(log, rows)
     scope, modules = _number_modules(places, rows)
     stack, stacks = _find_stacks(log, rows, places)
@@ -127,6 +128,7 @@ def write_log(estimate: TrainingEstimate) -> Snapshot:
             "scope": scope.tobytes(),
             "device": bytes(len(rows.run)),
             "kind": (_WITH_GRAPH * is_recomputed).astype(np.uint8).tobytes(),
+            "precision": precision[rows.storage].tobytes(),
         },
         "marks": list(_mark(rows, estimate)),
         "modules": modules,

@@ -29,19 +29,29 @@ class Owners:
         category: (num_blocks,) indices into CATEGORIES.
         is_known: whether ullage recorded the owners; else they are guesses.
         modules: the module of each block; None if ullage did not record the run.
+        precision: (num_blocks,) of their numbers, indices into PRECISIONS; None: not recorded.
     """
 
     category: UInt8Array
     is_known: bool
     modules: ModuleOwners | None = None
+    precision: UInt8Array | None = None
 
 
 def find_owners(stacks: Stacks, replay: Replay, match: Match | None) -> Owners:
     """Finds the owner of each block; `match` is None if ullage did not record the run."""
     if match is not None:
         modules = attribute_modules(match.lifetimes, match.record).of_rows(match.row)
-        return Owners(_known_owners(match), is_known=True, modules=modules)
+        return Owners(_known_owners(match), True, modules, _find_precision(match))  # noqa: FBT003
     return Owners(_guess(stacks, replay), is_known=False)
+
+
+def _find_precision(match: Match) -> UInt8Array | None:
+    precision = match.record.events.precision
+    if precision is None:
+        return None
+    born = match.lifetimes.birth - match.record.first_position - 1
+    return np.append(np.append(precision, np.uint8(0))[born], np.uint8(0))[match.row]
 
 
 def _known_owners(match: Match) -> UInt8Array:

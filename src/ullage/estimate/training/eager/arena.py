@@ -75,6 +75,7 @@ class Log:
     Attributes:
         requested: bytes asked for, by storage.
         categories: owner of each storage; where None, the phases of its lifetime decide.
+        precisions: torch's name of the type of its numbers; "": not known.
         events: the storage's number at its allocation, and the complement of it at its free.
         sections: sections in the order of their begin; no section is inside another.
         phases: (position, name) of each phase that begins; it ends where the next one begins.
@@ -90,13 +91,14 @@ class Log:
     """
 
     __slots__ = (
-        "assumed", "categories", "events", "modules", "operators", "owners", "phases", "requested",
-        "scopes", "sections", "streams", "work", "zeroes_late",
+        "assumed", "categories", "events", "modules", "operators", "owners", "phases", "precisions",
+        "requested", "scopes", "sections", "streams", "work", "zeroes_late",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.requested: list[int] = []
         self.categories: list[Category | None] = []
+        self.precisions: list[str] = []
         self.events: list[int] = []
         self.sections: list[Section] = []
         self.phases: list[tuple[int, str]] = []
@@ -219,13 +221,14 @@ class Arena:
         self.sharding: Any = None
         self.recorder: Recorder | None = None
 
-    def take(self, nbytes: int, category: Category | None = None) -> Storage:
+    def take(self, nbytes: int, category: Category | None = None, precision: str = "") -> Storage:
         """A new storage. An empty one takes nothing, as in PyTorch."""
         log = self.log
         requested = log.requested
         index = len(requested)
         requested.append(nbytes)
         log.categories.append(category)
+        log.precisions.append(precision)
         log.scopes.append(self.scope)
         log.operators.append(self.operator)
         log.events.append(index)
