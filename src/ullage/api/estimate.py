@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ullage.estimate.training.answer import Answer, find_knobs, find_largest, rank_gpus
+from ullage.estimate.training.estimate import complete
 from ullage.estimate.training.estimate import estimate_training as _estimate
 from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.models.config import Config
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
     from ullage.estimate.training.layout import Layout
     from ullage.estimate.workloads.answer import WorkloadEstimate
     from ullage.gpus.gpu import Entry
-
-
-# A model that reads tokens or sees images is asked for both in its own file; what it lacks is here.
-_IMAGE_FIELD = "image_size"
 
 
 class RecipeFields(TypedDict, total=False):
@@ -167,17 +164,11 @@ def estimate_training(
 
 
 def make_recipe(config: Config, **fields: Unpack[RecipeFields]) -> Recipe:
-    """A recipe in which what the model's own file says fills what was not said: an image model is
-    trained on images of the size that it was made for.
-    """
+    """A recipe in which what the model's own file says fills what was not said."""
     values: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
-    if "image" not in values:
-        image = config.number(_IMAGE_FIELD, default=None)
-        if image is not None:
-            values["image"] = image
     if isinstance(values.get("lora"), int):
         values["lora"] = Lora(rank=values["lora"])
-    return Recipe(**values)
+    return complete(config, Recipe(**values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from ullage.explain.stops import describe_stop
 from ullage.explain.verdict import Verdict
 from ullage.gate.cache import Cache, CaseFigures
 from ullage.gate.dependencies import digest_case
+from ullage.gate.estimated import estimate_case
 from ullage.gate.figures import measure
 from ullage.gate.inputs import digest_inputs, read_inputs
 from ullage.gate.lock import Key
@@ -115,13 +116,17 @@ def run_cases(cases: Sequence[Case], settings: Settings) -> Iterator[list[CaseRe
         KeyboardInterrupt: the user stopped it.
     """
     with run_directory() as directory:
+        results: dict[str, CaseResult | None] = {case.name: None for case in cases}
         prepared = [
             _prepare(case, directory / str(number), settings)
             for number, case in enumerate(cases)
-        ]  # fmt: skip
-        results = {
-            prepared_case.case.name: _find(prepared_case, settings) for prepared_case in prepared
-        }
+            if case.trained is None
+        ]
+        for number, case in enumerate(cases):
+            if case.trained is not None:
+                results[case.name] = _estimate(case, directory / str(number))
+        for prepared_case in prepared:
+            results[prepared_case.case.name] = _find(prepared_case, settings)
         for prepared_case in prepared:
             if prepared_case.case.serving is not None:
                 results[prepared_case.case.name] = _serve(prepared_case, settings)
@@ -177,6 +182,17 @@ def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
         raise SpecError(f"scenario {case.name!r} (line {scenario.line}): {error}") from None
     key = _cache_key(case, job, settings)
     return _Prepared(case, job, key, directory)
+
+
+def _estimate(case: Case, directory: Path) -> CaseResult:
+    """The result of a model and a recipe; errors name its scenario."""
+    directory.mkdir(parents=True)
+    try:
+        report, figures = estimate_case(case, directory)
+    except SpecError as error:
+        raise SpecError(f"scenario {case.name!r} (line {case.scenario.line}): {error}") from None
+    total = None if report.is_unlimited else report.gpu.total_bytes
+    return CaseResult(case, total, report, figures)
 
 
 def _cache_key(case: Case, job: Job, settings: Settings) -> str:

@@ -9,11 +9,13 @@ import itertools
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from ullage.configuration.tables import (
+    WRITTEN,
     Count,
     Program,
     Seconds,
@@ -25,6 +27,7 @@ from ullage.configuration.tables import (
     parser,
 )
 from ullage.errors import SpecError
+from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.gate.budget import NO_BUDGET, Budget, Tolerance
 from ullage.gate.places import (
     check_directory,
@@ -34,7 +37,7 @@ from ullage.gate.places import (
     read_values,
 )
 from ullage.phantom.rank import choose_ranks
-from ullage.protocol.plain import As, Example, From, Mark, Misfit
+from ullage.protocol.plain import As, Example, From, Mark, Misfit, plain, read_at
 from ullage.record.values.assume import Assumed
 
 DISTINCT = "distinct"
@@ -147,6 +150,41 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
+class Trained:
+    """A model and how it is trained, in place of a program.
+
+    Attributes:
+        model: as `ullage estimate` finds it; a file is beside the configuration. It may hold
+            variables of the matrix; what else the matrix has are keys of the recipe.
+    """
+
+    model: Annotated[str, Example('"llama-3.1-8b"')] = ""
+    recipe: Annotated[Recipe, Mark.FLAT] = Recipe()  # noqa: RUF009 - it is frozen
+
+    def filled_in(self, values: Mapping[str, str]) -> Trained:
+        """The same with the values of variables."""
+        changed = {
+            name: int(text) if text.isdecimal() else text
+            for name, text in values.items()
+            if name in RECIPE_KEYS
+        }
+        recipe = read_at("matrix", partial(WRITTEN.read, Recipe), plain(self.recipe) | changed)
+        return Trained(fill_in(self.model, values), recipe)
+
+    def describe(self) -> str:
+        """The command in the lock: "llama-3.1-8b, batch 4, length 1024"."""
+        from ullage.estimate.training.log import list_recipe
+
+        usual = dict(list_recipe(asdict(Recipe(lora=Lora())))) | {"lora": "none", "lora rank": ""}
+        asked = dict(list_recipe(asdict(self.recipe)))
+        others = (f"{key} {text}" for key, text in asked.items() if usual[key] != text)
+        return ", ".join((f"estimate {self.model}", *others))
+
+
+RECIPE_KEYS: Final = frozenset(plain(Recipe()))
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """A program, how it is run, and its memory budget.
 
@@ -164,6 +202,7 @@ class Scenario:
         inputs: files that the result depends on, besides those that Python reads.
         replay: the requests that are sent to it, if any.
         serving: its traffic, where it is an engine that is served in virtual time.
+        trained: a model that is estimated, where no program runs.
         timeout_s: how long a case may run before it is ended.
         tolerance: the allowed increase of a peak over the lock; None: the default.
     """
@@ -193,6 +232,7 @@ class Scenario:
     inputs: Annotated[Words, check_patterns] = ()
     replay: Annotated[Replay | None, As("requests")] = None
     serving: Annotated[Serving | None, Mark.FLAT] = None
+    trained: Annotated[Trained | None, Mark.FLAT] = None
     budget: Budget = NO_BUDGET
     tolerance: Tolerance | None = None
     timeout_s: Annotated[Seconds, check_positive, As("timeout")] = 30 * 60
@@ -209,10 +249,13 @@ class Case:
     env: Mapping[str, str]
     replay: Replay | None = None
     serving: Serving | None = None
+    trained: Trained | None = None
 
     @property
     def text(self) -> str:
         """The command, as it is written in the lock."""
+        if self.trained is not None:
+            return self.trained.describe()
         command = shlex.join(self.command)
         if self.serving is not None:
             return self.serving.describe(command)
@@ -244,6 +287,9 @@ def expand(scenario: Scenario) -> tuple[Case, ...]:
                 else replace(
                     scenario.serving, traffic=fill_in(scenario.serving.traffic, values_by_name)
                 ),
+                trained=None
+                if scenario.trained is None
+                else scenario.trained.filled_in(values_by_name),
             )
         )
     return tuple(cases)

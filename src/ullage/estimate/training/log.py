@@ -314,16 +314,16 @@ def _describe_program(estimate: TrainingEstimate) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "ullage": __version__, "torch": estimate.torch, "cuda": None,
         "python": "", "argv": ["estimate", estimate.model], "pid": 0, "rank": None,
-        "started_s": 0.0, "ended_s": 0.0, "recipe": list(_list_recipe(asdict(estimate.recipe))),
+        "started_s": 0.0, "ended_s": 0.0, "recipe": list(list_recipe(asdict(estimate.recipe))),
         "exit": {"kind": "returned", "exception": None, "message": None, "where": None, "code": 0},
     }  # fmt: skip
 
 
-def _list_recipe(fields: Mapping[str, Any], of: str = "") -> Iterator[list[str]]:
+def list_recipe(fields: Mapping[str, Any], of: str = "") -> Iterator[list[str]]:
     """What was asked for: [name, value], those of adapters and of the layout by their own names."""
     for name, value in fields.items():
         if isinstance(value, dict):
-            yield from _list_recipe(value, f"{of}{name} ")
+            yield from list_recipe(value, f"{of}{name} ")
         else:
             yield [f"{of}{name}", "none" if value is None else str(value)]
 
