@@ -55,6 +55,7 @@ _CLAIMED: Final = frozenset(
 )  # fmt: skip
 _WITH_GRAPH: Final = 2
 _SMALL_SEGMENT_BYTES: Final = 2 << 20
+_LOWEST_ADDRESS: Final = 32 << 20
 # What the player calls otherwise than torch does.
 _OPERATORS: Final = {
     "_backward_rule": "scaled_dot_product_attention", "pow2": "pow", "convolve": "convolution",
@@ -153,6 +154,7 @@ def _unroll(log: Log) -> _Unrolled:
     played = play(log, with_events=True)
     events = np.frombuffer(played.events, np.int64).reshape(-1, 6).T
     event, run, turn, address, size, reserved = np.ascontiguousarray(events)
+    address -= address.min(initial=np.iinfo(np.int64).max) - _LOWEST_ADDRESS
     storage = np.where(event >= 0, event, ~event)
     category = np.frombuffer(played.categories, np.uint8)[storage]
     repeats = np.array([each.repeats for each in played.runs])[run]

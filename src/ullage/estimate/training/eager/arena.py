@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ullage.estimate.training.eager.dtype import DType
 from ullage.estimate.training.eager.machine import Machine
+from ullage.estimate.training.torch_version import FIRST_BY_AGE
 from ullage.trace.category import Category
 
 if TYPE_CHECKING:
@@ -86,13 +87,15 @@ class Log:
         owners: of a gradient or an optimizer's state the storage of its parameter.
         modules: what the ids in `scopes` mean.
         zeroes_late: zero_grad() comes between forward and backward.
+        chooses_by_age: of free blocks of a size the allocator takes that of the oldest segment.
         work: floating-point operations of all products of matrices, two for each element of a sum;
             attention's own kernels are not among them.
     """
 
     __slots__ = (
-        "assumed", "categories", "events", "modules", "operators", "owners", "phases", "precisions",
-        "requested", "scopes", "sections", "streams", "work", "zeroes_late",
+        "assumed", "categories", "chooses_by_age", "events", "modules", "operators", "owners",
+        "phases", "precisions", "requested", "scopes", "sections", "streams", "work",
+        "zeroes_late",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -109,6 +112,7 @@ class Log:
         self.owners: dict[int, int] = {}
         self.modules: dict[int, Scope] = {}
         self.zeroes_late = False
+        self.chooses_by_age = True
         self.work = 0
 
     @property
@@ -202,6 +206,7 @@ class Arena:
         is_attention_eager: bool = False,
     ) -> None:
         self.log = Log()
+        self.log.chooses_by_age = machine.torch >= FIRST_BY_AGE
         self.machine = machine
         self.checkpoints_every = checkpoints_every
         self.is_selective = is_selective
