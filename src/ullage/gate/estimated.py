@@ -52,7 +52,9 @@ def check_trained(case: Case) -> None:
     """Refuses what can be known to be wrong before anything runs."""
     from ullage.models.find import find_here
 
-    if case.trained is None or ("/" in case.trained.model and not find_here(_model_of(case))):
+    if case.scenario.trained is None or (
+        "/" in case.scenario.trained.model and not find_here(_model_of(case))
+    ):
         return  # it is on the hub, which is asked once it is needed
     try:
         _estimate(case)
@@ -63,7 +65,7 @@ def check_trained(case: Case) -> None:
 
 def _model_of(case: Case) -> str:
     """A file is beside the configuration."""
-    model = "" if case.trained is None else case.trained.model
+    model = "" if case.scenario.trained is None else case.scenario.trained.model
     path = case.scenario.directory / model
     return str(path) if path.exists() else model
 
@@ -72,12 +74,12 @@ def _estimate(case: Case) -> TrainingEstimate:
     from ullage.estimate.training.estimate import complete, estimate_training
     from ullage.models.find import find_config
 
-    if case.trained is None:
+    if case.scenario.trained is None:
         raise ValueError(f"{case.name} is of no model")
     config = find_config(_model_of(case)).config
     # Without a GPU its bytes are those of an H100, as a program's are.
     gpu = find_entry(choose_device(case.gpu).gpu.slug)
-    return estimate_training(config, complete(config, case.trained.recipe), gpu)
+    return estimate_training(config, complete(config, case.scenario.trained.recipe), gpu)
 
 
 def estimate_case(case: Case, directory: Path) -> tuple[RunReport, CaseFigures]:

@@ -143,6 +143,10 @@ class Serving:
     least_tokens: Count | None = None
     command: Annotated[tuple[str, ...], From(object), read_command, As("serve")] = ()
 
+    def filled_in(self, values: Mapping[str, str]) -> Serving:
+        """The same with the values of variables."""
+        return replace(self, traffic=fill_in(self.traffic, values))
+
     def describe(self, command: str) -> str:
         """The command in the lock: "vllm serve MODEL < trace.csv"."""
         objective = "" if self.slo is None else f", {self.slo}"
@@ -237,29 +241,34 @@ class Scenario:
     tolerance: Tolerance | None = None
     timeout_s: Annotated[Seconds, check_positive, As("timeout")] = 30 * 60
 
+    def filled_in(self, values: Mapping[str, str]) -> Scenario:
+        """The same with the values of variables."""
+        return replace(
+            self,
+            command=tuple(fill_in(word, values) for word in self.command),
+            env={name: fill_in(text, values) for name, text in self.env.items()},
+            replay=self.replay and self.replay.filled_in(values),
+            serving=self.serving and self.serving.filled_in(values),
+            trained=self.trained and self.trained.filled_in(values),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run of a scenario: its command and environment with the values of its variables."""
+    """One run of a scenario, in which variables have their values."""
 
     name: str
     scenario: Scenario
     gpu: str | None
-    command: tuple[str, ...]
-    env: Mapping[str, str]
-    replay: Replay | None = None
-    serving: Serving | None = None
-    trained: Trained | None = None
 
     @property
     def text(self) -> str:
         """The command, as it is written in the lock."""
-        if self.trained is not None:
-            return self.trained.describe()
-        command = shlex.join(self.command)
-        if self.serving is not None:
-            return self.serving.describe(command)
-        return command if self.replay is None else self.replay.describe(command)
+        scenario, command = self.scenario, shlex.join(self.scenario.command)
+        if scenario.trained is not None:
+            return scenario.trained.describe()
+        about = scenario.serving or scenario.replay
+        return command if about is None else about.describe(command)
 
 
 def expand(scenario: Scenario) -> tuple[Case, ...]:
@@ -267,31 +276,13 @@ def expand(scenario: Scenario) -> tuple[Case, ...]:
     variables = dict(scenario.matrix)
     if len(scenario.gpus) > 1:
         variables[GPU] = scenario.gpus
+    only = scenario.gpus[0] if scenario.gpus else None
     cases = []
     for values in itertools.product(*variables.values()):
-        values_by_name = dict(zip(variables, values, strict=True))
-        varied = ",".join(f"{name}={value}" for name, value in values_by_name.items())
-        only = scenario.gpus[0] if scenario.gpus else None
-        cases.append(
-            Case(
-                name=f"{scenario.name}/{varied}" if varied else scenario.name,
-                scenario=scenario,
-                gpu=values_by_name.get(GPU, only),
-                command=tuple(fill_in(word, values_by_name) for word in scenario.command),
-                env={name: fill_in(text, values_by_name) for name, text in scenario.env.items()},
-                replay=None
-                if scenario.replay is None
-                else scenario.replay.filled_in(values_by_name),
-                serving=None
-                if scenario.serving is None
-                else replace(
-                    scenario.serving, traffic=fill_in(scenario.serving.traffic, values_by_name)
-                ),
-                trained=None
-                if scenario.trained is None
-                else scenario.trained.filled_in(values_by_name),
-            )
-        )
+        named = dict(zip(variables, values, strict=True))
+        varied = ",".join(f"{name}={value}" for name, value in named.items())
+        name = f"{scenario.name}/{varied}" if varied else scenario.name
+        cases.append(Case(name, scenario.filled_in(named), named.get(GPU, only)))
     return tuple(cases)
 
 

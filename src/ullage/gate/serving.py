@@ -68,13 +68,13 @@ def check_serving_keys(table: Mapping[str, Any]) -> None:
 
 def check_serving(case: Case) -> None:
     """Refuses what can be known to be wrong before anything runs."""
-    serving = case.serving
+    serving = case.scenario.serving
     if serving is None:
         return
     if case.gpu is None:
         raise Misfit('is missing; a server needs one, such as: gpu = "h100-80gb"', "gpu")
     for key, check in (
-        (SERVE, lambda: check_command(case.command)),
+        (SERVE, lambda: check_command(case.scenario.command)),
         ("slo", lambda: None if serving.slo is None else parse_slo(serving.slo)),
         ("traffic", lambda: load_traffic(_traffic_text(case))),
     ):
@@ -86,19 +86,19 @@ def check_serving(case: Case) -> None:
 
 def _traffic_text(case: Case) -> str:
     """The traffic as `load_traffic` reads it: a file is beside the scenario."""
-    text = "" if case.serving is None else case.serving.traffic
+    text = "" if case.scenario.serving is None else case.scenario.serving.traffic
     return text if is_generator(text) else str(Path(case.scenario.directory) / text)
 
 
 def run_served(case: Case, python: str | None) -> ServedCase:
     """Runs the server with its traffic."""
-    serving = case.serving
+    serving = case.scenario.serving
     if serving is None or case.gpu is None:
         raise ValueError(f"{case.name} is no server")
     objective = None if serving.slo is None else parse_slo(serving.slo)
     try:
         served = serve(
-            case.command, load_traffic(_traffic_text(case)), gpu=case.gpu, python=python,
+            case.scenario.command, load_traffic(_traffic_text(case)), gpu=case.gpu, python=python,
             stdout_to_stderr=True,
         )  # fmt: skip
     except EnvironmentProblem as error:
