@@ -27,11 +27,11 @@ from ullage.configuration.project_file import (
 from ullage.configuration.tables import name_with
 from ullage.errors import SpecError
 from ullage.gate.budget import Budget
-from ullage.gate.estimated import check_keys, check_trained
+from ullage.gate.estimated import check_trained
 from ullage.gate.lock import LOCK_NAME
 from ullage.gate.requests import check_contradictions, check_replay
-from ullage.gate.scenario import GPU, RECIPE_KEYS, Scenario, expand, variables_in
-from ullage.gate.serving import check_serving, check_serving_keys
+from ullage.gate.scenario import GPU, RECIPE_KEYS, Scenario, check_keys, expand, variables_in
+from ullage.gate.serving import check_serving
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.protocol.plain import Misfit
 from ullage.units import format_bytes
@@ -95,7 +95,6 @@ def load_configuration(start: Path, path: Path | None = None) -> Configuration:
 def _checked(scenario: Scenario, table: Mapping[str, Any]) -> Scenario:
     """The scenario of a table, checked for missing and contradictory settings."""
     check_contradictions(scenario.replay, table)
-    check_serving_keys(table)
     check_keys(table)
     if scenario.serving is not None:
         scenario = replace(scenario, command=scenario.serving.command)

@@ -13,10 +13,9 @@ estimate_case(case, key, directory) # the run that its log stands for, and the f
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ullage.errors import SpecError
 from ullage.explain.basis import BasisKind
@@ -34,18 +33,6 @@ if TYPE_CHECKING:
     from ullage.explain.run import RunReport
 
 _MODEL: Final = "model"
-_BESIDE: Final = RECIPE_KEYS | {_MODEL, "gpu", "matrix", "budget", "tolerance", "directory"}
-
-
-def check_keys(table: Mapping[str, Any]) -> None:
-    """Refuses keys of a recipe without a model, and with one the keys of programs."""
-    for key in table:
-        if key in RECIPE_KEYS and _MODEL not in table:
-            raise Misfit('is for a model; add model = "llama-3.1-8b"', key)
-        if key not in _BESIDE and _MODEL in table:
-            raise Misfit("does not go with model, of which no program runs; leave it out", key)
-    if _MODEL in table and "growth_per_step" in table.get("budget", {}):
-        raise Misfit("is not known of an estimate; leave it out", "budget", "growth_per_step")
 
 
 def check_trained(case: Case) -> None:

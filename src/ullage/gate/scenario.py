@@ -186,6 +186,30 @@ class Trained:
 
 
 RECIPE_KEYS: Final = frozenset(plain(Recipe()))
+_COMMON: Final = frozenset({GPU, "matrix", "budget", "tolerance", "directory"})
+# What runs in place of a program: how it is written, its own keys, and what it takes besides.
+_KINDS: Final = {
+    "serve": (
+        "a server", "vllm serve llama-3.1-8b --max-model-len 16384",
+        frozenset({"traffic", "slo", "goodput", "least_tokens"}),
+        _COMMON | {"python", "env", "inputs", "timeout"},
+    ),
+    "model": ("a model", "llama-3.1-8b", RECIPE_KEYS, _COMMON),
+}  # fmt: skip
+
+
+def check_keys(table: Mapping[str, Any]) -> None:
+    """Refuses keys of a server or a model without one, and with one those of other scenarios."""
+    for kind, (what, example, own, beside) in _KINDS.items():
+        for key in table:
+            if key in own and kind not in table:
+                raise Misfit(f'is for {what}; add {kind} = "{example}"', key)
+            if kind in table and key not in own | beside | {kind}:
+                raise Misfit(f"does not go with {kind}; leave it out", key)
+    if "goodput" in table and "slo" not in table:
+        raise Misfit('needs an objective; add slo = "ttft=1s,tpot=50ms"', "goodput")
+    if "model" in table and "growth_per_step" in table.get("budget", {}):
+        raise Misfit("is not known of an estimate; leave it out", "budget", "growth_per_step")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ run_served(case, python)            # the run, and the figures that the lock has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ullage.errors import EnvironmentProblem, SpecError
 from ullage.gate.lock import ServedFigures
@@ -31,11 +30,6 @@ if TYPE_CHECKING:
     from ullage.serve.outcome import Outcome
 
 SERVE: Final = "serve"
-_EXAMPLE: Final = "vllm serve llama-3.1-8b --max-model-len 16384"
-_ELSEWHERE: Final = (
-    "command", "requests", "steps", "world_size", "local_world_size", "rank", "ranks", "gpus",
-    "memory", "capability", "dummy_weights", "real_init", "values", "assume", "alloc_conf",
-)  # fmt: skip
 
 
 class ServedCase(NamedTuple):
@@ -52,18 +46,6 @@ class ServedCase(NamedTuple):
     figures: ServedFigures | None
     problem: str = ""
     engine: str = ""
-
-
-def check_serving_keys(table: Mapping[str, Any]) -> None:
-    """Refuses keys of a server without one, and with one the keys of other scenarios."""
-    for key in ("traffic", "slo", "goodput", "least_tokens"):
-        if key in table and SERVE not in table:
-            raise Misfit(f'is for a server; add serve = "{_EXAMPLE}"', key)
-    for key in _ELSEWHERE:
-        if key in table and SERVE in table:
-            raise Misfit("does not go with serve; leave it out", key)
-    if "goodput" in table and "slo" not in table:
-        raise Misfit('needs an objective; add slo = "ttft=1s,tpot=50ms"', "goodput")
 
 
 def check_serving(case: Case) -> None:
