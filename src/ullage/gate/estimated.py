@@ -85,26 +85,28 @@ def estimate_case(case: Case, directory: Path) -> tuple[RunReport, CaseFigures]:
     from ullage.trace.compact_format.compact import write_compact
 
     began_s = time.monotonic()
-    found, device = _estimate(case), choose_device(case.gpu)
-    snapshot = write_log(found)
-    explained, path = explain_snapshot(snapshot), directory / "estimate.ullage"
+    estimate, device = _estimate(case), choose_device(case.gpu)
+    snapshot = write_log(estimate)
+    report, path = explain_snapshot(snapshot), directory / "estimate.ullage"
     write_compact(snapshot, path)
-    if explained.record is None:
+    if report.record is None:
         raise ValueError(f"{case.name} has a log without a record")
     program = Program((case.text,), pid=0, exit_code=0, wall_s=time.monotonic() - began_s)
     run = explain_run(
-        [(explained.record, str(path))], program=program, torch=found.torch, gpu=device.gpu,
+        [(report.record, str(path))], program=program, torch=estimate.torch, gpu=device.gpu,
         is_unlimited=device.is_unlimited,
     )  # fmt: skip
     run = replace(run, verdict=Verdict.FITS, reason="")
-    if not device.is_unlimited and not found.fits:
-        ends = " to ".join(map(format_bytes, (found.low_bytes, found.high_bytes)))
+    if not device.is_unlimited and not estimate.fits:
+        ends = " to ".join(map(format_bytes, (estimate.low_bytes, estimate.high_bytes)))
         reason = f"it takes {ends}, and the device has {format_bytes(device.gpu.total_bytes)}"
         run = replace(run, verdict=Verdict.OUT_OF_MEMORY, reason=reason)
-    key = Key(found.torch, "", device.gpu.slug, __version__, command=case.text)
+    key = Key(estimate.torch, "", device.gpu.slug, __version__, command=case.text)
     measured = {}
-    for name, each in measure(run, [explained], lambda _: key).items():
-        peaks = each.entry.peaks._replace(used_bytes=found.high_bytes)
-        entry = replace(each.entry, peaks=peaks, basis=BasisKind.ASSUMED, assumed=found.assumptions)
+    for name, each in measure(run, [report], lambda _: key).items():
+        peaks = each.entry.peaks._replace(used_bytes=estimate.high_bytes)
+        entry = replace(
+            each.entry, peaks=peaks, basis=BasisKind.ASSUMED, assumed=estimate.assumptions
+        )
         measured[name] = replace(each, entry=entry)
     return run, CaseFigures(measured, run.warnings, program.wall_s)

@@ -303,10 +303,10 @@ def expand(scenario: Scenario) -> tuple[Case, ...]:
     only = scenario.gpus[0] if scenario.gpus else None
     cases = []
     for values in itertools.product(*variables.values()):
-        named = dict(zip(variables, values, strict=True))
-        varied = ",".join(f"{name}={value}" for name, value in named.items())
+        assignment = dict(zip(variables, values, strict=True))
+        varied = ",".join(f"{name}={value}" for name, value in assignment.items())
         name = f"{scenario.name}/{varied}" if varied else scenario.name
-        cases.append(Case(name, scenario.filled_in(named), named.get(GPU, only)))
+        cases.append(Case(name, scenario.filled_in(assignment), assignment.get(GPU, only)))
     return tuple(cases)
 
 
