@@ -389,25 +389,20 @@ def _write_end(
     # What is live was the last thing to happen at its address.
     last = len(rows.run) - 1 - np.unique(rows.address[::-1], return_index=True)[1]
     live = last[rows.is_birth[last]]
-    segment_of = np.searchsorted(begin, rows.address[live], side="right") - 1
-    pieces: list[tuple[int, int, int, int, int, int]] = []
-    for number, (start, whole) in enumerate(zip(begin.tolist(), size.tolist(), strict=True)):
-        at = start
-        for row in live[segment_of == number].tolist():
-            address, storage = int(rows.address[row]), int(rows.storage[row])
-            if address > at:
-                pieces.append((number, at, address - at, 0, BlockState.INACTIVE, 0))
-            its, wish = int(rows.size_bytes[row]), int(requested[storage])
-            pieces.append((number, address, its, wish, BlockState.ACTIVE, int(stack[storage])))
-            at = address + its
-        if at < start + whole:
-            pieces.append((number, at, start + whole - at, 0, BlockState.INACTIVE, 0))
-    columns = np.array(pieces, dtype=np.int64).reshape(-1, 6).T
-    segment, begins, length, asked, state, frame = columns
-    is_active = state == BlockState.ACTIVE
-    blocks = BlockTable(
-        segment, begins, length, asked, state.astype(np.uint8), frame.astype(np.uint32)
-    )
+    address, length = rows.address[live], rows.size_bytes[live]
+    # A piece begins with its segment, with a block, or behind one.
+    end = begin + size
+    starts = np.unique(np.concatenate([begin, address, address + length]))
+    starts = starts[~np.isin(starts, end) | np.isin(starts, begin)]
+    segment = np.searchsorted(begin, starts, side="right") - 1
+    length = np.minimum(np.append(starts[1:], end[-1:]), end[segment]) - starts
+    place = np.minimum(np.searchsorted(address, starts), len(live) - 1)
+    is_active = address[place] == starts
+    storage = rows.storage[live][place]
+    asked = np.where(is_active, requested[storage], 0)
+    state = np.where(is_active, BlockState.ACTIVE, BlockState.INACTIVE).astype(np.uint8)
+    frame = np.where(is_active, stack[storage], np.uint32(0))
+    blocks = BlockTable(segment, starts, length, asked, state, frame)
     count, nothing = len(begin), np.zeros(len(begin), dtype=np.uint32)
     allocated, without_rounding = (
         np.bincount(segment, np.where(is_active, sizes, 0), count).astype(np.int64)
