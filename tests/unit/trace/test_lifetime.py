@@ -138,7 +138,10 @@ def test_what_was_never_taken_back_has_no_death(make_record: Make) -> None:
 def test_a_block_from_before_a_capped_log_is_born_with_it(make_record: Make) -> None:
     record = make_record("+4 +2 -4")
     events = type(record.events)(
-        *(getattr(record.events, name)[1:] for name in record.events.__slots__)
+        *(
+            None if (column := getattr(record.events, name)) is None else column[1:]
+            for name in record.events.__slots__
+        )
     )
     lifetimes = find_lifetimes(events, first_position=7)
     assert sorted(zip(lifetimes.birth, lifetimes.death, strict=True)) == [(7, 9), (8, NEVER)]
