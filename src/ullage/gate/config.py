@@ -127,7 +127,7 @@ def _checked(scenario: Scenario, table: Mapping[str, Any]) -> Scenario:
         raise Misfit("is for one process; ranks have those of local_world_size", "gpus")
     for gpu in scenario.gpus or (None,):
         _check_budget(scenario.budget, _choose_device(scenario, gpu))
-    has_more = not replay is scenario.serving is scenario.trained is None
+    has_more = (replay, scenario.serving, scenario.trained) != (None, None, None)
     for case in expand(scenario) if has_more else ():
         check_replay(case)
         check_serving(case)
