@@ -48,6 +48,8 @@ def check_writable(path: Path, *, force: bool) -> None:
     """Raises SpecError if a file cannot be written, so that a run does not fail at its end."""
     if "\0" in str(path):
         raise SpecError(f"{str(path)!r} holds the character NUL, which no name of a file has")
+    if str(path) == "-":
+        raise SpecError("'-' is not the name of a file; name /dev/stdout for a pipe")
     _check_length(path)
     if is_directory(path):
         raise SpecError(f"{str(path)!r} is a directory; give the name of a file")

@@ -181,6 +181,9 @@ def test_a_servers_settings_are_those_of_the_plan(capsys: pytest.CaptureFixture[
         (["gpt2", "--length", "8", "--quantize", "nf4"], "add --lora RANK"),
         (["gpt2", "--length", "8", "--library", "keras"], "library: found 'keras'"),
         (["gpt2", "--length", "8", "--torch", "2.15", "--gpu", "v100-16gb"], "take 2.10"),
+        (["gpt2", "--length", "8", "-o", "-"], "name /dev/stdout"),
+        (["gpt2", "--serve", "--gpu", "l4", "-o", "s.pickle"], "which only a training has"),
+        (["whisper-tiny", "--speech", "4", "-o", "s.ullage"], "which only a training has"),
     ],
 )
 def test_wrong_use_is_told(

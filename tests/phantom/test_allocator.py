@@ -13,11 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ullage.estimate.training.estimate import estimate_training
+from ullage.estimate.training.log import write_log
+from ullage.estimate.training.recipe import Recipe
+from ullage.gpus.catalog import find_gpu
+from ullage.models.find import find_config
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.torch_build import find_torch
 from ullage.programs.allocator_replay import ATTEMPT, DROP_POOL, EMPTY_CACHE, POOL
 from ullage.protocol.run import Platform
-from ullage.trace.requests import Requests
+from ullage.trace.replay import replay
+from ullage.trace.requests import Requests, find_requests
 from ullage.trace.rules import play_requests
 from ullage.units import GIB, MIB
 from ullage.whatif import replays
@@ -157,6 +163,22 @@ def test_more_than_a_device_has_is_refused_and_leaves_nothing(where: Where) -> N
         ReplayOrder(requests, text, SHORT, Platform.LINUX, None, ignored=()) for text in SETTINGS
     ]
     assert [*differences(orders, where)] == []
+
+
+def test_an_estimate_is_laid_out_as_its_torch_does(thin_python: Path) -> None:
+    """Of this model another choice among blocks of one size is 256 MiB off before 2.13."""
+    build = find_torch(str(thin_python))
+    assert build.release is not None
+    config, gpu = find_config("llama-3.1-8b").config, find_gpu("h100-80gb")
+    recipe = Recipe(batch=4, length=512, torch="{}.{}".format(*build.release))
+    estimate = estimate_training(config, recipe, gpu)
+    snapshot = write_log(estimate)
+    order = ReplayOrder(
+        find_requests(snapshot, replay(snapshot, 0), 0), "", ENDLESS, Platform.LINUX
+    )
+    where = Where(str(thin_python), build, ENDLESS)
+    (answer,) = replays._replay_in_torch([order], where)
+    assert answer["peak_reserved_bytes"] == estimate.reserved_bytes
 
 
 @pytest.mark.nightly

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
 from ullage.estimate.training.answer import Answer, find_knobs, find_largest, rank_gpus
+from ullage.estimate.training.estimate import complete
 from ullage.estimate.training.estimate import estimate_training as _estimate
 from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.recipe import Lora, Recipe
@@ -29,10 +30,6 @@ from ullage.protocol.options.option import options_of, takes
 if TYPE_CHECKING:
     from ullage.api.explain import Explanation
     from ullage.estimate.workloads.answer import WorkloadEstimate
-
-
-# A model that reads tokens or sees images is asked for both in its own file; what it lacks is here.
-_IMAGE_FIELD = "image_size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +118,11 @@ def estimate_training(options: TrainingOptions) -> Estimate:
 
 
 def make_recipe(config: Config, options: TrainingOptions) -> Recipe:
-    """The recipe of the options. What the model's own file says fills what they do not: an image
-    model is trained on images of the size that it was made for.
-    """
+    """The recipe of the options; what the model's own file says fills what they do not."""
     names = {field.name for field in fields(Recipe)}
     given = _given(
         {name: getattr(options, name) for name in names & options_of(TrainingOptions).keys()}
     )
-    image = config.number(_IMAGE_FIELD, default=None)
-    if "image" not in given and image is not None:
-        given["image"] = image
     layout = _given(
         {
             "data": options.data, "sharding": options.sharding, "tensor": options.tensor,
@@ -140,9 +132,10 @@ def make_recipe(config: Config, options: TrainingOptions) -> Recipe:
             "nvme": options.nvme, "buckets": options.buckets, "stage": options.stage,
         }
     )  # fmt: skip
-    return Recipe(
+    recipe = Recipe(
         **given | {"lora": _lora(options), "compiled": options.compile}, layout=Layout(**layout)
     )
+    return complete(config, recipe)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

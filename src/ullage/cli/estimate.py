@@ -53,6 +53,12 @@ def estimate_command(
     """
     output.check()
     _check_options(asked, training, serving, output)
+    others = asked.serve, asked.speech, asked.diffusion, asked.index
+    has_log = output.output is not None and output.output.suffix in LOGS
+    if has_log and any(each not in (None, False) for each in others):
+        raise SpecError(
+            f"{str(output.output)!r} ends as a log, which only a training has; end it in .json"
+        )
     if asked.list_models:
         return _list_models()
     if asked.model is None and asked.index is None:

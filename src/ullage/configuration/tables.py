@@ -203,8 +203,8 @@ def _make_reader(root: Path) -> Reader:
         Program: Annotated[str, program],
         FileOrName: Annotated[str, file_or_name],
     }
-    return Reader(_NAMES, {str: _check_text}, synonyms, is_strict=True)
+    return Reader(_NAMES, {str: _check_text}, synonyms, is_strict=True, refusal=SpecError)
 
 
 # A table that a program has written: its texts may be empty, and none names a file.
-WRITTEN: Final = Reader(_NAMES, is_strict=True)
+WRITTEN: Final = Reader(_NAMES, is_strict=True, refusal=SpecError)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ullage.explain.moments.course import Course, read_course
 from ullage.explain.owners.modules import attribute_modules
 from ullage.explain.owners.owners import Owners
@@ -35,4 +37,8 @@ def read_log(record: Record) -> Log:
     blocks, course = read_blocks(record), read_course(record)
     categories = attribute_record(record, blocks, course)
     modules = attribute_modules(record, blocks)
-    return Log(record, blocks, course, Owners(categories, is_known=True, modules=modules))
+    precision = record.events.precision
+    if precision is not None:
+        precision = np.append(precision, np.uint8(0))[blocks.birth]
+    owners = Owners(categories, is_known=True, modules=modules, precision=precision)
+    return Log(record, blocks, course, owners)

@@ -20,6 +20,7 @@ from ullage.explain.stops import describe_stop
 from ullage.explain.verdict import Verdict
 from ullage.gate.cache import Cache, CaseFigures
 from ullage.gate.dependencies import digest_case
+from ullage.gate.estimated import estimate_case
 from ullage.gate.figures import measure
 from ullage.gate.inputs import digest_inputs, read_inputs
 from ullage.gate.lock import Key
@@ -105,7 +106,7 @@ class _Prepared:
     @property
     def is_server(self) -> bool:
         """Whether requests are sent to it."""
-        return self.case.replay is not None and self.case.replay.url is not None
+        return self.case.scenario.replay is not None and self.case.scenario.replay.url is not None
 
 
 @contextmanager
@@ -118,15 +119,19 @@ def run_cases(cases: Sequence[Case], settings: Settings) -> Iterator[list[CaseRe
         KeyboardInterrupt: the user stopped it.
     """
     with run_directory() as directory:
+        results: dict[str, CaseResult | None] = {case.name: None for case in cases}
         prepared = [
             _prepare(case, directory / str(number), settings)
             for number, case in enumerate(cases)
-        ]  # fmt: skip
-        results = {
-            prepared_case.case.name: _find(prepared_case, settings) for prepared_case in prepared
-        }
+            if case.scenario.trained is None
+        ]
+        for number, case in enumerate(cases):
+            if case.scenario.trained is not None:
+                results[case.name] = _estimate(case, directory / str(number))
         for prepared_case in prepared:
-            if prepared_case.case.serving is not None:
+            results[prepared_case.case.name] = _find(prepared_case, settings)
+        for prepared_case in prepared:
+            if prepared_case.case.scenario.serving is not None:
                 results[prepared_case.case.name] = _serve(prepared_case, settings)
         unknown = [
             prepared_case for prepared_case in prepared if results[prepared_case.case.name] is None
@@ -157,7 +162,7 @@ def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
             rank=None if ranks is None else ranks[0],
             mail=None if ranks is None else directory,
             num_devices=scenario.num_devices,
-            variables=case.env,
+            variables=case.scenario.env,
             timeout_s=scenario.timeout_s,
             inputs=directory / "inputs",
         )
@@ -175,22 +180,33 @@ def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
     return _Prepared(case, job, key, directory)
 
 
+def _estimate(case: Case, directory: Path) -> CaseResult:
+    """The result of a model and a recipe; errors name its scenario."""
+    directory.mkdir(parents=True)
+    try:
+        report, figures = estimate_case(case, directory)
+    except SpecError as error:
+        raise SpecError(f"scenario {case.name!r} (line {case.scenario.line}): {error}") from None
+    total = None if report.is_unlimited else report.gpu.total_bytes
+    return CaseResult(case, total, report, figures)
+
+
 def _cache_key(case: Case, job: Job, settings: Settings) -> str:
     """Of the result; "": it is not kept. What an engine depends on besides its files is not known,
     so a server always runs.
     """
-    if settings.cache is None or case.serving is not None:
+    if settings.cache is None or case.scenario.serving is not None:
         return ""
     return digest_case(case, job.program, job.device, job.build)
 
 
 def _words(case: Case) -> tuple[str, ...]:
     """The command that is run, or the one that calls the function."""
-    replay = case.replay
-    if case.serving is not None:
+    replay = case.scenario.replay
+    if case.scenario.serving is not None:
         return (str(ENTRANCE),)  # whose interpreter is looked at; `serve` has its own words
     if replay is None or replay.function is None:
-        return case.command
+        return case.scenario.command
     file = str(case.scenario.directory / replay.file)
     words = replay.function, file, replay.users, str(replay.limit or 0)
     return ("-m", "ullage.record.requests.calls", *words)
@@ -236,7 +252,7 @@ def _run_all(
 
 
 def _run_server(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str]:
-    case, replay = prepared.case, prepared.case.replay
+    case, replay = prepared.case, prepared.case.scenario.replay
     if replay is None or replay.url is None:
         raise ValueError(f"{case.name} is no server")
     port_values = {PORT_NAME: str(find_free_port())}
@@ -251,8 +267,8 @@ def _run_server(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str
         timeout_s=replay.timeout_s,
         fields=replay.fields,
     )
-    words = [fill_in(word, port_values) for word in case.command]
-    variables = {name: fill_in(text, port_values) for name, text in case.env.items()}
+    words = [fill_in(word, port_values) for word in case.scenario.command]
+    variables = {name: fill_in(text, port_values) for name, text in case.scenario.env.items()}
     job = replace(
         prepared.job,
         program=resolve_program(words, prepared.job.program.python, case.scenario.directory),
@@ -345,7 +361,7 @@ def _explain(snapshot: str | None) -> SnapshotReport | None:
 def _key(prepared: _Prepared, rank: int | None) -> Key:
     """The conditions under which the figures of a run were measured."""
     job, case = prepared.job, prepared.case
-    environment = os.environ | dict(case.env)
+    environment = os.environ | dict(case.scenario.env)
     settings = (environment.get(name) for name in _ALLOCATOR_VARIABLES)
     world_size = case.scenario.world_size
     return Key(

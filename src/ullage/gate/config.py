@@ -28,10 +28,11 @@ from ullage.configuration.project_file import (
 from ullage.configuration.tables import name_with, parser
 from ullage.errors import SpecError
 from ullage.gate.budget import Budget
+from ullage.gate.estimated import check_trained
 from ullage.gate.lock import LOCK_NAME
 from ullage.gate.requests import check_contradictions, check_replay
-from ullage.gate.scenario import GPU, Scenario, expand, variables_in
-from ullage.gate.serving import check_serving, check_serving_keys
+from ullage.gate.scenario import GPU, RECIPE_KEYS, Scenario, check_keys, expand, variables_in
+from ullage.gate.serving import check_serving
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.protocol.options import SECTIONS
 from ullage.protocol.plain import Misfit, read_at
@@ -100,10 +101,10 @@ def load_configuration(start: Path, path: Path | None = None) -> Configuration:
 def _checked(scenario: Scenario, table: Mapping[str, Any]) -> Scenario:
     """The scenario of a table, checked for missing and contradictory settings."""
     check_contradictions(scenario.replay, table)
-    check_serving_keys(table)
+    check_keys(table)
     if scenario.serving is not None:
         scenario = replace(scenario, command=scenario.serving.command)
-    if not scenario.command and scenario.replay is None:
+    if not scenario.command and scenario.replay is None and scenario.trained is None:
         raise Misfit('is missing; write what to run: command = "train.py"', "command")
     matrix = dict(scenario.matrix)
     if GPU in matrix:
@@ -113,9 +114,15 @@ def _checked(scenario: Scenario, table: Mapping[str, Any]) -> Scenario:
     replay = scenario.replay
     texts = (*scenario.command, *scenario.env.values(),
              *((replay.file, replay.users) if replay is not None else ()),
-             scenario.serving.traffic if scenario.serving is not None else "")  # fmt: skip
+             scenario.serving.traffic if scenario.serving is not None else "",
+             scenario.trained.model if scenario.trained is not None else "")  # fmt: skip
     used = {name for text in texts for name in variables_in(text)}
+    used |= RECIPE_KEYS if scenario.trained is not None else set()
     for name in matrix:
+        if name not in used and scenario.trained is not None:
+            raise Misfit(
+                f"has {name!r}; expected keys of the recipe, or {{NAME}}s of model", "matrix"
+            )
         if name not in used:
             raise Misfit(
                 f"has {name!r}, and neither the command nor env has {{{name}}}; write it where its "
@@ -128,9 +135,11 @@ def _checked(scenario: Scenario, table: Mapping[str, Any]) -> Scenario:
     read_at("matrix", parser(check_number), num_cases)
     for gpu in scenario.gpus or (None,):
         _check_budget(scenario.budget, _choose_device(scenario, gpu))
-    for case in expand(scenario) if replay is not None or scenario.serving is not None else ():
+    has_more = (replay, scenario.serving, scenario.trained) != (None, None, None)
+    for case in expand(scenario) if has_more else ():
         check_replay(case)
         check_serving(case)
+        check_trained(case)
     return scenario
 
 

@@ -49,9 +49,9 @@ def digest_case(case: Case, program: UserProgram, device: PhantomDevice, build: 
         EnvironmentProblem: its interpreter does not run.
     """
     scenario = case.scenario
-    environment = dict(os.environ) | dict(case.env)
+    environment = dict(os.environ) | dict(scenario.env)
     known = {
-        "case": repr((case.command, case.gpu, sorted(case.env.items()), case.replay)),
+        "case": repr((scenario.command, case.gpu, sorted(scenario.env.items()), scenario.replay)),
         "how": repr((
             scenario.num_devices, scenario.world_size, scenario.local_world_size, scenario.ranks,
             scenario.alloc_conf, scenario.steps, scenario.real_init, scenario.dummy_weights,
@@ -73,9 +73,9 @@ def digest_case(case: Case, program: UserProgram, device: PhantomDevice, build: 
 
 def _requests(case: Case) -> Iterator[tuple[str, str]]:
     """The files with the requests, which the program itself may not read."""
-    if case.replay is not None:
-        path = case.scenario.directory / case.replay.file
-        requests = read_requests(path, case.replay.limit)
+    if case.scenario.replay is not None:
+        path = case.scenario.directory / case.scenario.replay.file
+        requests = read_requests(path, case.scenario.replay.limit)
         for file in {
             path,
             *(file for request in requests for file in audio_of(request, path.parent)),

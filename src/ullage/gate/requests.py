@@ -65,7 +65,7 @@ def check_contradictions(replay: Replay | None, table: Mapping[str, Any]) -> Non
 
 def check_replay(case: Case) -> None:
     """Reads the requests of a case, and refuses those that cannot be sent."""
-    replay = case.replay
+    replay = case.scenario.replay
     if replay is None:
         return
     if not replay.users.isdecimal() or int(replay.users) < 1:
@@ -90,9 +90,9 @@ def check_replay(case: Case) -> None:
 
 
 def _check_server(case: Case, requests: tuple[Request, ...], directory: Path) -> None:
-    replay = case.replay
+    replay = case.scenario.replay
     url = replay.url if replay is not None and replay.url is not None else ""
-    words = (*case.command, *case.env.values())
+    words = (*case.scenario.command, *case.scenario.env.values())
     if PORT in url and not any(PORT_NAME in variables_in(word) for word in words):
         raise Misfit(
             f"has {PORT}, and neither the command nor env has it; write it where the server takes "

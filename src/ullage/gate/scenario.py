@@ -9,11 +9,13 @@ import itertools
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from ullage.configuration.tables import (
+    WRITTEN,
     Count,
     Seconds,
     Share,
@@ -24,6 +26,7 @@ from ullage.configuration.tables import (
     parser,
 )
 from ullage.errors import SpecError
+from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.gate.budget import NO_BUDGET, Budget, Tolerance
 from ullage.gate.places import (
     check_directory,
@@ -35,7 +38,7 @@ from ullage.gate.places import (
 from ullage.phantom.rank import check_num_gpus, choose_ranks
 from ullage.protocol.options.option import Program
 from ullage.protocol.options.run import DISTINCT
-from ullage.protocol.plain import As, Example, From, Mark, Misfit
+from ullage.protocol.plain import As, Example, From, Mark, Misfit, plain, read_at
 from ullage.record.values.assume import Assumed
 from ullage.runs.variables import fill_in
 
@@ -141,10 +144,73 @@ class Serving:
     least_tokens: Count | None = None
     command: Annotated[tuple[str, ...], From(object), read_command, As("serve")] = ()
 
+    def filled_in(self, values: Mapping[str, str]) -> Serving:
+        """The same with the values of variables."""
+        return replace(self, traffic=fill_in(self.traffic, values))
+
     def describe(self, command: str) -> str:
         """The command in the lock: "vllm serve MODEL < trace.csv"."""
         objective = "" if self.slo is None else f", {self.slo}"
         return f"{command} < {self.traffic}{objective}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A model and how it is trained, in place of a program.
+
+    Attributes:
+        model: as `ullage estimate` finds it; a file is beside the configuration. It may hold
+            variables of the matrix; what else the matrix has are keys of the recipe.
+    """
+
+    model: Annotated[str, Example('"llama-3.1-8b"')] = ""
+    recipe: Annotated[Recipe, Mark.FLAT] = Recipe()  # noqa: RUF009 - it is frozen
+
+    def filled_in(self, values: Mapping[str, str]) -> Trained:
+        """The same with the values of variables."""
+        changed = {
+            name: int(text) if text.isdecimal() else text
+            for name, text in values.items()
+            if name in RECIPE_KEYS
+        }
+        recipe = read_at("matrix", partial(WRITTEN.read, Recipe), plain(self.recipe) | changed)
+        return Trained(fill_in(self.model, values), recipe)
+
+    def describe(self) -> str:
+        """The command in the lock: "llama-3.1-8b, batch 4, length 1024"."""
+        from ullage.estimate.training.log import list_recipe
+
+        usual = dict(list_recipe(asdict(Recipe(lora=Lora())))) | {"lora": "none", "lora rank": ""}
+        asked = dict(list_recipe(asdict(self.recipe)))
+        others = (f"{key} {text}" for key, text in asked.items() if usual[key] != text)
+        return ", ".join((f"estimate {self.model}", *others))
+
+
+RECIPE_KEYS: Final = frozenset(plain(Recipe()))
+_COMMON: Final = frozenset({GPU, "matrix", "budget", "tolerance", "directory"})
+# What runs in place of a program: how it is written, its own keys, and what it takes besides.
+_KINDS: Final = {
+    "serve": (
+        "a server", "vllm serve llama-3.1-8b --max-model-len 16384",
+        frozenset({"traffic", "slo", "goodput", "least_tokens"}),
+        _COMMON | {"python", "env", "inputs", "timeout"},
+    ),
+    "model": ("a model", "llama-3.1-8b", RECIPE_KEYS, _COMMON),
+}  # fmt: skip
+
+
+def check_keys(table: Mapping[str, Any]) -> None:
+    """Refuses keys of a server or a model without one, and with one those of other scenarios."""
+    for kind, (what, example, own, beside) in _KINDS.items():
+        for key in table:
+            if key in own and kind not in table:
+                raise Misfit(f'is for {what}; add {kind} = "{example}"', key)
+            if kind in table and key not in own | beside | {kind}:
+                raise Misfit(f"does not go with {kind}; leave it out", key)
+    if "goodput" in table and "slo" not in table:
+        raise Misfit('needs an objective; add slo = "ttft=1s,tpot=50ms"', "goodput")
+    if "model" in table and "growth_per_step" in table.get("budget", {}):
+        raise Misfit("is not known of an estimate; leave it out", "budget", "growth_per_step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +231,7 @@ class Scenario:
         inputs: files that the result depends on, besides those that Python reads.
         replay: the requests that are sent to it, if any.
         serving: its traffic, where it is an engine that is served in virtual time.
+        trained: a model that is estimated, where no program runs.
         timeout_s: how long a case may run before it is ended.
         tolerance: the allowed increase of a peak over the lock; None: the default.
     """
@@ -194,30 +261,39 @@ class Scenario:
     inputs: Annotated[Words, check_patterns] = ()
     replay: Annotated[Replay | None, As("requests")] = None
     serving: Annotated[Serving | None, Mark.FLAT] = None
+    trained: Annotated[Trained | None, Mark.FLAT] = None
     budget: Budget = NO_BUDGET
     tolerance: Tolerance | None = None
     timeout_s: Annotated[Seconds, check_positive, As("timeout")] = 30 * 60
 
+    def filled_in(self, values: Mapping[str, str]) -> Scenario:
+        """The same with the values of variables."""
+        return replace(
+            self,
+            command=tuple(fill_in(word, values) for word in self.command),
+            env={name: fill_in(text, values) for name, text in self.env.items()},
+            replay=self.replay and self.replay.filled_in(values),
+            serving=self.serving and self.serving.filled_in(values),
+            trained=self.trained and self.trained.filled_in(values),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run of a scenario: its command and environment with the values of its variables."""
+    """One run of a scenario, in which variables have their values."""
 
     name: str
     scenario: Scenario
     gpu: str | None
-    command: tuple[str, ...]
-    env: Mapping[str, str]
-    replay: Replay | None = None
-    serving: Serving | None = None
 
     @property
     def text(self) -> str:
         """The command, as it is written in the lock."""
-        command = shlex.join(self.command)
-        if self.serving is not None:
-            return self.serving.describe(command)
-        return command if self.replay is None else self.replay.describe(command)
+        scenario, command = self.scenario, shlex.join(self.scenario.command)
+        if scenario.trained is not None:
+            return scenario.trained.describe()
+        about = scenario.serving or scenario.replay
+        return command if about is None else about.describe(command)
 
 
 def expand(scenario: Scenario) -> tuple[Case, ...]:
@@ -225,28 +301,13 @@ def expand(scenario: Scenario) -> tuple[Case, ...]:
     variables = dict(scenario.matrix)
     if len(scenario.gpus) > 1:
         variables[GPU] = scenario.gpus
+    only = scenario.gpus[0] if scenario.gpus else None
     cases = []
     for values in itertools.product(*variables.values()):
-        values_by_name = dict(zip(variables, values, strict=True))
-        varied = ",".join(f"{name}={value}" for name, value in values_by_name.items())
-        only = scenario.gpus[0] if scenario.gpus else None
-        cases.append(
-            Case(
-                name=f"{scenario.name}/{varied}" if varied else scenario.name,
-                scenario=scenario,
-                gpu=values_by_name.get(GPU, only),
-                command=tuple(fill_in(word, values_by_name) for word in scenario.command),
-                env={name: fill_in(text, values_by_name) for name, text in scenario.env.items()},
-                replay=None
-                if scenario.replay is None
-                else scenario.replay.filled_in(values_by_name),
-                serving=None
-                if scenario.serving is None
-                else replace(
-                    scenario.serving, traffic=fill_in(scenario.serving.traffic, values_by_name)
-                ),
-            )
-        )
+        assignment = dict(zip(variables, values, strict=True))
+        varied = ",".join(f"{name}={value}" for name, value in assignment.items())
+        name = f"{scenario.name}/{varied}" if varied else scenario.name
+        cases.append(Case(name, scenario.filled_in(assignment), assignment.get(GPU, only)))
     return tuple(cases)
 
 

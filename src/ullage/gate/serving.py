@@ -12,9 +12,8 @@ run_served(case, python)            # the run, and the figures that the lock has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ullage.errors import EnvironmentProblem, SpecError
 from ullage.gate.lock import ServedFigures
@@ -31,11 +30,6 @@ if TYPE_CHECKING:
     from ullage.serve.outcome import Outcome
 
 SERVE: Final = "serve"
-_EXAMPLE: Final = "vllm serve llama-3.1-8b --max-model-len 16384"
-_ELSEWHERE: Final = (
-    "command", "requests", "steps", "world_size", "local_world_size", "rank", "ranks", "gpus",
-    "memory", "capability", "dummy_weights", "real_init", "values", "assume", "alloc_conf",
-)  # fmt: skip
 
 
 class ServedCase(NamedTuple):
@@ -54,27 +48,15 @@ class ServedCase(NamedTuple):
     engine: str = ""
 
 
-def check_serving_keys(table: Mapping[str, Any]) -> None:
-    """Refuses keys of a server without one, and with one the keys of other scenarios."""
-    for key in ("traffic", "slo", "goodput", "least_tokens"):
-        if key in table and SERVE not in table:
-            raise Misfit(f'is for a server; add serve = "{_EXAMPLE}"', key)
-    for key in _ELSEWHERE:
-        if key in table and SERVE in table:
-            raise Misfit("does not go with serve; leave it out", key)
-    if "goodput" in table and "slo" not in table:
-        raise Misfit('needs an objective; add slo = "ttft=1s,tpot=50ms"', "goodput")
-
-
 def check_serving(case: Case) -> None:
     """Refuses what can be known to be wrong before anything runs."""
-    serving = case.serving
+    serving = case.scenario.serving
     if serving is None:
         return
     if case.gpu is None:
         raise Misfit('is missing; a server needs one, such as: gpu = "h100-80gb"', "gpu")
     for key, check in (
-        (SERVE, lambda: check_command(case.command)),
+        (SERVE, lambda: check_command(case.scenario.command)),
         ("slo", lambda: None if serving.slo is None else parse_slo(serving.slo)),
         ("traffic", lambda: load_traffic(_traffic_text(case))),
     ):
@@ -86,19 +68,19 @@ def check_serving(case: Case) -> None:
 
 def _traffic_text(case: Case) -> str:
     """The traffic as `load_traffic` reads it: a file is beside the scenario."""
-    text = "" if case.serving is None else case.serving.traffic
+    text = "" if case.scenario.serving is None else case.scenario.serving.traffic
     return text if is_generator(text) else str(Path(case.scenario.directory) / text)
 
 
 def run_served(case: Case, python: str | None) -> ServedCase:
     """Runs the server with its traffic."""
-    serving = case.serving
+    serving = case.scenario.serving
     if serving is None or case.gpu is None:
         raise ValueError(f"{case.name} is no server")
     objective = None if serving.slo is None else parse_slo(serving.slo)
     try:
         served = serve(
-            case.command, load_traffic(_traffic_text(case)), gpu=case.gpu, python=python,
+            case.scenario.command, load_traffic(_traffic_text(case)), gpu=case.gpu, python=python,
             stdout_to_stderr=True,
         )  # fmt: skip
     except EnvironmentProblem as error:

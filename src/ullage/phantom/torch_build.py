@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ullage.errors import EnvironmentProblem
+from ullage.estimate.training.torch_version import FIRST_BY_AGE
 from ullage.phantom.elf import read_exports, read_imports, read_needed
 
 # What the names of NVIDIA's functions begin with. "cu" alone would also catch LAPACK's cungqr_.
@@ -74,9 +75,6 @@ print(json.dumps([version, origin]))
 _OLDEST_PYTHON = (3, 10)
 
 
-_FIRST_BY_AGE = (2, 13)
-
-
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
     """A torch as it lies on the disk.
@@ -109,11 +107,8 @@ class TorchBuild:
 
     @property
     def chooses_by_address(self) -> bool:
-        """Whether the allocator takes the lowest of free blocks of a size; later ones take that of
-        the oldest segment. Source: pytorch/pytorch#183591 (May 2026); recordings up to 2.9.1, and
-        2.15 on the phantom, agree.
-        """
-        return self.release is not None and self.release < _FIRST_BY_AGE
+        """Whether the allocator takes the lowest of free blocks of a size, as before 2.13."""
+        return self.release is not None and self.release < FIRST_BY_AGE
 
     def preloaded(self, library_dir: Path) -> tuple[Path, ...]:
         """The stubs to load before anything else, so that torch's own copies of those libraries are

@@ -19,7 +19,7 @@ import enum
 import itertools
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -90,6 +90,12 @@ class Misfit(ValueError):
         return f"{name}: {self.say()}" if self.keys else self.say(name)
 
 
+def misfit_of(error: Exception, keys: Container[str]) -> Misfit:
+    """What does not fit, of the key that its sentence begins with, where that is one of these."""
+    key, _, problem = str(error).partition(": ")
+    return Misfit(f": {problem}", key) if key in keys else Misfit(f": {error}")
+
+
 @dataclass(frozen=True, slots=True)
 class From:
     """The file has another type; a function that is annotated too makes the field's value of it."""
@@ -145,6 +151,7 @@ class Reader:
         is_strict: whether an unknown key is an error; else a newer program may have written it.
         is_none_missing: whether None stands for a field's default.
         has_rows: whether any record may be the list of its fields.
+        refusal: what a record raises that refuses its fields, such as "batch: found 0, ...".
     """
 
     def __init__(
@@ -156,6 +163,7 @@ class Reader:
         is_strict: bool = False,
         is_none_missing: bool = False,
         has_rows: bool = False,
+        refusal: type[Exception] | tuple[()] = (),
     ) -> None:
         self._names = names
         self._checks = checks
@@ -163,6 +171,7 @@ class Reader:
         self._is_strict = is_strict
         self._is_none_missing = is_none_missing
         self._has_rows = has_rows
+        self._refusal = refusal
         # What reads a type, and the fields of a record, each found once.
         self._reads: dict[Any, Read] = {}
         self._fields: dict[Any, tuple[_Field, ...]] = {}
@@ -328,7 +337,10 @@ class Reader:
                     if misfit.problem == EMPTY:
                         misfit.problem += field.remedy("give a value")
                     raise
-        return kind(**arguments)
+        try:
+            return kind(**arguments)
+        except self._refusal as error:
+            raise misfit_of(error, arguments) from None
 
     def fields_of(self, kind: Any) -> tuple[_Field, ...]:  # noqa: ANN401 - a type
         """The fields of a record that a file may have; of what is no record none."""

@@ -23,7 +23,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 NEVER = np.iinfo(np.int64).max
 """Later than every event and position."""
-_DEVICE_SHIFT = 56  # user-space addresses have at most 56 bits: a device and an address fit one key
+_DEVICE_SHIFT = 56  # user-space addresses have no more bits: a device and one of them fit one key
+MAX_ADDRESS = (1 << _DEVICE_SHIFT) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def read_blocks(record: Record) -> Blocks:
     events = record.events
     rows = np.flatnonzero(events.kind == EventKind.BLOCK)
     address = events.address[rows]
-    if len(address) and (address.min() < 0 or address.max() >> _DEVICE_SHIFT):
+    if len(address) and (address.min() < 0 or address.max() > MAX_ADDRESS):
         raise SnapshotError("the record holds a block address that is not an address of user space")
     key = _key(events.device[rows].astype(np.int64), address)
     birth, death, _ = pair_events(key, events.size_bytes[rows] > 0, rows, len(events))

@@ -91,6 +91,8 @@ class Events:
             `modules`; -1: in none.
         has_graph: whether autograd noted what the thread ran; in backward, that it recomputed.
         was_kept: whether a block that was taken back had been kept: `operands` of a collective.
+        precision: of the numbers in a block given out, as an index into PRECISIONS; None: nothing
+            is known of any.
     """
 
     address: Int64Array
@@ -101,6 +103,7 @@ class Events:
     scope: Int32Array
     has_graph: npt.NDArray[np.bool_]
     was_kept: npt.NDArray[np.bool_] | None = None
+    precision: UInt8Array | None = None
 
     def __len__(self) -> int:
         return len(self.address)

@@ -9,9 +9,9 @@ so that nothing beyond this module sees a dict.
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -123,7 +123,7 @@ def parse_record(value: object) -> Record:
     # Out of memory: what the program met, and that after which a library took another algorithm.
     done = np.flatnonzero(events.kind == EventKind.DONE_WITHOUT) + record.first_position + 1
     after = set(done.tolist())
-    return replace(
+    return dataclasses.replace(
         record,
         ooms=tuple(oom for oom in record.ooms if oom.position not in after),
         done_without=tuple(oom for oom in record.ooms if oom.position in after),
@@ -168,14 +168,12 @@ def _parse_events(fields: Mapping[str, Any]) -> Events:
         scope=column("scope", "<i4") if "scope" in fields else np.full(len(device), -1, "<i4"),
         has_graph=(kind & _WITH_GRAPH) != 0,
         was_kept=(kind & _WAS_KEPT) != 0,
+        precision=column("precision", "u1") if "precision" in fields else None,
     )
     lengths = {
-        len(events.address),
-        len(events.size_bytes),
-        len(events.reserved_bytes),
-        len(events.device),
-        len(events.kind),
-        len(events.scope),
+        len(getattr(events, column.name))
+        for column in dataclasses.fields(events)
+        if getattr(events, column.name) is not None
     }
     if len(lengths) != 1:
         raise SnapshotError(f"its event columns have different lengths: {sorted(lengths)}")

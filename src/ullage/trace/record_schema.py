@@ -59,6 +59,13 @@ WORK_MARKS = (
 """The marks in a log of work, by their numbers there."""
 
 
+PRECISIONS = (
+    "", "float32", "bfloat16", "float16", "float64", "bool", "uint8", "int8", "int16", "int32",
+    "int64", "float8_e4m3fn", "float8_e5m2",
+)  # fmt: skip
+"""Types of numbers as torch calls them, by their numbers in `precision`; the first is not known."""
+
+
 class StopFields(TypedDict):
     """After how many steps, and of which kind, `--steps` ended the program."""
 
@@ -86,6 +93,7 @@ class EventColumns(TypedDict):
     scope: bytes
     device: bytes
     kind: bytes
+    precision: NotRequired[bytes]
 
 
 class IntervalFields(TypedDict):

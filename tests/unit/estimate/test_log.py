@@ -14,11 +14,13 @@ from benchmarks.accuracy.estimate.compare import make_recipe
 from tests.rows import each
 
 import ullage
+from ullage.errors import SpecError
 from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
 from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.log import write_log
 from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.explain.compare.causes import CauseKind
+from ullage.explain.owners.ownership import code_of
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.snapshot import SnapshotReport, explain_snapshot
 from ullage.gpus.catalog import find_gpu
@@ -26,6 +28,8 @@ from ullage.models.config import Config
 from ullage.models.find import find_config
 from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.profile import read_profile
+from ullage.trace.category import Category
+from ullage.trace.record_schema import PRECISIONS
 
 HERE = Path(__file__).parent
 VECTORS: dict[str, dict[str, Any]] = json.loads(
@@ -76,6 +80,18 @@ def test_the_log_agrees_with_itself_and_with_the_totals(name: str) -> None:
         )
 
 
+def test_a_log_that_is_written_can_be_read(tmp_path: Path) -> None:
+    for number, (batch, is_written) in enumerate(((10**8, True), (4 * 10**8, False))):
+        one = ullage.estimate_training("gpt2", batch=batch, length=256)
+        if is_written:
+            path = one.explanation.export(tmp_path / f"{number}.pickle")
+            peak = ullage.explain_file(path).view.report.devices[0].peak_reserved_bytes
+            assert peak == one.answer.estimate.reserved_bytes > 10 * 2**50
+        else:
+            with pytest.raises(SpecError, match=r"expected up to 64\.0 PiB"):
+                _ = one.explanation
+
+
 def test_layers_have_their_own_modules() -> None:
     _, report = explained("plain")
     shares = {share.path: share.size_bytes for share in report.devices[0].modules_at_peak}
@@ -113,6 +129,21 @@ def test_layers_are_modules_and_not_passes(
     report = explain_snapshot(write_log(estimate(model, **{"batch": 8, "length": 2048} | changes)))
     finding = next(each for each in find_findings(report) if each.rule.code == "UL125")
     assert finding.what.endswith(f"from about {num_layers} layers")
+
+
+def test_blocks_have_the_types_of_their_numbers() -> None:
+    report = explain_snapshot(write_log(estimate(batch=8, length=2048, precision="amp-bf16")))
+    owners = report.devices[0].owners
+    assert owners.precision is not None
+    names = np.array(PRECISIONS)[owners.precision]
+    kept = (Category.PARAMETER, Category.GRADIENT)
+    for category in kept:
+        assert set(names[owners.category == code_of(category)]) == {"float32"}
+    casts = next(each for each in find_findings(report) if each.rule.code == "UL106")
+    assert set(names[[*casts.blocks]]) == {"bfloat16"}
+    # A mask of dropout has half the size of what it drops, and is not its half in precision.
+    whole = estimate("bge-large-en", batch=16, length=256)
+    assert "UL122" not in codes(explain_snapshot(write_log(whole)))
 
 
 def test_two_estimates_differ_first_in_their_recipes(tmp_path: Path) -> None:

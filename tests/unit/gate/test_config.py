@@ -29,7 +29,7 @@ def load(directory: Path, text: str, name: str = "ullage.toml") -> Configuration
 def test_the_smallest_configuration(tmp_path: Path) -> None:
     found = load(tmp_path, '[scenario.train]\ncommand = "train.py"\ngpu = "h100-80gb"\n')
     (case,) = expand(found.scenarios["train"])
-    assert (case.name, case.command, case.gpu) == ("train", ("train.py",), "h100-80gb")
+    assert (case.name, case.scenario.command, case.gpu) == ("train", ("train.py",), "h100-80gb")
     assert case.scenario.directory == tmp_path
     assert found.lock_path == tmp_path / "ullage.lock"
 
@@ -76,8 +76,8 @@ growth_per_step = "0B"
         "train/batch=8,gpu=l4", "train/batch=8,gpu=t4",
         "train/batch=16,gpu=l4", "train/batch=16,gpu=t4",
     ]  # fmt: skip
-    assert cases[3].command == ("train.py", "--batch-size", "16")
-    assert cases[3].env == {"SEED": "1", "NAME": "b16"}
+    assert cases[3].scenario.command == ("train.py", "--batch-size", "16")
+    assert cases[3].scenario.env == {"SEED": "1", "NAME": "b16"}
 
 
 def test_a_command_is_split_as_a_shell_would(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_server_with_all_its_keys(project: Path) -> None:
         'timeout_s = 8\nbody = { model = "m" }\n',
     )  # fmt: skip
     (case,) = expand(found.scenarios["http"])
-    replay = case.replay
+    replay = case.scenario.replay
     assert replay is not None
     assert (replay.url, replay.ready, replay.ready_timeout_s, replay.timeout_s) == (
         URL, "/health", 9, 8,

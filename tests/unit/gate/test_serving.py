@@ -50,9 +50,11 @@ def test_a_scenario_becomes_a_case_for_each_value(tmp_path: Path) -> None:
     (tmp_path / "ullage.toml").write_text(CONFIGURATION)
     scenario = load_configuration(tmp_path).scenarios["api"]
     first, second = expand(scenario)
-    assert first.command == ("vllm", "serve", "llama-3.1-8b", "--max-num-seqs", "64")
-    assert second.serving is not None and second.serving.traffic.startswith("poisson:rate=2,")
-    assert second.serving.goodput_frac == 0.95
+    assert first.scenario.command == ("vllm", "serve", "llama-3.1-8b", "--max-num-seqs", "64")
+    assert second.scenario.serving is not None and second.scenario.serving.traffic.startswith(
+        "poisson:rate=2,"
+    )
+    assert second.scenario.serving.goodput_frac == 0.95
     assert second.text.endswith("duration=1m, ttft=1s,tpot=50ms")
 
 
@@ -169,7 +171,7 @@ def test_the_engine_is_run_with_the_traffic_of_its_case(
     monkeypatch.setattr(serving, "_num_answered", lambda _: 0)
     result = serving.run_served(case, None)
     ((words, number, gpu),) = calls
-    assert words == case.command and gpu == "h100-80gb" and number > 0
+    assert words == case.scenario.command and gpu == "h100-80gb" and number > 0
     assert result.engine == "vllm 0.32.0"
     assert result.figures == ServedFigures(1234, round(number / 2), number)
 

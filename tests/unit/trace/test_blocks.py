@@ -133,7 +133,10 @@ def test_what_was_never_taken_back_outlives_the_last_event(make_record: Make) ->
 def test_a_block_from_before_a_capped_log_is_born_with_it(make_record: Make) -> None:
     record = make_record("+4 +2 -4")
     events = type(record.events)(
-        *(getattr(record.events, name)[1:] for name in record.events.__slots__)
+        *(
+            None if (column := getattr(record.events, name)) is None else column[1:]
+            for name in record.events.__slots__
+        )
     )
     cut = replace(record, events=events, first_position=7)
     blocks = read_blocks(cut)

@@ -111,6 +111,7 @@ def whole(make_fields: Fields) -> dict[str, Any]:
     fields = make_fields("+4 =parameter w F f:4 !9 S u4", **REST)
     fields["devices"][0] |= {"outside": [INTERVAL], "peak_of_all_bytes": 8, "place": 0}
     fields["ooms"][0]["ended"] = "thread 'loader'"
+    fields["events"]["precision"] = bytes(len(fields["events"]["kind"]))
     return fields
 
 

@@ -25,6 +25,7 @@ struct run {
 /* A played log: a row for each storage. */
 struct played {
   int64_t num_storages, num_runs, num_moments;
+  int64_t chooses_by_age;                /* else by address, as torch before 2.13 */
   const int64_t *requested, *low, *high; /* bytes: likely, and both ends */
   const int32_t *events;                 /* numbers of storages that are made, complements of those that die */
   const int32_t *heirs;                  /* of a storage that dies more often than it was made, what dies in its place */
@@ -191,7 +192,10 @@ EXPORT int play_log(const struct played *log, struct moment *moments, struct pas
   int32_t *lists = malloc(2 * room * sizeof *lists);
   int64_t *requested = malloc(room * sizeof *requested);
   bool *dies = calloc(room, sizeof *dies);
-  struct allocator *allocator = new_allocator(&default_settings); /* ties by age, as torch from 2.13 on has it */
+  struct allocator_settings settings = default_settings;
+  settings.tie = log->chooses_by_age ? BY_AGE : BY_ADDRESS;
+  settings.order = log->chooses_by_age ? WINDOWS_ORDER : LINUX_ORDER;
+  struct allocator *allocator = new_allocator(&settings);
   struct played whole = *log;
   bool is_done = lists && requested && dies && allocator;
   if (is_done) {

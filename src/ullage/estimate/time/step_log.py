@@ -1,20 +1,21 @@
 """The log of work that a played step would leave: its kernels, as often as the real step has them.
 
-Two steps are laid out, and the second is timed: the first gives the host its lead.
+csrc/play_log.c passes through the played log; each passage gives its kernels. Two steps are laid
+out, and the second is timed: the first gives the host its lead.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from ullage.estimate.training.eager.arena import Log
 from ullage.estimate.training.eager.kernels import Kernel, Kind
-from ullage.estimate.training.totals import Stretch, find_stretches
+from ullage.estimate.training.loop import Played
+from ullage.estimate.training.totals import find_stretches, list_parts
 from ullage.trace.record_schema import WORK_MARKS
 from ullage.trace.work_log import ENTRY, EntryKind, WorkKind, WorkLog, WorkRow
 
@@ -22,15 +23,7 @@ _BUCKET_BYTES: Final = 25 << 20  # of DDP (bucket_cap_mb); the first one has one
 _FIRST_BUCKET_BYTES: Final = 1 << 20
 _REDUCES: Final = 2  # the stream of sums over ranks
 _STEPS: Final = 2
-
-
-class Block(NamedTuple):
-    """Kernels of a part of the step, and how many times in a row it comes."""
-
-    phase: str
-    name: str
-    repeats: int
-    kernels: Sequence[Kernel]
+_PASSES: Final = ("forward", "backward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,100 +41,116 @@ class Program:
     modules: tuple[str, ...]
 
 
-def read_stretches(
-    log: Log, kernels: Sequence[tuple[int, Kernel]], num_passes: int, accumulation: int
-) -> tuple[Block, ...]:
-    """The parts of a step's passes, in order; the last pass that was played stands for the rest."""
-    stretches = [row for row in find_stretches(log) if row.phase in ("forward", "backward")]
+class _Passage(NamedTuple):
+    phase: str
+    name: str
+    kernels: Sequence[Kernel]
+
+
+def _list_passages(played: Played, accumulation: int) -> list[_Passage]:
+    """The passages of a step, in order; the last pass that was played stands for the rest."""
+    stretches = [row for row in find_stretches(played.log) if row.phase in _PASSES]
     begins = [row.begin for row in stretches]
     inside: list[list[Kernel]] = [[] for _ in stretches]
-    for position, kernel in kernels:
+    for position, kernel in played.kernels:
         inside[max(0, bisect_right(begins, position) - 1)].append(kernel)
-    blocks = [
-        Block(row.phase, row.name, row.repeats, rows)
-        for row, rows in zip(stretches, inside, strict=True)
-    ]
-    if accumulation <= num_passes or num_passes < 2:
-        return tuple(blocks)
-    last = _last_pass(stretches)
-    return (*blocks[:last], *blocks[last:] * (accumulation - num_passes + 1))
+    passages, number = [], -1
+    for part in list_parts(played.log):
+        if part.phase in _PASSES:
+            number += part.turn == 0
+            passages.append(_Passage(part.phase, part.name, inside[number]))
+    if accumulation <= played.num_passes or played.num_passes < 2:
+        return passages
+    # The last pass begins with the last forward after a backward.
+    phases = [passage.phase for passage in passages]
+    last = max(
+        (at for at in range(1, len(phases)) if phases[at - 1 : at + 1] == ["backward", "forward"]),
+        default=0,
+    )
+    return passages + passages[last:] * (accumulation - played.num_passes)
 
 
-def _last_pass(stretches: Sequence[Stretch]) -> int:
-    """Where the last pass begins: with the last forward after a backward."""
-    starts = [
-        place
-        for place in range(1, len(stretches))
-        if (stretches[place - 1].phase, stretches[place].phase) == ("backward", "forward")
-    ]
-    return starts[-1] if starts else 0
-
-
-def lay_out(blocks: Sequence[Block], optimizer: Sequence[Kernel], num_replicas: int) -> Program:
+def lay_out(
+    played: Played, optimizer: Sequence[Kernel], accumulation: int, num_replicas: int
+) -> Program:
     """The log of two steps.
 
     Args:
+        accumulation: passes of a step.
         num_replicas: ranks that sum gradients as DDP does, in the last pass alone; 1: none do.
     """
-    writer = _Writer()
-    for number in range(_STEPS):
-        writer.mark("step", number)
-        last = max(
-            (place for place, block in enumerate(blocks) if block.phase == "forward"), default=0
-        )
+    passages = _list_passages(played, accumulation)
+    last = max((at for at, passage in enumerate(passages) if passage.phase == "forward"), default=0)
+    rows: list[tuple[int, ...]] = []
+    numbers: dict[Kernel, int] = {}
+    modules: dict[str, int] = {}
+    records: dict[int, int] = {}
+    buckets = _Buckets()
+
+    def mark(name: str, number: int) -> None:
+        rows.append((number, WORK_MARKS.index(name), 0, 0, 0, EntryKind.MARKED, 0))
+
+    def add(module: str, kernels: Iterable[Kernel]) -> None:
+        scope = modules.setdefault(module, len(modules))
+        for kernel in kernels:
+            lane = kernel.stream
+            if kernel.kind is Kind.RECORD:
+                rows.append((0, 0, scope, 0, lane, EntryKind.RECORDED, 0))
+                records[lane] = len(rows)
+            elif kernel.kind is Kind.WAIT:
+                if kernel.numbers[0] in records:
+                    record = records[kernel.numbers[0]]
+                    rows.append((record, 0, scope, 0, lane, EntryKind.WAITED, 0))
+            elif kernel.kind is not Kind.READY:
+                number = numbers.setdefault(kernel, len(numbers))
+                rows.append((0, number, scope, 0, lane, EntryKind.GIVEN, 0))
+
+    for step in range(_STEPS):
+        mark("step", step)
         phase = ""
-        for place, block in enumerate(blocks):
-            if block.phase != phase:
-                writer.mark(f"{block.phase}_begin", number)
-                phase = block.phase
-            ranks = num_replicas if place > last else 1
-            for _ in range(block.repeats):
-                writer.add(block, _sum_buckets(block.kernels, writer, ranks))
+        for place, passage in enumerate(passages):
+            if passage.phase != phase:
+                phase = passage.phase
+                mark(f"{phase}_begin", step)
+            is_summed = num_replicas > 1 and place > last
+            kernels = passage.kernels
+            add(passage.name, buckets.fill(kernels, num_replicas) if is_summed else kernels)
         if num_replicas > 1:
-            writer.add(blocks[-1], writer.reduce(writer.waiting_bytes, num_replicas))
-            writer.add(blocks[-1], [Kernel(Kind.RECORD, stream=_REDUCES)])
-            writer.add(blocks[-1], [Kernel(Kind.WAIT, numbers=(_REDUCES,))])
-        writer.mark("optimizer_begin", number)
-        writer.add(Block("optimizer", "", 1, ()), optimizer)
-        writer.mark("optimizer_end", number)
-    writer.mark("step", _STEPS)
-    return writer.program()
+            add(passages[-1].name, buckets.reduce(num_replicas))
+            order = (Kernel(Kind.RECORD, stream=_REDUCES), Kernel(Kind.WAIT, numbers=(_REDUCES,)))
+            add(passages[-1].name, order)
+        mark("optimizer_begin", step)
+        add("", optimizer)
+        mark("optimizer_end", step)
+    mark("step", _STEPS)
+    works = (WorkRow(WorkKind.LIBRARY, -1, str(at), (0,), b"") for at in range(len(numbers)))
+    entries = np.array(rows, dtype=ENTRY)
+    log = WorkLog(0, entries, np.empty(0, dtype=ENTRY), tuple(works))
+    return Program(log, tuple(numbers), tuple(modules))
 
 
-def _sum_buckets(kernels: Sequence[Kernel], writer: _Writer, ranks: int) -> Iterator[Kernel]:
-    for kernel in kernels:
-        if kernel.kind is not Kind.READY:
-            yield kernel
-        elif ranks > 1:
-            num_bytes = kernel.operands[0]
-            yield Kernel(Kind.JOIN, (num_bytes, num_bytes))  # into its bucket
-            writer.waiting_bytes += num_bytes
-            if writer.waiting_bytes >= writer.bucket_bytes:
-                yield from writer.reduce(writer.waiting_bytes, ranks)
-
-
-class _Writer:
-    """Rows of a log.
-
-    Attributes:
-        waiting_bytes: gradients whose bucket is not full.
-        bucket_bytes: of the bucket that is filled now.
-    """
+class _Buckets:
+    """DDP's buckets of gradients: how much waits in the present one, and what it holds."""
 
     def __init__(self) -> None:
         self.waiting_bytes = 0
         self.bucket_bytes = _FIRST_BUCKET_BYTES
-        self._rows: list[tuple[int, ...]] = []
-        self._numbers: dict[Kernel, int] = {}
-        self._modules: dict[str, int] = {}
-        self._records: dict[int, int] = {}
 
-    def mark(self, name: str, number: int) -> None:
-        """The program passes a moment."""
-        self._rows.append((number, WORK_MARKS.index(name), 0, 0, 0, EntryKind.MARKED, 0))
+    def fill(self, kernels: Sequence[Kernel], ranks: int) -> Iterator[Kernel]:
+        """The kernels of a passage, and the sums of the buckets that it fills."""
+        for kernel in kernels:
+            if kernel.kind is not Kind.READY:
+                yield kernel
+                continue
+            num_bytes = kernel.operands[0]
+            yield Kernel(Kind.JOIN, (num_bytes, num_bytes))  # into its bucket
+            self.waiting_bytes += num_bytes
+            if self.waiting_bytes >= self.bucket_bytes:
+                yield from self.reduce(ranks)
 
-    def reduce(self, num_bytes: int, ranks: int) -> Iterator[Kernel]:
+    def reduce(self, ranks: int) -> Iterator[Kernel]:
         """Sums what waits over the ranks, as soon as it has been computed."""
+        num_bytes = self.waiting_bytes
         self.waiting_bytes, self.bucket_bytes = 0, _BUCKET_BYTES
         if num_bytes:
             yield Kernel(Kind.RECORD)
@@ -149,28 +158,3 @@ class _Writer:
             yield Kernel(
                 Kind.COLLECTIVE, (num_bytes,), (ranks,), name="all-reduce", stream=_REDUCES
             )
-
-    def add(self, block: Block, kernels: Sequence[Kernel] | Iterator[Kernel]) -> None:
-        scope = self._modules.setdefault(block.name, len(self._modules))
-        for kernel in kernels:
-            lane = kernel.stream
-            if kernel.kind is Kind.RECORD:
-                self._rows.append((0, 0, scope, 0, lane, EntryKind.RECORDED, 0))
-                self._records[lane] = len(self._rows)
-            elif kernel.kind is Kind.WAIT:
-                record = self._records.get(kernel.numbers[0])
-                if record is not None:
-                    self._rows.append((record, 0, scope, 0, lane, EntryKind.WAITED, 0))
-            elif kernel.kind is not Kind.READY:
-                number = self._numbers.setdefault(kernel, len(self._numbers))
-                self._rows.append((0, number, scope, 0, lane, EntryKind.GIVEN, 0))
-
-    def program(self) -> Program:
-        """All of it."""
-        works = tuple(
-            WorkRow(WorkKind.LIBRARY, -1, str(number), (0,), b"")
-            for number in self._numbers.values()
-        )
-        entries = np.array(self._rows, dtype=ENTRY)
-        log = WorkLog(0, entries, np.empty(0, dtype=ENTRY), works)
-        return Program(log, tuple(self._numbers), tuple(self._modules))

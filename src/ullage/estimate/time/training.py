@@ -19,7 +19,7 @@ from ullage.clock.step import Batch, measure_step
 from ullage.errors import SpecError
 from ullage.estimate.time.costs import kernel_cost
 from ullage.estimate.time.optimizers import clip_kernels, optimizer_kernels
-from ullage.estimate.time.step_log import Program, lay_out, read_stretches
+from ullage.estimate.time.step_log import Program, lay_out
 from ullage.estimate.training.devices import machine_of
 from ullage.estimate.training.eager.kernels import Kernel, Kind
 from ullage.estimate.training.loop import play_training
@@ -62,7 +62,6 @@ def lay_out_step(config: Config, recipe: Recipe, gpu: Gpu) -> Program:
     check_recipe(config, recipe)
     machine = machine_of(gpu, choose_torch(recipe.torch, gpu.compute_capability))
     played = play_training(config, recipe, machine, is_timed=True)
-    blocks = read_stretches(played.log, played.kernels, played.num_passes, recipe.accumulation)
     optimizer: list[Kernel] = []
     for trained in played.trained:
         optimizer += clip_kernels(trained) if recipe.clips_gradients else ()
@@ -75,7 +74,7 @@ def lay_out_step(config: Config, recipe: Recipe, gpu: Gpu) -> Program:
         optimizer.append(Kernel(Kind.COLLECTIVE, (num_bytes,), ranks, name="broadcast", stream=2))
         optimizer += (Kernel(Kind.RECORD, stream=2), Kernel(Kind.WAIT, numbers=(2,)))
     num_replicas = layout.num_replicas if layout.num_shards == 1 else 1
-    return lay_out(blocks, optimizer, num_replicas)
+    return lay_out(played, optimizer, recipe.accumulation, num_replicas)
 
 
 def check_recipe(config: Config, recipe: Recipe) -> None:

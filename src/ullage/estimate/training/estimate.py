@@ -127,6 +127,14 @@ _TENSORS: Final = {
 }
 
 
+def complete(config: Config, recipe: Recipe) -> Recipe:
+    """The recipe, in which an image model is trained on images of the size that it was made for
+    where no size is given.
+    """
+    image = config.number("image_size", default=None)
+    return recipe if recipe.image or image is None else replace(recipe, image=image)
+
+
 def estimate_training(config: Config, recipe: Recipe, gpu: Entry | None = None) -> TrainingEstimate:
     """What a training loop needs on a GPU; no torch, a few milliseconds.
 

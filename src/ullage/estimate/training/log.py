@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ullage.errors import SpecError
 from ullage.estimate.training.eager.arena import Log, Scope
 from ullage.estimate.training.estimate import OUTSIDE
 from ullage.estimate.training.totals import Stretch, play
-from ullage.trace.blocks import BoolArray
+from ullage.trace.blocks import MAX_ADDRESS, BoolArray
 from ullage.trace.category import Category
 from ullage.trace.model import Int32Array
-from ullage.trace.record_schema import SCHEMA
+from ullage.trace.record_schema import PRECISIONS, SCHEMA
 from ullage.trace.snapshot import (
     Action,
     Annotation,
@@ -38,6 +39,7 @@ from ullage.trace.snapshot import (
     UInt8Array,
     UInt32Array,
 )
+from ullage.units import format_bytes
 from ullage.version import __version__
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ _CLAIMED: Final = frozenset(
 )  # fmt: skip
 _WITH_GRAPH: Final = 2
 _SMALL_SEGMENT_BYTES: Final = 2 << 20
+_LOWEST_ADDRESS: Final = 32 << 20
 # What the player calls otherwise than torch does.
 _OPERATORS: Final = {
     "_backward_rule": "scaled_dot_product_attention", "pow2": "pow", "convolve": "convolution",
@@ -94,14 +97,20 @@ def write_log(estimate: TrainingEstimate) -> Snapshot:
     """The log of an estimate, of two steps.
 
     Raises:
-        SpecError: more is asked for than there are numbers.
+        SpecError: more is asked for than a log has addresses.
         UllageError: the native part was not built.
     """
     log = estimate.log
     rows = _unroll(log)
+    if int((rows.address + rows.size_bytes).max(initial=0)) > MAX_ADDRESS:
+        raise SpecError(
+            f"found {format_bytes(estimate.reserved_bytes)} of memory, expected up to "
+            f"{format_bytes(MAX_ADDRESS)}, whose addresses a log has; lower batch or length"
+        )
     requested = np.array(log.requested, dtype=np.int64)
     streams = np.zeros(len(requested), dtype=np.int64)
     streams[[*log.streams]] = [*log.streams.values()]
+    precision = np.array([*map(PRECISIONS.index, log.precisions)], dtype=np.uint8)
     places = _find_places(log, rows)
     scope, modules = _number_modules(places, rows)
     stack, stacks = _find_stacks(log, rows, places)
@@ -119,6 +128,7 @@ def write_log(estimate: TrainingEstimate) -> Snapshot:
             "scope": scope.tobytes(),
             "device": bytes(len(rows.run)),
             "kind": (_WITH_GRAPH * is_recomputed).astype(np.uint8).tobytes(),
+            "precision": precision[rows.storage].tobytes(),
         },
         "marks": list(_mark(rows, estimate)),
         "modules": modules,
@@ -143,6 +153,7 @@ def _unroll(log: Log) -> _Unrolled:
     played = play(log, with_events=True)
     events = np.frombuffer(played.events, np.int64).reshape(-1, 6).T
     event, run, turn, address, size, reserved = np.ascontiguousarray(events)
+    address -= address.min(initial=np.iinfo(np.int64).max) - _LOWEST_ADDRESS
     storage = np.where(event >= 0, event, ~event)
     category = np.frombuffer(played.categories, np.uint8)[storage]
     repeats = np.array([each.repeats for each in played.runs])[run]
@@ -304,16 +315,16 @@ def _describe_program(estimate: TrainingEstimate) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "ullage": __version__, "torch": estimate.torch, "cuda": None,
         "python": "", "argv": ["estimate", estimate.model], "pid": 0, "rank": None,
-        "started_s": 0.0, "ended_s": 0.0, "recipe": list(_list_recipe(asdict(estimate.recipe))),
+        "started_s": 0.0, "ended_s": 0.0, "recipe": list(list_recipe(asdict(estimate.recipe))),
         "exit": {"kind": "returned", "exception": None, "message": None, "where": None, "code": 0},
     }  # fmt: skip
 
 
-def _list_recipe(fields: Mapping[str, Any], of: str = "") -> Iterator[list[str]]:
+def list_recipe(fields: Mapping[str, Any], of: str = "") -> Iterator[list[str]]:
     """What was asked for: [name, value], those of adapters and of the layout by their own names."""
     for name, value in fields.items():
         if isinstance(value, dict):
-            yield from _list_recipe(value, f"{of}{name} ")
+            yield from list_recipe(value, f"{of}{name} ")
         else:
             yield [f"{of}{name}", "none" if value is None else str(value)]
 
@@ -377,25 +388,20 @@ def _write_end(
     # What is live was the last thing to happen at its address.
     last = len(rows.run) - 1 - np.unique(rows.address[::-1], return_index=True)[1]
     live = last[rows.is_birth[last]]
-    segment_of = np.searchsorted(begin, rows.address[live], side="right") - 1
-    pieces: list[tuple[int, int, int, int, int, int]] = []
-    for number, (start, whole) in enumerate(zip(begin.tolist(), size.tolist(), strict=True)):
-        at = start
-        for row in live[segment_of == number].tolist():
-            address, storage = int(rows.address[row]), int(rows.storage[row])
-            if address > at:
-                pieces.append((number, at, address - at, 0, BlockState.INACTIVE, 0))
-            its, wish = int(rows.size_bytes[row]), int(requested[storage])
-            pieces.append((number, address, its, wish, BlockState.ACTIVE, int(stack[storage])))
-            at = address + its
-        if at < start + whole:
-            pieces.append((number, at, start + whole - at, 0, BlockState.INACTIVE, 0))
-    columns = np.array(pieces, dtype=np.int64).reshape(-1, 6).T
-    segment, begins, length, asked, state, frame = columns
-    is_active = state == BlockState.ACTIVE
-    blocks = BlockTable(
-        segment, begins, length, asked, state.astype(np.uint8), frame.astype(np.uint32)
-    )
+    address, length = rows.address[live], rows.size_bytes[live]
+    # A piece begins with its segment, with a block, or behind one.
+    end = begin + size
+    starts = np.unique(np.concatenate([begin, address, address + length]))
+    starts = starts[~np.isin(starts, end) | np.isin(starts, begin)]
+    segment = np.searchsorted(begin, starts, side="right") - 1
+    length = np.minimum(np.append(starts[1:], end[-1:]), end[segment]) - starts
+    place = np.minimum(np.searchsorted(address, starts), len(live) - 1)
+    is_active = address[place] == starts
+    storage = rows.storage[live][place]
+    asked = np.where(is_active, requested[storage], 0)
+    state = np.where(is_active, BlockState.ACTIVE, BlockState.INACTIVE).astype(np.uint8)
+    frame = np.where(is_active, stack[storage], np.uint32(0))
+    blocks = BlockTable(segment, starts, length, asked, state, frame)
     count, nothing = len(begin), np.zeros(len(begin), dtype=np.uint32)
     allocated, without_rounding = (
         np.bincount(segment, np.where(is_active, sizes, 0), count).astype(np.int64)

@@ -365,9 +365,13 @@ def _find_alike(stretches: Sequence[Stretch], number: int, first: int) -> int | 
 
 class _PlayedLog(ctypes.Structure):
     num_moments: int
+    chooses_by_age: int
     columns: tuple[ctypes.Array[ctypes.c_char], ...]
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("num_storages", "num_runs", "num_moments")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("num_storages", "num_runs", "num_moments", "chooses_by_age")
+        ),
         *(
             (name, ctypes.c_void_p)
             for name in (
@@ -393,7 +397,8 @@ def _pack(
     columns = (
         *wide, *narrow, _pack_numbers("q", numbers), categories, _pack_numbers("B", streams),
     )  # fmt: skip
-    played = _PlayedLog(len(requested), len(runs), 0, *map(ctypes.addressof, columns))
+    addresses = map(ctypes.addressof, columns)
+    played = _PlayedLog(len(requested), len(runs), 0, log.chooses_by_age, *addresses)
     played.columns = columns  # they live as long as it does
     return played
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,17 +28,20 @@ class Owners:
         category: (num_blocks,) indices into CATEGORIES.
         is_known: whether ullage recorded the owners; else they are guesses.
         modules: the module of each block; None if ullage did not record the run.
+        precision: (num_blocks,) of their numbers, indices into PRECISIONS; None: not recorded.
     """
 
     category: UInt8Array
     is_known: bool
     modules: ModuleOwners | None = None
+    precision: UInt8Array | None = None
 
     def of_rows(self, row: Int64Array) -> Owners:
         """The owners of the blocks in these rows; -1 stands for an unknown block."""
         category = np.append(self.category, np.uint8(code_of(Category.UNATTRIBUTED)))[row]
         modules = None if self.modules is None else self.modules.of_rows(row)
-        return replace(self, category=category, modules=modules)
+        precision = None if self.precision is None else np.append(self.precision, np.uint8(0))[row]
+        return Owners(category, self.is_known, modules, precision)
 
 
 def guess_owners(stacks: Stacks, replay: Replay) -> Owners:

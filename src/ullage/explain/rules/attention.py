@@ -79,7 +79,7 @@ def _explain_path(case: Case, numbers: Int64Array) -> tuple[tuple[str, ...], str
 
 
 def _find_mask(case: Case) -> Iterator[Found]:
-    mask = case.calls(_MASK)
+    mask = case.calls(_MASK) & case.may_be("bool", "float32", "bfloat16", "float16")
     mask &= ~case.is_of(Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE)
     size = case.sum(mask & case.is_live)
     if not case.is_worth(size, _MASK_FRAC):

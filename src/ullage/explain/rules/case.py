@@ -16,6 +16,7 @@ from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
 from ullage.explain.trial import Relief
 from ullage.trace.blocks import BoolArray
 from ullage.trace.model import Category
+from ullage.trace.record_schema import PRECISIONS
 from ullage.trace.snapshot import Action, Int64Array
 from ullage.units import MIB, format_bytes
 
@@ -85,6 +86,12 @@ class Case:
     def is_of(self, *categories: Category) -> BoolArray:
         """Which blocks belong to any of the categories."""
         return np.isin(self.device.owners.category, [code_of(category) for category in categories])
+
+    def may_be(self, *precisions: str) -> BoolArray:
+        """Which blocks hold numbers of any of these types, as far as it is known."""
+        codes = [PRECISIONS.index(name) for name in ("", *precisions)]
+        known = self.device.owners.precision
+        return np.ones(len(self.is_live), np.bool_) if known is None else np.isin(known, codes)
 
     def born_in(self, *phases: Phase) -> BoolArray:
         """Which blocks came in any of the phases."""

@@ -26,6 +26,7 @@ _UPCAST_FRAC = 0.12
 # What is cast is one of so many blocks before its copy.
 _NEAR = 8
 _ROOT = re.compile(r"(\w+(#\d+)?)(?:\..*)?")
+_HALF = ("bfloat16", "float16")
 _ORDINARY = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.BUFFER)
 
 
@@ -57,8 +58,8 @@ def _find_cast_cache(case: Case) -> Iterator[Found]:
     at_peak = int(course.region_at(np.array([case.device.peak_event]))[0])
     passes = np.cumsum(course.phase == Phase.FORWARD)
     others = (passes[case.region] == passes[at_peak]) & ~case.is_of(*_ORDINARY)
-    others &= case.born_in(Phase.FORWARD) & ~find_brief(case.device.replay)
-    copies = _match_parameters(case, others, divisor=2)
+    others &= case.born_in(Phase.FORWARD) & ~find_brief(case.device.replay) & case.may_be(*_HALF)
+    copies = _match_parameters(case, others, divisor=2, of=case.may_be("float32"))
     if copies is None or not case.is_worth(case.sum(copies)):
         return
     blocks = np.flatnonzero(copies)
@@ -149,13 +150,16 @@ def _are_alike(case: Case, later: Int64Array, earlier: Int64Array) -> bool:
     return counts[0] == counts[1] or (is_short and bool(counts[0]) and counts[0] <= counts[1])
 
 
-def _match_parameters(case: Case, candidates: BoolArray, divisor: int) -> BoolArray | None:
-    """Of the candidates one for each parameter of its size over `divisor`; None where not most of
-    the parameters have one.
+def _match_parameters(
+    case: Case, candidates: BoolArray, divisor: int, of: BoolArray | None = None
+) -> BoolArray | None:
+    """Of the candidates one for each parameter of its size over `divisor`, of all or of those that
+    are meant; None where not most of them have one.
     """
     requested = case.device.replay.blocks.requested_bytes
     is_large = requested >= _MIN_TENSOR_BYTES
-    parameters = requested[case.is_of(Category.PARAMETER) & case.is_live & is_large] // divisor
+    is_parameter = case.is_of(Category.PARAMETER) & case.is_live & is_large
+    parameters = requested[is_parameter if of is None else is_parameter & of] // divisor
     counter = Counter(parameters.tolist())
     is_copy = np.zeros(len(requested), dtype=np.bool_)
     for block in np.flatnonzero(candidates).tolist():
@@ -178,6 +182,8 @@ def _find_upcasts(case: Case) -> Iterator[Found]:
         return
     blocks = case.device.replay.blocks
     is_saved = case.is_live & case.is_of(Category.ACTIVATION) & case.born_in(Phase.FORWARD)
+    is_saved &= case.may_be("float32")
+    is_half = case.may_be(*_HALF)
     wide = np.zeros(len(blocks), dtype=np.bool_)
     for births in _births_by_function(case):
         sizes = blocks.requested_bytes[births]
@@ -185,7 +191,7 @@ def _find_upcasts(case: Case) -> Iterator[Found]:
             size = int(sizes[first])
             if size < _MIN_TENSOR_BYTES or not is_saved[births[first]]:
                 continue
-            if not _has_half(case, int(births[first]), size):
+            if not _has_half(case, int(births[first]), size, is_half):
                 continue
             after = sizes[first + 1 : first + 8]
             back = np.flatnonzero(after * 2 == size)
@@ -213,14 +219,15 @@ def _find_upcasts(case: Case) -> Iterator[Found]:
     )
 
 
-def _has_half(case: Case, block: int, size: int) -> bool:
+def _has_half(case: Case, block: int, size: int, is_half: BoolArray) -> bool:
     """Whether what is half as large was there when a block came: what it is a wider copy of. A
     stage that halves its channels begins with a tensor of its own size.
     """
     blocks = case.device.replay.blocks
     before = slice(max(block - _NEAR, 0), block)
     is_live = blocks.death[before] > blocks.birth[block]
-    return bool((is_live & (blocks.requested_bytes[before] * 2 == size)).any())
+    is_its = is_half[before] & (blocks.requested_bytes[before] * 2 == size)
+    return bool((is_live & is_its).any())
 
 
 def _births_by_function(case: Case) -> Iterator[Int64Array]:

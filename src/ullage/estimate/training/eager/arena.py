@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ullage.estimate.training.eager.dtype import DType
 from ullage.estimate.training.eager.machine import Machine
+from ullage.estimate.training.torch_version import FIRST_BY_AGE
 from ullage.trace.category import Category
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Log:
     Attributes:
         requested: bytes asked for, by storage.
         categories: owner of each storage; where None, the phases of its lifetime decide.
+        precisions: torch's name of the type of its numbers; "": not known.
         events: the storage's number at its allocation, and the complement of it at its free.
         sections: sections in the order of their begin; no section is inside another.
         phases: (position, name) of each phase that begins; it ends where the next one begins.
@@ -85,18 +87,21 @@ class Log:
         owners: of a gradient or an optimizer's state the storage of its parameter.
         modules: what the ids in `scopes` mean.
         zeroes_late: zero_grad() comes between forward and backward.
+        chooses_by_age: of free blocks of a size the allocator takes that of the oldest segment.
         work: floating-point operations of all products of matrices, two for each element of a sum;
             attention's own kernels are not among them.
     """
 
     __slots__ = (
-        "assumed", "categories", "events", "modules", "operators", "owners", "phases", "requested",
-        "scopes", "sections", "streams", "work", "zeroes_late",
+        "assumed", "categories", "chooses_by_age", "events", "modules", "operators", "owners",
+        "phases", "precisions", "requested", "scopes", "sections", "streams", "work",
+        "zeroes_late",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.requested: list[int] = []
         self.categories: list[Category | None] = []
+        self.precisions: list[str] = []
         self.events: list[int] = []
         self.sections: list[Section] = []
         self.phases: list[tuple[int, str]] = []
@@ -107,6 +112,7 @@ class Log:
         self.owners: dict[int, int] = {}
         self.modules: dict[int, Scope] = {}
         self.zeroes_late = False
+        self.chooses_by_age = True
         self.work = 0
 
     @property
@@ -200,6 +206,7 @@ class Arena:
         is_attention_eager: bool = False,
     ) -> None:
         self.log = Log()
+        self.log.chooses_by_age = machine.torch >= FIRST_BY_AGE
         self.machine = machine
         self.checkpoints_every = checkpoints_every
         self.is_selective = is_selective
@@ -219,13 +226,14 @@ class Arena:
         self.sharding: Any = None
         self.recorder: Recorder | None = None
 
-    def take(self, nbytes: int, category: Category | None = None) -> Storage:
+    def take(self, nbytes: int, category: Category | None = None, precision: str = "") -> Storage:
         """A new storage. An empty one takes nothing, as in PyTorch."""
         log = self.log
         requested = log.requested
         index = len(requested)
         requested.append(nbytes)
         log.categories.append(category)
+        log.precisions.append(precision)
         log.scopes.append(self.scope)
         log.operators.append(self.operator)
         log.events.append(index)

@@ -127,10 +127,8 @@ class Tensor:
         Without a shape the layout is the same, too: a transposed tensor stays one (empty_like).
         """
         arena, dtype = self.storage.arena, dtype or self.dtype
-        if shape is not None:
-            tensor = Tensor(shape, dtype, arena.take(prod(shape) * dtype.itemsize))
-        else:
-            tensor = Tensor(self.shape, dtype, arena.take(prod(self.shape) * dtype.itemsize))
+        tensor = empty(arena, self.shape if shape is None else shape, dtype)
+        if shape is None:
             tensor.is_permuted = self.is_permuted
             tensor.is_dense = not self.is_permuted
         if arena.recorder is not None:
@@ -143,4 +141,4 @@ def empty(
 ) -> Tensor:
     """New memory of a shape."""
     sizes = tuple(shape)
-    return Tensor(sizes, dtype, arena.take(prod(sizes) * dtype.itemsize, category))
+    return Tensor(sizes, dtype, arena.take(prod(sizes) * dtype.itemsize, category, dtype.name))

@@ -90,7 +90,7 @@ class FullyShard:
     def shard(self, arena: Arena, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """A parameter, of which a rank keeps its part."""
         nbytes = 0 if self.is_offloaded else shard_numel(shape, self._among) * self.stored.itemsize
-        tensor = Tensor(shape, dtype, arena.take(nbytes, Category.PARAMETER))
+        tensor = Tensor(shape, dtype, arena.take(nbytes, Category.PARAMETER, self.stored.name))
         if self._among != self.num_shards:
             self.apart[id(tensor)] = self._among
         return tensor
