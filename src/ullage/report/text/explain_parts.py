@@ -10,8 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ullage.explain.moments.course import StepSource
-from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.course import Phase, StepSource
 from ullage.explain.owners.sites import UNKNOWN_SITE
 from ullage.explain.reconcile import Reconciliation, reconcile
 from ullage.explain.rules.case import Case, category_of
