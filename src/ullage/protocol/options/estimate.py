@@ -106,7 +106,7 @@ class TrainingOptions:
     context_parallel: Count | None = GPUS("GPUs that share a sequence.", "N")
     expert_parallel: Count | None = GPUS("GPUs that share the experts.", "N")
     pipeline: Count | None = GPUS("Stages of the pipeline.", "N")
-    stage: int | None = GPUS("From 0; default: the one that needs most.", "N")
+    stage: int | None = GPUS("Stage to estimate, from 0; default: the one that needs most.", "N")
     micro_batches: Count | None = GPUS("Micro-batches per step of the pipeline.", "N")
     offload: bool = GPUS.switch("With fsdp: keep shards and states in host memory.")
     nvme: bool = GPUS.switch("With --offload: move them to disks (ZeRO-Infinity).")
