@@ -164,7 +164,7 @@ def test_what_is_no_guard_is_refused(answers: dict[str, Any]) -> None:
     refusals = answers["what_is_no_guard"]
     assert "cannot have 'free_gradients'" in refusals["technique"]
     assert refusals["compiled"].startswith("SpecError: the model is compiled")
-    assert refusals["calm_steps"].startswith("SpecError: calm_steps=0 is no number of steps")
+    assert refusals["calm_steps"].startswith("SpecError: calm_steps=0 is not a number of steps")
     assert refusals["blocks"].startswith("PlanError: Linear has no repeated blocks")
     assert refusals["closed"].startswith("SpecError: the guard is closed")
     assert refusals["within"].startswith("SpecError: a step of the guard is within another")

@@ -151,7 +151,7 @@ PLANS = {
         "more than 100 deep",
     ),
     "a long number": (json.dumps(PLAN).replace("1}", "9" * 5000 + "}"), "no 64 bits hold"),
-    "not a number": (json.dumps(PLAN).replace("1}", "NaN}"), "NaN, which is no number of JSON"),
+    "not a number": (json.dumps(PLAN).replace("1}", "NaN}"), "NaN, which is not a number of JSON"),
     "not UTF-8": ("\udcff", "cannot be read"),
 }
 

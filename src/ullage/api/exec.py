@@ -71,7 +71,7 @@ def execute(
 def execute_capped(
     program: Sequence[str], cap_bytes: int, python: str | None = None, say: Say | None = None
 ) -> int:
-    """Runs a program, each process of which may take only so much memory of a GPU.
+    """Runs a program, each process of which may take only this much memory of a GPU.
 
     Args and errors are those of `execute`.
 
@@ -109,7 +109,7 @@ def execute_guarded(
     Raises:
         SpecError: there is no such program, or its ranks are on several machines.
         EnvironmentProblem: there is no torch.
-        PlanError: a file is no plan, its plan cannot be a rung, or is for another torch.
+        PlanError: a file is not a plan, its plan cannot be a rung, or is for another torch.
     """
     resolved = resolve_program(program, python)
     rungs = load_plans(plans) if plans else None

@@ -4,7 +4,7 @@
     print(fit.text())
     fit.plan.save("plan.json")
 
-The program is run as it is, and with each technique by itself, on a phantom that never runs out.
+The program is run unchanged, and with each technique by itself, on a phantom that never runs out.
 From what these runs took, memory stretch by stretch and time block by block, follows what any
 mixture takes (plan/costs/profile.py, plan/costs/clocked.py); the best of them are run on the
 device, the fastest first, and nothing is called fitting that was not seen to fit. The time of each
@@ -53,7 +53,7 @@ class Fit:
 
     @property
     def plan_to_write(self) -> Plan | None:
-        """The plan; where the program fits as it is, one that changes nothing. None: nothing was
+        """The plan; where the program fits unchanged, one that changes nothing. None: nothing was
         seen to fit.
         """
         report = self.report
@@ -129,7 +129,7 @@ def fit(
         executor: whose workers make the runs (docs/guide/fit.md); None: this process makes them.
         limit_s: seconds after which no more plans are tried, and the best so far is given.
         on_progress: called with a line as runs end.
-        on_failure: called with the last output of the program where it failed as it is.
+        on_failure: called with the last output of the program where it failed unchanged.
         options: alloc_conf, steps (default 3), real_init, dummy_weights, values, assume and
             measured of `ullage.run`.
 

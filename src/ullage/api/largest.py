@@ -99,9 +99,9 @@ def find_largest(
         variable: what is varied: "batch", or another name such as "length".
         multiple_of: only multiples of this are tried.
         gpu, memory, capability, budget, python: as for `ullage.fit`.
-        allow: as for `ullage.fit`; "none": the program as it is alone, in a handful of runs.
+        allow: as for `ullage.fit`; "none": the unchanged program alone, in a handful of runs.
         on_progress: called with a line as runs end.
-        on_failure: called with the last output of the program where it failed as it is.
+        on_failure: called with the last output of the program where it failed unchanged.
         options: as for `ullage.fit`.
 
     Raises:
@@ -189,7 +189,7 @@ def find_ladder(
         sizes: its values, the smallest first; each rung runs with each of them.
         gpu, memory, capability, budget, python: as for `ullage.fit`.
         on_progress: called with a line as runs end.
-        on_failure: called with the last output of the program where it failed as it is.
+        on_failure: called with the last output of the program where it failed unchanged.
         options: as for `ullage.fit`.
 
     Raises:

@@ -99,8 +99,8 @@ def record_program(
             theirs, or a directory that is there.
         mode: "full", "events" (no stacks) or "counters" (the peaks of steps alone).
         ring: the host memory for events and stacks, about; the oldest are lost.
-        every: the file is written anew after a step when so many seconds have passed; None: at the
-            end and when memory runs out only.
+        every: the file is written anew after a step when this many seconds have passed; None: at
+            the end and when memory runs out only.
         publish: whether the processes publish their state for `ullage watch`.
         kernels: PyTorch's profiler times the kernels of the third step, which corrects the clock
             (`measured` of `ullage.run`).
@@ -118,7 +118,7 @@ def record_program(
         path = path / f"{resolved.name[:_MAX_STEM]}.pickle"
     check_writable(path, force=force)
     if every is not None and not every > 0:
-        raise SpecError(f"every={every!r} is no interval; expected seconds, such as 60")
+        raise SpecError(f"every={every!r} is not an interval; expected seconds, such as 60")
     settings = RecordingSettings(
         path.absolute(), Mode(mode), parse_ring(ring), every, publish, has_kernels=kernels,
         is_first=True,

@@ -195,7 +195,7 @@ def run(
         budget: what may be used of the device, its context included, such as "20GiB": beyond that
             the program runs out of memory, as where others hold the rest. None: all of it.
         alloc_conf: what PYTORCH_ALLOC_CONF is set to.
-        steps: stop after so many training steps.
+        steps: stop after this many training steps.
         python: the interpreter of another environment.
         snapshot: where the memory snapshot goes; None keeps none.
         force: overwrite that file.

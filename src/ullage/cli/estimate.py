@@ -65,7 +65,7 @@ _COUNT = click.IntRange(min=1)
 @click.option(
     "--gradients", type=click.Choice(GRADIENTS), help="With mixed precision; default: same."
 )
-@click.option("--loss", type=click.Choice(LOSSES), help="Default: as the library has it.")
+@click.option("--loss", type=click.Choice(LOSSES), help="Default: as in the library.")
 @click.option("--zeroes-late", is_flag=True, help="zero_grad() comes between forward and backward.")
 @click.option("--packed", is_flag=True, help="Samples hold several texts: attention has a mask.")
 @click.option("--compile", is_flag=True, help="The model is compiled by torch.compile.")

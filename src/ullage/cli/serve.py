@@ -64,7 +64,7 @@ class ServeOptions:
 )
 @click.option("--slo", metavar="TEXT", help="Objective, for example ttft=1s,tpot=50ms.")
 @click.option(
-    "--loads", metavar="LIST", help="Also send it at so many times its rate, for example 0.5,2,4."
+    "--loads", metavar="LIST", help="Also send it at this many times its rate, for example 0.5,2,4."
 )
 @click.option(
     "--host-time",

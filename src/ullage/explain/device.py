@@ -74,7 +74,7 @@ class DeviceReport:
 
     @property
     def growth_text(self) -> str:
-        """The growth in words, as `describe_growth` has them."""
+        """The growth in the words of `describe_growth`."""
         return describe_growth(self.growth, self.full_after_steps)
 
     @property
@@ -185,7 +185,7 @@ def _share_by_module(
 
 
 def _trace(record: Record, totals: DeviceTotals, lifetimes: Lifetimes) -> Timeline:
-    """The levels of one device, as the log has them."""
+    """The levels of one device, as in the log."""
     was_there = (lifetimes.birth == record.first_position) & (lifetimes.device == totals.index)
     base = int(lifetimes.size_bytes[was_there].sum())
     return trace_levels(record.events, totals.index, record.first_position, base)

@@ -112,8 +112,8 @@ def _resolve_words(
 
 
 def _command_beside(path: Path, word: str, interpreter: str) -> Path | None:
-    """Finds the command that a word names if there is also a directory of that name that is no
-    program, such as `litgpt` or `yolo` in the project's own clone. None: there is no such
+    """Finds the command that a word names if there is also a directory of that name that is not
+    a program, such as `litgpt` or `yolo` in the project's own clone. None: there is no such
     directory, or no such command.
     """
     is_program = is_file(path / "__main__.py") and not is_file(path / "__init__.py")

@@ -53,7 +53,7 @@ def find_plan(
 
 
 def _fit_as_it_is(trials: Trials, job: Job, goal: Goal, smallest: Smallest) -> FitReport | None:
-    """The report of a program that fits as it is, by one run; None: it does not, or that is not
+    """The report of a program that fits unchanged, by one run; None: it does not, or that is not
     what is asked.
     """
     from ullage.plan.unchanged import fit_unchanged

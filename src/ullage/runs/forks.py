@@ -45,7 +45,7 @@ class Forks:
     """The runs of one program in children of this process.
 
     Args:
-        job: the program as it is.
+        job: the unchanged program.
         ahead: as for `Trials`.
 
     Attributes:

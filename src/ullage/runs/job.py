@@ -62,7 +62,7 @@ def make_options(
     clock: str = "real",
     measured: str | os.PathLike[str] | None = None,
 ) -> RunOptions:
-    """The options as a run without a snapshot has them; SpecError where one is not possible, and
+    """The options as in a run without a snapshot; SpecError where one is not possible, and
     PlanError where a plan cannot be read.
     """
     loaded_plan = None if plan is None else _load_plan(plan)
@@ -181,7 +181,7 @@ def _as_one_rank(job: Job) -> Job:
 @contextmanager
 def job_peer_ranks(job: Job, mail: Path) -> Iterator[PeerRanks | None]:
     """While this lasts, a rank that waits for data of another rank has that rank run too;
-    None for a job that is no rank.
+    None for a job that is not a rank.
     """
     rank = job.options.rank
     if rank is None:

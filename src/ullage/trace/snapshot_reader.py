@@ -148,7 +148,7 @@ class _Reading:
         )
 
     def _check_lists(self, root: Value) -> None:
-        """Refuses what is no list where a snapshot has one."""
+        """Refuses what is not a list where a snapshot has one."""
         names = ("segments", "device_traces", "host_segments", "host_traces")
         for name in names if root & 7 == DICT else ():
             value = self.file.get(root, name)

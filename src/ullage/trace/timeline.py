@@ -12,7 +12,7 @@ from ullage.trace.model import EventKind, Events, Int64Array
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The levels of one device, as columns: from `position` on, until the next entry, so much was
+    """The levels of one device, as columns: from `position` on, until the next entry, this much was
     in use.
 
     The first entry is the beginning of the record, with `base_bytes` already allocated.

@@ -30,7 +30,7 @@ def answer(name: str, size: int, step_ms: float, *actions: Action, retries: int 
 @pytest.fixture
 def report() -> LargestReport:
     """A search in which a plan doubles the batch, at a price."""
-    plain = answer("as it is", 10, 100.0)
+    plain = answer("unchanged", 10, 100.0)
     best = answer("checkpoint 2 of 2 Layer", 20, 260.0, *CHECKPOINT, retries=3)
     return LargestReport(
         program=("train.py", "--batch-size", "{batch}"), variable="batch", step=1, torch="2.15.0",
@@ -90,7 +90,7 @@ def test_the_document_has_each_answer(report: LargestReport) -> None:
     document = json.loads(json.dumps(largest_document(report)))
     assert document["schema"] == "ullage.api.largest/1"
     assert (document["largest"], document["as_it_is"], document["exit_code"]) == (20, 10, 0)
-    assert document["fastest_per_unit"] == "as it is"
+    assert document["fastest_per_unit"] == "unchanged"
     best, plain = document["answers"]
     assert (best["size"], best["beyond"], best["step_s"]) == (20, 21, 0.26)
     assert best["unit_s"] == pytest.approx(0.013)

@@ -78,7 +78,7 @@ def search_server(
     """Searches the smallest GPU, their number and the flags; each claim is a run's.
 
     Args:
-        command: `vllm serve MODEL ...`; flags that it has stay as they are.
+        command: `vllm serve MODEL ...`; flags that it has stay unchanged.
         traffic: as for `ullage.serve_traffic`.
         slo: the objective, such as "ttft=1s,tpot=50ms".
         gpus: of the catalogue.

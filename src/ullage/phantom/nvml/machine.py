@@ -78,7 +78,7 @@ def machine_of(device: str, libraries: str, num_devices: int, visible: str | Non
         visible: CUDA_VISIBLE_DEVICES, which may name later ones.
 
     Raises:
-        SpecError: no machine has so many.
+        SpecError: no machine has this many.
     """
     if not 1 <= num_devices <= _MAX_DEVICES:
         raise SpecError(f"a machine with {num_devices} GPUs; expected 1 to {_MAX_DEVICES}")

@@ -41,7 +41,7 @@ class LadderReport:
         torch: its version.
         gpu: the device.
         budget_bytes: the memory of the device that a run may use.
-        rungs: the fastest first, the program as it is before them.
+        rungs: the fastest first, the unchanged program before them.
         names: of the rungs, for people.
         left_out: techniques and plans that were not used, and why.
         failure: why the program failed by itself; empty if it did not.
@@ -138,7 +138,7 @@ class LadderSearch:
         return ""
 
     def _climb(self, plain: ProvedRung) -> list[tuple[Actions, ProvedRung]]:
-        """The rungs after the program as it is: those that are faster, or proved farther, than all
+        """The rungs after the unchanged program: those that are faster, or proved farther, than all
         others.
         """
         plans = [actions for rung in self._ladder.rungs if (actions := self._ladder.actions(rung))]

@@ -67,7 +67,7 @@ class RealDevices(Part):
 
 
 def driver_version() -> str | None:
-    """The version of NVIDIA's driver, as NVML has it; None: there is no NVML."""
+    """The version of NVIDIA's driver, from NVML; None: there is no NVML."""
     text = ctypes.create_string_buffer(_DRIVER_CHARS)
     with contextlib.suppress(OSError, AttributeError):
         nvml = ctypes.CDLL("libnvidia-ml.so.1")

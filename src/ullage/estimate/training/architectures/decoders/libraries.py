@@ -313,7 +313,7 @@ class PlainLayer(Layer):
 
 
 class Plain(Decoder):
-    """A decoder in plain operators of PyTorch, as the course CS336 has it."""
+    """A decoder in plain operators of PyTorch, as in the course CS336."""
 
     layer: ClassVar[type[Layer]] = PlainLayer
     norm_kind: ClassVar[type[Norm]] = WideNorm
