@@ -8,7 +8,8 @@ products by their shapes, of other kernels by their name, grid and threads, wher
 ones. The quotient is a factor for all work of that kind. Products of each precision are a kind of
 their own, as they run on other units.
 
-Ignores: that shapes may differ in it. Not corrected are kinds without an equal kernel, and what is not a kernel: copies, messages, and the host.
+Ignores: that shapes may differ in it. Not corrected are kinds without an equal
+kernel, and what is not a kernel: copies, messages, and the host.
 """
 
 from __future__ import annotations
