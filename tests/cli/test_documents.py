@@ -158,7 +158,7 @@ def test_commands_that_the_code_names_can_be_typed(folder: str) -> None:
 
 
 def test_the_table_of_options_of_run_is_complete() -> None:
-    _, _, table = PAGES["docs/guide/run.md"].text.partition("## Options")
+    _, _, table = PAGES["docs/reference/run.md"].text.partition("## Options")
     rows = [row for row in table.partition("\n## ")[0].splitlines() if row.startswith("| `-")]
     named = {option for row in rows for option in re.findall(r"--[a-z][a-z-]+", row.split("|")[1])}
     assert named == {name for name in options_of("run") if name.startswith("--")} - {"--help"}
@@ -222,6 +222,11 @@ def test_pages_of_results_are_few_and_short() -> None:
     assert [page.name for page in pages if page.text.count("\n") > 120] == []
     tables = {page.name: re.findall(r"^\|[-:| ]+\|$", page.text, re.MULTILINE) for page in pages}
     assert [name for name, found in tables.items() if len(found) > 5] == []
+
+
+def test_guides_are_short() -> None:
+    counts = {name: len(PAGES[name].text.split()) for name in PAGES if "/guide/" in name}
+    assert not {name: count for name, count in counts.items() if count > 900}
 
 
 def test_each_table_beside_the_pages_is_linked_with_its_rows() -> None:
