@@ -27,12 +27,20 @@ from benchmarks.results import RESULTS, divide, published, read_rows
 from tests.rows import each
 
 import ullage
+from ullage.explain.basis import BasisKind
 from ullage.front.settings import load_front
 from ullage.gate.config import load_configuration
 from ullage.gpus import load_catalog
 from ullage.models.architecture import MODEL_TYPES
 from ullage.models.builtin import load_models
 from ullage.phantom.torch_build import find_torch
+from ullage.report.palette import (
+    CACHE_LOOK,
+    CATEGORY_LOOKS,
+    CONTEXT_LOOK,
+    FREE_LOOK,
+    NON_TORCH_LOOK,
+)
 from ullage.watch.alerts.rules_file import load_settings
 
 PAGES = {page.name: page for page in all_pages()}
@@ -178,6 +186,16 @@ def test_the_page_of_rules_has_the_rules_of_today() -> None:
 def test_the_page_of_alert_rules_has_the_rules_of_today() -> None:
     page = PAGES["docs/reference/alerts.md"].text
     assert page == alert_rules.render(page), "python -m benchmarks.alert_rules"
+
+
+def test_the_glossary_has_the_terms_of_reports() -> None:
+    page = PAGES["docs/reference/glossary.md"].text
+    terms = re.findall(r"^\| ([\w ]+) \| .+ \| \[.+\]\(.+\) \|$", page, re.MULTILINE)
+    assert terms == sorted(terms, key=str.lower)
+    assert page.count("\n| ") == len(terms) + 1, "each term has a meaning and a link"
+    looks = (*CATEGORY_LOOKS.values(), CACHE_LOOK, CONTEXT_LOOK, FREE_LOOK, NON_TORCH_LOOK)
+    shown = {*(look.label for look in looks), *(kind.value for kind in BasisKind)}
+    assert shown | {"reserved", "rung", "owner", "phantom", "allocated", "peak"} <= {*terms}
 
 
 def test_the_page_of_the_run_document_names_its_fields() -> None:
