@@ -156,6 +156,7 @@ FLAGS = {
     },
     "front": {"--config", "--check"},
     "ui": {"--port", "--no-browser", "--python", "--vllm-python"},
+    "doctor": {"--python", "--json", "--schema"},
     "env": {
         "directory", "--torch", "-r", "--requirement", "--with-triton", "--python", "--force",
     },
@@ -168,6 +169,7 @@ QUESTIONS = {
     "ladder",
     "largest",
     "listen",
+    "measure",
     "ranks",
     "search",
     "server_log",
@@ -179,8 +181,9 @@ QUESTIONS = {
 ANSWERS = {*VERBS, *QUESTIONS}
 # By the folder in which a file of that name would be: the answers that have none, and why not.
 WITHOUT = {
-    "cli": {},
+    "cli": {"measure": "a function of Python's"},
     "api": {
+        "doctor": "looks at this machine",
         "env": "makes a directory",
         "forecast": "in servers",
         "front": "serves a proxy",
@@ -195,6 +198,8 @@ WITHOUT = {
         "workloads": "beside the estimate of a training, in estimate",
     },
     "report/text": {
+        "doctor": "six lines",
+        "measure": "a run's report",
         "env": "makes a directory",
         "exec": "the program itself speaks",
         "front": "serves a proxy",
@@ -206,6 +211,8 @@ WITHOUT = {
         "ui": "serves a page",
     },
     "report/document": {
+        "doctor": "its record alone",
+        "measure": "a run's document",
         "env": "makes a directory",
         "exec": "the program itself speaks",
         "front": "serves a proxy",

@@ -126,7 +126,7 @@ def fit(
             device is named, the plan is for that one.
         gpus: GPUs of one machine that share the training, a rank on each; what is said of the
             device and the budget is of each.
-        executor: whose workers make the runs (docs/reference/fit.md); None: this process makes them.
+        executor: whose workers make the runs (docs/reference/fit.md); None: this process does.
         limit_s: seconds after which no more plans are tried, and the best so far is given.
         on_progress: called with a line as runs end.
         on_failure: called with the last output of the program where it failed unchanged.

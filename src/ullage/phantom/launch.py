@@ -369,7 +369,7 @@ def start(
                     command,
                     env=dict(environment),
                     cwd=program.directory,
-                    stdin=subprocess.DEVNULL if file else None,
+                    stdin=subprocess.DEVNULL if file else program.stdin,
                     stdout=file or (2 if stdout_to_stderr else None),
                     stderr=file,
                 )

@@ -31,7 +31,7 @@ _LONG_SHEBANG = re.compile(rb"'''exec' (?P<python>\"[^\"]+\"|\S+)")
 class UserProgram:
     """A program to run: its interpreter, the interpreter's arguments, the words that the user
     typed, and its working directory; None means the current one. `remarks` name the choice if the
-    words could mean several programs.
+    words could mean several programs. `stdin` is a file descriptor; None: that of this process.
     """
 
     python: str
@@ -39,6 +39,7 @@ class UserProgram:
     argv: tuple[str, ...]
     directory: Path | None = None
     remarks: tuple[str, ...] = ()
+    stdin: int | None = None
 
     @property
     def name(self) -> str:

@@ -76,6 +76,22 @@ def driver_version() -> str | None:
     return None
 
 
+def gpu_names() -> tuple[str, ...]:
+    """The names of this machine's GPUs, from NVML, also of those that CUDA is not to see."""
+    names: list[str] = []
+    with contextlib.suppress(OSError, AttributeError):
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        count, handle = ctypes.c_uint(), ctypes.c_void_p()
+        text = ctypes.create_string_buffer(_DRIVER_CHARS)
+        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+            return ()
+        for index in range(count.value):
+            if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
+                nvml.nvmlDeviceGetName(handle, text, _DRIVER_CHARS)
+                names.append(text.value.decode(errors="replace"))
+    return tuple(names)
+
+
 def count_others(torch: ModuleType, device: int) -> int | None:
     """The processes on a device beside this one, which has a context there; None: NVML does not
     tell, such as in some containers.
