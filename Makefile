@@ -141,7 +141,7 @@ clang:
 	$(BIN)/python -m compileall -q src
 	@touch $@
 
-test-all-environments: $(NEWEST)/ullage-env.json $(STACKS)/ullage-env.json $(RECORDED:%=%/ullage-env.json) .venv/extras promtool chromium clang
+test-all-environments: $(NEWEST)/ullage-env.json $(STACKS)/ullage-env.json $(RECORDED:%=%/ullage-env.json) .venv/extras .venv/docs promtool chromium clang
 
 .venv/extras: .venv/done
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz,ray]'

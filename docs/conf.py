@@ -5,6 +5,7 @@ GitHub shows the same pages without it: they are plain Markdown, and `toctree` i
 """
 
 import re
+import shutil
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -37,7 +38,7 @@ def read_page(app: Sphinx, name: str, source: list[str]) -> None:
     def link(match: re.Match[str]) -> str:
         path = urlsplit(match[2]).path
         target = (page / path).resolve()
-        is_page = target.is_file() and target.is_relative_to(app.srcdir)
+        is_page = target.is_relative_to(app.srcdir) and not target.is_dir()
         return match[0] if not path or "://" in match[2] or is_page else match[1]
 
     parts = _FENCED.split(source[0])
@@ -48,7 +49,14 @@ def read_page(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = "".join(parts)
 
 
+def write_index(app: Sphinx, error: Exception | None) -> None:
+    """The index is README.md on GitHub, and index.html for a server."""
+    if error is None:
+        shutil.copy(Path(app.outdir, f"{root_doc}.html"), Path(app.outdir, "index.html"))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Sphinx calls it."""
     app.connect("source-read", read_page)
+    app.connect("build-finished", write_index)
     return {"parallel_read_safe": True}
