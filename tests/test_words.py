@@ -36,6 +36,7 @@ ANY = {instead: re.compile(phrase, re.IGNORECASE) for instead, phrase in PHRASES
 QUOTED = re.compile(
     r"^```.*?^```$|<!-- ([\w.-]+): written by.*?<!-- end \1 -->|`[^`\n]+`", re.MULTILINE | re.DOTALL
 )
+STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`([^`]*)`')  # of C and JavaScript
 
 
 def phrases(text: str) -> Iterator[str]:
@@ -48,8 +49,11 @@ def phrases(text: str) -> Iterator[str]:
 
 
 def texts_of(path: Path) -> Iterator[str]:
-    """The docstrings and other strings of a file of Python."""
+    """The strings of a file; of one of Python its docstrings, too."""
     content = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        yield from (match[1] or match[2] or "" for match in STRING.finditer(content))
+        return
     # Most files have none of the words anywhere; these are not parsed.
     if not any(phrases(content)):
         return
@@ -70,7 +74,8 @@ def test_pages_have_the_words_of_the_field() -> None:
 def test_messages_and_docstrings_have_the_words_of_the_field() -> None:
     found = {
         f"{path.relative_to(ROOT)}: {one}"
-        for path in (ROOT / "src").rglob("*.py")
+        for path in (ROOT / "src").rglob("*")
+        if path.suffix in {".py", ".c", ".h", ".js"}
         for text in texts_of(path)
         for one in phrases(text)
     }
