@@ -49,7 +49,7 @@ class TrainingRecording:
         self.end()
         try:
             recording = self._new(_of_rank(self._path, rank))
-            recording.attach()
+            recording.__enter__()
         except Exception as error:  # the training goes on unrecorded
             _say("nothing is recorded", error)
             return
