@@ -67,6 +67,11 @@ nightly: test-all docs $(TRACKERS)/done
 	$(BIN)/python -m benchmarks.ratios
 	$(BIN)/python -m benchmarks.net --count 40
 	$(BIN)/python -m benchmarks.lowest
+	$(MAKE) wheel
+	$(BIN)/python -m benchmarks.wheels --python $(NEWEST)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .envs/rivals \
+	  torch-kitsune ridgepoint
+	$(BIN)/python -m benchmarks.rivals --python .envs/torch-2.11.0/bin/python --packages .envs/rivals
 	$(BIN)/python -m benchmarks.versions
 	$(BIN)/python -m benchmarks.examples --python $(NEWEST)/bin/python --python $(OLDEST)/bin/python
 	$(BIN)/python -m benchmarks.distributed --python $(NEWEST)/bin/python
