@@ -42,13 +42,13 @@ def report() -> LargestReport:
 
 def test_the_first_line_says_both(report: LargestReport) -> None:
     assert largest_line(report) == (
-        "batch 10 fits 8.00 GiB of rtx-3070 as it is, 20 under a plan: checkpoint 2 of 2 Layer"
+        "batch 10 fits 8.00 GiB of rtx-3070 unchanged, 20 under a plan: checkpoint 2 of 2 Layer"
     )
     plain = replace(report, answers=report.answers[1:])
-    assert largest_line(plain) == "batch 10 fits 8.00 GiB of rtx-3070 as it is"
+    assert largest_line(plain) == "batch 10 fits 8.00 GiB of rtx-3070 unchanged"
     planned = replace(report, as_it_is=None, answers=report.answers[:1])
     assert largest_line(planned) == (
-        "no batch fits as it is, 20 fits 8.00 GiB of rtx-3070 under a plan: checkpoint 2 of 2 Layer"
+        "no batch fits unchanged, 20 fits 8.00 GiB of rtx-3070 under a plan: checkpoint 2 of 2 Layer"
     )
     nothing = replace(report, as_it_is=None, answers=())
     assert largest_line(nothing) == "no batch fits 8.00 GiB of rtx-3070"
@@ -62,7 +62,7 @@ def test_the_report_says_what_a_sample_takes_and_why_no_more_fits(report: Larges
     for said in (
         "23 runs in 12.5 s, none on a GPU",
         "13.00 ms checkpoint 2 of 2 Layer; 21 does not: no room for 1.0 GiB",
-        "10.00 ms as it is, the fastest for each batch; 11 does not",
+        "10.00 ms unchanged, the fastest for each batch; 11 does not",
         "With batch 20 the allocator had to release its cache",
         "left out: flash_attention: no attention",
     ):
@@ -73,8 +73,8 @@ def test_only_what_is_surely_faster_is_called_the_fastest(report: LargestReport)
     best, plain = report.answers
     sure = replace(plain, time=Timed(Interval(0.08, 0.1, 0.12), 1000))
     for step, words in (
-        (Interval(0.2, 0.26, 0.3), "as it is, the fastest for each batch"),
-        (Interval(0.16, 0.202, 0.24), "as it is, about the fastest for each batch"),
+        (Interval(0.2, 0.26, 0.3), "unchanged, the fastest for each batch"),
+        (Interval(0.16, 0.202, 0.24), "unchanged, about the fastest for each batch"),
     ):
         timed = replace(best, time=Timed(step, 2000), step_s=step.s)
         text = " ".join(

@@ -175,7 +175,7 @@ def test_the_same_text_gives_the_same_requests(kind: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("poison:rate=1", "no file and no generator"),
+        ("poison:rate=1", "is neither a file nor a generator"),
         ("poisson:rate=1,prompt=4", "has no output"),
         ("poisson:rate=0,prompt=4,output=4", "expected a number above 0"),
         ("poisson:rate=1,prompt=0,output=4", "at least 1"),
