@@ -64,11 +64,8 @@ class TrainingRecording:
         recording, self._recording = self._recording, None
         atexit.unregister(self._end_at_exit)
         try:
-            recording.__exit__(
-                None if error is None else type(error),
-                error,
-                None if error is None else error.__traceback__,
-            )
+            traceback = getattr(error, "__traceback__", None)
+            recording.__exit__(None if error is None else type(error), error, traceback)
         except Exception as failure:  # the training's result is its own
             _say("the recording did not end well", failure)
         self.path = recording.path
