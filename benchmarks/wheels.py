@@ -7,8 +7,8 @@ This machine's wheel is installed into an environment of its own, and the comman
 from it: in a directory outside the clone, with no C compiler on PATH. `--python` is an interpreter
 with torch. Of each wheel the libraries are read with readelf: the machine, the libraries that they
 need, and the newest version of glibc among their symbols. With an emulator of Debian's qemu-user
-and the libraries of the other machine (Debian's libc6-arm64-cross), a program that is compiled by
-zig also loads each library of the other wheel with all symbols bound.
+and the libraries of the other machine (Debian's libc6-arm64-cross), the loader of that machine also
+binds all symbols of each library of the other wheel.
 """
 
 from __future__ import annotations
@@ -36,17 +36,6 @@ _COMPILER = re.compile(
 )
 # What a system has besides the wheel.
 _OF_GLIBC = re.compile(r"(?:libc|libm|libdl|libpthread|librt|ld-linux.*)\.so\.\d")
-_LOADER = r"""
-#include <dlfcn.h>
-#include <stdio.h>
-int main(int argc, char **argv) {
-  for (int i = 1; i < argc; i++) {
-    if (!dlopen(argv[i], RTLD_NOW | RTLD_LOCAL)) return fprintf(stderr, "%s\n", dlerror()), 1;
-    puts(argv[i]);
-  }
-  return 0;
-}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +79,25 @@ def read_libraries(wheel: Path, directory: Path) -> Libraries:
     return Libraries(machine, paths, tuple(sorted(needed)), max(versions, default=()))
 
 
-def load_all(libraries: Libraries, emulator: Path, sysroot: Path, directory: Path) -> int:
-    """Loads each library in a process of the other machine; the number of those that loaded."""
-    source, program = directory / "load.c", directory / "load"
-    source.write_text(_LOADER, encoding="utf-8")
-    target = f"{libraries.machine}-linux-gnu.2.17"
-    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", target]
-    subprocess.run([*compiler, "-o", program, source, "-ldl"], check=True)
+def load_all(libraries: Libraries, emulator: Path, sysroot: Path) -> int:
+    """How many libraries the other machine's own loader binds, with all that they need: each by
+    itself, as `ldd -r` does.
+    """
+    loader = next((sysroot / "lib").glob("ld-linux-*.so.*"))
     count = 0
-    for path in libraries.paths:  # each alone: their symbols have the same names
-        command = [emulator, "-L", sysroot, "-E", f"LD_LIBRARY_PATH={path.parent}", program, path]
+    for path in libraries.paths:
+        variables = {
+            "LD_LIBRARY_PATH": f"{path.parent}:{sysroot / 'lib'}", "LD_TRACE_LOADED_OBJECTS": "1",
+            "LD_WARN": "1", "LD_BIND_NOW": "1",
+        }  # fmt: skip
+        given = [word for name, text in variables.items() for word in ("-E", f"{name}={text}")]
+        command = [emulator, "-L", sysroot, *given, loader, path]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"{path.name}: {done.stderr.strip()}", file=sys.stderr)
-        count += done.returncode == 0
+        said = done.stdout + done.stderr
+        if done.returncode or "undefined symbol" in said or "not found" in said:
+            print(f"{path.name}: {said.strip()}", file=sys.stderr)
+        else:
+            count += 1
     return count
 
 
@@ -149,7 +143,7 @@ def _rows(
             how = f"installed; {count - len(failures)} of {count} commands of README.md"
             print("\n".join(failures), file=sys.stderr)
         elif args.qemu is not None:
-            count = load_all(libraries, args.qemu, args.sysroot, directory)
+            count = load_all(libraries, args.qemu, args.sysroot)
             how = f"{count} of {len(libraries.paths)} libraries load under qemu-user"
         else:
             how = "inspected alone"
