@@ -137,8 +137,8 @@ def test_a_loop_ends_with_the_weights_of_a_start_on_rung_1(
     said = check_same(execute, tmp_path, ("--guard", f"{path},{plan(4)}"), path, PROGRAM, "plain")
     (line,) = said
     assert line == (
-        "ullage: guard: the program ran out of memory (0.01 MiB asked for) on rung 0 (the unchanged "
-        "program): started again on rung 1 (checkpoint (2 modules)) with --resume"
+        "ullage: guard: the program ran out of memory (0.01 MiB asked for) on rung 0 (the "
+        "unchanged program): started again on rung 1 (checkpoint (2 modules)) with --resume"
     )
 
 

@@ -48,7 +48,8 @@ def test_the_first_line_says_both(report: LargestReport) -> None:
     assert largest_line(plain) == "batch 10 fits 8.00 GiB of rtx-3070 unchanged"
     planned = replace(report, as_it_is=None, answers=report.answers[:1])
     assert largest_line(planned) == (
-        "no batch fits unchanged, 20 fits 8.00 GiB of rtx-3070 under a plan: checkpoint 2 of 2 Layer"
+        "no batch fits unchanged, 20 fits 8.00 GiB of rtx-3070 under a plan: "
+        "checkpoint 2 of 2 Layer"
     )
     nothing = replace(report, as_it_is=None, answers=())
     assert largest_line(nothing) == "no batch fits 8.00 GiB of rtx-3070"
