@@ -9,6 +9,7 @@
 #                  writes docs/results/programs.md, and parts of accuracy.md, estimates.md, explain.md and serving.md
 #   make fuzz      the readers of snapshots and of packed code against a million inputs each, of other texts for an
 #                  hour each; needs clang
+#   make docs      docs/ as a site, in build/docs; a dead link ends it
 #   make wheel     wheels for x86-64 and aarch64 Linux
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -32,7 +33,7 @@ TRACKERS := .envs/trackers
 # benchmarks/stacks.py makes it
 STACKS_VLLM := .envs/stacks-vllm
 
-.PHONY: demo test test-all test-all-environments seconds check nightly fuzz wheel clean phantom promtool chromium clang
+.PHONY: demo test test-all test-all-environments seconds check nightly docs fuzz wheel clean phantom promtool chromium clang
 .DELETE_ON_ERROR:
 
 demo: $(NEWEST)/ullage-env.json phantom
@@ -58,7 +59,7 @@ check: .venv/done
 	@$(BIN)/python -m tests.whole --is-current
 
 # The versions of PyTorch are a list in benchmarks/versions.py, which makes an environment for each.
-nightly: test-all $(TRACKERS)/done
+nightly: test-all docs $(TRACKERS)/done
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check distributed submitit
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python ULLAGE_TEST_VLLM_PYTHON=$(STACKS_VLLM)/bin/python \
 	  ULLAGE_TEST_TRACKERS_PYTHON=$(TRACKERS)/bin/python $(PYTEST) --tier nightly
@@ -66,6 +67,11 @@ nightly: test-all $(TRACKERS)/done
 	$(BIN)/python -m benchmarks.ratios
 	$(BIN)/python -m benchmarks.net --count 40
 	$(BIN)/python -m benchmarks.lowest
+	$(MAKE) wheel
+	$(BIN)/python -m benchmarks.wheels --python $(NEWEST)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .envs/rivals \
+	  torch-kitsune ridgepoint
+	$(BIN)/python -m benchmarks.rivals --python .envs/torch-2.11.0/bin/python --packages .envs/rivals
 	$(BIN)/python -m benchmarks.versions
 	$(BIN)/python -m benchmarks.examples --python $(NEWEST)/bin/python --python $(OLDEST)/bin/python
 	$(BIN)/python -m benchmarks.distributed --python $(NEWEST)/bin/python
@@ -89,6 +95,9 @@ nightly: test-all $(TRACKERS)/done
 	$(BIN)/python -m benchmarks.attribution --python $(STACKS)/bin/python
 	$(BIN)/python -m benchmarks.folklore --python $(STACKS)/bin/python
 	$(BIN)/python -m benchmarks.accuracy.estimate --python $(STACKS)/bin/python
+
+docs: .venv/docs
+	$(BIN)/python -m sphinx -q --fail-on-warning --keep-going -b html docs build/docs
 
 fuzz: phantom
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
@@ -137,10 +146,14 @@ clang:
 	$(BIN)/python -m compileall -q src
 	@touch $@
 
-test-all-environments: $(NEWEST)/ullage-env.json $(STACKS)/ullage-env.json $(RECORDED:%=%/ullage-env.json) .venv/extras promtool chromium clang
+test-all-environments: $(NEWEST)/ullage-env.json $(STACKS)/ullage-env.json $(RECORDED:%=%/ullage-env.json) .venv/extras .venv/docs promtool chromium clang
 
 .venv/extras: .venv/done
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz,ray]'
+	@touch $@
+
+.venv/docs: .venv/done
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 $(TRACKERS)/done:

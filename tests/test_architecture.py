@@ -153,6 +153,7 @@ FLAGS = {
     },
     "front": {"--config", "--check"},
     "ui": {"--port", "--no-browser", "--python", "--vllm-python"},
+    "doctor": {"--python", "--json", "--schema"},
     "env": {
         "directory", "--torch", "-r", "--requirement", "--with-triton", "--python", "--force",
     },
@@ -165,6 +166,7 @@ QUESTIONS = {
     "ladder",
     "largest",
     "listen",
+    "measure",
     "ranks",
     "search",
     "server_log",
@@ -185,8 +187,10 @@ WITHOUT = {
         "serving": "an option of estimate",
         "what_if": "an option of explain",
         "workloads": "options of estimate",
+        "measure": "a function of Python's",
     },
     "api": {
+        "doctor": "looks at this machine",
         "env": "makes a directory",
         "forecast": "in servers",
         "front": "serves a proxy",
@@ -201,6 +205,8 @@ WITHOUT = {
         "workloads": "beside the estimate of a training, in estimate",
     },
     "report/text": {
+        "doctor": "six lines",
+        "measure": "a run's report",
         "env": "makes a directory",
         "exec": "the program itself speaks",
         "front": "serves a proxy",
@@ -212,6 +218,8 @@ WITHOUT = {
         "ui": "serves a page",
     },
     "report/document": {
+        "doctor": "its record alone",
+        "measure": "a run's document",
         "env": "makes a directory",
         "exec": "the program itself speaks",
         "front": "serves a proxy",

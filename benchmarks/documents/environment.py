@@ -12,15 +12,18 @@ from benchmarks.documents.blocks import ROOT
 _COMMAND = "#!{python}\nfrom ullage.cli.main import main\n\nmain()\n"
 
 
-def join_environments(directory: Path, torch_python: Path) -> None:
+def join_environments(directory: Path, torch_python: Path, installed: Path | None = None) -> None:
     """Makes a virtual environment with what is installed for `torch_python` and beside ullage.
 
     Its modules are those of the two: nothing is copied. Commands of both are found by PATH alone.
+    ullage is that of the clone, or of the interpreter `installed`.
     """
     subprocess.run([torch_python, "-m", "venv", "--without-pip", directory], check=True)
     python = directory / "bin" / "python"
     # ullage's own come last: torch's environment has the versions that its programs were given.
-    paths = (ROOT / "src", _site_packages(torch_python), Path(sysconfig.get_path("purelib")))
+    own = Path(sysconfig.get_path("purelib")) if installed is None else _site_packages(installed)
+    source = (ROOT / "src",) if installed is None else ()
+    paths = (*source, _site_packages(torch_python), own)
     lines = "".join(f"{path}\n" for path in paths)
     (_site_packages(python) / "joined.pth").write_text(lines, encoding="utf-8")
     command = directory / "bin" / "ullage"
@@ -28,9 +31,11 @@ def join_environments(directory: Path, torch_python: Path) -> None:
     command.chmod(0o755)
 
 
-def search_path(directory: Path, torch_python: Path) -> tuple[Path, ...]:
+def search_path(
+    directory: Path, torch_python: Path, installed: Path | None = None
+) -> tuple[Path, ...]:
     """Where its commands are, and those of the two."""
-    return directory / "bin", torch_python.parent, Path(sys.executable).parent
+    return directory / "bin", torch_python.parent, (installed or Path(sys.executable)).parent
 
 
 def _site_packages(python: Path) -> Path:

@@ -26,7 +26,7 @@ TIMEOUT_S = 1800
 _EXITS = re.compile(r"# exits with (\d+)$")
 _YES_OR_NO = {0, 1}
 _PHANTOM = re.compile(
-    r"ullage (run|fit|segments|check|lock)\b|ullage\.(run|sweep|check|fit)\(|thin/bin"
+    r"ullage (run|fit|segments|check|lock)\b|ullage\.(run|sweep|check|fit|measure)\(|thin/bin"
 )
 _LEFT_OUT = ("ULLAGE_", "PYTORCH_", "PYTEST_", "XDG_", "GITHUB_", "CI_", "LD_PRELOAD", "PYTHON")
 
@@ -77,21 +77,25 @@ def is_played(block: Block) -> bool:
     return block.is_run and not all(is_never_run(block, one) for one in block.commands)
 
 
-def play(page: Page, python: Path | None, *, nightly: bool = False) -> Iterator[Result]:
+def play(
+    page: Page, python: Path | None, *, nightly: bool = False, installed: Path | None = None
+) -> Iterator[Result]:
     """Runs a page's blocks in their order.
 
     Args:
         python: the interpreter of an environment with torch; None where the page needs none.
         nightly: run those that take long, too.
+        installed: the interpreter of an environment that has ullage; None: this one's, whose
+            ullage is that of the clone.
     """
     played = [block for block in page.blocks if is_played(block)]
     chosen = [block for block in played if nightly or not block.is_nightly]
     with tempfile.TemporaryDirectory(prefix="ullage-documents-") as above:
-        path: tuple[Path, ...] = (Path(sys.executable).parent,)
+        path: tuple[Path, ...] = ((installed or Path(sys.executable)).parent,)
         if python is not None:
             thin = Path(above, "thin")
-            join_environments(thin, python)
-            path = search_path(thin, python)
+            join_environments(thin, python, installed)
+            path = search_path(thin, python, installed)
         for block in chosen:
             place = _Place(Path(above, block.place or "project"), path)
             if not place.directory.exists():

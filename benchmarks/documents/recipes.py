@@ -23,8 +23,8 @@ PREPARE = {
     ("docs/guide/pytest.md", "ci"): "cp tests/programs/documents/model.py .",
     ("docs/guide/fit-gpus.md", ""): "cp tests/programs/plans/wide.py .",
     ("docs/guide/check.md", ""): "cp tests/programs/documents/encoder.py train.py",
-    ("docs/guide/check.md", "serving"): "cp examples/serving/* .",
-    ("docs/guide/check.md", "small"): """
+    ("docs/reference/check.md", "serving"): "cp examples/serving/* .",
+    ("docs/reference/check.md", "small"): """
         cp examples/serving/* .
         printf '%s\n' '[scenario.serving]' 'gpu = "rtx-4070"' 'matrix = { users = [8] }' \
           'budget = { headroom = "5%" }' '[scenario.serving.requests]' 'file = "requests.jsonl"' \

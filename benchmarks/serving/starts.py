@@ -37,12 +37,14 @@ class Outcome:
         printed_bytes: for the cache, as vLLM printed them or as its tokens say.
         kv_bytes: the estimate: low, likely, high.
         verdict: of the estimate.
+        num_parameters: of the model.
     """
 
     start: dict[str, Any]
     printed_bytes: int
     kv_bytes: tuple[int, int, int]
     verdict: str
+    num_parameters: int
 
     @property
     def error(self) -> float:
@@ -88,7 +90,13 @@ def ask(start: dict[str, Any]) -> Outcome:
     low, likely, high = document["kv_bytes"]
     each = sum(group["token_bytes"] for group in document["kv_groups"])
     printed = round(start["kv_gib"] * GIB) if "kv_gib" in start else start["tokens"] * each
-    return Outcome(start, printed, (low, likely, high), document["verdict"])
+    return Outcome(
+        start,
+        printed,
+        (low, likely, high),
+        document["verdict"],
+        document["model"]["num_parameters"],
+    )
 
 
 def outcomes(*, is_other: bool = False) -> list[Outcome]:

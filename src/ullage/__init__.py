@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ullage.api.fit import Fit, fit
     from ullage.api.largest import FoundLadder, Largest, find_ladder, find_largest
     from ullage.api.lock import Locked, lock
+    from ullage.api.measure import measure
     from ullage.api.ranks import run_ranks
     from ullage.api.record import Recorded, read_recording, record_program
     from ullage.api.run import Run, run
@@ -131,6 +132,7 @@ __all__ = [
     "guard",
     "guard_inference",
     "lock",
+    "measure",
     "prefetch",
     "read_recording",
     "read_samples",
@@ -202,6 +204,7 @@ _MODULES = {
     "guard": "ullage.runtime.open_guard",
     "guard_inference": "ullage.runtime.requests.inference",
     "lock": "ullage.api.lock",
+    "measure": "ullage.api.measure",
     "prefetch": "ullage.loaders.prefetch",
     "read_recording": "ullage.api.record",
     "read_samples": "ullage.api.watch",

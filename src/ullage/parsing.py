@@ -121,4 +121,4 @@ _TOO_LARGE: Final = "holds a number that no 64 bits hold"
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"it holds {name}, which is no number of JSON")
+    raise ValueError(f"it holds {name}, which is not a number of JSON")

@@ -32,12 +32,20 @@ from tests.rows import each
 import ullage
 from ullage.cli.main import cli
 from ullage.cli.options.command import Verb
+from ullage.explain.basis import BasisKind
 from ullage.front.settings import load_front
 from ullage.gate.config import load_configuration
 from ullage.gpus import load_catalog
 from ullage.models.architecture import MODEL_TYPES
 from ullage.models.builtin import load_models
 from ullage.phantom.torch_build import find_torch
+from ullage.report.palette import (
+    CACHE_LOOK,
+    CATEGORY_LOOKS,
+    CONTEXT_LOOK,
+    FREE_LOOK,
+    NON_TORCH_LOOK,
+)
 from ullage.watch.alerts.rules_file import load_settings
 
 PAGES = {page.name: page for page in all_pages()}
@@ -163,7 +171,7 @@ def test_commands_that_the_code_names_can_be_typed(folder: str) -> None:
 
 
 def test_the_table_of_options_of_run_is_complete() -> None:
-    _, _, table = PAGES["docs/guide/run.md"].text.partition("## Options")
+    _, _, table = PAGES["docs/reference/run.md"].text.partition("## Options")
     rows = [row for row in table.partition("\n## ")[0].splitlines() if row.startswith("| `-")]
     named = {option for row in rows for option in re.findall(r"--[a-z][a-z-]+", row.split("|")[1])}
     assert named == {name for name in options_of("run") if name.startswith("--")} - {"--help"}
@@ -183,6 +191,16 @@ def test_the_page_of_rules_has_the_rules_of_today() -> None:
 def test_the_page_of_alert_rules_has_the_rules_of_today() -> None:
     page = PAGES["docs/reference/alerts.md"].text
     assert page == alert_rules.render(page), "python -m benchmarks.alert_rules"
+
+
+def test_the_glossary_has_the_terms_of_reports() -> None:
+    page = PAGES["docs/reference/glossary.md"].text
+    terms = re.findall(r"^\| ([\w ]+) \| .+ \| \[.+\]\(.+\) \|$", page, re.MULTILINE)
+    assert terms == sorted(terms, key=str.lower)
+    assert page.count("\n| ") == len(terms) + 1, "each term has a meaning and a link"
+    looks = (*CATEGORY_LOOKS.values(), CACHE_LOOK, CONTEXT_LOOK, FREE_LOOK, NON_TORCH_LOOK)
+    shown = {*(look.label for look in looks), *(kind.value for kind in BasisKind)}
+    assert shown | {"reserved", "rung", "owner", "phantom", "allocated", "peak"} <= {*terms}
 
 
 def test_the_page_of_the_run_document_names_its_fields() -> None:
@@ -227,6 +245,11 @@ def test_pages_of_results_are_few_and_short() -> None:
     assert [page.name for page in pages if page.text.count("\n") > 120] == []
     tables = {page.name: re.findall(r"^\|[-:| ]+\|$", page.text, re.MULTILINE) for page in pages}
     assert [name for name, found in tables.items() if len(found) > 5] == []
+
+
+def test_guides_are_short() -> None:
+    counts = {name: len(PAGES[name].text.split()) for name in PAGES if "/guide/" in name}
+    assert not {name: count for name, count in counts.items() if count > 900}
 
 
 def test_each_table_beside_the_pages_is_linked_with_its_rows() -> None:

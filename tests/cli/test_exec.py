@@ -212,4 +212,4 @@ def test_a_plan_of_nothing_is_said_to_be_the_program_as_it_is(
     place: Place, write_plan: Callable[..., str]
 ) -> None:
     done = place.run(*words(place, "--plan", write_plan()))
-    assert (done.returncode, done.stderr) == (0, "ullage: plan: the program as it is\n")
+    assert (done.returncode, done.stderr) == (0, "ullage: plan: the unchanged program\n")

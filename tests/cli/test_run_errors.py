@@ -83,7 +83,7 @@ def test_what_cannot_be_run_is_refused(place: Place, words: tuple[str, ...], mes
         (("--gpu", "t4,t4"), "GPU has 't4' twice; give each value once"),
         (("--sweep", "batch=1,2", "--snapshot", "s.pickle"), "a sweep keeps no snapshots"),
         (("--sweep", "batch=1,2", "--timeline", "t.json"), "--timeline is of one run"),
-        (("--time", "--price", "0"), "price=0.0 is no price of a GPU-hour"),
+        (("--time", "--price", "0"), "price=0.0 is not a price"),
         (("--sweep", "batch=1,2", "--plot", "p.gif"), "expected one of .svg, .png, .pdf"),
         (("--sweep", "batch=1,2", "--plot", "taken.svg"), "'taken.svg' exists; give another name"),
         (("--sweep", "batch=1,2", "-o", "taken.svg"), "'taken.svg' exists; give another name"),

@@ -72,7 +72,7 @@ def test_no_number_of_ranks_is_refused(words: tuple[str, ...]) -> None:
     ("options", "message"),
     [
         ((), "no traffic"),
-        (("--traffic", "missing.csv"), "no file and no generator"),
+        (("--traffic", "missing.csv"), "is neither a file nor a generator"),
         (("--traffic", "azure-conv", "--slo", "fast"), "found 'fast'"),
         (("--traffic", "azure-conv", "--forecast", "--cached"), "--cached does not go with"),
     ],

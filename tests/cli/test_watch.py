@@ -166,7 +166,7 @@ def test_without_a_driver_the_remedy_is_named(place: Any) -> None:
         (("--interval", "0.01"), "0.01 s is not possible"),
         (("--interval", "nan"), "nan s is not possible"),
         (("--replay", "none.jsonl"), "'none.jsonl' cannot be read"),
-        (("--replay", "train.py"), "line 1 of 'train.py' is no sample"),
+        (("--replay", "train.py"), "line 1 of 'train.py' is not a sample"),
         (("--replay", "train.py", "--record", "x"), "does not go with --replay"),
         (("--config", "none.toml", "--replay", "none.jsonl"), "none.toml"),
     ],

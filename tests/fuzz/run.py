@@ -47,7 +47,7 @@ TEXT_TARGETS = {
     "metrics": ("tests/fuzz/seeds/*.metrics",),
     "alerts": ("docs/guide/alerts.md", "docs/reference/alerts*.md"),
     "plans": ("tests/fuzz/seeds/*.plan", "docs/reference/ladder-file.md"),
-    "configurations": ("ullage.toml", "docs/guide/front.md", "docs/guide/check.md"),
+    "configurations": ("ullage.toml", "docs/reference/front.md", "docs/reference/check.md"),
 }
 TARGETS = (*C_TARGETS, "read_snapshots", *TEXT_TARGETS)
 _FENCED = re.compile(r"```(?:toml|json)\n(.*?)```", re.DOTALL)

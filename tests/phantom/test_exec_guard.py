@@ -137,8 +137,8 @@ def test_a_loop_ends_with_the_weights_of_a_start_on_rung_1(
     said = check_same(execute, tmp_path, ("--guard", f"{path},{plan(4)}"), path, PROGRAM, "plain")
     (line,) = said
     assert line == (
-        "ullage: guard: the program ran out of memory (0.01 MiB asked for) on rung 0 (the program "
-        "as it is): started again on rung 1 (checkpoint (2 modules)) with --resume"
+        "ullage: guard: the program ran out of memory (0.01 MiB asked for) on rung 0 (the "
+        "unchanged program): started again on rung 1 (checkpoint (2 modules)) with --resume"
     )
 
 
@@ -193,7 +193,7 @@ def test_it_goes_down_rung_by_rung_and_ends_where_there_is_none(
     code, document, lines = execute(*words, verb=("--guard", *RESUME), memory=RUNG_1)
     assert code == 0 and document["steps"] == [2, 3, 4]
     first, second = guard_lines(lines)
-    assert "on rung 0 (the program as it is): started again on rung 1 (checkpoint (2" in first
+    assert "on rung 0 (the unchanged program): started again on rung 1 (checkpoint (2" in first
     assert "on rung 1 (checkpoint (2 modules)): started again on rung 2 (checkpoint (4" in second
     code, _, lines = execute(*words, verb=("--guard",), memory="1000")
     *others, last = guard_lines(lines)

@@ -120,7 +120,7 @@ def test_without_a_rung_the_error_names_them_and_the_state_is_as_before(
 ) -> None:
     text, differences, is_same_random_state, num_gradients = answers["no_rung_is_left"]
     assert text.startswith("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
-    assert "rung 0 (the program as it is), rung 1 (checkpoint (2 modules)), rung 2" in text
+    assert "rung 0 (the unchanged program), rung 1 (checkpoint (2 modules)), rung 2" in text
     assert (differences, is_same_random_state, num_gradients) == ([], True, 0)
 
 
@@ -135,7 +135,7 @@ def test_every_technique_of_a_rung_gives_the_same(answers: dict[str, Any]) -> No
 def test_without_rungs_a_step_is_run_once_more_as_it_is(answers: dict[str, Any]) -> None:
     num_recoveries, rung, text = answers["without_rungs"]
     assert (num_recoveries, rung) == (1, 0)
-    assert "ran out of memory on rung 0 (the program as it is); no rung is left" in text
+    assert "ran out of memory on rung 0 (the unchanged program); no rung is left" in text
 
 
 def test_a_function_that_has_not_run_when_its_call_ends_is_refused(answers: dict[str, Any]) -> None:
@@ -172,7 +172,7 @@ def test_what_is_no_guard_is_refused(answers: dict[str, Any]) -> None:
     refusals = answers["what_is_no_guard"]
     assert "cannot have 'free_gradients'" in refusals["technique"]
     assert refusals["compiled"].startswith("SpecError: the model is compiled")
-    assert refusals["calm_steps"].startswith("SpecError: calm_steps=0 is no number of steps")
+    assert refusals["calm_steps"].startswith("SpecError: calm_steps=0 is not a number of steps")
     assert refusals["blocks"].startswith("PlanError: Linear has no repeated blocks")
     assert refusals["closed"].startswith("SpecError: the guard is closed")
     assert refusals["within"].startswith("SpecError: a step of the guard is within another")

@@ -41,7 +41,7 @@ def test_the_guard_says_how_many_rungs_there_are_and_up_to_what_each_is_proved(
     answers = printed_by(thin_python, "guard/ladder_file.py", str(tmp_path))
     start = "ullage: guard: "
     rungs, first, second, third, recovery, end = answers["said"]
-    assert rungs.startswith(f"{start}3 rungs: 0. the program as it is; 1. checkpoint (2 modules)")
+    assert rungs.startswith(f"{start}3 rungs: 0. the unchanged program; 1. checkpoint (2 modules)")
     proof = "on the phantom l4: 1.0 GiB reserved of 20.0 GiB, 250.00 ms a step"
     assert first == f"{start}rung 0 is proved up to length 512 {proof}"
     assert second == f"{start}rung 1 is proved up to length 1024 {proof}"

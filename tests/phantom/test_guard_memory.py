@@ -100,7 +100,7 @@ def test_gradients_of_a_micro_batch_stay_where_they_are(
 
 def test_the_users_lines_say_what_happened(guarded: Document) -> None:
     first, *_, last = guarded["guarded"]["said"]
-    assert first.startswith("ullage: guard: 3 rungs: 0. the program as it is; 1. checkpoint (3")
+    assert first.startswith("ullage: guard: 3 rungs: 0. the unchanged program; 1. checkpoint (3")
     assert first.endswith("none of them is proved to fit; `ullage fit` makes plans that are")
     assert last == f"ullage: guard: recoveries: {STEPS // 3} in {STEPS} steps"
     lines = [line for line in guarded["guarded"]["said"] if "out of memory" in line]

@@ -240,7 +240,7 @@ def test_an_out_of_memory_is_recorded_and_explained(record: RecordProgram, tmp_p
     ("options", "words"),
     [
         (("--ring", "12"), "too small"),
-        (("--every", "0"), "no interval"),
+        (("--every", "0"), "not an interval"),
         (("--snapshot", "no/such/directory/x.pickle"), "no directory"),
     ],
 )

@@ -85,8 +85,8 @@ CONFIGURATIONS = {
         f"gpus = {2**63 - 1}",
         "gpus: no machine has 9223372036854775807 GPUs; expected 1",
     ),
-    "a pattern of all files": ('inputs = ["/**/*"]', "no pattern of files below"),
-    "no pattern": ('inputs = [""]', "no pattern of files below"),
+    "a pattern of all files": ('inputs = ["/**/*"]', "not a pattern of files below"),
+    "no pattern": ('inputs = [""]', "not a pattern of files below"),
     "a pattern that none is": ('inputs = ["a**b/**c"]', ""),
     "a variable with =": ('env = { "A=B" = "1" }', "expected a name without = and NUL"),
     "a variable with NUL": ('env = { "A\\u0000" = "1" }', "expected a name without = and NUL"),
@@ -177,7 +177,7 @@ PLANS = {
         "more than 100 deep",
     ),
     "a long number": (json.dumps(PLAN).replace("1}", "9" * 5000 + "}"), "no 64 bits hold"),
-    "not a number": (json.dumps(PLAN).replace("1}", "NaN}"), "NaN, which is no number of JSON"),
+    "not a number": (json.dumps(PLAN).replace("1}", "NaN}"), "NaN, which is not a number of JSON"),
     "not UTF-8": ("\udcff", "cannot be read"),
 }
 

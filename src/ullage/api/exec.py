@@ -57,7 +57,7 @@ def execute(options: ExecOptions) -> tuple[int, Outcome | None]:
     Raises:
         SpecError: there is no such program, or its ranks are on several machines.
         EnvironmentProblem: there is no torch.
-        PlanError: a file is no plan, its plan cannot be a rung, or is for another torch.
+        PlanError: a file is not a plan, its plan cannot be a rung, or is for another torch.
     """
     check_guard(options.guard, options.plan, options.resume)
     cap_bytes = None if options.cap is None else parse_bytes(options.cap)

@@ -4,7 +4,7 @@
     print(fit.text())
     fit.plan.save("plan.json")
 
-The program is run as it is, and with each technique by itself, on a phantom that never runs out.
+The program is run unchanged, and with each technique by itself, on a phantom that never runs out.
 From what these runs took, memory stretch by stretch and time block by block, follows what any
 mixture takes (plan/costs/profile.py, plan/costs/clocked.py); the best of them are run on the
 device, the fastest first, and nothing is called fitting that was not seen to fit. The time of each
@@ -52,7 +52,7 @@ class Fit:
 
     @property
     def plan_to_write(self) -> Plan | None:
-        """The plan; where the program fits as it is, one that changes nothing. None: nothing was
+        """The plan; where the program fits unchanged, one that changes nothing. None: nothing was
         seen to fit.
         """
         report = self.report

@@ -101,7 +101,7 @@ def record_program(options: RecordOptions) -> Recorded:
     check_writable(path, force=options.force)
     every = options.every
     if every is not None and not every > 0:
-        raise SpecError(f"every={every!r} is no interval; expected seconds, such as 60")
+        raise SpecError(f"every={every!r} is not an interval; expected seconds, such as 60")
     settings = RecordingSettings(
         path.absolute(), Mode(options.mode), parse_ring(options.ring), every, options.publish,
         has_kernels=options.kernels, is_first=True,

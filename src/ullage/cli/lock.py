@@ -18,7 +18,7 @@ def lock_command(options: LockOptions, output: Output) -> int:
     ullage lock
     ullage lock --update train
 
-    An existing entry stays as it is, unless --update names it. See `ullage check`.
+    An existing entry stays unchanged, unless --update names it. See `ullage check`.
 
     Exits with 0, 1 if a scenario runs out of memory, 3 if a program failed.
     """

@@ -94,6 +94,10 @@ VERBS = {
     ),
     "ui": ("ullage.cli.ui:ui_command", "Open a local web page: calculator, GPUs, snapshots."),
     "env": ("ullage.cli.env:env_command", "Create a small environment with PyTorch's CUDA build."),
+    "doctor": (
+        "ullage.cli.doctor:doctor_command",
+        "Say which torch, driver and GPU are here, and why a run would be refused.",
+    ),
 }
 
 

@@ -133,7 +133,7 @@ def _write_progress(line: str) -> None:
 
 
 def _echo_aside(text: str) -> None:
-    """To stderr; a terminal that is gone is no reason to end the run."""
+    """To stderr; a terminal that is gone is not a reason to end the run."""
     with suppress(OSError):
         click.echo(text, nl=False, err=True)
 

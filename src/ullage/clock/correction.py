@@ -8,8 +8,8 @@ products by their shapes, of other kernels by their name, grid and threads, wher
 ones. The quotient is a factor for all work of that kind. Products of each precision are a kind of
 their own, as they run on other units.
 
-Ignores: that shapes may differ in it. Not corrected are kinds without an equal kernel, and what is
-no kernel: copies, messages, and the host.
+Ignores: that shapes may differ in it. Not corrected are kinds without an equal
+kernel, and what is not a kernel: copies, messages, and the host.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ def _kind(work: GivenWork, cost: Cost) -> str:
 
 
 def _product(kernel: KernelTime) -> Product:
-    """As cuBLAS has it: the columns come first."""
+    """As in cuBLAS: the columns come first."""
     m, n, k, batch = kernel.sizes
     return Product(n, m, k, batch, kernel.precision, 0)
 
 
 @cache
 def demangle(name: str) -> str:
-    """The name of a C++ function as profilers write it; any other name as it is.
+    """The name of a C++ function as profilers write it; any other name unchanged.
 
     Without libstdc++ on this machine, C++ names stay mangled, and no kernel of PyTorch is equal to
     a measured one.

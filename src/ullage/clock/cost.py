@@ -40,7 +40,7 @@ class Cost:
         category: the kind of work.
         flops: floating-point operations that count for the utilisation; 0: none.
         name: a short readable name for timelines, such as "flash attention backward".
-        load: what a message takes from kernels beside it; None: nothing, or it is no message.
+        load: what a message takes from kernels beside it; None: nothing, or it is not a message.
     """
 
     duration: Duration

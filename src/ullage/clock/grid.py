@@ -45,7 +45,7 @@ class Estimate(NamedTuple):
     """What the neighbours along one axis say of each hole.
 
     Attributes:
-        values: NaN for what is no hole, and where there are no neighbours.
+        values: NaN for what is not a hole, and where there are no neighbours.
         gap: the distance to the one neighbour times that to the other, in octaves squared.
     """
 

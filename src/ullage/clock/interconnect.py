@@ -34,8 +34,8 @@ class Interconnect:
         within_bytes_per_s: of a GPU to the others of its machine, one way; None: as the catalogue
             says of the GPU (NVLink, or the host's link).
         is_pcie: the GPUs of a machine reach each other over the host's link alone.
-        between_bytes_per_s: of a GPU to those of other machines, one way; None: as the makers'
-            machines with this GPU have it.
+        between_bytes_per_s: of a GPU to those of other machines, one way; None: those of the
+            makers' machines with this GPU.
         latency_s: of a message between machines.
         gpus_per_machine: how many GPUs share a machine.
     """
@@ -58,7 +58,7 @@ class Interconnect:
 
 
 def default_interconnect() -> Interconnect:
-    """The links where none are stated: as the GPU's own machines have them, eight GPUs each."""
+    """The links where none are stated: those of the GPU's own machines, eight GPUs each."""
     return Interconnect()
 
 

@@ -37,12 +37,12 @@ class Expense:
 
 
 def find_expense(time: StepTime, gpu_hour: float, num_gpus: int) -> Expense:
-    """What steps of that time cost on so many GPUs."""
+    """What steps of that time cost on this many GPUs."""
     return price_steps(time.step, time.num_tokens, gpu_hour, num_gpus)
 
 
 def price_steps(step: Interval, num_tokens: int, gpu_hour: float, num_gpus: int) -> Expense:
-    """What steps cost on so many GPUs.
+    """What steps cost on this many GPUs.
 
     Args:
         step: seconds of one.

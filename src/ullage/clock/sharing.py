@@ -78,7 +78,7 @@ class _Other:
         self.begin_s, self.left_s = begin + self._behind_s, end - begin
 
     def run(self, seconds: float, done_s: float) -> None:
-        """So many seconds pass, in which it does so much."""
+        """This many seconds pass, in which it does this much."""
         self._behind_s += seconds - done_s
         self.left_s -= done_s
         if self.left_s <= _ALIKE_S:

@@ -82,7 +82,7 @@ class Run:
     """The times of a log.
 
     Attributes:
-        starts, ends: by row of the log, seconds; of a row that is no work both are the same.
+        starts, ends: by row of the log, seconds; of a row that is not work both are the same.
         host_waits: for each time that the host waited: (row, from, until).
         moments: the program's marks.
     """

@@ -172,8 +172,8 @@ def _play(log: _Log, first: int, host: HostInterval, end: int) -> Run:
 
 def _whole_steps(run: Run) -> list[tuple[int, int]]:
     """The steps, each as two places among the moments. A step that ends twice (two optimizers step
-    right after another) ends the second time; where the count begins again, what came before was
-    no step. The only step begins with its first forward.
+    right after another) ends the second time; where the count begins again, what came
+    before was not a step. The only step begins with its first forward.
     """
     ends: list[tuple[int, int]] = []
     forward: int | None = None  # the first since the last end of a step

@@ -155,7 +155,7 @@ class StepTime:
 
     @property
     def critical(self) -> str:
-        """What the step hangs on: the kind of work with the most exposed time, or the host."""
+        """What limits the step: the kind of work with the most exposed time, or the host."""
         most = max(self.categories, key=lambda share: share.exposed.s, default=None)
         if most is None or self.device_idle.s > most.exposed.s:
             return "the host"

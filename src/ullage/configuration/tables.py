@@ -103,7 +103,7 @@ def parser(parse: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 def name_with(more: str, most: int) -> Callable[[str], str]:
-    """Refuses what is not a name of at most so many letters, digits, _, - and these."""
+    """Refuses what is not a name of at most this many letters, digits, _, - and these."""
 
     def check(text: str) -> str:
         if not re.fullmatch(f"[A-Za-z0-9_{more}-]{{1,{most}}}", text):

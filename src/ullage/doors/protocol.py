@@ -177,8 +177,8 @@ class HttpProtocol(uvicorn_http.HttpToolsProtocol):
             self._end_after(_HEAD_S)
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is no request. The connection is closed a little later: were it closed while
-        more of it comes, the system would throw the answer away. Behind another it has none.
+        """Answers what is not a request. The connection is closed a little later: were it closed
+        while more of it comes, the system would throw the answer away. Behind another it has none.
         """
         if self._is_over or self.transport.is_closing():
             return

@@ -2,7 +2,7 @@
 
 The allocator takes the lower of two free blocks of one size. The order is that of one system's
 driver as far as it is known (docs/results/truth.md); a replay under the other's shows what can
-hang on it (whatif/variants.py).
+depend on it (whatif/variants.py).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class BasisKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """One thing that was assumed: where, how often, and how many bytes hang on it.
+    """One thing that was assumed: where, how often, and how many bytes depend on it.
 
     Attributes:
         what: in words.

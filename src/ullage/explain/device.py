@@ -69,7 +69,7 @@ class DeviceReport:
 
     @property
     def growth_text(self) -> str:
-        """The growth in words, as `describe_growth` has them."""
+        """The growth in the words of `describe_growth`."""
         return describe_growth(self.growth, self.full_after_steps)
 
     @property

@@ -116,7 +116,7 @@ def _step_seconds(record: Record) -> float:
 
 
 def _gpu_of(totals: DeviceTotals) -> Gpu:
-    """The GPU as the catalogue has it, with the memory and the context that were measured."""
+    """The GPU as in the catalogue, with the memory and the context that were measured."""
     try:
         known = find_gpu(totals.name)
     except SpecError:

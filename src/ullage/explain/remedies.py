@@ -3,7 +3,7 @@
 findings = derive_trials(report, find_findings(report))
 findings[1].trial.makes_it_fit, findings[1].trial.reason
 
-Arithmetic alone can answer no, never yes. It is no where a remedy frees less than the failed
+Arithmetic alone can answer no, never yes. It does so where a remedy frees less than the failed
 request lacked. Where a remedy frees enough, the trace still ends there:
 whatif/remedies.py replays it, and plan/remedy_runs.py runs the program.
 """
@@ -80,7 +80,7 @@ def derive_trials(report: SnapshotReport, findings: Sequence[Finding]) -> tuple[
 def derive_whole(
     report: SnapshotReport, findings: Sequence[Finding], limit_bytes: int
 ) -> tuple[Finding, ...]:
-    """The findings of a trace of the whole program, of which the allocator may have so much."""
+    """The findings of a trace of the whole program, of which the allocator may have this much."""
     devices = {device.index: device for device in report.devices}
     return tuple(
         replace(finding, trial=_of_whole(finding, devices[finding.device], limit_bytes))
@@ -181,7 +181,7 @@ def _of_cause(shortage: Shortage, room: Room) -> Trial:
         return Trial(MakesItFit.NOT_KNOWN, "what is not this process's is not in the trace")
     return Trial(
         MakesItFit.NOT_KNOWN,
-        f"it is no single change; {format_bytes(max(room.missing_bytes, 0))} have to go",
+        f"it is not a single change; {format_bytes(max(room.missing_bytes, 0))} have to go",
     )
 
 

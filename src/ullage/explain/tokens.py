@@ -41,7 +41,7 @@ class TokenGrowth:
         return round(self.cache_bytes / self.token_bytes)
 
     def bytes_at(self, num_tokens: int) -> int:
-        """What the cache takes with so many tokens."""
+        """What the cache takes with this many tokens."""
         return self.token_bytes * num_tokens
 
 
@@ -49,7 +49,7 @@ def find_token_growth(
     growth: Sequence[Growth], replay: Replay, category: UInt8Array, course: Course
 ) -> TokenGrowth | None:
     """What grows with each token; None where nothing does, or where it is not a program that
-    generates: an optimizer or gradients are no part of that.
+    generates: an optimizer or gradients are not part of that.
     """
     is_forward = course.phase == Phase.FORWARD
     if not course.has_phases or course.grad[is_forward].any() or not is_forward.any():

@@ -1,8 +1,9 @@
 """Copies between host and device that come again in every step, and pinned memory that grows.
 
-What is copied once, such as the weights, is no part of the input pipeline. Of the rest it matters
-whether the memory of the host is pinned, whether the program waits for the copy, and whether it is
-on the stream that computes: each of the three keeps a copy from going on beside the computing.
+What is copied once, such as the weights, is not a part of the input pipeline. Of the rest it
+matters whether the memory of the host is pinned, whether the program waits for the copy, and
+whether it is on the stream that computes: each of the three keeps a copy from
+going on beside the computing.
 """
 
 from __future__ import annotations

@@ -121,9 +121,9 @@ def gpus_that_fit(
 def ended_out_of_memory(exit_: ProgramExit, *, had_ooms: bool = False) -> bool:
     """Whether an out-of-memory that nobody caught ended the program.
 
-    cuBLAS and others report theirs as a RuntimeError, with the reason in the text only. Where there
-    is no room for the workspace of any of cuDNN's algorithms, torch catches that (had_ooms) and
-    says that it found none.
+    cuBLAS and others report theirs as a RuntimeError, with the reason in the text only. Where the
+    device lacks room for the workspace of any of cuDNN's algorithms, torch catches that (had_ooms)
+    and says that it found none.
     """
     if exit_.kind is not ExitKind.EXCEPTION:
         return False

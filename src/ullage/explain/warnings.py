@@ -104,7 +104,7 @@ def _unsettled_steps(device: DeviceReport, which: str) -> list[str]:
 
 
 def _unsettled(alike: Sequence[StepPeak], growth: int, which: str) -> list[str]:
-    """Likewise, of steps of the same work, of which each grows by so many bytes. A part that is
+    """Likewise, of steps of the same work, of which each grows by this many bytes. A part that is
     called several times in each round has several peaks, which come again.
     """
     if len(alike) < 2:

@@ -134,7 +134,7 @@ class FrontSettings:
         versions: of a model: the share of each, by the model that clients name.
         quantile: of a tenant's answers that room is reserved for; None: for `max_tokens`.
         max_tokens: of requests that do not say.
-        characters_per_token: at least so many; where no tokenizer is given.
+        characters_per_token: at least this many; where no tokenizer is given.
         max_queue: requests that wait.
         spare_requests: of each other tenant, for which one above its share leaves room; None: as
             many as that one usually has at once.

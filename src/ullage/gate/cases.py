@@ -254,7 +254,7 @@ def _run_all(
 def _run_server(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str]:
     case, replay = prepared.case, prepared.case.scenario.replay
     if replay is None or replay.url is None:
-        raise ValueError(f"{case.name} is no server")
+        raise ValueError(f"{case.name} is not a server")
     port_values = {PORT_NAME: str(find_free_port())}
     path = case.scenario.directory / replay.file
     service = Service(

@@ -54,7 +54,7 @@ class Judgement:
 
     @property
     def is_count(self) -> bool:
-        """Whether it is no number of bytes."""
+        """Whether it is not a number of bytes."""
         return self.name in (TOKENS, GOOD)
 
 

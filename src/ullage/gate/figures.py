@@ -35,7 +35,7 @@ class Measured:
     """The figures of one device.
 
     Attributes:
-        entry: as the lock has it.
+        entry: as in the lock.
         lines: of each place, in its file as it is now, that with the most bytes first.
         full_after_steps: after how many steps more the device is full, if it grows.
         snapshot: the file that tells more; None where it is not here.
@@ -58,7 +58,7 @@ def measure(
     Args:
         report: of a run that went through.
         snapshots: of each of its processes, explained; None where none was kept.
-        key_of: what the figures of a rank hold for; None is no rank.
+        key_of: what the figures of a rank hold for; None: not a rank.
         project: the name of the program's directory, which goes before no file's name.
     """
     pairs = list(_pairs(report))

@@ -237,7 +237,7 @@ def _entry_table(entry: Entry) -> Table:
 
 
 def _place(name: str) -> int:
-    """Where a key is in an entry; others come behind those of this list, as they are."""
+    """Where a key is in an entry; others come behind those of this list, unchanged."""
     return _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 

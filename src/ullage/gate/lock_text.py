@@ -1,4 +1,4 @@
-"""TOML as the lock file has it: tables, texts, whole numbers and lists of texts, in the order in
+"""TOML as in the lock file: tables, texts, whole numbers and lists of texts, in the order in
 which they are given.
 
     render_toml({"version": 1, "scenario": {"train": {"peak_used_bytes": 2147483648}}})

@@ -48,7 +48,7 @@ def check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
             is_below = False
         if not is_below:
             raise Misfit(
-                f"has {pattern!r}, which is no pattern of files below the scenario's directory; "
+                f"has {pattern!r}, which is not a pattern of files below the scenario's directory; "
                 'write, for example: inputs = ["data/*.bin"]'
             )
     return patterns

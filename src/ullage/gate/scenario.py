@@ -1,4 +1,4 @@
-"""A scenario, as the configuration has it, and the cases that its matrix makes of it.
+"""A scenario, as in the configuration, and the cases that its matrix makes of it.
 
 [case.name for case in expand(scenario)]    # ["train/batch=8,gpu=l4", "train/batch=8,gpu=t4"]
 """
@@ -97,7 +97,7 @@ class Replay:
     Attributes:
         file: of a JSON object on each line; it and `users` may hold variables of the matrix.
         users: how many requests run at once.
-        limit: only so many of the first; None is all.
+        limit: only this many of the first; None: all.
         function: that is called, such as "serve.py:handle"; None where there is a server.
         url: that requests are sent to; {port} is one that is free. None where there is a function.
         ready: the path that says that the server is; None: when its port is open.
@@ -225,7 +225,7 @@ class Scenario:
         directory: where it runs.
         python: the interpreter; None is that of ullage.
         num_devices, world_size, local_world_size: as for `ullage.run`.
-        ranks: those that are played, or "distinct"; empty where the program is no rank.
+        ranks: those that are played, or "distinct"; empty where the program is not a rank.
         env: environment variables, in addition to ullage's own environment.
         matrix: the values of each variable.
         inputs: files that the result depends on, besides those that Python reads.

@@ -76,7 +76,7 @@ def run_served(case: Case, python: str | None) -> ServedCase:
     """Runs the server with its traffic."""
     serving = case.scenario.serving
     if serving is None or case.gpu is None:
-        raise ValueError(f"{case.name} is no server")
+        raise ValueError(f"{case.name} is not a server")
     objective = None if serving.slo is None else parse_slo(serving.slo)
     try:
         served = serve(

@@ -120,7 +120,7 @@ def find_by_device(name: str, total_bytes: int) -> Gpu:
     if not alike:
         raise SpecError(
             f"the catalogue has no {name!r}, so that nothing is known of its rates; `ullage gpus` "
-            "lists what it has"
+            "lists its GPUs"
         )
     return min(alike, key=lambda gpu: abs(gpu.total_bytes - total_bytes))
 

@@ -86,5 +86,5 @@ def stored_memory(slug: str) -> MeasuredMemory | None:
 
 def _parse(document: object) -> MeasuredMemory:
     if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
-        raise SpecError(f"it is no document of the schema {SCHEMA!r}")
+        raise SpecError(f"it is not a document of the schema {SCHEMA!r}")
     return STRICT_JSON.read(MeasuredMemory, document)

@@ -31,7 +31,7 @@ _AHEAD = 2
 class Prefetch(Generic[Batch]):
     """The batches of a loader, in its order, with their tensors on the GPU.
 
-    Tensors in dicts, lists and tuples are copied; all else is passed on as it is. It can be
+    Tensors in dicts, lists and tuples are copied; all else is passed on unchanged. It can be
     iterated again, and has the loader's length. An exception of the loader is raised where its
     batch would have come. Without CUDA the loader's own batches come.
 
@@ -54,7 +54,7 @@ class Prefetch(Generic[Batch]):
         if ahead < 0:
             from ullage.errors import SpecError
 
-            raise SpecError(f"ahead={ahead} is no number of batches; expected 0 or more")
+            raise SpecError(f"ahead={ahead} is not a number of batches; expected 0 or more")
         self.loader = loader
         self.ahead = ahead
         self._device = device

@@ -70,4 +70,4 @@ def find_model(name: str) -> BuiltIn:
     close = get_close_matches(key, models, n=3, cutoff=0.4)
     all_of_them = "`ullage estimate --models` lists them"
     meant = f"did you mean {' or '.join(close)}?" if close else all_of_them
-    raise SpecError(f"model: found {name!r}, which is no file and no model built in; {meant}")
+    raise SpecError(f"model: found {name!r}, which is neither a file nor a built-in model; {meant}")

@@ -36,7 +36,7 @@ class Config:
 
     Attributes:
         name: the user's name for it: a path, or the name of a built-in model.
-        fields: as the file has them.
+        fields: as in the file.
         inside: the field that holds a part, such as "text_config"; "" for the whole.
     """
 

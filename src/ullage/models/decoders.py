@@ -263,7 +263,7 @@ def _block(config: Config, model_type: str, shape: Shape, sizes: Mlp) -> Iterato
         out_bias=read_flag(config, style.out_bias),
     )
     yield from _qk_norms(config, style, shape)
-    if model_type == "gpt_oss":  # each head has a place to attend to that is no token
+    if model_type == "gpt_oss":  # each head has a place to attend to that is not a token
         yield Weight(Part.ATTENTION, shape.heads, most_shards=shape.heads)
     yield from mlp(
         shape.hidden, sizes, is_gated=style.is_gated, has_bias=read_flag(config, style.mlp_bias),

@@ -58,7 +58,7 @@ def find_config(model: str) -> Found:
 
 
 def find_here(model: str) -> Found | None:
-    """The configuration of a model as far as this machine has it, without the network: a file, a
+    """The configuration of a model as far as this machine has one, without the network: a file, a
     built-in model by its name, its source or the end of its path, or one in the hub's cache.
     """
     if Path(model).exists():
@@ -117,7 +117,7 @@ def _parse(repository: str, text: bytes) -> Mapping[str, object]:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, Mapping):
-        raise SpecError(f"model: {repository!r}: its {FILE_NAME} is no JSON object")
+        raise SpecError(f"model: {repository!r}: its {FILE_NAME} is not a JSON object")
     return fields
 
 

@@ -1,4 +1,4 @@
-"""The part of a model of text and images that reads images, as LLaVA has it: CLIP and a projector.
+"""The part of a model of text and images that reads images, as in LLaVA: CLIP and a projector.
 
 read_vision(read_config("path/to/llava"), hidden=4096)      # () where it is another one
 

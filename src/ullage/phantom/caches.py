@@ -3,11 +3,11 @@
 Inductor chooses kernels by timing them and remembers the choice. On the phantom no time is
 measured, so the choice means nothing, and a GPU that is here must not find it: each run has a
 directory of its own for it, and times kernels as on a machine that has not run the program yet.
-What takes long and hangs on no choice is kept for the next run: the graphs that Inductor made code
-of, for each device apart, and Triton's compiled kernels, which depend on nothing but their source
-and the GPU's architecture. A graph for which kernels were timed while it was compiled is not kept
-(record/values/autotune.py): but for the small tensors that compiling makes, each run allocates what
-the first did.
+What takes long and depends on no choice is kept for the next run: the graphs that Inductor made
+code of, for each device apart, and Triton's compiled kernels, which depend on nothing but their
+source and the GPU's architecture. A graph for which kernels were timed while it was compiled is not
+kept (record/values/autotune.py): but for the small tensors that compiling makes, each run allocates
+what the first did.
 """
 
 from __future__ import annotations

@@ -90,9 +90,8 @@ def choose_device(
 
     Args:
         gpu: a slug of the catalogue; None is an H100-80.
-        memory: total bytes as CUDA reports them, or a text such as "24GiB"; None leaves them as
-            they are.
-        capability: compute capability such as "8.9"; None leaves it as it is.
+        memory: total bytes as CUDA reports them, or a text such as "24GiB"; None: unchanged.
+        capability: compute capability such as "8.9"; None leaves it unchanged.
         budget: what may be used of it, such as "20GiB"; None: all of it.
 
     Without any of them the device never runs out.

@@ -82,7 +82,7 @@ def _heads(prefixes: tuple[bytes, ...]) -> frozenset[bytes]:
 
 @contextmanager
 def _mapped(path: Path) -> Iterator[mmap.mmap]:
-    """The file as memory; a file that is no library raises EnvironmentProblem."""
+    """The file as memory; a file that is not a library raises EnvironmentProblem."""
     try:
         with (
             path.open("rb") as file,

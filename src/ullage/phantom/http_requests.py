@@ -5,11 +5,12 @@
 
 A line is sent as JSON, unchanged except for these fields:
 
-    input_length, output_length     a prompt of so many tokens, and the number of tokens to generate
+    input_length, output_length     a prompt of this many tokens, and the number of tokens to
+    generate
                                     (Mooncake's traces; equal hash_ids mean equal blocks of 512
                                     tokens)
     timestamp                       left out: the phantom has no time, so there are no pauses
-    audio, audio_s                  a form with an audio file: the one at that path, or so many
+    audio, audio_s                  a form with an audio file: the one at that path, or this many
                                     seconds of silence
 """
 
@@ -59,7 +60,7 @@ class Endpoint:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise SpecError(f"{url!r} is no URL: {error}") from None
+            raise SpecError(f"{url!r} is not a URL: {error}") from None
         if parts.scheme != "http":
             raise SpecError(
                 f"{url!r} is not http; expected, for example: http://127.0.0.1:{PORT}/generate"

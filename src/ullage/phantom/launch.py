@@ -60,7 +60,7 @@ class LaunchOptions:
     """How to run a program, apart from the device.
 
     Attributes:
-        alloc_conf: what PYTORCH_ALLOC_CONF is set to; None leaves it as the environment has it.
+        alloc_conf: what PYTORCH_ALLOC_CONF is set to; None leaves that of the environment.
         steps: the number of steps after which it stops; None: it runs to its end.
         has_snapshot, has_values: whether a snapshot is written, and small values are computed.
         has_real_init: whether weights on the CPU are really initialised.
@@ -369,7 +369,7 @@ def start(
                     command,
                     env=dict(environment),
                     cwd=program.directory,
-                    stdin=subprocess.DEVNULL if file else None,
+                    stdin=subprocess.DEVNULL if file else program.stdin,
                     stdout=file or (2 if stdout_to_stderr else None),
                     stderr=file,
                 )

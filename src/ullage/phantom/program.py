@@ -31,7 +31,7 @@ _LONG_SHEBANG = re.compile(rb"'''exec' (?P<python>\"[^\"]+\"|\S+)")
 class UserProgram:
     """A program to run: its interpreter, the interpreter's arguments, the words that the user
     typed, and its working directory; None means the current one. `remarks` name the choice if the
-    words could mean several programs.
+    words could mean several programs. `stdin` is a file descriptor; None: that of this process.
     """
 
     python: str
@@ -39,6 +39,7 @@ class UserProgram:
     argv: tuple[str, ...]
     directory: Path | None = None
     remarks: tuple[str, ...] = ()
+    stdin: int | None = None
 
     @property
     def name(self) -> str:
@@ -112,8 +113,8 @@ def _resolve_words(
 
 
 def _command_beside(path: Path, word: str, interpreter: str) -> Path | None:
-    """Finds the command that a word names if there is also a directory of that name that is no
-    program, such as `litgpt` or `yolo` in the project's own clone. None: there is no such
+    """Finds the command that a word names if there is also a directory of that name that is not
+    a program, such as `litgpt` or `yolo` in the project's own clone. None: there is no such
     directory, or no such command.
     """
     is_program = is_file(path / "__main__.py") and not is_file(path / "__init__.py")

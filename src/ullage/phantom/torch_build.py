@@ -96,7 +96,7 @@ class TorchBuild:
     imports: frozenset[str]
 
     def libraries_text(self) -> str:
-        """The versions of NVIDIA's libraries, as the variable LIBRARIES has them."""
+        """The versions of NVIDIA's libraries, as in the variable LIBRARIES."""
         return ";".join(f"{name}={version}" for name, version in _library_versions(self).items())
 
     @property

@@ -51,7 +51,7 @@ class VirtualTime:
 
     Args:
         gpu: the name of the GPU in the catalogue.
-        interconnect: the links between GPUs; empty: as its machines have them.
+        interconnect: the links between GPUs; empty: those of its machines.
         num_told: how many devices NVML programs are told the load of.
     """
 

@@ -206,7 +206,7 @@ class FitReport:
         return max(0.0, 1 - self.bound_s / self.best.step_s)
 
 
-AS_IT_IS = "as it is"
+AS_IT_IS = "unchanged"
 LATE = "the time limit was reached"
 INTERRUPTED = "it was interrupted"
 

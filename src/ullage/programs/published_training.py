@@ -148,7 +148,7 @@ def make_optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim
     }
     if known.get(name) is None:
         raise SystemExit(
-            f"{name!r} is not checked here, as this PyTorch has it not; "
+            f"{name!r} is not checked here, as this PyTorch lacks it; "
             "run your own program with `ullage run`"
         )
     return known[name](parameters, lr=1e-4)

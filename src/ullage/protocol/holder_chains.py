@@ -73,7 +73,7 @@ def traceback_of(chain: str) -> str:
 
 
 def remedy_for(chain: str) -> str:
-    """What lets go of a tensor that is held by a chain."""
+    """What releases a tensor that is held by a chain."""
     if f"{_OF_ERROR}{HANDLED}" in chain or chain.startswith(HANDLED):
         return _AFTER_EXCEPT
     root = root_of(chain)
@@ -89,5 +89,5 @@ def remedy_for(chain: str) -> str:
 
 
 def remedy_of_root(root: Root) -> str:
-    """What lets go of all that has such a root."""
+    """What releases all that has such a root."""
     return _REMEDIES[root]

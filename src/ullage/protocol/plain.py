@@ -112,7 +112,7 @@ class As:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A value as a file has it, for the error where it is missing or empty."""
+    """A value as in a file, for the error where it is missing or empty."""
 
     text: str
 
@@ -343,7 +343,7 @@ class Reader:
             raise misfit_of(error, arguments) from None
 
     def fields_of(self, kind: Any) -> tuple[_Field, ...]:  # noqa: ANN401 - a type
-        """The fields of a record that a file may have; of what is no record none."""
+        """The fields of a record that a file may have; of what is not a record none."""
         if kind not in self._fields:
             required = _required(kind)
             kinds = typing.get_type_hints(kind, include_extras=True) if required else {}
@@ -369,7 +369,7 @@ class Reader:
 
 
 def _source(kind: Any, marks: Sequence[Any]) -> Any:  # noqa: ANN401 - types
-    """What a file has for an annotated type."""
+    """The form of an annotated type in a file."""
     return next((mark.kind for mark in marks if isinstance(mark, From)), kind)
 
 

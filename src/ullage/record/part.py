@@ -27,7 +27,7 @@ class Part:
         """A phase begins, or has ended."""
 
     def end_step(self, count: int) -> None:
-        """So many steps have ended."""
+        """This many steps have ended."""
 
     def note_oom(self) -> None:
         """An allocation has failed."""
@@ -39,11 +39,11 @@ class Part:
         """The record is about to be made."""
 
     def fields(self) -> dict[str, Any]:
-        """What the record has of it; where another part has a table of that name, both are one."""
+        """Its part of the record; where another part has a table of that name, both are one."""
         return {}
 
     def device_fields(self, index: int) -> dict[str, Any]:
-        """What the record has of it for a device."""
+        """Its part of the record of a device."""
         return {}
 
     def remarks(self) -> list[str]:

@@ -184,7 +184,7 @@ class Recorder:
             self._each("note_mark", kind, parts=self._told_of_marks)
 
     def _note_stop(self, num_steps: int, kind: StepKind) -> None:
-        """The program is ended after so many steps."""
+        """The program is ended after this many steps."""
         steps: StopFields = {"count": num_steps, "kind": kind.value}
         self.exit = self.exit | {"kind": "steps_reached", "steps": steps}
 

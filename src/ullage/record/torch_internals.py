@@ -4,7 +4,7 @@ A private name may change with any version of torch. For each one the table says
 ullage loses without it, and which versions have it. Code that has another way, or does without,
 looks a name up with `find` and gets None where it is missing; `explain_missing` is the sentence
 that says so to the user. Names without a version are in every version that ullage supports, and the
-code uses them as they are.
+code uses them unchanged.
 
     observe = find(torch, "torch._C._cuda_attach_out_of_memory_observer")
 

@@ -55,7 +55,7 @@ class Forks:
     """The runs of one program in children of this process.
 
     Args:
-        job: the program as it is.
+        job: the unchanged program.
         ahead: as for `Trials`.
         may_prefork: whether runs may be forked at the first call of the model.
 

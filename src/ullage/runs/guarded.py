@@ -38,7 +38,7 @@ def run_guarded(
         the job of the last run, and its report.
 
     Raises:
-        PlanError: a file is no plan, or its plan cannot be a rung.
+        PlanError: a file is not a plan, or its plan cannot be a rung.
     """
     rungs = load_plans(plans) if plans else None
 

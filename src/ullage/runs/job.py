@@ -166,7 +166,7 @@ def jobs_of_launchers(job: Job, launchers: Sequence[UserProgram]) -> list[Job | 
 @contextmanager
 def job_peer_ranks(job: Job, mail: Path) -> Iterator[PeerRanks | None]:
     """While this lasts, a rank that waits for data of another rank has that rank run too;
-    None for a job that is no rank.
+    None for a job that is not a rank.
     """
     rank = job.options.rank
     if rank is None:

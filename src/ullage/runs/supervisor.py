@@ -2,7 +2,7 @@
 
     result = supervise(start, plans, resume=("--resume", "last.pt"), say=print)
 
-Rung 0 is the program as it is. It goes on from its own checkpoint, by the words that it takes for
+Rung 0 is the unchanged program. It goes on from its own checkpoint, by the words that it takes for
 that. There are as many starts as rungs: a program that fails on the last one has failed.
 """
 

@@ -29,7 +29,7 @@ class Trials:
     """The runs of one program; when the context ends, none of its processes is left here.
 
     Args:
-        job: the program as it is.
+        job: the unchanged program.
         on_progress: called with a line for each run.
         ahead: sets of variables that plans will use; a process to fork from is started for each.
         executor: whose workers make the runs (workers.py); None: this process does.
@@ -174,7 +174,7 @@ def _in_words(job: Job) -> str:
     plan = job.options.plan
     where = "" if job.device.is_unlimited else f" on {job.device.gpu.slug}"
     how = " with real numbers" if job.options.replays else ""
-    return f"{'as it is' if plan is None else plan.summary}{where}{how}"
+    return f"{'unchanged' if plan is None else plan.summary}{where}{how}"
 
 
 def _verdict(result: RunReport) -> str:

@@ -1,6 +1,6 @@
 """Runs on the workers of an executor: of other processes, or of other machines.
 
-    pool = ProcessPoolExecutor()            # or Ray's, dask's, submitit's: docs/guide/fit.md
+    pool = ProcessPoolExecutor()            # or Ray's, dask's, submitit's: docs/reference/fit.md
     with Trials(job, executor=pool) as trials:
         as_it_is, planned = trials.run([job, job_with_a_plan])
 

@@ -19,7 +19,7 @@ class Climb:
     many steps after it went up, it waits twice as long the next time.
 
     Args:
-        calm_steps: so many.
+        calm_steps: their number.
 
     Attributes:
         num_calm: steps that were counted when it went up last.

@@ -28,7 +28,7 @@ def decorated(guard: Guard, fn: Callable[..., Result]) -> Callable[..., Result]:
     """A function whose calls are steps of a guard; it has the guard as `guard`, and `close`.
 
     Raises:
-        SpecError: the call of a generator or an async function is no step.
+        SpecError: the call of a generator or an async function is not a step.
     """
     refuse_unrun(fn)
 

@@ -67,7 +67,7 @@ class Guard:
 
     @property
     def rung(self) -> int:
-        """The rung that is applied; 0 is the program as it is. Those after the last plan split
+        """The rung that is applied; 0 is the unchanged program. Those after the last plan split
         the batch of `step_in_parts`.
         """
         return self._ladder.rung
@@ -183,8 +183,8 @@ class Guard:
                 part is the batch itself. It multiplies the mean loss of each part by its weight,
                 runs backward for each, and calls the optimizer once.
             batch: what is split.
-            split: `split(batch, num_parts)` are up to so many pairs of a part and its weight; it
-                draws no random numbers. None: `ullage.split_rows`.
+            split: `split(batch, num_parts)` are at most num_parts pairs of a part and its weight;
+                it draws no random numbers. None: `ullage.split_rows`.
 
         Returns:
             what fn returns.

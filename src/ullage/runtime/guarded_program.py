@@ -31,7 +31,7 @@ def check_program(model: Any, *, has_rungs: bool) -> None:
     if has_rungs and is_compiled(model):
         raise SpecError(
             "the model is compiled, and would be compiled anew for each rung; pass plans=[] to run "
-            "a step again as it is"
+            "a step again unchanged"
         )
     for module in model.modules():
         if type(module).__name__ in _REFUSED:

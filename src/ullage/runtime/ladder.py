@@ -1,6 +1,6 @@
 """The rungs of a guard: plans of which each takes less memory than the one before.
 
-Rung 0 is the program as it is. Only techniques that give the same numbers bit for bit, and that
+Rung 0 is the unchanged program. Only techniques that give the same numbers bit for bit, and that
 leave parameters and the optimizer where they are, can be put on and taken off between two steps.
 """
 
@@ -20,21 +20,21 @@ from ullage.techniques.ladder_file import RUNGS, LadderFile, is_ladder
 from ullage.techniques.plan import Plan
 from ullage.units import format_bytes
 
-AS_IT_IS = "the program as it is"
+AS_IT_IS = "the unchanged program"
 
 
 class Ladder:
     """The plans, and the one that is applied.
 
     Args:
-        plans: from the fastest to the leanest; not the program as it is.
+        plans: from the fastest to the leanest; not the unchanged program.
         model: the `nn.Module`.
         optimizer: one or several, as `Plan.apply` takes them.
         is_default: whether the plans were chosen without a run.
         file: where the plans are from, if it says up to which size each is proved.
 
     Attributes:
-        rung: the number of the rung; 0 is the program as it is.
+        rung: the number of the rung; 0 is the unchanged program.
         num_splits: how many rungs there are below those of plans, on which the batch of the present
             step is split into 2, 4, ... parts under the last of the plans.
     """
@@ -176,7 +176,7 @@ def load_plans(plans: Iterable[Plan | str | PathLike[str]]) -> list[Plan]:
     """The plans of a ladder.
 
     Raises:
-        PlanError: a file is no plan, or a plan cannot be put on and taken off between steps.
+        PlanError: a file is not a plan, or a plan cannot be put on and taken off between steps.
     """
     loaded = [plan for each in plans for plan in _load(each)]
     for plan in loaded:
@@ -188,7 +188,7 @@ def load_plans(plans: Iterable[Plan | str | PathLike[str]]) -> list[Plan]:
                     f"{', '.join(RUNGS)}"
                 )
         if not plan.actions:
-            raise PlanError("a rung has no actions; the program as it is is the first rung anyway")
+            raise PlanError("a rung has no actions; the unchanged program is the first rung anyway")
     return loaded
 
 

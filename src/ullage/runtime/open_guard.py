@@ -39,10 +39,10 @@ def guard(
         model: the `nn.Module`; a compiled one only with plans=[]. Where there are several ranks,
             all of them open the guard and run the same steps under it.
         optimizer: a `torch.optim.Optimizer`, or a list of several.
-        plans: the rungs below the program as it is, from the fastest to the leanest: plans, or
+        plans: the rungs below the unchanged program, from the fastest to the leanest: plans, or
             files of plans; or one file of `ullage fit --ladder`, which also says up to which size
             each is proved. None: checkpoints on every other block, then on every block, of which
-            nothing is proved. []: a step is run once more as it is, with the cache given back.
+            nothing is proved. []: a step is run once more unchanged, with the cache given back.
         scaler: the `torch.amp.GradScaler`, if there is one.
         extra: objects with `state_dict` and `load_state_dict` that the step changes before the
             optimizer does, such as a scheduler.
@@ -51,7 +51,7 @@ def guard(
         calm_steps: after so many steps without an error that need less memory the guard goes back
             up one rung.
         cap: the most memory of the GPU that the process may take, as for `ullage.cap`; it stays
-            until `ullage.cap(None)`. None: as it is.
+            until `ullage.cap(None)`. None: unchanged.
         deadline_s: how long a rank waits for another at most, before it raises GuardError.
         adapt: whether the need of each batch is forecast from the sizes of its tensors, and the
             rung changed before the step; True, or `ullage.Adapt` with its settings. It decides
@@ -63,9 +63,9 @@ def guard(
         PlanError: a plan cannot be a rung, or the model has no repeated blocks.
     """
     if calm_steps < 1:
-        raise SpecError(f"calm_steps={calm_steps} is no number of steps; expected 1 or more")
+        raise SpecError(f"calm_steps={calm_steps} is not a number of steps; expected 1 or more")
     if not deadline_s > 0:
-        raise SpecError(f"deadline_s={deadline_s} is no time; expected seconds above 0")
+        raise SpecError(f"deadline_s={deadline_s} is not a time; expected seconds above 0")
     if cap is not None and (limited := set_cap(cap)) is not None:
         say(limited.text)
     if not isinstance(plans, str | PathLike) and plans is not None:

@@ -227,7 +227,7 @@ class Rerun(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
     def _check_own(self, tensor: Any) -> None:
         if self._is_closed and tensor.numel() and memory_key(tensor) not in self._own:
             raise GuardError(
-                "the optimizer changes a tensor that is no parameter, gradient or state of its own"
+                "the optimizer changes a tensor other than its parameters, gradients and states"
             )
 
 

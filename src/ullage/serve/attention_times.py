@@ -69,7 +69,7 @@ class AttentionTimes:
         return max(0.0, seconds - max(0.0, taken_s - len(launches) * start_s(self._gpu)))
 
     def decode_s(self, requests: int, context: float) -> float:
-        """Seconds where each of the requests gets one token, with so many tokens on average."""
+        """Seconds where each of the requests gets one token, with this many tokens on average."""
         if requests < 1:
             return 0.0
         return _between(self._decode, _REQUESTS, float(requests), _TOKENS, context)

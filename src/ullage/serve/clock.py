@@ -53,7 +53,7 @@ class Mark(NamedTuple):
 
 
 def seconds_between(first: Mark, second: Mark) -> float:
-    """By the phantom's clock; in whole microseconds, as the last digits of sums hang on what came
+    """By the phantom's clock; in whole microseconds, as the last digits of sums depend on what came
     before.
     """
     return round(float(first.event.elapsed_time(second.event)) / 1e3, 6)

@@ -49,7 +49,7 @@ class ExpertTimes:
             self.seconds = cache(lambda tokens: expert_seconds(gpu, model, form, ranks, tokens))
 
     def correct(self, seconds: float, works: Iterable[GivenWork], tokens: int) -> float:
-        """The seconds of a step in which so many tokens choose, from those of a step where the
+        """The seconds of a step in which this many tokens choose, from those of a step where the
         clock took all experts.
 
         Args:

@@ -5,8 +5,8 @@
     host = parse_host_time("1ms+20us")             # a step, each request in it, and nothing else
     host.seconds(64)
 
-It is no property of the server that is asked about, but of its processor and of its engine's code;
-nor is it measured on the machine that runs ullage. So the same figures count in each run.
+It is not a property of the server that is asked about, but of its processor and of its engine's
+code; nor is it measured on the machine that runs ullage. So the same figures count in each run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class HostTime(NamedTuple):
     answer_token_s: float = 0.0
 
     def seconds(self, requests: int) -> float:
-        """Of the engine's loop, for a step with so many requests."""
+        """Of the engine's loop, for a step with this many requests."""
         return self.step_s + self.request_s * requests
 
     def text(self) -> str:
@@ -68,7 +68,7 @@ def parse_host_time(text: str) -> HostTime:
     times, where those that are not named are as measured.
 
     Raises:
-        SpecError: a name is not known or is there twice, or a part is no time with a unit.
+        SpecError: a name is not known or is there twice, or a part is not a time with a unit.
     """
     if text in ("measured", "none"):
         return MEASURED if text == "measured" else NO_HOST_TIME

@@ -23,7 +23,7 @@ from ullage.serve.traffic import Traffic
 
 
 class Streamed(NamedTuple):
-    """What a step has for a request: its number, how many tokens, whether they are the last."""
+    """A request's part of a step: its number, how many tokens, whether they are the last."""
 
     request: int
     num_tokens: int

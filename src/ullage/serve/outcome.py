@@ -71,8 +71,8 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Queue and cache over time: at `time_s` so many requests run and wait, and such a share of the
-    cache's blocks is in use.
+    """Queue and cache over time: at `time_s` this many requests run and wait, and such a share of
+    the cache's blocks is in use.
     """
 
     time_s: Floats

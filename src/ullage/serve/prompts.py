@@ -18,7 +18,7 @@ _DIGITS: Final = 4
 
 
 def make_tokens(number: int, count: int, vocab_size: int) -> list[int]:
-    """So many tokens, unlike those of any other number from the fourth on.
+    """This many tokens, unlike those of any other number from the fourth on.
 
     Args:
         number: which prompt or block.

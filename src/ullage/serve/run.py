@@ -97,7 +97,7 @@ def serve(
             `ullage estimate`, and only its configuration is needed.
         gpu: a GPU of the catalogue.
         python: the interpreter of the environment with the engine; None: this one.
-        loads: the same requests are also sent at so many times their rate, by the same engine.
+        loads: the same requests are also sent at this many times their rate, by the same engine.
         host: what the host takes; None: for vLLM as it was measured, for transformers nothing.
         is_cached: the engine starts twice, and the start that serves finds the compile cache of the
             other.

@@ -55,7 +55,7 @@ def parse_slo(text: str) -> Slo:
     """Parses "ttft=1s,tpot=50ms,e2e=20s"; at least one of them.
 
     Raises:
-        SpecError: a name is not known or given twice, or a limit is no time.
+        SpecError: a name is not known or given twice, or a limit is not a time.
     """
     limits: dict[str, float] = {}
     names = [field.name.removesuffix("_s") for field in fields(Slo)]

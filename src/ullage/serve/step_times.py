@@ -62,11 +62,11 @@ class StepTimes:
         )  # fmt: skip
 
     def seconds(self, tokens: int, *, is_decode: bool) -> float:
-        """Of a step with so many tokens."""
+        """Of a step with this many tokens."""
         return _between(self.decode if is_decode else self.prefill, tokens)
 
     def launches(self, tokens: int, *, is_decode: bool) -> Launches:
-        """Of a step with so many tokens: those of the next larger size that was measured, as a
+        """Of a step with this many tokens: those of the next larger size that was measured, as a
         graph for more tokens is replayed for fewer.
         """
         counts = self.decode_launches if is_decode else self.prefill_launches

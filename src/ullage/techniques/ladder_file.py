@@ -59,7 +59,7 @@ class ProvedRung:
     """A plan, and its runs.
 
     Attributes:
-        plan: None: the program as it is.
+        plan: None: the unchanged program.
         proofs: the smallest size first.
     """
 
@@ -95,7 +95,7 @@ class LadderFile:
         budget_bytes: what a rung may use of it.
         program: its words, with {variable} for the size.
         variable: what was varied, such as "length".
-        rungs: the fastest first; the first is the program as it is.
+        rungs: the fastest first; the first is the unchanged program.
     """
 
     torch: str
@@ -148,7 +148,7 @@ class LadderFile:
         """The ladder in a file.
 
         Raises:
-            PlanError: the file cannot be read, or is no ladder.
+            PlanError: the file cannot be read, or is not a ladder.
         """
         try:
             document = parse_json(read_bounded(Path(path)))
@@ -175,7 +175,7 @@ def _read(document: Any) -> LadderFile:
         raise PlanError(f"{misfit.say('the ladder')}; make it again") from None
     rungs = ladder.rungs
     if not rungs or rungs[0].plan is not None or any(rung.plan is None for rung in rungs[1:]):
-        raise PlanError("its first rung, and only that, is the program as it is: plan null")
+        raise PlanError("its first rung, and only that, is the unchanged program: plan null")
     for rung, fields in zip(rungs, document["rungs"], strict=True):
         if [proof.size for proof in rung.proofs] != sorted({proof.size for proof in rung.proofs}):
             raise PlanError("the proofs of a rung are not in the order of their sizes")

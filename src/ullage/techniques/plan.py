@@ -101,7 +101,7 @@ class Plan:
             else action.technique
             for action in self.actions
         ]
-        return ", ".join(texts) or "the program as it is"
+        return ", ".join(texts) or "the unchanged program"
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
@@ -122,7 +122,7 @@ class Plan:
         try:
             document = parse_json(text)
         except ValueError as error:
-            raise PlanError(f"{name} is no plan: {error}; create it with `ullage fit`") from None
+            raise PlanError(f"{name} is not a plan: {error}; create it with `ullage fit`") from None
         return cls.restore(document, name)
 
     @classmethod

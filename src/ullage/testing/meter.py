@@ -74,8 +74,8 @@ class GpuMemory:
     @property
     def growth(self) -> float | None:
         """By how many bytes more was held after each iteration, on average over the second half of
-        them; what the first ones make once (gradients, optimizer states) is no growth. None where
-        there were fewer than two.
+        them; what the first ones make once (gradients, optimizer states) is not a growth. None
+        where there were fewer than two.
 
         Of the bytes that were asked for: by how much a block is larger than that depends on where
         the allocator finds it, and goes up and down in a program that keeps nothing.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of code, and what was allocated there and lived at a moment; "" is no line of Python,
-    as in backward.
+    """A line of code, and what was allocated there and lived at a moment; "" is not a line of
+    Python, as in backward.
     """
 
     where: str

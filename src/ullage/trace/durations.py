@@ -25,7 +25,7 @@ _LEAST_S = 1e-6
 
 
 def bin_of(seconds: float) -> int:
-    """The bin of a duration: 0 below a microsecond, or where it is no number."""
+    """The bin of a duration: 0 below a microsecond, or where it is not a number."""
     if not seconds >= _LEAST_S:
         return 0
     if seconds == math.inf:

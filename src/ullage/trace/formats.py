@@ -1,10 +1,10 @@
-"""What a file is that is no memory snapshot, by its first bytes, and what to do with it."""
+"""The kind of a file that is not a memory snapshot, by its first bytes, and what to do with it."""
 
 from __future__ import annotations
 
 NUM_BYTES = 8
 
-_PACKED = "expected a memory snapshot as it is; unpack it first, with `{command} FILE`"
+_PACKED = "expected a memory snapshot that is not packed; unpack it first, with `{command} FILE`"
 _SNAPSHOT = "expected what torch.cuda.memory._dump_snapshot wrote"
 # No pickle begins like any of these.
 _FORMATS: tuple[tuple[bytes, str, str], ...] = (
@@ -25,7 +25,7 @@ _FORMATS: tuple[tuple[bytes, str, str], ...] = (
 
 
 def describe_text(first_bytes: bytes, problem: str) -> str:
-    """What is wrong with a file that is no pickle, or an incomplete one, if it is a text."""
+    """What is wrong with a file that is not a pickle, or an incomplete one, if it is a text."""
     letters = "".join(first_bytes.decode(errors="ignore").split())
     is_old_pickle = first_bytes.startswith((b"]", b"}", b"(d", b"(l"))
     is_text = letters != "" and letters.isprintable() and not is_old_pickle

@@ -1,8 +1,8 @@
 """Growth: whether the levels of a program's steps rise, and by how much with each.
 
-A straight line through the levels, by least squares. It counts if a line as steep is no chance, and
-if both halves of the steps and the last of them keep up its pace: memory that rises at the start
-and then stays level does not grow, nor does what only goes up and down.
+A straight line through the levels, by least squares. It counts if a line as steep is not a chance,
+and if both halves of the steps and the last of them keep up its pace: memory that rises at the
+start and then stays level does not grow, nor does what only goes up and down.
 
     find_trend([100, 140, 180, 220]).rate       # 40.0
 """
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 MIN_STEPS: Final = 3
-"""Fewer have one increase, and a single increase is no trend."""
+"""Fewer have one increase, and a single increase is not a trend."""
 LEAST_BYTES: Final = 4096
-"""A step; the allocator rounds to 512, and a few of them, such as losses in a list, are no leak
+"""A step; the allocator rounds to 512, and a few of them, such as losses in a list, are not a leak
 that anybody meets."""
 # Standard errors of a normal variable: chance in one of 30,000.
 _MIN_SIGMAS: Final = 4.0

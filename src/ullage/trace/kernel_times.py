@@ -19,7 +19,7 @@ class KernelTime(NamedTuple):
 
     Attributes:
         name: of the kernel, or of a product's operator.
-        precision: of a product's factors, by torch's name; empty: it is no product.
+        precision: of a product's factors, by torch's name; empty: it is not a product.
         sizes: m, n, k and batch of a product; else those of the grid, and the threads of a block.
         num: how many there were.
         seconds: of all of them together.
@@ -37,7 +37,7 @@ class KernelTimes:
     """Of one step.
 
     Attributes:
-        gpu: the name of the GPU, as CUDA has it.
+        gpu: the name of the GPU, as in CUDA.
         is_phantom: whether it was the phantom.
     """
 

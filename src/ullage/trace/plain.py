@@ -176,7 +176,7 @@ class PlainFile:
         return pairs
 
     def get(self, value: Value, key: str) -> Value:
-        """What a dict has under a key; ABSENT where it has nothing, or is no dict."""
+        """What a dict has under a key; ABSENT where it has nothing, or is not a dict."""
         for name, item in zip(self.keys(value).tolist(), self.items(value).tolist(), strict=False):
             if name & 7 == TEXT and self.text(name) == key:
                 return int(item)
@@ -198,7 +198,7 @@ class PlainFile:
 
     def flatten(self, column: Values) -> tuple[Values, NDArray[np.int64]]:
         """The items of all lists of a column in one, and where those of each begin: one entry more
-        than there are lists. What is no list has no items.
+        than there are lists. What is not a list has no items.
 
         Raises:
             SnapshotError: these are more than the file has dicts, since lists are in it repeatedly.
@@ -280,7 +280,7 @@ class PlainFile:
         return text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}..."
 
     def python(self, value: Value, depth: int = _MAX_DEPTH) -> Any:  # noqa: ANN401 - what it holds
-        """A value as Python has it: for the small parts of a file.
+        """A value of Python: for the small parts of a file.
 
         Raises:
             SnapshotError: it is nested deeper than anything in a snapshot, or unfolds to more.

@@ -167,7 +167,7 @@ class Snapshot:
         host_events: likewise.
         pools: (owner, number) of each memory pool; pool 0 is the default one, (0, 0).
         texts: what context numbers mean; text 0 is empty.
-        settings: of the allocator, as the file has them; empty where it has none.
+        settings: of the allocator, as in the file; empty where it has none.
         annotations: in the order of the file.
         record: what ullage wrote into it, as plain values; None in a file of others.
         unknown: how often each key or action was met that this version does not know.

@@ -77,6 +77,7 @@ _MAX_DEVICES = 1024
 MAX_BYTES = 2**56
 MAX_ADDRESS = 2**60 - 1
 _NO_CONTEXT = frozenset({"", "N/A"})
+_NEWER = "it is of a PyTorch that this ullage does not know: use a newer ullage"
 
 
 def read_snapshot(path: Path, *, has_record: bool = True) -> Snapshot:
@@ -116,9 +117,8 @@ class _Reading:
         if root & 7 == LIST and file.length(root):  # the segments alone, as before version 2.0
             segments: Value = root
         elif root & 7 == DICT and (segments := file.get(root, "segments")) != ABSENT:
-            for name in map(file.name, file.keys(root).tolist()):
-                if name not in TOP_KEYS:
-                    self.unknown[name] += 1
+            keys = dict.fromkeys(map(file.name, file.keys(root).tolist()), 1)
+            self._count_unknown("", keys, TOP_KEYS, ("device_traces",))
         else:
             raise SnapshotError(
                 'it is a pickle, but not a memory snapshot: it has no "segments"; expected what '
@@ -148,7 +148,7 @@ class _Reading:
         )
 
     def _check_lists(self, root: Value) -> None:
-        """Refuses what is no list where a snapshot has one."""
+        """Refuses what is not a list where a snapshot has one."""
         names = ("segments", "device_traces", "host_segments", "host_traces")
         for name in names if root & 7 == DICT else ():
             value = self.file.get(root, name)
@@ -189,7 +189,11 @@ class _Reading:
 
     def _event_table(self, rows: Values) -> EventTable:
         file = self.file
-        self._count_unknown("event", file.count_keys(rows), _EVENT_KEYS)
+        counts = file.count_keys(rows)
+        has_place = "device_free" in counts  # an out-of-memory has this in place of an address
+        self._count_unknown(
+            "event", counts, _EVENT_KEYS, ("action", "size", *(() if has_place else ("addr",)))
+        )
         address, has_address = integers(file.column(rows, "addr"))
         free, _ = integers(file.column(rows, "device_free"))
         return EventTable(
@@ -207,7 +211,9 @@ class _Reading:
     def _segment_tables(self, segments: Value) -> tuple[SegmentTable, BlockTable]:
         file, rows = self.file, self.file.items(segments)
         self._check_rows(rows, "a segment")
-        self._count_unknown("segment", file.count_keys(rows), _SEGMENT_KEYS)
+        self._count_unknown(
+            "segment", file.count_keys(rows), _SEGMENT_KEYS, ("address", "total_size", "blocks")
+        )
         blocks, first_block = file.flatten(file.column(rows, "blocks"))
         table = SegmentTable(
             device=self._numbers(rows, "device"),
@@ -228,7 +234,7 @@ class _Reading:
 
     def _block_table(self, rows: Values, segment: Int64Array, segments: SegmentTable) -> BlockTable:
         file = self.file
-        self._count_unknown("block", file.count_keys(rows), _BLOCK_KEYS)
+        self._count_unknown("block", file.count_keys(rows), _BLOCK_KEYS, ("size", "state"))
         self._check_rows(rows, "a block")
         sizes = self._sizes(rows, "size", "block")
         before = np.cumsum(sizes) - sizes  # of all segments
@@ -293,6 +299,9 @@ class _Reading:
                 codes[number] = known[text]
             else:
                 self.unknown[f"{what} {text}"] += count
+        texts = [self.file.name(name) for name in names.tolist() if name & 7 == TEXT]
+        if known is _ACTIONS and texts and not known.keys() & {*texts}:
+            raise SnapshotError(f"no {what} in it is known, such as {texts[0]!r}; {_NEWER}")
         return codes[place]
 
     def _stack_column(self, column: Values) -> UInt32Array:
@@ -380,10 +389,20 @@ class _Reading:
         )
         return map(Annotation, *columns)
 
-    def _count_unknown(self, what: str, counts: dict[str, int], known: frozenset[str]) -> None:
-        for key, count in counts.items():
-            if key not in known:
-                self.unknown[f"{what} key {key}"] += count
+    def _count_unknown(
+        self, what: str, counts: dict[str, int], known: frozenset[str], needed: tuple[str, ...]
+    ) -> None:
+        """Counts keys that are not known. Refuses rows whose other keys may stand for those that
+        all versions of PyTorch so far have: without them the bytes would be wrong.
+        """
+        unknown = [key for key in counts if key not in known]
+        self.unknown.update(
+            {f"{what} key {key}".removeprefix(" key "): counts[key] for key in unknown}
+        )
+        lacking = [key for key in needed if key not in counts]
+        if lacking and unknown:
+            who = f"no {what} in it has" if what else "it has no"
+            raise SnapshotError(f"{who} {lacking[0]!r}, and {unknown[0]!r} is not known; {_NEWER}")
 
 
 _ACTIONS = {action.name.lower(): action for action in Action if action is not Action.UNKNOWN}

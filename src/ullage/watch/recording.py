@@ -104,6 +104,6 @@ def replay(path: Path, *, on_warning: Callable[[str], None] | None = None) -> It
 
 def _no_sample(path: Path, number: int, error: ValueError) -> str:
     return (
-        f"line {number} of {str(path)!r} is no sample of `ullage watch --record`: {error}; "
+        f"line {number} of {str(path)!r} is not a sample of `ullage watch --record`: {error}; "
         "give a file that it wrote"
     )

@@ -37,7 +37,7 @@ def sample_from_line(line: str | bytes) -> Sample:
     """The sample of one line.
 
     Raises:
-        ValueError: it is no sample: not JSON, another schema, a field that is missing or wrong.
+        ValueError: it is not a sample: not JSON, another schema, a field that is missing or wrong.
     """
     document = parse_json(line)
     schema = document.get("schema") if isinstance(document, dict) else document

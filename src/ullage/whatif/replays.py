@@ -56,7 +56,7 @@ class ReplayOrder:
     """One replay to make.
 
     Attributes:
-        settings: as PYTORCH_ALLOC_CONF has them.
+        settings: as in PYTORCH_ALLOC_CONF.
         platform: the system in whose order the driver hands out addresses.
         fraction: the argument of torch.cuda.set_per_process_memory_fraction; None: not called.
         before: the name of the requests that lead to the state before the first event.

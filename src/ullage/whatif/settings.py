@@ -242,7 +242,7 @@ def _apply(settings: AllocatorSettings, key: str, value: str, release: tuple[int
 
 
 def _parse_divisions(value: str) -> list[int]:
-    """ "8", or "[256:1,512:2,>:4]": of sizes from so many MiB on, the first of those below, too."""
+    """ "8", or "[256:1,512:2,>:4]": of sizes from that MiB on; the first also of those below."""
     if not value.startswith("["):
         return [_division(value)] * NUM_DIVISIONS
     divisions, place = [0] * NUM_DIVISIONS, 0

@@ -30,7 +30,7 @@ from ullage.whatif.variants import replay_variants
 
 @dataclass(frozen=True, slots=True)
 class _Resized:
-    """The workspaces of a device as its trace has them.
+    """The workspaces of a device as in its trace.
 
     Attributes:
         blocks: the block of the trace that each was.

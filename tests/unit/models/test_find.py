@@ -77,8 +77,8 @@ def test_a_repository_is_fetched() -> None:
     [
         ("org/closed", "needs a login: set HF_TOKEN"),
         ("org/absent", "the hub answered 404"),
-        ("org/list", "no JSON object"),
-        ("nonsense", "no file and no model built in"),
+        ("org/list", "not a JSON object"),
+        ("nonsense", "neither a file nor a built-in model"),
     ],
 )
 def test_what_cannot_be_had_is_told(name: str, message: str) -> None:

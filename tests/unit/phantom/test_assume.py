@@ -45,11 +45,11 @@ def test_without_any_it_is_the_worst_case() -> None:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["nonzero"], "is no assumption; expected nonzero="),
-        (["unique=half"], "is no assumption"),
-        (["nonzero=2"], "is no part of the elements"),
-        (["nonzero=-0.1"], "is no part of the elements"),
-        (["nonzero=nan"], "is no part of the elements"),
+        (["nonzero"], "is not known; expected nonzero="),
+        (["unique=half"], "is not known"),
+        (["nonzero=2"], "is not a share of elements"),
+        (["nonzero=-0.1"], "is not a share of elements"),
+        (["nonzero=nan"], "is not a share of elements"),
         (["nonzero=some"], "expected all, half, none or a fraction"),
         (["experts=even"], "expected worst or balanced"),
         (["values=ones"], "expected plausible or zeros"),

@@ -85,7 +85,7 @@ def test_a_url_of_this_machine(url: str, endpoint: Endpoint) -> None:
         ("http://user@example.com:80/", "not of this machine"),
         ("ftp://127.0.0.1:80/", "is not http"),
         ("127.0.0.1:80", "is not http"),
-        ("http://127.0.0.1:70000/", "is no URL"),
+        ("http://127.0.0.1:70000/", "is not a URL"),
         ("http://127.0.0.1/", "has no port"),
     ],
 )

@@ -154,6 +154,30 @@ def test_a_function_that_nobody_answers_is_named_with_the_version(
 
 
 @needs_compiler
+def test_a_torch_that_nobody_tried_is_one_sentence(site: Path, tmp_path: Path) -> None:
+    """A made-up 2.16 with a function that no torch before it calls."""
+    (site / "torch" / "version.py").write_text(
+        "__version__ = '2.16.0+cu134'\ncuda: Optional[str] = '13.4'\n"
+    )
+    stub = compile_library(
+        tmp_path / "stubs" / "libcudart.so.13",
+        "int cudaMallocTiered(void) { return 0; }",
+        "-Wl,-soname,libcudart.so.13",
+    )
+    source = "int cudaMallocTiered(void); int use(void) { return cudaMallocTiered(); }"
+    compile_library(site / "torch" / "lib" / "libc10_cuda.so", source, str(stub))
+    phantom = make_phantom(
+        tmp_path / "lib", "int cudaMalloc(void) {return 0;} int ncclSend(void) {return 0;}"
+    )
+    with pytest.raises(EnvironmentProblem) as refused:
+        check_torch(found_torch(), phantom)
+    assert str(refused.value) == (
+        "torch 2.16.0+cu134 calls cudaMallocTiered, which this ullage does not answer; use a torch "
+        "that it knows (`ullage env DIR` installs one), or a newer ullage"
+    )
+
+
+@needs_compiler
 def test_a_library_that_nobody_answers_for_is_named(site: Path, tmp_path: Path) -> None:
     phantom = make_phantom(tmp_path / "lib", "int cudaMalloc(void) { return 0; }")
     (phantom / "libcudart.so.13").unlink()

@@ -151,7 +151,7 @@ def test_the_fastest_that_fits_is_told_and_what_is_faster_is_seen_not_to(
     assert (report.best.step_s, report.best.used_bytes) == (pytest.approx(1.2), 65)
     assert sorted(runs.ran) == ["chunked_loss", "tiled_mlp"]
     whys = {one.name: one.why for one in report.candidates}
-    assert whys == {"as it is": "39 B too much", "tiled_mlp": "too much", "chunked_loss": ""}
+    assert whys == {"unchanged": "39 B too much", "tiled_mlp": "too much", "chunked_loss": ""}
     assert report.front == tuple(
         (pytest.approx(1.1 + 0.1 * number), size + CONTEXT_BYTES)
         for number, size in enumerate(EXPECTED.values())
@@ -200,7 +200,7 @@ def test_after_the_time_limit_no_plan_runs(monkeypatch: pytest.MonkeyPatch) -> N
     found, runs = search(monkeypatch, is_late=lambda _share: True)
     report = found.fastest(66)
     assert not runs.ran and report.ended == LATE and report.exit_code is ExitCode.ANSWER_IS_NO
-    assert name_of(found.fastest(200).best) == "as it is"
+    assert name_of(found.fastest(200).best) == "unchanged"
 
 
 def test_a_program_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

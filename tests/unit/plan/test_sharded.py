@@ -37,7 +37,7 @@ class Ranks:
         self.last_takes_more: set[str] = set()
         self.retries: set[str] = set()
         self.takes = {
-            "as it is": (10, 1.0), "DDP": (10, 1.0), "FSDP2": (6, 1.5), "ZeRO 3": (5, 2.0),
+            "unchanged": (10, 1.0), "DDP": (10, 1.0), "FSDP2": (6, 1.5), "ZeRO 3": (5, 2.0),
             "ZeRO 3, parameters and optimizer on the host": (3, 0.5),
             "DDP, checkpointing": (7, 1.3), "FSDP2, checkpointing": (4, 1.9),
             "ZeRO 3, checkpointing": (3, 2.4),
@@ -51,7 +51,7 @@ class Ranks:
 
     def report(self, one: RunRequest) -> Any:
         """Of one rank."""
-        name = "as it is" if one.sharding is None else one.sharding.name
+        name = "unchanged" if one.sharding is None else one.sharding.name
         if name in self.failing:
             return self.failing[name]
         gib, seconds = self.takes[name]
@@ -71,7 +71,7 @@ class Ranks:
     def names(self, *, on_device: bool) -> list[str]:
         """What was run, on the device or where memory is without end."""
         return [
-            "as it is" if one.sharding is None else one.sharding.name
+            "unchanged" if one.sharding is None else one.sharding.name
             for one in self.wanted
             if (one.gpu is not None) is on_device
         ]

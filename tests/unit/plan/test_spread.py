@@ -30,7 +30,7 @@ def report(base_s: float, best_s: float | None, used_bytes: int = 1) -> FitRepor
         )
     return FitReport(
         program=("train.py",), torch="2.15.0", gpu=GPU, budget_bytes=10, blocks=(),
-        as_it_is=Candidate("as it is", (), base_s, 1, 1), best=best, plan=None,
+        as_it_is=Candidate("unchanged", (), base_s, 1, 1), best=best, plan=None,
         candidates=() if best is None else (best,), front=((0.9 * base_s, 1),), bound_s=0.1,
         left_out={}, smallest=None, failure="", warnings=(), num_runs=0, wall_s=0.0,
         exit_code=ExitCode.FINE,

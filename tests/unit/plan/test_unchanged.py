@@ -57,9 +57,9 @@ def test_one_run_on_the_device_says_that_a_program_fits() -> None:
     assert report is not None and report.best is not None
     assert [one.gpu for one in machine.wanted] == [GPU]
     assert report.best.is_as_it_is and report.exit_code == 0
-    assert "fits 4.00 GiB of t4 as it is: 2.00 GiB" in render_fit(report)
+    assert "fits 4.00 GiB of t4 unchanged: 2.00 GiB" in render_fit(report)
     assert fit_document(report)["verdict"] == "fits"
-    assert "as it is" in render_fit_page(report)
+    assert "unchanged" in render_fit_page(report)
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_what_fails_in_us_is_noted_and_not_seen_by_the_program() -> None:
     with machine.gauge.request("after the recording"):
         pass
     assert machine.gauge.pressure()["num_requests"] == 1
-    with pytest.raises(SpecError, match="no name of a request"), machine.gauge.request(5):  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="not a name of a request"), machine.gauge.request(5):  # type: ignore[arg-type]
         pass
     with pytest.raises(SpecError, match="num_tokens=-1"):
         Request("chat").num_tokens = -1

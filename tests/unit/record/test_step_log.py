@@ -18,7 +18,7 @@ from ullage.record.entrances.recording import Recording
 from ullage.record.steps.step_log import StepLog
 
 GIB = 2**30
-GUIDE = Path(__file__).parents[3] / "docs/guide/record.md"
+GUIDE = Path(__file__).parents[3] / "docs/reference/record.md"
 PYTHON = environ.get("ULLAGE_TEST_TRACKERS_PYTHON", sys.executable)
 PACKAGES = {
     "mlflow": "mlflow", "wandb": "wandb", "tensorboard": "tensorboardX",

@@ -41,7 +41,7 @@ def candidate(
 @pytest.fixture
 def report() -> FitReport:
     """A search that found a plan."""
-    as_it_is = candidate("as it is", 20.0, 9.0, why="1.0 GiB too much")
+    as_it_is = candidate("unchanged", 20.0, 9.0, why="1.0 GiB too much")
     best = candidate(name_plan(PLAN, BLOCKS), 22.0, 7.75, *PLAN)
     slow = candidate("<offload>", 30.0, 6.0, why="36.4 % slower")
     return FitReport(
@@ -57,7 +57,7 @@ def report() -> FitReport:
 
 def test_a_plan_is_named_by_what_it_does_and_to_how_many() -> None:
     assert name_plan(PLAN, BLOCKS) == "allocator expandable_segments, checkpoint 3 of 4 Layer"
-    assert name_plan((), BLOCKS) == "as it is"
+    assert name_plan((), BLOCKS) == "unchanged"
 
 
 def test_the_first_line_says_what_it_takes_and_costs(report: FitReport) -> None:
@@ -120,7 +120,7 @@ def test_what_no_other_beats_comes_first(report: FitReport) -> None:
     told = replace(report, candidates=(report.as_it_is, broken, beaten, *report.candidates[1:]))
     lines = [line.split() for line in render_fit(told, 120).splitlines()]
     others = lines.index(["others"])
-    names = ["as it is", "checkpoint 3 of 4 Layer", "<offload>", "broken off", "beaten"]
+    names = ["unchanged", "checkpoint 3 of 4 Layer", "<offload>", "broken off", "beaten"]
     places = [[name in " ".join(line) for line in lines[1:]].index(True) + 1 for name in names]
     assert places == sorted(places)
     assert places[2] < others < places[3]

@@ -30,7 +30,7 @@ def answer(name: str, size: int, step_ms: float, *actions: Action, retries: int 
 @pytest.fixture
 def report() -> LargestReport:
     """A search in which a plan doubles the batch, at a price."""
-    plain = answer("as it is", 10, 100.0)
+    plain = answer("unchanged", 10, 100.0)
     best = answer("checkpoint 2 of 2 Layer", 20, 260.0, *CHECKPOINT, retries=3)
     return LargestReport(
         program=("train.py", "--batch-size", "{batch}"), variable="batch", step=1, torch="2.15.0",
@@ -42,13 +42,14 @@ def report() -> LargestReport:
 
 def test_the_first_line_says_both(report: LargestReport) -> None:
     assert largest_line(report) == (
-        "batch 10 fits 8.00 GiB of rtx-3070 as it is, 20 under a plan: checkpoint 2 of 2 Layer"
+        "batch 10 fits 8.00 GiB of rtx-3070 unchanged, 20 under a plan: checkpoint 2 of 2 Layer"
     )
     plain = replace(report, answers=report.answers[1:])
-    assert largest_line(plain) == "batch 10 fits 8.00 GiB of rtx-3070 as it is"
+    assert largest_line(plain) == "batch 10 fits 8.00 GiB of rtx-3070 unchanged"
     planned = replace(report, as_it_is=None, answers=report.answers[:1])
     assert largest_line(planned) == (
-        "no batch fits as it is, 20 fits 8.00 GiB of rtx-3070 under a plan: checkpoint 2 of 2 Layer"
+        "no batch fits unchanged, 20 fits 8.00 GiB of rtx-3070 under a plan: "
+        "checkpoint 2 of 2 Layer"
     )
     nothing = replace(report, as_it_is=None, answers=())
     assert largest_line(nothing) == "no batch fits 8.00 GiB of rtx-3070"
@@ -62,7 +63,7 @@ def test_the_report_says_what_a_sample_takes_and_why_no_more_fits(report: Larges
     for said in (
         "23 runs in 12.5 s, none on a GPU",
         "13.00 ms checkpoint 2 of 2 Layer; 21 does not: no room for 1.0 GiB",
-        "10.00 ms as it is, the fastest for each batch; 11 does not",
+        "10.00 ms unchanged, the fastest for each batch; 11 does not",
         "With batch 20 the allocator had to release its cache",
         "left out: flash_attention: no attention",
     ):
@@ -73,8 +74,8 @@ def test_only_what_is_surely_faster_is_called_the_fastest(report: LargestReport)
     best, plain = report.answers
     sure = replace(plain, time=Timed(Interval(0.08, 0.1, 0.12), 1000))
     for step, words in (
-        (Interval(0.2, 0.26, 0.3), "as it is, the fastest for each batch"),
-        (Interval(0.16, 0.202, 0.24), "as it is, about the fastest for each batch"),
+        (Interval(0.2, 0.26, 0.3), "unchanged, the fastest for each batch"),
+        (Interval(0.16, 0.202, 0.24), "unchanged, about the fastest for each batch"),
     ):
         timed = replace(best, time=Timed(step, 2000), step_s=step.s)
         text = " ".join(
@@ -90,7 +91,7 @@ def test_the_document_has_each_answer(report: LargestReport) -> None:
     document = json.loads(json.dumps(largest_document(report)))
     assert document["schema"] == "ullage.api.largest/1"
     assert (document["largest"], document["as_it_is"], document["exit_code"]) == (20, 10, 0)
-    assert document["fastest_per_unit"] == "as it is"
+    assert document["fastest_per_unit"] == "unchanged"
     best, plain = document["answers"]
     assert (best["size"], best["beyond"], best["step_s"]) == (20, 21, 0.26)
     assert best["unit_s"] == pytest.approx(0.013)

@@ -38,7 +38,7 @@ def test_each_restart_has_the_next_rung_and_the_words_to_go_on() -> None:
     assert started == [(0, None, ()), (1, HALF, RESUME), (2, ALL, RESUME)]
     first, second = said
     assert first == (
-        "ullage: guard: rank 1 ran out on rung 0 (the program as it is): started again on rung 1 "
+        "ullage: guard: rank 1 ran out on rung 0 (the unchanged program): started again on rung 1 "
         "(checkpoint (1 modules)) with --resume 'my last.pt'"
     )
     assert second.startswith("ullage: guard: rank 0 ran out on rung 1 (checkpoint (1 modules)): ")

@@ -175,16 +175,16 @@ def test_the_same_text_gives_the_same_requests(kind: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("poison:rate=1", "no file and no generator"),
+        ("poison:rate=1", "is neither a file nor a generator"),
         ("poisson:rate=1,prompt=4", "has no output"),
         ("poisson:rate=0,prompt=4,output=4", "expected a number above 0"),
         ("poisson:rate=1,prompt=0,output=4", "at least 1"),
         ("poisson:rate=1,prompt=1.5,output=4", "a whole number"),
         ("poisson:rate=nan,prompt=1,output=4", "rate is 'nan'"),
-        ("poisson:rate=1,prompt=1,output=4,duration=soon", "'soon' is no time"),
+        ("poisson:rate=1,prompt=1,output=4,duration=soon", "'soon' is not a time"),
         ("poisson:rate=1,prompt=1,output=4,size=3", "found 'size=3'"),
         ("poisson:rate=9999,prompt=1,output=4,duration=9999h", "at most 5,000,000"),
-        ("poisson:rate=1,prompt=1,output=4+burst:rate=1", "'burst' is no kind"),
+        ("poisson:rate=1,prompt=1,output=4+burst:rate=1", "'burst' is not a kind"),
         ("documents:duration=1h+closed:users=1,requests=1,prompt=1,output=1", "is alone"),
     ],
 )

@@ -98,7 +98,7 @@ def have_another_technique(document: dict[str, Any]) -> None:
         (be_a_plan, "it is one plan, not a ladder; pass it in a list"),
         (lack_a_field, "the ladder.budget_bytes is missing; make it again"),
         (boast, "a rung says proved_to 1024, and its proofs go to 512"),
-        (have_no_first, "its first rung, and only that, is the program as it is"),
+        (have_no_first, "its first rung, and only that, is the unchanged program"),
         (have_no_number, "rungs[1].proofs[0].reserved_bytes is 'much'; expected a whole number"),
         (be_out_of_order, "not in the order of their sizes"),
         (have_another_technique, "there is no technique 'magic'"),

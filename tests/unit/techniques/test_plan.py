@@ -99,7 +99,7 @@ WRONG = {
         json.dumps({**PLAN.document, "made_for": {}}), "made_for.torch is missing; create it",
     ),
     "a list": ("[]", "the plan is .*; expected an object"),
-    "no JSON": ("{", "is no plan: "),
+    "no JSON": ("{", "is not a plan: "),
 }  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def test_a_version_is_compared_without_what_it_was_built_for() -> None:
 
 def test_a_plan_says_what_it_does_in_a_line() -> None:
     assert PLAN.summary == "checkpoint (2 modules)"
-    assert Plan((), MADE_FOR).summary == "the program as it is"
+    assert Plan((), MADE_FOR).summary == "the unchanged program"
 
 
 def test_what_a_plan_sets_in_the_environment_is_what_its_techniques_set() -> None:

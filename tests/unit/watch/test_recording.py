@@ -51,7 +51,7 @@ def test_each_sample_is_in_the_file_at_once(tmp_path: Path) -> None:
 def test_a_line_that_is_no_sample_is_named(file: Path) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([lines[0], b"{}\n", lines[1]]))
-    with pytest.raises(SpecError, match=r"line 2 of '.*watch.jsonl' is no sample"):
+    with pytest.raises(SpecError, match=r"line 2 of '.*watch.jsonl' is not a sample"):
         list(replay(file))
 
 

@@ -112,7 +112,7 @@ def diff_servers(before: str | os.PathLike[str], after: str | os.PathLike[str]) 
     """Says which option or version gave or took tokens of the cache between two starts.
 
     Raises:
-        SpecError: a file cannot be read, or does not say what its cache has.
+        SpecError: a file cannot be read, or does not give the size of its cache.
     """
     from ullage.explain.servers.differences import compare_starts
     from ullage.explain.servers.reader import read_server

@@ -31,7 +31,7 @@ def cost_of(gpu: Gpu, work: GivenWork, interconnect: Interconnect | None = None)
     """The cost of a piece of work.
 
     Args:
-        interconnect: the links between GPUs; None: as the GPU's own machines have them.
+        interconnect: the links between GPUs; None: those of the GPU's own machines.
     """
     links = interconnect or default_interconnect()
     match work:

@@ -3,7 +3,7 @@
     message_load(gpu, work, Passage(sent_bytes, seconds, 8, is_within=True, is_pcie=False))
 
 NCCL runs one block of threads for each channel, and no other kernel's block beside it on that
-multiprocessor. How many channels there are hangs on the links:
+multiprocessor. How many channels there are depends on the links:
 
 - Over NVLink, twice as many as the graph search finds rings: 12 of 20 GB/s on an A100, 12 of 30 on
   an H100, 6 on a V100. Logs of NCCL say "24 coll channels" for machines of the first two. An

@@ -30,7 +30,7 @@ class ServingRow:
         gpu: its name in the catalogue.
         count: how many it takes, which share every layer; None: more than 8, or than the model's
             layers can be divided by.
-        capacity_bytes: what one has.
+        capacity_bytes: of one of them.
         users: requests of the plan's context that fit at least, on that number of GPUs.
     """
 

@@ -193,7 +193,7 @@ def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> Servin
 
 
 def layout_settings(model: Model, plan: ServingPlan, batched: int) -> vllm.Settings:
-    """What vLLM's layout of a plan depends on, with so many tokens in a step."""
+    """What vLLM's layout of a plan depends on, with this many tokens in a step."""
     has_cross = any(isinstance(layer, Cross) for layer in model.layers)
     return vllm.Settings(
         max_model_len=plan.context,

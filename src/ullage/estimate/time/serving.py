@@ -159,7 +159,7 @@ def _assumptions(plan: ServingPlan, form: str) -> Iterator[str]:
     if plan.engine != "vllm":
         yield "the kernels are taken to be vLLM's"
     if form not in _COMPUTED and FORMATS[form].bits < 16:
-        yield f"weights in {form} are read as they are, and multiplied in 16 bits"
+        yield f"weights in {form} are read unchanged, and multiplied in 16 bits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class _Kernels:
         self._ranks = plan.tensor_parallel
 
     def step(self, tokens: int, requests: int, context: int) -> _Sum:
-        """A step of so many tokens of so many requests.
+        """A step of this many tokens of this many requests.
 
         Args:
             context: tokens that each request has at its end.

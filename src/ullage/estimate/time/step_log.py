@@ -1,4 +1,4 @@
-"""The log of work that a played step would leave: its kernels, as often as the real step has them.
+"""The log of work that a played step would leave: its kernels, as often as in the real step.
 
 csrc/play_log.c passes through the played log; each passage gives its kernels. Two steps are laid
 out, and the second is timed: the first gives the host its lead.

@@ -1,7 +1,7 @@
 """DeepSpeed's ZeRO-Infinity: parameters and states on NVMe, and what stays in memory.
 
-It is not played. The rules are those of DeepSpeed 0.19.8 with its defaults, as its sources have
-them (runtime/zero/stage3.py, runtime/zero/config.py, runtime/zero/offload_config.py and
+It is not played. The rules are those of DeepSpeed 0.19.8 with its defaults, as in its sources
+(runtime/zero/stage3.py, runtime/zero/config.py, runtime/zero/offload_config.py and
 runtime/swap_tensor); each figure is an interval, because buffers are taken as they are needed. On
 the GPU they were compared with ZeRO-3 with offload to host memory on the phantom; reading from and
 writing to a disk takes a library that has to be compiled, so the host's share was not run.

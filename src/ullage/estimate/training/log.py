@@ -357,7 +357,7 @@ def _describe_device(
 def _write_events(
     rows: _Unrolled, requested: Int64Array, streams: Int64Array, stack: UInt32Array
 ) -> EventTable:
-    """The trace as torch has it: a segment before its first block, and two events of a free."""
+    """The trace as in torch: a segment before its first block, and two events of a free."""
     growth = np.diff(rows.reserved_bytes, prepend=0)
     counts = np.where(rows.is_birth, 1 + (growth > 0), 2)
     row = np.repeat(np.arange(len(counts)), counts)

@@ -1,4 +1,4 @@
-"""Low-rank adapters beside frozen linear layers, as peft and others have them; and their frozen
+"""Low-rank adapters beside frozen linear layers, as in peft and others; and their frozen
 weights in NF4.
 
 Source: peft/tuners/lora/layer.py (Linear.forward, ParamWrapper), bnb.py (Linear4bit.forward) and

@@ -1,6 +1,6 @@
 """What optimizers keep for each parameter: their states on the device.
 
-Each is written as its library has it: the same tensors in the same order.
+Each has the form of its library: the same tensors in the same order.
 """
 
 from __future__ import annotations

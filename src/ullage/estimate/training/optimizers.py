@@ -1,6 +1,6 @@
 """The optimizers, and what their step() holds while it runs; optimizer_states.py has their states.
 
-Each is written as its library has it: the same tensors in the same order, freed when Python frees
+Each has the form of its library: the same tensors in the same order, freed when Python frees
 them. A variable that a loop has set still holds its tensor in the next iteration.
 """
 

@@ -48,7 +48,7 @@ class Lora:
             (bitsandbytes.nn.Linear4bit); litgpt's are the head's, too.
         has_double_scales: the scales of NF4 are quantised as well.
         dropout: dropout of an adapter's input.
-        dtype: "fp32", "bf16" or "fp16" of the adapters; None: as the library has it, which is fp32
+        dtype: "fp32", "bf16" or "fp16" of the adapters; None: as in the library, which is fp32
             of peft and the model's own of the others.
     """
 
@@ -92,8 +92,8 @@ class Recipe:
         optimizer: a name of optimizers.py.
         checkpointing: "none"; "full": each block is recomputed in the backward pass; a number N:
             every Nth block is; "selective": each block is, but the outputs of its matrix products
-            and of its attention are kept; "alternate": of the products every second one's is, as
-            torchtitan's selective checkpointing by operator has it.
+            and of its attention are kept; "alternate": of the products every second one's is, as in
+            torchtitan's selective checkpointing by operator.
         attention: "sdpa" or "eager".
         accumulation: passes before each step of the optimizer.
         clips_gradients: torch.nn.utils.clip_grad_norm_ comes before each step.
@@ -108,7 +108,7 @@ class Recipe:
         loss: "full": the logits of all tokens at once; "chunked": of an eighth of the tokens after
             the other, whose probabilities are kept; "fused": the loss and its gradients are
             computed with the head, chunk by chunk, and no logits are kept (Liger Kernel); None: as
-            the library has it.
+            in the library.
         packed: a sample holds several texts, so that attention gets a mask for each sample.
         gradients: with "mixed" precision: "same" dtype as the parameters; "fp32": they are summed
             in float32, and those of the parameters freed at once; "both": both are there when the

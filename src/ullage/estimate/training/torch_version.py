@@ -22,7 +22,7 @@ def parse_torch(text: str) -> tuple[int, int]:
     """(major, minor) of a version such as "2.4" or "2.4.1+cu121".
 
     Raises:
-        SpecError: it is no version, or one that is not known yet.
+        SpecError: it is not a version, or one that is not known yet.
     """
     match = re.match(r"(\d+)\.(\d+)(?![\d])", text)
     if match is None:

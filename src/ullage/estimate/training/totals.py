@@ -55,7 +55,7 @@ class Stretch(NamedTuple):
 
     @property
     def is_between(self) -> bool:
-        """It is no part of a step: what the step before has left goes."""
+        """It is not a part of a step: what the step before has left goes."""
         return self.kind >= _ZERO_GRAD
 
 

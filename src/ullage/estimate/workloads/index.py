@@ -25,7 +25,7 @@ _HEADROOM: Final = 0.2
 
 
 def flat_bytes(vectors: int, width: int, element: int = 4) -> int:
-    """A flat index: every vector as it is.
+    """A flat index: every vector unchanged.
 
     Counts: vectors x width x element. Ignores: ids and payloads. Error: none.
     Source: faiss, IndexFlat.

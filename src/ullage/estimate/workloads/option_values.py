@@ -122,7 +122,7 @@ def split_count(option: str, text: str) -> tuple[str, int | None]:
     """The two halves of "WORD:NUMBER"; None where there is no number.
 
     Raises:
-        SpecError: what is behind the colon is no number from 1 on.
+        SpecError: what is behind the colon is not a number from 1 on.
     """
     word, colon, number = text.rpartition(":")
     if not colon:

@@ -108,7 +108,7 @@ def _device_terms(predicted: DeviceSnapshot, measured: DeviceSnapshot) -> list[T
 
 
 def _context(totals: DeviceTotals) -> tuple[int, int]:
-    """Both ends of the driver's context as the catalogue has them."""
+    """Both ends of the driver's context as in the catalogue."""
     try:
         gpu = find_gpu(totals.name)
     except SpecError:

@@ -193,7 +193,7 @@ def _has_changed(
     finding: Finding, before: Finding | None, after: Finding | None, evidence: Evidence
 ) -> bool:
     """Returns whether what a finding is about differs between the runs: that it is only in the run
-    that went on is no change, nor that states of the same size are a larger share of the peak.
+    that went on is not a change, nor that states of the same size are a larger share of the peak.
     """
     if evidence.early is not None and (before, after)[evidence.early] is None:
         return False
@@ -209,7 +209,7 @@ def _has_changed(
 
 def _by_code(findings: Sequence[Finding], device: int) -> dict[str, Finding]:
     """Returns the largest finding of each rule on a device. A rule that speaks only where nothing
-    else is found is left out: that it comes or goes is no change of its own.
+    else is found is left out: that it comes or goes is not a change of its own.
     """
     findings_by_rule: dict[str, Finding] = {}
     for finding in findings:

@@ -30,7 +30,7 @@ class NotKnown:
 
 
 def find_memory(report: DiffReport) -> MeasuredMemory | NotKnown | None:
-    """The figures of the measured side; None: the pair is no prediction with its measurement."""
+    """The figures of the measured side; None: the pair is not a prediction with its measurement."""
     if not report.terms:
         return None
     pairs = zip(report.sides, (report.before, report.after), strict=True)

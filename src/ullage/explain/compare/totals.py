@@ -38,7 +38,7 @@ class Totals(NamedTuple):
 
 def read_document(path: Path) -> Path | Totals:
     """Returns the snapshot that a document of `ullage run` or `ullage explain` names, where it
-    still is, or else what a run's document says; the path itself if it is no document.
+    still is, or else what a run's document says; the path itself if it is not a document.
 
     Raises:
         SnapshotError: it is another document, or of a program that used no device.

@@ -35,7 +35,7 @@ class Ledger:
         cache_bytes: the bytes reserved by the allocator and not allocated.
         context_bytes: the driver's context: its upper bound, or its size when memory ran out.
         non_torch_bytes: the bytes that libraries allocate outside the allocator.
-        others_bytes: the bytes of the run's other processes, as `DeviceTotals` has them.
+        others_bytes: the bytes of the run's other processes, as in `DeviceTotals`.
         total_bytes: the memory of the device.
         free_bytes: the remaining bytes; negative where the device is too small.
     """

@@ -20,7 +20,7 @@ from ullage.trace.model import EventKind, Int64Array, Record
 @dataclass(frozen=True, slots=True)
 class StepLevels:
     """Levels of a device in a step, as columns: from `start_s` after the step's begin on, until the
-    next entry, so much was in use.
+    next entry, this much was in use.
     """
 
     start_s: npt.NDArray[np.float64]

@@ -26,7 +26,7 @@ _LOGITS_FRAC = 0.25
 _LOGIT_FRAC = 0.06
 _CHUNKS = 8
 _NEAR = 8
-"""What a loss reads is one of so many blocks before its own."""
+"""What a loss reads is one of this number of blocks before its own."""
 _SPIKE_FRAC = 0.2
 _MIN_SPIKE_BYTES = 64 * MIB
 _SAVED_FRAC = 0.5

@@ -116,7 +116,7 @@ def _free_on_side_streams(case: Case) -> int:
 
 
 def _free_by_stream(case: Case) -> dict[int, int]:
-    """When the most is reserved: by stream, what its segments have free."""
+    """When the most is reserved: by stream, the free bytes of its segments."""
     snapshot, device = case.report.snapshot, case.device
     event = device.fragmentation.event
     lives, blocks = device.replay.segments, device.replay.blocks

@@ -43,7 +43,7 @@ BFLOAT16_CHANGE = (
 )
 MATH_CHANGE = (
     "make it a call that a fused kernel takes. None takes float64; bfloat16 below compute "
-    "capability 8.0; a head width that is no multiple of 8 in 16 bits below 8.0, or of 4 in "
+    "capability 8.0; a head width that is not a multiple of 8 in 16 bits below 8.0, or of 4 in "
     "float32 from 8.0 on; fewer heads of keys without enable_gqa=True; a last dimension that is "
     "not contiguous; nor what is under sdpa_kernel(SDPBackend.MATH)"
 )
@@ -91,7 +91,7 @@ def _path_of(case: Case, stack: int) -> AttentionPath:
 
 
 def _path_at(file: str, line: int, function: str) -> AttentionPath:
-    """By the innermost line of Python: torch's function is no Python of its own."""
+    """By the innermost line of Python: torch's function is not a Python of its own."""
     if function == _TRANSFORMERS:
         return AttentionPath.MATH
     statement = statement_at(file, line)

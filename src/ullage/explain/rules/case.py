@@ -24,7 +24,7 @@ from ullage.units import MIB, format_bytes
 MIN_FRAC = 0.03
 MIN_BYTES = MIB
 MIN_FREE_BYTES = 192 * MIB
-"""Segments of 20 MiB leave so much free in any program."""
+"""Segments of 20 MiB leave this much free in any program."""
 _LISTED = 3
 _NODE = re.compile(r"\btorch::autograd::(generated::\w+Backward|Engine::)")
 
@@ -124,7 +124,7 @@ class Case:
         return Relief(numbers, ends, left_frac, is_whole)
 
     def is_worth(self, num_bytes: int, frac: float = MIN_FRAC) -> bool:
-        """Whether so many bytes are worth telling."""
+        """Whether this many bytes are worth telling."""
         return num_bytes >= MIN_BYTES and num_bytes >= frac * self.peak_bytes
 
     def share(self, num_bytes: int) -> str:

@@ -41,7 +41,7 @@ def _find_second_weights(case: Case) -> Iterator[Found]:
     yield Found(
         what=f"the weights are there twice: the second copy is {case.share(case.sum(copies))}",
         evidence=(
-            f"{len(blocks)} tensors that are no parameters have the sizes of the parameters",
+            f"{len(blocks)} tensors that are not parameters have the sizes of the parameters",
             *case.list_sites(blocks),
         ),
         gain_bytes=case.gain(copies),

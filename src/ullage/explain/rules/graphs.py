@@ -270,7 +270,7 @@ RULES = (
         cost="nothing",
         change="break the cycle (weakref, del the attribute, no `self` in a hook's closure); "
         "torch.utils.viz._cycles finds it. A list that the program itself empties every few steps "
-        "is no cycle: empty it sooner, or keep it on the CPU",
+        "is not a cycle: empty it sooner, or keep it on the CPU",
         find=_find_irregular,
     ),
     Rule(

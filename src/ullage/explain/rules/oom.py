@@ -126,7 +126,7 @@ RULES = (
           "Without what grows from step to step the request would have been served.",
           "free what grows: the findings below name the lines"),
     _rule("UL154", Cause.OTHERS, "out of memory: the memory is another's",
-          "Of the device so much belongs neither to this allocator nor to the driver's context "
+          "Of the device this much belongs neither to this allocator nor to the driver's context "
           "that the request would have been served without it.",
           "end the other process, or give this one a GPU of its own (CUDA_VISIBLE_DEVICES); NCCL "
           "and other libraries count here, too"),

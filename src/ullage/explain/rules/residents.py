@@ -147,7 +147,7 @@ RULES = (
         meaning="A whole data set, a replay buffer or a table that is used a part at a time has "
         "been moved to the GPU. A trace does not show how much of it a step reads: one batch that "
         "every step uses whole looks the same.",
-        evidence="Tensors that are no part of the model are there before the first forward pass "
+        evidence="Tensors that are not part of the model are there before the first forward pass "
         "and until the last step, few of them 25 % of the peak or more.",
         cost="copying each batch, which pinned memory and non_blocking=True hide",
         change="where a step uses a part of it, keep it on the CPU (pinned) and move each batch",

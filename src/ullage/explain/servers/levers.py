@@ -4,7 +4,7 @@ for lever in find_levers(start, config):
     print(lever.change, lever.gain_tokens, lever.basis)
 
 A gain is arithmetic on the log's own figures where these suffice. What a smaller step would take is
-no figure of the log; with the model's configuration it follows from the closed forms of
+not a figure of the log; with the model's configuration it follows from the closed forms of
 `ullage estimate --serve`, and never exceeds what the log says that the step takes.
 """
 
@@ -36,7 +36,7 @@ class Lever(NamedTuple):
     """A change, and what it does to the cache of one GPU.
 
     Attributes:
-        change: the option, as the command line has it.
+        change: the option, as in the command line.
         gain_bytes: more bytes for the cache.
         gain_tokens: more tokens that it holds.
         what: where they come from, or what it costs.

@@ -71,7 +71,7 @@ class _Page:
 
 
 def read_metrics(text: str) -> ServerStart:
-    """The cache and the requests of a server, as its page has them."""
+    """The cache and the requests of a server, as in its page."""
     page = _Page(text)
     return _sglang(page) if page.total("sglang:max_total_num_tokens") is not None else _vllm(page)
 

@@ -78,7 +78,7 @@ def read_server(path: Path) -> ServerStart:
         raise SpecError(f"{str(path)!r} cannot be explained: {error}") from None
     if start is None:
         raise SpecError(
-            f"{str(path)!r} is no memory snapshot, and no log of a server: found no line of vLLM "
+            f"{str(path)!r} is neither a memory snapshot nor a server's log: found no line of vLLM "
             "or SGLang; give the server's whole output (2>&1), or a saved page of its /metrics"
         )
     return start

@@ -60,7 +60,7 @@ class CacheRouter(RequestRouter):  # type: ignore[misc]
         max_tokens: int = 1024,
         weights: Mapping[str, float] | None = None,
     ) -> None:
-        """Takes `request_router_kwargs`: what `ReplicaSpec` has, the cache as "40GiB" or bytes."""
+        """Takes `request_router_kwargs`: those of `ReplicaSpec`, the cache as "40GiB" or bytes."""
         spec = ReplicaSpec(
             parse_bytes(cache), token_bytes, block_tokens, max_requests, max_tokens, weights
         )

@@ -169,8 +169,8 @@ class Engine:
         return max(0, usable)
 
     def has_adapter(self, request: Request) -> bool:
-        """Whether nothing has to be loaded for the request: its model is no adapter, or one that
-        runs.
+        """Whether nothing has to be loaded for the request: its model is not an adapter, or one
+        that runs.
         """
         return request.model not in self.spec.adapters or request.model in self._adapters
 
@@ -189,8 +189,8 @@ class Engine:
         return whole <= most * (1.0 - self.spec.margin_frac)
 
     def fits(self, request: Request, output_tokens: int, spare_bytes: int = 0) -> bool:
-        """Whether the request fits now and until it ends, with all that run, and so many bytes are
-        left free.
+        """Whether the request fits now and until it ends, with all that run, and this many bytes
+        are left free.
         """
         if len(self.running) >= self.spec.max_requests or not self._has_slot(request):
             return False
@@ -210,7 +210,7 @@ class Engine:
         """The most that those that run will hold, with one more where it is given.
 
         Of requests by their remaining steps, the longest first: before the step at which the k-th
-        ends, the first k still run, and each has grown by so many tokens.
+        ends, the first k still run, and each has grown by this many tokens.
         Ignores: that a request grows only once its prompt was computed.
         """
         rows = [_row(self.spec, each) for each in self.running.values()]

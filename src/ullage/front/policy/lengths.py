@@ -2,7 +2,7 @@
 
     lengths = Lengths(quantile=0.9)
     lengths.observe("chat", 130)
-    lengths.predict("chat", max_tokens=512)     # 512: so few are no history
+    lengths.predict("chat", max_tokens=512)     # 512: so few are not a history
 
 Until there is a history, and where a tenant's answers are cut short by `max_tokens`, that bound is
 the prediction: it can be too careful, never too small.

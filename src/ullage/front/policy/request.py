@@ -32,7 +32,7 @@ class Footprint:
     fixed_bytes: int = 0
 
     def bytes_of(self, tokens: int, sequences: int = 1) -> int:
-        """Bytes of so many tokens in so many sequences: an upper bound.
+        """Bytes of this many tokens in this many sequences: an upper bound.
 
         Counts: each sequence's last block as full.
         Ignores: blocks that sequences share; so the bound is loose where prefixes are shared.

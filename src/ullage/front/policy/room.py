@@ -36,7 +36,7 @@ class _Demand:
         self.mean = self.mean_square = 0.0
 
     def change(self, num_bytes: int, now_s: float) -> None:
-        """It wants so much more from now on."""
+        """It wants this much more from now on."""
         weight = -math.expm1(-max(0.0, now_s - self.changed_s) / _MEMORY_S)
         self.mean += weight * (self.wanted_bytes - self.mean)
         self.mean_square += weight * (float(self.wanted_bytes) ** 2 - self.mean_square)
@@ -65,7 +65,7 @@ class Room:
         self._demands: dict[str, _Demand] = {}
 
     def come(self, tenant: str, num_bytes: int, now_s: float) -> None:
-        """A request of so many bytes comes."""
+        """A request of this many bytes comes."""
         demand = self._demands.get(tenant)
         if demand is None:
             demand = self._demands[tenant] = _Demand(float(num_bytes), now_s)
@@ -139,7 +139,7 @@ class Room:
         return min(usual + _DEVIATIONS * math.sqrt(variance), sum(shares.values())) - held_bytes
 
     def is_above_share(self, tenant: str, num_bytes: int, usable_bytes: int, now_s: float) -> bool:
-        """Whether a tenant would hold more than its share with so many bytes more. One that holds
+        """Whether a tenant would hold more than its share with this many bytes more. One that holds
         nothing never does: a large request starves else.
         """
         held_bytes = self._held[tenant]

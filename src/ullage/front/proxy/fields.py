@@ -1,7 +1,7 @@
 """The fields of requests that engines know, and how each is treated.
 
-FREE passes: it is no part of a prompt, and has 16 KiB of JSON at most. TEXT is counted as a part of
-the prompt. All others are refused: they reach into the engine, no bound on their tokens is known
+FREE passes: it is not a part of a prompt, and has 16 KiB of JSON at most. TEXT is counted as a part
+of the prompt. All others are refused: they reach into the engine, no bound on their tokens is known
 (embeddings, padding, patches of images), or an event of the stream is then more than a token
 (`stream_interval`, `stream_reasoning`). The table [front] of the configuration may name more.
 

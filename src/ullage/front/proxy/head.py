@@ -58,16 +58,16 @@ def check_head(scope: Scope, *, has_body: bool) -> None:
     if any(b"_" in name and name.replace(b"_", b"-") in _ONCE for name in values):
         raise Refusal(400, "a header's name has an underscore in place of a hyphen")
     if not _HOST.fullmatch(values.get(b"host", b"")):
-        raise Refusal(400, "the header 'host' is missing, or it is no host")
+        raise Refusal(400, "the header 'host' is missing, or it is not a host")
     words = {word.strip().lower() for word in values.get(b"connection", b"").split(b",")}
     if not words <= _CONNECTION:
         raise Refusal(400, "the header 'connection' names others; expected keep-alive or close")
     if not values.get(b"content-length", b"0").isdigit():
-        raise Refusal(400, "the length of the body is no number")
+        raise Refusal(400, "the length of the body is not a number")
     if not has_body:
         return
     if values.get(b"content-encoding", b"identity").strip().lower() != b"identity":
-        raise Refusal(415, "the body is compressed; send it as it is")
+        raise Refusal(415, "the body is compressed; send it unchanged")
     kind = values.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
         raise Refusal(415, "the header 'content-type' is not 'application/json'")

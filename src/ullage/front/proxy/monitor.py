@@ -34,7 +34,7 @@ def read_metrics(text: str) -> tuple[float | None, int | None]:
     and the sum of preemptions count.
 
     Raises:
-        ValueError: a value of them is no finite number.
+        ValueError: a value of them is not a finite number.
     """
     values: defaultdict[str, list[float]] = defaultdict(list)
     for name, number in _LINE.findall(text):

@@ -128,7 +128,7 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 def _has_many_values(body: bytes) -> bool:
     """Whether more objects would be made than are taken. A value stands behind a comma, or behind
-    what opens a list or an object; such signs in a text are no values.
+    what opens a list or an object; such signs in a text are not values.
     """
     # Many short calls in place of one: other threads run between them.
     if len(body) <= _MAX_VALUES or sum(body.count(sign) for sign in b",[{") <= _MAX_VALUES:

@@ -101,7 +101,7 @@ def _texts(given: object) -> list[str]:
 
 def _read_messages(messages: object, media_tokens: int | None) -> Prompt:
     if not isinstance(messages, list) or not messages:
-        raise Refusal(400, "messages is missing, or is no list of messages")
+        raise Refusal(400, "messages is missing, or is not a list of messages")
     texts: list[str] = []
     tokens = _MESSAGE_TOKENS * (len(messages) + 2)
     for message in messages:

@@ -25,7 +25,7 @@ def make_counter(
 
     Raises:
         EnvironmentProblem: the library tokenizers is not installed, and a file is given.
-        SpecError: a file is no tokenizer's.
+        SpecError: a file is not a tokenizer's.
     """
     tokenizers = {model: _open(path) for model, path in files.items()}
 

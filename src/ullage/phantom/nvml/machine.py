@@ -78,7 +78,7 @@ def machine_of(device: str, libraries: str, num_devices: int, visible: str | Non
         visible: CUDA_VISIBLE_DEVICES, which may name later ones.
 
     Raises:
-        SpecError: no machine has so many.
+        SpecError: no machine has this many.
     """
     check_num_gpus(num_devices)
     fields = [field for field in device.split(";") if field.partition("=")[0] not in _OF_A_RUN]

@@ -2,7 +2,7 @@
 
     deepspeed_config(own, Sharding(Engine.DEEPSPEED, 3))
 
-Everything else of it, such as the optimizer, the precision and the batch sizes, stays as it is:
+Everything else of it, such as the optimizer, the precision and the batch sizes, stays unchanged:
 numbers or "auto".
 
 Source: DeepSpeed 0.19, deepspeed/runtime/zero/config.py and offload_config.py.
@@ -63,6 +63,6 @@ def deepspeed_config(own: Mapping[str, Any], sharding: Sharding) -> dict[str, An
 
 
 def _offload(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Where it goes: as the program's own file has it, such as to NVMe, or to the host's memory."""
+    """Where it goes: as in the program's own file, such as to NVMe, or to the host's memory."""
     is_asked = own.get("device", "none") != "none"
     return dict(own) if is_asked else {"device": "cpu", "pin_memory": True}

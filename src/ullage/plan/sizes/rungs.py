@@ -115,7 +115,7 @@ class LadderSearch(SizedSearch):
         return ""
 
     def _climb(self, plain: ProvedRung) -> list[tuple[Actions, ProvedRung]]:
-        """The rungs after the program as it is: those that are faster, or proved farther, than all
+        """The rungs after the unchanged program: those that are faster, or proved farther, than all
         others.
         """
         plans = [actions for rung in self._ladder.rungs if (actions := self._ladder.actions(rung))]

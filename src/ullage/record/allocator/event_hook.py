@@ -2,7 +2,7 @@
 
 hook = EventHook(torch, claims, ring_bytes=16 << 20, max_workspaces=1 << 16)
 hook.hook()                     # False: this torch cannot be hooked
-hook.ring().columns             # events, as the phantom has them
+hook.ring().columns             # events, as in the phantom
 hook.remove()
 """
 
@@ -194,7 +194,7 @@ class EventHook(Part):
         return place_workspaces(handed, ring, self._max_workspaces)
 
     def _copies(self, ring: Ring) -> tuple[Rows, int]:
-        """The copies between host and device since the ring begins, as the record has them, and how
+        """The copies between host and device since the ring begins, as in the record, and how
         many were lost before these.
         """
         rows, num_lost = self._rows("copies")

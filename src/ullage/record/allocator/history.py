@@ -112,7 +112,7 @@ class History(Part):
         By way of torch's Python function, which knows the arguments that its version of the C
         function takes. Stacks are taken where memory is allocated, not where it is freed: torch
         2.11 loses an exception that is on its way while it takes the stack of a free. None are
-        taken where the names of files are no texts: torch could not write the snapshot then.
+        taken where the names of files are not texts: torch could not write the snapshot then.
         """
         context = "alloc" if self._has_stacks else None
         with self._ours():
@@ -125,7 +125,7 @@ class History(Part):
         self.is_on = True
 
     def remarks(self) -> list[str]:
-        """Why there are no stacks, or is no history."""
+        """Why there are no stacks, or there is no history."""
         return self._remarks
 
     def remove(self) -> None:

@@ -28,7 +28,7 @@ class OutOfMemories:
     Args:
         torch: the module.
         look: notes who holds what.
-        max_rows: the rows that are kept: so many less one of the first, and the last.
+        max_rows: the rows that are kept: the first max_rows - 1, and the last.
         find_position: of an event that comes now.
     """
 

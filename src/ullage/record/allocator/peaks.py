@@ -150,7 +150,7 @@ def _look(stats: Mapping[str, Any], path: tuple[str, ...]) -> int:
 
 
 def _with_higher_peaks(stats: Stats, others: Mapping[str, Any]) -> Stats:
-    """The statistics, each peak of which becomes at least what the others have. They are changed in
+    """The statistics, each peak of which becomes at least that of the others. They are changed in
     place: torch makes new ones for each question.
     """
     for name, value in stats.items():

@@ -41,8 +41,8 @@ class Recording(ContextDecorator):
             None: nothing is written.
         mode: "full", "events" (no stacks) or "counters" (the peaks of steps alone).
         ring: the host memory for events and stacks, about, such as "64MiB"; the oldest are lost.
-        every: the file is written anew after a step when so many seconds have passed; None: at the
-            end and when memory runs out only.
+        every: the file is written anew after a step when this many seconds have passed; None: at
+            the end and when memory runs out only.
         publish: whether the process publishes its state for `ullage watch`.
         log: is called at most once a second, after a step, with the figures of the steps since
             ({"ullage/allocated_peak_bytes": 2.1e9, ...}) and the number of the last.
@@ -142,8 +142,8 @@ class Recording(ContextDecorator):
         return request(name, num_tokens)
 
     def holders(self, limit: int = 20) -> HeldMemory:
-        """What has a name on the GPU now, by which names, and how to let each go: a table, of so
-        many tensors. It needs no recording: `ullage.record.holders()` is the same.
+        """What has a name on the GPU now, by which names, and how to let each go: a table of
+        tensors. It needs no recording: `ullage.record.holders()` is the same.
         """
         return holders(limit)
 
@@ -206,7 +206,7 @@ def request(name: str = "request", num_tokens: int | None = None) -> Iterator[Re
         num_tokens: how many tokens it makes, which can be set later; None: not known.
 
     Raises:
-        SpecError: the name is no text, or the tokens are no number.
+        SpecError: the name is not a text, or the tokens are not a number.
     """
     from ullage.record.attached import current
     from ullage.record.pressure.gauge import PressureGauge

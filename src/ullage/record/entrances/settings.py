@@ -64,7 +64,7 @@ class RowLimits:
 
     @classmethod
     def for_room(cls, room: int) -> RowLimits:
-        """What so many bytes have room for: 3/8 of them marks, 3/8 claims, the rest the others.
+        """What this many bytes have room for: 3/8 of them marks, 3/8 claims, the rest the others.
 
         Modules come besides: a model has as many as it has.
         """
@@ -88,7 +88,7 @@ class RecordingSettings:
         path: the file of the recording; None: it is only kept in memory, and published.
         mode: how much is recorded.
         ring_bytes: the host memory for events, stacks and all rows beside them, about.
-        flush_s: the file is written anew after a step when so many seconds have passed; None: at
+        flush_s: the file is written anew after a step when this many seconds have passed; None: at
             the end and when memory runs out only.
         is_published: whether the job publishes its state for `ullage watch`.
         has_kernels: whether the kernels of the third step are timed.

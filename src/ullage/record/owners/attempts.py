@@ -38,7 +38,7 @@ def find_attempts(
 
     Args:
         works: of the failures, in order, each with its device.
-        traces: of devices as torch has them, from the first failure on at least.
+        traces: of devices as in torch, from the first failure on at least.
     """
     rows: dict[tuple[int, Work], tuple[list[int], list[int]]] = {}
     for number, work in enumerate(works):

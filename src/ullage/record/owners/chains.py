@@ -50,7 +50,7 @@ class Search:
     def tensors(
         self, roots: Iterable[Step], without: Iterable[object] = ()
     ) -> Iterator[tuple[str, Any]]:
-        """The tensors on a GPU that are no parameters, each once, with its chain.
+        """The tensors on a GPU that are not parameters, each once, with its chain.
 
         without: objects that are not looked into.
         """

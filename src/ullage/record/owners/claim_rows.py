@@ -61,7 +61,7 @@ class ClaimRows:
         self.__dict__ = ClaimRows(rows).__dict__
 
     def keep_newest(self, count: int) -> None:
-        """Forgets the oldest but so many."""
+        """Forgets all but this many of the newest."""
         excess = max(0, len(self) - count)
         if excess:
             self.keep(islice(self, excess, None))

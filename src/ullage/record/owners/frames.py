@@ -72,8 +72,8 @@ def variables_of(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def namespace_of(frame: FrameType) -> list[tuple[str, Any]]:
-    """The variables of code that is no function, such as a cell, unless they are a module's, where
-    they are found anyway.
+    """The variables of code that is not a function, such as a cell, unless they are a module's,
+    where they are found anyway.
     """
     if frame.f_code.co_flags & CO_OPTIMIZED:
         return []

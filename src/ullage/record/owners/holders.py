@@ -33,8 +33,8 @@ class Holders:
     """Collects chains. One for the process.
 
     max_rows: of a program that is looked at again and again, for as long as it runs: then of each
-        block and chain the last row is kept, and of each chain its largest graph; no more than so
-        many of both, the latest. None: all are kept.
+        block and chain the last row is kept, and of each chain its largest graph; at most
+        this many of both, the latest. None: all are kept.
     """
 
     def __init__(self, torch: ModuleType, max_rows: int | None) -> None:
@@ -76,7 +76,7 @@ class Holders:
         self.graphs[:] = [row for row in self.graphs if row[0] >= first]
 
     def columns(self) -> HolderFields:
-        """What was noted, as the record has it."""
+        """What was noted, in the record's form."""
         return {
             "holders": [list(row) for row in self.rows],
             "graphs": [list(row) for row in self.graphs],

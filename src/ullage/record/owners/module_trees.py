@@ -1,4 +1,4 @@
-"""The tree of a model's modules: what holds what, and paths that wrappers are no part of."""
+"""The tree of a model's modules: what holds what, and paths that wrappers are not part of."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def outermost(module: Any, modules: Sequence[Any]) -> Any:
 
 
 def paths(top: Any, start: str = "") -> Iterator[tuple[str, Any]]:
-    """The modules of a tree in the order of `named_modules()`, with paths that wrappers are no part
-    of.
+    """The modules of a tree in the order of `named_modules()`, with paths that wrappers are not
+    part of.
     """
     visited: set[int] = set()
     waiting: list[tuple[str, Any]] = [(start, top)]

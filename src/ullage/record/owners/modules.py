@@ -1,8 +1,8 @@
 """In which module the program is: a scope for each module, entered and left with its forward.
 
 The phantom notes the scope of each allocator event, in backward too (csrc/machine/scope.c). Here
-scopes get their names: the path of a module in the outermost module that holds it, as
-`named_modules()` has it, without the parts that wrappers add.
+scopes get their names: the path of a module in the outermost module that holds it, as in
+`named_modules()`, without the parts that wrappers add.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class HostReads:
         self._in_a_row = 0
 
     def document(self, answer: str) -> list[ReadFields]:
-        """The reads as the record has them, all with one answer."""
+        """The reads as in the record, all with one answer."""
         return [
             {"what": "host read", "where": where, "count": count, "bytes": size, "answer": answer}
             for where, (count, size) in self.rows.items()
@@ -146,7 +146,7 @@ class ShapeReads:
         row[1] = max(row[1], num_bytes)
 
     def document(self) -> list[ShapeFields]:
-        """The shapes as the record has them."""
+        """The shapes as in the record."""
         return [
             {"what": what, "where": where, "count": count, "bytes": size, "assumption": assumption}
             for (what, where, assumption), (count, size) in self.rows.items()

@@ -1,4 +1,5 @@
-"""Copies of a model's weights that are no module: averages that a program keeps in a list or dict.
+"""Copies of a model's weights that are not modules: averages that a program keeps in a list or
+dict.
 
 A copy.deepcopy, an AveragedModel or timm's ModelEmaV3 is a module, whose parameters are found as
 those of any other. diffusers' EMAModel and torch_ema keep plain tensors. They are known by their
@@ -58,7 +59,7 @@ class WeightCopies:
         self._candidates = []
 
     def _containers(self, counts: Container[int]) -> Iterator[Sequence[Any]]:
-        """The tensors of each list, tuple and dict that has so many and nothing else."""
+        """The tensors of each list, tuple and dict that has this many and nothing else."""
         containers = of_kinds(gc.get_objects(), {list, tuple, dict})
         for container in compress(containers, map(counts.__contains__, map(len, containers))):
             values = list(container.values()) if type(container) is dict else container

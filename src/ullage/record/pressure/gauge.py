@@ -146,7 +146,7 @@ class PressureGauge(Part):
         """While this lasts, a request is answered; exceptions pass through.
 
         Raises:
-            SpecError: the name is no text, or the tokens are no number.
+            SpecError: the name is not a text, or the tokens are not a number.
         """
         around = _open_here.get()
         request = Request(name, num_tokens, around)

@@ -32,14 +32,14 @@ class Request:
             generate(); itself where there is none.
 
     Raises:
-        SpecError: the name is no text, or the tokens are no number.
+        SpecError: the name is not a text, or the tokens are not a number.
     """
 
     def __init__(
         self, name: str, num_tokens: int | None = None, around: Request | None = None
     ) -> None:
         if not isinstance(name, str):
-            raise SpecError(f"{name!r} is no name of a request; give a text, such as 'chat'")
+            raise SpecError(f"{name!r} is not a name of a request; give a text, such as 'chat'")
         self.name = name
         self.num_tokens = num_tokens
         self.outermost: Request = self if around is None else around.outermost
@@ -61,7 +61,7 @@ class Request:
     def num_tokens(self, number: int | None) -> None:
         is_number = isinstance(number, int) and not isinstance(number, bool)
         if number is not None and not (is_number and 0 <= number <= MAX_TOKENS):
-            raise SpecError(f"num_tokens={number!r} is no number of tokens; give an int, or None")
+            raise SpecError(f"num_tokens={number!r} is not a count of tokens; give an int, or None")
         self._num_tokens = number
 
     @property
@@ -70,11 +70,11 @@ class Request:
         return sum(self._peaks.values())
 
     def reach(self, device: int, allocated_bytes: int) -> None:
-        """So much was allocated on a device while it was open."""
+        """This much was allocated on a device while it was open."""
         self._peaks[device] = max(self._peaks.get(device, 0), allocated_bytes)
 
     def note_call(self, allocated_bytes: int) -> None:
-        """The model was called once more; so much is allocated after it. Of many calls every
+        """The model was called once more; this much is allocated after it. Of many calls every
         second, fourth, ... is kept.
         """
         if self.num_calls % self._stride == 0:

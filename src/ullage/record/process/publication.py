@@ -82,8 +82,8 @@ class Publication(Part):
         self._publish()
 
     def _publish(self) -> None:
-        """Replaces the file, if a second has passed; a disk that takes nothing is no error of the
-        job's.
+        """Replaces the file, if a second has passed; a disk that takes nothing is not an error of
+        the job's.
         """
         now_s = time.monotonic()
         if self._directory is not None and now_s >= self._next_s:

@@ -67,13 +67,29 @@ class RealDevices(Part):
 
 
 def driver_version() -> str | None:
-    """The version of NVIDIA's driver, as NVML has it; None: there is no NVML."""
+    """The version of NVIDIA's driver, from NVML; None: there is no NVML."""
     text = ctypes.create_string_buffer(_DRIVER_CHARS)
     with contextlib.suppress(OSError, AttributeError):
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         if not nvml.nvmlInit_v2() and not nvml.nvmlSystemGetDriverVersion(text, _DRIVER_CHARS):
             return text.value.decode(errors="replace") or None
     return None
+
+
+def gpu_names() -> tuple[str, ...]:
+    """The names of this machine's GPUs, from NVML, also of those that CUDA is not to see."""
+    names: list[str] = []
+    with contextlib.suppress(OSError, AttributeError):
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        count, handle = ctypes.c_uint(), ctypes.c_void_p()
+        text = ctypes.create_string_buffer(_DRIVER_CHARS)
+        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+            return ()
+        for index in range(count.value):
+            if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
+                nvml.nvmlDeviceGetName(handle, text, _DRIVER_CHARS)
+                names.append(text.value.decode(errors="replace"))
+    return tuple(names)
 
 
 def count_others(torch: ModuleType, device: int) -> int | None:

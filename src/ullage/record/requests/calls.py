@@ -74,7 +74,7 @@ def _load_file(path: str) -> Any:
     sys.path[0:1] = [str(file.parent)]
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
-        raise SystemExit(f"ullage: {path} is no Python file")
+        raise SystemExit(f"ullage: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     spec.loader.exec_module(module)
@@ -92,7 +92,7 @@ def _is_asynchronous(function: Callable[..., Any]) -> bool:
 def _call(function: Callable[..., Any], request: Request) -> None:
     result = function(dict(request.body))
     if inspect.isawaitable(result):
-        raise TypeError("the function gives something to be awaited, and is no async function")
+        raise TypeError("the function gives something to be awaited, and is not an async function")
     if isinstance(result, Generator):
         for _ in result:
             pass_on()

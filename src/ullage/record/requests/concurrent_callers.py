@@ -160,7 +160,8 @@ class Users:
 def _find_sleep(thread: threading.Thread) -> str:
     """How long a thread that the kernel has wait for something has run; empty for one that runs.
 
-    To wait for Python's lock, as one does while it is looked at, is no sleep: it runs in between.
+    To wait for Python's lock, as one does while it is looked at, is not a sleep: it runs in
+    between.
     """
     directory = Path(f"/proc/self/task/{thread.native_id}")
     try:

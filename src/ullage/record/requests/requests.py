@@ -62,7 +62,7 @@ def read_requests(path: Path, limit: int | None = None) -> tuple[Request, ...]:
     """The requests of a file, or the first of them.
 
     Raises:
-        SpecError: it cannot be read, a line is no JSON object, or there is none.
+        SpecError: it cannot be read, a line is not a JSON object, or there is none.
     """
     requests: list[Request] = []
     try:
@@ -140,8 +140,8 @@ def answered_by(pid: int, run_dir: Path) -> Rows:
 
 
 def as_steps(marks: Sequence[Sequence[Any]], answered: Sequence[Sequence[Any]]) -> Rows:
-    """The marks of a process with its steps where no request runs any more; without requests as
-    they are.
+    """The marks of a process with its steps where no request runs any more; without requests
+    unchanged.
     """
     if not answered:
         return [list(mark) for mark in marks]

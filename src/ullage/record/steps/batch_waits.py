@@ -106,7 +106,7 @@ class BatchWaits(Part):
         self._step_began_s = now_s
 
     def fields(self) -> dict[str, Any]:
-        """What the record has of it; num_workers is None where no DataLoader was read."""
+        """Its part of the record; num_workers is None where no DataLoader was read."""
         return {"batch_waits": {"num_workers": self._num_workers, "waits": self._sums.rows()}}
 
     def _note_workers(self, iterator: Any) -> None:

@@ -40,7 +40,7 @@ class KernelTimes(Part):
         self._patches = Patches()
 
     def end_step(self, count: int) -> None:
-        """So many steps have ended."""
+        """This many steps have ended."""
         try:
             if self._profiler is not None:
                 self._end()

@@ -201,7 +201,7 @@ class Phases(Part):
         self.marks[:] = [mark for mark in self.marks if mark[0] >= first]
 
     def keep_last_marks(self, count: int) -> int:
-        """Forgets the oldest marks but so many; returns how many those were."""
+        """Forgets all marks but this many of the newest; returns how many those were."""
         excess = max(0, len(self.marks) - count)
         del self.marks[:excess]
         return excess
@@ -464,7 +464,7 @@ class Phases(Part):
 
 
 def _find_kwargs() -> dict[str, Any]:
-    """The named arguments of the module's call that runs, as torch's own function has them."""
+    """The named arguments of the module's call that runs, as in torch's own function."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "_call_impl":
         frame = frame.f_back

@@ -81,7 +81,7 @@ class Steps:
 
     @property
     def remark(self) -> str | None:
-        """Why a program was not ended after so many forwards; None where it was, or trained."""
+        """Why a program was not ended after this many forwards; None where it was, or trained."""
         if self._training_sign is None or self.kind is StepKind.TRAINING:
             return None
         return (

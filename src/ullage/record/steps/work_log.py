@@ -99,7 +99,7 @@ class WorkLog(Part):
         return self._rows(is_captured=True)
 
     def captured_after(self, count: int) -> list[tuple[int, ...]]:
-        """What they have collected after so many rows."""
+        """What they have collected after this many rows."""
         if _num_entries(1) == count:
             return []
         return [*_ROW.iter_unpack(self.captured()[_ENTRY_BYTES * count :])]

@@ -55,7 +55,7 @@ class Assumed:
             name, equals, value = text.partition("=")
             if name not in {"nonzero", "experts", "values"} or not equals:
                 raise SpecError(
-                    f"--assume {text!r} is no assumption; expected nonzero=all, half, none or a "
+                    f"--assume {text!r} is not known; expected nonzero=all, half, none or a "
                     "fraction, experts=worst or balanced, or values=plausible or zeros"
                 )
             if name in settings:
@@ -95,7 +95,7 @@ def _fraction(text: str) -> float:
         fraction = -1.0
     if not 0 <= fraction <= 1:
         raise SpecError(
-            f"--assume nonzero={text!r} is no part of the elements; expected all, half, none or a "
+            f"--assume nonzero={text!r} is not a share of elements; expected all, half, none or a "
             "fraction from 0 to 1"
         )
     return fraction

@@ -64,7 +64,7 @@ class Timed(Part):
             on_import(module, part(_count_calls, self, kind, names))
 
     def fields(self) -> dict[str, Any]:
-        """What the record has of it."""
+        """Its part of the record."""
         return {"num_timed": self.count}
 
 

@@ -118,7 +118,7 @@ class SkippedWeights(Part):
         self.is_over = True
 
     def leave(self) -> None:
-        """A forked process goes on as it is."""
+        """A forked process goes on unchanged."""
 
     def fields(self) -> dict[str, Any]:
         """The fills that nothing has read."""

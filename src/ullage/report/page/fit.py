@@ -19,7 +19,7 @@ from ullage.units import GIB, format_bytes
 
 _WIDTH, _HEIGHT, _MARGIN = 720, 320, 56
 _WORDS: Final = {
-    "fits": "Fits as it is",
+    "fits": "Fits unchanged",
     "fits_under_plan": "Fits under a plan",
     "does_not_fit": "Does not fit",
     "failed": "The program failed",

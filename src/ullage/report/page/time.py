@@ -24,7 +24,7 @@ class StepPage:
 
 
 def pack_step(packed: Packing, step: StepPage) -> dict[str, Any]:
-    """Adds the columns of a step, times in nanoseconds; returns what the header has of it."""
+    """Adds the columns of a step, times in nanoseconds; returns their part of the header."""
     spans = sorted(step.time.spans, key=lambda span: span.start_s)
     names = _Numbers()
     kinds, modules, parts = _Numbers(), _Numbers(), _Numbers()

@@ -116,7 +116,7 @@ def host_line(host: HostMemory) -> str:
 
 def _model_line(answer: Answer) -> str:
     estimate = answer.estimate
-    source = f", as {answer.source} has it" if answer.source else ""
+    source = f", from {answer.source}" if answer.source else ""
     is_all = estimate.num_trainable == estimate.num_parameters
     trained = "" if is_all else f", {estimate.num_trainable:,} of them trained"
     is_divided = estimate.num_rank_parameters != estimate.num_parameters

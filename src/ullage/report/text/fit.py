@@ -48,7 +48,7 @@ def fit_line(report: FitReport) -> str:
         by_then = f" found before {report.ended}" if report.ended else ""
         return f"no plan{by_then} fits {where}"
     if best.is_as_it_is:
-        return f"fits {where} as it is: {format_bytes(best.seen.used_bytes, 2)}"
+        return f"fits {where} unchanged: {format_bytes(best.seen.used_bytes, 2)}"
     return (
         f"fits {where} under {name_kind(best.actions)}: {best.name}; "
         f"{format_bytes(best.seen.used_bytes, 2)}, a step takes {_difference(report, best)}"

@@ -44,8 +44,8 @@ def largest_line(report: LargestReport) -> str:
     if best.beyond is None:
         return f"{name} {best.size} fits {where}; the peak does not grow with it any more"
     if not best.actions:
-        return f"{name} {best.size} fits {where} as it is"
-    first = f"{name} {plain.size} fits {where} as it is" if plain else f"no {name} fits as it is"
+        return f"{name} {best.size} fits {where} unchanged"
+    first = f"{name} {plain.size} fits {where} unchanged" if plain else f"no {name} fits unchanged"
     fits = "" if plain else f" fits {where}"
     return f"{first}, {best.size}{fits} under {name_kind(best.actions)}: {best.name}"
 

@@ -77,7 +77,7 @@ def _headline(serving_estimate: ServingEstimate) -> Text:
 
 def _parts(serving_estimate: ServingEstimate, source: str, bar: str) -> Iterator[RenderableType]:
     plan = serving_estimate.plan
-    origin = f", as {source} has it" if source else ""
+    origin = f", from {source}" if source else ""
     yield _headline(serving_estimate)
     yield Text(
         f"  {serving_estimate.model}: {serving_estimate.num_parameters:,} parameters{origin}",

@@ -6,7 +6,7 @@
    must fit with some more room (hysteresis). Where none fits, it is the leanest.
 2. While little is known of a rung, a batch larger than all that it has done is run on it if it
    fits on a faster one, to learn what it needs; not while all batches have one size.
-3. After so many changes in an hour the guard goes to leaner rungs only.
+3. After this many changes in an hour the guard goes to leaner rungs only.
 4. Where the forecast comes near the limit, and does not fit beside what the allocator has cached
    for other batches, the cache is given back first.
 """
@@ -42,7 +42,7 @@ class Adapt:
     """How a guard adapts; see `ullage.guard`.
 
     Attributes:
-        changes_per_hour: after so many changes within an hour it goes to leaner rungs only.
+        changes_per_hour: after this many changes within an hour it goes to leaner rungs only.
         reserve: the share of the memory that a forecast leaves free, for fragmentation.
         hysteresis: the share that it leaves free besides when it goes to a faster rung.
         trims: whether it gives back the allocator's cache where a batch would not fit beside it.
@@ -107,8 +107,8 @@ class Situation:
         program: what tells steps of different kinds apart; they have forecasts of their own.
         sizes: of the batch.
         rung: the present one.
-        allocated_bytes: what tensors have now.
-        reserved_bytes: what the allocator has from the device, its cache included.
+        allocated_bytes: of tensors, now.
+        reserved_bytes: of the allocator, its cache included.
         capacity_bytes: what the allocator can have of the device.
     """
 
@@ -387,7 +387,7 @@ def square_sizes(values: Any) -> Sizes:
     """The sizes of one number or several, each with its square.
 
     Raises:
-        SpecError: one is no number, is below 0, or is infinite.
+        SpecError: one is not a number, is below 0, or is infinite.
     """
     numbers = values if isinstance(values, list | tuple) else (values,)
     try:

@@ -72,7 +72,7 @@ class Adaptation:
         Args:
             batch: the step's arguments.
             keywords: the same, by name.
-            divide: the batch in so many parts, where it can be split.
+            divide: the batch in this many parts, where it can be split.
         """
         self._begun = None
         situation = self._read(batch, keywords)
@@ -190,7 +190,7 @@ def _find_device(parameters: Sequence[Any]) -> Any:
 
 def _read_memory(device: Any) -> tuple[int, int, int]:
     """Bytes of tensors, bytes of the allocator with its cache, and what it can have: its own and
-    what the device has free, within its limit (`set_per_process_memory_fraction`).
+    the free bytes of the device, within its limit (`set_per_process_memory_fraction`).
     """
     cuda = _cuda()
     stats = cuda.memory_stats_as_nested_dict(device)  # flattening it takes as long as the rest

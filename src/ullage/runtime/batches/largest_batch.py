@@ -258,7 +258,7 @@ def _largest_below(is_fitting: Callable[[int], bool], most: int) -> int:
 
 
 def _limit_bytes() -> int:
-    """The most that the allocator can reserve: what it has, and what is free for it."""
+    """The most that the allocator can reserve: its own, and what is free for it."""
     device = torch.cuda.current_device()
     release(torch)
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
@@ -272,11 +272,11 @@ def _check_options(at_most: int, multiple_of: int, sizes: Sequence[int], margin:
     """Raises SpecError for options that say nothing."""
     if len(sizes) < 2 or [*sizes] != sorted(set(sizes)) or sizes[0] < 1:
         raise SpecError(
-            f"sizes={sizes!r} are no batches; expected two or more, from small to large"
+            f"sizes={sizes!r} are not batches; expected two or more, from small to large"
         )
     if multiple_of < 1:
         raise SpecError(f"multiple_of={multiple_of} is not possible; give 1 or more")
     if at_most < sizes[-1]:
         raise SpecError(f"at_most={at_most} is below the small batches {[*sizes]}; pass sizes=")
     if not 0 <= margin < 1:
-        raise SpecError(f"margin={margin} is no share; expected 0 to 1")
+        raise SpecError(f"margin={margin} is not a share; expected 0 to 1")

@@ -50,8 +50,8 @@ def check_split(
             0.004.
 
     Raises:
-        GuardError: the gradients differ by more: the loss is no mean with these weights. Or there
-            are gradients of an earlier micro-batch, or the host has no memory for the copies.
+        GuardError: the gradients differ by more: the loss is not a mean with these weights. Or
+            there are gradients of an earlier micro-batch, or the host has no memory for the copies.
         SpecError: the batch is not split in two, or the step calls no optimizer.
     """
     from ullage.runtime.batches.kept_state import KeptState
@@ -81,7 +81,7 @@ def check_split(
         raise GuardError(
             f"the gradient of {check.parameter!r} from two parts differs by {check.distance:.2g} "
             f"of its largest number from that of the whole batch; expected at most {tolerance:g}. "
-            "The weights are not those of the loss, or it is no mean over the rows"
+            "The weights are not those of the loss, or it is not a mean over the rows"
         )
     return check
 

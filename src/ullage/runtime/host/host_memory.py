@@ -20,7 +20,7 @@ class Room(NamedTuple):
     """Memory that the host has left.
 
     Attributes:
-        free_bytes: the least of what each place has.
+        free_bytes: the least among the places.
         place: which place that is.
     """
 

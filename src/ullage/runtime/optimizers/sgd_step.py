@@ -2,7 +2,7 @@
 
 SGD keeps the momentum of its first step in a list of its own until a group is done, and its fused
 update moves no version counters. Its frame has both: the group that it is at, and that list. What
-is finished is hidden, by taking the gradient away, and the rest of the step is run as it is.
+is finished is hidden, by taking the gradient away, and the rest of the step is run unchanged.
 """
 
 from __future__ import annotations

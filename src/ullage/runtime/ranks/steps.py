@@ -57,7 +57,7 @@ class OneRank:
         return is_calm
 
     def take(self, error: Exception) -> Failure:
-        """Describes an error of a step, and lets go of what it holds; others are raised again."""
+        """Describes an error of a step, and releases what it holds; others are raised again."""
         if not is_out_of_memory(torch, error):
             raise error
         return take_failure(error)

@@ -99,7 +99,7 @@ class Wrappers:
         return [leaf for leaf in leaves if leaf is not None and leaf.grad is not None]
 
     def reset(self, parameters: Any) -> None:
-        """Makes them ready for another try. Gradients stay as they are."""
+        """Makes them ready for another try. Gradients stay unchanged."""
         if _RANDOM in sys.modules:
             # The first random operation sends the seed to all ranks: on all of them, or on none.
             vars(sys.modules[_RANDOM])["_rng_tracker"] = self._tracker

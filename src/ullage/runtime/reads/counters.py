@@ -65,7 +65,7 @@ class Counters:
 def _share_counter(tensor: Any) -> Any:
     """A tensor without memory that has the version counter of another.
 
-    Exchanging its data keeps its counter, and lets go of the other's memory.
+    Exchanging its data keeps its counter, and releases the other's memory.
     """
     # Modes of the program do not see it: one of them could fail it.
     with torch.inference_mode(mode=False), torch._C._DisableTorchDispatch():

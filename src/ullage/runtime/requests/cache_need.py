@@ -47,7 +47,7 @@ def find_cache_need(
 
     Counts: what the model's configuration says that each layer keeps of a token, in the dtype of
     the model, for the prompt and `max_new_tokens`, of each row, beam and returned sequence.
-    Ignores: copies while a cache grows, and all that is no cache.
+    Ignores: copies while a cache grows, and all that is not a cache.
     Source: ullage.estimate.serving.kv_cache; compared with a cache in tests/phantom.
     """
     shape = next((tensor.shape for tensor in _prompts(arguments, keywords)), None)

@@ -62,7 +62,7 @@ class InferenceGuard:
         names = [f"{number}. {_name(rung)}" for number, rung in enumerate(self._rungs)]
         say(f"{len(names)} rungs for each request: {'; '.join(names)}")
         if any(_QUANTIZED in rung.values() for rung in self._rungs):
-            say("a quantized cache gives other numbers than the request as it is called")
+            say("a quantized cache gives other numbers than the request without rungs")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -213,7 +213,7 @@ def guard_inference(
         model: the `nn.Module`, whose configuration says what its cache takes.
         rungs: keywords to call the handler with in the second and further tries. Of transformers,
             `{"cache_implementation": "quantized"}` may be one; it gives other numbers.
-        wait_s: a request that fails on every rung while others run waits for them, in all so many
+        wait_s: a request that fails on every rung while others run waits for them, in all this many
             seconds at most, and is tried again before it is refused.
 
     Raises:
@@ -221,7 +221,7 @@ def guard_inference(
     """
     for rung in rungs:
         if not rung:
-            raise SpecError(f"rungs={list(rungs)!r} has a rung without keywords, which is no rung")
+            raise SpecError(f"rungs={list(rungs)!r} has a rung without keywords; give it one")
     return InferenceGuard(model, rungs, wait_s)
 
 
@@ -235,4 +235,4 @@ def _free_bytes(torch: Any, device: Any) -> int:
 
 
 def _name(rung: Settings) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in rung.items()) or "the request as it is"
+    return ", ".join(f"{name}={value!r}" for name, value in rung.items()) or "the unchanged request"

@@ -25,7 +25,7 @@ class Turns:
     """Counts the requests that run, and lets one wait until another ends.
 
     Args:
-        wait_s: a request waits so many seconds at most, in all.
+        wait_s: a request waits this many seconds at most, in all.
 
     Attributes:
         num_started: requests until now.

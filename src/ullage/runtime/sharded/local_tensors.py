@@ -29,7 +29,7 @@ def part_of(tensor: Any) -> Any:
 
 
 def is_followed(tensor: Any) -> bool:
-    """Whether it is no DTensor, or one of real numbers whose part is a tensor of torch's own.
+    """Whether it is not a DTensor, or one of real numbers whose part is a tensor of torch's own.
     Optimizers change complex ones by views, whose counters are others.
     """
     return not is_sharded(tensor) or (type(part_of(tensor)) in _PLAIN and not tensor.is_complex())

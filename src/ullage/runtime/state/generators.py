@@ -68,7 +68,7 @@ class RandomStates:
 
 class _Python:
     """Python's generator. A state takes 14 us, as it is a tuple of 625 numbers, so its memory is
-    copied where the tuple's words lie in it as CPython has them; elsewhere the tuple is made.
+    copied where the tuple's words lie in it as in CPython; elsewhere the tuple is made.
     """
 
     def __init__(self) -> None:

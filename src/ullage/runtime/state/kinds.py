@@ -628,7 +628,7 @@ def _write_bytes(value: Any, noted: bytes) -> None:
 
 
 def _write_memory(value: Any, noted: bytes) -> None:
-    """Of ctypes, as multiprocessing's shared values have it."""
+    """Of ctypes, as in multiprocessing's shared values."""
     ctypes.memmove(ctypes.addressof(value), noted, len(noted))
 
 

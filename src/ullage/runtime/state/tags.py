@@ -41,7 +41,7 @@ class Tags:
         return place
 
     def remove(self, place: int) -> None:
-        """Lets go of the dict at a place."""
+        """Releases the dict at a place."""
         nothing: dict[Any, Any] = {}
         self._dicts[place] = nothing
         self._pointers[place] = id(nothing)

@@ -120,7 +120,7 @@ def resolve_plan(plan: ServingPlan, gpu: Gpu) -> ServingPlan:
 
 
 def bytes_of_blocks(config: Config, plan: ServingPlan, num_blocks: int) -> int:
-    """Bytes of so many blocks on each GPU (num_gpu_blocks_override)."""
+    """Bytes of this many blocks on each GPU (num_gpu_blocks_override)."""
     return num_blocks * _pool(config, plan).block_bytes
 
 

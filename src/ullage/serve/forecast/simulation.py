@@ -26,7 +26,7 @@ from ullage.serve.forecast.block_pool import BlockPool
 from ullage.serve.traffic import Traffic
 
 _MOST_AT_ONCE: Final = 64
-"""Steps; the contexts, and with them the time of a step, change little in so many."""
+"""Steps; the contexts, and with them the time of a step, change little in this many."""
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
@@ -63,7 +63,7 @@ class Limits:
     blocks_of: Callable[[int], int] | None = None
 
     def blocks(self, tokens: int) -> int:
-        """Blocks that so many tokens of a request take."""
+        """Blocks that this many tokens of a request take."""
         whole = -(-tokens // self.block_tokens)
         return whole if self.blocks_of is None else self.blocks_of(whole)
 

@@ -37,7 +37,7 @@ _NUMBERS: Final = ("max_seqs", "max_batched_tokens", "context", "tensor_parallel
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What a command says already; the search leaves it as it is.
+    """What a command says already; the search leaves it unchanged.
 
     Attributes:
         fields: of a ServingPlan, by name.
@@ -72,7 +72,7 @@ def given_blocks(command: Sequence[str]) -> int | None:
     """The blocks that a command gives the cache, whatever memory it has; None: it does not.
 
     Raises:
-        SpecError: it is no number.
+        SpecError: it is not a number.
     """
     for index, word in enumerate(command):
         option, equals, value = word.partition("=")
@@ -140,7 +140,7 @@ class Candidate:
         return (*command, *(word for name in self.chosen for word in self._flag(name)))
 
     def flag(self, name: str) -> str:
-        """One of its flags, as the command has it."""
+        """One of its flags, as in the command."""
         return " ".join(self._flag(name))
 
     def _flag(self, name: str) -> Iterator[str]:

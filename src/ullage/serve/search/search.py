@@ -34,7 +34,7 @@ _TOKENS: Final = (512, 1024, 2048, 4096, 8192, 16384)
 _SHARE: Final = 0.95
 _ROUNDS: Final = 3
 _GAIN: Final = 0.002
-"""Less is no improvement: a flag must be worth its place in the command."""
+"""Less is not an improvement: a flag must be worth its place in the command."""
 _SLACK: Final = 0.02
 _DOWN: Final = 0.15
 """A forecast that is so far from the target may be wrong by it; beyond, a run is not spent."""
@@ -45,7 +45,7 @@ class Order:
     """What is searched.
 
     Attributes:
-        command: `vllm serve MODEL ...`; flags that it has stay as they are.
+        command: `vllm serve MODEL ...`; flags that it has stay unchanged.
         config: of the model.
         traffic, slo: what is to be held.
         target_frac: the share of all requests that must meet the objective.

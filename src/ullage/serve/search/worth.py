@@ -28,7 +28,7 @@ class Worth(NamedTuple):
     """One flag.
 
     Attributes:
-        flag: as the command has it, or would have it.
+        flag: as in the command, or would have it.
         is_taken: it is in the command; the figures are then those of the command without it.
         tokens_frac: the tokens of the changed cache, of those of the command.
         goodput_frac: of the changed command, by the forecast.

@@ -21,7 +21,7 @@ def load_traffic(text: str) -> Traffic:
     path = Path(text)
     if not path.is_file():
         raise SpecError(
-            f"{text!r} is no file and no generator; expected a trace (.csv, .jsonl) or "
+            f"{text!r} is neither a file nor a generator; expected a trace (.csv, .jsonl) or "
             f"KIND:KEY=VALUE,... with KIND one of {', '.join(KINDS)}"
         )
     return read_traffic(path)

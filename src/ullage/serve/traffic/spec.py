@@ -84,14 +84,14 @@ def parse_duration(text: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     seconds = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
     if seconds <= 0:
-        raise SpecError(f"{text!r} is no time; expected such as 500ms, 30s, 10m or 1h")
+        raise SpecError(f"{text!r} is not a time; expected such as 500ms, 30s, 10m or 1h")
     return seconds
 
 
 def _parse(text: str) -> Traffic:
     kind, _, rest = text.partition(":")
     if kind not in KINDS:
-        raise SpecError(f"{kind!r} is no kind of traffic; expected one of {', '.join(KINDS)}")
+        raise SpecError(f"{kind!r} is not a kind of traffic; expected one of {', '.join(KINDS)}")
     defaults = KINDS[kind]
     values: dict[str, str] = {}
     for field in filter(None, rest.split(",")):

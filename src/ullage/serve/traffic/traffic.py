@@ -37,10 +37,10 @@ class Traffic:
         block_offsets: the blocks of request i are block_hashes[block_offsets[i]:block_offsets[i+1]]
             (n + 1,). None of a request: its prompt is like no other.
         block_tokens: tokens of such a block.
-        num_users: a closed loop: so many requests at once, the next when one has its answer;
+        num_users: a closed loop: this many requests at once, the next when one has its answer;
             arrivals are 0 then. None: requests come when they come.
         think_s: in a closed loop, from an answer to the request after it.
-        num_left_out: rows of the file that are no requests, such as failures with an empty answer.
+        num_left_out: rows of the file that are not requests, such as failures with an empty answer.
     """
 
     source: str
@@ -81,8 +81,8 @@ class Traffic:
             blocks: the block hashes of each request; empty: no prompts are alike.
 
         Raises:
-            SpecError: the columns differ in length, a time is no number or below 0, or a number of
-                tokens is below 1.
+            SpecError: the columns differ in length, a time is not a number or below 0, or a number
+                of tokens is below 1.
         """
         arrivals = np.asarray(arrival_s, dtype=np.float64)
         prompts, outputs = (np.asarray(c, dtype=np.int64) for c in (prompt_tokens, output_tokens))
@@ -139,7 +139,7 @@ class Traffic:
             SpecError: the factor is not above 0.
         """
         if not 0 < factor < float("inf"):
-            raise SpecError(f"factor={factor} is no factor of the rate; expected one above 0")
+            raise SpecError(f"factor={factor} is not a factor of the rate; expected one above 0")
         return replace(self, arrival_s=self.arrival_s / factor)
 
     def at_load(self, factor: float) -> Traffic:

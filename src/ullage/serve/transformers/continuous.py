@@ -97,7 +97,7 @@ class Engine:
         """Adds a request.
 
         Raises:
-            ValueError: the model has not so many positions.
+            ValueError: the model has not this many positions.
         """
         longest = self.longest
         if len(prompt) + output > longest:

@@ -260,14 +260,14 @@ class _Meter(NamedTuple):
     parts: StepParts
 
     def seconds(self, first: Mark, second: Mark, tokens: int) -> float:
-        """Between two moments, in which a step had so many tokens."""
+        """Between two moments, in which a step had this many tokens."""
         works = self.works.between(first, second)
         return self.parts.correct(seconds_between(first, second), works, tokens)
 
 
 def _steady_s(engine: Engine, meter: _Meter, size: int) -> tuple[float, Launches]:
-    """Seconds, and pieces of work, from one step to the next where so many requests get a token in
-    each.
+    """Seconds, and pieces of work, from one step to the next where this many requests get a token
+    in each.
     """
     tokens = prompt_tokens(size, engine.config.scheduler_config.max_num_batched_tokens)
     for number in range(size):

@@ -1,4 +1,5 @@
-"""The parts of a step whose time hangs on what the scheduler knows: contexts and numbers of tokens.
+"""The parts of a step whose time depends on what the scheduler knows: contexts and numbers of
+tokens.
 
 parts = find_parts(engine, "config.json", "h100-80gb")
 parts.correct(seconds, works, tokens)
@@ -28,7 +29,7 @@ class StepParts(NamedTuple):
 
     def correct(self, seconds: float, works: Iterable[GivenWork], tokens: int) -> float:
         """The seconds of a step, from those by the clock: of attention its kernels' starts are
-        left, and of the experts those count that so many tokens choose.
+        left, and of the experts those count that this many tokens choose.
         """
         given = [*works]
         return self.experts.correct(self.attention.without(seconds, given), given, tokens)

@@ -35,7 +35,7 @@ class Cap:
 
     Attributes:
         cap_bytes: the most that nvidia-smi is to show for the process.
-        context_bytes: what the process has beside the allocator, when the cap was set.
+        context_bytes: of the process beside the allocator, when the cap was set.
         reserve_bytes: what is left free for its growth.
         allocator_bytes: the most that the allocator may reserve.
         is_of_process: whether the context is that of the process; else it is all that others have

@@ -24,7 +24,7 @@ class _Process(ctypes.Structure):
 
 
 class ProcessMemory(NamedTuple):
-    """What a process has on a GPU.
+    """The memory of a process on a GPU.
 
     Attributes:
         used_bytes: with its context.

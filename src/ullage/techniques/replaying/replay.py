@@ -155,7 +155,7 @@ def _try(model: Model, actions: tuple[Action, ...], way: _Way) -> Replayed:
 
         untreated = train(make, script, lambda *_: None)
         if not all(torch.isfinite(torch.tensor(untreated.losses))):
-            raise CannotReplayError("its loss of random numbers is no number")
+            raise CannotReplayError("its loss of random numbers is not a number")
         reductions = _in_words(thin, rows, smaller)
         replayed = _judge(model, thin, actions, lambda some: _treat(make, script, some), untreated)
         return replace(replayed, reduced=reductions, precision=str(dtype).removeprefix("torch."))

@@ -3,8 +3,8 @@
     write_compact(read_snapshot(Path("snapshot.pickle")), Path("snapshot.ullage"))
     snapshot = read_compact(Path("snapshot.ullage"))
 
-All columns of its tables are in a `container`; what is no column (names, settings, the record) is
-beside them as a pickle of plain values, which the native reader reads: no class is ever loaded.
+All columns of its tables are in a `container`; what is not a column (names, settings, the record)
+is beside them as a pickle of plain values, which the native reader reads: no class is ever loaded.
 """
 
 from __future__ import annotations

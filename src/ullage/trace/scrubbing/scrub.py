@@ -3,7 +3,7 @@
     with open("shared.pickle", "wb") as shared:
         scrub_snapshot(Path("snapshot.pickle"), shared, key=b"")
 
-The file is copied but for its texts, so that everything else stays as it is, and any viewer of
+The file is copied but for its texts, so that everything else stays unchanged, and any viewer of
 PyTorch's opens it. Of the texts:
 
 - a path becomes relative to site-packages, Python's library or PyTorch's sources; of any other the
@@ -201,7 +201,7 @@ def _copy(read: BinaryIO, written: BinaryIO, file: PlainFile, changes: dict[int,
 
 
 def _copy_part(read: BinaryIO, written: BinaryIO, num_bytes: int | None) -> None:
-    """So many bytes; None is all that are left."""
+    """This many bytes; None is all that are left."""
     while num_bytes is None or num_bytes > 0:
         part = read.read(_COPY_BYTES if num_bytes is None else min(num_bytes, _COPY_BYTES))
         if not part:
@@ -212,7 +212,7 @@ def _copy_part(read: BinaryIO, written: BinaryIO, num_bytes: int | None) -> None
 
 
 def _text_opcode(text: str, opcode: bytes) -> bytes:
-    """A text as a pickle has it; the short form only where it was there, which is of protocol 4."""
+    """A text for a pickle; the short form, which is of protocol 4, only where it was there."""
     content = text.encode()
     if opcode[0] == _SHORT_TEXT and len(content) <= _MAX_SHORT:
         return struct.pack("<BB", _SHORT_TEXT, len(content)) + content

@@ -7,7 +7,7 @@ export function showCache(element, found, engine) {
   const groups = found.kv_groups.filter((one) => one.request_bytes);
   element.replaceChildren(makeElement("h2", {}, "The KV cache"),
     makeElement("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The KV cache" }, makeRoom(found, engine)),
-    engine ? makeElement("p", { class: "quiet" }, `Both lay out the likely ${formatBytes(found.kv_bytes[1])}. Whether so much is left on the ${found.gpu}, vLLM can say only there.`) : "",
+    engine ? makeElement("p", { class: "quiet" }, `Both lay out the likely ${formatBytes(found.kv_bytes[1])}. Whether this much is left on the ${found.gpu}, vLLM can say only there.`) : "",
     makeElement("h3", {}, "What the layers keep"),
     groups.length ? makeGroups(groups) : makeElement("p", { class: "quiet" }, "Nothing from one step to the next: this model keeps no cache."));
 }

@@ -43,13 +43,13 @@ export class Controls {
         this._select("checkpointing", "checkpointing", { "": Object.entries(CHECKPOINTINGS) }),
         this._select("attention", "attention", { "": [["sdpa", "scaled dot product"], ["eager", "eager"]] }),
         this._select("gradients", "gradients", { "": named(catalogue.gradients, GRADIENTS) }),
-        this._select("loss", "loss", { "": [["", "as the library has it"], ...named(catalogue.losses, LOSSES)] }),
+        this._select("loss", "loss", { "": [["", "as in the library"], ...named(catalogue.losses, LOSSES)] }),
         this._select("compiled", "compiled", { "": [["no", "no: eager"], ["yes", "torch.compile"]] }),
         this._select("library", "code", { "": catalogue.libraries.map((name) => [name, name]) }),
         this._select("torch", "PyTorch", { "": [["", "newest for the GPU"], ...catalogue.torches.map((name) => [name, name])] }),
         this._select("trains", "trains", { "": [["all", "all weights"], ["lora", "LoRA adapters"], ["qlora", "QLoRA: weights in 4 bits"]] }),
         this._slider("rank", "LoRA rank", "rank of the adapters"),
-        this._select("adapters", "adapters in", { "": [["", "as the library has it"], ["fp32", "fp32"], ["bf16", "bf16"], ["fp16", "fp16"]] }),
+        this._select("adapters", "adapters in", { "": [["", "as in the library"], ["fp32", "fp32"], ["bf16", "bf16"], ["fp16", "fp16"]] }),
         this._select("targets", "adapters at", { "": [["all-linear", "all linear layers"], ["q_proj,v_proj", "queries and values"]] })),
       this._group("Requests", "serve", this._slider("context", "context", "tokens of the longest request, prompt and answer"), this._slider("users", "users", "requests of that length at once")),
       this._group("Serving", "serve", this._select("weights", "weights", { "": Object.entries(catalogue.weights).map(([name, what]) => [name, name, what]) }),
@@ -218,7 +218,7 @@ export class Controls {
       this.set({ config: text.trim(), depth: 0, width: 0 });
     };
     this.ownText.addEventListener("change", () => use(this.ownText.value));
-    const read = async (chosen) => use(chosen.size > 2 ** 20 ? "the file has more than 1 MiB: it is no config.json" : await chosen.text());
+    const read = async (chosen) => use(chosen.size > 2 ** 20 ? "the file has more than 1 MiB: it is not a config.json" : await chosen.text());
     file.addEventListener("change", () => file.files[0] && read(file.files[0]));
     acceptDrops(this.form, read);
     const clear = makeElement("button", { type: "button", onclick: () => { file.value = ""; use(""); } }, "Use the list");

@@ -94,7 +94,7 @@ class Tree(ScrollView, can_focus=True):
         return self._painter.paint(line.text, "▌" if is_chosen else " ", over)
 
     def action_move(self, steps: int) -> None:
-        """Moves the choice by so many GPUs, jobs or processes."""
+        """Moves the choice by this many GPUs, jobs or processes."""
         if not self._stops:
             return
         row = self._row()
@@ -103,7 +103,7 @@ class Tree(ScrollView, can_focus=True):
         self._choose(self._stops[place])
 
     def action_leaf(self, pages: int) -> None:
-        """Moves the choice by so many screens."""
+        """Moves the choice by this many screens."""
         row = (self._row() or 0) + pages * max(self.size.height - 2, 1)
         if self._stops:
             self._choose(min(self._stops, key=lambda stop: abs(stop - row)))

@@ -72,7 +72,7 @@ _THROTTLE_REASONS: Final = (
 )  # fmt: skip
 _OF_PROCESS: Final = (
     figure("used_bytes", "ullage_process_memory_bytes",
-           "Memory of a process on the GPU, as the driver has it."),
+           "Memory of a process on the GPU, from the driver."),
     figure("sm_frac", "ullage_process_sm_ratio",
            "Share of the last second in which the process's kernels ran."),
 )  # fmt: skip

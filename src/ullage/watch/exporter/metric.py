@@ -73,7 +73,7 @@ def read_figures(
 
 
 def gpu_labels(device: DeviceSample) -> dict[str, str]:
-    """The labels of a GPU as dcgm-exporter has them: a MIG device has those of its GPU and its
+    """The labels of a GPU as in dcgm-exporter: a MIG device has those of its GPU and its
     instances' numbers.
     """
     mig = device.mig

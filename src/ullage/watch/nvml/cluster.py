@@ -54,7 +54,7 @@ class Cluster:
     Attributes:
         container: the container's ID.
         pod: the pod's UID.
-        pod_name, pod_namespace, container_name: as Kubernetes has them.
+        pod_name, pod_namespace, container_name: as in Kubernetes.
         slurm_job: the job's number; each task of an array has one of its own.
         slurm_step: "0", "0+1" (of a heterogeneous job), "batch", "extern" or "interactive".
         slurm_array: the array's job and the task in it, "70_4".

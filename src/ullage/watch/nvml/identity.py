@@ -116,7 +116,7 @@ def _name(directory: Path) -> str | None:
 
 
 def _script(words: list[str]) -> str | None:
-    """What Python was told to run: `-m MODULE`, or the first word that is no option."""
+    """What Python was told to run: `-m MODULE`, or the first word that is not an option."""
     rest = iter(words)
     for word in rest:
         if word == "-m":

@@ -302,7 +302,7 @@ class Arena:
         return sections[-1] if sections and sections[-1].is_open else None
 
     def drop(self, rows: list[tuple[Section | None, Any]]) -> None:
-        """Lets go of tensors: of those of a section that is repeated, as often as it was."""
+        """Releases tensors: of those of a section that is repeated, as often as it was."""
         while rows:
             section = rows[0][0]
             if section is None or section.is_open:

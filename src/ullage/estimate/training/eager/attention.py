@@ -1,5 +1,5 @@
 """scaled_dot_product_attention by the kernels that PyTorch chooses among, and attention by hand as
-transformers' eager_attention_forward has it.
+in transformers' eager_attention_forward.
 """
 
 from __future__ import annotations

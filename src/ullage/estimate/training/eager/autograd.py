@@ -3,7 +3,7 @@
 The rules are those of PyTorch's engine (torch/csrc/autograd/engine.cpp, input_buffer.cpp,
 accumulate_grad.cpp): the newest node runs first, what it saved is freed after it has run,
 gradients that meet are added in place where nothing else refers to the first, and a leaf's first
-gradient is taken as it is.
+gradient is taken unchanged.
 """
 
 from __future__ import annotations

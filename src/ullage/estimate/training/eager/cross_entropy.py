@@ -32,7 +32,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _fused_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """As Inductor has it: what is computed of the logits in between is never in memory."""
+    """As in Inductor: what is computed of the logits in between is never in memory."""
     shape = logits.shape
     dtype = logits.dtype
     node = record((logits,), lambda gradient, _: [gradient.like(shape, dtype)], logits, labels)

@@ -140,7 +140,7 @@ def _on_plain_cores(direction: Direction, convolution: Convolution) -> Scratch:
 
 
 def _layout_copy(convolution: Convolution, shape: tuple[int, ...]) -> int:
-    """The channels-last, padded copy; where the sizes are 1, the channels are last as they are."""
+    """The channels-last, padded copy; where the sizes are 1, the channels are last anyway."""
     channels = -(-shape[1] // convolution.vector_channels) * convolution.vector_channels
     is_last = convolution.is_channels_last or channels == 1 or prod(shape[2:]) == 1
     if is_last and shape[1] == channels:

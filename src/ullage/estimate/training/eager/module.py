@@ -1,5 +1,5 @@
-"""Layers with parameters, as torch.nn has them, and the stack of alike layers that is played three
-times and counted as often as the model has it.
+"""Layers with parameters, as in torch.nn, and the stack of alike layers that is played three
+times and counted as often as in the model.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def played_time(
     parts = ", ".join(
         f"{part.name} {format_share(part.exposed.s, time.step.s)}" for part in time.parts[:3]
     )
-    yield Text(f"It hangs on {time.critical}; {parts}", overflow="ellipsis", no_wrap=True)
+    yield Text(f"Limited by {time.critical}; {parts}", overflow="ellipsis", no_wrap=True)
     yield Text("\nThe times rest on", style="bold")
     for line in _basis_lines(time.basis):
         yield Text(f"  {line}")
@@ -156,7 +156,7 @@ def _hidden_s(kinds: Sequence[Share]) -> float:
 
 
 def _critical_line(report: RunReport, time: StepTime) -> str:
-    """What the step hangs on; of several processes, whose step it is."""
+    """What limits the step; of several processes, whose step it is."""
     num_timed = sum(process.time is not None for process in report.processes)
     slowest = report.slowest
     whose = "It"
@@ -167,7 +167,7 @@ def _critical_line(report: RunReport, time: StepTime) -> str:
     parts = ", ".join(
         f"{part.name} {format_share(part.exposed.s, time.step.s)}" for part in time.parts[:3]
     )
-    return f"{whose} hangs on {time.critical}{f'; {parts}' if parts else ''}"
+    return f"{whose} is limited by {time.critical}{f'; {parts}' if parts else ''}"
 
 
 def _basis_lines(basis: Sequence[str]) -> Iterator[str]:

@@ -125,5 +125,5 @@ def measure_scaler_skips(meter: Meter, subject: Subject, now: tuple[int, int]) -
 
 
 def _attempts(before: tuple[int, int], now: tuple[int, int]) -> int:
-    """Steps, skipped or not; where a skipped step is no step of the job's, by the skips alone."""
+    """Steps, skipped or not; by the skips alone where the job does not count a skipped step."""
     return max(now[0] - before[0], now[1] - before[1])

@@ -33,8 +33,8 @@ def measure_pressure(meter: Meter, subject: Subject, job: JobState) -> Measured:
 def measure_fragmentation(meter: Meter, _: Subject, job: JobState) -> Measured:
     """Pieces of partly used segments as a share of reserved memory.
 
-    Between steps most pieces of a healthy job are free, and a cache of whole segments is no loss:
-    the smaller of the free pieces and of what the last step's peak left unused is counted.
+    Between steps most pieces of a healthy job are free, and a cache of whole segments is not a
+    loss: the smaller of the free pieces and of what the last step's peak left unused is counted.
     """
     device, steps = job.view.device, job.view.job.step_peaks
     peak = max([job.peak_bytes, *(step.allocated_peak_bytes for step in steps[-8:])])

@@ -1,4 +1,4 @@
-"""Posts events to a web address: as they are, or in the form that Slack takes.
+"""Posts events to a web address: unchanged, or in the form that Slack takes.
 
 An attempt may take 5 s in all; after a failure that may pass (no connection, 429, 5xx) there are
 three more, 1, 2 and 4 s apart. Redirections are refused: an event goes to the address of the file.

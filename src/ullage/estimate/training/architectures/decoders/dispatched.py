@@ -1,7 +1,7 @@
 """Experts that ranks have divided among them: each token travels to the ranks of the experts that
 it chooses, and back (expert parallelism).
 
-As transformers' AllToAllEP has it, around grouped_mm_experts_forward. Each expert is taken to be
+As in transformers' AllToAllEP, around grouped_mm_experts_forward. Each expert is taken to be
 chosen equally often, so that a rank gets as many rows as it sends. The experts are a group of FSDP2
 of their own, shared out by the ranks that hold the same ones. Source: transformers 5.23,
 distributed/expert_parallel.py and integrations/moe.py.

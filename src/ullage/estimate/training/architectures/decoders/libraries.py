@@ -337,7 +337,7 @@ class PlainLayer(base.Layer):
 
 
 class Plain(base.Decoder):
-    """A decoder in plain operators of PyTorch, as the course CS336 has it."""
+    """A decoder in plain operators of PyTorch, as in the course CS336."""
 
     layer: ClassVar[type[base.Layer]] = PlainLayer
     has_masks = False

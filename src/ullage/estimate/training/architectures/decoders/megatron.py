@@ -1,6 +1,6 @@
 """GPT of Megatron-LM, of which a rank of a tensor-parallel group has a part of each layer.
 
-As megatron/core has it: tokens come first, (length, batch, width); projections into heads and into
+As in megatron/core: tokens come first, (length, batch, width); projections into heads and into
 the MLP are divided by columns, those out of them by rows, the vocabulary by words. What is summed
 over ranks is summed in place. Attention is Transformer Engine's, or by hand ("eager"): the fused
 softmax, its dropout and both results stay. Source: core/transformer/dot_product_attention.py,

@@ -85,7 +85,7 @@ class KeptHead(Module):
 class DividedHead(Module):
     """A head of which each rank has a part of the vocabulary; the logits are gathered.
 
-    As ColwiseParallel(output_layouts=Replicate()) has it: the gathered parts, then one tensor of
+    As in ColwiseParallel(output_layouts=Replicate()): the gathered parts, then one tensor of
     them in order.
 
     is_sequence_divided: so is what it is given, which is gathered along the sequence first.

@@ -1,0 +1,16 @@
+"""The options of `ullage doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ullage.protocol.options.option import OPTIONS, Python
+from ullage.protocol.options.run import PYTHON
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorOptions:
+    """Whose torch is looked at."""
+
+    python: Python | None = OPTIONS(*PYTHON)
+    schema: bool = OPTIONS.switch("Print the JSON schema of the document instead.")
