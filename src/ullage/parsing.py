@@ -94,7 +94,7 @@ def check_values(value: object, most_chars: int = _MOST_BYTES, depth: int = 0) -
             many = f"holds a text of {len(member)} characters"
             raise Unfit(f"{many}; expected {most_chars} or fewer", key)
         elif isinstance(member, int | float) and not -MAX_NUMBER <= member <= MAX_NUMBER:
-            is_large = math.isfinite(member)
+            is_large = isinstance(member, int) or math.isfinite(member)
             raise Unfit(_TOO_LARGE if is_large else f"holds {member}, not a finite number", key)
 
 

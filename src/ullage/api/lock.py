@@ -57,7 +57,7 @@ class Locked:
 def lock(options: LockOptions) -> Locked:
     """Writes the memory that scenarios need into the lock file.
 
-    What is locked already stays as it is, unless `update` names it. Entries of scenarios that are
+    What is locked already stays unchanged, unless `update` names it. Entries of scenarios that are
     no longer in the configuration are removed. No scenarios: all, or those of `update` alone.
 
     Raises:

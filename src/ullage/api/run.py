@@ -269,7 +269,7 @@ def _load_report() -> None:
 
 
 def _choose_rank(options: RunOptions) -> Rank | None:
-    """The one rank of a job that is played; None: the program is no rank."""
+    """The one rank of a job that is played; None: the program is not a rank."""
     ranks, size = options.ranks, options.world_size
     if size is None:
         if ranks is not None or options.local_world_size is not None:

@@ -50,7 +50,7 @@ class Rank:
 
 
 def check_num_gpus(number: int) -> int:
-    """The number of devices of one machine; raises SpecError where none has so many."""
+    """The number of devices of one machine; raises SpecError where none has this many."""
     if not 1 <= number <= MAX_LOCAL_WORLD_SIZE:
         raise SpecError(f"no machine has {number} GPUs; expected 1 to {MAX_LOCAL_WORLD_SIZE}")
     return number

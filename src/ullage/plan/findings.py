@@ -230,7 +230,7 @@ def with_prediction(
     plan: Plan | None, observation: Seen | None, step_s: float, gpu: Gpu, budget_bytes: int, *,
     replayed: str = "",
 ) -> Plan | None:  # fmt: skip
-    """A plan as its file has it, with what its run showed; None: there is no plan, or no run."""
+    """A plan as in its file, with what its run showed; None: there is no plan, or no run."""
     if plan is None or observation is None:
         return None
     used, allocated = observation.used_bytes, observation.allocated_bytes

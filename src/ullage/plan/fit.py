@@ -61,7 +61,7 @@ def find_plan(
 
 
 def fit_unchanged(run: Runner, gpu: Gpu, budget_bytes: int) -> FitReport | None:
-    """The report of a program that fits as it is, by one run; None: it does not, or only with
+    """The report of a program that fits unchanged, by one run; None: it does not, or only with
     retries of the allocator, which cost time.
     """
     (report,) = run([RunRequest(None, gpu, describes=True, is_fresh=True)])

@@ -33,7 +33,7 @@ _ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
 
 
 def make_options(options: RunOptions) -> LaunchOptions:
-    """The options as a run without a snapshot has them; SpecError where one is not possible, and
+    """The options as in a run without a snapshot; SpecError where one is not possible, and
     PlanError where a plan cannot be read.
     """
     plan = None if options.plan is None else read_plan(options.plan)

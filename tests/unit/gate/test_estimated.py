@@ -92,7 +92,7 @@ def test_lock_and_check_have_the_figures_of_the_estimate(
     Path("ullage.toml").write_text(text.replace("rank = 8", "rank = 512"))
     broken = ullage.check()
     assert (broken.exit_code, broken.judged[0].state) == (1, State.EXCEEDED)
-    assert "lora rank 8 to 512" in broken.text()
+    assert "lora 8 to 512" in broken.text()
 
 
 def test_what_does_not_fit_at_the_upper_end_is_out_of_memory(

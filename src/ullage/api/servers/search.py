@@ -71,7 +71,7 @@ class SearchedServer:
 @takes(ServeOptions)
 def search_server(options: ServeOptions) -> SearchedServer:
     """Searches the smallest GPU of those named, their number and the flags; flags that the command
-    has stay as they are. Each claim is a run's.
+    has stay unchanged. Each claim is a run's.
 
     Raises:
         SpecError: the command, the traffic or the objective is not possible.

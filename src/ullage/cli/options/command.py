@@ -116,7 +116,7 @@ def command(
 def _read(
     record: type[R], values: Mapping[str, Any], texts: Mapping[str, Any], more: Mapping[str, Any]
 ) -> R:
-    """A record of what the command line gives; of what it does not, what the file has."""
+    """A record of what the command line gives, and of the file's values for the rest."""
     options = options_of(record)
     read: dict[str, Any] = {}
     unread: dict[str, Any] = {}

@@ -25,7 +25,7 @@ def read_section(verb: str, records: Sequence[type[Any]], names: Sequence[str]) 
 
     Args:
         verb: the name of the section.
-        records: the verb's, of which each option is read as the first that has it says.
+        records: the verb's, of which the first with an option says how that is read.
         names: the options that the command has.
 
     Raises:

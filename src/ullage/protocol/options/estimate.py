@@ -79,7 +79,7 @@ class TrainingOptions:
     attention: Literal["sdpa", "eager"] | None = TRAINING("Default: sdpa.")
     accumulation: Count | None = TRAINING("Passes per optimizer step.", "N")
     zeroes_late: bool = TRAINING.switch("zero_grad() comes between forward and backward.")
-    loss: Loss | None = TRAINING("Default: as the library has it.")
+    loss: Loss | None = TRAINING("Default: as in the library.")
     packed: bool = TRAINING.switch("Samples hold several texts: attention has a mask.")
     compile: bool = TRAINING.switch("The model is compiled by torch.compile.")
     library: str | None = TRAINING("Whose code: transformers, litgpt, megatron, ...", "NAME")

@@ -51,7 +51,7 @@ class FitOptions:
         program: its words, as for `ullage.run`.
         real_init, values: as for `ullage.run`.
         on_progress: called with a line as runs end.
-        on_failure: called with the last output of the program where it failed as it is.
+        on_failure: called with the last output of the program where it failed unchanged.
     """
 
     program: Command

@@ -145,7 +145,7 @@ def written(kind: Any) -> Any:
 
 
 def share(kind: Callable[..., T], options: object, **given: object) -> T:
-    """A record with what another has in fields of the same names, and with what is given."""
+    """A record with another's fields of the same names, and with what is given."""
     names = {each.name for each in fields(kind)}  # type: ignore[arg-type] # a record
     same = {each.name: getattr(options, each.name) for each in fields(options)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in same.items() if name in names} | given)

@@ -67,7 +67,7 @@ class ServeOptions:
     slo: str | None = ENGINE("Objective, for example ttft=1s,tpot=50ms.", "TEXT")
     python: Python | None = ENGINE(*PYTHON)
     loads: Loads = REPLAY(
-        "Also send it at so many times its rate, for example 0.5,2,4.", "LIST", default=()
+        "Also send it at these multiples of its rate, for example 0.5,2,4.", "LIST", default=()
     )
     host_time: str | None = REPLAY(
         "Time of the host: measured, none, or for example launch=40us,http=1ms.", "TEXT"

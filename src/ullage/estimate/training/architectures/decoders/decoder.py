@@ -81,7 +81,7 @@ class Context:
         tables: tables of the rotation, by the kind of a layer.
         masks: masks, by the kind of a layer; None where none is needed.
         positions: numbers of the tokens, which checkpoints keep.
-        own_inputs: what each layer has of its own, (batch, length, layers, width).
+        own_inputs: a further input of each layer, (batch, length, layers, width).
         stored: keys and values that other layers read, by the kind of a layer.
     """
 
