@@ -37,7 +37,13 @@ OTHERS: tuple[Callable[..., Any], ...] = (
 SEARCH = "find_longest"
 NO_SIZE = {"None", "bool", "str", "Format", "Precision", "Stage", "vllm.Settings"}
 NO_SIZE |= {"Offload", "tuple[Model, ServingPlan]", "tuple[Index, Tiers, int]"}
-NO_SIZE |= {"tuple[Entry | None, Machine]", "Iterator[Stretch]", "Iterator[StepPart]", "Play"}
+NO_SIZE |= {
+    "tuple[Entry | None, Machine]",
+    "Iterator[Stretch]",
+    "Iterator[StepPart]",
+    "Play",
+    "Recipe",
+}
 # A paper, a file of a library, a version of one, or the table or derivation that is there to read.
 SOURCE = re.compile(
     r"arXiv:|doi:|\b\d{4}, |\w\.(py|cuh?|cpp|c|toml)\b|faiss, |derived here|`source`|that of \w"

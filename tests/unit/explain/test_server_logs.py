@@ -255,7 +255,7 @@ def test_an_error_without_its_log_says_no_more_than_it_shows() -> None:
 def test_a_log_of_nothing_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.log"
     path.write_text("hello\n")
-    with pytest.raises(SpecError, match="nor a server.s log"):
+    with pytest.raises(SpecError, match="nor a server's log"):
         read_server(path)
 
 
