@@ -47,7 +47,7 @@ def diff_command(
     predicted and the other measured, the GPU's context and workspaces are kept for `ullage gpus`.
     Of two start-up logs of servers: which option or version took the cache's tokens.
     """
-    from ullage.report.text.diff import diff_line, print_diff
+    from ullage.report.text.diff import diff_blocks
 
     target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     check_files(("--output", output), ("--html", html), force=force)
@@ -55,7 +55,7 @@ def diff_command(
         return show_server_diff(before, after, target, html=html)
     report = diff(before, after)
 
-    exit_code = target.give(report, report.report, diff_line, print_diff, html=html)
+    exit_code = target.give(report, diff_blocks(report.report), html=html)
     if not no_store:
         _store(report, is_json=as_json)
     return exit_code

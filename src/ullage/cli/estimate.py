@@ -182,7 +182,7 @@ def estimate_command(options: EstimateOptions) -> int:
 
 def _show_training(options: EstimateOptions, model: str) -> int:
     from ullage.api.estimate import estimate_training
-    from ullage.report.text.estimate import estimate_line, print_estimate
+    from ullage.report.text.estimate import estimate_blocks
 
     estimate = estimate_training(
         model,
@@ -200,7 +200,7 @@ def _show_training(options: EstimateOptions, model: str) -> int:
         files = [estimate.explanation.export(target.path, force=target.force)]
         target = replace(target, path=None)
     return target.give(
-        estimate, estimate.answer, estimate_line, print_estimate, files, html=options.html,
+        estimate, estimate_blocks(estimate.answer), files, html=options.html,
         exit_code=int(estimate.fits is False),
     )  # fmt: skip
 

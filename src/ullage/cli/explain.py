@@ -99,7 +99,7 @@ def explain_command(
     check_options(is_what_if=what_if, only_with=needing, not_with=unfit)
     from ullage.api.explain import explain_file
     from ullage.report.document.export import check_format
-    from ullage.report.text.explain import explain_line, print_brief_explain, print_explain
+    from ullage.report.text.explain import brief_explain_blocks, explain_blocks
 
     exports = [("--export", path) for path in export]
     check_files(("--output", output), ("--html", html), ("--plot", plot), *exports, force=force)
@@ -119,11 +119,9 @@ def explain_command(
         return _show_recording(file, target, full=full, plot=plot, unfit=unfit_paths)
 
     # The answer to a request is among what is reserved.
-    print_report = print_explain if full or request is not None else print_brief_explain
+    shown = explain_blocks if full or request is not None else brief_explain_blocks
     files = _write_files(result, export, html, plot, force=force)
-    return target.give(
-        result, result.view, explain_line, print_report, files, exit_code=result.exit_code
-    )
+    return target.give(result, shown(result.view), files, exit_code=result.exit_code)
 
 
 def _write_files(
@@ -167,8 +165,9 @@ def _show_recording(
 
 
 def _print_rule(code: str) -> int:
+    from ullage.answers.text import print_blocks
     from ullage.explain.rules.registry import find_rule
-    from ullage.report.text.explain import render_rule
+    from ullage.report.text.explain import rule_blocks
 
-    click.echo(render_rule(find_rule(code)), nl=False)
+    print_blocks(rule_blocks(find_rule(code)))
     return 0

@@ -122,7 +122,7 @@ def fit_command(options: FitOptions) -> int:
     if variable is not None:
         return fit_largest(options, variable)
     from ullage.api.fit import fit
-    from ullage.report.text.fit import fit_line, print_fit
+    from ullage.report.text.fit import fit_blocks
 
     with (
         target.progress(has_lines=True) as on_progress,
@@ -143,7 +143,7 @@ def fit_command(options: FitOptions) -> int:
             **options.of_program,
         )
     return target.give(
-        result, result.report, fit_line, print_fit, _write_files(result, options),
+        result, fit_blocks(result.report), _write_files(result, options),
         html=options.html, exit_code=result.exit_code,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def show_forecast(options: ServeOptions, traffic: str, gpu: str) -> int:
     """Forecasts and shows; the exit code is 1 where requests can never be answered."""
     from ullage.api.servers.forecast import forecast_command
-    from ullage.report.text.forecast import forecast_line, print_forecast
+    from ullage.report.text.forecast import forecast_blocks
 
     result = forecast_command(
         options.program, traffic, gpu=gpu, cache=options.cache, slo=options.slo
@@ -22,4 +22,4 @@ def show_forecast(options: ServeOptions, traffic: str, gpu: str) -> int:
     target = Output(
         is_json=options.as_json, is_quiet=options.quiet, path=options.output, force=options.force
     )
-    return target.give(result, view, forecast_line, print_forecast, exit_code=result.exit_code)
+    return target.give(result, forecast_blocks(view), exit_code=result.exit_code)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import click
-from rich.console import Console
 
+from ullage.answers.text import print_blocks
 from ullage.gpus import Gpu, find_entry, find_group
 from ullage.report.document.gpus import gpus_document
-from ullage.report.text.gpus import print_gpu, print_gpus
+from ullage.report.text.gpus import gpu_blocks, gpus_blocks
 
 
 @click.command("gpus")
@@ -28,6 +28,6 @@ def gpus_command(name: str | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(gpus_document(gpus, others), indent=2, ensure_ascii=False))
     elif entry is None:
-        print_gpus(gpus, others, Console())
+        print_blocks(gpus_blocks(gpus, others))
     else:
-        print_gpu(entry, Console())
+        print_blocks(gpu_blocks(entry))

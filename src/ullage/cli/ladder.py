@@ -30,7 +30,7 @@ def fit_ladder(options: FitOptions, ladder: str) -> int:
     )
     variable, sizes = _read(ladder)
     from ullage.api.largest import find_ladder
-    from ullage.report.text.ladder import ladder_line, print_ladder
+    from ullage.report.text.ladder import ladder_blocks
 
     target = options.target
     with target.progress() as on_progress:
@@ -45,7 +45,7 @@ def fit_ladder(options: FitOptions, ladder: str) -> int:
         )
 
     return target.give(
-        result, result.report, ladder_line, print_ladder, _write(result, options),
+        result, ladder_blocks(result.report), _write(result, options),
         exit_code=result.exit_code,
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ def fit_largest(options: FitOptions, variable: str) -> int:
     """
     options.check_goes_with("--max-batch and --largest")
     from ullage.api.largest import find_largest
-    from ullage.report.text.largest import largest_line, print_largest
+    from ullage.report.text.largest import largest_blocks
 
     target = options.target
     with target.progress() as on_progress:
@@ -44,6 +44,4 @@ def fit_largest(options: FitOptions, variable: str) -> int:
             **options.of_program,
         )
     files = save_plan(largest.plan, options.output, force=options.force)
-    return target.give(
-        largest, largest.report, largest_line, print_largest, files, exit_code=largest.exit_code
-    )
+    return target.give(largest, largest_blocks(largest.report), files, exit_code=largest.exit_code)

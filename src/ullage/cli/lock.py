@@ -48,7 +48,7 @@ def lock_command(
     Exits with 0, 1 if a scenario runs out of memory, 3 if a program failed.
     """
     from ullage.api.lock import lock
-    from ullage.report.text.lock import locked_line, print_locked
+    from ullage.report.text.lock import locked_blocks
 
     target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     check_files(("--output", output), force=force)
@@ -59,6 +59,6 @@ def lock_command(
         )  # fmt: skip
 
     return target.give(
-        locked, locked.report, locked_line, print_locked, [locked.report.path],
+        locked, locked_blocks(locked.report), [locked.report.path],
         exit_code=locked.exit_code,
     )  # fmt: skip

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ullage.answers.blocks import Blocks, headlines
 from ullage.cli.main import WRONG_USE, drop_stdout, say
 from ullage.errors import SnapshotError, SpecError
 from ullage.files import check_writable, write_text
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ullage.api.run import Run
     from ullage.api.sweep import Sweep
     from ullage.techniques.plan import Plan
@@ -67,31 +66,24 @@ class Output:
         finally:
             _echo_aside("\x1b[K")
 
-    def show(
-        self,
-        report: _Report,
-        line: Callable[[_Report], str],
-        print_report: Callable[[_Report, Console], None],
-    ) -> None:
-        """Shows a report: all of it, or only its first line with --quiet."""
+    def show(self, blocks: Blocks) -> None:
+        """Shows blocks: all of them, or only the headline with --quiet."""
         if self.is_quiet:
-            say(line(report))
+            for line in headlines(blocks):
+                say(line)
         else:
-            from rich.console import Console
+            from ullage.answers.text import print_blocks
 
-            print_report(report, Console())
+            print_blocks(blocks)
 
     def give(
-        self, answer: Any, report: _Report, line: Callable[[_Report], str],  # noqa: ANN401
-        print_report: Callable[[_Report, Console], None], files: Sequence[object] = (), *,
+        self, answer: Any, blocks: Blocks, files: Sequence[object] = (), *,  # noqa: ANN401
         html: Path | None = None, exit_code: int = 0,
     ) -> int:  # fmt: skip
         """Writes an answer's page and document, and shows its report; what to exit with."""
         page = [] if html is None else [write_text(answer.html, html, force=self.force)]
         files = [*files, *page]
-        is_written = write_result(
-            self, lambda: answer.document, lambda: self.show(report, line, print_report), files
-        )
+        is_written = write_result(self, lambda: answer.document, lambda: self.show(blocks), files)
         return exit_code if is_written else UNWRITABLE
 
 
@@ -148,7 +140,7 @@ def check_files(*options: tuple[str, Path | None], force: bool) -> None:
 def check_plot_option(plot: Path | None) -> None:
     """Raises SpecError where what --plot names cannot be drawn: before the work, not after it."""
     if plot is not None:
-        from ullage.report.page.plot import check_plot
+        from ullage.answers.plot import check_plot
 
         check_plot(plot)
 
@@ -168,20 +160,16 @@ def write_run(
 
     Returns whether every file is written; a message says which is not.
     """
-    # Loaded by now: the run has imported them while the program was running.
-    from rich.console import Console
-
-    from ullage.report.text.run import print_brief, print_run, verdict_line
+    # Loaded by now: the run has imported it while the program was running.
+    from ullage.report.text.run import brief_run_blocks, run_blocks
 
     def show() -> None:
-        if output.is_quiet:
-            say(verdict_line(run.report))
-        else:
+        if not output.is_quiet:
             click.echo()  # the program's own output ends here
-            if output.is_full:
-                print_run(run.report, Console())
-            else:
-                print_brief(run.report, Console(), run.findings)
+        is_brief = not output.is_full and not output.is_quiet
+        output.show(
+            brief_run_blocks(run.report, run.findings) if is_brief else run_blocks(run.report)
+        )
 
     files: list[object] = [process.snapshot for process in run.report.processes]
     problems = list(run.report.program.not_kept)
@@ -249,15 +237,8 @@ def _moved(path: Path, written: object) -> str:
 
 def write_sweep(sweep: Sweep, output: Output, plot: Path | None) -> bool:
     """Writes the result of a sweep; the last lines name the files. Returns as `write_run` does."""
-    from rich.console import Console
+    from ullage.report.text.sweep import sweep_blocks
 
-    from ullage.report.text.sweep import print_sweep, sweep_lines
-
-    def show() -> None:
-        if output.is_quiet:
-            for line in sweep_lines(sweep.report):
-                say(line)
-        else:
-            print_sweep(sweep.report, Console())
-
-    return write_result(output, lambda: sweep.document, show, [plot], [])
+    return write_result(
+        output, lambda: sweep.document, lambda: output.show(sweep_blocks(sweep.report)), [plot]
+    )

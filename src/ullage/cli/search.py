@@ -16,7 +16,7 @@ def show_search(options: ServeOptions, traffic: str) -> int:
     if options.slo is None:
         raise SpecError("no objective: add --slo, for example --slo ttft=1s,tpot=50ms")
     from ullage.api.servers.search import GPUS, search_server
-    from ullage.report.text.search import print_search, search_line
+    from ullage.report.text.search import search_blocks
 
     target = Output(
         is_json=options.as_json, is_quiet=options.quiet, path=options.output, force=options.force
@@ -33,7 +33,7 @@ def show_search(options: ServeOptions, traffic: str) -> int:
             on_progress=say,
         )
     view = (result.searched, result.worths, result.capacity, result.tiers)
-    return target.give(result, view, search_line, print_search, exit_code=result.exit_code)
+    return target.give(result, search_blocks(view), exit_code=result.exit_code)
 
 
 def _share(text: str) -> float:

@@ -123,7 +123,7 @@ def serve_command(options: ServeOptions) -> int:
     if options.forecast:
         return show_forecast(options, options.traffic, gpu)
     from ullage.api.serving import serve_traffic
-    from ullage.report.text.serve import print_serve, serve_line
+    from ullage.report.text.serve import serve_blocks
     from ullage.serve.run import parse_loads
 
     run = serve_traffic(
@@ -140,9 +140,7 @@ def serve_command(options: ServeOptions) -> int:
     target = Output(
         is_json=options.as_json, is_quiet=options.quiet, path=options.output, force=options.force
     )
-    return target.give(
-        run, run.report, serve_line, print_serve, html=options.html, exit_code=run.exit_code
-    )
+    return target.give(run, serve_blocks(run.report), html=options.html, exit_code=run.exit_code)
 
 
 def _check_goes_without_replay(options: ServeOptions) -> None:

@@ -7,8 +7,7 @@ from ullage.cli.options.estimate import EstimateOptions
 
 def show_serving(options: EstimateOptions, model: str) -> int:
     """Estimates a server's memory and shows it; returns what to exit with."""
-    from ullage.api.serving import ServingAnswer, estimate_serving
-    from ullage.report.text.serving import serving_line
+    from ullage.api.serving import estimate_serving
 
     answer = estimate_serving(
         model,
@@ -21,6 +20,5 @@ def show_serving(options: EstimateOptions, model: str) -> int:
         **options.serving_plan,
     )
     return options.target.give(
-        answer, answer, lambda given: serving_line(given.estimate), ServingAnswer.show,
-        html=options.html, exit_code=int(answer.fits is False),
-    )  # fmt: skip
+        answer, answer.blocks(), html=options.html, exit_code=int(answer.fits is False)
+    )

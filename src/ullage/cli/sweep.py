@@ -14,8 +14,8 @@ def run_sweep(options: RunOptions) -> int:
         SpecError: an option does not go with a sweep.
     """
     _check_options(options)
+    from ullage.answers.plot import check_plot
     from ullage.api.sweep import sweep
-    from ullage.report.page.plot import check_plot
 
     if options.plot is not None:
         check_plot(options.plot)

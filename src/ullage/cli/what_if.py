@@ -31,14 +31,9 @@ def show_what_if(
     no setting that may be used has memory for it all.
     """
     from ullage.api.what_if import what_if
-    from ullage.report.text.what_if import print_what_if, what_if_line
+    from ullage.report.text.what_if import what_if_blocks
 
     result = what_if(file, gpu=gpu, memory=memory, python=python)
 
-    return output.give(
-        result,
-        result.report,
-        what_if_line,
-        print_what_if,
-        exit_code=0 if result.report.has_room else ANSWER_IS_NO,
-    )
+    exit_code = 0 if result.report.has_room else ANSWER_IS_NO
+    return output.give(result, what_if_blocks(result.report), exit_code=exit_code)

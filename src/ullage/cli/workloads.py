@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 def show_workload(options: EstimateOptions) -> int:
     """Estimates a workload and shows it; returns what to exit with."""
-    from ullage.report.text.workloads import print_workload, workload_line
+    from ullage.report.text.workloads import workload_blocks
 
     answer = _answer(options)
     target = options.target
     return target.give(
-        answer, answer.estimate, workload_line, print_workload, exit_code=int(answer.fits is False)
+        answer, workload_blocks(answer.estimate), exit_code=int(answer.fits is False)
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
+from ullage.answers.text import render
 from ullage.explain.compare.changes import signed
 from ullage.gate.compare import Comparison
 from ullage.gate.reasons import name_place
@@ -21,10 +22,10 @@ from ullage.gate.verdicts import Judged, State
 from ullage.printable import printable, printable_lines
 from ullage.report.text.check import (
     case_line,
+    check_blocks,
     check_line,
     label_category,
     label_module,
-    render_check,
     state_text,
 )
 from ullage.report.views import CheckView
@@ -73,7 +74,7 @@ def _test_case(view: CheckView, judged: Judged) -> Iterator[str]:
         tag = "error" if judged.state is State.FAILED else "failure"
         alone = CheckView(view.path, (judged,), view.diffs)
         yield f"      <{tag} message={_attribute(case_line(judged))}>"
-        yield escape(printable_lines(render_check(alone)))
+        yield escape(printable_lines(render(check_blocks(alone))))
         yield f"      </{tag}>"
     yield "    </testcase>"
 
@@ -166,7 +167,7 @@ def github_summary(view: CheckView, pages: Mapping[str, str]) -> str:
             lines.append(f"| {_cell(judged.name)} | | | | | {_mark(judged)} |")
     for judged in [one for one in view.judged if one.state.exit_code][:_MAX_DETAILED]:
         alone = CheckView(view.path, (judged,), view.diffs)
-        text = printable_lines(render_check(alone)).replace("```", "'''")
+        text = printable_lines(render(check_blocks(alone))).replace("```", "'''")
         lines += ["", f"#### {_cell(judged.name)}: {_cell(case_line(judged))}", ""]
         lines += ["```", text.rstrip(), "```"]
     text = "\n".join(lines) + "\n"

@@ -1,20 +1,17 @@
-"""The report of a snapshot as one HTML file.
-
-render_page(view)          the text of the file
-"""
+"""The report of a snapshot as one HTML file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from ullage.answers.html import render_page
 from ullage.errors import SnapshotError
 from ullage.explain.rules.rule import Finding as Found
 from ullage.explain.snapshot import DeviceSnapshot
 from ullage.report.document.explain import explain_document
 from ullage.report.module_names import name_module
-from ullage.report.page.html import Answer, Finding, SnapshotPage, render_snapshot
-from ullage.report.page.terminal_html import to_html
-from ullage.report.text.explain import explain_line, print_explain, trial_line
+from ullage.report.page.payload import Finding, SnapshotPage, map_of
+from ullage.report.text.explain import explain_blocks, explain_line, trial_line
 from ullage.report.text.explain_parts import describe_file
 from ullage.report.views import ExplainView
 from ullage.units import format_bytes
@@ -22,19 +19,14 @@ from ullage.units import format_bytes
 _NOTHING = "the file tells of no device memory; there is nothing to draw"
 
 
-def render_page(view: ExplainView) -> str:
+def render_explain_page(view: ExplainView) -> str:
     """Renders the page of all devices; it shows the one with the highest peak first.
 
     Raises:
         SnapshotError: the file has no device memory.
     """
-    pages = make_pages(view)
-    answer = Answer(
-        explain_line(view),
-        to_html(lambda console: print_explain(view, console)),
-        explain_document(view),
-    )
-    return render_snapshot(*pages, title=Path(view.path).name, answer=answer)
+    blocks = [*explain_blocks(view), map_of(*make_pages(view))]
+    return render_page(Path(view.path).name, blocks, explain_document(view))
 
 
 def make_pages(view: ExplainView) -> list[SnapshotPage]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ullage.answers.blocks import Map
 from ullage.explain.moments.course import Course
 from ullage.explain.moments.levels import find_levels
 from ullage.explain.owners.sites import Sites, find_sites, rank_frames
@@ -75,6 +76,11 @@ class SnapshotPage:
     summary: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     step: StepPage | None = None
+
+
+def map_of(*pages: SnapshotPage, is_comparison: bool = False) -> Map:
+    """The map of devices, the first of which is shown at the start; or of two runs compared."""
+    return Map(tuple(map(pack_page, pages)), is_comparison)
 
 
 def pack_page(page: SnapshotPage) -> str:

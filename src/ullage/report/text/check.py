@@ -1,20 +1,26 @@
-"""The text report of `ullage check`.
-
-render_check(view, width=80)          a text
-print_check(view, Console())          prints it
-"""
+"""The view of `ullage check`, and what a case is called in other formats."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from ullage.answers.blocks import (
+    LEFT,
+    RIGHT,
+    SPACE,
+    Block,
+    Column,
+    Headline,
+    Note,
+    Overflow,
+    Row,
+    Rows,
+    Table,
+    Tone,
+    Word,
+)
 from ullage.explain.compare.changes import signed
 from ullage.explain.device import describe_growth
 from ullage.explain.rules.graphs import LEAKS
@@ -25,28 +31,18 @@ from ullage.gate.reasons import name_place
 from ullage.gate.verdicts import Judged, State, exit_code_of
 from ullage.report.module_names import name_module
 from ullage.report.palette import CATEGORY_LOOKS
-from ullage.report.terminal import make_grid, print_parts, render
 from ullage.report.views import CheckView
 from ullage.units import format_bytes
 
 _MAX_ROWS = 6
-_STYLES = {
-    State.PASSED: "green",
-    State.UNLOCKED: "yellow",
-    State.EXCEEDED: "bold red",
-    State.OUT_OF_MEMORY: "bold red",
-    State.FAILED: "bold yellow",
+_NAME = Column(overflow=Overflow.FOLD)
+_TONES = {
+    State.PASSED: Tone.LESS,
+    State.UNLOCKED: Tone.WARNING,
+    State.EXCEEDED: Tone.BAD,
+    State.OUT_OF_MEMORY: Tone.BAD,
+    State.FAILED: Tone.DOUBTFUL,
 }
-
-
-def render_check(view: CheckView, width: int = 80) -> str:
-    """The check as a text without colour, `width` columns wide."""
-    return render(lambda console: print_check(view, console), width)
-
-
-def print_check(view: CheckView, console: Console) -> None:
-    """Prints the check."""
-    print_parts(_parts(view, console.width), console)
 
 
 def check_line(view: CheckView) -> str:
@@ -119,26 +115,25 @@ def update_command(judged: Judged) -> str:
     return f"ullage lock --update {judged.name}"
 
 
-def _parts(view: CheckView, width: int) -> Iterator[RenderableType]:
+def check_blocks(view: CheckView) -> Iterator[Block]:
+    """The cases, what each limit was exceeded by, and why."""
     code = exit_code_of(view.judged)
-    yield Text(check_line(view), style="bold red" if code else "bold green")
+    yield Headline.of(check_line(view), Tone.BAD if code else Tone.GOOD)
     yield _table(view.judged)
-    yield from (Text(f"  {why}", style="yellow") for _, _, why in _growing(view.judged))
+    yield from (Note(why, Tone.WARNING, indent=2) for _, _, why in _growing(view.judged))
     yield from _moments(view.judged)
     yield from _served(view.judged)
     for judged in view.judged:
         if judged.state in {State.PASSED, State.UNLOCKED}:
             continue
-        yield from _case_parts(view, judged, width)
-    yield from _remarks(view.judged, width)
+        yield from _case_parts(view, judged)
+    yield from _remarks(view.judged)
 
 
 def _table(judged: Sequence[Judged]) -> Table:
-    table = make_grid("left", "right", "right", "right", "right", "left")
-    table.columns[0].overflow = "fold"
-    table.add_row("  scenario", "allocated", "change", "reserved", "device", "", style="dim")
+    rows: Rows = []
     for case in judged:
-        state = Text(state_text(case), style=_STYLES[case.state])
+        state = Word(state_text(case), _TONES[case.state])
         for comparison in case.comparisons:
             peaks, locked = comparison.entry.peaks, comparison.locked
             changed = ""
@@ -146,87 +141,93 @@ def _table(judged: Sequence[Judged]) -> Table:
                 by = peaks.allocated_bytes - locked.peaks.allocated_bytes
                 changed = signed(by) if by else "none"
             levels = (peaks.reserved_bytes, peaks.used_bytes)
-            table.add_row(
-                f"  {comparison.name}", format_bytes(peaks.allocated_bytes, 2), changed,
-                *(format_bytes(level, 2) for level in levels), state,
-            )  # fmt: skip
+            rows.append(
+                [
+                    comparison.name,
+                    format_bytes(peaks.allocated_bytes, 2),
+                    changed,
+                    *(format_bytes(level, 2) for level in levels),
+                    state,
+                ]
+            )
         if not case.comparisons:
-            table.add_row(f"  {case.name}", "", "", "", "", state)
-    return table
+            rows.append([case.name, "", "", "", "", state])
+    return Table(
+        (_NAME, RIGHT, RIGHT, RIGHT, RIGHT, LEFT),
+        rows,
+        ("scenario", "allocated", "change", "reserved", "device", ""),
+    )
 
 
-def _moments(judged: Sequence[Judged]) -> Iterator[Text]:
+def _moments(judged: Sequence[Judged]) -> Iterator[Note]:
     """The requests that were running at the peak of allocated memory."""
     texts = [
-        Text(f"  {comparison.name}: the most at {comparison.entry.moment}", style="dim")
+        Note(f"{comparison.name}: the most at {comparison.entry.moment}", Tone.FAINT, indent=2)
         for case in judged
         if case.scenario.replay is not None
         for comparison in case.comparisons
         if comparison.entry.moment
     ]
     if texts:
-        yield Text()
+        yield SPACE
     yield from texts
 
 
-def _served(judged: Sequence[Judged]) -> Iterator[Text]:
+def _served(judged: Sequence[Judged]) -> Iterator[Note]:
     """What each server held."""
     texts = [
-        Text(
-            f"  {comparison.name}: cache of {served.cache_tokens:,} tokens, "
+        Note(
+            f"{comparison.name}: cache of {served.cache_tokens:,} tokens, "
             f"{served.good_requests:,} of {served.requests:,} requests within the objective",
-            style="dim",
+            Tone.FAINT,
+            indent=2,
         )
         for case in judged
         for comparison in case.comparisons
         if (served := comparison.entry.served) is not None
     ]
     if texts:
-        yield Text()
+        yield SPACE
     yield from texts
 
 
-def _case_parts(view: CheckView, judged: Judged, width: int) -> Iterator[RenderableType]:
+def _case_parts(view: CheckView, judged: Judged) -> Iterator[Block]:
     if judged.reason:
-        yield _wrapped(f"{judged.name}: {judged.reason}", width, style="bold")
+        yield Note(f"{judged.name}: {judged.reason}", Tone.STRONG, hang=2, is_apart=True)
         for line in judged.output.splitlines():
-            yield Text(f"  {line}", style="dim", no_wrap=True, overflow="fold")
+            yield Note(line, Tone.FAINT, Overflow.FOLD, indent=2)
     for comparison in judged.comparisons:
         if comparison.is_kept and judged.state is not State.OUT_OF_MEMORY:
             continue
         if not judged.reason:
-            yield _wrapped(comparison.name, width, style="bold")
+            yield Note(comparison.name, Tone.STRONG, hang=2, is_apart=True)
         for judgement in comparison.broken:
-            yield Text("\n".join(_wrap(describe(judgement), width)))
-        yield from _change_parts(view, judged, comparison, width)
+            yield Note(describe(judgement), indent=2, hang=4)
+        yield from _change_parts(view, judged, comparison)
 
 
-def _change_parts(
-    view: CheckView, judged: Judged, comparison: Comparison, width: int
-) -> Iterator[RenderableType]:
+def _change_parts(view: CheckView, judged: Judged, comparison: Comparison) -> Iterator[Block]:
     changes, lines = comparison.changes, judged.measured[comparison.name].lines
     if changes.categories:
         moment = comparison.entry.moment
         at = f" ({moment})" if moment else ""
-        yield Text(f"\n  At the peak{at}, since it was locked")
-        table = make_grid("left", "right", "right", "right")
-        table.columns[0].overflow = "fold"
-        table.add_row("    ", "before", "now", "change", style="dim")
-        for title, rows in (
+        yield Note(f"At the peak{at}, since it was locked", indent=2, is_apart=True)
+        rows: Rows = []
+        for title, named in (
             ("category", [(label_category(row.name), row) for row in changes.categories]),
             ("module", [(label_module(row.name), row) for row in changes.modules]),
             ("place", [(name_place(row, lines), row) for row in changes.places]),
         ):
-            if rows:
-                table.add_row(f"    by {title}", style="dim")
-            for name, row in rows[:_MAX_ROWS]:
-                table.add_row(f"      {name}", *_sizes(row), style=_style(row.changed_bytes))
-        yield table
+            if named:
+                rows.append(Row([f"  by {title}"], Tone.FAINT))
+            for name, row in named[:_MAX_ROWS]:
+                rows.append(Row([f"    {name}", *_sizes(row)], _tone(row.changed_bytes)))
+        yield Table((_NAME, RIGHT, RIGHT, RIGHT), rows, ("", "before", "now", "change"))
     reasons = view.reasons(judged, comparison)
     if reasons:
-        yield Text("\n  Why")
+        yield Note("Why", indent=2, is_apart=True)
     for reason in reasons:
-        yield Text("\n".join(_wrap(reason, width, "    ")))
+        yield Note(reason, indent=4, hang=6)
 
 
 def _sizes(row: Changed) -> tuple[str, ...]:
@@ -234,7 +235,7 @@ def _sizes(row: Changed) -> tuple[str, ...]:
     return (*sizes, signed(row.changed_bytes))
 
 
-def _remarks(judged: Sequence[Judged], width: int) -> Iterator[RenderableType]:
+def _remarks(judged: Sequence[Judged]) -> Iterator[Block]:
     """Advice for cases that are not locked, that use more or less memory, or that were locked with
     another torch: a remark, and a command if there is one.
     """
@@ -244,11 +245,11 @@ def _remarks(judged: Sequence[Judged], width: int) -> Iterator[RenderableType]:
         many = f"{num_kept} of {len(judged)}"
         remarks.append((f"{many} not run: nothing that they depend on has changed", ""))
     if remarks:
-        yield Text()
+        yield SPACE
     for text, command in remarks:
-        yield Text("\n".join(_wrap(text, width)))
+        yield Note(text, indent=2, hang=4)
         if command:
-            yield Text(f"    {command}", no_wrap=True, overflow="ignore")
+            yield Note(command, Tone.PLAIN, Overflow.KEEP, indent=4)
 
 
 def _advice(judged: Sequence[Judged]) -> Iterator[tuple[str, str]]:
@@ -283,16 +284,5 @@ def label_module(name: str) -> str:
     return name_module(None if name == OUTSIDE else name)
 
 
-def _wrap(text: str, width: int, indent: str = "  ") -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=f"{indent}  ",
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
-
-
-def _wrapped(text: str, width: int, style: str) -> Text:
-    return Text("\n" + "\n".join(_wrap(text, width, "")), style=style)
-
-
-def _style(changed_bytes: int) -> str:
-    return "red" if changed_bytes > 0 else "green"
+def _tone(changed_bytes: int) -> Tone:
+    return Tone.MORE if changed_bytes > 0 else Tone.LESS

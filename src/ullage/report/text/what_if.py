@@ -1,32 +1,31 @@
-"""The text report of a snapshot's requests under other allocator settings.
-
-render_what_if(report, width=80)      a text
-"""
+"""The view of a snapshot's requests under other allocator settings."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from ullage.answers.blocks import (
+    LEFT,
+    RIGHT,
+    Block,
+    Column,
+    Headline,
+    Note,
+    Overflow,
+    Row,
+    Rows,
+    Table,
+    Title,
+    Tone,
+    Word,
+)
 from ullage.report.document.what_if import list_families
-from ullage.report.terminal import make_grid, print_parts, render
 from ullage.units import format_bytes
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
 from ullage.whatif.settings import MEANINGS, Family, Setting
 
-
-def render_what_if(report: WhatIfReport, width: int = 80) -> str:
-    """The replays as a text without colour, `width` columns wide."""
-    return render(lambda console: print_what_if(report, console), width)
-
-
-def print_what_if(report: WhatIfReport, console: Console) -> None:
-    """Prints the replays."""
-    print_parts(_parts(report, console.width), console)
+_SETTING = Column(overflow=Overflow.FOLD)
+_NUMBER = Column(is_right=True, overflow=Overflow.KEEP)
 
 
 def what_if_line(report: WhatIfReport) -> str:
@@ -50,29 +49,30 @@ def what_if_line(report: WhatIfReport) -> str:
     return f"{_shown(best.setting)} reserves {saved} less ({reserved})"
 
 
-def _parts(report: WhatIfReport, width: int) -> Iterator[RenderableType]:
-    yield Text(what_if_line(report), style="bold green" if report.recommended else "bold")
-    yield Text(_wrap(_how(report), width))
-    yield Text(_wrap(_check_text(report.check), width), style="" if report.check.is_exact
-               else "yellow")  # fmt: skip
-    yield Text("\nReserved at the peak", style="bold")
+def what_if_blocks(report: WhatIfReport) -> Iterator[Block]:
+    """What each setting would reserve, and how to use the one that is recommended."""
+    yield Headline.of(what_if_line(report), Tone.GOOD if report.recommended else Tone.STRONG)
+    yield _note(_how(report))
+    yield _note(_check_text(report.check), Tone.PLAIN if report.check.is_exact
+               else Tone.WARNING)  # fmt: skip
+    yield Title("Reserved at the peak")
     yield _settings_table(report)
     if report.on_gpus:
-        yield Text("\nGPUs on which the settings decide", style="bold")
+        yield Title("GPUs on which the settings decide")
         yield _gpus_table(report.on_gpus)
     for remark in _remarks(report):
-        yield Text(_wrap(remark, width), style="yellow")
+        yield _note(remark, Tone.WARNING)
     for contradiction in report.contradictions[:1]:
-        yield Text(_wrap(f"the snapshot contradicts itself: {contradiction}", width), style="red")
+        yield _note(f"the snapshot contradicts itself: {contradiction}", Tone.MORE)
     for note in report.notes:
-        yield Text(_wrap(f"note: {note}", width))
+        yield _note(f"note: {note}")
     best = report.recommended
     if best is not None:
-        yield Text("\nTo use it", style="bold")
-        yield Text(_wrap(_change(best.setting), width))
-    yield Text("\nWhat the settings do", style="bold")
+        yield Title("To use it")
+        yield _note(_change(best.setting))
+    yield Title("What the settings do")
     for family in list_families(report):
-        yield Text(_wrap(f"{family.value}: {MEANINGS[family]}", width), style="dim")
+        yield _note(f"{family.value}: {MEANINGS[family]}", Tone.FAINT)
 
 
 def _how(report: WhatIfReport) -> str:
@@ -102,35 +102,38 @@ def _check_text(check: Check) -> str:
 
 
 def _settings_table(report: WhatIfReport) -> Table:
-    table = make_grid("left", "right", "right", "right")
-    for column in table.columns:
-        column.no_wrap = True
-    table.add_row("  setting", "reserved", "change", "unused", style="dim")
+    rows: Rows = []
     before = report.baseline.outcome
     if not report.begins_as_recorded:
         checked = format_bytes(report.check.replayed_reserved_bytes, 2)
-        table.add_row(f"  {_shown(report.baseline.setting)} (as recorded)", checked, "", "")
+        rows.append([f"{_shown(report.baseline.setting)} (as recorded)", checked, "", ""])
     known = [tried for tried in report.tried[1:] if tried.outcome]
     known.sort(key=lambda tried: tried.outcome.peak_reserved_bytes if tried.outcome else 0)
     for tried in (report.baseline, *known):
         outcome = tried.outcome
         if outcome is None:
-            table.add_row(f"  {_shown(tried.setting)}: {tried.refusal}")
+            rows.append([f"{_shown(tried.setting)}: {tried.refusal}"])
             continue
         changed = outcome.peak_reserved_bytes - (before or outcome).peak_reserved_bytes
-        table.add_row(
-            _name_cell(tried, outcome, _origin(report)),
-            format_bytes(outcome.peak_reserved_bytes, 2),
-            "" if tried is report.baseline else f"{'+' * (changed > 0)}{format_bytes(changed, 2)}",
-            f"{100 * outcome.unused_frac:.1f} %",
-            style="bold green" if tried is report.recommended else "",
+        rows.append(
+            Row(
+                [
+                    _name_cell(tried, outcome, _origin(report)),
+                    format_bytes(outcome.peak_reserved_bytes, 2),
+                    ""
+                    if tried is report.baseline
+                    else f"{'+' * (changed > 0)}{format_bytes(changed, 2)}",
+                    f"{100 * outcome.unused_frac:.1f} %",
+                ],
+                Tone.GOOD if tried is report.recommended else Tone.PLAIN,
+            )
         )
     for label, size in (
         (f"best packing found ({report.packing.method})", report.packing.size_bytes),
         ("lower bound: live at once", report.lower_bound_bytes),
     ):
-        table.add_row(f"  {label}", format_bytes(size, 2), "", "", style="dim")
-    return table
+        rows.append(Row([label, format_bytes(size, 2), "", ""], Tone.FAINT))
+    return Table((_SETTING, *[_NUMBER] * 3), rows, ("setting", "reserved", "change", "unused"))
 
 
 def _origin(report: WhatIfReport) -> str:
@@ -142,18 +145,18 @@ def _origin(report: WhatIfReport) -> str:
     return f"on {report.gpu}" if report.gpu is not None else "memory without end"
 
 
-def _name_cell(tried: Tried, outcome: Outcome, origin: str) -> Text:
+def _name_cell(tried: Tried, outcome: Outcome, origin: str) -> tuple[Word, ...]:
     """The setting, a line for each of its parts, and what to know of it below."""
-    text = Text("  " + _shown(tried.setting).replace(",", ",\n    "))
+    words = [Word(_shown(tried.setting).replace(",", ",\n    "))]
     if tried.setting.family is Family.RECORDED:
-        text.append(f" ({origin})")
+        words.append(Word(f" ({origin})"))
     if not outcome.fits:
-        text.append(f"\n    {_failure(outcome)}", style="red")
+        words.append(Word(f"\n    {_failure(outcome)}", Tone.MORE))
     if outcome.num_retries:
-        text.append(f"\n    releases its cache {outcome.num_retries}x", style="yellow")
+        words.append(Word(f"\n    releases its cache {outcome.num_retries}x", Tone.WARNING))
     if tried.conflicts:
-        text.append("\n    not for this program", style="yellow")
-    return text
+        words.append(Word("\n    not for this program", Tone.WARNING))
+    return tuple(words)
 
 
 def _remarks(report: WhatIfReport) -> Iterator[str]:
@@ -179,18 +182,22 @@ def _failure(outcome: Outcome) -> str:
 
 
 def _gpus_table(on_gpus: tuple[OnGpu, ...]) -> Table:
-    table = make_grid("left", "right", "left", "left")
+    rows: Rows = []
     for on_gpu in on_gpus:
         outcome = on_gpu.tried.outcome
         answer = on_gpu.tried.refusal
         if outcome is not None:
             answer = "fits" if outcome.fits else _failure(outcome)
-        style = "green" if outcome is not None and outcome.fits else "red"
-        table.add_row(
-            f"  {on_gpu.gpu}", format_bytes(on_gpu.total_bytes, 2), _shown(on_gpu.tried.setting),
-            Text(answer, style=style),
-        )  # fmt: skip
-    return table
+        tone = Tone.LESS if outcome is not None and outcome.fits else Tone.MORE
+        rows.append(
+            [
+                on_gpu.gpu,
+                format_bytes(on_gpu.total_bytes, 2),
+                _shown(on_gpu.tried.setting),
+                Word(answer, tone),
+            ]
+        )
+    return Table((LEFT, RIGHT, LEFT, LEFT), rows)
 
 
 def _shown(setting: Setting) -> str:
@@ -208,5 +215,5 @@ def _change(setting: Setting) -> str:
     return f"{text}, and call {call} before the first allocation"
 
 
-def _wrap(text: str, width: int) -> str:
-    return "\n".join(textwrap.wrap(text, width - 2, initial_indent="  ", subsequent_indent="    "))
+def _note(text: str, tone: Tone = Tone.PLAIN) -> Note:
+    return Note(text, tone, indent=2, hang=4, margin=2)

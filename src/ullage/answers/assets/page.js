@@ -353,9 +353,10 @@ class Page {
     on("fit", "click", () => this.fit());
     on("help", "click", () => byId("help-text").showModal());
     on("theme", "click", () => {
-      setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+      switchTheme();
       this.applyTheme();
     });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.applyTheme());
     let timer = 0;
     on("search", "input", (event) => {
       clearTimeout(timer);
