@@ -73,7 +73,7 @@ def render_page(
         "<!--heading-->": escape(title),
         "<!--how-->": how,
         "/*theme*/": _asset("theme.js"),
-        "/*style*/": _asset("style.css") + _asset("map.css" if maps else "page.css"),
+        "/*style*/": "".join(map(_asset, ("style.css", "page.css", *["map.css"] * bool(maps)))),
         "<!--title-->": escape(f"{title}: {verdict}" if verdict and not maps else title),
         "<!--refresh-->": f'<meta http-equiv="refresh" content="{refresh_s}">' * bool(refresh_s),
     }

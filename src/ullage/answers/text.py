@@ -156,6 +156,11 @@ def _table(table: Table, width: int, bar: str) -> rich_table.Table:
     rows = [row if isinstance(row, Row) else Row(row) for row in (*head, *table.rows)]
     margin = "" if table.is_set_in else " " * table.indent
     room = _room(rows, table, width)
+    has_room_bar = any(
+        isinstance(cell, Bar) and cell.width is None for row in rows for cell in row.cells
+    )
+    if has_room_bar and table.head and len(table.head[-1]) > room:
+        rows[0] = Row(table.head[:-1], Tone.FAINT)
     for cells, tone in rows:
         texts = [_cell(cell, table.columns[at], room, bar) for at, cell in enumerate(cells)]
         if margin and texts:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ullage.answers.blocks import Blocks
 from ullage.answers.text import render
 from ullage.api.run import check_price
 from ullage.clock.price import find_expense
@@ -58,11 +59,11 @@ def with_times(report: RunReport, *times: StepTime | None) -> RunReport:
     return replace(report, processes=tuple(replace(first, time=time) for time in times))
 
 
-@pytest.mark.parametrize(("name", "render"), [("brief", brief_run_blocks), ("full", run_blocks)])
+@pytest.mark.parametrize(("name", "view"), [("brief", brief_run_blocks), ("full", run_blocks)])
 def test_the_text_is_as_it_was_looked_at(
-    report: RunReport, name: str, render: Callable[[RunReport], str]
+    report: RunReport, name: str, view: Callable[[RunReport], Blocks]
 ) -> None:
-    text = render(report)
+    text = render(view(report))
     assert max(map(len, text.splitlines())) <= 80
     assert text == (HERE / f"time.{name}.txt").read_text(encoding="utf-8")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ullage.answers.html import render_page
 from ullage.errors import SnapshotError
+from ullage.explain.reconcile import reconcile
 from ullage.explain.rules.rule import Finding as Found
 from ullage.explain.snapshot import DeviceSnapshot
 from ullage.report.document.explain import explain_document
@@ -49,6 +50,15 @@ def _finding_text(finding: Found) -> str:
     return "\n\n".join(parts)
 
 
+def _capacity(device: DeviceSnapshot) -> tuple[int, str] | None:
+    """What PyTorch's allocator can reserve of the device beside the context and libraries."""
+    lines = reconcile(device.fragmentation, device.totals)
+    if device.totals is None or lines.free_bytes is None:
+        return None
+    room_bytes = lines.reserved_bytes + lines.free_bytes
+    return room_bytes, f"{device.totals.name} is full: {format_bytes(room_bytes)} for PyTorch"
+
+
 def make_page(view: ExplainView, device: DeviceSnapshot) -> SnapshotPage:
     """The contents of the page for one device."""
     report = view.report
@@ -72,6 +82,7 @@ def make_page(view: ExplainView, device: DeviceSnapshot) -> SnapshotPage:
         module=None if modules is None else modules.index + 1,  # name 0 is "no module"
         module_names=() if modules is None else ("", *map(name_module, modules.names)),
         course=device.course,
+        capacity=_capacity(device),
         findings=findings,
         summary=(
             ("verdict", explain_line(view)),

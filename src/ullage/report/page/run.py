@@ -35,6 +35,8 @@ def render_run_page(report: RunReport) -> str:
     pages = [
         page for process in processes for page in _make_pages(process, is_only=len(processes) == 1)
     ]
+    if report.is_unlimited:
+        pages = [replace(page, capacity=None) for page in pages]
     program = report.program.argv
     title = " ".join((Path(program[0]).name, *program[1:])) if program else "run"
     return render_page(title, [*run_blocks(report), map_of(*pages)], run_document(report))
