@@ -6,21 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    SPACE,
-    Block,
-    Column,
-    Headline,
-    Note,
-    Overflow,
-    Row,
-    Rows,
-    Table,
-    Tone,
-    Word,
-)
+from ullage.answers import blocks as b
 from ullage.explain.compare.changes import signed
 from ullage.explain.device import describe_growth
 from ullage.explain.rules.graphs import LEAKS
@@ -35,13 +21,13 @@ from ullage.report.views import CheckView
 from ullage.units import format_bytes
 
 _MAX_ROWS = 6
-_NAME = Column(overflow=Overflow.FOLD)
+_NAME = b.Column(overflow=b.Overflow.FOLD)
 _TONES = {
-    State.PASSED: Tone.LESS,
-    State.UNLOCKED: Tone.WARNING,
-    State.EXCEEDED: Tone.BAD,
-    State.OUT_OF_MEMORY: Tone.BAD,
-    State.FAILED: Tone.DOUBTFUL,
+    State.PASSED: b.Tone.LESS,
+    State.UNLOCKED: b.Tone.WARNING,
+    State.EXCEEDED: b.Tone.BAD,
+    State.OUT_OF_MEMORY: b.Tone.BAD,
+    State.FAILED: b.Tone.DOUBTFUL,
 }
 
 
@@ -115,12 +101,12 @@ def update_command(judged: Judged) -> str:
     return f"ullage lock --update {judged.name}"
 
 
-def check_blocks(view: CheckView) -> Iterator[Block]:
+def check_blocks(view: CheckView) -> Iterator[b.Block]:
     """The cases, what each limit was exceeded by, and why."""
     code = exit_code_of(view.judged)
-    yield Headline.of(check_line(view), Tone.BAD if code else Tone.GOOD)
+    yield b.Headline.of(check_line(view), b.Tone.BAD if code else b.Tone.GOOD)
     yield _table(view.judged)
-    yield from (Note(why, Tone.WARNING, indent=2) for _, _, why in _growing(view.judged))
+    yield from (b.Note(why, b.Tone.WARNING, indent=2) for _, _, why in _growing(view.judged))
     yield from _moments(view.judged)
     yield from _served(view.judged)
     for judged in view.judged:
@@ -130,10 +116,10 @@ def check_blocks(view: CheckView) -> Iterator[Block]:
     yield from _remarks(view.judged)
 
 
-def _table(judged: Sequence[Judged]) -> Table:
-    rows: Rows = []
+def _table(judged: Sequence[Judged]) -> b.Table:
+    rows: b.Rows = []
     for case in judged:
-        state = Word(state_text(case), _TONES[case.state])
+        state = b.Word(state_text(case), _TONES[case.state])
         for comparison in case.comparisons:
             peaks, locked = comparison.entry.peaks, comparison.locked
             changed = ""
@@ -152,34 +138,34 @@ def _table(judged: Sequence[Judged]) -> Table:
             )
         if not case.comparisons:
             rows.append([case.name, "", "", "", "", state])
-    return Table(
-        (_NAME, RIGHT, RIGHT, RIGHT, RIGHT, LEFT),
+    return b.Table(
+        (_NAME, b.RIGHT, b.RIGHT, b.RIGHT, b.RIGHT, b.LEFT),
         rows,
         ("scenario", "allocated", "change", "reserved", "device", ""),
     )
 
 
-def _moments(judged: Sequence[Judged]) -> Iterator[Note]:
+def _moments(judged: Sequence[Judged]) -> Iterator[b.Note]:
     """The requests that were running at the peak of allocated memory."""
     texts = [
-        Note(f"{comparison.name}: the most at {comparison.entry.moment}", Tone.FAINT, indent=2)
+        b.Note(f"{comparison.name}: the most at {comparison.entry.moment}", b.Tone.FAINT, indent=2)
         for case in judged
         if case.scenario.replay is not None
         for comparison in case.comparisons
         if comparison.entry.moment
     ]
     if texts:
-        yield SPACE
+        yield b.SPACE
     yield from texts
 
 
-def _served(judged: Sequence[Judged]) -> Iterator[Note]:
+def _served(judged: Sequence[Judged]) -> Iterator[b.Note]:
     """What each server held."""
     texts = [
-        Note(
+        b.Note(
             f"{comparison.name}: cache of {served.cache_tokens:,} tokens, "
             f"{served.good_requests:,} of {served.requests:,} requests within the objective",
-            Tone.FAINT,
+            b.Tone.FAINT,
             indent=2,
         )
         for case in judged
@@ -187,47 +173,47 @@ def _served(judged: Sequence[Judged]) -> Iterator[Note]:
         if (served := comparison.entry.served) is not None
     ]
     if texts:
-        yield SPACE
+        yield b.SPACE
     yield from texts
 
 
-def _case_parts(view: CheckView, judged: Judged) -> Iterator[Block]:
+def _case_parts(view: CheckView, judged: Judged) -> Iterator[b.Block]:
     if judged.reason:
-        yield Note(f"{judged.name}: {judged.reason}", Tone.STRONG, hang=2, is_apart=True)
+        yield b.Note(f"{judged.name}: {judged.reason}", b.Tone.STRONG, hang=2, is_apart=True)
         for line in judged.output.splitlines():
-            yield Note(line, Tone.FAINT, Overflow.FOLD, indent=2)
+            yield b.Note(line, b.Tone.FAINT, b.Overflow.FOLD, indent=2)
     for comparison in judged.comparisons:
         if comparison.is_kept and judged.state is not State.OUT_OF_MEMORY:
             continue
         if not judged.reason:
-            yield Note(comparison.name, Tone.STRONG, hang=2, is_apart=True)
+            yield b.Note(comparison.name, b.Tone.STRONG, hang=2, is_apart=True)
         for judgement in comparison.broken:
-            yield Note(describe(judgement), indent=2, hang=4)
+            yield b.Note(describe(judgement), indent=2, hang=4)
         yield from _change_parts(view, judged, comparison)
 
 
-def _change_parts(view: CheckView, judged: Judged, comparison: Comparison) -> Iterator[Block]:
+def _change_parts(view: CheckView, judged: Judged, comparison: Comparison) -> Iterator[b.Block]:
     changes, lines = comparison.changes, judged.measured[comparison.name].lines
     if changes.categories:
         moment = comparison.entry.moment
         at = f" ({moment})" if moment else ""
-        yield Note(f"At the peak{at}, since it was locked", indent=2, is_apart=True)
-        rows: Rows = []
+        yield b.Note(f"At the peak{at}, since it was locked", indent=2, is_apart=True)
+        rows: b.Rows = []
         for title, named in (
             ("category", [(label_category(row.name), row) for row in changes.categories]),
             ("module", [(label_module(row.name), row) for row in changes.modules]),
             ("place", [(name_place(row, lines), row) for row in changes.places]),
         ):
             if named:
-                rows.append(Row([f"  by {title}"], Tone.FAINT))
+                rows.append(b.Row([f"  by {title}"], b.Tone.FAINT))
             for name, row in named[:_MAX_ROWS]:
-                rows.append(Row([f"    {name}", *_sizes(row)], _tone(row.changed_bytes)))
-        yield Table((_NAME, RIGHT, RIGHT, RIGHT), rows, ("", "before", "now", "change"))
+                rows.append(b.Row([f"    {name}", *_sizes(row)], _tone(row.changed_bytes)))
+        yield b.Table((_NAME, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("", "before", "now", "change"))
     reasons = view.reasons(judged, comparison)
     if reasons:
-        yield Note("Why", indent=2, is_apart=True)
+        yield b.Note("Why", indent=2, is_apart=True)
     for reason in reasons:
-        yield Note(reason, indent=4, hang=6)
+        yield b.Note(reason, indent=4, hang=6)
 
 
 def _sizes(row: Changed) -> tuple[str, ...]:
@@ -235,7 +221,7 @@ def _sizes(row: Changed) -> tuple[str, ...]:
     return (*sizes, signed(row.changed_bytes))
 
 
-def _remarks(judged: Sequence[Judged]) -> Iterator[Block]:
+def _remarks(judged: Sequence[Judged]) -> Iterator[b.Block]:
     """Advice for cases that are not locked, that use more or less memory, or that were locked with
     another torch: a remark, and a command if there is one.
     """
@@ -245,11 +231,11 @@ def _remarks(judged: Sequence[Judged]) -> Iterator[Block]:
         many = f"{num_kept} of {len(judged)}"
         remarks.append((f"{many} not run: nothing that they depend on has changed", ""))
     if remarks:
-        yield SPACE
+        yield b.SPACE
     for text, command in remarks:
-        yield Note(text, indent=2, hang=4)
+        yield b.Note(text, indent=2, hang=4)
         if command:
-            yield Note(command, Tone.PLAIN, Overflow.KEEP, indent=4)
+            yield b.Note(command, b.Tone.PLAIN, b.Overflow.KEEP, indent=4)
 
 
 def _advice(judged: Sequence[Judged]) -> Iterator[tuple[str, str]]:
@@ -284,5 +270,5 @@ def label_module(name: str) -> str:
     return name_module(None if name == OUTSIDE else name)
 
 
-def _tone(changed_bytes: int) -> Tone:
-    return Tone.MORE if changed_bytes > 0 else Tone.LESS
+def _tone(changed_bytes: int) -> b.Tone:
+    return b.Tone.MORE if changed_bytes > 0 else b.Tone.LESS

@@ -5,21 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    Block,
-    Column,
-    Headline,
-    Note,
-    Overflow,
-    Row,
-    Rows,
-    Table,
-    Title,
-    Tone,
-    Word,
-)
+from ullage.answers import blocks as b
 from ullage.explain.compare.agreement import Term
 from ullage.explain.compare.causes import MIN_SHARE, CauseKind
 from ullage.explain.compare.changes import Change, ModuleChange, signed
@@ -36,7 +22,7 @@ _MAX_ROWS = 12
 _MAX_CAUSES = 5
 # Places that changed by less than this fraction of the larger peak are summed up.
 _SHOWN_SHARE = 0.001
-_SIDE, _CUT = Column(overflow=Overflow.FOLD), Column(overflow=Overflow.CUT)
+_SIDE, _CUT = b.Column(overflow=b.Overflow.FOLD), b.Column(overflow=b.Overflow.CUT)
 
 
 def diff_line(report: DiffReport) -> str:
@@ -71,32 +57,32 @@ def _is_changed(phase: PhaseChange) -> bool:
     return abs(phase.changed_bytes) >= MIN_SHARE * max(phase.before_bytes, phase.after_bytes, 1)
 
 
-def diff_blocks(report: DiffReport) -> Iterator[Block]:
+def diff_blocks(report: DiffReport) -> Iterator[b.Block]:
     """The causes of the change, and the change by phase, category, module and place."""
     changes = report.changed_bytes, report.changed_reserved_bytes, _outside(report)
     more = any(change > 0 for change in changes)
-    yield Headline.of(diff_line(report), Tone.BAD if more else Tone.GOOD)
+    yield b.Headline.of(diff_line(report), b.Tone.BAD if more else b.Tone.GOOD)
     if report.before is None:
-        yield Note("the peaks alone: a document's snapshot is not where it was written", indent=2)
+        yield b.Note("the peaks alone: a document's snapshot is not where it was written", indent=2)
     if report.until:
-        yield Note(f"compared up to {report.until}", indent=2, hang=4, margin=2)
+        yield b.Note(f"compared up to {report.until}", indent=2, hang=4, margin=2)
     line = phase_line(report)
     if line:
-        yield Note(f"peaks: {line}", indent=2, hang=4, margin=2)
+        yield b.Note(f"peaks: {line}", indent=2, hang=4, margin=2)
     if report.terms:
-        yield Title("Measured and predicted")
+        yield b.Title("Measured and predicted")
         yield _term_table(report.terms)
     if report.causes:
-        yield Title("Why")
+        yield b.Title("Why")
     for cause in report.causes[:_MAX_CAUSES]:
         size = f"{signed(cause.changed_bytes)}: " if cause.changed_bytes else ""
-        yield Note(size + cause.text, indent=2, hang=4, margin=2)
+        yield b.Note(size + cause.text, indent=2, hang=4, margin=2)
     yield from _rest(report)
     if report.differences:
-        yield Title("What else differs")
+        yield b.Title("What else differs")
         yield _difference_table(report.differences)
     if report.phases:
-        yield Title("Peak of each phase")
+        yield b.Title("Peak of each phase")
         yield _phase_table(report.phases)
     yield from _peak_parts(report)
 
@@ -106,7 +92,7 @@ def _least(report: DiffReport) -> float:
     return _SHOWN_SHARE * max(1, *(totals.peak_allocated_bytes for totals in report.totals))
 
 
-def _rest(report: DiffReport) -> Iterator[Block]:
+def _rest(report: DiffReport) -> Iterator[b.Block]:
     """What the causes leave of the change; or that they overlap, and do not add up to it."""
     shown = report.causes[:_MAX_CAUSES]
     rest = report.changed_bytes + _outside(report) - sum(cause.changed_bytes for cause in shown)
@@ -116,7 +102,7 @@ def _rest(report: DiffReport) -> Iterator[Block]:
         text = f"{signed(rest)}: all other places"
     else:
         text = "(the lines overlap and do not add up: a place is also part of a cause)"
-    yield Note(text, Tone.FAINT, indent=2, hang=4, margin=2)
+    yield b.Note(text, b.Tone.FAINT, indent=2, hang=4, margin=2)
 
 
 def stored_lines(memory: MeasuredMemory | NotKnown, path: Path | None) -> list[str]:
@@ -131,61 +117,65 @@ def stored_lines(memory: MeasuredMemory | NotKnown, path: Path | None) -> list[s
     ]
 
 
-def _term_table(terms: Sequence[Term]) -> Table:
-    rows: Rows = []
+def _term_table(terms: Sequence[Term]) -> b.Table:
+    rows: b.Rows = []
     for term in terms:
         ends = dict.fromkeys(format_bytes(size) for size in (term.low_bytes, term.high_bytes))
         measured = "" if term.measured_bytes is None else format_bytes(term.measured_bytes)
         verdict = {None: "not measured", True: "inside", False: "outside"}[term.is_inside]
         rows.append([term.name, measured, f"predicted {' to '.join(ends)}", verdict])
-    return Table((LEFT, RIGHT, LEFT, LEFT), rows)
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT, b.LEFT), rows)
 
 
-def _peak_parts(report: DiffReport) -> Iterator[Block]:
+def _peak_parts(report: DiffReport) -> Iterator[b.Block]:
     if report.by_category:
         how = "" if report.is_known else " (guessed from stacks)"
-        yield Title(f"At the peak, by category{how}")
+        yield b.Title(f"At the peak, by category{how}")
         yield _category_table(report.by_category)
     least = _least(report)
     modules = [module for module in report.by_module if abs(module.changed_bytes) >= least]
     if modules:
-        yield Title("At the peak, by module")
+        yield b.Title("At the peak, by module")
         yield _module_table(modules[:_MAX_ROWS])
     if not report.by_site:
         return
-    yield Title("At the peak, by place")
+    yield b.Title("At the peak, by place")
     places = [place for place in report.by_site if abs(place.changed_bytes) >= least][:_MAX_ROWS]
     yield _site_table(places)
     others = set(report.by_site) - set(places)
     if others:
         rest = signed(sum(other.changed_bytes for other in others))
-        yield Note(f"and {len(others)} more, {rest}, all of them in --json", Tone.FAINT, indent=2)
+        yield b.Note(
+            f"and {len(others)} more, {rest}, all of them in --json", b.Tone.FAINT, indent=2
+        )
 
 
-def _difference_table(differences: Sequence[Difference]) -> Table:
-    rows: Rows = []
+def _difference_table(differences: Sequence[Difference]) -> b.Table:
+    rows: b.Rows = []
     for difference in differences:
         sides = (
             "-" if side is None else str(side) for side in (difference.before, difference.after)
         )
         rows.append([difference.name, *sides])
-    return Table((LEFT, _SIDE, _SIDE), rows, ("", "before", "after"))
+    return b.Table((b.LEFT, _SIDE, _SIDE), rows, ("", "before", "after"))
 
 
-def _phase_table(phases: Sequence[PhaseChange]) -> Table:
-    rows: Rows = []
+def _phase_table(phases: Sequence[PhaseChange]) -> b.Table:
+    rows: b.Rows = []
     for phase in phases:
         sizes = [format_bytes(size, 2) for size in (phase.before_bytes, phase.after_bytes)]
         largest = phase.by_site[0] if phase.by_site and _is_changed(phase) else None
         what = "" if largest is None else _short(largest)
         rows.append(
-            Row(
+            b.Row(
                 [phase.name, *sizes, signed(phase.changed_bytes), what],
                 _tone(phase.changed_bytes if _is_changed(phase) else 0),
             )
         )
-    return Table(
-        (LEFT, RIGHT, RIGHT, RIGHT, _CUT), rows, ("phase", "before", "after", "change", "mostly")
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT, _CUT),
+        rows,
+        ("phase", "before", "after", "change", "mostly"),
     )
 
 
@@ -200,43 +190,43 @@ def _owner(change: Change) -> str:
     return CATEGORY_LOOKS[change.category].label if change.category else change.name
 
 
-def _category_table(changes: Sequence[Change]) -> Table:
-    rows: Rows = []
+def _category_table(changes: Sequence[Change]) -> b.Table:
+    rows: b.Rows = []
     has_blocks = any(change.before.num_blocks or change.after.num_blocks for change in changes)
     title = "blocks" if has_blocks else ""
     for change in changes:
         sides = (change.before, change.after)
         counts = (str(side.num_blocks) if has_blocks else "" for side in sides)
-        rows.append(Row([_owner(change), *_sizes(change), *counts], _tone(change.changed_bytes)))
-    return Table(
-        (LEFT, RIGHT, RIGHT, RIGHT, RIGHT, RIGHT),
+        rows.append(b.Row([_owner(change), *_sizes(change), *counts], _tone(change.changed_bytes)))
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT, b.RIGHT, b.RIGHT),
         rows,
         ("category", "before", "after", "change", title, ""),
     )
 
 
-def _module_table(changes: Sequence[ModuleChange]) -> Table:
-    rows: Rows = []
+def _module_table(changes: Sequence[ModuleChange]) -> b.Table:
+    rows: b.Rows = []
     for change in changes:
         sizes = [format_bytes(size, 2) for size in (change.before_bytes, change.after_bytes)]
         rows.append(
-            Row(
+            b.Row(
                 [name_module(change.path), *sizes, signed(change.changed_bytes)],
                 _tone(change.changed_bytes),
             )
         )
-    return Table((_CUT, RIGHT, RIGHT, RIGHT), rows, ("module", "before", "after", "change"))
+    return b.Table((_CUT, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("module", "before", "after", "change"))
 
 
-def _site_table(changes: Sequence[Change]) -> Table:
-    rows: Rows = []
+def _site_table(changes: Sequence[Change]) -> b.Table:
+    rows: b.Rows = []
     for change in changes:
         name = "no Python stack" if change.name == UNKNOWN_SITE else change.name
         before, after = (format_bytes(side.size_bytes) for side in (change.before, change.after))
         size = f"{_owner(change)}, {before} to {after}; {change.looks_like}"
-        changed = Word(signed(change.changed_bytes), _tone(change.changed_bytes))
+        changed = b.Word(signed(change.changed_bytes), _tone(change.changed_bytes))
         rows.append([changed, f"{name}\n{size}"])
-    return Table((RIGHT, Column(hang=2)), rows)
+    return b.Table((b.RIGHT, b.Column(hang=2)), rows)
 
 
 def _sizes(change: Change) -> list[str]:
@@ -244,5 +234,5 @@ def _sizes(change: Change) -> list[str]:
     return [*sizes, signed(change.changed_bytes)]
 
 
-def _tone(changed_bytes: int) -> Tone:
-    return Tone.MORE if changed_bytes > 0 else Tone.LESS if changed_bytes < 0 else Tone.FAINT
+def _tone(changed_bytes: int) -> b.Tone:
+    return b.Tone.MORE if changed_bytes > 0 else b.Tone.LESS if changed_bytes < 0 else b.Tone.FAINT

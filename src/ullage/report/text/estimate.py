@@ -6,18 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    Block,
-    Headline,
-    Note,
-    Rows,
-    Table,
-    Title,
-    Tone,
-    Word,
-)
+from ullage.answers import blocks as b
 from ullage.estimate.term import OwnedTerm
 from ullage.estimate.training.answer import Answer, GpuRow, Knob, Largest
 from ullage.estimate.training.estimate import TrainingEstimate
@@ -31,11 +20,7 @@ from ullage.report.text.terms import terms_table
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
-_LOOK_OF_TERM: Final = {
-    "context": CONTEXT_LOOK,
-    "cached blocks": CACHE_LOOK,
-    "free": FREE_LOOK,
-}
+_LOOK_OF_TERM: Final = {"context": CONTEXT_LOOK, "cached blocks": CACHE_LOOK, "free": FREE_LOOK}
 _MOST_GPUS: Final = 24
 _MOST_ALIKE: Final = 8
 
@@ -45,67 +30,69 @@ def estimate_line(answer: Answer) -> str:
     return _headline(answer.estimate).plain
 
 
-def _headline(estimate: TrainingEstimate) -> Headline:
+def _headline(estimate: TrainingEstimate) -> b.Headline:
     between = f"{format_bytes(estimate.low_bytes)} to {format_bytes(estimate.high_bytes)}"
     verdict = name_verdict(estimate)
     if verdict is None and estimate.is_floor:
         at_least = format_bytes(estimate.low_bytes)
-        return Headline(
+        return b.Headline(
             (
-                Word(f"needs at least {at_least}", Tone.STRONG),
-                Word("; activations come on top, and take a config.json to be known"),
+                b.Word(f"needs at least {at_least}", b.Tone.STRONG),
+                b.Word("; activations come on top, and take a config.json to be known"),
             )
         )
     if estimate.capacity_bytes is None or verdict is None:
-        return Headline((Word(f"needs {between}", Tone.STRONG), Word(" of a GPU")))
+        return b.Headline((b.Word(f"needs {between}", b.Tone.STRONG), b.Word(" of a GPU")))
     gpu = label(estimate.gpu or "")
     if verdict == "fits":
         left = format_bytes(estimate.capacity_bytes - estimate.high_bytes)
-        return Headline((Word("fits", Tone.GOOD), Word(f" on {gpu}, {left} left; needs {between}")))
+        return b.Headline(
+            (b.Word("fits", b.Tone.GOOD), b.Word(f" on {gpu}, {left} left; needs {between}"))
+        )
     if verdict == "may_fit":
-        return Headline(
+        return b.Headline(
             (
-                Word("may fit", Tone.DOUBTFUL),
-                Word(f" on {gpu}: needs {between} of {format_bytes(estimate.capacity_bytes)}"),
+                b.Word("may fit", b.Tone.DOUBTFUL),
+                b.Word(f" on {gpu}: needs {between} of {format_bytes(estimate.capacity_bytes)}"),
             )
         )
     short = format_bytes(estimate.low_bytes - estimate.capacity_bytes)
-    return Headline(
-        (Word("does not fit", Tone.BAD), Word(f" on {gpu}: {short} short; needs {between}"))
+    return b.Headline(
+        (b.Word("does not fit", b.Tone.BAD), b.Word(f" on {gpu}: {short} short; needs {between}"))
     )
 
 
-def estimate_blocks(answer: Answer) -> Iterator[Block]:
+def estimate_blocks(answer: Answer) -> Iterator[b.Block]:
     """The memory at the peak, and what else was asked for."""
     estimate = answer.estimate
     yield _headline(estimate)
-    yield Note(_model_line(answer), Tone.FAINT, indent=2)
-    yield Note(recipe_line(estimate), Tone.FAINT, indent=2)
+    yield b.Note(_model_line(answer), b.Tone.FAINT, indent=2)
+    yield b.Note(recipe_line(estimate), b.Tone.FAINT, indent=2)
     where = (
         f" ({estimate.peak.phase}{f', {estimate.peak.section}' if estimate.peak.section else ''})"
     )
-    yield Title(f"Memory at the peak{where}")
+    yield b.Title(f"Memory at the peak{where}")
     yield _terms_table(estimate)
-    yield Title("Peak of each phase (allocated)")
+    yield b.Title("Peak of each phase (allocated)")
     yield _phases_table(estimate)
     if estimate.host.memory.high:
-        yield Note(host_line(estimate.host), is_apart=True)
+        yield b.Note(host_line(estimate.host), is_apart=True)
     if answer.time is not None:
         from ullage.report.text.time.section import played_time
 
         num_gpus = estimate.recipe.layout.num_gpus
         yield from played_time(answer.time, answer.expense, num_gpus)
     if answer.gpus:
-        yield Title("Which GPU")
+        yield b.Title("Which GPU")
         yield _gpus_table(answer.gpus, estimate.gpu)
     if answer.largest is not None:
-        yield Note(_largest_line(answer.largest), is_apart=True)
+        yield b.Note(_largest_line(answer.largest), is_apart=True)
     if answer.knobs:
-        yield Title("What would change it")
+        yield b.Title("What would change it")
         yield _knobs_table(answer.knobs)
-    yield Title("Assumed")
+    yield b.Title("Assumed")
     for line in estimate.assumptions:
-        yield Note(line, indent=2)
+        yield b.Note(line, indent=2)
 
 
 def host_line(host: HostMemory) -> str:
@@ -183,7 +170,7 @@ def _layout_words(layout: Layout) -> list[str]:
     return words
 
 
-def _terms_table(estimate: TrainingEstimate) -> Table:
+def _terms_table(estimate: TrainingEstimate) -> b.Table:
     scale = max([term.bytes for term in estimate.terms] + [max(estimate.headroom_bytes or 0, 0)])
     terms = [term for term in estimate.terms if term.high_bytes]
     free = (estimate.capacity_bytes or 0) - estimate.bytes
@@ -199,16 +186,18 @@ def look_of_term(term: OwnedTerm) -> Look:
     return CATEGORY_LOOKS[term.category]
 
 
-def _phases_table(estimate: TrainingEstimate) -> Table:
+def _phases_table(estimate: TrainingEstimate) -> b.Table:
     sizes = [f"  {format_bytes(moment.allocated_bytes)}" for moment in estimate.peaks.values()]
-    return Table([RIGHT] * len(sizes), [sizes], [f"  {name}" for name in estimate.peaks], indent=0)
+    return b.Table(
+        [b.RIGHT] * len(sizes), [sizes], [f"  {name}" for name in estimate.peaks], indent=0
+    )
 
 
-def _gpus_table(ranked: tuple[GpuRow, ...], asked: str | None) -> Table:
+def _gpus_table(ranked: tuple[GpuRow, ...], asked: str | None) -> b.Table:
     """asked: the GPU that the user named, which is among those shown."""
     is_timed = any(row.step_s is not None for row in ranked)
     heads = ["  GPU", "how many", "memory", "needs", "left", "of it", *["step"] * is_timed]
-    rows: Rows = []
+    rows: b.Rows = []
     shown = _some(ranked, asked)
     for row in shown:
         left = format_bytes(row.headroom_bytes) if row.count else "does not fit"
@@ -216,8 +205,9 @@ def _gpus_table(ranked: tuple[GpuRow, ...], asked: str | None) -> Table:
         is_asked = row.gpu == asked
         rows.append(
             [
-                Word(
-                    f"{'>' if is_asked else ' '} {row.gpu}", Tone.STRONG if is_asked else Tone.PLAIN
+                b.Word(
+                    f"{'>' if is_asked else ' '} {row.gpu}",
+                    b.Tone.STRONG if is_asked else b.Tone.PLAIN,
                 ),
                 str(row.count or "over 64"),
                 format_bytes(row.capacity_bytes),
@@ -229,7 +219,7 @@ def _gpus_table(ranked: tuple[GpuRow, ...], asked: str | None) -> Table:
         )
     if len(ranked) > _MOST_GPUS:
         rows.append([f"  ({len(ranked) - len(shown)} more)"])
-    return Table((LEFT, *[RIGHT] * (len(heads) - 1)), rows, heads, indent=0)
+    return b.Table((b.LEFT, *[b.RIGHT] * (len(heads) - 1)), rows, heads, indent=0)
 
 
 def _step_text(row: GpuRow) -> str:
@@ -261,15 +251,15 @@ def _largest_line(largest: Largest) -> str:
     )
 
 
-def _knobs_table(knobs: tuple[Knob, ...]) -> Table:
-    rows: Rows = []
+def _knobs_table(knobs: tuple[Knob, ...]) -> b.Table:
+    rows: b.Rows = []
     for knob in knobs:
         rows.append(
             [
                 knob.name,
                 format_bytes(knob.saved_bytes),
                 f"{100 * knob.more_compute:.0f} %",
-                Word(knob.remark, Tone.FAINT),
+                b.Word(knob.remark, b.Tone.FAINT),
             ]
         )
-    return Table((LEFT, RIGHT, RIGHT, LEFT), rows, ("", "saves", "more compute", ""))
+    return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows, ("", "saves", "more compute", ""))

@@ -6,19 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ullage.answers.blocks import (
-    LEFT,
-    REST,
-    RIGHT,
-    Bar,
-    Block,
-    Column,
-    Note,
-    Overflow,
-    Rows,
-    Table,
-    Title,
-)
+from ullage.answers import blocks as b
 from ullage.explain.moments.course import StepSource
 from ullage.explain.moments.phases import Phase
 from ullage.explain.owners.sites import UNKNOWN_SITE
@@ -97,15 +85,15 @@ def moment_text(case: Case, event: int) -> str:
     return ", ".join(parts)
 
 
-def largest_sites(case: Case, num_sites: int) -> Table:
+def largest_sites(case: Case, num_sites: int) -> b.Table:
     """The few lines of code that hold most at the peak."""
     rows = [_site_row(case, share) for share in case.device.sites_at_peak[:num_sites]]
-    return Table((RIGHT, RIGHT, LEFT, REST), rows)
+    return b.Table((b.RIGHT, b.RIGHT, b.LEFT, b.REST), rows)
 
 
-def site_table(case: Case) -> Table:
+def site_table(case: Case) -> b.Table:
     """The lines of code with the most live memory at the peak."""
-    rows: Rows = []
+    rows: b.Rows = []
     shares = case.device.sites_at_peak
     for share in shares[:_MAX_SITES]:
         rows.append(_site_row(case, share))
@@ -115,7 +103,7 @@ def site_table(case: Case) -> Table:
         rows.append(
             [format_bytes(rest, 2), f"{count:,}", "", f"{len(shares) - _MAX_SITES} more places"]
         )
-    return Table((RIGHT, RIGHT, LEFT, REST), rows, ("bytes", "blocks", "owner", "where"))
+    return b.Table((b.RIGHT, b.RIGHT, b.LEFT, b.REST), rows, ("bytes", "blocks", "owner", "where"))
 
 
 def _site_row(case: Case, share: SiteShare) -> tuple[str, str, str, str]:
@@ -137,7 +125,7 @@ def _site_text(case: Case, share: SiteShare) -> str:
     return "no Python stack (backward, libraries)" if case.is_known else share.site
 
 
-def ledger_table(case: Case) -> Table:
+def ledger_table(case: Case) -> b.Table:
     """The sum from requested to reserved memory, and to the device's memory as in nvidia-smi."""
     lines = reconcile(case.device.fragmentation, case.device.totals)
     parts = [
@@ -147,15 +135,15 @@ def ledger_table(case: Case) -> Table:
         (_HOLES_LOOK, lines.hole_bytes),
         (_PRIVATE_LOOK, lines.private_free_bytes),
     ]
-    rows: Rows = []
+    rows: b.Rows = []
     scale = max(size for _, size in parts)
     for look, size in parts:
         if size:
-            rows.append([look.label, format_bytes(size, 2), Bar(size, scale, look.color)])
+            rows.append([look.label, format_bytes(size, 2), b.Bar(size, scale, look.color)])
     rows.append(["reserved", format_bytes(lines.reserved_bytes, 2)])
     for label, number in _beside(case, lines):
         rows.append([label, "not known" if number is None else format_bytes(number, 2)])
-    return Table((LEFT, RIGHT, LEFT), rows)
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows)
 
 
 def _beside(case: Case, lines: Reconciliation) -> Iterator[tuple[str, int | None]]:
@@ -171,17 +159,17 @@ def _beside(case: Case, lines: Reconciliation) -> Iterator[tuple[str, int | None
     yield from (row for row in rows if row[1] != 0)
 
 
-def fragmentation_parts(case: Case, request_bytes: int | None) -> Iterator[Block]:
+def fragmentation_parts(case: Case, request_bytes: int | None) -> Iterator[b.Block]:
     """The blocks that keep segments from being released, and the space for a request."""
     lay = case.device.fragmentation
     if request_bytes is not None:
-        yield Title(f"A request of {format_bytes(request_bytes)} there")
-        yield Note(_room(case, request_bytes), indent=2)
+        yield b.Title(f"A request of {format_bytes(request_bytes)} there")
+        yield b.Note(_room(case, request_bytes), indent=2)
     costly = [segment for segment in lay.pinned if 2 * segment.live_bytes <= segment.size_bytes]
     if not costly or sum(segment.free_bytes for segment in costly) * 20 < lay.reserved_bytes:
         return
-    yield Title("Segments kept by a few blocks")
-    rows: Rows = []
+    yield b.Title("Segments kept by a few blocks")
+    rows: b.Rows = []
     for segment in costly[:_MAX_PINNED]:
         where = case.site(segment.blocks[0])
         more = f" and {len(segment.blocks) - 1} more" if len(segment.blocks) > 1 else ""
@@ -197,7 +185,7 @@ def fragmentation_parts(case: Case, request_bytes: int | None) -> Iterator[Block
                 f"{len(rest)} more segments",
             ]
         )
-    yield Table((RIGHT, RIGHT, REST), rows, ("segment", "live", "kept by"))
+    yield b.Table((b.RIGHT, b.RIGHT, b.REST), rows, ("segment", "live", "kept by"))
 
 
 def _room(case: Case, request_bytes: int) -> str:
@@ -212,7 +200,7 @@ def _room(case: Case, request_bytes: int) -> str:
     )
 
 
-def step_parts(case: Case) -> Iterator[Block]:
+def step_parts(case: Case) -> Iterator[b.Block]:
     """The memory that grows from step to step."""
     device, course = case.device, case.device.course
     if course.source is StepSource.NONE or course.num_steps < 2:
@@ -222,14 +210,16 @@ def step_parts(case: Case) -> Iterator[Block]:
     is_passes = course.has_phases and Phase.OPTIMIZER not in course.phase
     unit = "pass" if is_passes else "step"
     count = f"{steps} forward passes" if is_passes else f"{steps} steps"
-    yield Title(f"From {unit} to {unit} ({count}, {course.source.value})")
+    yield b.Title(f"From {unit} to {unit} ({count}, {course.source.value})")
     ends = [int(device.levels.allocated_bytes[end]) for end in course.step_ends.tolist()]
     first, last = format_bytes(ends[0], 2), format_bytes(ends[-1], 2)
-    yield Note(f"held after {unit} 0: {first}, after {unit} {steps - 1}: {last}", indent=2)
+    yield b.Note(f"held after {unit} 0: {first}, after {unit} {steps - 1}: {last}", indent=2)
     if not device.growth:
-        yield Note("nothing grows" if steps >= MIN_STEPS else "too few to say what grows", indent=2)
+        yield b.Note(
+            "nothing grows" if steps >= MIN_STEPS else "too few to say what grows", indent=2
+        )
         return
-    rows: Rows = []
+    rows: b.Rows = []
     for growth in device.growth[:_MAX_GROWING]:
         where = case.report.sites.names[growth.site]
         rows.append(
@@ -242,8 +232,8 @@ def step_parts(case: Case) -> Iterator[Block]:
         )
     if len(device.growth) > _MAX_GROWING:
         rows.append(["", "", "", f"and {len(device.growth) - _MAX_GROWING} more places"])
-    yield Table(
-        (RIGHT, RIGHT, LEFT, Column(overflow=Overflow.CUT)),
+    yield b.Table(
+        (b.RIGHT, b.RIGHT, b.LEFT, b.Column(overflow=b.Overflow.CUT)),
         rows,
         (f"a {unit}", "in all", "owner", "where"),
     )

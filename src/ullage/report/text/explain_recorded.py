@@ -6,16 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ullage.answers.blocks import (
-    LEFT,
-    REST,
-    RIGHT,
-    Block,
-    Note,
-    Rows,
-    Table,
-    Title,
-)
+from ullage.answers import blocks as b
 from ullage.explain.owners.dead_weight import DeadWeight
 from ullage.explain.rules.case import MIN_BYTES, Case, category_of
 from ullage.explain.tokens import TokenGrowth
@@ -27,7 +18,7 @@ _MAX_DEAD = 6
 _TOKENS = (8_192, 131_072)
 
 
-def recorded_parts(case: Case) -> Iterator[Block]:
+def recorded_parts(case: Case) -> Iterator[b.Block]:
     """The dead blocks at the peak, the copies of each step, the memory of a token; empty if none of
     them is significant.
     """
@@ -38,18 +29,18 @@ def recorded_parts(case: Case) -> Iterator[Block]:
     if dead is not None and case.is_worth(dead.size_bytes):
         yield from _dead_parts(case, dead)
     if recorded.transfers:
-        yield Title("Copies of each step after the first")
+        yield b.Title("Copies of each step after the first")
         for transfer in recorded.transfers:
-            yield Note(_transfer_text(transfer), indent=2)
+            yield b.Note(_transfer_text(transfer), indent=2)
     if recorded.tokens is not None:
-        yield Title("Cache of a generating model")
+        yield b.Title("Cache of a generating model")
         for line in _token_lines(recorded.tokens):
-            yield Note(line, indent=2, hang=2)
+            yield b.Note(line, indent=2, hang=2)
 
 
-def _dead_parts(case: Case, dead: DeadWeight) -> Iterator[Block]:
-    yield Title("Dead at the peak: used for the last time before it")
-    rows: Rows = []
+def _dead_parts(case: Case, dead: DeadWeight) -> Iterator[b.Block]:
+    yield b.Title("Dead at the peak: used for the last time before it")
+    rows: b.Rows = []
     blocks = dead.blocks[case.size_bytes[dead.blocks] >= MIN_BYTES]
     for block in blocks[:_MAX_DEAD].tolist():
         used = case.device.course.describe(int(dead.last_use[block]) - 1)
@@ -65,7 +56,7 @@ def _dead_parts(case: Case, dead: DeadWeight) -> Iterator[Block]:
     if len(rest):
         size = format_bytes(int(case.size_bytes[rest].sum()))
         rows.append([size, "", "", f"{len(rest):,} more blocks"])
-    yield Table((RIGHT, LEFT, LEFT, REST), rows, ("bytes", "owner", "last used", "where"))
+    yield b.Table((b.RIGHT, b.LEFT, b.LEFT, b.REST), rows, ("bytes", "owner", "last used", "where"))
 
 
 def _transfer_text(transfers: Transfers) -> str:

@@ -5,29 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from ullage.answers.blocks import (
-    LEFT,
-    REST,
-    RIGHT,
-    SPACE,
-    Block,
-    Cell,
-    Column,
-    Drawn,
-    Headline,
-    Note,
-    Overflow,
-    Plot,
-    PlotAxis,
-    PlotMark,
-    Row,
-    Rows,
-    Series,
-    Table,
-    Title,
-    Tone,
-    Word,
-)
+from ullage.answers import blocks as b
 from ullage.clock.compare import Order, compare
 from ullage.plan.findings import Candidate, FitReport, name_plan
 from ullage.plan.objective import Objective
@@ -38,7 +16,7 @@ from ullage.report.text.time.numbers import format_dollars, format_interval
 from ullage.units import GIB, format_bytes
 
 # As wide as the usual reasons; the rest of the line is the name's.
-_WHY = Column(overflow=Overflow.CUT, most=22)
+_WHY = b.Column(overflow=b.Overflow.CUT, most=22)
 
 
 def fit_line(report: FitReport) -> str:
@@ -73,26 +51,26 @@ def _difference(report: FitReport, best: Candidate) -> str:
     return f"{abs(100 * likely):.1f} % {'more' if order is Order.SLOWER else 'less'}{ends}"
 
 
-def fit_blocks(report: FitReport) -> Iterator[Block]:
+def fit_blocks(report: FitReport) -> Iterator[b.Block]:
     """The plans that were tried, and the one that was chosen."""
     best = report.best
-    yield Headline.of(fit_line(report), Tone.GOOD if best else Tone.BAD)
-    yield Note(" ".join(report.program), Tone.FAINT, Overflow.CUT, indent=2)
+    yield b.Headline.of(fit_line(report), b.Tone.GOOD if best else b.Tone.BAD)
+    yield b.Note(" ".join(report.program), b.Tone.FAINT, b.Overflow.CUT, indent=2)
     line = f"torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s"
-    yield Note(line, Tone.FAINT, indent=2)
+    yield b.Note(line, b.Tone.FAINT, indent=2)
     if report.failure:
         return
     yield from _front(report)
-    yield SPACE
+    yield b.SPACE
     yield _table(report)
     if best is not None:
-        yield Title(f"The plan, {_merit(report, best)}")
+        yield b.Title(f"The plan, {_merit(report, best)}")
         names = [name_plan((action,), report.blocks) for action in best.actions]
-        yield from (Note(name, indent=2, hang=4) for name in names or [best.name])
+        yield from (b.Note(name, indent=2, hang=4) for name in names or [best.name])
     if best is not None and report.bound_s:
         yield from _bound_lines(report, best)
     if best is not None and best.actions:
-        yield Note(say_changes(best.actions), is_apart=True)
+        yield b.Note(say_changes(best.actions), is_apart=True)
         yield _replayed_line(report)
         yield from _host_lines(best)
     if report.num_gpus > 1 and best is not None:
@@ -100,41 +78,43 @@ def fit_blocks(report: FitReport) -> Iterator[Block]:
     if report.smallest is not None:
         yield from _smallest_lines(report.smallest)
     if best is not None and best.configuration and report.plan is not None:
-        yield Note(
+        yield b.Note(
             "The launcher's file cannot say checkpointing; the plan beside it does: start the "
             "launcher under `ullage exec --plan`",
             is_apart=True,
         )
     if report.ended:
-        yield Note(
+        yield b.Note(
             f"The search stopped early: {report.ended}; this is the best plan so far",
-            Tone.WARNING, is_apart=True,
+            b.Tone.WARNING, is_apart=True,
         )  # fmt: skip
     for warning in report.warnings:
-        yield Note(f"warning: {warning}", Tone.WARNING)
+        yield b.Note(f"warning: {warning}", b.Tone.WARNING)
     yield from left_out_lines(report.left_out)
-    yield Note(f"Basis: memory as the phantom measured it; {_time_basis(report)}", is_apart=True)
+    yield b.Note(f"Basis: memory as the phantom measured it; {_time_basis(report)}", is_apart=True)
 
 
-def _front(report: FitReport) -> Iterator[Plot]:
+def _front(report: FitReport) -> Iterator[b.Plot]:
     """The Pareto front: the time of a step against the memory that is used of the device."""
     if not report.front:
         return
     runs = [candidate for candidate in report.front_of_runs if candidate.time is not None]
     curves = [
-        Series(
+        b.Series(
             "by the profile and the model of costs", [(1e3 * s, n / GIB) for s, n in report.front]
         ),
-        Series("plans that ran", [*map(_point, runs)], Drawn.SQUARES),
+        b.Series("plans that ran", [*map(_point, runs)], b.Drawn.SQUARES),
     ]
     if report.best is not None:
-        curves.append(Series("the best that was seen to fit", [_point(report.best)], Drawn.LARGE))
+        curves.append(
+            b.Series("the best that was seen to fit", [_point(report.best)], b.Drawn.LARGE)
+        )
     times = [point[0] for curve in curves for point in curve.points]
-    yield Plot(
+    yield b.Plot(
         curves,
-        PlotAxis("milliseconds of a step", "{:,.1f}".format, low=0.95 * min(times)),
-        PlotAxis("used of the device, GiB", "{:.2f}".format, marks=[
-            PlotMark(report.budget_bytes / GIB, f"budget {format_bytes(report.budget_bytes, 2)}")
+        b.PlotAxis("milliseconds of a step", "{:,.1f}".format, low=0.95 * min(times)),
+        b.PlotAxis("used of the device, GiB", "{:.2f}".format, marks=[
+            b.PlotMark(report.budget_bytes / GIB, f"budget {format_bytes(report.budget_bytes, 2)}")
         ]),
     )  # fmt: skip
 
@@ -159,22 +139,22 @@ def _time_basis(report: FitReport) -> str:
     return "; ".join([basis, *report.corrections])
 
 
-def _bound_lines(report: FitReport, best: Candidate) -> Iterator[Note]:
-    yield Note(
+def _bound_lines(report: FitReport, best: Candidate) -> Iterator[b.Note]:
+    yield b.Note(
         f"By the model, no mixture of these techniques on {len(report.blocks)} blocks that "
         f"needs as little takes less than {_ms(report.bound_s)} a step: the gap is "
         f"{100 * report.gap:.1f} %",
         is_apart=True,
     )
     if best.seen is not None and best.seen.num_retries:
-        yield Note(
+        yield b.Note(
             f"The allocator had to release its cache {best.seen.num_retries} times; the time for "
             "that is not counted",
-            Tone.WARNING,
+            b.Tone.WARNING,
         )
 
 
-def left_out_lines(left_out: Mapping[str, str]) -> Iterator[Note]:
+def left_out_lines(left_out: Mapping[str, str]) -> Iterator[b.Note]:
     """The techniques that were not used, with reasons; some reasons name their technique."""
     names: dict[str, list[str]] = {}
     for name, why in left_out.items():
@@ -182,83 +162,86 @@ def left_out_lines(left_out: Mapping[str, str]) -> Iterator[Note]:
     for why, same in names.items():
         reason = why if why.startswith(repr(same[0])) else f"{', '.join(same)}: {why}"
         count = f" ({len(same)} techniques)" if len(same) > 1 else ""
-        yield Note(f"left out: {reason}{count}", Tone.FAINT)
+        yield b.Note(f"left out: {reason}{count}", b.Tone.FAINT)
 
 
-def _replayed_line(report: FitReport) -> Note:
+def _replayed_line(report: FitReport) -> b.Note:
     replayed = report.replayed
     if replayed is None:
         text = "It was not replayed with real numbers: the search ended first"
-        return Note(text, Tone.WARNING)
+        return b.Note(text, b.Tone.WARNING)
     text = replayed.text
-    tone = Tone.WARNING if replayed.not_done else Tone.PLAIN
-    return Note(f"{text[:1].upper()}{text[1:]}", tone)
+    tone = b.Tone.WARNING if replayed.not_done else b.Tone.PLAIN
+    return b.Note(f"{text[:1].upper()}{text[1:]}", tone)
 
 
-def _host_lines(best: Candidate) -> Iterator[Note]:
+def _host_lines(best: Candidate) -> Iterator[b.Note]:
     if best.seen is not None and best.seen.host_bytes:
-        yield Note(f"It needs {format_bytes(best.seen.host_bytes)} of pinned host memory")
+        yield b.Note(f"It needs {format_bytes(best.seen.host_bytes)} of pinned host memory")
 
 
-def _several_lines(report: FitReport) -> Iterator[Note]:
+def _several_lines(report: FitReport) -> Iterator[b.Note]:
     worst, num = report.worst_rank, report.num_gpus
     if worst is not None:
         kinds = "all ranks are alike"
         if worst.num_distinct > 1:
             kinds = f"the ranks are of {worst.num_distinct} kinds, each of which was simulated"
         used = format_bytes(worst.used_bytes, 2)
-        yield Note(f"Rank {worst.rank} takes the most, {used}; {kinds}", is_apart=True)
+        yield b.Note(f"Rank {worst.rank} takes the most, {used}; {kinds}", is_apart=True)
     if report.plan is not None:
-        yield Note(
+        yield b.Note(
             f"Each rank trains on its own batch: a step is one on {num} times as many rows. Start "
             "it as:"
         )
         program = " ".join(report.program)
-        yield Note(
+        yield b.Note(
             f"ullage exec --plan PLAN -- torchrun --nproc-per-node {num} {program}", indent=2
         )
 
 
-def _smallest_lines(smallest: Smallest) -> Iterator[Note]:
+def _smallest_lines(smallest: Smallest) -> Iterator[b.Note]:
     of_all = f"{format_bytes(smallest.used_bytes, 2)} of {format_bytes(smallest.total_bytes, 2)}"
-    yield Note(f"The smallest GPU on which it fits: {smallest.gpu} ({of_all})", is_apart=True)
-    yield Note(smallest.name, Tone.FAINT, indent=2)
+    yield b.Note(f"The smallest GPU on which it fits: {smallest.gpu} ({of_all})", is_apart=True)
+    yield b.Note(smallest.name, b.Tone.FAINT, indent=2)
     for gpu, why in smallest.too_small.items():
-        yield Note(f"not {gpu}: {why}", Tone.FAINT, indent=2)
+        yield b.Note(f"not {gpu}: {why}", b.Tone.FAINT, indent=2)
 
 
-def _table(report: FitReport) -> Table:
+def _table(report: FitReport) -> b.Table:
     """The plans, a line each: first the Pareto front of the plans that ran, then the others; the
     fastest first.
     """
-    columns: dict[str, Column] = {"": LEFT, "step": RIGHT}
+    columns: dict[str, b.Column] = {"": b.LEFT, "step": b.RIGHT}
     if len(report.untimed) < len(report.candidates):
-        columns["bounds"] = RIGHT
+        columns["bounds"] = b.RIGHT
     if unit := _price_unit(report):
-        columns[unit] = RIGHT
-    columns |= {"device": RIGHT, "plan, Pareto front": REST, "why not": _WHY}
+        columns[unit] = b.RIGHT
+    columns |= {"device": b.RIGHT, "plan, Pareto front": b.REST, "why not": _WHY}
     front = report.front_of_runs
     rest = [candidate for candidate in report.candidates if candidate not in front]
     names = Counter([report.best.name] if report.best else [])
-    rows: Rows = [_row(report, candidate, names) for candidate in front]
+    rows: b.Rows = [_row(report, candidate, names) for candidate in front]
     if rest:
-        rows.append(Row(["", *[""] * (len(columns) - 3), "others"], Tone.FAINT))
+        rows.append(b.Row(["", *[""] * (len(columns) - 3), "others"], b.Tone.FAINT))
     rows += [_row(report, candidate, names) for candidate in rest]
-    return Table([*columns.values()], rows, [*columns], indent=0)
+    return b.Table([*columns.values()], rows, [*columns], indent=0)
 
 
-def _row(report: FitReport, candidate: Candidate, names: Counter[str]) -> Row:
+def _row(report: FitReport, candidate: Candidate, names: Counter[str]) -> b.Row:
     is_best = report.best is not None and _tell(candidate) == _tell(report.best)
     is_twin = bool(names[candidate.name]) and not is_best
     names[candidate.name] += 1
-    cells: list[Cell] = [">" if is_best else "", _ms(candidate.step_s) if candidate.step_s else ""]
+    cells: list[b.Cell] = [
+        ">" if is_best else "",
+        _ms(candidate.step_s) if candidate.step_s else "",
+    ]
     cells += [_bounds(candidate)] if len(report.untimed) < len(report.candidates) else []
     cells += [_price(report, candidate)] if _price_unit(report) else []
     is_known = report.is_size_known(candidate)
     cells += [format_bytes(candidate.used_bytes, 2) if is_known else ""]
     cells += [candidate.name + " (other blocks)" * is_twin]
-    cells += ["" if is_best else Word(candidate.why, Tone.FAINT)]
-    return Row(cells, Tone.STRONG if is_best else Tone.PLAIN)
+    cells += ["" if is_best else b.Word(candidate.why, b.Tone.FAINT)]
+    return b.Row(cells, b.Tone.STRONG if is_best else b.Tone.PLAIN)
 
 
 def _bounds(candidate: Candidate) -> str:

@@ -7,18 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    SPACE,
-    Block,
-    Headline,
-    Note,
-    Rows,
-    Table,
-    Title,
-    Tone,
-)
+from ullage.answers import blocks as b
 from ullage.report.document.forecast import SHARES
 from ullage.report.text.time.numbers import format_seconds
 from ullage.serve.forecast.forecast import Forecast
@@ -43,29 +32,29 @@ def forecast_line(view: View) -> str:
     return line
 
 
-def forecast_blocks(view: View) -> Iterator[Block]:
+def forecast_blocks(view: View) -> Iterator[b.Block]:
     """What the forecast expects of the cache and of requests."""
     forecast, _, _, tiers = view
-    yield Headline.of(forecast_line(view), Tone.BAD if forecast.num_stuck else Tone.GOOD)
+    yield b.Headline.of(forecast_line(view), b.Tone.BAD if forecast.num_stuck else b.Tone.GOOD)
     gpu = getattr(forecast.plan.gpu, "slug", "")
-    yield Note(f"{gpu}, forecast without the engine", Tone.FAINT, indent=2)
-    yield SPACE
+    yield b.Note(f"{gpu}, forecast without the engine", b.Tone.FAINT, indent=2)
+    yield b.SPACE
     yield _grid(forecast)
     if tiers is not None:
-        yield Title("Prompts that share a prefix")
+        yield b.Title("Prompts that share a prefix")
         yield tiers_grid(tiers)
     source = "the estimate's" if forecast.is_estimated else "as given"
-    yield Note(
+    yield b.Note(
         f"cache bytes {source}; seconds of steps by closed forms",
-        Tone.FAINT,
+        b.Tone.FAINT,
         indent=2,
         is_apart=True,
     )
 
 
-def _grid(forecast: Forecast) -> Table:
+def _grid(forecast: Forecast) -> b.Table:
     outcome, limits = forecast.simulated, forecast.limits
-    rows: Rows = []
+    rows: b.Rows = []
     used = f"{100 * outcome.usage_mean_frac:.0f} % in use on average"
     size = format_bytes(forecast.cache_bytes, 2)
     rows.append(["cache", size, f"{forecast.tokens:,} tokens, {used}"])
@@ -85,12 +74,12 @@ def _grid(forecast: Forecast) -> Table:
         rows.append(["refused", f"{refused:,}", f"beyond max_model_len {limits.max_model_len:,}"])
     if forecast.num_stuck:
         rows.append(["never answered", f"{forecast.num_stuck:,}", "the cache is too small"])
-    return Table((LEFT, RIGHT, LEFT), rows)
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows)
 
 
-def tiers_grid(tiers: Tiers) -> Table:
+def tiers_grid(tiers: Tiers) -> b.Table:
     """The sizes of a cache of prefixes, beside what running requests need."""
-    rows: Rows = []
+    rows: b.Rows = []
     ceiling = f"{100 * tiers.ceiling_frac:.0f} %"
     rows.append(["can be found", ceiling, "of the prompts' tokens, with a cache without end"])
     live = format_bytes(tiers.live_bytes, 1)
@@ -100,4 +89,4 @@ def tiers_grid(tiers: Tiers) -> Table:
         rows.append([f"{100 * share:.0f} % of it", size, "of prefixes, evicted by last use (LRU)"])
     rate = format_bytes(round(tiers.read_bytes_per_s), 1)
     rows.append(["read", f"{rate}/s", "in the busiest minute, if all of it is found"])
-    return Table((LEFT, RIGHT, LEFT), rows)
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows)

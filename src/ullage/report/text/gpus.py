@@ -6,21 +6,7 @@ from dataclasses import fields
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from ullage.answers.blocks import (
-    LEFT,
-    SPACE,
-    Block,
-    Column,
-    Headline,
-    Lines,
-    Note,
-    Overflow,
-    Rows,
-    Table,
-    Title,
-    Tone,
-    Word,
-)
+from ullage.answers import blocks as b
 from ullage.gpus import EstimateOnlyGpu, Gpu, Segment, TensorRates, sources_of
 from ullage.gpus.levels import MemoryLevel, memory_levels
 from ullage.gpus.measured_memory import MeasuredMemory, stored_memory
@@ -52,7 +38,7 @@ _HOW_TO_GO_ON: Final = (
 )
 
 
-def gpus_blocks(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu]) -> Iterator[Block]:
+def gpus_blocks(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu]) -> Iterator[b.Block]:
     """A line for each GPU, by groups: its slug, memory, bandwidth, SMs and FP16 rate."""
     lines = [_columns("GPU", "memory", "", "type", "bandwidth", "SMs", "FP16")]
     for heading, group in groupby(sorted(gpus, key=_order), key=_heading):
@@ -62,46 +48,46 @@ def gpus_blocks(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu]) -> Itera
         lines += [_columns(*_other_line(other)) for other in sold]
     lines += _MEMORY_IS if gpus else ()
     lines += ["", _ESTIMATE_ONLY] if others else []
-    yield Lines((*lines, *_HOW_TO_GO_ON))
+    yield b.Lines((*lines, *_HOW_TO_GO_ON))
 
 
-def gpu_blocks(entry: Entry) -> Iterator[Block]:
+def gpu_blocks(entry: Entry) -> Iterator[b.Block]:
     """All about one GPU: a picture of its memory, and its figures with their sources."""
     sources = sources_of(entry)
     numbers = {source: number for number, source in enumerate(list_sources(entry), start=1)}
-    yield Headline.of(entry.name, Tone.STRONG)
+    yield b.Headline.of(entry.name, b.Tone.STRONG)
     if isinstance(entry, Gpu):
-        yield SPACE
-        yield Lines(_draw_memory_levels(entry))
+        yield b.SPACE
+        yield b.Lines(_draw_memory_levels(entry))
     else:
-        yield Note(_ESTIMATE_ONLY, is_apart=True)
-    yield SPACE
-    rows: Rows = []
+        yield b.Note(_ESTIMATE_ONLY, is_apart=True)
+    yield b.SPACE
+    rows: b.Rows = []
     for label, value, figure in _rows(entry) if isinstance(entry, Gpu) else _other_rows(entry):
         cited = " ".join(str(numbers[source]) for source in sources[figure])
-        rows.append([label, (Word(value),), Word(cited, Tone.FAINT)])
-    label_column = Column(overflow=Overflow.KEEP)
-    yield Table((label_column, LEFT, LEFT), rows, ("figure", "value", "source"), indent=0)
+        rows.append([label, (b.Word(value),), b.Word(cited, b.Tone.FAINT)])
+    label_column = b.Column(overflow=b.Overflow.KEEP)
+    yield b.Table((label_column, b.LEFT, b.LEFT), rows, ("figure", "value", "source"), indent=0)
     memory = stored_memory(entry.slug) if isinstance(entry, Gpu) else None
     if memory is not None:
         yield from _measured(memory)
-    yield Title("Sources (*: cited from memory, not opened)", Tone.PLAIN)
+    yield b.Title("Sources (*: cited from memory, not opened)", b.Tone.PLAIN)
     for source, number in numbers.items():
-        lead = Word(f"{number:>2}{' ' if source.is_opened else '*'}")
-        yield Note(source.title, indent=2, hang=6, lead=lead)
+        lead = b.Word(f"{number:>2}{' ' if source.is_opened else '*'}")
+        yield b.Note(source.title, indent=2, hang=6, lead=lead)
         # A URL is never wrapped, so that a terminal can open it.
-        yield Note(source.url, Tone.PLAIN, Overflow.KEEP, indent=6)
+        yield b.Note(source.url, b.Tone.PLAIN, b.Overflow.KEEP, indent=6)
 
 
-def _measured(memory: MeasuredMemory) -> Iterator[Block]:
+def _measured(memory: MeasuredMemory) -> Iterator[b.Block]:
     """What `ullage diff` has kept of a record."""
     versions = [f"torch {memory.torch}"]
     versions += [] if memory.driver is None else [f"driver {memory.driver}"]
-    yield Title(f"Measured here, {memory.date}, {', '.join(versions)}", Tone.PLAIN)
-    rows: Rows = [["context", format_bytes(memory.context_bytes)]]
+    yield b.Title(f"Measured here, {memory.date}, {', '.join(versions)}", b.Tone.PLAIN)
+    rows: b.Rows = [["context", format_bytes(memory.context_bytes)]]
     for name, size in memory.workspace_bytes.items():
         rows.append([f"{name} workspace", f"{format_bytes(size)}, the largest block"])
-    yield Table((LEFT, LEFT), rows)
+    yield b.Table((b.LEFT, b.LEFT), rows)
 
 
 def _order(gpu: Gpu) -> tuple[int, tuple[int, int], int, str]:

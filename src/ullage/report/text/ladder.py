@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    SPACE,
-    Block,
-    Headline,
-    Note,
-    Overflow,
-    Rows,
-    Table,
-    Tone,
-)
+from ullage.answers import blocks as b
 from ullage.plan.sizes.rungs import LadderReport
 from ullage.report.text.fit import left_out_lines
 from ullage.units import format_bytes
@@ -34,30 +23,30 @@ def ladder_line(report: LadderReport) -> str:
     return line if report.proved_to == last else f"{line}; no rung fits {last}"
 
 
-def ladder_blocks(report: LadderReport) -> Iterator[Block]:
+def ladder_blocks(report: LadderReport) -> Iterator[b.Block]:
     """The rungs, and how far each is proved."""
     is_fine = report.proved_to == report.sizes[-1] and not report.failure
-    yield Headline.of(ladder_line(report), Tone.GOOD if is_fine else Tone.BAD)
-    yield Note(" ".join(report.program), Tone.FAINT, Overflow.CUT, indent=2)
+    yield b.Headline.of(ladder_line(report), b.Tone.GOOD if is_fine else b.Tone.BAD)
+    yield b.Note(" ".join(report.program), b.Tone.FAINT, b.Overflow.CUT, indent=2)
     line = f"torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s, none on a GPU"
-    yield Note(line, Tone.FAINT, indent=2)
+    yield b.Note(line, b.Tone.FAINT, indent=2)
     if not report.failure:
-        yield SPACE
+        yield b.SPACE
         yield _table(report)
     for warning in report.warnings:
-        yield Note(f"warning: {warning}", Tone.WARNING)
+        yield b.Note(f"warning: {warning}", b.Tone.WARNING)
     yield from left_out_lines(report.left_out)
     sizes = ", ".join(map(str, report.sizes))
-    yield Note(
+    yield b.Note(
         f"Basis: each rung ran on the phantom with {report.variable} {sizes}, from its first "
         "step on; what lies between is not proved. Times by the clock (`ullage run --time`)",
         is_apart=True,
     )
 
 
-def _table(report: LadderReport) -> Table:
+def _table(report: LadderReport) -> b.Table:
     """The rungs, the fastest first."""
-    rows: Rows = []
+    rows: b.Rows = []
     for number, (rung, name) in enumerate(zip(report.rungs, report.names, strict=True)):
         proof = rung.proof
         rows.append(
@@ -69,8 +58,8 @@ def _table(report: LadderReport) -> Table:
                 name,
             ]
         )
-    return Table(
-        (RIGHT, RIGHT, RIGHT, RIGHT, LEFT),
+    return b.Table(
+        (b.RIGHT, b.RIGHT, b.RIGHT, b.RIGHT, b.LEFT),
         rows,
         ("rung", f"{report.variable} up to", "reserved", "step", "plan"),
         indent=0,

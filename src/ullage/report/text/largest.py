@@ -5,20 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    SPACE,
-    Bar,
-    Block,
-    Headline,
-    Note,
-    Overflow,
-    Rows,
-    Table,
-    Tone,
-    Word,
-)
+from ullage.answers import blocks as b
 from ullage.plan.sizes.largest import LargestReport
 from ullage.report.palette import USED_LOOK
 from ullage.report.semantics import name_kind, say_changes
@@ -46,44 +33,44 @@ def largest_line(report: LargestReport) -> str:
     return f"{first}, {best.size}{fits} under {name_kind(best.actions)}: {best.name}"
 
 
-def largest_blocks(report: LargestReport) -> Iterator[Block]:
+def largest_blocks(report: LargestReport) -> Iterator[b.Block]:
     """The sizes that were tried, and the largest that fits."""
-    yield Headline.of(largest_line(report), Tone.GOOD if report.best else Tone.BAD)
-    yield Note(" ".join(report.program), Tone.FAINT, Overflow.CUT, indent=2)
+    yield b.Headline.of(largest_line(report), b.Tone.GOOD if report.best else b.Tone.BAD)
+    yield b.Note(" ".join(report.program), b.Tone.FAINT, b.Overflow.CUT, indent=2)
     line = f"torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s, none on a GPU"
-    yield Note(line, Tone.FAINT, indent=2)
+    yield b.Note(line, b.Tone.FAINT, indent=2)
     if report.answers:
-        yield SPACE
+        yield b.SPACE
         yield _table(report)
     if report.best is not None and report.best.actions:
-        yield Note(say_changes(report.best.actions), is_apart=True)
+        yield b.Note(say_changes(report.best.actions), is_apart=True)
     retries = [answer for answer in report.answers if answer.seen.num_retries]
     if retries:
         sizes = ", ".join(str(retry.size) for retry in retries)
-        yield Note(
+        yield b.Note(
             f"With {report.variable} {sizes} the allocator had to release its cache; the time "
             "for that is not counted",
-            Tone.WARNING,
+            b.Tone.WARNING,
             is_apart=True,
         )
     for warning in report.warnings:
-        yield Note(f"warning: {warning}", Tone.WARNING)
+        yield b.Note(f"warning: {warning}", b.Tone.WARNING)
     yield from left_out_lines(report.left_out)
     if report.answers:
-        yield Note(
+        yield b.Note(
             "Basis: each size was seen to fit on the phantom, and the next one not to; times by "
             "the clock (`ullage run --time`)",
             is_apart=True,
         )
 
 
-def _table(report: LargestReport) -> Table:
+def _table(report: LargestReport) -> b.Table:
     name, best, fastest = report.variable, report.best, report.fastest
     has_tokens = any(answer.tokens_per_s for answer in report.answers)
-    rows: Rows = []
+    rows: b.Rows = []
     heads = [f"step/{name}", *["tokens/s"] * has_tokens]
     for answer in report.answers:
-        tones = (Tone.STRONG, Tone.PLAIN) if answer is best else (Tone.PLAIN, Tone.FAINT)
+        tones = (b.Tone.STRONG, b.Tone.PLAIN) if answer is best else (b.Tone.PLAIN, b.Tone.FAINT)
         is_fastest = answer is fastest and len(report.answers) > 1
         merit = f", the fastest for each {name}" if is_fastest else ""
         if report.as_fast and (is_fastest or answer in report.as_fast):
@@ -94,14 +81,14 @@ def _table(report: LargestReport) -> Table:
                 ">" if answer is best else "",
                 str(answer.size),
                 format_bytes(answer.seen.used_bytes, 2),
-                Bar(answer.seen.used_bytes, report.budget_bytes, USED_LOOK.color, _BAR_WIDTH),
+                b.Bar(answer.seen.used_bytes, report.budget_bytes, USED_LOOK.color, _BAR_WIDTH),
                 _time(answer.unit_s),
                 *[format_rate(answer.tokens_per_s) if answer.tokens_per_s else ""] * has_tokens,
-                (Word(answer.name, tones[0]), Word(f"{merit}; {why}", tones[1])),
+                (b.Word(answer.name, tones[0]), b.Word(f"{merit}; {why}", tones[1])),
             ]
         )
-    return Table(
-        (LEFT, RIGHT, RIGHT, LEFT, *[RIGHT] * (1 + has_tokens), LEFT),
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.LEFT, *[b.RIGHT] * (1 + has_tokens), b.LEFT),
         rows,
         ("", name, "device", "of the budget", *heads, "plan"),
         indent=0,

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    Block,
-    Column,
-    Headline,
-    Note,
-    Overflow,
-    Rows,
-    Table,
-    Title,
-    Tone,
-)
+from ullage.answers import blocks as b
 from ullage.explain.compare.changes import signed
 from ullage.gate.compare import Comparison
 from ullage.gate.locking import LockReport
@@ -36,10 +24,10 @@ def locked_line(report: LockReport) -> str:
     return f"locked: {', '.join(changed)}"
 
 
-def locked_blocks(report: LockReport) -> Iterator[Block]:
+def locked_blocks(report: LockReport) -> Iterator[b.Block]:
     """What was locked, and what was not."""
-    yield Headline.of(locked_line(report), Tone.BAD if report.refused else Tone.GOOD)
-    rows: Rows = []
+    yield b.Headline.of(locked_line(report), b.Tone.BAD if report.refused else b.Tone.GOOD)
+    rows: b.Rows = []
     for case in report.judged:
         for comparison in case.comparisons if case.state.is_lockable else ():
             peaks = comparison.entry.peaks
@@ -48,20 +36,20 @@ def locked_blocks(report: LockReport) -> Iterator[Block]:
             rows.append([comparison.name, *texts, _change(comparison), _what(report, comparison)])
     for name in report.removed:
         rows.append([name, "", "", "", "removed"])
-    yield Table(
-        (Column(overflow=Overflow.FOLD), RIGHT, RIGHT, RIGHT, LEFT),
+    yield b.Table(
+        (b.Column(overflow=b.Overflow.FOLD), b.RIGHT, b.RIGHT, b.RIGHT, b.LEFT),
         rows,
         ("scenario", "allocated", "reserved", "change", ""),
     )
     for case in report.refused:
-        yield Title(f"{case.name}: {case.reason}")
+        yield b.Title(f"{case.name}: {case.reason}")
         for line in case.output.splitlines():
-            yield Note(line, Tone.FAINT, Overflow.FOLD, indent=2)
+            yield b.Note(line, b.Tone.FAINT, b.Overflow.FOLD, indent=2)
     if report.left:
         text = "entries that differ from the lock stay as they were; to update them:"
-        yield Note(text, Tone.PLAIN, Overflow.FOLD, indent=2, is_apart=True)
+        yield b.Note(text, b.Tone.PLAIN, b.Overflow.FOLD, indent=2, is_apart=True)
         command = f"ullage lock {' '.join(f'--update {name}' for name in report.left)}"
-        yield Note(command, Tone.PLAIN, Overflow.FOLD, indent=2)
+        yield b.Note(command, b.Tone.PLAIN, b.Overflow.FOLD, indent=2)
 
 
 def _change(comparison: Comparison) -> str:

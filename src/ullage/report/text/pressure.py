@@ -7,22 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    SPACE,
-    Block,
-    Drawn,
-    Note,
-    Plot,
-    PlotAxis,
-    PlotMark,
-    Rows,
-    Series,
-    Table,
-    Title,
-    Tone,
-)
+from ullage.answers import blocks as b
 from ullage.answers.plot import check_plot, write_plots
 from ullage.errors import SpecError
 from ullage.explain.pressure import (
@@ -45,10 +30,10 @@ _NOTES = (
     "split: free within segments in use at the end of a step, of reserved;",
     "frees: segments given back by cudaFree",
 )
-_GIB = PlotAxis("GiB")
+_GIB = b.PlotAxis("GiB")
 
 
-def brief_pressure(records: Sequence[Record]) -> Iterator[Block]:
+def brief_pressure(records: Sequence[Record]) -> Iterator[b.Block]:
     """A line of the times of steps, one of what slowed them if anything may have, and one of each
     of the most frequent requests: of the process with the most retries.
     """
@@ -66,24 +51,24 @@ def brief_pressure(records: Sequence[Record]) -> Iterator[Block]:
         yield _line(f"Generation: {text}")
 
 
-def full_pressure(records: Sequence[Record]) -> Iterator[Block]:
+def full_pressure(records: Sequence[Record]) -> Iterator[b.Block]:
     """The table of the steps, of the requests, and of the last generations."""
     record = find_most_pressed(records)
     report = _report(record)
     if record is None or report is None:
         return
     if report.rows:
-        yield Title(f"Pressure on the allocator{_which(record, records)}")
+        yield b.Title(f"Pressure on the allocator{_which(record, records)}")
         yield _line(report.sentence, indent=2)
         yield step_pressure_table(report.rows)
-        yield from (Note(line, Tone.FAINT, indent=2) for line in _NOTES)
-        yield SPACE
+        yield from (b.Note(line, b.Tone.FAINT, indent=2) for line in _NOTES)
+        yield b.SPACE
         yield _times_table("steps", [("all", report.steps), *_last(report.recent_steps, report)])
     if report.requests:
-        yield Title("Requests")
+        yield b.Title("Requests")
         yield _times_table("requests", _request_rows(report.requests))
     if report.generations:
-        yield Title("Last generations (allocated)")
+        yield b.Title("Last generations (allocated)")
         for text in _growth(report):
             yield _line(text, indent=2)
         yield generation_table(report.generations)
@@ -104,8 +89,8 @@ def _which(record: Record, records: Sequence[Record]) -> str:
     return f", process {record.pid}" if record.rank is None else f", rank {record.rank}"
 
 
-def _line(text: str, indent: int = 0) -> Note:
-    return Note(text, indent=indent, hang=indent + 2)
+def _line(text: str, indent: int = 0) -> b.Note:
+    return b.Note(text, indent=indent, hang=indent + 2)
 
 
 def _times(times: Percentiles) -> str:
@@ -115,9 +100,9 @@ def _times(times: Percentiles) -> str:
     )
 
 
-def step_pressure_table(pressed: Sequence[PressureRow]) -> Table:
+def step_pressure_table(pressed: Sequence[PressureRow]) -> b.Table:
     """A row for some steps each."""
-    rows: Rows = []
+    rows: b.Rows = []
     for row in pressed:
         rows.append(
             [
@@ -132,8 +117,8 @@ def step_pressure_table(pressed: Sequence[PressureRow]) -> Table:
                 "" if row.num_device_frees is None else f"{row.num_device_frees:,}",
             ]
         )
-    return Table(
-        [RIGHT] * 9,
+    return b.Table(
+        [b.RIGHT] * 9,
         rows,
         ("step", "at", "p50", "p99", "allocated", "reserved", "split", "retries", "frees"),
     )
@@ -155,13 +140,13 @@ def _request_rows(groups: Sequence[RequestGroup]) -> list[tuple[str, Percentiles
     return rows
 
 
-def _times_table(what: str, named: Sequence[tuple[str, Percentiles | None]]) -> Table:
-    rows: Rows = []
+def _times_table(what: str, named: Sequence[tuple[str, Percentiles | None]]) -> b.Table:
+    rows: b.Rows = []
     for name, times in named:
         if times is not None:
             seconds = (times.p50_s, times.p90_s, times.p99_s)
             rows.append([name, f"{times.num:,}", *map(format_seconds, seconds)])
-    return Table((LEFT, *[RIGHT] * 4), rows, (what, "number", "p50", "p90", "p99"))
+    return b.Table((b.LEFT, *[b.RIGHT] * 4), rows, (what, "number", "p50", "p90", "p99"))
 
 
 def _growth(report: PressureReport) -> Iterator[str]:
@@ -176,9 +161,9 @@ def _growth(report: PressureReport) -> Iterator[str]:
     )
 
 
-def generation_table(requests: Sequence[RequestRow]) -> Table:
+def generation_table(requests: Sequence[RequestRow]) -> b.Table:
     """The last generations: tokens or calls, and what was allocated."""
-    rows: Rows = []
+    rows: b.Rows = []
     for row in requests[-_MAX_GENERATIONS:]:
         rows.append(
             [
@@ -189,12 +174,14 @@ def generation_table(requests: Sequence[RequestRow]) -> Table:
                 *map(format_bytes, (row.begin_bytes, row.peak_bytes, row.end_bytes)),
             ]
         )
-    return Table(
-        (LEFT, *[RIGHT] * 6), rows, ("request", "tokens", "calls", "time", "begin", "peak", "end")
+    return b.Table(
+        (b.LEFT, *[b.RIGHT] * 6),
+        rows,
+        ("request", "tokens", "calls", "time", "begin", "peak", "end"),
     )
 
 
-def pressure_plots(records: Sequence[Record]) -> list[Plot]:
+def pressure_plots(records: Sequence[Record]) -> list[b.Plot]:
     """Of the process with the most retries: memory, step times, retries and cudaFrees over the run,
     the latencies of requests, and the memory of token generation. Empty: nothing was recorded.
     """
@@ -208,19 +195,21 @@ def pressure_plots(records: Sequence[Record]) -> list[Plot]:
         plots.append(_latency_plot(report, pressure.last_requests))
     if report.growth:
         points = [(calls, size / GIB) for calls, size in report.growth]
-        across = PlotAxis("calls in the longest generation that was alone")
-        plots.append(Plot([Series("allocated after a call of the model", points)], across, _GIB))
+        across = b.PlotAxis("calls in the longest generation that was alone")
+        plots.append(
+            b.Plot([b.Series("allocated after a call of the model", points)], across, _GIB)
+        )
     return plots
 
 
-def _step_plots(report: PressureReport) -> Iterator[Plot]:
+def _step_plots(report: PressureReport) -> Iterator[b.Plot]:
     # By the step in the middle of each row: by time, a long start would leave the rest no room.
     middles = [row.first + (row.num_steps - 1) / 2 for row in report.rows]
-    step = PlotAxis("step", "{:,g}".format)
+    step = b.PlotAxis("step", "{:,g}".format)
 
-    def curve(name: str, values: Sequence[float], drawn: Drawn = Drawn.LINE) -> Series:
+    def curve(name: str, values: Sequence[float], drawn: b.Drawn = b.Drawn.LINE) -> b.Series:
         widths = [row.num_steps for row in report.rows]
-        return Series(name, [*zip(middles, values, strict=True)], drawn, width=widths)
+        return b.Series(name, [*zip(middles, values, strict=True)], drawn, width=widths)
 
     split = [row.inactive_split_bytes / GIB for row in report.rows]
     memory = [
@@ -228,28 +217,28 @@ def _step_plots(report: PressureReport) -> Iterator[Plot]:
         curve("allocated", [row.allocated_bytes / GIB for row in report.rows]),
         curve("free within segments in use, at the end of a step", split),
     ]
-    yield Plot(memory, step, _GIB)
+    yield b.Plot(memory, step, _GIB)
     p50, p99 = [row.p50_s for row in report.rows], [row.p99_s for row in report.rows]
     times = [curve("step time, p50", p50), curve("step time, p99", p99)]
-    yield Plot(times, step, PlotAxis("seconds of a step", format_seconds, is_log=True))
+    yield b.Plot(times, step, b.PlotAxis("seconds of a step", format_seconds, is_log=True))
     retries = [row.num_alloc_retries for row in report.rows]
-    counts = [curve("retries", retries, Drawn.BARS)]
+    counts = [curve("retries", retries, b.Drawn.BARS)]
     if report.num_device_frees is not None:
         frees = [row.num_device_frees or 0 for row in report.rows]
-        counts.insert(0, curve("cudaFrees", frees, Drawn.BARS))
-    yield Plot(counts, step, PlotAxis("number", "{:,g}".format))
+        counts.insert(0, curve("cudaFrees", frees, b.Drawn.BARS))
+    yield b.Plot(counts, step, b.PlotAxis("number", "{:,g}".format))
 
 
-def _latency_plot(report: PressureReport, last: Sequence[RequestRow]) -> Plot:
+def _latency_plot(report: PressureReport, last: Sequence[RequestRow]) -> b.Plot:
     curves, marks = [], []
     for group in report.requests:
         rows = [row for row in last if row.name == group.name]
         points = [(row.began_s, row.seconds) for row in rows]
-        curves.append(Series(f"{group.name}, the last {len(rows)}", points, Drawn.DOTS))
-        marks += [PlotMark(group.all.p50_s, f"{group.name}, p50 of all")]
-        marks += [PlotMark(group.all.p99_s, f"{group.name}, p99 of all")]
-    across = PlotAxis("seconds since the recording began", "{:,g}".format)
-    return Plot(curves, across, PlotAxis("latency", format_seconds, is_log=True, marks=marks))
+        curves.append(b.Series(f"{group.name}, the last {len(rows)}", points, b.Drawn.DOTS))
+        marks += [b.PlotMark(group.all.p50_s, f"{group.name}, p50 of all")]
+        marks += [b.PlotMark(group.all.p99_s, f"{group.name}, p99 of all")]
+    across = b.PlotAxis("seconds since the recording began", "{:,g}".format)
+    return b.Plot(curves, across, b.PlotAxis("latency", format_seconds, is_log=True, marks=marks))
 
 
 def write_pressure_plot(records: Sequence[Record], title: str, path: Path, *, force: bool) -> Path:

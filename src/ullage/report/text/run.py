@@ -5,21 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    Assumptions,
-    Bar,
-    Block,
-    Headline,
-    Note,
-    Overflow,
-    Rows,
-    Table,
-    Title,
-    Tone,
-    Word,
-)
+from ullage.answers import blocks as b
 from ullage.explain.basis import Assumption
 from ullage.explain.compare.ranks import name_ranks
 from ullage.explain.device import DeviceReport
@@ -57,9 +43,9 @@ _MAX_OWNERS = 3
 # The short report omits parts that are smaller than the device's memory divided by this.
 _SMALL_SHARE = 2000
 _TONES = {
-    Verdict.FITS: Tone.GOOD,
-    Verdict.OUT_OF_MEMORY: Tone.BAD,
-    Verdict.FAILED: Tone.DOUBTFUL,
+    Verdict.FITS: b.Tone.GOOD,
+    Verdict.OUT_OF_MEMORY: b.Tone.BAD,
+    Verdict.FAILED: b.Tone.DOUBTFUL,
 }
 
 
@@ -68,14 +54,14 @@ def verdict_line(report: RunReport) -> str:
     return _verdict(report).plain
 
 
-def run_blocks(report: RunReport) -> Iterator[Block]:
+def run_blocks(report: RunReport) -> Iterator[b.Block]:
     """The verdict, then the owners of the memory, then the basis of the answer."""
     fullest = _fullest(report)
     yield from _head(report)
-    yield Note(_run_line(report), Tone.FAINT, indent=2)
+    yield b.Note(_run_line(report), b.Tone.FAINT, indent=2)
     margins = "" if fullest is None else _other_margins(fullest)
     if margins:
-        yield Note(margins, Tone.FAINT, indent=2)
+        yield b.Note(margins, b.Tone.FAINT, indent=2)
     yield from _problems(report)
     if fullest is not None:
         yield from _device_parts(fullest, report.devices)
@@ -90,14 +76,14 @@ def run_blocks(report: RunReport) -> Iterator[Block]:
 
         yield from full_pressure([process.record for process in report.processes])
     if report.devices:
-        yield Title("Host memory")
+        yield b.Title("Host memory")
         yield host_table(report.host)
         yield from basis_parts(report)
     if report.is_unlimited and fullest is not None:
-        yield Note(_fitting_gpus(report), is_apart=True)
+        yield b.Note(_fitting_gpus(report), is_apart=True)
 
 
-def brief_run_blocks(report: RunReport, findings: Sequence[Finding] = ()) -> Iterator[Block]:
+def brief_run_blocks(report: RunReport, findings: Sequence[Finding] = ()) -> Iterator[b.Block]:
     """The verdict, the memory by category, the largest owners, the assumptions, and what the
     largest of the findings is worth.
     """
@@ -106,11 +92,11 @@ def brief_run_blocks(report: RunReport, findings: Sequence[Finding] = ()) -> Ite
     yield from _problems(report)
     if fullest is None:
         return
-    yield Title(_ledger_title(fullest, report.devices))
+    yield b.Title(_ledger_title(fullest, report.devices))
     yield _ledger_table(fullest, is_brief=True)
     owners = _owners_line(fullest)
     if owners:
-        yield Note(owners, hang=2)
+        yield b.Note(owners, hang=2)
     if report.time is not None:
         from ullage.report.text.time.section import brief_time
 
@@ -123,9 +109,9 @@ def brief_run_blocks(report: RunReport, findings: Sequence[Finding] = ()) -> Ite
     if len(report.devices) > 1 or report.covers:
         yield from _all_devices(report.devices, dict(report.covers))
     if report.is_unlimited:
-        yield Note(_fitting_gpus(report))
+        yield b.Note(_fitting_gpus(report))
     if findings:
-        yield Note(_worth_line(report, findings), Tone.PLAIN, Overflow.KEEP)
+        yield b.Note(_worth_line(report, findings), b.Tone.PLAIN, b.Overflow.KEEP)
 
 
 def _fullest(report: RunReport) -> DeviceReport | None:
@@ -133,28 +119,28 @@ def _fullest(report: RunReport) -> DeviceReport | None:
     return max(report.devices, key=lambda d: (d.oom is not None, d.peak_used_bytes), default=None)
 
 
-def _head(report: RunReport) -> Iterator[Block]:
+def _head(report: RunReport) -> Iterator[b.Block]:
     """The verdict, the program, and its plan or steps if it had any."""
     yield _verdict(report)
     words = printable(" ".join(report.program.argv))
-    yield Note(words, Tone.FAINT, Overflow.CUT, indent=2)
+    yield b.Note(words, b.Tone.FAINT, b.Overflow.CUT, indent=2)
     if report.program.plan is not None and report.program.plan.plan is not None:
-        yield Note(f"under a plan: {report.program.plan.plan.summary}", Tone.FAINT, indent=2)
+        yield b.Note(f"under a plan: {report.program.plan.plan.summary}", b.Tone.FAINT, indent=2)
     if report.stop is not None:
-        yield Note(describe_stop(report.stop), Tone.FAINT, indent=2)
+        yield b.Note(describe_stop(report.stop), b.Tone.FAINT, indent=2)
 
 
-def _problems(report: RunReport) -> Iterator[Block]:
+def _problems(report: RunReport) -> Iterator[b.Block]:
     """Why the program failed, the advice, and warnings."""
     for message in _failures(report):
         # A long URL is not broken, so that it stays a link.
-        yield Note(message, Tone.PLAIN, Overflow.KEEP, hang=0, is_apart=True)
+        yield b.Note(message, b.Tone.PLAIN, b.Overflow.KEEP, hang=0, is_apart=True)
     if any(process.findings for process in report.processes):
         from ullage.report.text.remedies import remedy_parts
 
         yield from remedy_parts(report)
     for warning in report.warnings:
-        yield Note(f"warning: {warning}", Tone.WARNING, is_apart=True)
+        yield b.Note(f"warning: {warning}", b.Tone.WARNING, is_apart=True)
 
 
 def _fitting_gpus(report: RunReport) -> str:
@@ -184,10 +170,10 @@ def _owners_line(device: DeviceReport) -> str:
     return f"Largest owners: {', '.join(owners)}"
 
 
-def _basis(report: RunReport) -> Block:
+def _basis(report: RunReport) -> b.Block:
     if report.is_measured:
-        return Note(_measured_line(report), Tone.PLAIN, Overflow.CUT)
-    return Assumptions(tuple(dict.fromkeys(map(_assumption_text, list_assumptions(report)))))
+        return b.Note(_measured_line(report), b.Tone.PLAIN, b.Overflow.CUT)
+    return b.Assumptions(tuple(dict.fromkeys(map(_assumption_text, list_assumptions(report)))))
 
 
 def _measured_line(report: RunReport) -> str:
@@ -202,46 +188,51 @@ def _assumption_text(assumption: Assumption) -> str:
     return f"{assumption.what} ({size})" if size else assumption.what
 
 
-def _verdict(report: RunReport) -> Headline:
+def _verdict(report: RunReport) -> b.Headline:
     if report.verdict is not Verdict.FITS or not report.devices:
         return _verdict_alone(report)
     line = _measured_verdict(report) if report.is_measured else _verdict_alone(report)
     growing = [device for device in report.devices if device.growth_text]
     if growing:
         first = min(growing, key=lambda device: device.full_after_steps or 0)
-        return Headline((*line.words, Word("; "), Word(first.growth_text, Tone.DOUBTFUL)))
+        return b.Headline((*line.words, b.Word("; "), b.Word(first.growth_text, b.Tone.DOUBTFUL)))
     return line
 
 
-def _verdict_alone(report: RunReport) -> Headline:
+def _verdict_alone(report: RunReport) -> b.Headline:
     tone = _TONES[report.verdict]
     tightest = min(report.devices, key=lambda device: device.headroom_bytes, default=None)
     if report.verdict is Verdict.OUT_OF_MEMORY:
-        return Headline(
-            (Word(f"does not fit on {report.gpu.slug}", tone), Word(f": {report.reason}"))
+        return b.Headline(
+            (b.Word(f"does not fit on {report.gpu.slug}", tone), b.Word(f": {report.reason}"))
         )
     if report.verdict is Verdict.FAILED:
-        return Headline((Word("failed", tone), Word(f": {report.reason}")))
+        return b.Headline((b.Word("failed", tone), b.Word(f": {report.reason}")))
     if tightest is None:
-        return Headline.of("fits: no device memory was used", tone)
+        return b.Headline.of("fits: no device memory was used", tone)
     is_cut = report.stop is not None and report.stop.kind is StepKind.INFERENCE
     so_far = " so far" if is_cut else ""
     what = "context and libraries" if tightest.totals.outside else "context"
     context = f"±{format_bytes(tightest.headroom.context_margin_bytes)} {what}"
     if report.is_unlimited:
         used = format_bytes(max(device.peak_used_bytes for device in report.devices))
-        return Headline((Word(f"needs up to {used}", tone), Word(f" of a GPU{so_far}, {context}")))
+        return b.Headline(
+            (b.Word(f"needs up to {used}", tone), b.Word(f" of a GPU{so_far}, {context}"))
+        )
     left = format_bytes(tightest.headroom.middle_bytes)
     has_several = any(device.totals.index for device in report.devices) or (
         len({device.pid for device in report.devices if device.rank is None}) > 1
     )
     which = f" on {_device_name(tightest, report.devices)}" if has_several else ""
-    return Headline(
-        (Word(f"fits{so_far}", tone), Word(f" on {report.gpu.slug}, {left} left{which}, {context}"))
+    return b.Headline(
+        (
+            b.Word(f"fits{so_far}", tone),
+            b.Word(f" on {report.gpu.slug}, {left} left{which}, {context}"),
+        )
     )
 
 
-def _measured_verdict(report: RunReport) -> Headline:
+def _measured_verdict(report: RunReport) -> b.Headline:
     """The first line of a program that ran through on a GPU."""
     fullest = max(report.devices, key=lambda device: device.totals.peak_reserved_bytes)
     totals = fullest.totals
@@ -251,8 +242,11 @@ def _measured_verdict(report: RunReport) -> Headline:
     )
     which = f", on {_device_name(fullest, report.devices)}" if len(report.devices) > 1 else ""
     left = format_bytes(fullest.headroom_bytes)
-    return Headline(
-        (Word(f"measured on {totals.name}", Tone.GOOD), Word(f": {peaks}{which}, {left} left"))
+    return b.Headline(
+        (
+            b.Word(f"measured on {totals.name}", b.Tone.GOOD),
+            b.Word(f": {peaks}{which}, {left} left"),
+        )
     )
 
 
@@ -287,22 +281,22 @@ def _failures(report: RunReport) -> Iterator[str]:
             yield process.oom.message
 
 
-def _device_parts(device: DeviceReport, devices: Sequence[DeviceReport]) -> Iterator[Block]:
-    yield Title(_ledger_title(device, devices))
+def _device_parts(device: DeviceReport, devices: Sequence[DeviceReport]) -> Iterator[b.Block]:
+    yield b.Title(_ledger_title(device, devices))
     yield _ledger_table(device)
     reserved = device.ledger.owners.allocated_bytes + device.ledger.cache_bytes
     more = device.totals.peak_reserved_bytes - reserved
     if more > 0 and not device.oom:
-        yield Note(
-            f"at another moment {format_bytes(more, 2)} more was reserved", Tone.FAINT, indent=2
+        yield b.Note(
+            f"at another moment {format_bytes(more, 2)} more was reserved", b.Tone.FAINT, indent=2
         )
     if len(device.modules) > 1:
-        yield Title("By module, at that moment")
+        yield b.Title("By module, at that moment")
         yield module_table(device.modules)
-    yield Title("Peaks")
+    yield b.Title("Peaks")
     yield peak_table(device)
     if device.steps or device.evaluations:
-        yield Title("Peak per step (allocated)")
+        yield b.Title("Peak per step (allocated)")
         yield step_table(device.steps, device.evaluations)
 
 
@@ -312,7 +306,7 @@ def _ledger_title(device: DeviceReport, devices: Sequence[DeviceReport]) -> str:
     return f"Memory{which} {when}"
 
 
-def _ledger_table(device: DeviceReport, *, is_brief: bool = False) -> Table:
+def _ledger_table(device: DeviceReport, *, is_brief: bool = False) -> b.Table:
     """A line and a bar for each part of the device; the bar of free memory is cut off. The short
     table omits parts that are too small to change the last digit.
     """
@@ -325,22 +319,22 @@ def _ledger_table(device: DeviceReport, *, is_brief: bool = False) -> Table:
     if has_limit:
         parts += [(FREE_LOOK, ledger.free_bytes)]
     least = ledger.total_bytes // _SMALL_SHARE if is_brief else 0
-    rows: Rows = [
-        [look.label, format_bytes(size, 2), Bar(size, scale, look.color)]
+    rows: b.Rows = [
+        [look.label, format_bytes(size, 2), b.Bar(size, scale, look.color)]
         for look, size in parts
         if size > least
     ]
     whole = ledger.total_bytes if has_limit else ledger.total_bytes - ledger.free_bytes
     rows.append(["total" if device.budget_bytes is None else "budget", format_bytes(whole, 2)])
-    return Table((LEFT, RIGHT, LEFT), rows)
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows)
 
 
 def _all_devices(
     devices: Sequence[DeviceReport], covers: Mapping[int, Sequence[int]]
-) -> Iterator[Block]:
+) -> Iterator[b.Block]:
     """A line for each device; ranks with equal figures share a line."""
     ranks_of: dict[tuple[str, ...], list[int]] = {}
-    rows: Rows = []
+    rows: b.Rows = []
     for device in devices:
         cells = (
             format_bytes(device.totals.peak_allocated_bytes, 2),
@@ -353,8 +347,10 @@ def _all_devices(
             ranks_of.setdefault(cells, []).extend(covers.get(device.rank, (device.rank,)))
     for sizes, ranks in ranks_of.items():
         rows.append([name_ranks(sorted(set(ranks))), *sizes])
-    yield Title("All devices")
-    yield Table((LEFT, RIGHT, RIGHT, RIGHT), rows, ("device", "allocated", "reserved", "left"))
+    yield b.Title("All devices")
+    yield b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("device", "allocated", "reserved", "left")
+    )
 
 
 def _device_name(device: DeviceReport, devices: Sequence[DeviceReport]) -> str:

@@ -5,16 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    Block,
-    Column,
-    Overflow,
-    Rows,
-    Table,
-    Title,
-)
+from ullage.answers import blocks as b
 from ullage.explain.basis import Assumption
 from ullage.explain.device import DeviceReport
 from ullage.explain.host import HostMemory
@@ -27,17 +18,19 @@ _PHASES = ("forward", "backward", "optimizer")
 _PLACE_WIDTH = 24
 
 
-def peak_table(device: DeviceReport) -> Table:
+def peak_table(device: DeviceReport) -> b.Table:
     """The peaks of requested, allocated and reserved bytes, and of the whole device."""
     totals = device.totals
     sizes = (totals.peak_requested_bytes, totals.peak_allocated_bytes, totals.peak_reserved_bytes)
     cells = [format_bytes(size, 2) for size in (*sizes, device.peak_used_bytes)]
-    return Table(
-        (LEFT, RIGHT, RIGHT, RIGHT), [cells], ("requested", "allocated", "reserved", "whole device")
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT),
+        [cells],
+        ("requested", "allocated", "reserved", "whole device"),
     )
 
 
-def step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak]) -> Table:
+def step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak]) -> b.Table:
     """The peaks of steps and phases. Consecutive equal steps share a line, and a long table omits
     the lines in the middle. All evaluations share a line.
     """
@@ -47,7 +40,7 @@ def step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak])
         if len(groups) <= _MAX_ROWS
         else [*groups[: _MAX_ROWS // 2], *groups[-_MAX_ROWS // 2 :]]
     )
-    rows: Rows = []
+    rows: b.Rows = []
     for number, group in enumerate(shown):
         if len(shown) < len(groups) and number == _MAX_ROWS // 2:
             rows.append([f"({len(groups) - len(shown)} more)"])
@@ -71,7 +64,7 @@ def step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak])
         allocated = format_bytes(max(peak.allocated_bytes for peak in peaks), 2)
         reserved = format_bytes(max(peak.reserved_bytes for peak in peaks), 2)
         rows.append([name, allocated, allocated, "", "", reserved])
-    return Table((LEFT, *[RIGHT] * 5), rows, ("step", "peak", *_PHASES, "reserved"))
+    return b.Table((b.LEFT, *[b.RIGHT] * 5), rows, ("step", "peak", *_PHASES, "reserved"))
 
 
 def _equal_steps(steps: Sequence[StepPeak]) -> list[list[StepPeak]]:
@@ -83,7 +76,7 @@ def _shown_of_step(step: StepPeak) -> tuple[object, ...]:
     return step.is_complete, step.peak, sorted(phases.items())
 
 
-def host_table(host: HostMemory) -> Table:
+def host_table(host: HostMemory) -> b.Table:
     """The host memory in one line; figures for a machine with the GPU only if they differ."""
 
     def between(low_bytes: int, high_bytes: int) -> str:
@@ -99,13 +92,13 @@ def host_table(host: HostMemory) -> Table:
     if host.pinned_asked_bytes < host.pinned_low_bytes:
         columns.append(("asked for", format_bytes(host.pinned_asked_bytes, 2)))
     names, sizes = zip(*columns, strict=True)
-    return Table([RIGHT] * len(names), [sizes], names)
+    return b.Table([b.RIGHT] * len(names), [sizes], names)
 
 
-def basis_parts(report: RunReport) -> Iterator[Block]:
+def basis_parts(report: RunReport) -> Iterator[b.Block]:
     """Whether the answer is exact, and a table of its assumptions."""
     allocator, device = report.allocator_basis, report.device_basis
-    yield Title(f"Basis: allocator {allocator.kind.value}, whole device {device.kind.value}")
+    yield b.Title(f"Basis: allocator {allocator.kind.value}, whole device {device.kind.value}")
     assumptions = list_assumptions(report)
     if assumptions:
         yield _assumption_table(assumptions)
@@ -117,18 +110,18 @@ def list_assumptions(report: RunReport) -> list[Assumption]:
     return sorted(assumptions, key=lambda assumption: -assumption.size_bytes)
 
 
-def _assumption_table(assumptions: Sequence[Assumption]) -> Table:
+def _assumption_table(assumptions: Sequence[Assumption]) -> b.Table:
     groups = _assumption_groups(assumptions)
-    rows: Rows = []
+    rows: b.Rows = []
     for group in groups[:_MAX_ROWS]:
         where = group[0].where if len(group) == 1 else f"{len(group)} places"
         count = sum(assumption.count for assumption in group)
         rows.append([group[0].what, where, f"{count:,}", assumed_bytes(group)])
     if len(groups) > _MAX_ROWS:
         rows.append([f"and {len(groups) - _MAX_ROWS} more, all of them in --json"])
-    number = Column(is_right=True, overflow=Overflow.KEEP)
-    columns = (LEFT, Column(most=_PLACE_WIDTH), number, number)
-    return Table(columns, rows, ("assumed", "where", "times", "bytes"), is_set_in=True)
+    number = b.Column(is_right=True, overflow=b.Overflow.KEEP)
+    columns = (b.LEFT, b.Column(most=_PLACE_WIDTH), number, number)
+    return b.Table(columns, rows, ("assumed", "where", "times", "bytes"), is_set_in=True)
 
 
 def _assumption_groups(assumptions: Sequence[Assumption]) -> list[list[Assumption]]:

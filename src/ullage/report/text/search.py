@@ -5,18 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    SPACE,
-    Block,
-    Headline,
-    Note,
-    Rows,
-    Table,
-    Title,
-    Tone,
-)
+from ullage.answers import blocks as b
 from ullage.report.text.forecast import tiers_grid
 from ullage.serve.search.bounds import Judged
 from ullage.serve.search.search import Searched, Server
@@ -47,33 +36,33 @@ def _name(server: Server | Judged) -> str:
     return f"{candidate.num_gpus} x {candidate.gpu.slug}"
 
 
-def search_blocks(view: View) -> Iterator[Block]:
+def search_blocks(view: View) -> Iterator[b.Block]:
     """The servers that ran, those that did not, and the worth of each flag."""
     searched, worths, capacity, tiers = view
     best = searched.best
-    yield Headline.of(search_line(view), Tone.GOOD if best else Tone.BAD)
+    yield b.Headline.of(search_line(view), b.Tone.GOOD if best else b.Tone.BAD)
     if best is not None:
-        yield Note(shlex.join(best.words), indent=2, is_apart=True)
-        yield SPACE
+        yield b.Note(shlex.join(best.words), indent=2, is_apart=True)
+        yield b.SPACE
         if capacity:
-            yield Note(
+            yield b.Note(
                 f"holds {capacity:.1f} times the rate of this traffic, by the forecast", indent=2
             )
-    yield Title("Run, in virtual time")
+    yield b.Title("Run, in virtual time")
     yield _runs(searched)
-    yield Title("By closed forms, the smallest first")
+    yield b.Title("By closed forms, the smallest first")
     yield _judged(searched.judged)
     if worths:
-        yield Title("What each flag is worth, by closed forms")
+        yield b.Title("What each flag is worth, by closed forms")
         yield _worths(worths)
     if tiers is not None and best is not None:
-        yield Title("Prompts that share a prefix")
+        yield b.Title("Prompts that share a prefix")
         yield tiers_grid(tiers)
-        yield Note(_tier_line(tiers, best), indent=2)
+        yield b.Note(_tier_line(tiers, best), indent=2)
 
 
-def _runs(searched: Searched) -> Table:
-    rows: Rows = []
+def _runs(searched: Searched) -> b.Table:
+    rows: b.Rows = []
     for server in searched.servers:
         run = server.run
         note = "holds" if server.is_held else run.problem or "does not hold"
@@ -88,26 +77,28 @@ def _runs(searched: Searched) -> Table:
                 note,
             ]
         )
-    return Table((LEFT, RIGHT, RIGHT, RIGHT, LEFT), rows, ("", "tokens", "good", "forecast", ""))
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT, b.LEFT), rows, ("", "tokens", "good", "forecast", "")
+    )
 
 
-def _judged(judged: tuple[Judged, ...]) -> Table:
-    rows: Rows = []
+def _judged(judged: tuple[Judged, ...]) -> b.Table:
+    rows: b.Rows = []
     for each in judged:
         flags = " ".join(each.candidate.flag(name) for name in each.candidate.chosen)
         good = "-" if each.reason else f"{100 * each.goodput_frac:.1f} %"
         rows.append([_name(each), f"{each.tokens:,}", good, each.reason or flags])
-    return Table((LEFT, RIGHT, RIGHT, LEFT), rows, ("", "tokens", "good", ""))
+    return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows, ("", "tokens", "good", ""))
 
 
-def _worths(worths: tuple[Worth, ...]) -> Table:
-    rows: Rows = []
+def _worths(worths: tuple[Worth, ...]) -> b.Table:
+    rows: b.Rows = []
     for worth in worths:
         state = "left out" if worth.is_taken else "added"
         change = f"{100 * (worth.tokens_frac - 1):+.0f} %"
         good = f"{100 * worth.goodput_frac:.1f} %"
         rows.append([worth.flag, state, change, good, worth.what])
-    return Table((LEFT, LEFT, RIGHT, RIGHT, LEFT), rows, ("", "", "tokens", "good", ""))
+    return b.Table((b.LEFT, b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows, ("", "", "tokens", "good", ""))
 
 
 def _tier_line(tiers: Tiers, server: Server) -> str:

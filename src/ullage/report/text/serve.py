@@ -5,24 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    SPACE,
-    Bar,
-    Block,
-    Headline,
-    Note,
-    Overflow,
-    Plot,
-    PlotAxis,
-    PlotMark,
-    Rows,
-    Series,
-    Table,
-    Title,
-    Tone,
-)
+from ullage.answers import blocks as b
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK
 from ullage.report.text.time.numbers import format_rate, format_seconds, format_share
 from ullage.serve.cache_bytes import real_cache
@@ -38,7 +21,7 @@ _MAX_SHOWN: Final = 3
 _PERCENTILES: Final = ("p50", "p90", "p99")
 _FIRST: Final = "time to the first token"
 _AFTER: Final = "time for each token after"
-_USAGE: Final = PlotAxis("cache in use, %", high=100.0)
+_USAGE: Final = b.PlotAxis("cache in use, %", high=100.0)
 
 
 def serve_line(report: ServeReport) -> str:
@@ -56,41 +39,43 @@ def serve_line(report: ServeReport) -> str:
     return line
 
 
-def serve_blocks(report: ServeReport) -> Iterator[Block]:
+def serve_blocks(report: ServeReport) -> Iterator[b.Block]:
     """What became of the requests, and what the memory, the latencies and the load were."""
     served, measures = report.served, report.measures
     outcome, engine = served.outcome, served.outcome.engine
-    yield Headline.of(
-        serve_line(report), Tone.BAD if outcome.num_stuck or outcome.rejected else Tone.GOOD
+    yield b.Headline.of(
+        serve_line(report), b.Tone.BAD if outcome.num_stuck or outcome.rejected else b.Tone.GOOD
     )
-    yield Note(" ".join(served.command), Tone.FAINT, Overflow.CUT, indent=2)
-    yield Note(f"{served.gpu}, {engine.name} {engine.version}, virtual time", Tone.FAINT, indent=2)
-    yield SPACE
+    yield b.Note(" ".join(served.command), b.Tone.FAINT, b.Overflow.CUT, indent=2)
+    yield b.Note(
+        f"{served.gpu}, {engine.name} {engine.version}, virtual time", b.Tone.FAINT, indent=2
+    )
+    yield b.SPACE
     yield _device(engine)
     yield _memory(report)
-    yield SPACE
+    yield b.SPACE
     yield _latencies(measures.classes, has_slo=report.slo is not None)
-    yield SPACE
+    yield b.SPACE
     yield _load(report)
     curve = report.curve
     if curve is not None:
-        yield Title(knee_line(curve))
+        yield b.Title(knee_line(curve))
         yield _curve(curve)
         yield from _plots_by_load(curve)
     by_occupancy = measures.by_occupancy if curve is None else curve.by_occupancy
     if len(by_occupancy) > 1:
         loads = "" if curve is None else ", at all loads"
-        yield Title(f"By the cache's occupancy when the request arrived{loads}")
+        yield b.Title(f"By the cache's occupancy when the request arrived{loads}")
         yield _occupancy(by_occupancy)
         yield from _plots_by_occupancy(by_occupancy)
     yield from _plots_over_time(outcome.levels)
     for number, line in enumerate(remark_lines(report)):
-        tone = Tone.BAD if outcome.num_stuck else Tone.WARNING
-        yield Note(line, tone, is_apart=number == 0)
+        tone = b.Tone.BAD if outcome.num_stuck else b.Tone.WARNING
+        yield b.Note(line, tone, is_apart=number == 0)
     yield from _basis(report)
 
 
-def _memory(report: ServeReport) -> Table:
+def _memory(report: ServeReport) -> b.Table:
     engine, devices = report.served.outcome.engine, report.served.report.devices
     step_bytes = engine.peak_activation_bytes
     rows = [
@@ -116,10 +101,10 @@ def _memory(report: ServeReport) -> Table:
     if devices:
         note = f"of {format_bytes(devices[0].gpu.total_bytes, 2)}, the highest"
         rows.append(["whole device", format_bytes(devices[0].peak_used_bytes, 2), note])
-    return Table((LEFT, RIGHT, LEFT), rows, indent=0)
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows, indent=0)
 
 
-def _device(engine: Engine) -> Table:
+def _device(engine: Engine) -> b.Table:
     """The parts of the whole device, to scale."""
     outside = engine.device_used_bytes - engine.weights_bytes - engine.kv_cache_bytes
     step_bytes = min(engine.peak_activation_bytes, max(0, outside))
@@ -130,16 +115,16 @@ def _device(engine: Engine) -> Table:
         ("context and libraries", max(0, outside - step_bytes), CONTEXT_LOOK),
         ("free", max(0, engine.device_bytes - engine.device_used_bytes), FREE_LOOK),
     )
-    rows: Rows = [
-        [name, format_bytes(size, 2), Bar(size, engine.device_bytes, look.color)]
+    rows: b.Rows = [
+        [name, format_bytes(size, 2), b.Bar(size, engine.device_bytes, look.color)]
         for name, size, look in parts
     ]
-    return Table((LEFT, RIGHT, LEFT), rows, is_page_only=True)
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows, is_page_only=True)
 
 
-def _latencies(classes: tuple[ClassMeasures, ...], *, has_slo: bool) -> Table:
+def _latencies(classes: tuple[ClassMeasures, ...], *, has_slo: bool) -> b.Table:
     goodput = ["good"] if has_slo else []
-    rows: Rows = []
+    rows: b.Rows = []
     for each in classes:
         name = "all requests" if each.name == "all" else each.name
         cells = [f"{100 * each.goodput_frac:.1f} %"] if each.goodput_frac is not None else goodput
@@ -151,16 +136,16 @@ def _latencies(classes: tuple[ClassMeasures, ...], *, has_slo: bool) -> Table:
             ("  in the queue", each.queue_s),
         ):
             rows.append([label, *_cells(values), *([""] * len(goodput))])
-    return Table((LEFT, *[RIGHT] * (3 + len(goodput))), rows, indent=0)
+    return b.Table((b.LEFT, *[b.RIGHT] * (3 + len(goodput))), rows, indent=0)
 
 
 def _cells(values: Percentiles) -> list[str]:
     return ["-" if value is None else format_seconds(value) for value in values]
 
 
-def _load(report: ServeReport) -> Table:
+def _load(report: ServeReport) -> b.Table:
     outcome, measures = report.served.outcome, report.measures
-    rows: Rows = []
+    rows: b.Rows = []
     rate = format_rate(measures.requests_per_s)
     rows.append(["throughput", f"{rate}/s", f"requests over {format_seconds(outcome.duration_s)}"])
     if measures.good_requests_per_s is not None and report.slo is not None:
@@ -183,7 +168,7 @@ def _load(report: ServeReport) -> Table:
         f"{format_share(outcome.attention_s, outcome.device_s)} is attention"
     )
     rows.append(["device", f"{100 * (1 - measures.idle_frac):.0f} %", busy])
-    return Table((LEFT, RIGHT, LEFT), rows, indent=0)
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows, indent=0)
 
 
 def knee_line(curve: Curve) -> str:
@@ -203,9 +188,9 @@ def _rate(per_s: float | None) -> str:
     return "-" if per_s is None else format_rate(per_s)
 
 
-def _curve(curve: Curve) -> Table:
+def _curve(curve: Curve) -> b.Table:
     has_good = any(point.measures.good_requests_per_s is not None for point in curve.points)
-    rows: Rows = []
+    rows: b.Rows = []
     good = ["good/s"] if has_good else []
     head = ("load", "sent/s", "done/s", *good, "first p50", "p99", "each p50", "p99", "cache")
     for point in curve.points:
@@ -226,44 +211,44 @@ def _curve(curve: Curve) -> Table:
                 f"{100 * point.usage_peak_frac:.0f} %",
             ]
         )
-    return Table([RIGHT] * (8 + has_good), rows, head)
+    return b.Table([b.RIGHT] * (8 + has_good), rows, head)
 
 
-def _occupancy(found: Sequence[OccupancyRow]) -> Table:
-    rows: Rows = []
+def _occupancy(found: Sequence[OccupancyRow]) -> b.Table:
+    rows: b.Rows = []
     head = ("cache", "requests", "first p50", "first p99", "each p50", "each p99")
     for row in found:
         first, each = _cells(row.ttft_s), _cells(row.tpot_s)
         span = f"{100 * row.low_frac:.0f} to {100 * row.high_frac:.0f} %"
         rows.append([span, f"{row.num_requests:,}", first[0], first[2], each[0], each[2]])
-    return Table((LEFT, *[RIGHT] * 5), rows, head)
+    return b.Table((b.LEFT, *[b.RIGHT] * 5), rows, head)
 
 
-def _plots_by_load(curve: Curve) -> Iterator[Plot]:
+def _plots_by_load(curve: Curve) -> Iterator[b.Plot]:
     loads = [point.load for point in curve.points]
-    across = PlotAxis(
+    across = b.PlotAxis(
         "times the traffic's rate", is_log=max(loads) >= 4 * min(loads), ticks=loads,
-        marks=[PlotMark(curve.knee.load, "knee")],
+        marks=[b.PlotMark(curve.knee.load, "knee")],
     )  # fmt: skip
     everyone = [(point.load, point.measures.classes[0]) for point in curve.points]
     yield _percentiles([(at, each.ttft_s) for at, each in everyone], across, _FIRST)
     yield _percentiles([(at, each.tpot_s) for at, each in everyone], across, _AFTER)
     good = [(p.load, p.measures.good_requests_per_s) for p in curve.points]
     rates = [
-        Series("answered", [(p.load, p.measures.requests_per_s) for p in curve.points]),
-        Series("within the objective", [(x, rate) for x, rate in good if rate is not None]),
-        Series("sent", [(p.load, p.offered_per_s) for p in curve.points if p.offered_per_s]),
+        b.Series("answered", [(p.load, p.measures.requests_per_s) for p in curve.points]),
+        b.Series("within the objective", [(x, rate) for x, rate in good if rate is not None]),
+        b.Series("sent", [(p.load, p.offered_per_s) for p in curve.points if p.offered_per_s]),
     ]
-    yield Plot(rates, across, PlotAxis("requests a second", "{:,g}".format))
+    yield b.Plot(rates, across, b.PlotAxis("requests a second", "{:,g}".format))
     usage = [
-        Series("at most", [(p.load, 100 * p.usage_peak_frac) for p in curve.points]),
-        Series("on average", [(p.load, 100 * p.usage_mean_frac) for p in curve.points]),
+        b.Series("at most", [(p.load, 100 * p.usage_peak_frac) for p in curve.points]),
+        b.Series("on average", [(p.load, 100 * p.usage_mean_frac) for p in curve.points]),
     ]
-    yield Plot(usage, across, _USAGE)
+    yield b.Plot(usage, across, _USAGE)
 
 
-def _plots_by_occupancy(rows: Sequence[OccupancyRow]) -> Iterator[Plot]:
-    across = PlotAxis("% of the cache in use at the arrival", high=100.0)
+def _plots_by_occupancy(rows: Sequence[OccupancyRow]) -> Iterator[b.Plot]:
+    across = b.PlotAxis("% of the cache in use at the arrival", high=100.0)
     middles = [50 * (row.low_frac + row.high_frac) for row in rows]
     for label, values in (
         (_FIRST, [row.ttft_s for row in rows]),
@@ -272,27 +257,29 @@ def _plots_by_occupancy(rows: Sequence[OccupancyRow]) -> Iterator[Plot]:
         yield _percentiles([*zip(middles, values, strict=True)], across, label)
 
 
-def _plots_over_time(levels: Levels) -> Iterator[Plot]:
+def _plots_over_time(levels: Levels) -> Iterator[b.Plot]:
     if len(levels.time_s) < 2:
         return
-    across = PlotAxis("seconds of the traffic", "{:,g}".format)
+    across = b.PlotAxis("seconds of the traffic", "{:,g}".format)
 
-    def curve(name: str, values: Sequence[float]) -> Series:
-        return Series(name, [*zip(levels.time_s.tolist(), values, strict=True)])
+    def curve(name: str, values: Sequence[float]) -> b.Series:
+        return b.Series(name, [*zip(levels.time_s.tolist(), values, strict=True)])
 
     running, waiting = levels.running.tolist(), levels.waiting.tolist()
     requests = [curve("running", running), curve("waiting", waiting)]
-    yield Plot(requests, across, PlotAxis("requests", "{:,g}".format))
-    yield Plot([curve("in use", (100 * levels.usage_frac).tolist())], across, _USAGE)
+    yield b.Plot(requests, across, b.PlotAxis("requests", "{:,g}".format))
+    yield b.Plot([curve("in use", (100 * levels.usage_frac).tolist())], across, _USAGE)
 
 
-def _percentiles(rows: Sequence[tuple[float, Percentiles]], across: PlotAxis, label: str) -> Plot:
+def _percentiles(
+    rows: Sequence[tuple[float, Percentiles]], across: b.PlotAxis, label: str
+) -> b.Plot:
     """A curve for each percentile; a logarithmic axis, since the last is far above the first."""
     curves = []
     for at, name in enumerate(_PERCENTILES):
         known = [(x, values[at]) for x, values in rows]
-        curves.append(Series(name, [(x, value) for x, value in known if value is not None]))
-    return Plot(curves, across, PlotAxis(label, format_seconds, is_log=True))
+        curves.append(b.Series(name, [(x, value) for x, value in known if value is not None]))
+    return b.Plot(curves, across, b.PlotAxis(label, format_seconds, is_log=True))
 
 
 def remark_lines(report: ServeReport) -> Iterator[str]:
@@ -338,10 +325,12 @@ def _host_sentence(host: HostTime) -> str:
     )
 
 
-def _basis(report: ServeReport) -> Iterator[Block]:
+def _basis(report: ServeReport) -> Iterator[b.Block]:
     outcome = report.served.outcome
-    yield Note(f"Basis: {basis_line(report)}", is_apart=True)
+    yield b.Note(f"Basis: {basis_line(report)}", is_apart=True)
     for what in outcome.left_out:
-        yield Note(f"warning: no time for the attention of {what}", Tone.WARNING)
+        yield b.Note(f"warning: no time for the attention of {what}", b.Tone.WARNING)
     if outcome.engine.ignored:
-        yield Note(f"not for the engine, ignored: {' '.join(outcome.engine.ignored)}", Tone.WARNING)
+        yield b.Note(
+            f"not for the engine, ignored: {' '.join(outcome.engine.ignored)}", b.Tone.WARNING
+        )

@@ -5,20 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    SPACE,
-    Bar,
-    Block,
-    Headline,
-    Note,
-    Overflow,
-    Rows,
-    Table,
-    Title,
-    Tone,
-)
+from ullage.answers import blocks as b
 from ullage.explain.servers.differences import ROUNDING, StartChange
 from ullage.explain.servers.levers import ESTIMATED, Lever
 from ullage.explain.servers.start import Load, Part, ServerStart
@@ -55,52 +42,52 @@ def server_line(explained: Explained) -> str:
     return line
 
 
-def server_blocks(explained: Explained) -> Iterator[Block]:
+def server_blocks(explained: Explained) -> Iterator[b.Block]:
     """The memory of the start, the load, and what would give the cache more tokens."""
     start, levers = explained
     failure = start.failure
-    yield Headline.of(server_line(explained), Tone.BAD if failure else Tone.GOOD)
+    yield b.Headline.of(server_line(explained), b.Tone.BAD if failure else b.Tone.GOOD)
     names = [start.engine, start.version or "", start.model or ""]
-    yield Note(" ".join(filter(None, names)), Tone.FAINT, Overflow.CUT, indent=2)
+    yield b.Note(" ".join(filter(None, names)), b.Tone.FAINT, b.Overflow.CUT, indent=2)
     if start.num_starts > 1:
         before = start.failure_before
         how = f"failed: {before.what}" if before else "was ready, and the log has no end of it"
-        yield Note(f"The last of {start.num_starts} starts in the log; the one before it {how}")
+        yield b.Note(f"The last of {start.num_starts} starts in the log; the one before it {how}")
     if start.parts:
-        yield SPACE
+        yield b.SPACE
         yield _memory(start)
     if start.load is not None:
-        yield SPACE
+        yield b.SPACE
         yield _load(start.load)
     if failure is not None and failure.remedies:
-        yield Title("What to change")
-        yield from (Note(remedy, indent=2) for remedy in failure.remedies)
+        yield b.Title("What to change")
+        yield from (b.Note(remedy, indent=2) for remedy in failure.remedies)
     if levers and failure is None:
-        yield Title("What would give the cache more tokens")
+        yield b.Title("What would give the cache more tokens")
         yield _levers(start, levers)
-        yield Note(_basis(levers), Tone.FAINT, indent=2)
+        yield b.Note(_basis(levers), b.Tone.FAINT, indent=2)
 
 
-def _memory(start: ServerStart) -> Table:
-    rows: Rows = []
+def _memory(start: ServerStart) -> b.Table:
+    rows: b.Rows = []
     scale = start.total_bytes or sum(max(0, part.bytes) for part in start.parts)
     for part in start.parts:
         if part.name == "not printed" and abs(part.bytes) <= 3 * start.grain_bytes:
             continue  # what rounding leaves
-        bar = Bar(part.bytes, scale, _look(part).color, _BAR)
+        bar = b.Bar(part.bytes, scale, _look(part).color, _BAR)
         rows.append([part.name, format_bytes(part.bytes, 2), bar, part.what])
     if start.total_bytes is not None:
         what = "of the device" if start.engine == "vllm" else "free before the start"
         rows.append(["total", format_bytes(start.total_bytes, 2), "", what])
-    return Table((LEFT, RIGHT, LEFT, LEFT), rows)
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT, b.LEFT), rows)
 
 
 def _look(part: Part) -> Look:
     return _LOOKS.get(part.name, FREE_LOOK if part.name in _FREE else CONTEXT_LOOK)
 
 
-def _load(load: Load) -> Table:
-    rows: Rows = []
+def _load(load: Load) -> b.Table:
+    rows: b.Rows = []
     for name, value in (
         ("running", load.running), ("waiting", load.waiting),
         ("preemptions since the start", load.num_preemptions),
@@ -112,16 +99,16 @@ def _load(load: Load) -> Table:
     ):  # fmt: skip
         if share is not None:
             rows.append([name, f"{100 * share:.0f} %"])
-    return Table((LEFT, RIGHT), rows)
+    return b.Table((b.LEFT, b.RIGHT), rows)
 
 
-def _levers(start: ServerStart, levers: tuple[Lever, ...]) -> Table:
-    rows: Rows = []
+def _levers(start: ServerStart, levers: tuple[Lever, ...]) -> b.Table:
+    rows: b.Rows = []
     tokens = start.tokens or 1
     for lever in levers[:_MOST_LEVERS]:
         share = f"+{100 * lever.gain_tokens / tokens:.0f} %"
         rows.append([lever.change, f"+{lever.gain_tokens:,}", share, lever.what])
-    return Table((LEFT, RIGHT, RIGHT, LEFT), rows)
+    return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows)
 
 
 def _basis(levers: tuple[Lever, ...]) -> str:
@@ -139,21 +126,21 @@ def server_diff_line(change: StartChange) -> str:
     return f"{after - before:+,} tokens of cache ({share:+.1f} %): {before:,} to {after:,}"
 
 
-def server_diff_blocks(change: StartChange) -> Iterator[Block]:
+def server_diff_blocks(change: StartChange) -> Iterator[b.Block]:
     """The causes of the change, each with its tokens."""
-    yield Headline.of(server_diff_line(change), Tone.STRONG)
+    yield b.Headline.of(server_diff_line(change), b.Tone.STRONG)
     if change.causes:
-        rows: Rows = []
+        rows: b.Rows = []
         for cause in change.causes:
             size = "" if cause.bytes is None else _signed(cause.bytes)
             why = cause.why or "no option that was printed explains it"
             rows.append([cause.part, f"{cause.tokens:+,.0f}", size, why])
-        yield SPACE
-        yield Table((LEFT, RIGHT, RIGHT, LEFT), rows, ("", "tokens", "bytes", ""))
-        yield Note(f"{100 * change.named_frac:.1f} % has a reason with a name", is_apart=True)
+        yield b.SPACE
+        yield b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows, ("", "tokens", "bytes", ""))
+        yield b.Note(f"{100 * change.named_frac:.1f} % has a reason with a name", is_apart=True)
     others = [row for row in change.options if not _is_told(change, row[0])]
     if others:
-        yield Note("Also different: " + ", ".join(f"{n} {a} -> {b}" for n, a, b in others))
+        yield b.Note("Also different: " + ", ".join(f"{n} {a} -> {b}" for n, a, b in others))
 
 
 def _is_told(change: StartChange, option: str) -> bool:

@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    Block,
-    Headline,
-    Note,
-    Rows,
-    Table,
-    Title,
-    Tone,
-    Word,
-)
+from ullage.answers import blocks as b
 from ullage.estimate.serving.gpu_ranking import ServingRow
 from ullage.estimate.serving.knobs import ServingKnob
 from ullage.estimate.serving.serving_plan import ServingEstimate
@@ -43,9 +32,9 @@ _LOOKS: Final = {
     "KV cache": CATEGORY_LOOKS[Category.KV_CACHE],
 }
 VERDICT_TONES: Final = {
-    Verdict.FITS: Tone.GOOD,
-    Verdict.MAY_FIT: Tone.DOUBTFUL,
-    Verdict.DOES_NOT_FIT: Tone.BAD,
+    Verdict.FITS: b.Tone.GOOD,
+    Verdict.MAY_FIT: b.Tone.DOUBTFUL,
+    Verdict.DOES_NOT_FIT: b.Tone.BAD,
 }
 
 
@@ -54,21 +43,21 @@ def serving_line(serving_estimate: ServingEstimate) -> str:
     return _headline(serving_estimate).plain
 
 
-def _headline(serving_estimate: ServingEstimate) -> Headline:
+def _headline(serving_estimate: ServingEstimate) -> b.Headline:
     if serving_estimate.verdict is None or serving_estimate.plan.gpu is None:
         each = format_bytes(serving_estimate.request_bytes)
-        return Headline.of(
-            f"each request of {serving_estimate.plan.context:,} tokens keeps {each}", Tone.STRONG
+        return b.Headline.of(
+            f"each request of {serving_estimate.plan.context:,} tokens keeps {each}", b.Tone.STRONG
         )
     where = f" on {label(serving_estimate.plan.gpu.slug)}"
-    word = Word(serving_estimate.verdict.value, VERDICT_TONES[serving_estimate.verdict])
-    return Headline((word, Word(f"{where}: {serving_estimate.reason}")))
+    word = b.Word(serving_estimate.verdict.value, VERDICT_TONES[serving_estimate.verdict])
+    return b.Headline((word, b.Word(f"{where}: {serving_estimate.reason}")))
 
 
 def serving_blocks(
     serving_estimate: ServingEstimate, source: str, gpus: Sequence[ServingRow] = (),
     knobs: Sequence[ServingKnob] = (), time: ServingTime | None = None,
-) -> Iterator[Block]:  # fmt: skip
+) -> Iterator[b.Block]:  # fmt: skip
     """The memory of a GPU, the room for requests, and what else was asked for.
 
     source: where the model's configuration is from.
@@ -76,41 +65,43 @@ def serving_blocks(
     plan = serving_estimate.plan
     origin = f", as {source} has it" if source else ""
     yield _headline(serving_estimate)
-    yield Note(
+    yield b.Note(
         f"{serving_estimate.model}: {serving_estimate.num_parameters:,} parameters{origin}",
-        Tone.FAINT,
+        b.Tone.FAINT,
         indent=2,
     )
     ranks = f", tensor parallel {plan.tensor_parallel}" if plan.tensor_parallel > 1 else ""
-    yield Note(
-        f"{plan.engine}, weights {plan.weights}, KV {plan.precision}{ranks}", Tone.FAINT, indent=2
+    yield b.Note(
+        f"{plan.engine}, weights {plan.weights}, KV {plan.precision}{ranks}", b.Tone.FAINT, indent=2
     )
-    yield Title("Memory of a GPU" if serving_estimate.capacity_bytes else "Weights")
+    yield b.Title("Memory of a GPU" if serving_estimate.capacity_bytes else "Weights")
     scale = max(term.bytes for term in serving_estimate.terms)
     yield terms_table(serving_estimate.terms, lambda part: look_of_part(part.name), scale)
     if serving_estimate.kv_groups:
-        yield Title("What the layers keep")
+        yield b.Title("What the layers keep")
         yield _groups_table(serving_estimate)
     if serving_estimate.users and serving_estimate.block_bytes:
-        yield Title("Room for requests")
+        yield b.Title("Room for requests")
         yield _room_table(serving_estimate)
     for remark in serving_estimate.remarks:
-        yield Note(remark, Tone.FAINT, is_apart=True)
+        yield b.Note(remark, b.Tone.FAINT, is_apart=True)
     if knobs:
-        yield Title("What leaves more room")
+        yield b.Title("What leaves more room")
         yield _knobs_table(knobs)
     if gpus:
-        yield Title("Which GPU")
+        yield b.Title("Which GPU")
         yield _gpus_table(gpus)
     if time is not None:
         from ullage.report.text.time.serving import serving_time_lines
 
-        yield Title("Time")
-        yield from (Note(line, indent=2) for line in serving_time_lines(time))
-        yield Title("The times rest on")
-        yield from (Note(line, indent=2) for line in time.basis)
-    sources: Rows = [[term.name, Word(term.source, Tone.FAINT)] for term in serving_estimate.terms]
-    yield Table((LEFT, LEFT), sources, ("part", "where it comes from"), is_page_only=True)
+        yield b.Title("Time")
+        yield from (b.Note(line, indent=2) for line in serving_time_lines(time))
+        yield b.Title("The times rest on")
+        yield from (b.Note(line, indent=2) for line in time.basis)
+    sources: b.Rows = [
+        [term.name, b.Word(term.source, b.Tone.FAINT)] for term in serving_estimate.terms
+    ]
+    yield b.Table((b.LEFT, b.LEFT), sources, ("part", "where it comes from"), is_page_only=True)
 
 
 def look_of_part(name: str) -> Look:
@@ -118,8 +109,8 @@ def look_of_part(name: str) -> Look:
     return _LOOKS.get(name, Look(name, "#999999"))
 
 
-def _groups_table(serving_estimate: ServingEstimate) -> Table:
-    rows: Rows = []
+def _groups_table(serving_estimate: ServingEstimate) -> b.Table:
+    rows: b.Rows = []
     for group in serving_estimate.kv_groups:
         rows.append(
             [
@@ -129,8 +120,8 @@ def _groups_table(serving_estimate: ServingEstimate) -> Table:
                 format_bytes(group.request_bytes),
             ]
         )
-    return Table(
-        (LEFT, RIGHT, RIGHT, RIGHT),
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT),
         rows,
         ("", "layers", "a token", f"{serving_estimate.plan.context:,} tokens"),
     )
@@ -146,15 +137,17 @@ def room_rows(serving_estimate: ServingEstimate) -> list[tuple[str, Sequence[flo
     ]
 
 
-def _knobs_table(knobs: Sequence[ServingKnob]) -> Table:
-    rows: Rows = []
+def _knobs_table(knobs: Sequence[ServingKnob]) -> b.Table:
+    rows: b.Rows = []
     for knob in knobs:
         rows.append([knob.change, format_bytes(knob.gain_bytes), f"{knob.users:,}"])
-    return Table((LEFT, RIGHT, RIGHT), rows, ("change", "worth of cache", "users, at least"))
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT), rows, ("change", "worth of cache", "users, at least")
+    )
 
 
-def _gpus_table(ranked: Sequence[ServingRow]) -> Table:
-    rows: Rows = []
+def _gpus_table(ranked: Sequence[ServingRow]) -> b.Table:
+    rows: b.Rows = []
     fitting = [row for row in ranked if row.count]
     for row in fitting[:_MOST_GPUS]:
         size = format_bytes(row.capacity_bytes)
@@ -163,13 +156,13 @@ def _gpus_table(ranked: Sequence[ServingRow]) -> Table:
     if rest > 0:
         rows.append([f"({rest} more)", "", "", ""])
     rows.append([f"({len(ranked) - len(fitting)} on which they do not fit)", "", "", ""])
-    return Table(
-        (LEFT, RIGHT, RIGHT, RIGHT), rows, ("GPU", "how many", "memory", "users, at least")
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("GPU", "how many", "memory", "users, at least")
     )
 
 
-def _room_table(serving_estimate: ServingEstimate) -> Table:
-    rows: Rows = []
+def _room_table(serving_estimate: ServingEstimate) -> b.Table:
+    rows: b.Rows = []
     for name, values, how in room_rows(serving_estimate):
         rows.append([name, *(format(value, how) for value in values)])
-    return Table((LEFT, RIGHT, RIGHT, RIGHT), rows, ("", "at least", "likely", "at most"))
+    return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("", "at least", "likely", "at most"))

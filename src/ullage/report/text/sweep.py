@@ -4,25 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    SPACE,
-    Bar,
-    Block,
-    Drawn,
-    Headline,
-    Note,
-    Overflow,
-    Plot,
-    PlotAxis,
-    PlotMark,
-    Rows,
-    Series,
-    Table,
-    Title,
-    Tone,
-)
+from ullage.answers import blocks as b
 from ullage.clock.price import Dollars, Expense
 from ullage.explain.compare.fastest import Fastest, find_fastest
 from ullage.explain.compare.sweep import Line, Point, SweepReport, parse_number
@@ -50,24 +32,26 @@ def sweep_lines(report: SweepReport) -> list[str]:
     return lines
 
 
-def sweep_blocks(report: SweepReport) -> Iterator[Block]:
+def sweep_blocks(report: SweepReport) -> Iterator[b.Block]:
     """What fits, the runs, how memory grows, and the plot of it."""
     for text in sweep_lines(report):
-        yield Headline.of(text, Tone.STRONG)
-    yield Note(" ".join(report.template), Tone.FAINT, Overflow.CUT, indent=2)
-    yield Note(_run_line(report), Tone.FAINT, indent=2)
-    yield SPACE
+        yield b.Headline.of(text, b.Tone.STRONG)
+    yield b.Note(" ".join(report.template), b.Tone.FAINT, b.Overflow.CUT, indent=2)
+    yield b.Note(_run_line(report), b.Tone.FAINT, indent=2)
+    yield b.SPACE
     yield _table(report)
     lines = _lines(report)
     if lines:
-        yield Title("Peak of allocated memory")
-        yield from (Note(line, indent=2) for line in lines[:_MAX_LINES])
+        yield b.Title("Peak of allocated memory")
+        yield from (b.Note(line, indent=2) for line in lines[:_MAX_LINES])
         if len(lines) > _MAX_LINES:
-            yield Note(f"and {len(lines) - _MAX_LINES} more lines, all of them in --json", indent=2)
+            yield b.Note(
+                f"and {len(lines) - _MAX_LINES} more lines, all of them in --json", indent=2
+            )
     for message in _remarks(report):
-        yield Note(message, Tone.WARNING, is_apart=True)
-    yield SPACE
-    yield from (Note(line) for line in _basis(report))
+        yield b.Note(message, b.Tone.WARNING, is_apart=True)
+    yield b.SPACE
+    yield from (b.Note(line) for line in _basis(report))
 
 
 def _run_line(report: SweepReport) -> str:
@@ -77,7 +61,7 @@ def _run_line(report: SweepReport) -> str:
     return ", ".join(part for part in (gpus, *(f"torch {name}" for name in torches), runs) if part)
 
 
-def _table(report: SweepReport) -> Table:
+def _table(report: SweepReport) -> b.Table:
     """A line and a bar for each run; a bar across the whole column is the whole device."""
     names = [name for name, _ in report.variables]
     has_gpus = len(report.gpus) > 1
@@ -94,16 +78,16 @@ def _table(report: SweepReport) -> Table:
     last = "smallest GPU" if report.is_unlimited else "left"
     sizes = ["allocated", "reserved", "device", last]
     head = [*names, *(["GPU"] if has_gpus else []), *sizes, *times]
-    rows: Rows = []
+    rows: b.Rows = []
     bar_head = "of the largest" if report.is_unlimited else "of the device"
     largest = max((point.used_bytes for point in report.points), default=0)
     for point, row in zip(report.points, texts, strict=True):
         scale = largest if report.is_unlimited else point.setting.gpu.total_bytes
         rows.append(
-            [*row, Bar(point.used_bytes if point.fits else 0, scale, USED_LOOK.color, None)]
+            [*row, b.Bar(point.used_bytes if point.fits else 0, scale, USED_LOOK.color, None)]
         )
-    columns = [*[RIGHT] * len(names), *[LEFT] * has_gpus, *[RIGHT] * (4 + len(times)), LEFT]
-    return Table(columns, rows, [*head, bar_head], is_set_in=True)
+    columns = [*[b.RIGHT] * len(names), *[b.LEFT] * has_gpus, *[b.RIGHT] * (4 + len(times)), b.LEFT]
+    return b.Table(columns, rows, [*head, bar_head], is_set_in=True)
 
 
 def _time_columns(report: SweepReport) -> dict[str, list[str]]:
@@ -259,7 +243,7 @@ def _basis(report: SweepReport) -> Sequence[str]:
     ]
 
 
-def sweep_plot(report: SweepReport) -> Plot:
+def sweep_plot(report: SweepReport) -> b.Plot:
     """The peaks of every run: over the first variable with several values if that is numeric, else
     as bars.
     """
@@ -272,10 +256,12 @@ def sweep_plot(report: SweepReport) -> Plot:
         None,
     )
     sizes = () if report.is_unlimited else report.gpus
-    marks = [PlotMark(gpu.total_bytes / GIB, f"{gpu.slug} (a cross does not fit)") for gpu in sizes]
-    up = PlotAxis("GiB", marks=marks)
+    marks = [
+        b.PlotMark(gpu.total_bytes / GIB, f"{gpu.slug} (a cross does not fit)") for gpu in sizes
+    ]
+    up = b.PlotAxis("GiB", marks=marks)
     if axis is not None:
-        return Plot(_curves(report, axis), PlotAxis(axis), up)
+        return b.Plot(_curves(report, axis), b.PlotAxis(axis), up)
     names = [
         "\n".join([*(value for _, value in point.setting.values), point.setting.gpu.slug])
         for point in report.points
@@ -284,11 +270,11 @@ def sweep_plot(report: SweepReport) -> Plot:
         (at, point.used_bytes / GIB if point.fits else 0.0, _name(point))
         for at, point in enumerate(report.points)
     ]
-    across = PlotAxis("", lambda at: names[round(at)], ticks=range(len(names)), low=-0.5)
-    return Plot([Series("whole device", bars, Drawn.BARS)], across, up)
+    across = b.PlotAxis("", lambda at: names[round(at)], ticks=range(len(names)), low=-0.5)
+    return b.Plot([b.Series("whole device", bars, b.Drawn.BARS)], across, up)
 
 
-def _curves(report: SweepReport, axis: str) -> list[Series]:
+def _curves(report: SweepReport, axis: str) -> list[b.Series]:
     """Allocated memory and the whole device, for each setting of the other variables."""
     groups: dict[str, list[Point]] = {}
     for point in report.points:
@@ -304,8 +290,8 @@ def _curves(report: SweepReport, axis: str) -> list[Series]:
         allocated = [(xs[id(p)], p.allocated_bytes / GIB) for p in fitting]
         over = [(xs[id(p)], p.setting.gpu.total_bytes / GIB) for p in members if not p.fits]
         curves += [
-            Series(f"whole device{which}", used, color=number),
-            Series(f"allocated{which}", allocated, Drawn.DASHES, number),
-            Series("", over, Drawn.CROSSES, number),
+            b.Series(f"whole device{which}", used, color=number),
+            b.Series(f"allocated{which}", allocated, b.Drawn.DASHES, number),
+            b.Series("", over, b.Drawn.CROSSES, number),
         ]
     return curves

@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    Block,
-    Column,
-    Headline,
-    Note,
-    Overflow,
-    Row,
-    Rows,
-    Table,
-    Title,
-    Tone,
-    Word,
-)
+from ullage.answers import blocks as b
 from ullage.report.document.what_if import list_families
 from ullage.units import format_bytes
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
 from ullage.whatif.settings import MEANINGS, Family, Setting
 
-_SETTING = Column(overflow=Overflow.FOLD)
-_NUMBER = Column(is_right=True, overflow=Overflow.KEEP)
+_SETTING = b.Column(overflow=b.Overflow.FOLD)
+_NUMBER = b.Column(is_right=True, overflow=b.Overflow.KEEP)
 
 
 def what_if_line(report: WhatIfReport) -> str:
@@ -49,30 +35,30 @@ def what_if_line(report: WhatIfReport) -> str:
     return f"{_shown(best.setting)} reserves {saved} less ({reserved})"
 
 
-def what_if_blocks(report: WhatIfReport) -> Iterator[Block]:
+def what_if_blocks(report: WhatIfReport) -> Iterator[b.Block]:
     """What each setting would reserve, and how to use the one that is recommended."""
-    yield Headline.of(what_if_line(report), Tone.GOOD if report.recommended else Tone.STRONG)
+    yield b.Headline.of(what_if_line(report), b.Tone.GOOD if report.recommended else b.Tone.STRONG)
     yield _note(_how(report))
-    yield _note(_check_text(report.check), Tone.PLAIN if report.check.is_exact
-               else Tone.WARNING)  # fmt: skip
-    yield Title("Reserved at the peak")
+    yield _note(_check_text(report.check), b.Tone.PLAIN if report.check.is_exact
+               else b.Tone.WARNING)  # fmt: skip
+    yield b.Title("Reserved at the peak")
     yield _settings_table(report)
     if report.on_gpus:
-        yield Title("GPUs on which the settings decide")
+        yield b.Title("GPUs on which the settings decide")
         yield _gpus_table(report.on_gpus)
     for remark in _remarks(report):
-        yield _note(remark, Tone.WARNING)
+        yield _note(remark, b.Tone.WARNING)
     for contradiction in report.contradictions[:1]:
-        yield _note(f"the snapshot contradicts itself: {contradiction}", Tone.MORE)
+        yield _note(f"the snapshot contradicts itself: {contradiction}", b.Tone.MORE)
     for note in report.notes:
         yield _note(f"note: {note}")
     best = report.recommended
     if best is not None:
-        yield Title("To use it")
+        yield b.Title("To use it")
         yield _note(_change(best.setting))
-    yield Title("What the settings do")
+    yield b.Title("What the settings do")
     for family in list_families(report):
-        yield _note(f"{family.value}: {MEANINGS[family]}", Tone.FAINT)
+        yield _note(f"{family.value}: {MEANINGS[family]}", b.Tone.FAINT)
 
 
 def _how(report: WhatIfReport) -> str:
@@ -101,8 +87,8 @@ def _check_text(check: Check) -> str:
     )
 
 
-def _settings_table(report: WhatIfReport) -> Table:
-    rows: Rows = []
+def _settings_table(report: WhatIfReport) -> b.Table:
+    rows: b.Rows = []
     before = report.baseline.outcome
     if not report.begins_as_recorded:
         checked = format_bytes(report.check.replayed_reserved_bytes, 2)
@@ -116,7 +102,7 @@ def _settings_table(report: WhatIfReport) -> Table:
             continue
         changed = outcome.peak_reserved_bytes - (before or outcome).peak_reserved_bytes
         rows.append(
-            Row(
+            b.Row(
                 [
                     _name_cell(tried, outcome, _origin(report)),
                     format_bytes(outcome.peak_reserved_bytes, 2),
@@ -125,15 +111,15 @@ def _settings_table(report: WhatIfReport) -> Table:
                     else f"{'+' * (changed > 0)}{format_bytes(changed, 2)}",
                     f"{100 * outcome.unused_frac:.1f} %",
                 ],
-                Tone.GOOD if tried is report.recommended else Tone.PLAIN,
+                b.Tone.GOOD if tried is report.recommended else b.Tone.PLAIN,
             )
         )
     for label, size in (
         (f"best packing found ({report.packing.method})", report.packing.size_bytes),
         ("lower bound: live at once", report.lower_bound_bytes),
     ):
-        rows.append(Row([label, format_bytes(size, 2), "", ""], Tone.FAINT))
-    return Table((_SETTING, *[_NUMBER] * 3), rows, ("setting", "reserved", "change", "unused"))
+        rows.append(b.Row([label, format_bytes(size, 2), "", ""], b.Tone.FAINT))
+    return b.Table((_SETTING, *[_NUMBER] * 3), rows, ("setting", "reserved", "change", "unused"))
 
 
 def _origin(report: WhatIfReport) -> str:
@@ -145,17 +131,17 @@ def _origin(report: WhatIfReport) -> str:
     return f"on {report.gpu}" if report.gpu is not None else "memory without end"
 
 
-def _name_cell(tried: Tried, outcome: Outcome, origin: str) -> tuple[Word, ...]:
+def _name_cell(tried: Tried, outcome: Outcome, origin: str) -> tuple[b.Word, ...]:
     """The setting, a line for each of its parts, and what to know of it below."""
-    words = [Word(_shown(tried.setting).replace(",", ",\n    "))]
+    words = [b.Word(_shown(tried.setting).replace(",", ",\n    "))]
     if tried.setting.family is Family.RECORDED:
-        words.append(Word(f" ({origin})"))
+        words.append(b.Word(f" ({origin})"))
     if not outcome.fits:
-        words.append(Word(f"\n    {_failure(outcome)}", Tone.MORE))
+        words.append(b.Word(f"\n    {_failure(outcome)}", b.Tone.MORE))
     if outcome.num_retries:
-        words.append(Word(f"\n    releases its cache {outcome.num_retries}x", Tone.WARNING))
+        words.append(b.Word(f"\n    releases its cache {outcome.num_retries}x", b.Tone.WARNING))
     if tried.conflicts:
-        words.append(Word("\n    not for this program", Tone.WARNING))
+        words.append(b.Word("\n    not for this program", b.Tone.WARNING))
     return tuple(words)
 
 
@@ -181,23 +167,23 @@ def _failure(outcome: Outcome) -> str:
     return f"no memory at event {outcome.failed_event:,}"
 
 
-def _gpus_table(on_gpus: tuple[OnGpu, ...]) -> Table:
-    rows: Rows = []
+def _gpus_table(on_gpus: tuple[OnGpu, ...]) -> b.Table:
+    rows: b.Rows = []
     for on_gpu in on_gpus:
         outcome = on_gpu.tried.outcome
         answer = on_gpu.tried.refusal
         if outcome is not None:
             answer = "fits" if outcome.fits else _failure(outcome)
-        tone = Tone.LESS if outcome is not None and outcome.fits else Tone.MORE
+        tone = b.Tone.LESS if outcome is not None and outcome.fits else b.Tone.MORE
         rows.append(
             [
                 on_gpu.gpu,
                 format_bytes(on_gpu.total_bytes, 2),
                 _shown(on_gpu.tried.setting),
-                Word(answer, tone),
+                b.Word(answer, tone),
             ]
         )
-    return Table((LEFT, RIGHT, LEFT, LEFT), rows)
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT, b.LEFT), rows)
 
 
 def _shown(setting: Setting) -> str:
@@ -215,5 +201,5 @@ def _change(setting: Setting) -> str:
     return f"{text}, and call {call} before the first allocation"
 
 
-def _note(text: str, tone: Tone = Tone.PLAIN) -> Note:
-    return Note(text, tone, indent=2, hang=4, margin=2)
+def _note(text: str, tone: b.Tone = b.Tone.PLAIN) -> b.Note:
+    return b.Note(text, tone, indent=2, hang=4, margin=2)

@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    Block,
-    Headline,
-    Note,
-    Rows,
-    Table,
-    Title,
-    Tone,
-    Word,
-)
+from ullage.answers import blocks as b
 from ullage.estimate.term import Term
 from ullage.estimate.workloads.answer import WorkloadEstimate
 from ullage.gpus.catalog import label
@@ -39,7 +28,7 @@ def workload_line(estimate: WorkloadEstimate) -> str:
     return _headline(estimate).plain
 
 
-def _headline(estimate: WorkloadEstimate) -> Headline:
+def _headline(estimate: WorkloadEstimate) -> b.Headline:
     verdict = estimate.verdict
     sizes = ", ".join(
         f"{format_bytes(place.bytes)} of {place.name}"
@@ -47,28 +36,28 @@ def _headline(estimate: WorkloadEstimate) -> Headline:
         for place in estimate.places
     )
     if verdict is None:
-        return Headline.of(f"needs {sizes}", Tone.STRONG)
+        return b.Headline.of(f"needs {sizes}", b.Tone.STRONG)
     where = f" on {label(estimate.gpu)}" if estimate.gpu else ""
     tone = VERDICT_TONES[verdict]
-    return Headline((Word(verdict.value, tone), Word(f"{where}: needs {sizes}")))
+    return b.Headline((b.Word(verdict.value, tone), b.Word(f"{where}: needs {sizes}")))
 
 
-def workload_blocks(estimate: WorkloadEstimate) -> Iterator[Block]:
+def workload_blocks(estimate: WorkloadEstimate) -> Iterator[b.Block]:
     """The memory of each place, the figures, and what is assumed."""
     yield _headline(estimate)
-    yield Note(estimate.subject, Tone.FAINT, indent=2)
+    yield b.Note(estimate.subject, b.Tone.FAINT, indent=2)
     for place in estimate.places:
-        yield Title(place.name)
+        yield b.Title(place.name)
         scale = max(term.bytes for term in place.terms)
         yield terms_table(place.terms, _look, scale)
-    yield Title("Figures")
-    rows: Rows = []
+    yield b.Title("Figures")
+    rows: b.Rows = []
     for name, value, unit in estimate.figures:
         rows.append([name, format_bytes(value) if unit == "bytes" else f"{value:,} {unit}"])
-    yield Table((LEFT, RIGHT), rows)
-    yield Title("Assumed")
+    yield b.Table((b.LEFT, b.RIGHT), rows)
+    yield b.Title("Assumed")
     for line in estimate.assumptions:
-        yield Note(line, Tone.FAINT, indent=2)
+        yield b.Note(line, b.Tone.FAINT, indent=2)
 
 
 def _look(term: Term) -> Look:

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ullage.answers.blocks import (
-    LEFT,
-    RIGHT,
-    Bar,
-    Block,
-    Column,
-    Note,
-    Overflow,
-    Rows,
-    Table,
-    Title,
-    Tone,
-)
+from ullage.answers import blocks as b
 from ullage.clock.price import Expense
 from ullage.clock.step_time import Share, StepTime, merge_numbered
 from ullage.explain.run import RunReport
@@ -37,59 +25,59 @@ _SMALL_SHARE = 2e-3  # of the step: what is not shown
 _PER_BAR = 10**9  # bars are drawn of whole numbers: nanoseconds
 
 
-def brief_time(report: RunReport) -> Iterator[Block]:
+def brief_time(report: RunReport) -> Iterator[b.Block]:
     """The time of a step, and where it goes, in at most twelve lines; nothing without a time."""
     time = report.time
     if time is None:
         return
     yield from _head(report, time)
     yield _kind_table(time, _MAX_KINDS)
-    yield Note(_critical_line(report, time), Tone.PLAIN, Overflow.CUT)
+    yield b.Note(_critical_line(report, time), b.Tone.PLAIN, b.Overflow.CUT)
     if time.unknown:
         share = format_share(sum(kernel.exposed.s for kernel in time.unknown), time.step.s)
-        yield Note(f"Kernels of which nothing is known: {len(time.unknown)}, {share} of the step")
+        yield b.Note(f"Kernels of which nothing is known: {len(time.unknown)}, {share} of the step")
 
 
-def full_time(report: RunReport) -> Iterator[Block]:
+def full_time(report: RunReport) -> Iterator[b.Block]:
     """All that is known of the time of a step; nothing without a time."""
     time = report.time
     if time is None:
         return
     yield from _head(report, time)
     yield _kind_table(time, len(time.categories))
-    yield Note(_critical_line(report, time), Tone.PLAIN, Overflow.CUT)
+    yield b.Note(_critical_line(report, time), b.Tone.PLAIN, b.Overflow.CUT)
     waits = format_as(time.host_waits, time.step.s)
-    yield Note(f"The host waits for the device {waits}; {len(time.steps)} whole steps were timed")
+    yield b.Note(f"The host waits for the device {waits}; {len(time.steps)} whole steps were timed")
     if time.parts:
-        yield Title("Time by part")
+        yield b.Title("Time by part")
         yield _share_table(time.parts, time, "part")
     if len(time.modules) > 1:
-        yield Title("Time by module")
+        yield b.Title("Time by module")
         shares = merge_numbered(time.modules)
         modules = [share._replace(name=name_timed_module(share.name)) for share in shares]
         yield _share_table(modules, time, "module")
     if time.unknown:
-        yield Title("Kernels of which nothing is known")
+        yield b.Title("Kernels of which nothing is known")
         yield _share_table(time.unknown, time, "kernel")
     if time.basis:
-        yield Title("The times rest on")
+        yield b.Title("The times rest on")
         for line in _basis_lines(time.basis):
-            yield Note(line, indent=2, hang=4)
+            yield b.Note(line, indent=2, hang=4)
 
 
-def played_time(time: StepTime, expense: Expense | None, num_gpus: int) -> Iterator[Block]:
+def played_time(time: StepTime, expense: Expense | None, num_gpus: int) -> Iterator[b.Block]:
     """The time of a step that was played from a configuration, and all that it rests on."""
-    yield Title(f"Time of a step: {time_line(time, num_gpus)}")
+    yield b.Title(f"Time of a step: {time_line(time, num_gpus)}")
     if expense is not None:
-        yield Note(expense_line(expense), Tone.PLAIN, Overflow.CUT)
+        yield b.Note(expense_line(expense), b.Tone.PLAIN, b.Overflow.CUT)
     yield _kind_table(time, len(time.categories))
     parts = ", ".join(
         f"{part.name} {format_share(part.exposed.s, time.step.s)}" for part in time.parts[:3]
     )
-    yield Note(f"It hangs on {time.critical}; {parts}", Tone.PLAIN, Overflow.CUT)
-    yield Title("The times rest on")
+    yield b.Note(f"It hangs on {time.critical}; {parts}", b.Tone.PLAIN, b.Overflow.CUT)
+    yield b.Title("The times rest on")
     for line in _basis_lines(time.basis):
-        yield Note(line, indent=2)
+        yield b.Note(line, indent=2)
 
 
 def time_line(time: StepTime, num_gpus: int = 1) -> str:
@@ -115,13 +103,13 @@ def expense_line(expense: Expense) -> str:
     return f"{tokens} a million tokens; 1,000 steps{gpus} {steps}"
 
 
-def _head(report: RunReport, time: StepTime) -> Iterator[Block]:
-    yield Title(f"Time of a step: {time_line(time, report.num_gpus)}")
+def _head(report: RunReport, time: StepTime) -> Iterator[b.Block]:
+    yield b.Title(f"Time of a step: {time_line(time, report.num_gpus)}")
     if report.cost is not None:
-        yield Note(expense_line(report.cost), Tone.PLAIN, Overflow.CUT)
+        yield b.Note(expense_line(report.cost), b.Tone.PLAIN, b.Overflow.CUT)
 
 
-def _kind_table(time: StepTime, num_kinds: int) -> Table:
+def _kind_table(time: StepTime, num_kinds: int) -> b.Table:
     """What the step is made of; with what is too small to be shown, it comes to the whole."""
     kinds = [kind for kind in time.categories if kind.busy.s > _SMALL_SHARE * time.step.s]
     shown, rest = kinds[:num_kinds], kinds[num_kinds:]
@@ -130,15 +118,15 @@ def _kind_table(time: StepTime, num_kinds: int) -> Table:
         parts.append((REST_LOOK, sum(kind.exposed.s for kind in rest), _hidden_s(rest)))
     parts.append((IDLE_LOOK, time.device_idle.s, 0.0))
     scale = round(max(seconds for _, seconds, _ in parts) * _PER_BAR)
-    rows: Rows = []
+    rows: b.Rows = []
     for look, seconds, hidden_s in parts:
         if seconds + hidden_s > _SMALL_SHARE * time.step.s:
             hidden = f"and {format_as(hidden_s, time.step.s)} hidden"
             size, share = format_as(seconds, time.step.s), format_share(seconds, time.step.s)
-            bar = Bar(round(seconds * _PER_BAR), scale, look.color, _BAR_WIDTH)
+            bar = b.Bar(round(seconds * _PER_BAR), scale, look.color, _BAR_WIDTH)
             is_told = hidden_s > 5e-3 * time.step.s
             rows.append([look.label, size, share, bar, hidden if is_told else ""])
-    return Table((LEFT, RIGHT, RIGHT, LEFT, LEFT), rows)
+    return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT, b.LEFT), rows)
 
 
 def _hidden_s(kinds: Sequence[Share]) -> float:
@@ -171,13 +159,13 @@ def _basis_lines(basis: Sequence[str]) -> Iterator[str]:
         yield "; ".join((head, *rest))
 
 
-def _share_table(shares: Sequence[Share], time: StepTime, noun: str) -> Table:
-    rows: Rows = []
+def _share_table(shares: Sequence[Share], time: StepTime, noun: str) -> b.Table:
+    rows: b.Rows = []
     for share in shares[:_MAX_ROWS]:
         alone, busy = (format_as(part, time.step.s) for part in (share.exposed, share.busy))
         rows.append([share.name, alone, format_share(share.exposed.s, time.step.s), busy])
     if len(shares) > _MAX_ROWS:
         rows.append([f"and {len(shares) - _MAX_ROWS} more, all of them in --json"])
-    number = Column(is_right=True, overflow=Overflow.KEEP)
+    number = b.Column(is_right=True, overflow=b.Overflow.KEEP)
     head = (noun, "alone", "of the step", "busy")
-    return Table((LEFT, number, number, number), rows, head, is_set_in=True)
+    return b.Table((b.LEFT, number, number, number), rows, head, is_set_in=True)
