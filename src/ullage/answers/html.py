@@ -37,6 +37,7 @@ _SCRIPTS: Final = (
     "timeline.js", "panel.js", "treemap.js", "segments.js", "time.js", "search.js", "details.js",
     "page.js", "open.js",
 )  # fmt: skip
+_WHERE: Final = " The whole answer is in this file as JSON, in the element <code>document</code>."
 _NUMBER: Final = ' class="number"'
 
 
@@ -67,6 +68,7 @@ def render_page(
     parts = {
         "/*script*/": '"use strict";\n' + "\n".join(map(_asset, _SCRIPTS)) if maps else "",
         "<!--data-->": "\n".join(scripts),
+        "<!--where-->": _WHERE if document is not None else "",
         "<!--version-->": __version__,
         "<!--blocks-->": "".join(map(_element, shown)),
         "<!--verdict-->": escape(verdict),

@@ -140,7 +140,9 @@ def server_diff_blocks(change: StartChange) -> Iterator[b.Block]:
         yield b.Note(f"{100 * change.named_frac:.1f} % has a reason with a name", is_apart=True)
     others = [row for row in change.options if not _is_told(change, row[0])]
     if others:
-        yield b.Note("Also different: " + ", ".join(f"{n} {a} -> {b}" for n, a, b in others))
+        yield b.Note(
+            "Also different: " + ", ".join(f"{name} {old} -> {new}" for name, old, new in others)
+        )
 
 
 def _is_told(change: StartChange, option: str) -> bool:

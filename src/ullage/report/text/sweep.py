@@ -222,7 +222,11 @@ def _name(point: Point) -> str:
 
 def _basis(report: SweepReport) -> Sequence[str]:
     """The basis of the answers, over all runs."""
-    bases = [b for p in report.points for b in (p.report.allocator_basis, p.report.device_basis)]
+    bases = [
+        basis
+        for point in report.points
+        for basis in (point.report.allocator_basis, point.report.device_basis)
+    ]
     assumptions = dict.fromkeys(
         assumption.what for basis in bases for assumption in basis.assumptions
     )
