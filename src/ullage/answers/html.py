@@ -81,8 +81,8 @@ def render_page(
     }
     text = _asset("page.html").replace("<!--body-->", _asset("map.html" if maps else "blocks.html"))
     for mark, part in parts.items():
-        before, found, after = text.partition(mark)
-        text = before + (part if found else "") + after
+        before, place, after = text.partition(mark)
+        text = before + (part if place else "") + after
     return text
 
 

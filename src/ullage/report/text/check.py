@@ -199,14 +199,14 @@ def _change_parts(view: CheckView, judged: Judged, comparison: Comparison) -> It
         at = f" ({moment})" if moment else ""
         yield b.Note(f"At the peak{at}, since it was locked", indent=2, is_apart=True)
         rows: b.Rows = []
-        for title, named in (
+        for title, changed in (
             ("category", [(label_category(row.name), row) for row in changes.categories]),
             ("module", [(label_module(row.name), row) for row in changes.modules]),
             ("place", [(name_place(row, lines), row) for row in changes.places]),
         ):
-            if named:
+            if changed:
                 rows.append(b.Row([f"  by {title}"], b.Tone.FAINT))
-            for name, row in named[:_MAX_ROWS]:
+            for name, row in changed[:_MAX_ROWS]:
                 rows.append(b.Row([f"    {name}", *_sizes(row)], _tone(row.changed_bytes)))
         yield b.Table((_NAME, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("", "before", "now", "change"))
     reasons = view.reasons(judged, comparison)

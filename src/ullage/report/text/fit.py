@@ -239,9 +239,17 @@ def _row(report: FitReport, candidate: Candidate, names: Counter[str]) -> b.Row:
     cells += [_price(report, candidate)] if _price_unit(report) else []
     is_known = report.is_size_known(candidate)
     cells += [format_bytes(candidate.used_bytes, 2) if is_known else ""]
-    cells += [candidate.name + " (other blocks)" * is_twin]
+    cells += [_name(report, candidate) + " (other blocks)" * is_twin]
     cells += ["" if is_best else b.Word(candidate.why, b.Tone.FAINT)]
     return b.Row(cells, b.Tone.STRONG if is_best else b.Tone.PLAIN)
+
+
+def _name(report: FitReport, candidate: Candidate) -> str:
+    """The name of a plan; first what the chosen plan does differently, as a line may be cut."""
+    chosen = () if report.best is None else report.best.actions
+    actions = sorted(candidate.actions, key=lambda action: action in chosen)
+    is_named_so = candidate.name == name_plan(candidate.actions, report.blocks)
+    return name_plan(actions, report.blocks) if is_named_so else candidate.name
 
 
 def _bounds(candidate: Candidate) -> str:

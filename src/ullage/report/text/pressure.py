@@ -140,9 +140,9 @@ def _request_rows(groups: Sequence[RequestGroup]) -> list[tuple[str, Percentiles
     return rows
 
 
-def _times_table(what: str, named: Sequence[tuple[str, Percentiles | None]]) -> b.Table:
+def _times_table(what: str, percentiles: Sequence[tuple[str, Percentiles | None]]) -> b.Table:
     rows: b.Rows = []
-    for name, times in named:
+    for name, times in percentiles:
         if times is not None:
             seconds = (times.p50_s, times.p90_s, times.p99_s)
             rows.append([name, f"{times.num:,}", *map(format_seconds, seconds)])

@@ -214,10 +214,10 @@ def _curve(curve: Curve) -> b.Table:
     return b.Table([b.RIGHT] * (8 + has_good), rows, head)
 
 
-def _occupancy(found: Sequence[OccupancyRow]) -> b.Table:
+def _occupancy(bins: Sequence[OccupancyRow]) -> b.Table:
     rows: b.Rows = []
     head = ("cache", "requests", "first p50", "first p99", "each p50", "each p99")
-    for row in found:
+    for row in bins:
         first, each = _cells(row.ttft_s), _cells(row.tpot_s)
         span = f"{100 * row.low_frac:.0f} to {100 * row.high_frac:.0f} %"
         rows.append([span, f"{row.num_requests:,}", first[0], first[2], each[0], each[2]])
