@@ -136,7 +136,7 @@ def test_of_two_plans_of_one_name_that_is_marked_which_fits(report: FitReport) -
     told = replace(report, candidates=(twin, *report.candidates))
     lines = [line for line in render(fit_blocks(told), 120).splitlines() if line.startswith(">")]
     assert len(lines) == 1 and "Layer (other" not in lines[0]
-    assert render(fit_blocks(told), 120).count("Layer (other blocks)") == 1
+    assert render(fit_blocks(told), 120).count("(other blocks)") == 1
 
 
 def test_nothing_that_fits_is_said_first(report: FitReport) -> None:

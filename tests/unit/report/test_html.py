@@ -152,7 +152,7 @@ def test_every_script_is_used_and_none_ends_the_element() -> None:
 
 
 def test_what_is_not_data_is_small() -> None:
-    assert len(render_map(make_page(make_replay()))) < 120_000
+    assert len(render_map(make_page(make_replay()))) < 125_000
 
 
 def test_two_runs_are_two_payloads() -> None:

@@ -69,7 +69,7 @@ def write_admin_page(board: Board) -> bytes:
         cells = (tenant, str(waiting), f"{gib_seconds:,.0f}", f"{counters[tenant] / 2**30:,.0f}")
         tenants.append([*cells, outcomes])
     heads = ("engine", *(name.replace("_", " ") for name, *_ in _OF_ENGINES))
-    blocks = [
+    blocks: list[b.Block] = [
         b.Headline.of("ullage front", b.Tone.STRONG),
         b.Table((b.LEFT, *[b.RIGHT] * len(_OF_ENGINES)), engines, heads),
         b.Table((b.LEFT, *[b.RIGHT] * 3, b.LEFT), tenants, _OF_TENANTS),

@@ -162,7 +162,7 @@ def _basis_lines(basis: Sequence[str]) -> Iterator[str]:
 def _share_table(shares: Sequence[Share], time: StepTime, noun: str) -> b.Table:
     rows: b.Rows = []
     for share in shares[:_MAX_ROWS]:
-        alone, busy = (format_as(part, time.step.s) for part in (share.exposed, share.busy))
+        alone, busy = (format_as(part, time.step.s) for part in (share.exposed, share.busy.s))
         rows.append([share.name, alone, format_share(share.exposed.s, time.step.s), busy])
     if len(shares) > _MAX_ROWS:
         rows.append([f"and {len(shares) - _MAX_ROWS} more, all of them in --json"])
