@@ -49,7 +49,7 @@ class TrainingRecording:
         self.end()
         try:
             recording = self._new(_of_rank(self._path, rank))
-            recording.attach()
+            recording.__enter__()
         except Exception as error:  # the training goes on unrecorded
             _say("nothing is recorded", error)
             return
@@ -64,11 +64,8 @@ class TrainingRecording:
         recording, self._recording = self._recording, None
         atexit.unregister(self._end_at_exit)
         try:
-            recording.__exit__(
-                None if error is None else type(error),
-                error,
-                None if error is None else error.__traceback__,
-            )
+            traceback = getattr(error, "__traceback__", None)
+            recording.__exit__(None if error is None else type(error), error, traceback)
         except Exception as failure:  # the training's result is its own
             _say("the recording did not end well", failure)
         self.path = recording.path

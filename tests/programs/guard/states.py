@@ -121,6 +121,11 @@ def add_key(table):
     table[Record] += 1
 
 
+def other_proxy(value):
+    """A proxy of another class than that of `value`."""
+    return weakref.proxy(Countdown if value.__name__ == "Record" else Record)
+
+
 def endless():
     """A generator."""
     number = 0
@@ -222,6 +227,8 @@ VALUES = {
     "itertools.count": Value(itertools.count, next),
     "ContextVar": Value(own_context, lambda v: v.set(v.get() + 1), read=lambda v: v.get()),
     "WeakKeyDictionary": Value(keyed_weakly, add_key, read=lambda v: [*v.values()]),
+    "weakref.proxy": Value(lambda: weakref.proxy(Record), renew=other_proxy,
+                           read=lambda v: v.__name__),
     "queue.Queue": Value(queue.Queue, remember, read=lambda v: [*v.queue]),
     "iterator over a list": Value(lambda: iter([*range(20)]), next, read=read_next),
     "iterator over a range": Value(lambda: iter(range(20)), next, read=read_next),

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any
+from weakref import ProxyTypes
 
 import torch
 
@@ -44,7 +45,8 @@ from ullage.units import format_bytes
 MOST_ELEMENTS = 1000
 _MOST_NAMES = 3
 _MOST_PARENTS = 30
-_ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
+# A proxy looks like what it stands for, which something else holds; one that is dead raises.
+_ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, *ProxyTypes))
 # Of a module of torch: its buffers are restored, and with them what is to be saved of them.
 _SET_OF_NAMES = "._non_persistent_buffers_set"
 _IN_MODULES = re.compile(r"\._(modules|buffers|parameters)(?=[.\[])")
