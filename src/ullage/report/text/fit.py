@@ -15,9 +15,6 @@ from ullage.report.semantics import name_kind, say_changes
 from ullage.report.text.time.numbers import format_dollars, format_interval
 from ullage.units import GIB, format_bytes
 
-# As wide as the usual reasons; the rest of the line is the name's.
-_WHY = b.Column(overflow=b.Overflow.CUT, most=22)
-
 
 def fit_line(report: FitReport) -> str:
     """The result, in one line."""
@@ -216,13 +213,13 @@ def _table(report: FitReport) -> b.Table:
         columns["bounds"] = b.RIGHT
     if unit := _price_unit(report):
         columns[unit] = b.RIGHT
-    columns |= {"device": b.RIGHT, "plan, Pareto front": b.REST, "why not": _WHY}
+    columns |= {"device": b.RIGHT, "plan, Pareto front": b.REST}
     front = report.front_of_runs
     rest = [candidate for candidate in report.candidates if candidate not in front]
     names = Counter([report.best.name] if report.best else [])
     rows: b.Rows = [_row(report, candidate, names) for candidate in front]
     if rest:
-        rows.append(b.Row(["", *[""] * (len(columns) - 3), "others"], b.Tone.FAINT))
+        rows.append(b.Row(["", *[""] * (len(columns) - 2), "others"], b.Tone.FAINT))
     rows += [_row(report, candidate, names) for candidate in rest]
     return b.Table([*columns.values()], rows, [*columns], indent=0)
 
@@ -239,8 +236,9 @@ def _row(report: FitReport, candidate: Candidate, names: Counter[str]) -> b.Row:
     cells += [_price(report, candidate)] if _price_unit(report) else []
     is_known = report.is_size_known(candidate)
     cells += [format_bytes(candidate.used_bytes, 2) if is_known else ""]
-    cells += [_name(report, candidate) + " (other blocks)" * is_twin]
-    cells += ["" if is_best else b.Word(candidate.why, b.Tone.FAINT)]
+    name = b.Word(_name(report, candidate) + " (other blocks)" * is_twin)
+    is_told = candidate.why and not is_best
+    cells += [(name, b.Word(f": {candidate.why}", b.Tone.FAINT)) if is_told else (name,)]
     return b.Row(cells, b.Tone.STRONG if is_best else b.Tone.PLAIN)
 
 
