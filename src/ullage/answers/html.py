@@ -104,9 +104,10 @@ def _element(block: Block) -> str:
             return f"<h2>{escape(text)}</h2>"
         case Note(text="") | Map():
             return ""
-        case Note(text, tone, hang=hang, lead=lead):
+        case Note(text, tone, hang=hang, lead=lead, is_apart=is_apart):
             code = "" if lead is None else f"<b{_class(lead.tone)}>{escape(lead.text)}</b> "
-            place = f' style="margin-left:{max(hang or 0, block.indent)}ch"'
+            above = 0.7 * is_apart
+            place = f' style="margin:{above:g}em 0 0 {max(hang or 0, block.indent)}ch"'
             return f"<p{_class(tone)}{place}>{code}{escape(text)}</p>"
         case Lines(lines):
             return f"<pre>{escape(chr(10).join(lines))}</pre>"
