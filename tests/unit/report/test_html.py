@@ -241,10 +241,11 @@ def test_the_names_with_the_most_bytes_get_colors() -> None:
 
 
 def test_a_page_without_categories_is_colored_by_call_site() -> None:
-    text = render_map(make_page(make_replay((MIB, 512, 0, 4))))
+    text = render_map(make_page(make_replay((MIB, 512, 0, 4)), capacity=(8 * MIB, "t4 is full")))
     payload = re.search(r'class="run">([^<]*)<', text)
     assert payload is not None
     header, columns = unpack(payload[1])
+    assert header["capacity"] == {"bytes": 8 * MIB, "text": "t4 is full"}
     assert [grouping["by"] for grouping in header["groupings"]] == ["site"]
     assert columns["size"] == [1] and columns["life"] == [4]
 
