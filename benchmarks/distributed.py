@@ -72,7 +72,7 @@ def play(job: dict[str, Any], size: str, python: Path) -> Result:
     ranks = sorted(rank for some in alike for rank in some)
     started_s = time.monotonic()
     run = ullage.run_ranks(
-        [str(PROGRAMS / name), *words], ranks, world_size=int(size), python=python
+        [str(PROGRAMS / name), *words], ranks=ranks, world_size=int(size), python=python
     )
     return Result(job["run"], int(size), alike, ranks, run.document, time.monotonic() - started_s)
 

@@ -22,15 +22,18 @@ from typing import Any
 
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.phantom.environment import EnvironmentSpec, make_environment
+from ullage.phantom.environment import make_environment
+from ullage.protocol.options.env import EnvironmentSpec
 from ullage.units import format_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 STACKS = ROOT / "tests" / "programs" / "stacks"
 HERE = Path(__file__).parent
 ENVIRONMENTS = {
-    "stacks": EnvironmentSpec(None, (HERE / "stacks.txt",), has_triton=True),
-    "stacks-vllm": EnvironmentSpec("2.13.0", (HERE / "stacks-vllm.txt",), has_triton=True),
+    "stacks": EnvironmentSpec(requirements=(HERE / "stacks.txt",), with_triton=True),
+    "stacks-vllm": EnvironmentSpec(
+        torch="2.13.0", requirements=(HERE / "stacks-vllm.txt",), with_triton=True
+    ),
 }
 GPU = "h100-80gb"
 TIMEOUT_S = 1200

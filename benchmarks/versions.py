@@ -21,8 +21,9 @@ from pathlib import Path
 from benchmarks.examples import EXAMPLES, VERDICTS, run_example
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.phantom.environment import EnvironmentSpec, make_environment
+from ullage.phantom.environment import make_environment
 from ullage.phantom.torch_build import TorchBuild, find_torch
+from ullage.protocol.options.env import EnvironmentSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "examples" / "requirements.txt"
@@ -160,7 +161,9 @@ def run_examples(python: Path) -> dict[str, str]:
 def environment_of(version: str) -> Path:
     """The interpreter of a version's thin environment, made where it is not there."""
     directory = ROOT / ".envs" / f"torch-{version}"
-    spec = EnvironmentSpec(None if version == NEWEST else version, (REQUIREMENTS,))
+    spec = EnvironmentSpec(
+        torch=None if version == NEWEST else version, requirements=(REQUIREMENTS,)
+    )
     return make_environment(
         directory, spec, force=True, progress=lambda line: print(line, file=sys.stderr)
     ).python

@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 import sys
+import typing
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -22,16 +23,12 @@ from tests.rows import each
 from tests.variables import VARIABLES, Variable
 
 import ullage
-from ullage.api.estimate import RecipeFields
-from ullage.api.serving import ServingFields
 from ullage.cli.main import VERBS, cli
-from ullage.cli.options.estimate import EstimateOptions
-from ullage.cli.options.fit import FitOptions
-from ullage.cli.options.run import RunOptions
-from ullage.cli.serve import ServeOptions
-from ullage.estimate.serving.serving_plan import ServingPlan
-from ullage.estimate.training.recipe import Recipe
+from ullage.cli.options.command import Verb
+from ullage.estimate.training.recipe import PRECISIONS
 from ullage.protocol import variables
+from ullage.protocol.options import SECTIONS
+from ullage.protocol.options.estimate import Precision
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ullage"
@@ -179,7 +176,16 @@ QUESTIONS = {
 ANSWERS = {*VERBS, *QUESTIONS}
 # By the folder in which a file of that name would be: the answers that have none, and why not.
 WITHOUT = {
-    "cli": {},
+    "cli": {
+        "forecast": "an option of serve",
+        "ladder": "an option of fit",
+        "largest": "an option of fit",
+        "ranks": "an option of run",
+        "search": "an option of serve",
+        "serving": "an option of estimate",
+        "what_if": "an option of explain",
+        "workloads": "options of estimate",
+    },
     "api": {
         "env": "makes a directory",
         "forecast": "in servers",
@@ -529,7 +535,8 @@ def test_no_name_stands_in_many_places() -> None:
     stems = [
         path.stem
         for path in FILES
-        if path.stem != "__init__" and not label(path).startswith(("api/", "cli/", "report/"))
+        if path.stem != "__init__"
+        and not label(path).startswith(("api/", "cli/", "protocol/options/", "report/"))
     ]
     frequent = {name for name, count in Counter(stems).items() if count > MAX_FILES_OF_A_NAME}
     assert frequent == set()
@@ -656,8 +663,8 @@ def test_a_verb_has_the_same_stem_in_every_folder(folder: str) -> None:
 
 def test_pages_and_records_of_options_are_called_by_their_verbs() -> None:
     assert {path.stem for path in (SOURCE / "report" / "page").glob("*.py")} >= PAGES
-    records = {path.stem for path in (SOURCE / "cli" / "options").glob("*.py")}
-    assert records - {"__init__", "flags"} <= {*VERBS}
+    records = {path.stem for path in (SOURCE / "protocol" / "options").glob("*.py")}
+    assert records - {"__init__", "option"} <= {*VERBS}
 
 
 @each("path", [*in_folders("cli", "api")], name=label)
@@ -668,27 +675,21 @@ def test_what_a_function_takes_is_typed(path: Path) -> None:
         assert taken != "Any", f"{function.name} takes **{rest.arg if rest else ''}: Any"
 
 
-@each(
-    ("verb", "record"),
-    [
-        ("estimate", EstimateOptions),
-        ("fit", FitOptions),
-        ("run", RunOptions),
-        ("serve", ServeOptions),
-    ],
-)
-def test_a_record_of_options_has_every_parameter(verb: str, record: type[object]) -> None:
+@each("verb", VERBS)
+def test_a_verb_is_made_of_its_records(verb: str) -> None:
     command = cli.get_command(click.Context(cli), verb)
-    assert command is not None
-    names = {field.name for field in dataclasses.fields(record)}  # type: ignore[arg-type]
-    assert names == {parameter.name for parameter in command.params}
+    assert isinstance(command, Verb)
+    fields = {field.name for record in command.records for field in dataclasses.fields(record)}
+    assert {parameter.name for parameter in command.params} <= fields
+    assert sum(path.read_text().count("click.option(") for path in in_folders("cli", "api")) == 0
 
 
-def test_the_fields_of_an_estimate_are_those_of_its_records() -> None:
-    recipe = {field.name for field in dataclasses.fields(Recipe)}
-    assert recipe == RecipeFields.__annotations__.keys()
-    plan = {field.name for field in dataclasses.fields(ServingPlan)}
-    assert plan - {"gpu"} == ServingFields.__annotations__.keys()
+def test_a_section_of_options_is_that_of_a_verb() -> None:
+    assert {*SECTIONS} <= {*VERBS} - {"check", "front", "lock", "watch"}
+
+
+def test_the_choices_of_a_recipe_are_those_of_its_option() -> None:
+    assert typing.get_args(Precision) == (*PRECISIONS,)
 
 
 @each("path", FILES, name=label)

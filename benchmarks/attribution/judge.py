@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ullage.explain.moments.peak import peak_position
-from ullage.explain.moments.phases import find_regions
-from ullage.explain.owners.modules import NO_MODULE, attribute_modules
-from ullage.explain.owners.ownership import CATEGORIES, attribute_record
-from ullage.trace.lifetime import Lifetimes, find_blocks, find_lifetimes, live_at
+from ullage.explain.log import Log, read_log
+from ullage.explain.moments.levels import read_levels
+from ullage.explain.owners.modules import NO_MODULE
+from ullage.explain.owners.ownership import CATEGORIES
+from ullage.trace.blocks import Blocks, find_blocks
 from ullage.trace.model import Category, Record
-from ullage.trace.timeline import trace_levels
 
 # What the program says of a storage, strongest first, and the category that follows from it.
 SAYINGS = {
@@ -114,14 +113,14 @@ class Peak:
 
 def find_peak(record: Record, truth_file: Path, device: int = 0) -> Peak:
     """What the program knows, and what ullage says, of the blocks of a device's peak."""
-    lives = find_lifetimes(record.events, record.first_position)
-    position = peak_position(trace_levels(record.events, device, record.first_position))
-    rows = np.flatnonzero(live_at(lives, position) & (lives.device == device))
+    log = read_log(record)
+    lives, peak = log.blocks, read_levels(record, log.blocks, device).peak_event
+    rows = np.flatnonzero(lives.is_live(peak) & (lives.device == device))
     owners = _true_owners(lives, json.loads(truth_file.read_text(encoding="utf-8")))
     return Peak(
         size_bytes=lives.size_bytes[rows],
         truth=tuple(owners[row] for row in rows),
-        answer=_answers(record, lives, rows),
+        answer=_answers(log, rows),
     )
 
 
@@ -152,9 +151,9 @@ def judge(peak: Peak) -> Judgement:
     )
 
 
-def _answers(record: Record, lives: Lifetimes, rows: npt.NDArray[np.int64]) -> tuple[Owner, ...]:
-    category = attribute_record(record, lives, find_regions(record.marks, record.first_position))
-    modules = attribute_modules(lives, record)
+def _answers(log: Log, rows: npt.NDArray[np.int64]) -> tuple[Owner, ...]:
+    category, modules = log.owners.category, log.owners.modules
+    assert modules is not None, "a record knows the modules"
     paths: Sequence[str | None] = (*modules.names, None)
     assert NO_MODULE == -1, "the last path stands for no module"
     return tuple(
@@ -162,22 +161,22 @@ def _answers(record: Record, lives: Lifetimes, rows: npt.NDArray[np.int64]) -> t
     )
 
 
-def _true_owners(lives: Lifetimes, truth: dict[str, Any]) -> list[Owner]:
+def _true_owners(lives: Blocks, truth: dict[str, Any]) -> list[Owner]:
     """The true owner of each allocation."""
     said = _strongest_sayings(lives, truth["claims"])
     sayings = tuple(SAYINGS.items())
     turns = np.array([position for position, _ in truth["turns"]], dtype=np.int64)
-    turn = np.searchsorted(turns, lives.birth - 1, side="right") - 1
+    turn = np.searchsorted(turns, lives.birth, side="right") - 1
     operation_end = _operation_ends(lives, truth["operations"])
     cleared_begin, cleared_end = truth["cleared"]
     owners = []
     for row, (rank, path) in enumerate(said):
-        death = lives.death[row]
+        death = lives.death[row] + 1
         if rank is not None:
             categories = frozenset({sayings[rank][1]})
         elif cleared_begin < death <= cleared_end:
             categories = frozenset({Category.WORKSPACE})
-        elif operation_end[lives.birth[row] - 1] >= death:
+        elif operation_end[lives.birth[row]] >= death:
             categories = _SCRATCH
         else:
             categories = frozenset()
@@ -189,7 +188,7 @@ def _true_owners(lives: Lifetimes, truth: dict[str, Any]) -> list[Owner]:
 
 
 def _strongest_sayings(
-    lives: Lifetimes, claims: Sequence[Sequence[Any]]
+    lives: Blocks, claims: Sequence[Sequence[Any]]
 ) -> list[tuple[int | None, str | None]]:
     """For each allocation the rank of the strongest thing said of it, and the module named so."""
     rank_of = {saying: rank for rank, saying in enumerate(SAYINGS)}
@@ -216,11 +215,9 @@ def _common(path: str, other: str) -> str:
     return ".".join(name for name, _ in pairs)
 
 
-def _operation_ends(
-    lives: Lifetimes, operations: Sequence[tuple[int, int]]
-) -> npt.NDArray[np.int64]:
+def _operation_ends(lives: Blocks, operations: Sequence[tuple[int, int]]) -> npt.NDArray[np.int64]:
     """For each event the position at which the operation ended that it was part of; 0: none."""
-    ends = np.zeros(int(lives.birth.max(initial=0)) + 1, dtype=np.int64)
+    ends = np.zeros(int(lives.birth.max(initial=0)) + 2, dtype=np.int64)
     for begin, end in operations:  # an operation within another comes before it
         ends[begin:end] = end
     return ends

@@ -59,7 +59,7 @@ class Project:
 
     def __enter__(self) -> Project:
         self._write((), ())
-        ullage.lock(config=self._config, python=self._python, cached=True)
+        ullage.lock(config=self._config, python=self._python)
         return self
 
     def __exit__(
@@ -89,7 +89,7 @@ class Project:
     ) -> Trial:
         """The program, changed and checked without a cache; the locked run is at hand."""
         self._write(edits, env)
-        result = ullage.check(config=self._config, python=self._python, cached=False)
+        result = ullage.check(config=self._config, python=self._python, no_cache=True)
         (judged,) = result.judged
         if not judged.comparisons:
             raise RuntimeError(f"the program failed: {judged.reason}\n{judged.output}")

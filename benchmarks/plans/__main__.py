@@ -34,6 +34,7 @@ from ullage.phantom.device import choose_device
 from ullage.plan.findings import FitReport
 from ullage.plan.runner import STEPS, make_runner
 from ullage.plan.search import Search
+from ullage.protocol.options.run import RunOptions
 from ullage.runs.job import make_job, make_options
 from ullage.runs.trials import Trials
 from ullage.techniques.technique import Semantics
@@ -50,7 +51,7 @@ def measure(name: str, python: str, *, is_brute: bool) -> Result:
         workload.command,
         device=replace(device, is_unlimited=True),
         python=python,
-        options=make_options(steps=STEPS, time=True),
+        options=make_options(RunOptions([], steps=STEPS, time=True)),
     )
     started_s = time.monotonic()
     with Trials(job, on_progress=print) as trials:

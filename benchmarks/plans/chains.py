@@ -23,6 +23,7 @@ from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.measure import Runner, RunRequest
 from ullage.plan.costs.profile import Profile, Stretch, kept_by_module, read_profile
 from ullage.plan.runner import make_runner, make_search_job
+from ullage.protocol.options.run import RunOptions
 from ullage.runs.trials import Trials
 from ullage.techniques.checkpoint_segments import CHECKPOINT_SEGMENTS
 from ullage.techniques.made_for import MadeFor
@@ -142,7 +143,7 @@ def compare_segments(
         SpecError: there is no such chain.
     """
     device = choose_device(gpu)
-    job = make_search_job(program, device, python, steps=steps)
+    job = make_search_job(RunOptions(program, python=python, steps=steps), device)
     job = replace(job, options=replace(job.options, has_clock=True))
     started_s = time.monotonic()
     with Trials(job) as trials:

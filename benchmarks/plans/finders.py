@@ -24,6 +24,7 @@ from benchmarks.provenance import made_by
 from benchmarks.results import publish
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import find_torch
+from ullage.protocol.options.run import RunOptions
 from ullage.runs.job import make_job, make_options
 from ullage.runs.trials import Trials
 from ullage.units import format_bytes
@@ -84,7 +85,9 @@ def look(model: str, gpu: str, batch: int, python: str) -> tuple[int, float]:
     """What the device holds with a batch, 0 if it does not fit, and the seconds of a step."""
     device = choose_device(gpu)
     words = [PROGRAM, model, "--batch", str(batch)]
-    job = make_job(words, device=device, python=python, options=make_options(time=True))
+    job = make_job(
+        words, device=device, python=python, options=make_options(RunOptions([], time=True))
+    )
     unlimited = replace(device, is_unlimited=True)
     with Trials(job) as trials:
         limited, free = trials.run([job, replace(job, device=unlimited)])

@@ -59,6 +59,7 @@ def predict(python: str, path: Path) -> None:
     from ullage.phantom.device import choose_device
     from ullage.plan.runner import make_runner
     from ullage.plan.search import Search
+    from ullage.protocol.options.run import RunOptions
     from ullage.runs.job import make_job, make_options
     from ullage.runs.trials import Trials
     from ullage.techniques.technique import Semantics
@@ -66,7 +67,9 @@ def predict(python: str, path: Path) -> None:
     device = choose_device(GPU)
     words = [str(ROOT / PROGRAM[0]), *PROGRAM[1:]]
     unlimited = replace(device, is_unlimited=True)
-    job = make_job(words, device=unlimited, python=python, options=make_options(steps=3))
+    job = make_job(
+        words, device=unlimited, python=python, options=make_options(RunOptions([], steps=3))
+    )
     with Trials(job, on_progress=print) as trials:
         search = Search(make_runner(trials, job), device.gpu, Semantics.SAME)
         whole = search.fastest(device.gpu.total_bytes)
@@ -159,7 +162,7 @@ import sys
 from ullage.api.exec import execute
 from ullage.techniques.plan import Plan
 python, plan, *words = sys.argv[1:]
-code, outcome = execute(words, Plan.load(plan), python)
+code, outcome = execute(words, plan=plan, python=python)
 raise SystemExit(code if code or outcome.is_applied else outcome.failure)
 """
 _PLAY = f"""

@@ -40,6 +40,7 @@ from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.profile import read_profile
 from ullage.plan.solver.problem import Problem, Solution, make_problem
 from ullage.plan.solver.solve import solve
+from ullage.protocol.options.run import RunOptions
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
 from ullage.techniques.made_for import MadeFor
@@ -90,7 +91,7 @@ class Bench:
             given.write_text(json.dumps(trials), encoding="utf-8")
             batch = str(MODELS[self.name][0])
             words = [str(PROGRAM), self.name, batch, how, str(given), str(output)]
-            options = replace(make_options(), describes=is_described)
+            options = replace(make_options(RunOptions([])), describes=is_described)
             job = make_job(words, device=self._device, python=self._python, options=options)
             run = run_job(job, None, stdout_to_stderr=True)
             if run.exit_code:

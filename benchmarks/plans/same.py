@@ -33,6 +33,7 @@ from ullage.plan.budget import Limit
 from ullage.plan.findings import FitReport
 from ullage.plan.runner import make_runner, make_search_job
 from ullage.plan.search import Search
+from ullage.protocol.options.run import RunOptions
 from ullage.runs.trials import Trials
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics
@@ -124,7 +125,7 @@ def search(
     length = "1024" if name == "gpt2-example" else "512"
     words = [str(PROGRAM), name, "--rows", rows, "--length", length]
     device = choose_device("rtx-2060" if name == "gpt2-example" else "h100-80gb")
-    job = make_search_job(words, device, python)
+    job = make_search_job(RunOptions(words, python=python), device)
     limit = Limit(time.monotonic() + 60 * minutes)
     found = []
     with Trials(job, on_progress=lambda line: print(f"  {line[:150]}", flush=True)) as trials:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.recording.bare import Done
-from ullage.trace.lifetime import find_blocks, find_lifetimes
+from ullage.trace.blocks import find_blocks, read_blocks
 from ullage.trace.model import Record
 from ullage.trace.reader import read_record
 
@@ -125,7 +125,7 @@ def _owners(fields: dict[str, Any]) -> list[Row]:
 
 def _scratch(record: Record) -> list[Row]:
     """Which block was handed to which library at which position, by the number of the block."""
-    handed, lifetimes = record.workspaces, find_lifetimes(record.events, record.first_position)
+    handed, lifetimes = record.workspaces, read_blocks(record)
     blocks = find_blocks(lifetimes, handed.position, handed.device, handed.address)
     rows = zip(handed.position.tolist(), np.asarray(blocks).tolist(), handed.library, strict=True)
     return sorted(rows)

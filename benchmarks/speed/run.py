@@ -28,7 +28,7 @@ from benchmarks.speed.measure import (
     run_once,
 )
 from ullage.phantom.device import choose_device
-from ullage.phantom.launch import LIBRARY_DIR, RunOptions, make_environment
+from ullage.phantom.launch import LIBRARY_DIR, LaunchOptions, make_environment
 from ullage.phantom.torch_build import check_torch, find_torch
 
 HERE = Path(__file__).parent
@@ -67,7 +67,7 @@ class Bench:
 
     def on_phantom(self, *program: str, is_recorded: bool, has_real_init: bool = False) -> Command:
         """The program on the phantom without `ullage run` around it."""
-        device, options = choose_device(self.gpu), RunOptions(has_real_init=has_real_init)
+        device, options = choose_device(self.gpu), LaunchOptions(has_real_init=has_real_init)
         environment = make_environment(self.scratch, device, self.build, options)
         return Command(
             (self.python, *program), environment | {"ULLAGE_RECORD": str(int(is_recorded))}

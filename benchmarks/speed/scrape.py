@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.api.listen import Exporter, ListenOptions, open_exporter
+from ullage.api.listen import Exporter, open_exporter
 from ullage.protocol.job import Job, JobDevice, StepPeak
+from ullage.protocol.options.watch import WatchOptions
 from ullage.watch.sample import DeviceSample, ProcessKind, ProcessSample, Sample
 
 NUM_GPUS, NUM_PROCESSES = 8, 100
@@ -96,7 +97,7 @@ def measure(name: str, accept: str, num_scrapes: int) -> Cost:
     """Scrapes samples that nobody has asked for yet, and each of them once more."""
     sample = make_sample()
     fresh, repeated = [], []
-    with open_exporter(ListenOptions("0", with_names=True)) as exporter:
+    with open_exporter(WatchOptions(listen="0", names=True)) as exporter:
         for turn in range(num_scrapes):
             exporter.exposition.publish(replace(sample, time_s=sample.time_s + turn))
             fresh.append(scrape(exporter, accept)[0])

@@ -22,13 +22,14 @@ from benchmarks.stacks import versions
 from benchmarks.wild.measure import Outcome, Result, try_program
 from benchmarks.wild.page import render
 from benchmarks.wild.program import HERE, WildProgram, read_programs
-from ullage.phantom.environment import EnvironmentSpec, make_environment
+from ullage.phantom.environment import make_environment
+from ullage.protocol.options.env import EnvironmentSpec
 
 ROOT = HERE.parent.parent
 AT_LEAST = 42
 ENVIRONMENTS = {
-    "wild": EnvironmentSpec(None, (HERE / "requirements.txt",), has_triton=True),
-    "wild-litgpt": EnvironmentSpec(None, (HERE / "requirements-litgpt.txt",)),
+    "wild": EnvironmentSpec(requirements=(HERE / "requirements.txt",), with_triton=True),
+    "wild-litgpt": EnvironmentSpec(requirements=(HERE / "requirements-litgpt.txt",)),
 }
 
 

@@ -195,8 +195,8 @@ def run_vllm(python: str) -> list[dict[str, Any]]:
 def compare_server(ours: dict[str, Any], seen: dict[str, int]) -> dict[str, Any]:
     """The estimate of a server beside what its start counts."""
     plan = {
-        "gpu": GPU, "context": SERVER["max_model_len"], "has_graphs": False,
-        "max_batched_tokens": SERVER["max_num_batched_tokens"],
+        "gpu": GPU, "context": SERVER["max_model_len"], "eager": True,
+        "batched_tokens": SERVER["max_num_batched_tokens"],
         "max_seqs": SERVER["max_num_seqs"], **ours,
     }  # fmt: skip
     estimate = ullage.estimate_serving(MODEL, **plan).estimate

@@ -6,11 +6,14 @@ After a change of output, `python -m benchmarks.documents --write` rewrites the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
+import click
 import pytest
 from benchmarks import alert_rules, rules
 from benchmarks.accuracy.estimate.__main__ import read_vectors
@@ -27,6 +30,8 @@ from benchmarks.results import RESULTS, divide, published, read_rows
 from tests.rows import each
 
 import ullage
+from ullage.cli.main import cli
+from ullage.cli.options.command import Verb
 from ullage.front.settings import load_front
 from ullage.gate.config import load_configuration
 from ullage.gpus import load_catalog
@@ -265,6 +270,14 @@ def test_a_file_in_a_page_can_be_read(block: Block, tmp_path: Path) -> None:
             for tenant in ("chat", "batch"):
                 (tmp_path / "keys" / tenant).write_text(tenant * 8, encoding="utf-8")
             assert load_front(tmp_path).engines
+            return
+        if block.text.startswith("[run]"):
+            with contextlib.chdir(tmp_path):
+                for name in tomllib.loads(block.text):
+                    verb = cli.get_command(click.Context(cli), name)
+                    assert isinstance(verb, Verb)
+                    options = verb.read(verb.make_context(name, ["x"]))[0]
+                    assert options.gpu
             return
         assert load_configuration(tmp_path).scenarios
     elif json.loads(block.text)["schema"] == "ullage.plan/1":

@@ -181,7 +181,7 @@ def test_without_the_locked_run_the_lock_alone_says_what_grew(
 ) -> None:
     shutil.rmtree(locked / ".ullage_cache")
     edit(locked / "model.py", "self.up(x).relu()", "(self.up(x).relu() * self.up(x).sigmoid())")
-    found = check(locked, thin_python, cached=False)
+    found = check(locked, thin_python, no_cache=True)
     assert found.exit_code == 1 and not found.diffs
     (judged,) = found.judged
     (comparison,) = judged.comparisons
@@ -352,7 +352,7 @@ def test_what_is_known_is_not_run(known_project: Path, thin_python: Path) -> Non
     first = check(known_project, thin_python)
     assert first.judged[0].is_kept
     assert "1 of 1 not run" in first.text()
-    assert not check(known_project, thin_python, cached=False).judged[0].is_kept
+    assert not check(known_project, thin_python, no_cache=True).judged[0].is_kept
     (known_project / "README.md").write_text("nothing that is read\n")
     assert check(known_project, thin_python).judged[0].is_kept
     (known_project / "data.bin").unlink(missing_ok=True)

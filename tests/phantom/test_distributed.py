@@ -138,7 +138,7 @@ def test_every_rank_leaves_a_snapshot_and_a_page_has_them_all(
     def play_both(*, force: bool = False) -> ullage.Run:
         words = [str(PROGRAMS / "ddp.py")]
         return ullage.run_ranks(
-            words, [0, 3], world_size=4, python=thin_python, snapshots=tmp_path / "ranks",
+            words, ranks=[0, 3], world_size=4, python=thin_python, snapshot=tmp_path / "ranks",
             force=force,
         )  # fmt: skip
 
@@ -152,8 +152,8 @@ def test_every_rank_leaves_a_snapshot_and_a_page_has_them_all(
     (tmp_path / "file").touch()
     with pytest.raises(ullage.SpecError, match="cannot be one"):
         ullage.run_ranks(
-            [str(PROGRAMS / "ddp.py")], [0, 1], world_size=2, python=thin_python,
-            snapshots=tmp_path / "file",
+            [str(PROGRAMS / "ddp.py")], ranks=[0, 1], world_size=2, python=thin_python,
+            snapshot=tmp_path / "file",
         )  # fmt: skip
     assert play_both(force=True).exit_code == 0
 
@@ -161,7 +161,7 @@ def test_every_rank_leaves_a_snapshot_and_a_page_has_them_all(
 @pytest.mark.slow
 def test_the_stages_of_a_pipeline_are_distinct_and_its_replicas_are_not(thin_python: Path) -> None:
     run = ullage.run_ranks(
-        [str(PROGRAMS / "pipeline.py"), "2"], "distinct", world_size=8, python=thin_python
+        [str(PROGRAMS / "pipeline.py"), "2"], ranks="distinct", world_size=8, python=thin_python
     )
     assert dict(run.report.covers) == {0: (0, 1, 2, 3), 4: (4, 5, 6, 7)}
     assert run.document["basis"]["allocator"]["kind"] == "assumed"

@@ -29,7 +29,7 @@ def play(run: str, ranks: list[int], world_size: int, python: Path) -> dict[int,
     name, *words = shlex.split(run)
     failures: list[str] = []
     found = ullage.run_ranks(
-        [str(PROGRAMS / name), *words], ranks, world_size=world_size, python=python,
+        [str(PROGRAMS / name), *words], ranks=ranks, world_size=world_size, python=python,
         on_failure=failures.append,
     )  # fmt: skip
     assert found.verdict.value == "fits", failures

@@ -18,6 +18,7 @@ from ullage.plan import menu
 from ullage.plan.findings import FitReport
 from ullage.plan.runner import make_runner
 from ullage.plan.search import Search
+from ullage.protocol.options.run import RunOptions
 from ullage.runs.job import make_job, make_options
 from ullage.runs.trials import Trials
 from ullage.techniques.catalog import TECHNIQUES
@@ -40,7 +41,7 @@ def reports(thin_python: Path) -> Iterator[list[FitReport]]:
     """A search for several budgets, the largest first; the last is too small for anything."""
     device = choose_device(GPU)
     unlimited = replace(device, is_unlimited=True)
-    options = make_options(time=True)
+    options = make_options(RunOptions([], time=True))
     job = make_job(GPT2, device=unlimited, python=thin_python, options=options)
     with pytest.MonkeyPatch.context() as patched, Trials(job) as trials:
         patched.setattr(menu, "TECHNIQUES", {name: TECHNIQUES[name] for name in FEW})

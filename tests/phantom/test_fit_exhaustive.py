@@ -15,6 +15,7 @@ from ullage.plan.findings import Candidate, FitReport
 from ullage.plan.menu import Actions
 from ullage.plan.runner import make_runner
 from ullage.plan.search import Search
+from ullage.protocol.options.run import RunOptions
 from ullage.runs.job import make_job, make_options
 from ullage.runs.trials import Trials
 from ullage.techniques.catalog import TECHNIQUES
@@ -42,7 +43,9 @@ def found(thin_python: Path) -> Iterator[Found]:
     device = choose_device(GPU)
     unlimited = replace(device, is_unlimited=True)
     words = [PROGRAM, "plain"]
-    job = make_job(words, device=unlimited, python=thin_python, options=make_options(steps=3))
+    job = make_job(
+        words, device=unlimited, python=thin_python, options=make_options(RunOptions([], steps=3))
+    )
     with pytest.MonkeyPatch.context() as patched, Trials(job) as trials:
         patched.setattr(menu, "TECHNIQUES", {name: TECHNIQUES[name] for name in FEW})
         search = Search(make_runner(trials, job), device.gpu, Semantics.SAME)

@@ -23,6 +23,7 @@ from ullage.plan.launchers.deepspeed_file import deepspeed_config
 from ullage.plan.launchers.launched import find_launched, fit_launched
 from ullage.plan.launchers.shardings import SHARDINGS, Engine, OnHost, Sharding, splitting_sequences
 from ullage.programs import program_path
+from ullage.protocol.options.run import RunOptions
 from ullage.runs.job import Job, make_job, make_options
 from ullage.runs.trials import Trials
 from ullage.techniques.made_for import MadeFor
@@ -96,7 +97,7 @@ def rank_zero(python: str, *words: str) -> Job:
         words,
         device=replace(choose_device(GPU), is_unlimited=True),
         python=python,
-        options=replace(make_options(), rank=choose_ranks((0,), 2)[0]),
+        options=replace(make_options(RunOptions([])), rank=choose_ranks((0,), 2)[0]),
     )
 
 
@@ -130,7 +131,7 @@ def test_a_rank_alone_is_one_that_accelerate_starts(accelerate: str, tmp_path: P
     file.write_text(to_yaml(config))
     words = ("accelerate", "launch", "--config_file", str(file), ACCELERATED)
     both = play(accelerate, *words, gpus=2)
-    alone = play(accelerate, *words, world_size=2, rank=1)
+    alone = play(accelerate, *words, world_size=2, ranks=1)
     assert figures(both, 0) == figures(both, 1) == figures(alone)
 
 
@@ -140,7 +141,7 @@ def test_a_search_finds_a_configuration_that_fits_where_the_program_does_not(
 ) -> None:
     words = ("accelerate", "launch", ACCELERATED, "8")
     job = rank_zero(accelerate, *words)
-    as_it_is = play(accelerate, *words, world_size=2, rank=0).devices[0].peak_used_bytes
+    as_it_is = play(accelerate, *words, world_size=2, ranks=0).devices[0].peak_used_bytes
     report = search(job, as_it_is - 2 * MIB, DDP, FSDP2)
     best = report.best
     assert best is not None and best.seen is not None and best.seen.fits
@@ -176,7 +177,7 @@ def test_accelerate_does_what_its_file_says(
     file = tmp_path / "accelerate.yaml"
     file.write_text(to_yaml(accelerate_config({"mixed_precision": "bf16"}, sharding, 2, ["Block"])))
     words = ("accelerate", "launch", "--config_file", str(file), ACCELERATED, "8")
-    run = play(accelerate, *words, world_size=2, rank=0)
+    run = play(accelerate, *words, world_size=2, ranks=0)
     said = json.loads([one for one in capfd.readouterr().out.splitlines() if one[:1] == "{"][-1])
     kinds = {Engine.DDP: "MULTI_GPU", Engine.FSDP2: "FSDP", Engine.DEEPSPEED: "DEEPSPEED"}
     assert (said["type"], said["num_processes"]) == (kinds[sharding.engine], 2)
@@ -223,7 +224,7 @@ def test_a_search_writes_deepspeeds_own_file_and_a_plan_for_what_it_cannot_say(
     found.write_text(report.best.configuration)
     run = play(
         deepspeed, BY_DEEPSPEED, "--deepspeed", str(found), "--layers", "8",
-        world_size=2, rank=0, plan=report.plan,
+        world_size=2, ranks=0, plan=report.plan,
     )  # fmt: skip
     assert run.devices[0].peak_used_bytes == report.best.used_bytes
 
@@ -236,7 +237,7 @@ def test_deepspeed_does_what_its_file_says(
         file = tmp_path / f"{stage}.json"
         sharding = Sharding(Engine.DEEPSPEED, stage, on_host)
         file.write_text(json.dumps(deepspeed_config(DEEPSPEED_CONFIG, sharding)))
-        play(deepspeed, BY_DEEPSPEED, "--deepspeed", str(file), world_size=2, rank=0)
+        play(deepspeed, BY_DEEPSPEED, "--deepspeed", str(file), world_size=2, ranks=0)
         out = capfd.readouterr().out
         said = json.loads([one for one in out.splitlines() if one[:1] == "{"][-1])
         assert said["zero_stage"] == stage

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ullage.explain.owners.modules import attribute_modules
-from ullage.trace.lifetime import find_lifetimes
+from ullage.trace.blocks import read_blocks
 from ullage.trace.model import Record
 
 pytestmark = pytest.mark.phantom
@@ -18,11 +18,11 @@ RunProgram = Callable[..., Any]
 
 def modules_by_size(record: Record) -> dict[int, list[str | None]]:
     """The modules of all blocks of a size, over the whole run."""
-    lifetimes = find_lifetimes(record.events, record.first_position)
-    owners = attribute_modules(lifetimes, record)
+    blocks = read_blocks(record)
+    owners = attribute_modules(record, blocks)
     names = (*owners.names, None)
     found: dict[int, list[str | None]] = {}
-    for size, number in zip(lifetimes.size_bytes.tolist(), owners.index.tolist(), strict=True):
+    for size, number in zip(blocks.size_bytes.tolist(), owners.index.tolist(), strict=True):
         found.setdefault(size, []).append(names[number])
     return found
 

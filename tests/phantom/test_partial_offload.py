@@ -11,6 +11,7 @@ import pytest
 
 from ullage.explain.run import RunReport
 from ullage.phantom.device import choose_device
+from ullage.protocol.options.run import RunOptions
 from ullage.runs.job import make_job, make_options
 from ullage.runs.trials import Trials
 from ullage.techniques.plan import Plan
@@ -39,7 +40,9 @@ def taken(thin_python: Path) -> Iterator[dict[int, Taken]]:
     """By the share."""
     device = replace(choose_device(), is_unlimited=True)
     words = [PROGRAM, "plain"]
-    job = make_job(words, device=device, python=thin_python, options=make_options(steps=3))
+    job = make_job(
+        words, device=device, python=thin_python, options=make_options(RunOptions([], steps=3))
+    )
     with Trials(job) as trials:
         described = replace(job, options=replace(job.options, describes=True))
         outcome = trials.run([described])[0].program.plan

@@ -23,6 +23,7 @@ from ullage.clock.work import Collective, Kind
 from ullage.phantom.device import choose_device
 from ullage.phantom.rank import choose_ranks
 from ullage.plan import menu
+from ullage.protocol.options.run import RunOptions
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
 from ullage.techniques.catalog import TECHNIQUES
@@ -92,7 +93,10 @@ def test_a_process_alone_is_told_to_use_torchrun(
 
 def play(plan: Plan | None, python: Path, rank: int = 0, size: int = 4) -> Any:
     """The wide blocks as one rank, with the log of its work."""
-    options = replace(make_options(plan=plan, time=True), rank=choose_ranks((rank,), size, None)[0])
+    options = replace(
+        make_options(RunOptions([], plan=plan, time=True)),
+        rank=choose_ranks((rank,), size, None)[0],
+    )
     job = make_job(
         [find_program("plans/wide.py")], device=choose_device("h100-80gb"), python=python,
         options=options,

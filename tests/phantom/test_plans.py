@@ -17,6 +17,7 @@ from tests.phantom.conftest import find_program
 from tests.phantom.same_training import DEPTH, PARAMETERS, plan_for_a_stack, rows
 
 from ullage.phantom.device import choose_device
+from ullage.protocol.options.run import RunOptions
 from ullage.report.document.run import run_document
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
@@ -218,7 +219,7 @@ def jobs(thin_python: Path) -> Callable[..., Any]:
     def make(**options: Any) -> Any:
         return make_job(
             program, device=choose_device("h100-80gb"), python=str(thin_python),
-            options=replace(make_options(), **options),
+            options=replace(make_options(RunOptions([])), **options),
         )  # fmt: skip
 
     return make

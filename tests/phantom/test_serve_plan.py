@@ -44,12 +44,17 @@ def model(tmp_path: Path) -> Path:
 def test_what_a_search_answers_was_run(vllm_python: Path, model: Path) -> None:
     command = ("vllm", "serve", str(model), "--enforce-eager")
     result = ullage.search_server(
-        command, TRAFFIC, slo=SLO, gpus=["l4", "l40s"], python=vllm_python
+        command, traffic=TRAFFIC, slo=SLO, gpu="l4,l40s", python=vllm_python
     )  # fmt: skip
     assert result.best is not None and result.best.candidate.gpu.slug == "l4"
     assert result.best.run.goodput_frac >= 0.99
     again = ullage.serve_traffic(
-        result.best.words, TRAFFIC, gpu="l4", python=vllm_python, slo=SLO, stdout_to_stderr=True
+        result.best.words,
+        traffic=TRAFFIC,
+        gpu="l4",
+        python=vllm_python,
+        slo=SLO,
+        stdout_to_stderr=True,
     )
     assert again.measures.classes[0].goodput_frac == result.best.run.goodput_frac
     assert again.outcome.engine.kv_cache_tokens == result.best.run.tokens

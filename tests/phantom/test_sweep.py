@@ -46,7 +46,7 @@ def run_sweep(thin_python: Path, directory: Path, *words: str) -> subprocess.Com
 def gpt2_sweep(thin_python: Path) -> ullage.Sweep:
     """GPT-2 at three batch sizes."""
     program = [GPT2, "--batch-size", "{batch}", "--steps", "2"]
-    return ullage.sweep(program, {"batch": [1, 2, 4]}, gpu="rtx-4090", python=thin_python)
+    return ullage.sweep(program, sweep={"batch": [1, 2, 4]}, gpu="rtx-4090", python=thin_python)
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_the_line_is_that_of_separate_runs_to_the_byte(
 def test_a_forked_run_sees_what_a_fresh_one_sees(thin_python: Path, tmp_path: Path) -> None:
     def told(batches: list[int], name: str) -> list[dict[str, Any]]:
         program = [LINEAR, "--batch", "{batch}", "--told", str(tmp_path / f"{name}-{{batch}}")]
-        sweep = ullage.sweep(program, {"batch": batches}, gpu="t4", python=thin_python)
+        sweep = ullage.sweep(program, sweep={"batch": batches}, gpu="t4", python=thin_python)
         assert sweep.report.fresh_because == "" and sweep.exit_code == 0
         return [json.loads((tmp_path / f"{name}-{batch}").read_text()) for batch in batches]
 

@@ -14,6 +14,7 @@ import pytest
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.phantom.device import choose_device
+from ullage.protocol.options.run import RunOptions
 from ullage.runs.job import Job, make_job, make_options
 from ullage.runs.trials import Trials
 from ullage.techniques.catalog import TECHNIQUES
@@ -32,7 +33,9 @@ def job_of(mode: str, python: Path, memory: str | None = None) -> Job:
     """The program on a device that never runs out, or that has this much."""
     device = choose_device("h100-80gb", memory=memory)
     device = replace(device, is_unlimited=memory is None)
-    return make_job([PROGRAM, mode], device=device, python=python, options=make_options(steps=3))
+    return make_job(
+        [PROGRAM, mode], device=device, python=python, options=make_options(RunOptions([], steps=3))
+    )
 
 
 def under(job: Job, *actions: Action, described: RunReport) -> Job:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from ullage.errors import SpecError
-from ullage.phantom.launch import RunOptions
+from ullage.phantom.launch import LaunchOptions
 from ullage.phantom.launcher import launcher_of
 from ullage.phantom.program import UserProgram
 from ullage.phantom.rank import Rank
@@ -23,7 +23,7 @@ def job_of(words: str, script: str = "train.py") -> Job:
     """Rank 0 of 4, with the words as they were given and the script that they come to."""
     argv = tuple(words.split())
     started = argv[argv.index(script) :]
-    options = RunOptions(rank=Rank(0, 4, 4), variables={"ACCELERATE_MIXED_PRECISION": "bf16"})
+    options = LaunchOptions(rank=Rank(0, 4, 4), variables={"ACCELERATE_MIXED_PRECISION": "bf16"})
     nothing = cast(Any, None)
     return Job(UserProgram(sys.executable, started, argv), nothing, nothing, options)
 

@@ -25,8 +25,6 @@ from benchmarks.provenance import made_by
 from benchmarks.results import publish
 from ullage.api.estimate import estimate_training
 from ullage.cli.estimate import estimate_command
-from ullage.cli.options.estimate import EstimateOptions
-from ullage.errors import SpecError
 from ullage.estimate.term import Interval, OwnedTerm
 from ullage.estimate.training.estimate import OUTSIDE, TrainingEstimate
 
@@ -105,10 +103,7 @@ def estimate_of(arguments: str) -> TrainingEstimate:
     if model.exists():
         words[0] = str(model)
     context = estimate_command.make_context("estimate", words)
-    options = EstimateOptions(**context.params)
-    if options.model is None:
-        raise SpecError("no model was named")
-    return estimate_training(options.model, gpu=options.gpu, **options.recipe).answer.estimate
+    return estimate_training.act(estimate_command.read(context)[0]).answer.estimate
 
 
 def _row(fields: dict[str, str]) -> Row:

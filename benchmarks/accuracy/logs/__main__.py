@@ -39,7 +39,8 @@ from benchmarks.accuracy.logs.row import (
 )
 from benchmarks.accuracy.logs.until_peak import PEAK
 from benchmarks.results import publish
-from ullage.phantom.environment import EnvironmentSpec, make_environment
+from ullage.phantom.environment import make_environment
+from ullage.protocol.options.env import EnvironmentSpec
 
 ROOT = HERE.parents[2]
 WORK = ROOT / "build" / "accuracy-logs"
@@ -117,7 +118,9 @@ def run_all(rows: Sequence[Row], args: argparse.Namespace) -> list[str]:
     key = lambda row: row.torch_here  # noqa: E731
     for version, group in itertools.groupby(sorted(rows, key=key), key=key):
         directory = ROOT / ".envs" / f"logs-torch-{version}"
-        spec = EnvironmentSpec(version, (HERE / "requirements.txt",), has_triton=True)
+        spec = EnvironmentSpec(
+            torch=version, requirements=(HERE / "requirements.txt",), with_triton=True
+        )
         python = make_environment(directory, spec, force=True, progress=print).python
         for row in group:
             print(f"{row.name}: running with torch {version}", flush=True)

@@ -8,7 +8,7 @@ print(check.text())
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ from ullage.gate.lock import Lock, read_lock
 from ullage.gate.matching import select
 from ullage.gate.scenario import Case, expand
 from ullage.gate.verdicts import Judged, State, exit_code_of, judge
+from ullage.protocol.options.check import CheckOptions, LockOptions
+from ullage.protocol.options.option import takes
 
 if TYPE_CHECKING:
     from ullage.api.diff import Diff
@@ -73,40 +75,22 @@ class Check:
         return render(check_blocks(self.view), width)
 
 
-def check(
-    scenarios: Sequence[str] = (),
-    *,
-    config: str | os.PathLike[str] | None = None,
-    python: str | os.PathLike[str] | None = None,
-    cached: bool = True,
-    pages: bool = False,
-    on_progress: Callable[[str], None] | None = None,
-    on_failure: Callable[[str], None] | None = None,
-) -> Check:
+@takes(CheckOptions)
+def check(options: CheckOptions) -> Check:
     """Runs scenarios and checks their memory against their lock and budget.
-
-    Args:
-        scenarios: names of scenarios or of cases, or patterns with *; none: all.
-        config: the configuration file; None looks for it here and above.
-        python: an interpreter instead of that of each scenario.
-        cached: whether a result that is known, and whose inputs are what they were, is taken.
-        pages: whether to make a page of each entry that changed.
-        on_progress: called with a line, such as "3 of 8 runs", as runs end.
-        on_failure: called with the last output of a program that failed.
 
     Raises:
         SpecError: the configuration or the lock is wrong, or there is no such scenario.
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
     """
-    configuration = load_from(config)
-    cases = find_cases(configuration, scenarios)
+    configuration = load_from(options.config)
+    cases = find_cases(configuration, options.scenarios)
     lock = read_lock(configuration.lock_path)
     store = open_cache(configuration)
-    settings = make_settings(store if cached else None, python, on_progress, on_failure)
-    with run_cases(cases, settings) as results:
+    with run_cases(cases, make_settings(store, options)) as results:
         judged = tuple(judge_result(result, lock) for result in results)
-        diffs, html = _compare_runs(judged, store, has_pages=pages)
-        if cached:
+        diffs, html = _compare_runs(judged, store, has_pages=options.pages)
+        if not options.no_cache:
             keep_snapshots(judged, store)
     return Check(configuration, judged, diffs, html)
 
@@ -132,17 +116,13 @@ def open_cache(configuration: Configuration) -> Cache:
     return Cache(configuration.path.with_name(CACHE_NAME))
 
 
-def make_settings(
-    cache: Cache | None,
-    python: str | os.PathLike[str] | None,
-    on_progress: Callable[[str], None] | None,
-    on_failure: Callable[[str], None] | None,
-) -> Settings:
+def make_settings(cache: Cache, options: CheckOptions | LockOptions) -> Settings:
     """How the cases are run."""
-    interpreter = None if python is None else os.fspath(python)
+    interpreter = None if options.python is None else os.fspath(options.python)
     if interpreter is not None and os.sep in interpreter:
         interpreter = str(Path(interpreter).expanduser().absolute())
-    return Settings(interpreter, cache, on_progress, on_failure)
+    store = None if options.no_cache else cache
+    return Settings(interpreter, store, options.on_progress, options.on_failure)
 
 
 def judge_result(result: CaseResult, lock: Lock) -> Judged:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SnapshotError, SpecError
+from ullage.protocol.options.diff import DiffOptions
+from ullage.protocol.options.option import takes
 
 if TYPE_CHECKING:
     from ullage.explain.compare.causes import Cause
@@ -102,7 +104,8 @@ class Diff:
         return render(diff_blocks(self.report), width)
 
 
-def diff(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Diff:
+@takes(DiffOptions)
+def diff(options: DiffOptions) -> Diff:
     """Compares two snapshot files. A document of `ullage run` or `ullage explain` stands for its
     snapshot; where that is gone, the peaks alone are compared.
 
@@ -112,13 +115,14 @@ def diff(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Diff:
     from ullage.explain.compare.diff import diff_snapshots, diff_totals
     from ullage.explain.compare.totals import Totals
 
-    first, second = (_explain(Path(path)) for path in (before, after))
+    paths = os.fspath(options.before), os.fspath(options.after)
+    first, second = (_explain(Path(path)) for path in paths)
     comparison = (
         diff_totals(first, second)
         if isinstance(first, Totals) or isinstance(second, Totals)
         else diff_snapshots(first, second)
     )
-    return Diff((os.fspath(before), os.fspath(after)), comparison)
+    return Diff(paths, comparison)
 
 
 def _explain(path: Path) -> SnapshotReport | Totals:

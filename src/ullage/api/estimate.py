@@ -13,49 +13,26 @@ ullage.estimate_index("hnsw:vectors=10M,width=768", gpu="l4")
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
+from ullage.errors import SpecError
 from ullage.estimate.training.answer import Answer, find_knobs, find_largest, rank_gpus
 from ullage.estimate.training.estimate import estimate_training as _estimate
+from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.models.config import Config
 from ullage.models.find import Found, find_config
+from ullage.protocol.options.estimate import ModelConfig, TrainingOptions
+from ullage.protocol.options.option import options_of, takes
 
 if TYPE_CHECKING:
     from ullage.api.explain import Explanation
-    from ullage.estimate.training.layout import Layout
     from ullage.estimate.workloads.answer import WorkloadEstimate
-    from ullage.gpus.gpu import Entry
 
 
 # A model that reads tokens or sees images is asked for both in its own file; what it lacks is here.
 _IMAGE_FIELD = "image_size"
-
-
-class RecipeFields(TypedDict, total=False):
-    """The fields of a `Recipe` by name; None is the field's default."""
-
-    batch: int | None
-    length: int | None
-    image: int | None
-    precision: str | None
-    optimizer: str | None
-    checkpointing: str | int | None
-    attention: str | None
-    accumulation: int | None
-    clips_gradients: bool | None
-    keeps_gradients: bool | None
-    steps_in_backward: bool | None
-    lora: Lora | int | None
-    layout: Layout | None
-    library: str | None
-    loss: str | None
-    gradients: str | None
-    zeroes_late: bool | None
-    packed: bool | None
-    compiled: bool | None
-    torch: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,74 +88,87 @@ class Estimate:
         return render(estimate_blocks(self.answer), width)
 
 
-def estimate_training(
-    model: str | Config,
-    *,
-    gpu: str | Entry | None = None,
-    which_gpu: bool = False,
-    largest: str | None = None,
-    knobs: bool = False,
-    time: bool = False,
-    price: float | None = None,
-    interconnect: str | None = None,
-    **recipe: Unpack[RecipeFields],
-) -> Estimate:
+@takes(TrainingOptions)
+def estimate_training(options: TrainingOptions) -> Estimate:
     """What training a model needs; no torch, some milliseconds, and with `time` some tenths of a
-    second.
-
-    Args:
-        model: a built-in name, a config.json or its folder, a repository of the hub; or a
-            configuration that was read.
-        gpu: of the catalogue; None: an H100's rules, and no verdict.
-        which_gpu: rank the whole catalogue as well.
-        largest: find the largest "batch", "length" or "image" that fits the GPU as well.
-        knobs: look for what would save most as well.
-        time: predict the time of a step on the GPU, and on each GPU of `which_gpu` that it fits.
-        price: dollars for a GPU-hour, for what steps and tokens cost; implies `time`.
-        interconnect: the links between GPUs, such as "nvlink+400Gb/s"; None: those that the GPU's
-            own machines have; implies `time`.
-        recipe: the fields of `ullage.estimate.training.recipe.Recipe`; lora also as the rank of
-            adapters that are else as the defaults.
+    second. Without a GPU: an H100's rules, and no verdict.
 
     Raises:
         SpecError: the model or GPU is not known, or a field is missing or contradicts another.
     """
-    from ullage.errors import SpecError
     from ullage.gpus.catalog import find_entry, load_catalog
     from ullage.gpus.price import check_price
 
-    source = Found(model, "") if isinstance(model, Config) else find_config(model)
-    device = find_entry(gpu) if isinstance(gpu, str) else gpu
+    model, largest = options.model, options.largest
+    source = find_config(model) if isinstance(model, str) else Found(_config(model), "")
+    device = None if options.gpu is None else find_entry(options.gpu)
     if largest is not None and device is None:
         raise SpecError("largest: on which GPU? name one with gpu")
-    how = make_recipe(source.config, **recipe)
+    how = make_recipe(source.config, options)
     answer = Answer(
         _estimate(source.config, how, device),
         source.source,
-        rank_gpus(source.config, how, load_catalog()) if which_gpu else (),
+        rank_gpus(source.config, how, load_catalog()) if options.which_gpu else (),
         None if largest is None or device is None
         else find_largest(source.config, how, device, largest),
-        find_knobs(source.config, how, device) if knobs else (),
+        find_knobs(source.config, how, device) if options.knobs else (),
     )  # fmt: skip
-    if time or price is not None or interconnect is not None:
+    if options.time or options.price is not None or options.interconnect is not None:
         from ullage.estimate.time.answer import add_time
 
-        answer = add_time(answer, source.config, device, check_price(price), interconnect)
+        price = check_price(options.price)
+        answer = add_time(answer, source.config, device, price, options.interconnect)
     return Estimate(answer)
 
 
-def make_recipe(config: Config, **fields: Unpack[RecipeFields]) -> Recipe:
-    """A recipe in which what the model's own file says fills what was not said: an image model is
-    trained on images of the size that it was made for.
+def make_recipe(config: Config, options: TrainingOptions) -> Recipe:
+    """The recipe of the options. What the model's own file says fills what they do not: an image
+    model is trained on images of the size that it was made for.
     """
-    values: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
-    if "image" not in values:
-        image = config.number(_IMAGE_FIELD, default=None)
-        if image is not None:
-            values["image"] = image
-    if isinstance(values.get("lora"), int):
-        values["lora"] = Lora(rank=values["lora"])
-    return Recipe(**values)
+    names = {field.name for field in fields(Recipe)}
+    given = _given(
+        {name: getattr(options, name) for name in names & options_of(TrainingOptions).keys()}
+    )
+    image = config.number(_IMAGE_FIELD, default=None)
+    if "image" not in given and image is not None:
+        given["image"] = image
+    layout = _given(
+        {
+            "data": options.data, "sharding": options.sharding, "tensor": options.tensor,
+            "pipeline": options.pipeline, "sequence": options.sequence_parallel,
+            "context": options.context_parallel, "expert": options.expert_parallel,
+            "micro_batches": options.micro_batches, "offload": options.offload,
+            "nvme": options.nvme, "buckets": options.buckets,
+        }
+    )  # fmt: skip
+    return Recipe(
+        **given | {"lora": _lora(options), "compiled": options.compile}, layout=Layout(**layout)
+    )
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    """What is neither left out nor off."""
+    return {
+        name: value for name, value in values.items() if value is not None and value is not False
+    }
+
+
+def _lora(options: TrainingOptions) -> Lora | None:
+    """What is trained beside frozen weights; None: all parameters are trained."""
+    given = _given(
+        {
+            "targets": tuple(options.lora_targets) or None, "dtype": options.lora_dtype,
+            "dropout": options.lora_dropout, "is_quantized": options.quantize is not None,
+        }
+    )  # fmt: skip
+    if options.lora is not None:
+        return Lora(rank=options.lora, has_double_scales=options.quantize != "nf4", **given)
+    if given:
+        raise SpecError(
+            "--lora-targets, --lora-dtype, --lora-dropout and --quantize say how adapters "
+            "are trained; add --lora RANK"
+        )
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,5 +289,9 @@ def estimate_index(
     return WorkloadAnswer(estimate(parsed, tiers, shards, gpu=device, context=context))
 
 
-def _config(model: str | Config) -> Config:
-    return model if isinstance(model, Config) else find_config(model).config
+def _config(model: str | ModelConfig) -> Config:
+    if isinstance(model, str):
+        return find_config(model).config
+    if not isinstance(model, Config):
+        raise SpecError(f"model={model!r} is not a model; expected a name, or a configuration")
+    return model

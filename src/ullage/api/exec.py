@@ -1,9 +1,9 @@
 """Runs a program under a plan or a memory cap, or supervised, on the GPU of this machine: nothing
 is recorded, and nothing of the phantom is in it.
 
-    code, outcome = execute(["train.py"], Plan.load("plan.json"))
-    code = execute_capped(["train.py"], 20 << 30)
-    code, outcome = execute_guarded(["train.py"], ["ladder.json"], resume=["--resume", "last.pt"])
+    code, outcome = execute(["train.py"], plan="plan.json")
+    code, _ = execute(["train.py"], cap="20GiB")
+    code, outcome = execute(["train.py"], guard=["ladder.json"], resume=["--resume", "last.pt"])
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ullage.errors import PlanError
+from ullage.api.run import check_guard
+from ullage.errors import PlanError, SpecError
 from ullage.phantom.launch import (
     SITE_DIR,
     Child,
@@ -25,82 +26,29 @@ from ullage.phantom.launch import (
 )
 from ullage.phantom.program import UserProgram, put_before, resolve_program
 from ullage.phantom.torch_build import find_version
+from ullage.protocol.options.exec import ExecOptions
+from ullage.protocol.options.option import takes
 from ullage.protocol.variables import CAP, CAP_NOTES, GUARD, PARENT
+from ullage.runs.job import read_plan
 from ullage.runs.joint_start import Job, open_job, variables_of
 from ullage.runs.supervisor import Start, supervise
 from ullage.runtime.ladder import load_plans
+from ullage.techniques.applying.cap import RESERVE_BYTES
 from ullage.techniques.applying.outcome import Outcome, read_outcome
 from ullage.techniques.made_for import public_version
 from ullage.techniques.plan import Plan
+from ullage.units import format_bytes, parse_bytes
 
 Say = Callable[[str], None]
 # For a rank that another one's end takes with it; then it is killed.
 _PATIENCE_S = 10.0
 
 
-def execute(
-    program: Sequence[str], plan: Plan, python: str | None = None, *,
-    cap_bytes: int | None = None, say: Say | None = None,
-) -> tuple[int, Outcome]:  # fmt: skip
-    """Runs a program under a plan.
-
-    Args:
-        program: its words, as for `ullage.run`.
-        plan: what is applied to the model that it trains.
-        python: the interpreter of another environment.
-        cap_bytes: the most memory of a GPU that each of its processes may take; None: no cap.
-        say: called with a line if there was nothing to cap.
-
-    Returns:
-        Its exit code (128 + the signal that ended it), and what became of the plan.
-
-    Raises:
-        SpecError: there is no such program.
-        EnvironmentProblem: there is no torch.
-        PlanError: that torch is another one than the plan was made for.
-    """
-    resolved = resolve_program(program, python)
-    _check_version(resolved, [plan])
-    with run_directory() as directory:
-        variables = plan_variables(directory, plan)
-        present = {name: value for name, value in variables.items() if value}
-        ended = _run(resolved, present, directory, cap_bytes, say)
-        return ended.exit_code, _read(directory, plan)
-
-
-def execute_capped(
-    program: Sequence[str], cap_bytes: int, python: str | None = None, say: Say | None = None
-) -> int:
-    """Runs a program, each process of which may take only so much memory of a GPU.
-
-    Args and errors are those of `execute`.
-
-    Returns:
-        Its exit code, 128 + the signal that ended it.
-    """
-    with run_directory() as directory:
-        ended = _run(resolve_program(program, python), {}, directory, cap_bytes, say)
-        return ended.exit_code
-
-
-def execute_guarded(
-    program: Sequence[str], plans: Sequence[str | os.PathLike[str]], python: str | None = None, *,
-    resume: Sequence[str] = (), cap_bytes: int | None = None, say: Say | None = None,
-) -> tuple[int, Outcome | None]:  # fmt: skip
-    """Runs a program, and starts it again under the next rung where it ends out of memory.
-
-    Where this process is one rank of several on a machine, by the variables of torchrun, all ranks
-    are started again together.
-
-    Args:
-        program: its words, as for `ullage.run`.
-        plans: the files of the rungs, from the fastest to the leanest, or the one of a ladder;
-            empty: checkpoints.
-        python: the interpreter of another environment.
-        resume: the words that have it go on from its own checkpoint, appended to a restart.
-        cap_bytes: the most memory of a GPU that each of its processes may take; None: no cap.
-        say: called with a line for each start that ran out of memory, and if there was nothing to
-            cap.
+@takes(ExecOptions)
+def execute(options: ExecOptions) -> tuple[int, Outcome | None]:
+    """Runs a program under a plan, a memory cap or a guard. Under a guard it is started again under
+    the next rung where it ends out of memory; where this process is one rank of several on a
+    machine, by the variables of torchrun, all ranks are started again together.
 
     Returns:
         The exit code of the last start (128 + the signal that ended it), and what became of its
@@ -111,7 +59,39 @@ def execute_guarded(
         EnvironmentProblem: there is no torch.
         PlanError: a file is no plan, its plan cannot be a rung, or is for another torch.
     """
-    resolved = resolve_program(program, python)
+    check_guard(options.guard, options.plan, options.resume)
+    cap_bytes = None if options.cap is None else parse_bytes(options.cap)
+    if cap_bytes is not None and cap_bytes <= RESERVE_BYTES:
+        raise SpecError(
+            f"--cap {options.cap} leaves nothing: {format_bytes(RESERVE_BYTES)} of it are kept "
+            "free, since the context grows"
+        )
+    python = None if options.python is None else os.fspath(options.python)
+    if options.guard is not None:
+        return _execute_guarded(options, options.guard, cap_bytes)
+    if options.plan is None and cap_bytes is None:
+        raise SpecError("no plan was given; for example: ullage exec --plan plan.json -- ...")
+    plan = None if options.plan is None else read_plan(options.plan)
+    if plan is not None and not plan.actions and options.say is not None:
+        options.say(f"ullage: plan: {plan.summary}")
+    resolved = resolve_program(options.program, python)
+    _check_version(resolved, [] if plan is None else [plan])
+    with run_directory() as directory:
+        variables = {} if plan is None else plan_variables(directory, plan)
+        present = {name: value for name, value in variables.items() if value}
+        ended = _run(resolved, present, directory, cap_bytes, options.say)
+        return ended.exit_code, None if plan is None else _read(directory, plan)
+
+
+def _execute_guarded(
+    options: ExecOptions, plans: Sequence[str], cap_bytes: int | None
+) -> tuple[int, Outcome | None]:
+    """Runs it under the rungs of these files, from the fastest to the leanest, or of a ladder's;
+    none: checkpoints.
+    """
+    say = options.say
+    python = None if options.python is None else os.fspath(options.python)
+    resolved = resolve_program(options.program, python)
     rungs = load_plans(plans) if plans else None
     _check_version(resolved, rungs or ())
 
@@ -143,7 +123,7 @@ def execute_guarded(
 
     with open_job() as job:
         tell = say if say is not None and not job.rank else _say_nothing
-        return supervise(start_on, rungs, tuple(resume), tell)
+        return supervise(start_on, rungs, tuple(options.resume), tell)
 
 
 def _end_with_others(job: Job) -> Callable[[Child], None] | None:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ullage.protocol.options.explain import ExplainOptions
+from ullage.protocol.options.option import takes
+
 if TYPE_CHECKING:
     from ullage.explain.rules.rule import Finding
     from ullage.explain.snapshot import SnapshotReport
@@ -106,22 +109,10 @@ class Explanation:
         return render((explain_blocks if full else brief_explain_blocks)(self.view), width)
 
 
-def explain_file(
-    path: str | os.PathLike[str],
-    *,
-    request: str | int | None = None,
-    try_remedies: bool = False,
-    python: str | os.PathLike[str] | None = None,
-) -> Explanation:
-    """Explains a memory snapshot: the peak and who owned it, what is reserved and not used, what
-    grows, why it ran out of memory, and what to do.
-
-    Args:
-        path: what torch.cuda.memory._dump_snapshot wrote, or `ullage run`; torch 2.0 and later.
-        request: a size, such as "2GiB": would it find room in what is reserved?
-        try_remedies: of a program that ran out of memory, replay its requests under what the
-            findings advise, through PyTorch's allocator: does that make it fit? Some seconds.
-        python: the interpreter of an environment with torch for CUDA, for that.
+@takes(ExplainOptions)
+def explain_file(options: ExplainOptions) -> Explanation:
+    """Explains a memory snapshot (torch 2.0 and later): the peak and who owned it, what is reserved
+    and not used, what grows, why it ran out of memory, and what to do.
 
     Raises:
         SnapshotError: the file cannot be read, or is not a memory snapshot.
@@ -135,12 +126,12 @@ def explain_file(
     from ullage.trace.snapshot_reader import read_snapshot
     from ullage.units import parse_bytes
 
-    request_bytes = None if request is None else parse_bytes(request)
-    report = explain_snapshot(read_snapshot(Path(path)))
+    request_bytes = None if options.request is None else parse_bytes(options.request)
+    report = explain_snapshot(read_snapshot(Path(options.file)))
     findings = derive_trials(report, find_findings(report))
-    if try_remedies:
+    if options.try_remedies:
         from ullage.whatif.remedies import replay_trials
 
-        interpreter = None if python is None else os.fspath(python)
+        interpreter = None if options.python is None else os.fspath(options.python)
         findings = replay_trials(report, findings, python=interpreter)
-    return Explanation(ExplainView(os.fspath(path), report, findings, request_bytes))
+    return Explanation(ExplainView(os.fspath(options.file), report, findings, request_bytes))

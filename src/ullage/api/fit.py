@@ -13,11 +13,9 @@ plan that ran is the clock's of its run (ullage.clock).
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, cast
 
 from ullage.errors import SpecError
 from ullage.gpus.price import check_price
@@ -27,14 +25,15 @@ from ullage.plan.budget import LIMIT_S, Limit, find_budget, read_semantics
 from ullage.plan.findings import FitReport
 from ullage.plan.fit import Smallest, find_plan
 from ullage.plan.menu import variables
-from ullage.plan.objective import Goal, Objective, read_objective
+from ullage.plan.objective import Goal, read_objective
 from ullage.plan.runner import make_search_job
 from ullage.printable import hide_secrets
-from ullage.runs.job import ProgramOptions
+from ullage.protocol.options.fit import FitOptions
+from ullage.protocol.options.option import share, takes
+from ullage.protocol.options.run import RunOptions
 from ullage.runs.trials import Trials
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Semantics
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -92,80 +91,53 @@ class Fit:
         return render(fit_blocks(self.report), width)
 
 
-def fit(
-    program: Sequence[str],
-    *,
-    gpu: str | None = None,
-    memory: str | int | None = None,
-    capability: str | None = None,
-    budget: str | int | None = None,
-    allow: str = Semantics.SAME.value,
-    objective: str = Objective.TIME.value,
-    price: float | None = None,
-    smallest_gpu: bool = False,
-    gpus: int = 1,
-    executor: Executor | None = None,
-    limit_s: float = LIMIT_S,
-    python: str | os.PathLike[str] | None = None,
-    on_progress: Callable[[str], None] | None = None,
-    on_failure: Callable[[str], None] | None = None,
-    **options: Unpack[ProgramOptions],
-) -> Fit:
-    """Finds the fastest plan under which a program fits a GPU.
-
-    Args:
-        program: its words, as for `ullage.run`.
-        gpu, memory, capability, python: as for `ullage.run`; one of gpu, memory, budget and
-            smallest_gpu has to be given.
-        budget: what may be used of the device, such as "20GiB"; None: all of it.
-        allow: "same": techniques that compute the same; "rounding": other precisions too;
-            "training": such that change the training too.
-        objective: "time": the fastest plan that fits; "cost": the cheapest, which is the fastest
-            but where plans differ in the tokens of a step; "memory": that which takes the least
-            memory.
-        price: dollars for a GPU-hour, for what the steps and tokens of each plan cost.
-        smallest_gpu: look for the smallest GPU of the catalogue too, some runs more; where no
-            device is named, the plan is for that one.
-        gpus: GPUs of one machine that share the training, a rank on each; what is said of the
-            device and the budget is of each.
-        executor: whose workers make the runs (docs/guide/fit.md); None: this process makes them.
-        limit_s: seconds after which no more plans are tried, and the best so far is given.
-        on_progress: called with a line as runs end.
-        on_failure: called with the last output of the program where it failed as it is.
-        options: alloc_conf, steps (default 3), real_init, dummy_weights, values, assume and
-            measured of `ullage.run`.
+@takes(FitOptions)
+def fit(options: FitOptions) -> Fit:
+    """Finds the fastest plan under which a program fits a GPU. One of gpu, memory, budget and
+    smallest_gpu has to be given; where smallest_gpu alone is, the plan is for that GPU.
 
     Raises:
         SpecError: an option or the program is not possible.
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
     """
-    device = choose_device(gpu, memory=memory, capability=capability)
-    is_open = smallest_gpu and budget is None and device.is_unlimited
-    smallest = Smallest.INSTEAD if is_open else Smallest.TOO if smallest_gpu else Smallest.NO
-    budget_bytes = device.gpu.total_bytes if is_open else find_budget(device, budget)
-    if smallest_gpu and gpus > 1:
+    if options.multiple_of is not None:
+        raise SpecError("--multiple-of says how to look for the largest size; add --max-batch")
+    gpus, is_smallest = options.gpus, options.smallest_gpu
+    device = choose_device(options.gpu, memory=options.memory, capability=options.capability)
+    is_open = is_smallest and options.budget is None and device.is_unlimited
+    smallest = Smallest.INSTEAD if is_open else Smallest.TOO if is_smallest else Smallest.NO
+    budget_bytes = device.gpu.total_bytes if is_open else find_budget(device, options.budget)
+    if is_smallest and gpus > 1:
         raise SpecError("the smallest GPU is looked for by one rank alone; leave --gpus out")
-    job = make_search_job(program, device, python, **options)
+    job = make_search_job(share(RunOptions, options, plan=None), device)
     job = replace(job, options=replace(job.options, rank=_first_rank(gpus)))
     started_s = time.monotonic()
-    goal = Goal(device.gpu, budget_bytes, read_objective(objective, check_price(price)))
-    limit = Limit(started_s + limit_s)
-    semantics = read_semantics(allow)
-    with Trials(job, on_progress, [*variables(semantics)], executor) as trials:
+    objective = read_objective(options.objective, check_price(options.price))
+    goal = Goal(device.gpu, budget_bytes, objective)
+    limit = Limit(started_s + (LIMIT_S if options.minutes is None else 60 * options.minutes))
+    semantics = read_semantics(options.allow)
+    techniques = [*variables(semantics)]
+    with Trials(job, options.on_progress, techniques, _executor(options)) as trials:
         report = find_plan(trials, job, goal, semantics, smallest, limit=limit)
-        if report.failure and on_failure is not None:
+        if report.failure and options.on_failure is not None:
             for text in [*trials.outputs.values()][:1]:
-                on_failure(text)
+                options.on_failure(text)
     return Fit(
         replace(
             report,
             program=hide_secrets(job.program.argv),
             num_runs=trials.num_runs,
-            price=price,
+            price=options.price,
             objective=goal.objective,
             wall_s=time.monotonic() - started_s,
         )
     )
+
+
+def _executor(options: FitOptions) -> Executor | None:
+    if isinstance(options.executor, str):
+        raise SpecError("executor: found a name; expected the executor itself")
+    return cast("Executor | None", options.executor)
 
 
 def _first_rank(gpus: int) -> Rank | None:

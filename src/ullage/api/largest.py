@@ -9,37 +9,33 @@ Every run is one on the phantom: nothing runs out of memory on a GPU to find thi
 
 `find_ladder`, which is `ullage fit --ladder`, finds the rungs of a guard by such runs:
 
-    result = ullage.find_ladder(["train.py", "--length", "{length}"], "length", (512, 1024, 2048),
-                                gpu="l4")
+    result = ullage.find_ladder(["train.py", "--length", "{length}"], gpu="l4",
+                                ladder={"length": (512, 1024, 2048)})
     result.ladder.save("ladder.json")
     with ullage.guard(model, optimizer, plans="ladder.json") as guard: ...
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any
 
 from ullage.errors import SpecError
-from ullage.phantom.device import choose_device
+from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.plan.budget import find_budget, read_semantics
 from ullage.plan.runner import make_search_job
 from ullage.plan.sizes.largest import LargestReport
 from ullage.plan.sizes.rungs import LadderReport, LadderSearch
 from ullage.plan.sizes.sized_runs import SizedRuns, without_end, words_at
-from ullage.runs.job import ProgramOptions
+from ullage.protocol.options.fit import FitOptions
+from ullage.protocol.options.option import share, takes
+from ullage.protocol.options.run import RunOptions
+from ullage.runs.job import Job
 from ullage.runs.variables import check_variable
 from ullage.techniques.ladder_file import LadderFile
 from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Semantics
-
-if TYPE_CHECKING:
-    pass
-
-_LARGER = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,55 +74,62 @@ class Largest:
         return render(largest_blocks(self.report), width)
 
 
-def find_largest(
-    program: Sequence[str],
-    variable: str = "batch",
-    *,
-    multiple_of: int = 1,
-    gpu: str | None = None,
-    memory: str | int | None = None,
-    capability: str | None = None,
-    budget: str | int | None = None,
-    allow: str = Semantics.SAME.value,
-    python: str | os.PathLike[str] | None = None,
-    on_progress: Callable[[str], None] | None = None,
-    on_failure: Callable[[str], None] | None = None,
-    **options: Unpack[ProgramOptions],
-) -> Largest:
-    """Finds the largest size with which a program fits a GPU, as it is and under plans.
-
-    Args:
-        program: its words, one of them with "{batch}", or with the variable that is named.
-        variable: what is varied: "batch", or another name such as "length".
-        multiple_of: only multiples of this are tried.
-        gpu, memory, capability, budget, python: as for `ullage.fit`.
-        allow: as for `ullage.fit`; "none": the program as it is alone, in a handful of runs.
-        on_progress: called with a line as runs end.
-        on_failure: called with the last output of the program where it failed as it is.
-        options: as for `ullage.fit`.
+@takes(FitOptions)
+def find_largest(options: FitOptions) -> Largest:
+    """Finds the largest size with which a program fits a GPU, as it is and under plans: `largest`
+    names what is varied (default: batch), which a word of the program has in braces. With `allow`
+    none the program is run as it is alone, in a handful of runs.
 
     Raises:
         SpecError: an option, the variable or the program is not possible.
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
     """
+    _check_goes_with(options, "--max-batch and --largest")
+    program, variable = options.program, options.largest or "batch"
+    multiple_of = 1 if options.multiple_of is None else options.multiple_of
     check_variable(variable, program)
     if multiple_of < 1:
         raise SpecError(f"multiple_of={multiple_of} is not possible; give 1 or more")
-    device = choose_device(gpu, memory=memory, capability=capability)
-    budget_bytes = find_budget(device, budget)
-    allowed = None if allow == "none" else read_semantics(allow)
-    words = words_at(program, variable, multiple_of)
-    job = make_search_job(words, without_end(device), python, **options)
+    allowed = None if options.allow == "none" else read_semantics(options.allow)
+    device, budget_bytes, job = _make_job(options, words_at(program, variable, multiple_of))
     from ullage.plan.sizes.largest import LargestSearch
 
     started_s = time.monotonic()
-    with SizedRuns(job, program, variable, on_progress) as runs:
+    with SizedRuns(job, program, variable, options.on_progress) as runs:
         search = LargestSearch(runs.run, device.gpu, budget_bytes, multiple_of)
         report = search.find(program, variable, allowed)
-        if report.failure and on_failure is not None:
-            for text in runs.outputs[:1]:
-                on_failure(text)
+        _tell_failure(options, report.failure, runs)
     return Largest(replace(report, num_runs=runs.num_runs, wall_s=time.monotonic() - started_s))
+
+
+def _check_goes_with(options: FitOptions, what: str, *others: tuple[str, bool]) -> None:
+    """Raises SpecError for an option of the search for the fastest plan, which does not go with
+    what is asked for, or for one of the others: flags, and whether they are given.
+    """
+    for flag, is_given in (
+        *others,
+        ("--objective", options.objective != "time"),
+        ("--price", options.price is not None),
+        ("--smallest-gpu", options.smallest_gpu),
+        ("--gpus", options.gpus != 1),
+        ("--executor", options.executor is not None),
+        ("--minutes", options.minutes is not None),
+    ):
+        if is_given:
+            raise SpecError(f"{flag} does not go with {what}; leave it out")
+
+
+def _make_job(options: FitOptions, words: Sequence[str]) -> tuple[PhantomDevice, int, Job]:
+    """The device, its budget, and the job with these words, which no memory ends."""
+    device = choose_device(options.gpu, memory=options.memory, capability=options.capability)
+    run = share(RunOptions, options, program=words)
+    return device, find_budget(device, options.budget), make_search_job(run, without_end(device))
+
+
+def _tell_failure(options: FitOptions, failure: object, runs: SizedRuns) -> None:
+    if failure and options.on_failure is not None:
+        for text in runs.outputs[:1]:
+            options.on_failure(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,46 +172,31 @@ class FoundLadder:
         return render(ladder_blocks(self.report), width)
 
 
-def find_ladder(
-    program: Sequence[str],
-    variable: str,
-    sizes: Sequence[int],
-    *,
-    gpu: str | None = None,
-    memory: str | int | None = None,
-    capability: str | None = None,
-    budget: str | int | None = None,
-    python: str | os.PathLike[str] | None = None,
-    on_progress: Callable[[str], None] | None = None,
-    on_failure: Callable[[str], None] | None = None,
-    **options: Unpack[ProgramOptions],
-) -> FoundLadder:
-    """Finds the plans that a guard goes to when a batch is too large, and proves each.
-
-    Args:
-        program: its words, one of them with the variable in braces, such as "{length}".
-        variable: what is varied: "length", "batch" or another name.
-        sizes: its values, the smallest first; each rung runs with each of them.
-        gpu, memory, capability, budget, python: as for `ullage.fit`.
-        on_progress: called with a line as runs end.
-        on_failure: called with the last output of the program where it failed as it is.
-        options: as for `ullage.fit`.
+@takes(FitOptions)
+def find_ladder(options: FitOptions) -> FoundLadder:
+    """Finds the plans that a guard goes to when a batch is too large, and proves each: `ladder` has
+    what is varied, and its sizes, the smallest first; each rung runs with each of them.
 
     Raises:
         SpecError: an option, the variable, the sizes or the program is not possible.
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
     """
+    _check_goes_with(
+        options,
+        "--ladder",
+        ("--max-batch and --largest", options.largest is not None),
+        ("--multiple-of", options.multiple_of is not None),
+        ("--allow", options.allow != "same"),
+    )
+    if options.ladder is None or len(options.ladder) != 1:
+        raise SpecError(f"ladder={options.ladder!r}; expected one variable and its sizes")
+    program, ((variable, sizes),) = options.program, options.ladder.items()
     check_variable(variable, program)
     if not sizes or [*sizes] != sorted(set(sizes)) or sizes[0] < 1:
         raise SpecError(f"sizes={[*sizes]} are not possible; give some, from small to large")
-    device = choose_device(gpu, memory=memory, capability=capability)
-    budget_bytes = find_budget(device, budget)
-    words = words_at(program, variable, sizes[-1])
-    job = make_search_job(words, without_end(device), python, **options)
+    device, budget_bytes, job = _make_job(options, words_at(program, variable, sizes[-1]))
     started_s = time.monotonic()
-    with SizedRuns(job, program, variable, on_progress) as runs:
+    with SizedRuns(job, program, variable, options.on_progress) as runs:
         report = LadderSearch(runs.run, device.gpu, budget_bytes, sizes).find(program, variable)
-        if report.failure and on_failure is not None:
-            for text in runs.outputs[:1]:
-                on_failure(text)
+        _tell_failure(options, report.failure, runs)
     return FoundLadder(replace(report, num_runs=runs.num_runs, wall_s=time.monotonic() - started_s))

@@ -1,6 +1,6 @@
 """The exporter for Prometheus: what `ullage watch --listen` is.
 
-with open_exporter(ListenOptions("9400")) as exporter:
+with open_exporter(WatchOptions(listen="9400")) as exporter:
     for sample in exporter.publish(watch_gpus()):
         print(sample.time_s)
 """
@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from ullage.errors import SpecError
+from ullage.protocol.options.watch import WatchOptions
 
 if TYPE_CHECKING:
     import socket
@@ -26,26 +25,6 @@ if TYPE_CHECKING:
 
 _CONNECTIONS: Final = 64
 _NEEDED: Final = ("httptools", "prometheus_client", "starlette", "uvicorn")
-
-
-@dataclass(frozen=True, slots=True)
-class ListenOptions:
-    """How metrics are served.
-
-    Attributes:
-        address: [HOST:]PORT; without a host, for this machine alone. None: it is missing.
-        token_file: has the token that each scrape has to bring.
-        certificate, key: PEM files; with them the exporter speaks TLS.
-        with_names: whether the names of programs are exported.
-        interval_s: between two samples: when five are missing, the exporter is not healthy.
-    """
-
-    address: str | None
-    token_file: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    with_names: bool = False
-    interval_s: float = 1.0
 
 
 class Exporter:
@@ -80,7 +59,7 @@ class Exporter:
         self._listener.close()
 
 
-def open_exporter(options: ListenOptions) -> Exporter:
+def open_exporter(options: WatchOptions) -> Exporter:
     """An exporter that listens, and answers once it is entered.
 
     Raises:
@@ -91,11 +70,11 @@ def open_exporter(options: ListenOptions) -> Exporter:
     from ullage.doors.address import Address, open_certificate, parse_address, read_token
     from ullage.doors.asgi_server import check_installed, listen, make_server
 
-    if options.address is None:
+    if options.listen is None:
         raise SpecError(
             "--token-file, --certificate, --key and --names are of --listen; give --listen"
         )
-    address = parse_address(options.address)
+    address = parse_address(options.listen)
     if (options.certificate is None) != (options.key is None):
         raise SpecError("--certificate and --key go together; give both, or neither")
     if not address.is_loopback and options.token_file is None and options.certificate is None:
@@ -111,8 +90,8 @@ def open_exporter(options: ListenOptions) -> Exporter:
     from ullage.watch.exporter.app import ExporterApp
     from ullage.watch.exporter.exposition import Exposition, oldest_s
 
-    exposition = Exposition(with_names=options.with_names)
-    app = ExporterApp(exposition, token, address.is_loopback, oldest_s(options.interval_s))
+    exposition = Exposition(with_names=options.names)
+    app = ExporterApp(exposition, token, address.is_loopback, oldest_s(options.interval))
     listener = listen(address, "give --listen another address or port")
     place = Address(address.host, listener.getsockname()[1])
     server = make_server(app, _CONNECTIONS, grace_s=1, tls=tls)

@@ -7,10 +7,8 @@ print(locked.text())
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ullage.api.check import (
     find_cases,
@@ -26,9 +24,8 @@ from ullage.gate.lock import Lock, read_lock
 from ullage.gate.locking import LockReport, write_entries
 from ullage.gate.matching import is_of, select
 from ullage.gate.scenario import expand
-
-if TYPE_CHECKING:
-    pass
+from ullage.protocol.options.check import LockOptions
+from ullage.protocol.options.option import takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,36 +54,23 @@ class Locked:
         return render(locked_blocks(self.report), width)
 
 
-def lock(
-    scenarios: Sequence[str] = (),
-    *,
-    update: Sequence[str] = (),
-    config: str | os.PathLike[str] | None = None,
-    python: str | os.PathLike[str] | None = None,
-    cached: bool = True,
-    on_progress: Callable[[str], None] | None = None,
-    on_failure: Callable[[str], None] | None = None,
-) -> Locked:
+@takes(LockOptions)
+def lock(options: LockOptions) -> Locked:
     """Writes the memory that scenarios need into the lock file.
 
     What is locked already stays as it is, unless `update` names it. Entries of scenarios that are
-    no longer in the configuration are removed.
-
-    Args:
-        scenarios: names as for `check`; none: all, or those of `update` alone.
-        update: names of the entries to update, even where they need more.
-        config, python, cached, on_progress, on_failure: as for `check`.
+    no longer in the configuration are removed. No scenarios: all, or those of `update` alone.
 
     Raises:
         SpecError, EnvironmentProblem: as `check` does.
     """
-    configuration = load_from(config)
+    scenarios, update = options.scenarios, options.update
+    configuration = load_from(options.config)
     cases = find_cases(configuration, (*scenarios, *update))
     renewed = set(select([case.name for case in cases], update)) if update else set()
     store = open_cache(configuration)
     before = read_lock(configuration.lock_path)  # what is wrong with it is told before the runs
-    settings = make_settings(store if cached else None, python, on_progress, on_failure)
-    with run_cases(cases, settings) as results:
+    with run_cases(cases, make_settings(store, options)) as results:
         judged = tuple(judge_result(result, before) for result in results)
         keep_snapshots(judged, store)
     removed = _gone(before, configuration) if not scenarios and not update else ()

@@ -9,14 +9,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ullage.api.run import default_snapshot
 from ullage.errors import SpecError
 from ullage.files import check_writable
 from ullage.phantom.program import resolve_program
+from ullage.protocol.options.option import takes
+from ullage.protocol.options.record import RecordOptions
 from ullage.record.entrances.settings import Mode, RecordingSettings, parse_ring
 from ullage.runs.recorded import read_recorded, run_recorded
 
@@ -80,52 +82,33 @@ class Recorded:
         return render((run_blocks if full else brief_run_blocks)(self.report), width)
 
 
-def record_program(
-    program: Sequence[str],
-    *,
-    snapshot: str | os.PathLike[str],
-    mode: str = "full",
-    ring: str | int = "64MiB",
-    every: float | None = 60.0,
-    publish: bool = True,
-    kernels: bool = False,
-    python: str | None = None,
-    force: bool = False,
-    stdout_to_stderr: bool = False,
-) -> Recorded:
-    """Runs a program on the GPU of this machine, and records what it does with its memory.
-
-    Args:
-        program: its words, as they would follow `ullage record --`.
-        snapshot: where the recording goes: a file, to whose name ranks and other processes add
-            theirs, or a directory that is there.
-        mode: "full", "events" (no stacks) or "counters" (the peaks of steps alone).
-        ring: the host memory for events and stacks, about; the oldest are lost.
-        every: the file is written anew after a step when so many seconds have passed; None: at the
-            end and when memory runs out only.
-        publish: whether the processes publish their state for `ullage watch`.
-        kernels: PyTorch's profiler times the kernels of the third step, which corrects the clock
-            (`measured` of `ullage.run`).
-        python: the interpreter of another environment.
-        force: overwrite that file.
-        stdout_to_stderr: the program's own output goes to stderr.
+@takes(RecordOptions)
+def record_program(options: RecordOptions) -> Recorded:
+    """Runs a program on the GPU of this machine, and records what it does with its memory. To the
+    name of `snapshot` ranks and other processes add theirs; it may be a directory that is there.
 
     Raises:
         SpecError: an option or the program is not possible.
         EnvironmentProblem: the interpreter cannot be started.
     """
-    resolved = resolve_program(program, python)
-    path = Path(snapshot)
+    python = None if options.python is None else os.fspath(options.python)
+    resolved = resolve_program(options.program, python)
+    path = (
+        default_snapshot(options.program, python, prefix="ullage-record")
+        if options.snapshot is None
+        else Path(options.snapshot)
+    )
     if path.is_dir():
         path = path / f"{resolved.name[:_MAX_STEM]}.pickle"
-    check_writable(path, force=force)
+    check_writable(path, force=options.force)
+    every = options.every
     if every is not None and not every > 0:
         raise SpecError(f"every={every!r} is no interval; expected seconds, such as 60")
     settings = RecordingSettings(
-        path.absolute(), Mode(mode), parse_ring(ring), every, publish, has_kernels=kernels,
-        is_first=True,
+        path.absolute(), Mode(options.mode), parse_ring(options.ring), every, options.publish,
+        has_kernels=options.kernels, is_first=True,
     )  # fmt: skip
-    report, files = run_recorded(resolved, settings, stdout_to_stderr=stdout_to_stderr)
+    report, files = run_recorded(resolved, settings, stdout_to_stderr=options.stdout_to_stderr)
     if not path.is_absolute():
         files = tuple(file.relative_to(Path.cwd()) for file in files)
     return Recorded(report, files)

@@ -8,20 +8,22 @@ print(run.text())
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import strftime
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
 from ullage.files import check_writable
 from ullage.gpus.price import check_price
-from ullage.phantom.device import choose_device
+from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.program import resolve_program
 from ullage.phantom.rank import Rank, choose_ranks
-from ullage.runs.job import Job, ProgramOptions, make_job, make_options
+from ullage.protocol.options.option import takes
+from ullage.protocol.options.run import RunOptions
+from ullage.runs.job import Job, make_job, make_options
 from ullage.runs.one import run_job
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from ullage.explain.rules.rule import Finding
     from ullage.explain.run import RunReport
     from ullage.explain.verdict import Verdict
-    from ullage.techniques.plan import Plan
 
 
 _NOT_TIMED = "no step was timed: none ended"
@@ -149,88 +150,9 @@ class Run:
         return render(brief_run_blocks(self.report, self.findings), width)
 
 
-def run(
-    program: Sequence[str],
-    *,
-    gpu: str | None = None,
-    memory: str | int | None = None,
-    capability: str | None = None,
-    budget: str | int | None = None,
-    alloc_conf: str | None = None,
-    steps: int | None = None,
-    python: str | os.PathLike[str] | None = None,
-    snapshot: str | os.PathLike[str] | None = None,
-    force: bool = False,
-    real_init: bool = False,
-    dummy_weights: bool = False,
-    values: bool = True,
-    assume: Sequence[str] = (),
-    plan: str | os.PathLike[str] | Plan | None = None,
-    platform: str = "linux",
-    gpus: int | None = None,
-    world_size: int | None = None,
-    rank: int | None = None,
-    local_world_size: int | None = None,
-    time: bool = False,
-    price: float | None = None,
-    interconnect: str | None = None,
-    clock: str = "real",
-    measured: str | os.PathLike[str] | None = None,
-    nvml: str | os.PathLike[str] | None = None,
-    guard: Sequence[str | os.PathLike[str]] | None = None,
-    resume: Sequence[str] = (),
-    try_remedies: bool = False,
-    stdout_to_stderr: bool = False,
-    say: Callable[[str], None] | None = None,
-    on_progress: Callable[[str], None] | None = None,
-) -> Run:
+@takes(RunOptions)
+def run(options: RunOptions) -> Run:
     """Runs a program on a simulated GPU, and reports whether it fits, its peak, and who owns it.
-
-    Args:
-        program: its words, as they would follow `ullage run --`: a file and its arguments, "-m" and
-            a module, or the name of a Python entry point.
-        gpu: a GPU of the catalogue; without gpu, memory and capability, an H100 with
-            unlimited memory.
-        memory: another total, such as "24GiB".
-        capability: another compute capability, such as "8.9".
-        budget: what may be used of the device, its context included, such as "20GiB": beyond that
-            the program runs out of memory, as where others hold the rest. None: all of it.
-        alloc_conf: what PYTORCH_ALLOC_CONF is set to.
-        steps: stop after so many training steps.
-        python: the interpreter of another environment.
-        snapshot: where the memory snapshot goes; None keeps none.
-        force: overwrite that file.
-        real_init: really initialise weights on the CPU (slower, and no allocation depends on it).
-        dummy_weights: make up weight files of transformers models that are not there.
-        values: compute small values (masks, counts, flags) beside the phantom.
-        assume: what is assumed of values that are not known, such as "nonzero=half" (or all, none,
-            a fraction) and "experts=balanced" (or worst).
-        plan: a plan, or the file of one, that is applied to the model that the program trains.
-        platform: the system with the GPU, "linux" or "windows" (also WSL2): its driver's order of
-            addresses decides between free blocks of one size.
-        gpus: how many devices there are, all alike; None is one, or those of a rank's node.
-        world_size: the number of ranks of a distributed job of which the program plays one.
-        rank: which; None is rank 0.
-        local_world_size: how many ranks are on one node; None is 8, or all of a smaller job.
-        time: predict how long a step takes.
-        price: dollars for a GPU-hour, for what steps and tokens cost; implies `time`.
-        interconnect: the links between GPUs, for the time of collectives; None: those that the GPU
-            has. Implies `time`.
-        clock: "virtual": what the program reads of time.perf_counter, time.time and CUDA's events
-            is the predicted time. Implies `time`.
-        measured: a recording of `ullage record --kernels` on that GPU, whose kernels correct the
-            times; the basis says which. Implies `time`.
-        nvml: a directory in which NVML programs outside see the GPUs, and what the program uses of
-            them (`ullage nvml`); made if it does not exist. None: none.
-        guard: where the program ends out of memory, it is run again under the next of these rungs,
-            as by `ullage exec --guard`; the result is that of the last run. Files of plans, or one
-            of a ladder; empty: checkpoints. None: it is run once.
-        resume: words that a further run appends, to go on from the program's own checkpoint.
-        try_remedies: where memory runs out, run the program again with what may help; needs a
-            snapshot.
-        stdout_to_stderr: the program's own output goes to stderr.
-        say: called with a line for each run that the guard follows by another.
-        on_progress: called with a line, such as "step 3 allocated 8641234567", as steps end.
 
     Raises:
         SpecError: an option or the program is not possible.
@@ -238,43 +160,91 @@ def run(
         SnapshotError: what the program left cannot be read, or `measured`.
         PlanError: the plan cannot be read, or cannot be a rung.
     """
-    check_price(price)
-    path = None if snapshot is None else Path(snapshot)
+    check_one_run(options)
+    check_price(options.price)
+    path = None if options.snapshot is None else Path(options.snapshot)
     if path is not None:
-        check_writable(path, force=force)
-    job = make_run_job(
-        program, gpu=gpu, memory=memory, capability=capability, budget=budget,
-        alloc_conf=alloc_conf, steps=steps, python=python, has_snapshot=path is not None,
-        real_init=real_init, dummy_weights=dummy_weights, values=values, assume=assume, plan=plan,
-        platform=platform, gpus=gpus, world_size=world_size, rank=rank,
-        local_world_size=local_world_size, time=time or check_price(price) is not None,
-        interconnect=interconnect, clock=clock, measured=measured,
-    )  # fmt: skip
-    if nvml is not None:
-        job = publish(job, Path(nvml))
+        check_writable(path, force=options.force)
+    job = make_run_job(options)
+    if options.nvml is not None:
+        job = publish(job, Path(options.nvml))
     run_one = partial(
-        run_job, snapshot=path, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress,
-        meanwhile=_load_report,
+        run_job, snapshot=path, stdout_to_stderr=options.stdout_to_stderr,
+        on_progress=options.on_progress, meanwhile=_load_report,
     )  # fmt: skip
-    if guard is None:
-        report = run_one(job, force=force)
+    if options.guard is None:
+        report = run_one(job, force=options.force)
     else:
         from ullage.runs.guarded import run_guarded
 
-        job, report = run_guarded(job, guard, tuple(resume), run_one, force=force, say=say)
+        job, report = run_guarded(
+            job, options.guard, tuple(options.resume), run_one, force=options.force, say=options.say
+        )
     if any(process.oom for process in report.processes):
-        from ullage.plan.remedy_runs import replay_settings
-        from ullage.plan.remedy_runs import try_remedies as try_each
+        from ullage.plan.remedy_runs import replay_settings, try_remedies
 
         unpublished = replace(job, options=replace(job.options, nvml=None))
         report = (
-            try_each(report, unpublished, on_progress)
-            if try_remedies
+            try_remedies(report, unpublished, options.on_progress)
+            if options.try_remedies
             else replay_settings(report, unpublished)
         )
     if job.options.has_clock and report.time is None:
         report = replace(report, warnings=(*report.warnings, _NOT_TIMED))
-    return Run(replace(report, price=price))
+    return Run(replace(report, price=options.price))
+
+
+def make_run_job(options: RunOptions) -> Job:
+    """The job of `run`; raises as it does."""
+    settings = replace(
+        make_options(options),
+        has_snapshot=options.snapshot is not None,
+        rank=_choose_rank(options),
+        num_devices=options.gpus,
+    )
+    return make_job(
+        options.program, device=device_of(options), python=options.python, options=settings
+    )
+
+
+def check_one_run(options: RunOptions) -> None:
+    """Raises SpecError where the options are those of several runs, or do not go together."""
+    if options.is_sweep:
+        raise SpecError("several values and several GPUs are for ullage.sweep; give one of each")
+    if options.has_many_ranks:
+        raise SpecError("several ranks are for ullage.run_ranks; give one")
+    check_guard(options.guard, options.plan, options.resume)
+
+
+def check_guard(guard: Sequence[str] | None, plan: object, resume: Sequence[str]) -> None:
+    """Raises SpecError where these options do not go together."""
+    if guard is not None and plan is not None:
+        raise SpecError("--plan and --guard are given; expected one: a plan can be a rung")
+    if guard is None and resume:
+        raise SpecError("--resume is for restarts; add --guard, which starts a program again")
+
+
+def check_without(options: RunOptions) -> None:
+    """Raises SpecError for an option of one run, where several are asked for."""
+    for flag, value, what in (
+        ("--guard", options.guard, "one run, or one rank of a job"),
+        ("--try-remedies", options.try_remedies or None, "one run on one GPU"),
+    ):
+        if value is not None:
+            raise SpecError(f"{flag} is for {what}; leave it or the others out")
+    if options.nvml is not None:
+        raise SpecError(
+            "--nvml is for one run; start several with the same directory, or torchrun in one"
+        )
+    check_guard(None, None, options.resume)
+    check_price(options.price)
+
+
+def device_of(options: RunOptions) -> PhantomDevice:
+    """The device that the options name."""
+    return choose_device(
+        options.gpu, memory=options.memory, capability=options.capability, budget=options.budget
+    )
 
 
 def publish(job: Job, directory: Path) -> Job:
@@ -300,52 +270,24 @@ def _load_report() -> None:
     from ullage.report.text import run as _view  # noqa: F401
 
 
-def make_run_job(
-    program: Sequence[str],
-    *,
-    has_snapshot: bool,
-    gpu: str | None = None,
-    memory: str | int | None = None,
-    capability: str | None = None,
-    budget: str | int | None = None,
-    python: str | os.PathLike[str] | None = None,
-    gpus: int | None = None,
-    world_size: int | None = None,
-    rank: int | None = None,
-    local_world_size: int | None = None,
-    **options: Unpack[ProgramOptions],
-) -> Job:
-    """The job of `run`, which has these options; raises as it does."""
-    return make_job(
-        program,
-        device=choose_device(gpu, memory=memory, capability=capability, budget=budget),
-        python=python,
-        options=replace(
-            make_options(**options),
-            has_snapshot=has_snapshot,
-            rank=_choose_rank(rank, world_size, local_world_size),
-            num_devices=gpus,
-        ),
-    )
-
-
-def _choose_rank(
-    rank: int | None, world_size: int | None, local_world_size: int | None
-) -> Rank | None:
-    if world_size is None:
-        if rank is not None or local_world_size is not None:
+def _choose_rank(options: RunOptions) -> Rank | None:
+    """The one rank of a job that is played; None: the program is no rank."""
+    ranks, size = options.ranks, options.world_size
+    if size is None:
+        if ranks is not None or options.local_world_size is not None:
             raise SpecError("a rank is one of a job; give the number of its ranks (world size) too")
         return None
-    return choose_ranks((rank or 0,), world_size, local_world_size)[0]
+    numbers = ranks if isinstance(ranks, Sequence) else (ranks or 0,)
+    return choose_ranks(tuple(map(int, numbers)), size, options.local_world_size)[0]
 
 
 def default_snapshot(
-    program: Sequence[str], python: str | None = None, *, prefix: str = "ullage"
+    program: Sequence[str], python: str | os.PathLike[str] | None = None, *, prefix: str = "ullage"
 ) -> Path:
     """A name for the snapshot of a run or record in the current directory that no file has:
     ullage-train-20261120-141502.pickle.
     """
-    name = resolve_program(program, python).name
+    name = resolve_program(program, None if python is None else os.fspath(python)).name
     stem = f"{prefix}-{name[:_MAX_STEM]}-{strftime('%Y%m%d-%H%M%S')}"
     path, number = Path(f"{stem}.pickle"), 2
     while os.path.lexists(path):

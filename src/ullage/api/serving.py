@@ -4,7 +4,7 @@ real engine on the phantom, in virtual time (`ullage serve`, `ullage.serve_traff
     answer = ullage.estimate_serving("llama-3.1-8b", gpu="l40s", context=32768, users=4)
     answer.fits, answer.estimate.concurrency
 
-    run = ullage.serve_traffic(["vllm", "serve", "llama-3.1-8b"], "azure-conv:duration=1h",
+    run = ullage.serve_traffic(["vllm", "serve", "llama-3.1-8b"], traffic="azure-conv:duration=1h",
                                gpu="h100-80gb", python="vllm/bin/python", slo="ttft=1s,tpot=50ms")
     print(run.text())
 """
@@ -12,53 +12,30 @@ real engine on the phantom, in virtual time (`ullage serve`, `ullage.serve_traff
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
 from ullage.models.config import Config
 from ullage.models.find import Found, find_config
+from ullage.protocol.options.estimate import ServingOptions
+from ullage.protocol.options.option import options_of, takes
+from ullage.protocol.options.serve import ServeOptions
+from ullage.units import parse_bytes
 
 if TYPE_CHECKING:
     from ullage.answers.blocks import Blocks
     from ullage.estimate.serving.gpu_ranking import ServingRow
     from ullage.estimate.serving.knobs import ServingKnob
-    from ullage.estimate.serving.serving_plan import ServingEstimate
+    from ullage.estimate.serving.serving_plan import ServingEstimate, ServingPlan
     from ullage.estimate.time.serving import ServingTime
-    from ullage.gpus.gpu import Entry
     from ullage.serve.measures import Measures
     from ullage.serve.outcome import Outcome
     from ullage.serve.report import ServeReport
 
 
-class ServingFields(TypedDict, total=False):
-    """The fields of a `ServingPlan` by name, without its GPU; None is the field's default."""
-
-    context: int | None
-    users: int | None
-    tensor_parallel: int | None
-    engine: str | None
-    engine_version: str | None
-    weights: str | None
-    kv: str | None
-    block_size: int | None
-    utilization: float | None
-    kv_bytes: int | None
-    has_prefix_caching: bool | None
-    max_batched_tokens: int | None
-    max_seqs: int | None
-    has_graphs: bool | None
-    is_cached: bool | None
-    capacity_bytes: int | None
-    is_async: bool | None
-    speculated: int | None
-    draft_bytes: int | None
-    lora_slots: int | None
-    lora_rank: int | None
-    lora_bytes: int | None
-    draft: str | Config | None
-    encoded: int | None
+GPU = "h100-80gb"
+"""The GPU of a server where none is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,58 +94,65 @@ class ServingAnswer:
         return render(self.blocks(), width)
 
 
-def estimate_serving(
-    model: str | Config,
-    *,
-    gpu: str | Entry | None = None,
-    which_gpu: bool = False,
-    knobs: bool = False,
-    time: bool = False,
-    price: float | None = None,
-    interconnect: str | None = None,
-    **plan: Unpack[ServingFields],
-) -> ServingAnswer:
-    """What serving a model needs, and how many users it holds; no torch, some milliseconds.
-
-    Args:
-        model: as for `estimate_training`.
-        gpu: of the catalogue; None: only what a request keeps.
-        which_gpu: rank the whole catalogue as well.
-        knobs: list what would leave more room as well.
-        time: predict the seconds of a prompt of `context` tokens, and of one new token for each of
-            `users` requests (default: one) of that length.
-        price: dollars for a GPU-hour, for what tokens cost; implies `time`.
-        interconnect: the links between GPUs; implies `time`.
-        plan: the fields of `ullage.estimate.serving.serving_plan.ServingPlan`; `draft` also as the
-            name of a model with the tokens that it proposes, such as "llama-3.2-1b:4".
+@takes(ServingOptions)
+def estimate_serving(options: ServingOptions) -> ServingAnswer:
+    """What serving a model needs, and how many users it holds; no torch, some milliseconds. Without
+    a GPU: only what a request keeps. With `time`: the seconds of a prompt of `context` tokens, and
+    of one new token for each of `users` requests (default: one) of that length.
 
     Raises:
         SpecError: the model or GPU is not known, or the plan is not possible.
     """
     from ullage.estimate.serving.gpu_ranking import rank_for_serving
     from ullage.estimate.serving.knobs import find_serving_knobs
-    from ullage.estimate.serving.serving import ServingPlan
     from ullage.estimate.serving.serving import estimate_serving as estimate
-    from ullage.gpus.catalog import find_entry, load_catalog
+    from ullage.gpus.catalog import load_catalog
 
-    source = Found(model, "") if isinstance(model, Config) else find_config(model)
-    entry = find_entry(gpu) if isinstance(gpu, str) else gpu
-    values: dict[str, Any] = {name: value for name, value in plan.items() if value is not None}
-    if isinstance(plan.get("draft"), str):
-        values |= _read_draft(values["draft"], values.get("speculated"))
-    serving_plan = ServingPlan(gpu=entry, **values)
-    ranked = rank_for_serving(source.config, serving_plan, load_catalog()) if which_gpu else ()
-    turned = find_serving_knobs(source.config, serving_plan) if knobs else ()
+    model = options.model
+    source = Found(model, "") if isinstance(model, Config) else find_config(str(model))
+    plan = _make_plan(options)
+    ranked = rank_for_serving(source.config, plan, load_catalog()) if options.which_gpu else ()
+    turned = find_serving_knobs(source.config, plan) if options.knobs else ()
     times = None
-    if time or price is not None or interconnect is not None:
+    if options.time or options.price is not None or options.interconnect is not None:
         from ullage.clock.interconnect import parse_interconnect
         from ullage.estimate.time.serving import time_serving
         from ullage.gpus.price import check_price
 
-        links = None if interconnect is None else parse_interconnect(interconnect)
-        times = time_serving(source.config, serving_plan, links, check_price(price))
-    served = estimate(source.config, serving_plan)
+        links = None if options.interconnect is None else parse_interconnect(options.interconnect)
+        times = time_serving(source.config, plan, links, check_price(options.price))
+    served = estimate(source.config, plan)
     return ServingAnswer(served, source.source, ranked, turned, times)
+
+
+def _make_plan(options: ServingOptions) -> ServingPlan:
+    from ullage.estimate.serving.serving_plan import ServingPlan
+    from ullage.gpus.catalog import find_entry
+
+    names = {field.name for field in fields(ServingPlan)} & options_of(ServingOptions).keys()
+    values = {name: getattr(options, name) for name in names} | {
+        "gpu": None if options.gpu is None else find_entry(options.gpu),
+        "tensor_parallel": options.tensor,
+        "max_batched_tokens": options.batched_tokens,
+        "capacity_bytes": None if options.memory is None else parse_bytes(options.memory),
+        "has_graphs": False if options.eager else None,
+        "is_cached": True if options.cached else None,
+    }
+    if options.lora_slots is not None:
+        values |= _read_slots(str(options.lora_slots), options.lora_rank)
+    if isinstance(options.draft, str):
+        values |= _read_draft(options.draft, options.speculated)
+    return ServingPlan(**{name: value for name, value in values.items() if value is not None})
+
+
+def _read_slots(text: str, given_rank: int | None) -> dict[str, int | None]:
+    """The fields of "SLOTS" or "SLOTS:RANK"."""
+    from ullage.estimate.workloads.option_values import parse_count, split_count
+
+    word, rank = split_count("--lora-slots", text)
+    if rank is not None and given_rank is not None:
+        raise SpecError(f"--lora-slots {text} has a rank; leave out --lora-rank")
+    return {"lora_slots": parse_count("--lora-slots", word), "lora_rank": rank or given_rank}
 
 
 def _read_draft(text: str, speculated: int | None) -> dict[str, Any]:
@@ -226,32 +210,9 @@ class ServedTraffic:
         return render(serve_blocks(self.report), width)
 
 
-def serve_traffic(
-    command: Sequence[str],
-    traffic: str,
-    *,
-    gpu: str,
-    python: str | os.PathLike[str] | None = None,
-    slo: str | None = None,
-    stdout_to_stderr: bool = False,
-    loads: Sequence[float] = (),
-    host_time: str | None = None,
-    cached: bool = False,
-) -> ServedTraffic:
+@takes(ServeOptions)
+def serve_traffic(options: ServeOptions) -> ServedTraffic:
     """Runs a server on the phantom with some traffic, in virtual time.
-
-    Args:
-        command: `vllm serve MODEL ...`; the model is found as by `ullage.estimate_serving`.
-        traffic: a file of a known trace, or a generator such as "poisson:rate=2,prompt=1000,
-            output=200,duration=10m".
-        gpu: a GPU of the catalogue.
-        python: the interpreter of an environment with the engine; None: this one.
-        slo: such as "ttft=1s,tpot=50ms".
-        stdout_to_stderr: the engine's own output goes to stderr.
-        loads: factors of the traffic's rate at which it is sent as well, for the curve.
-        host_time: what the host takes: "measured", "none", "launch=40us,http=1ms", or for a step
-            and for each request in it "1ms+20us"; None: for vLLM as it was measured.
-        cached: the engine starts twice, and serves with the compile cache of its first start.
 
     Raises:
         SpecError: the command, the traffic or the objective is not possible.
@@ -265,14 +226,25 @@ def serve_traffic(
     from ullage.serve.slo import parse_slo
     from ullage.serve.traffic import load_traffic
 
-    check_command(command)
-    objective = None if slo is None else parse_slo(slo)
+    check_command(options.program)
+    objective = None if options.slo is None else parse_slo(options.slo)
+    host_time, python = options.host_time, options.python
     served = serve(
-        command, load_traffic(traffic), gpu=gpu,
-        python=None if python is None else os.fspath(python), stdout_to_stderr=stdout_to_stderr,
-        loads=loads, host=None if host_time is None else parse_host_time(host_time),
-        is_cached=cached,
+        options.program, load_traffic(traffic_of(options)), gpu=options.gpu or GPU,
+        python=None if python is None else os.fspath(python),
+        stdout_to_stderr=options.stdout_to_stderr, loads=options.loads,
+        host=None if host_time is None else parse_host_time(host_time), is_cached=options.cached,
     )  # fmt: skip
     curve = make_curve(served.by_load, objective) if served.by_load else None
     report = ServeReport(served, measure(served.outcome, objective), objective, curve)
     return ServedTraffic(report)
+
+
+def traffic_of(options: ServeOptions) -> str:
+    """The traffic; raises SpecError where none is named."""
+    if options.traffic is None:
+        raise SpecError(
+            "no traffic: add --traffic FILE, or such as --traffic poisson:rate=2,prompt=1000,"
+            "output=200"
+        )
+    return options.traffic

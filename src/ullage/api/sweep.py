@@ -1,7 +1,8 @@
 """Runs one program several times, with other arguments or on other GPUs: what `ullage run --sweep`
 and `ullage.sweep` are.
 
-    sweep = ullage.sweep(["train.py", "--batch-size", "{batch}"], {"batch": [1, 2, 4]}, gpu="l4")
+    sweep = ullage.sweep(["train.py", "--batch-size", "{batch}"], sweep={"batch": [1, 2, 4]},
+                         gpu="l4")
     sweep.lines[0].fixed_bytes, sweep.lines[0].bytes_per_unit
     print(sweep.text())
 """
@@ -12,18 +13,18 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
-from ullage.api.run import Run
+from ullage.api.run import Run, check_without, device_of
 from ullage.errors import SpecError
-from ullage.gpus.price import check_price
-from ullage.phantom.device import PhantomDevice, choose_device
-from ullage.phantom.launch import RunOptions
+from ullage.phantom.device import PhantomDevice
 from ullage.phantom.program import resolve_program
-from ullage.runs.job import Job, ProgramOptions, make_job, make_options
+from ullage.protocol.options.option import takes
+from ullage.protocol.options.run import RunOptions
+from ullage.runs.job import Job, make_job, make_options
 from ullage.runs.parallel import ParallelRuns
 from ullage.runs.variables import check_variable, fill_in
 
@@ -83,67 +84,54 @@ class Sweep:
         write_plots([sweep_plot(self.report)], title, Path(path), force=force)
 
 
-def sweep(
-    program: Sequence[str],
-    variables: Mapping[str, Sequence[object]] | None = None,
-    *,
-    gpu: str | Sequence[str] | None = None,
-    memory: str | int | None = None,
-    capability: str | None = None,
-    budget: str | int | None = None,
-    python: str | os.PathLike[str] | None = None,
-    on_progress: Callable[[str], None] | None = None,
-    on_failure: Callable[[str], None] | None = None,
-    price: float | None = None,
-    **options: Unpack[ProgramOptions],
-) -> Sweep:
-    """Runs a program once for every combination of values and GPUs.
-
-    Args:
-        program: its words; "{batch}" in one of them stands for the variable batch.
-        variables: the values of each variable; None varies the GPU alone.
-        gpu: one GPU of the catalogue, or several.
-        memory, capability, budget, python: as for `ullage.run`.
-        on_progress: called with a line, such as "3 of 8 runs", as runs end.
-        on_failure: called with the last output of a program that failed.
-        price: dollars for a GPU-hour; implies `time`.
-        options: alloc_conf, steps, real_init, dummy_weights, values, assume, time and interconnect
-            of `ullage.run`.
+@takes(RunOptions)
+def sweep(options: RunOptions) -> Sweep:
+    """Runs a program once for every combination of values and GPUs: `sweep` has the values of each
+    variable, and "{batch}" in a word of the program stands for the variable batch.
 
     Raises:
         SpecError: an option, a variable or the program is not possible.
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
     """
-    texts = {name: tuple(map(str, values)) for name, values in (variables or {}).items()}
-    gpus: Sequence[str | None] = [gpu] if gpu is None or isinstance(gpu, str) else list(gpu)
-    _check(program, texts, gpus)
-    check_price(price)
-    if price is not None:
-        options["time"] = True
-    devices = [
-        choose_device(name, memory=memory, capability=capability, budget=budget) for name in gpus
-    ]
-    settings, jobs = _lay_out(program, texts, devices, python, make_options(**options))
+    _check_options(options)
+    texts = {name: tuple(map(str, values)) for name, values in (options.sweep or {}).items()}
+    gpus = options.gpu_names or (None,)
+    _check(options.program, texts, gpus)
+    devices = [device_of(replace(options, gpu=name)) for name in gpus]
+    settings, jobs = _lay_out(options, texts, devices)
     started_s = time.monotonic()
-    runs = ParallelRuns(jobs, on_progress, on_failure)
+    runs = ParallelRuns(jobs, options.on_progress, options.on_failure)
     runs.run_all()
     return _explain(
         runs,
         settings,
-        program=program,
+        program=options.program,
         variables=texts,
         devices=devices,
         wall_s=time.monotonic() - started_s,
-        price=price,
+        price=options.price,
     )
+
+
+def _check_options(options: RunOptions) -> None:
+    """A sweep is over one process on one device, and keeps its table alone."""
+    check_without(options)
+    if options.snapshot is not None:
+        raise SpecError("a sweep keeps no snapshots; leave --snapshot out, or run one value")
+    for flag, value in (
+        ("--rank", options.ranks),
+        ("--world-size", options.world_size),
+        ("--local-world-size", options.local_world_size),
+        ("--gpus", options.gpus),
+    ):
+        if value is not None:
+            raise SpecError(f"a sweep does not go with {flag}; leave one of them out")
 
 
 def _check(
     program: Sequence[str], variables: Mapping[str, tuple[str, ...]], gpus: Sequence[str | None]
 ) -> None:
     """Raises SpecError where a sweep says what it cannot mean."""
-    if not gpus:
-        raise SpecError("no GPU was given; name one or more of `ullage gpus`")
     for name, values in variables.items():
         if not values or "" in values:
             raise SpecError(f"{name!r} has an empty value; for example: {name}=1,2,4")
@@ -158,30 +146,27 @@ def _check(
 
 
 def _lay_out(
-    program: Sequence[str],
-    variables: Mapping[str, Sequence[str]],
-    devices: Sequence[PhantomDevice],
-    python: str | os.PathLike[str] | None,
-    options: RunOptions,
+    options: RunOptions, variables: Mapping[str, Sequence[str]], devices: Sequence[PhantomDevice]
 ) -> tuple[list[Setting], list[Job]]:
     """The grid, the last variable changing fastest and the GPU slowest: what each run is told, and
     the run.
     """
     from ullage.explain.compare.sweep import Setting
 
-    interpreter = None if python is None else os.fspath(python)
+    launched = make_options(options)
+    interpreter = None if options.python is None else os.fspath(options.python)
     settings: list[Setting] = []
     jobs: list[Job] = []
     for device, values in itertools.product(devices, itertools.product(*variables.values())):
         setting = tuple(zip(variables, values, strict=True))
-        words = [fill_in(word, setting) for word in program]
+        words = [fill_in(word, setting) for word in options.program]
         if not jobs:
-            jobs.append(make_job(words, device=device, python=interpreter, options=options))
+            jobs.append(make_job(words, device=device, python=interpreter, options=launched))
         else:
             again = resolve_program(words, interpreter)
             job = replace(jobs[0], program=again, device=device)
             if again.python != jobs[0].program.python:
-                job = make_job(words, device=device, python=interpreter, options=options)
+                job = make_job(words, device=device, python=interpreter, options=launched)
             jobs.append(job)
         settings.append(Setting(setting, device.usable))
     return settings, jobs

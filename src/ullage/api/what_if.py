@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ullage.protocol.options.explain import WhatIfOptions
+from ullage.protocol.options.option import takes
+
 if TYPE_CHECKING:
     from ullage.whatif.outcomes import WhatIfReport
 
@@ -45,21 +48,10 @@ class WhatIf:
         return render(what_if_blocks(self.report), width)
 
 
-def what_if(
-    path: str | os.PathLike[str],
-    *,
-    gpu: str | None = None,
-    memory: str | int | None = None,
-    python: str | os.PathLike[str] | None = None,
-) -> WhatIf:
+@takes(WhatIfOptions)
+def what_if(options: WhatIfOptions) -> WhatIf:
     """Replays a snapshot's allocations by the rules of torch's allocator, on a simulated GPU, under
     every setting that may help. That torch is started only where the rules do not know a setting.
-
-    Args:
-        path: a memory snapshot of any program.
-        gpu: a GPU of the catalogue; without gpu and memory, one with unlimited memory.
-        memory: another total, such as "24GiB".
-        python: the interpreter of another environment, whose torch is asked.
 
     Raises:
         SnapshotError: the file cannot be read, or holds no allocations.
@@ -72,8 +64,7 @@ def what_if(
     from ullage.whatif.engine import what_if as replay_under_settings
 
     check_platform()
-    device = choose_device(gpu, memory=memory)
-    interpreter = None if python is None else os.fspath(python)
-    return WhatIf(
-        replay_under_settings(read_snapshot(Path(path)), python=interpreter, device=device)
-    )
+    device = choose_device(options.gpu, memory=options.memory)
+    interpreter = None if options.python is None else os.fspath(options.python)
+    snapshot = read_snapshot(Path(options.file))
+    return WhatIf(replay_under_settings(snapshot, python=interpreter, device=device))

@@ -11,23 +11,19 @@ import click
 from ullage.api.alerts import read_rules, replay_alerts, report_alerts
 from ullage.cli.main import say
 from ullage.errors import SpecError
+from ullage.protocol.options.watch import WatchOptions
 from ullage.watch.alerts.event import Event
 from ullage.watch.sample import Sample
 
 
-def check_alert_options(*, alerts: bool, once: bool, config: Path | None, is_shown: bool) -> None:
-    """Refuses options that do not go together.
+def check_alert_options(options: WatchOptions, *, is_shown: bool) -> None:
+    """Refuses options that do not go together; raises SpecError.
 
-    Args:
-        alerts, once, config: of the command line.
-        is_shown: whether alerts are shown beside the samples anyway.
-
-    Raises:
-        SpecError: they do not.
+    is_shown: whether alerts are shown beside the samples anyway.
     """
-    if alerts and once:
+    if options.alerts and options.once:
         raise SpecError("--alerts tells what happens over time; it does not go with --once")
-    if config is not None and not alerts and not is_shown:
+    if options.config is not None and not options.alerts and not is_shown:
         raise SpecError(
             "--config names the rules of alerts, and --listen and --record alone show none; give "
             "--alerts too"

@@ -5,49 +5,42 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from ullage.cli.main import say
-from ullage.cli.options import flags
-from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
+from ullage.cli.options.command import command
+from ullage.cli.output import OUTPUT, UNWRITABLE, Output, check_files, write_result
 from ullage.errors import SpecError
 from ullage.files import make_directory, write_text
+from ullage.protocol.options.check import CheckOptions
+from ullage.protocol.options.option import File
 
 if TYPE_CHECKING:
     from ullage.api.check import Check
 
-FORMATS = ("text", "json", "junit", "github")
+
+@dataclass(frozen=True, slots=True)
+class CheckOutput(Output):
+    """Where the answer of a check goes."""
+
+    form: Literal["text", "json", "junit", "github"] = OUTPUT(
+        "Default: text.", None, "--format", default="text"
+    )
 
 
-@click.command("check")
-@flags.scenarios
-@flags.config
-@flags.python
-@flags.no_cache
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="Default: text.")
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option(
-    "-o", "--output", type=FILE, metavar="FILE", help="Also write JSON, or XML with --format junit."
+@command(
+    outputs=("output", "html", "as_json", "force", "quiet"),
+    says={
+        "output": "Also write JSON, or XML with --format junit.",
+        "html": "Write a page for each change into this directory.",
+        "as_json": "The same as --format json.",
+    },
 )
-@click.option("--html", type=FILE, metavar="DIR", help="Write a page for each change into DIR.")
-@flags.force
-@flags.quiet
-def check_command(
-    scenarios: tuple[str, ...],
-    *,
-    config: Path | None,
-    python: str | None,
-    no_cache: bool,
-    form: str,
-    as_json: bool,
-    output: Path | None,
-    html: Path | None,
-    force: bool,
-    quiet: bool,
-) -> int:
+def check_command(options: CheckOptions, output: CheckOutput) -> int:
     """Run scenarios on simulated GPUs: does one need more memory than its budget or lock allows?
 
     \b
@@ -63,37 +56,47 @@ def check_command(
     """
     from ullage.api.check import check
 
-    if as_json and form not in {"text", "json"}:
-        raise SpecError(f"--json and --format {form} are both given; keep one of them")
-    form = "json" if as_json else form
-    target = Output(
-        is_json=form == "json",
-        is_quiet=quiet,
-        path=None if form == "junit" else output,
-        force=force,
-    )
-    check_files(("--output", output), force=force)
+    config = name_configuration(options.config)
+    if output.as_json and output.form not in {"text", "json"}:
+        raise SpecError(f"--json and --format {output.form} are both given; keep one of them")
+    html, xml = output.html, output.output if output.form == "junit" else None
+    check_files(("--output", output.output), force=output.force)
     if html is not None and html.exists() and not html.is_dir():
         raise SpecError(f"--html {str(html)!r} is a file; give a directory")
-    with target.progress() as on_progress:
-        result = check(
-            scenarios, config=config, python=python, cached=not no_cache, pages=html is not None,
-            on_progress=on_progress,
-        )  # fmt: skip
+    output = replace(
+        output,
+        as_json=output.as_json or output.form == "json",
+        output=None if output.form == "junit" else output.output,
+    )
+    with output.progress() as on_progress:
+        result = check.act(
+            replace(options, config=config, pages=html is not None, on_progress=on_progress)
+        )
     pages = {} if html is None else _write_pages(result, html)
     files: list[object] = [*pages.values()]
-    if form == "junit" and output is not None:
+    if xml is not None:
         from ullage.report.document.check_ci import junit_report
 
-        files.append(write_text(junit_report(result.view), output, force=force))
-    is_printed_as_xml = form == "junit" and output is None
+        files.append(write_text(junit_report(result.view), xml, force=output.force))
+    is_xml = output.form == "junit" and xml is None
     is_written = write_result(
-        target,
+        output,
         lambda: result.document,
-        lambda: _show(result, form, pages, is_quiet=quiet, is_xml=is_printed_as_xml),
-        [] if is_printed_as_xml else files,
+        lambda: _show(result, output.form, pages, is_quiet=output.quiet, is_xml=is_xml),
+        [] if is_xml else files,
     )
     return result.exit_code if is_written else UNWRITABLE
+
+
+def name_configuration(config: File | None) -> File | None:
+    """The configuration that was named, or else the one that is found, which is said."""
+    from ullage.configuration.project_file import find_configuration
+
+    if config is None:
+        config = find_configuration(Path.cwd())
+        if config is not None:
+            say(f"ullage: configuration: {config}", is_aside=True)
+    return config
 
 
 def _show(

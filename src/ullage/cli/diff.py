@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ullage.api.diff import Diff, diff
-from ullage.cli.options import flags
-from ullage.cli.output import FILE, Output, check_files
+from ullage.cli.options.command import command
+from ullage.cli.output import Output
 from ullage.cli.server_log import is_server_file, show_server_diff
+from ullage.protocol.options.diff import DiffOptions
+from ullage.protocol.options.option import OPTIONS
+
+if TYPE_CHECKING:
+    from ullage.api.diff import Diff
 
 
-@click.command("diff")
-@click.argument("before", type=FILE)
-@click.argument("after", type=FILE)
-@click.option("--json", "as_json", is_flag=True, help="Print the JSON document (ullage.diff/1).")
-@click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write that document.")
-@click.option(
-    "--no-store",
-    is_flag=True,
-    help="Do not keep the measured context and workspaces for `ullage gpus`.",
-)
-@flags.html
-@flags.force
-@flags.quiet
-def diff_command(
-    before: Path,
-    after: Path,
-    *,
-    as_json: bool,
-    output: Path | None,
-    no_store: bool,
-    html: Path | None,
-    force: bool,
-    quiet: bool,
-) -> int:
+@dataclass(frozen=True, slots=True)
+class DiffOutput(Output):
+    """Where the answer of a comparison goes."""
+
+    no_store: bool = OPTIONS.switch(
+        "Do not keep the measured context and workspaces for `ullage gpus`."
+    )
+
+
+@command(outputs=("output", "html", "as_json", "force", "quiet"))
+def diff_command(options: DiffOptions, output: DiffOutput) -> int:
     """Compare two memory snapshots: what grew, what shrank, in which phase, and why.
 
     \b
@@ -47,17 +40,17 @@ def diff_command(
     predicted and the other measured, the GPU's context and workspaces are kept for `ullage gpus`.
     Of two start-up logs of servers: which option or version took the cache's tokens.
     """
+    output.check()
+    before, after = Path(options.before), Path(options.after)
+    if is_server_file(before) and is_server_file(after):
+        return show_server_diff(before, after, output)
+    from ullage.api.diff import diff
     from ullage.report.text.diff import diff_blocks
 
-    target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
-    check_files(("--output", output), ("--html", html), force=force)
-    if is_server_file(before) and is_server_file(after):
-        return show_server_diff(before, after, target, html=html)
-    report = diff(before, after)
-
-    exit_code = target.give(report, diff_blocks(report.report), html=html)
-    if not no_store:
-        _store(report, is_json=as_json)
+    report = diff.act(options)
+    exit_code = output.give(report, diff_blocks(report.report))
+    if not output.no_store:
+        _store(report, is_json=output.as_json)
     return exit_code
 
 

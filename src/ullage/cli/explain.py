@@ -2,74 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ullage.cli.options import flags
-from ullage.cli.output import (
-    FILE,
-    UNWRITABLE,
-    Output,
-    check_files,
-    check_plot_option,
-)
+from ullage.cli.main import ANSWER_IS_NO
+from ullage.cli.options.command import command
+from ullage.cli.output import OUTPUT, UNWRITABLE, Output, check_plot_option
 from ullage.cli.server_log import is_server_file, show_server
-from ullage.cli.what_if import check_options, show_what_if
 from ullage.errors import SpecError
+from ullage.protocol.options.explain import ExplainOptions, WhatIfOptions
+from ullage.protocol.options.option import ARGUMENT, OPTIONS
 
 if TYPE_CHECKING:
     from ullage.api.explain import Explanation
 
 
-@click.command("explain")
-@click.argument("file", type=FILE, required=False)
-@click.option(
-    "--request", metavar="SIZE", help="Report whether a request of this size would find room."
-)
-@click.option("--what-if", is_flag=True, help="Replay the snapshot under other allocator settings.")
-@click.option("--gpu", metavar="NAME", help="With --what-if: GPU to replay on (see `ullage gpus`).")
-@click.option("--memory", metavar="SIZE", help="With --what-if: its total memory.")
-@click.option(
-    "--try-remedies", is_flag=True, help="If memory ran out: replay with each finding's remedy."
-)
-@click.option("--python", metavar="PATH", help="Interpreter whose torch does the replay.")
-@click.option("--rule", metavar="CODE", help="Explain a rule, for example UL101, and exit.")
-@flags.document_output
-@flags.html
-@click.option(
-    "--export",
-    multiple=True,
-    type=FILE,
-    metavar="FILE",
-    help="Also export for another tool: .pickle (memory_viz), .perfetto.json, .folded "
-    "(flame graph), .csv, .json, .ullage (compact).",
-)
-@flags.plot_recorded
-@flags.as_json
-@flags.full
-@flags.force
-@click.option("--quiet", is_flag=True, help="Print only the verdict.")
+@dataclass(frozen=True, slots=True)
+class AskedOptions:
+    """What is asked of a file, or of none."""
+
+    file: Path | None = ARGUMENT("", "[FILE]", default=None)
+    what_if: bool = OPTIONS.switch("Replay the snapshot under other allocator settings.")
+    rule: str | None = OPTIONS("Explain a rule, for example UL101, and exit.", "CODE")
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainOutput(Output):
+    """Where the answer goes."""
+
+    export: Sequence[Path] = OUTPUT(
+        "Also export for another tool: .pickle (memory_viz), .perfetto.json, .folded "
+        "(flame graph), .csv, .json, .ullage (compact).",
+        "FILE", default=(),
+    )  # fmt: skip
+    plot: Path | None = OUTPUT(
+        "Draw what was recorded: memory, step times, retries, latencies (.svg, .png, .pdf).", "FILE"
+    )
+
+
+@command(says={"quiet": "Print only the verdict."})
 def explain_command(
-    file: Path | None,
-    *,
-    request: str | None,
-    what_if: bool,
-    try_remedies: bool,
-    gpu: str | None,
-    memory: str | None,
-    python: str | None,
-    rule: str | None,
-    output: Path | None,
-    html: Path | None,
-    export: tuple[Path, ...],
-    plot: Path | None,
-    as_json: bool,
-    full: bool,
-    force: bool,
-    quiet: bool,
+    options: ExplainOptions, replay: WhatIfOptions, asked: AskedOptions, output: ExplainOutput
 ) -> int:
     """Explain a memory snapshot: who owned the peak, what leaks, what to do about it; or a
     server's log.
@@ -89,78 +66,77 @@ def explain_command(
     Exits with 0, 1 if the program ended because it ran out of memory or the server did not start, 2
     if the file cannot be read.
     """
-    if rule is not None:
-        return _print_rule(rule)
+    if asked.rule is not None:
+        return _print_rule(asked.rule)
+    file = asked.file
     if file is None:
         raise click.UsageError("missing FILE, a memory snapshot; or give --rule CODE")
-    needing = {"--gpu": gpu, "--memory": memory, "--python": None if try_remedies else python}
-    unfit = {"--request": request, "--html": html, "--export": export or None, "--plot": plot,
-             "--try-remedies": try_remedies or None, "--full": full or None}  # fmt: skip
-    check_options(is_what_if=what_if, only_with=needing, not_with=unfit)
+    python = None if options.try_remedies else options.python
+    needing = {"--gpu": replay.gpu, "--memory": replay.memory, "--python": python}
+    unfit = {"--request": options.request, "--html": output.html, "--export": output.export or None,
+             "--plot": output.plot, "--try-remedies": options.try_remedies or None,
+             "--full": output.full or None}  # fmt: skip
+    for name, value in (unfit if asked.what_if else needing).items():
+        if value is not None:
+            how = "does not go with" if asked.what_if else "is of use only with"
+            raise click.UsageError(f"{name} {how} --what-if")
     from ullage.api.explain import explain_file
     from ullage.report.document.export import check_format
     from ullage.report.text.explain import brief_explain_blocks, explain_blocks
 
-    exports = [("--export", path) for path in export]
-    check_files(("--output", output), ("--html", html), ("--plot", plot), *exports, force=force)
-    check_plot_option(plot)
-    for path in export:
+    output.check(("--plot", output.plot), *[("--export", path) for path in output.export])
+    check_plot_option(output.plot)
+    for path in output.export:
         check_format(path)
-    target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
-    if what_if:
-        return show_what_if(file, target, gpu=gpu, memory=memory, python=python)
+    if asked.what_if:
+        return _show_what_if(replay, output)
     if is_server_file(file):
-        return show_server(file, target, unfit=unfit)
-    unfit_paths = (request, html, *export)
+        return show_server(file, output, unfit=unfit)
     if file.is_dir():
-        return _show_recording(file, target, full=full, plot=plot, unfit=unfit_paths)
-    result = explain_file(file, request=request, try_remedies=try_remedies, python=python)
+        return _show_recording(file, output, unfit)
+    result = explain_file.act(options)
     if result.has_record_alone:
-        return _show_recording(file, target, full=full, plot=plot, unfit=unfit_paths)
+        return _show_recording(file, output, unfit)
 
     # The answer to a request is among what is reserved.
-    shown = explain_blocks if full or request is not None else brief_explain_blocks
-    files = _write_files(result, export, html, plot, force=force)
-    return target.give(result, shown(result.view), files, exit_code=result.exit_code)
+    is_full = output.full or options.request is not None
+    shown = explain_blocks if is_full else brief_explain_blocks
+    return output.give(
+        result, shown(result.view), _write_files(result, output), exit_code=result.exit_code
+    )
 
 
-def _write_files(
-    result: Explanation,
-    export: tuple[Path, ...],
-    html: Path | None,
-    plot: Path | None,
-    *,
-    force: bool,
-) -> list[Path]:
-    from ullage.files import write_text
+def _show_what_if(options: WhatIfOptions, output: Output) -> int:
+    """Replays a snapshot and shows what came of it; the exit code is 1 where a GPU was chosen and
+    no setting that may be used has memory for it all.
+    """
+    from ullage.api.what_if import what_if
+    from ullage.report.text.what_if import what_if_blocks
 
-    files = [result.export(path, force=force) for path in export]
-    if html is not None:
-        files.append(write_text(result.html, html, force=force))
-    if plot is not None:
-        files.append(result.plot(plot, force=force))
+    result = what_if.act(options)
+    exit_code = 0 if result.report.has_room else ANSWER_IS_NO
+    return output.give(result, what_if_blocks(result.report), exit_code=exit_code)
+
+
+def _write_files(result: Explanation, output: ExplainOutput) -> list[Path]:
+    files = [result.export(path, force=output.force) for path in output.export]
+    if output.plot is not None:
+        files.append(result.plot(output.plot, force=output.force))
     return files
 
 
-def _show_recording(
-    file: Path,
-    output: Output,
-    *,
-    full: bool,
-    plot: Path | None,
-    unfit: tuple[str | Path | None, ...],
-) -> int:
+def _show_recording(file: Path, output: ExplainOutput, unfit: Mapping[str, object]) -> int:
     """Explains a recording that has no trace, or those of a job's ranks."""
     from ullage.api.record import read_recording
     from ullage.cli.record import show_recorded
 
-    if any(option is not None for option in unfit):
+    if any(unfit[name] is not None for name in ("--request", "--html", "--export")):
         raise SpecError(
             f"--request, --html and --export need a trace, and {str(file)!r} has none; record with "
             "--mode full, and give one file"
         )
     recorded = read_recording(file)
-    is_written = show_recorded(recorded, replace(output, is_full=full), plot=plot)
+    is_written = show_recorded(recorded, output, output.plot)
     return recorded.exit_code if is_written else UNWRITABLE
 
 

@@ -4,103 +4,39 @@ from __future__ import annotations
 
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from ullage.cli.ladder import fit_ladder
-from ullage.cli.largest import chosen_variable, fit_largest
-from ullage.cli.options import flags
-from ullage.cli.options.fit import FitOptions
-from ullage.cli.output import check_files, show_failure
+from ullage.cli.options.command import command
+from ullage.cli.output import QUIET, Output, check_files, save_plan, show_failure
 from ullage.errors import SpecError
+from ullage.protocol.options.fit import SEARCH, FitOptions, Workers
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from ullage.api.fit import Fit
 
 
-@click.command(
-    "fit",
-    context_settings={"allow_interspersed_args": False},
-    cls=flags.in_sections(
-        {
-            "Most used": ("gpu", "python", "allow", "max_batch", "output"),
-            "GPU": ("gpus", "memory", "capability", "budget"),
-            "Search": (
-                "objective", "price", "largest", "multiple_of", "ladder", "smallest_gpu", "minutes",
-            ),
-            "Runs": ("steps", "alloc_conf", "dummy_weights", "assume", "measured", "executor"),
-            "Output": ("html", "as_json", "force", "quiet"),
-        }
-    ),
-)  # fmt: skip
-@flags.program
-@click.option("--gpu", metavar="NAME", help="GPU to fit into (see `ullage gpus`).")
-@flags.memory
-@flags.capability
-@click.option("--budget", metavar="SIZE", help="Memory that the program may use; default: all.")
-@click.option(
-    "--allow",
-    type=click.Choice(("none", "same", "rounding", "training")),
-    default="same",
-    help="What techniques may change: memory only (same, the default), rounding too, or the "
-    "training itself; none: use no techniques.",
+@dataclass(frozen=True, slots=True)
+class FitOutput(Output):
+    """Where the answer of a search goes; `output` takes the plan, not the document."""
+
+    max_batch: bool = SEARCH.switch("Find the largest {batch} instead of a plan.")
+
+    @property
+    def beside(self) -> Output:
+        """Where all but the plan goes."""
+        return replace(self, output=None)
+
+
+@command(
+    most_used=("gpu", "python", "allow", "max_batch", "output"),
+    outputs=("output", "html", "as_json", "force", "quiet"),
+    says={"output": "Write the plan to this file, for example plan.json.", "quiet": QUIET},
 )
-@click.option(
-    "--objective",
-    type=click.Choice(("time", "cost", "memory")),
-    default="time",
-    help="The fastest plan that fits (default), the cheapest, or the one that needs least memory.",
-)
-@click.option(
-    "--price",
-    type=float,
-    metavar="DOLLARS",
-    help="Price of a GPU-hour: what the steps and tokens of each plan cost.",
-)
-@click.option("--smallest-gpu", is_flag=True, help="Also find the smallest GPU that fits.")
-@click.option("--max-batch", is_flag=True, help="Find the largest {batch} instead of a plan.")
-@click.option(
-    "--largest",
-    metavar="NAME",
-    help="Find the largest value of {NAME} instead, for example length.",
-)
-@click.option("--multiple-of", type=int, metavar="N", help="Try only multiples of N.")
-@click.option(
-    "--ladder",
-    metavar="NAME=SIZES",
-    help="Find the plans of a guard instead, each proved for sizes: length=512,1024,2048.",
-)
-@click.option("--gpus", type=int, default=1, metavar="N", help="Train on N such GPUs.")
-@click.option(
-    "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="N",
-    help="Stop the search after N minutes and report the best plan so far; default: 15.",
-)
-@click.option(
-    "--executor",
-    metavar="MODULE:NAME",
-    help="Have the workers of an executor make the runs: a function that makes it.",
-)
-@flags.alloc_conf
-@flags.search_steps
-@flags.python
-@flags.dummy_weights
-@flags.assume
-@flags.measured
-@flags.plan_output
-@flags.html
-@flags.as_json
-@flags.force
-@flags.quiet_run
-@flags.as_record(FitOptions)
-def fit_command(options: FitOptions) -> int:
+def fit_command(options: FitOptions, output: FitOutput) -> int:
     """Search for the fastest plan under which a program fits, and run it on a simulated GPU.
 
     \b
@@ -113,46 +49,62 @@ def fit_command(options: FitOptions) -> int:
     Exits with 0 if the program fits, without or under a plan, 1 if no plan fits, 3 if the program
     itself failed, 130 if the search was interrupted: it still reports the best plan so far.
     """
-    target = options.target
-    _check_output(options.program, options.output, force=options.force)
-    check_files(("--output", options.output), ("--html", options.html), force=options.force)
+    _check_output(options.program, output.output, force=output.force)
+    output.check()
+    if output.max_batch:
+        if options.largest is not None:
+            raise SpecError("--max-batch is --largest batch; give one of them")
+        options = replace(options, largest="batch")
+    has_sizes = options.largest is not None or options.ladder is not None
+    if output.html is not None and has_sizes:
+        raise SpecError("--html does not go with --ladder, --max-batch and --largest; leave it out")
+    with (
+        output.progress(has_lines=not has_sizes) as on_progress,
+        _executor(options.executor) as executor,
+    ):
+        options = replace(
+            options, executor=executor, on_progress=on_progress, on_failure=show_failure
+        )
+        return _search(options, output)
+
+
+def _search(options: FitOptions, output: FitOutput) -> int:
+    """The fastest plan, the largest size, or the plans of a guard."""
     if options.ladder is not None:
-        return fit_ladder(options, options.ladder)
-    variable = chosen_variable(options)
-    if variable is not None:
-        return fit_largest(options, variable)
+        from ullage.api.largest import find_ladder
+        from ullage.report.text.ladder import ladder_blocks
+
+        ladder = find_ladder.act(options)
+        files: list[object] = []
+        if output.output is not None and not ladder.report.failure:
+            ladder.ladder.save(output.output, force=output.force)
+            files = [output.output]
+        return output.beside.give(
+            ladder, ladder_blocks(ladder.report), files, exit_code=ladder.exit_code
+        )
+    if options.largest is not None:
+        from ullage.api.largest import find_largest
+        from ullage.report.text.largest import largest_blocks
+
+        largest = find_largest.act(options)
+        files = save_plan(largest.plan, output.output, force=output.force)
+        return output.beside.give(
+            largest, largest_blocks(largest.report), files, exit_code=largest.exit_code
+        )
     from ullage.api.fit import fit
     from ullage.report.text.fit import fit_blocks
 
-    with (
-        target.progress(has_lines=True) as on_progress,
-        _executor(options.executor) as executor,
-    ):
-        result = fit(
-            options.program,
-            allow=options.allow,
-            objective=options.objective,
-            price=options.price,
-            smallest_gpu=options.smallest_gpu,
-            gpus=options.gpus,
-            executor=executor,
-            limit_s=options.limit_s,
-            on_progress=on_progress,
-            on_failure=show_failure,
-            **options.of_search,
-            **options.of_program,
-        )
-    return target.give(
-        result, fit_blocks(result.report), _write_files(result, options),
-        html=options.html, exit_code=result.exit_code,
-    )  # fmt: skip
+    result = fit.act(options)
+    return output.beside.give(
+        result, fit_blocks(result.report), _write_files(result, output), exit_code=result.exit_code
+    )
 
 
 @contextmanager
-def _executor(name: str | None) -> Iterator[Executor | None]:
+def _executor(name: Workers | str | None) -> Iterator[Workers | None]:
     """The executor that a function of the user's makes, until the search ends; None without one."""
-    if name is None:
-        yield None
+    if not isinstance(name, str):
+        yield name
         return
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` has it
     try:
@@ -170,13 +122,13 @@ def _executor(name: str | None) -> Iterator[Executor | None]:
         yield executor
 
 
-def _check_output(program: tuple[str, ...], output: Path | None, *, force: bool) -> None:
+def _check_output(program: Sequence[str], output: Path | None, *, force: bool) -> None:
     """Raises SpecError where a file is asked for that the program has no use for, or where that
     which goes beside it cannot be written.
     """
     if output is None or output.suffix not in {".yaml", ".yml"}:
         return
-    if not {"launch", "accelerate.commands.launch"} & set(program[:3]):
+    if not {"launch", "accelerate.commands.launch"} & {*program[:3]}:
         raise SpecError(
             f"{str(output)!r} would be a configuration of Accelerate, and the program is not "
             "started by `accelerate launch`; start it so, or name the plan plan.json"
@@ -189,18 +141,18 @@ def _plan_beside(output: Path) -> Path:
     return output.with_suffix(".plan.json")
 
 
-def _write_files(result: Fit, options: FitOptions) -> list[object]:
+def _write_files(result: Fit, output: FitOutput) -> list[object]:
     """The plan, one that changes nothing where none is needed."""
     from ullage.files import write_text
 
     files: list[object] = []
-    best, output, force = result.report.best, options.output, options.force
+    best, path, force = result.report.best, output.output, output.force
     configuration = "" if best is None else best.configuration
-    if output is not None and configuration:
-        files.append(write_text(configuration, output, force=force))
+    if path is not None and configuration:
+        files.append(write_text(configuration, path, force=force))
     plan = result.plan if configuration else result.plan_to_write
-    if output is not None and plan is not None:
-        path = _plan_beside(output) if configuration else output
+    if path is not None and plan is not None:
+        path = _plan_beside(path) if configuration else path
         plan.save(path, force=force)
         files.append(path)
     return files

@@ -5,22 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from ullage.cli.main import refuse_reload, say
-from ullage.cli.output import FILE
+from ullage.cli.options.command import command
+from ullage.protocol.options.front import FrontOptions
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
     from ullage.front.settings import FrontSettings
 
 
-@click.command("front")
-@click.option(
-    "--config", type=FILE, metavar="FILE", help="Configuration; default: the nearest ullage.toml."
-)
-@click.option("--check", is_flag=True, help="Check the configuration, show it, and end.")
-def front_command(*, config: Path | None, check: bool) -> None:
+@command()
+def front_command(options: FrontOptions) -> None:
     """Serve OpenAI's API in front of one or several engines, within their caches.
 
     \b
@@ -37,10 +32,10 @@ def front_command(*, config: Path | None, check: bool) -> None:
     from ullage.front.proxy.server import serve_front
     from ullage.front.settings import load_front
 
-    settings = load_front(Path.cwd(), config)
+    settings = load_front(Path.cwd(), options.config)
     for line in _describe(settings):
         say(line)
-    if not check:
+    if not options.check:
         refuse_reload()
         serve_front(settings, lambda url: say(f"Serving {url}\nCtrl-C ends it."))
 

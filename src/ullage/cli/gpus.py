@@ -6,26 +6,28 @@ import json
 
 import click
 
-from ullage.answers.text import print_blocks
-from ullage.gpus import Gpu, find_entry, find_group
-from ullage.report.document.gpus import gpus_document
-from ullage.report.text.gpus import gpu_blocks, gpus_blocks
+from ullage.cli.options.command import command
+from ullage.cli.output import Output
+from ullage.protocol.options.gpus import GpusOptions
 
 
-@click.command("gpus")
-@click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print the JSON document (ullage.gpus/1).")
-def gpus_command(name: str | None, *, as_json: bool) -> None:
+@command(outputs=("as_json",))
+def gpus_command(options: GpusOptions, output: Output) -> None:
     """List the known GPUs, or show everything about one.
 
     NAME is a slug such as h100-80gb, an alias, or the name that CUDA gives the GPU; or a group to
     list: a generation (hopper), a compute capability (8.9), a market (workstation), a maker (amd).
     """
-    gpus, others = find_group(name)
-    entry = None if gpus or others or name is None else find_entry(name)
+    from ullage.answers.text import print_blocks
+    from ullage.gpus import Gpu, find_entry, find_group
+    from ullage.report.document.gpus import gpus_document
+    from ullage.report.text.gpus import gpu_blocks, gpus_blocks
+
+    gpus, others = find_group(options.name)
+    entry = None if gpus or others or options.name is None else find_entry(options.name)
     if entry is not None:
         gpus, others = ((entry,), ()) if isinstance(entry, Gpu) else ((), (entry,))
-    if as_json:
+    if output.as_json:
         click.echo(json.dumps(gpus_document(gpus, others), indent=2, ensure_ascii=False))
     elif entry is None:
         print_blocks(gpus_blocks(gpus, others))

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import os
 import shlex
-from pathlib import Path
+from collections.abc import Sequence
 
 import click
 
-from ullage.cli.options import flags
-from ullage.cli.output import FILE
+from ullage.cli.options.command import command
 from ullage.errors import EnvironmentProblem, SpecError
+from ullage.protocol.options.nvml import NvmlOptions
 
 
-@click.command("nvml")
-@click.argument("directory", type=FILE, metavar="DIR")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROGRAM [ARGUMENTS]]")
-@click.option("--gpu", metavar="NAME", help="First describe DIR as a machine with this GPU.")
-@click.option("--gpus", type=int, metavar="N", help="Number of identical GPUs; default: 1.")
-@flags.memory
-@flags.capability
-def nvml_command(
-    directory: Path,
-    command: tuple[str, ...],
-    *,
-    gpu: str | None,
-    gpus: int | None,
-    memory: str | None,
-    capability: str | None,
-) -> int:
+@command()
+def nvml_command(options: NvmlOptions) -> int:
     """Start a program that sees simulated GPUs through NVML.
 
     \b
@@ -39,43 +25,43 @@ def nvml_command(
     DIR is that of one or more `ullage run --nvml DIR`: the program sees the memory and the
     processes of all of them. Without a program, prints the variable that a shell needs to export.
     """
-    if gpu is None and (gpus, memory, capability) != (None, None, None):
+    described = (options.gpus, options.memory, options.capability)
+    if options.gpu is None and described != (None, None, None):
         raise SpecError("--gpus, --memory and --capability describe a GPU; name it with --gpu")
-    if gpu is None:
+    if options.gpu is None:
         from ullage.phantom.nvml.machine import find_machine
 
-        find_machine(directory)
+        find_machine(options.directory)
     else:
-        _describe(directory, gpu, gpus=gpus, memory=memory, capability=capability)
-    path = str(directory.absolute())
-    if not command:
+        _describe(options)
+    path = str(options.directory.absolute())
+    if not options.command:
         rest = "${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
         click.echo(f"export LD_LIBRARY_PATH={shlex.quote(path)}{rest}")
         return 0
-    return _become(command, path)
+    return _become(options.command, path)
 
 
-def _describe(
-    directory: Path, gpu: str, *, gpus: int | None, memory: str | None, capability: str | None
-) -> None:
+def _describe(options: NvmlOptions) -> None:
     """Makes the machine, or joins one that has the same GPU."""
     from ullage.phantom.device import choose_device
     from ullage.phantom.nvml.machine import machine_of, open_machine
 
-    device = choose_device(gpu, memory=memory, capability=capability)
-    num_devices = 1 if gpus is None else gpus
-    open_machine(directory, machine_of(device.environment_text(), "", num_devices, None))
+    device = choose_device(options.gpu, memory=options.memory, capability=options.capability)
+    num_devices = 1 if options.gpus is None else options.gpus
+    machine = machine_of(device.environment_text(), "", num_devices, None)
+    open_machine(options.directory, machine)
 
 
-def _become(command: tuple[str, ...], path: str) -> int:
+def _become(words: Sequence[str], path: str) -> int:
     """Runs the program in place of this one; raises EnvironmentProblem where there is none."""
     from ullage.phantom.program import put_before
 
     environment = dict(os.environ)
     put_before(environment, "LD_LIBRARY_PATH", path)
     try:
-        os.execvpe(command[0], command, environment)
+        os.execvpe(words[0], [*words], environment)
     except OSError as error:
         raise EnvironmentProblem(
-            f"{command[0]!r} cannot be started: {error.strerror or error}"
+            f"{words[0]!r} cannot be started: {error.strerror or error}"
         ) from None

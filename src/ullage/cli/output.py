@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,15 +20,15 @@ from ullage.answers.blocks import Blocks, headlines
 from ullage.cli.main import WRONG_USE, drop_stdout, say
 from ullage.errors import SnapshotError, SpecError
 from ullage.files import check_writable, write_text
+from ullage.protocol.options.option import HelpSection
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
     from ullage.api.run import Run
-    from ullage.api.sweep import Sweep
     from ullage.techniques.plan import Plan
 
-_Report = TypeVar("_Report")
-FILE = click.Path(path_type=Path)
+OUTPUT = HelpSection("Output")
+QUIET = "Print only the verdict, without progress."
 # What ullage exits with where a result could not be written, whatever the result is.
 UNWRITABLE = WRONG_USE
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -36,21 +36,23 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PROGRESS_WIDTH = 32
 
 
-def named_fields(options: object, kind: Callable[..., _Report], **given: object) -> _Report:
-    """The fields of a TypedDict that options have by the same names, and those that are given."""
-    names = [name for name in kind.__annotations__ if hasattr(options, name)]
-    return kind(**{**{name: getattr(options, name) for name in names}, **given})
-
-
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How a result is shown: as JSON, as the first line alone, in full, and in a file too."""
+    """Where an answer goes: options of every command, and of no Python function.
 
-    is_json: bool
-    is_quiet: bool
-    path: Path | None
-    force: bool = False
-    is_full: bool = False
+    Attributes:
+        output: a file for the document.
+        html: a file for the page.
+        as_json, full, quiet: what is printed: the document, all of the report, its first line.
+        force: whether files are overwritten.
+    """
+
+    output: Path | None = OUTPUT("Also write the document (JSON).", "FILE", "-o", "--output")
+    html: Path | None = OUTPUT("Also write an HTML page.", "FILE")
+    as_json: bool = OUTPUT.switch("Print the document (JSON) instead of the report.", "--json")
+    full: bool = OUTPUT.switch("Print the full report instead of the short one.")
+    force: bool = OUTPUT.switch("Overwrite existing files.")
+    quiet: bool = OUTPUT.switch("Print only the first line.")
 
     @contextmanager
     def progress(self, *, has_lines: bool = False) -> Iterator[Callable[[str], None] | None]:
@@ -58,8 +60,8 @@ class Output:
 
         has_lines: what takes minutes writes its lines to a file too.
         """
-        if self.is_quiet or not sys.stderr.isatty():
-            yield _write_progress if has_lines and not self.is_quiet else None
+        if self.quiet or not sys.stderr.isatty():
+            yield _write_progress if has_lines and not self.quiet else None
             return
         try:
             yield _show_progress
@@ -68,7 +70,7 @@ class Output:
 
     def show(self, blocks: Blocks) -> None:
         """Shows blocks: all of them, or only the headline with --quiet."""
-        if self.is_quiet:
+        if self.quiet:
             for line in headlines(blocks):
                 say(line)
         else:
@@ -76,11 +78,15 @@ class Output:
 
             print_blocks(blocks)
 
+    def check(self, *others: tuple[str, Path | None]) -> None:
+        """As `check_files`, of what the answer is written to and of other options' files."""
+        check_files(("--output", self.output), ("--html", self.html), *others, force=self.force)
+
     def give(
-        self, answer: Any, blocks: Blocks, files: Sequence[object] = (), *,  # noqa: ANN401
-        html: Path | None = None, exit_code: int = 0,
-    ) -> int:  # fmt: skip
+        self, answer: Any, blocks: Blocks, files: Sequence[object] = (), *, exit_code: int = 0
+    ) -> int:
         """Writes an answer's page and document, and shows its report; what to exit with."""
+        html = self.html
         page = [] if html is None else [write_text(answer.html, html, force=self.force)]
         files = [*files, *page]
         is_written = write_result(self, lambda: answer.document, lambda: self.show(blocks), files)
@@ -145,28 +151,23 @@ def check_plot_option(plot: Path | None) -> None:
         check_plot(plot)
 
 
-def write_run(
-    run: Run,
-    output: Output,
-    snapshot: Path | None,
-    html: Path | None,
-    timeline: Path | None = None,
-) -> bool:
+def write_run(run: Run, output: Output, snapshot: Path | None, timeline: Path | None) -> int:
     """Writes the result of a run; the last lines name the files.
 
-    snapshot: the file that the user named for the snapshot; None: none.
-    html: where the page goes; None: there is none.
-    timeline: where the timeline of the last step goes; None: there is none.
+    Args:
+        snapshot: the file that the user named for the snapshot; None: none.
+        timeline: where the timeline of the last step goes; None: there is none.
 
-    Returns whether every file is written; a message says which is not.
+    Returns:
+        What to exit with.
     """
     # Loaded by now: the run has imported it while the program was running.
     from ullage.report.text.run import brief_run_blocks, run_blocks
 
     def show() -> None:
-        if not output.is_quiet:
+        if not output.quiet:
             click.echo()  # the program's own output ends here
-        is_brief = not output.is_full and not output.is_quiet
+        is_brief = not output.full and not output.quiet
         output.show(
             brief_run_blocks(run.report, run.findings) if is_brief else run_blocks(run.report)
         )
@@ -175,7 +176,7 @@ def write_run(
     problems = list(run.report.program.not_kept)
     if snapshot is not None and files and files[0] not in {None, str(snapshot)}:
         problems.append(_moved(snapshot, files[0]))
-    for path, name in ((html, "html"), (timeline, "timeline")):
+    for path, name in ((output.html, "html"), (timeline, "timeline")):
         if path is None:
             continue
         try:
@@ -183,7 +184,8 @@ def write_run(
         except (OSError, SnapshotError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             problems.append(f"{str(path)!r} could not be written: {why}")
-    return write_result(output, lambda: run.document, show, files, problems)
+    is_written = write_result(output, lambda: run.document, show, files, problems)
+    return run.exit_code if is_written else UNWRITABLE
 
 
 def write_result(
@@ -199,26 +201,28 @@ def write_result(
 
     A reader that has ended (`ullage run ... | head`) needs no more; any other failure is reported.
     """
-    has_document = output.is_json or output.path is not None
+    has_document = output.as_json or output.output is not None
     text = json.dumps(make_document(), indent=2) if has_document else ""
     names, problems = list(files), list(problems)
-    if output.path is not None:
+    if output.output is not None:
         try:
-            written = write_text(text + "\n", output.path, force=output.force)
+            written = write_text(text + "\n", output.output, force=output.force)
         except OSError as error:
-            problems.append(f"{str(output.path)!r} could not be written: {error.strerror or error}")
+            problems.append(
+                f"{str(output.output)!r} could not be written: {error.strerror or error}"
+            )
         else:
             names.append(written)
-            if written != output.path:
-                problems.append(_moved(output.path, written))
+            if written != output.output:
+                problems.append(_moved(output.output, written))
     try:
-        if output.is_json:
+        if output.as_json:
             click.echo(text)
         else:
             show()
         for path in names:
             if path is not None:
-                say(f"Wrote {path}", is_aside=output.is_json or output.is_quiet)
+                say(f"Wrote {path}", is_aside=output.as_json or output.quiet)
         sys.stdout.flush()
     except BrokenPipeError:
         drop_stdout()
@@ -233,12 +237,3 @@ def write_result(
 
 def _moved(path: Path, written: object) -> str:
     return f"{str(path)!r} was made by another while this ran; what was to go there is in {written}"
-
-
-def write_sweep(sweep: Sweep, output: Output, plot: Path | None) -> bool:
-    """Writes the result of a sweep; the last lines name the files. Returns as `write_run` does."""
-    from ullage.report.text.sweep import sweep_blocks
-
-    return write_result(
-        output, lambda: sweep.document, lambda: output.show(sweep_blocks(sweep.report)), [plot]
-    )

@@ -12,9 +12,10 @@ from pathlib import Path
 import click
 
 from ullage.cli.main import say
-from ullage.cli.options import flags
-from ullage.cli.output import FILE, UNWRITABLE
+from ullage.cli.options.command import command
+from ullage.cli.output import UNWRITABLE, Output
 from ullage.files import check_writable, is_stream, keep_file
+from ullage.protocol.options.scrub import ScrubOptions
 
 # Names that identify nobody.
 _NOBODY = {"root", "localhost"}
@@ -22,25 +23,8 @@ _MIN_NAME = 3
 _KEY_BYTES = 16
 
 
-@click.command("scrub")
-@click.argument("file", type=FILE)
-@click.option("-o", "--output", type=FILE, metavar="FILE", required=True, help="File to write.")
-@click.option(
-    "--word",
-    "words",
-    multiple=True,
-    metavar="TEXT",
-    help="Also remove this text, for example a project's name; repeatable.",
-)
-@click.option(
-    "--key",
-    metavar="TEXT",
-    help="Key for hashing directories, so that several files agree; default: a random key.",
-)
-@flags.force
-def scrub_command(
-    file: Path, *, output: Path, words: tuple[str, ...], key: str | None, force: bool
-) -> int | None:
+@command(outputs=("force",))
+def scrub_command(options: ScrubOptions, output: Output) -> int | None:
     """Remove paths and names from a memory snapshot before you share it.
 
     \b
@@ -53,16 +37,20 @@ def scrub_command(
     """
     from ullage.trace.scrubbing.scrub import scrub_snapshot
 
-    check_writable(output, force=force)
+    path = options.output
+    check_writable(path, force=output.force)
     try:
-        with tempfile.TemporaryDirectory(dir=_beside(output), prefix=".ullage-") as aside:
+        with tempfile.TemporaryDirectory(dir=_beside(path), prefix=".ullage-") as aside:
             written = Path(aside) / "scrubbed"
             with written.open("wb") as target:
+                key = options.key
                 hidden = os.urandom(_KEY_BYTES) if key is None else key.encode()
-                done = scrub_snapshot(file, target, key=hidden, words=[*words, *_own_names()])
-            final = keep_file(written, output, force=force)
+                done = scrub_snapshot(
+                    options.file, target, key=hidden, words=[*options.words, *_own_names()]
+                )
+            final = keep_file(written, path, force=output.force)
     except OSError as error:
-        say(f"ullage: {str(output)!r} could not be written: {error.strerror}", is_aside=True)
+        say(f"ullage: {str(path)!r} could not be written: {error.strerror}", is_aside=True)
         return UNWRITABLE
     click.echo(
         f"{done.num_relative} paths made relative, {done.num_hashed} hashed, "

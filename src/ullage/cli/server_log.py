@@ -29,9 +29,9 @@ def show_server(file: Path, output: Output, *, unfit: Mapping[str, object]) -> i
     return output.give(server, server_blocks(view), exit_code=server.exit_code)
 
 
-def show_server_diff(before: Path, after: Path, output: Output, *, html: Path | None) -> int:
+def show_server_diff(before: Path, after: Path, output: Output) -> int:
     """Compares two logs."""
-    if html is not None:
+    if output.html is not None:
         raise click.UsageError("--html is for two memory snapshots; these are logs of servers")
     from ullage.api.servers.server_log import diff_servers
     from ullage.report.text.server_log import server_diff_blocks

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import click
 
-PORT = click.IntRange(0, 65535)
+from ullage.cli.options.command import command
+from ullage.protocol.options.ui import UiOptions
 
 
-@click.command("ui")
-@click.option(
-    "--port", type=PORT, default=0, metavar="N", help="Port to listen on; default: any free one."
-)
-@click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
-@click.option("--python", metavar="PATH", help="Interpreter for checks on a simulated GPU.")
-@click.option("--vllm-python", metavar="PATH", help="Interpreter whose vLLM checks servers.")
-def ui_command(*, port: int, no_browser: bool, python: str | None, vllm_python: str | None) -> None:
+@command()
+def ui_command(options: UiOptions) -> None:
     """Open a local web page: calculator, memory of GPUs, timelines, snapshots.
 
     \b
@@ -31,9 +26,9 @@ def ui_command(*, port: int, no_browser: bool, python: str | None, vllm_python: 
     from ullage.ui.server import serve
 
     serve(
-        port=port,
-        python=python,
-        vllm_python=vllm_python,
-        is_opened=not no_browser,
+        port=options.port,
+        python=options.python,
+        vllm_python=options.vllm_python,
+        is_opened=not options.no_browser,
         announce=lambda address: click.echo(f"Serving {address}\nCtrl-C ends it."),
     )

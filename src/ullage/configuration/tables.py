@@ -25,6 +25,7 @@ from typing import Annotated, Any, Final, NewType, TypeAlias, TypeVar
 from ullage.configuration.toml_lines import find_line
 from ullage.errors import SpecError
 from ullage.printable import printable
+from ullage.protocol.options.option import Program
 from ullage.protocol.plain import EMPTY, From, Misfit, Reader, at_least, read_at, show
 from ullage.units import parse_bytes
 
@@ -170,8 +171,7 @@ Share: TypeAlias = Annotated[float, From(str | float), read_share]
 Word: TypeAlias = Annotated[str, From(object), _word]
 Words: TypeAlias = Annotated[tuple[str, ...], From(object), read_words]
 Name: TypeAlias = Annotated[str, name_with("", 64)]
-# A program: one without a / is looked for on PATH. And a file, or where there is none, a name.
-Program = NewType("Program", str)
+# A file, or where there is none, a name.
 FileOrName = NewType("FileOrName", str)
 
 

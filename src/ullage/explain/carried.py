@@ -12,26 +12,25 @@ import functools
 
 import numpy as np
 
-from ullage.explain.moments.phases import Phase, Regions, region_of_births
-from ullage.trace.lifetime import Lifetimes
+from ullage.explain.moments.course import Course, Phase
+from ullage.trace.blocks import Blocks, BoolArray
 from ullage.trace.model import Int64Array, Record
-from ullage.trace.replay import BoolArray
 
 
-def find_carried(record: Record, lifetimes: Lifetimes, regions: Regions) -> BoolArray:
+def find_carried(record: Record, blocks: Blocks, course: Course) -> BoolArray:
     """Which allocations a pass without gradients made for later ones; none in a record that does
     not say when blocks were used, or in which module.
     """
-    carried = np.zeros(len(lifetimes), dtype=np.bool_)
+    carried = np.zeros(len(blocks), dtype=np.bool_)
     scopes = record.events.scope.astype(np.int64)
     if record.last_use is None or not len(record.events) or not record.modules:
         return carried
-    event = lifetimes.birth - record.first_position - 1
+    event = blocks.birth
     last_use = record.last_use.astype(np.int64)[event]
-    born = region_of_births(regions, lifetimes.birth)
+    born = course.region_at(event)
     # Of the event before the use: what happened since without an allocation has no place.
-    used = region_of_births(regions, last_use)
-    is_pass = (regions.phase == Phase.FORWARD) & ~regions.grad
+    used = course.region_at(last_use - record.first_position - 1)
+    is_pass = (course.phase == Phase.FORWARD) & ~course.grad
     has_module = (event >= 0) & (scopes[event] >= 0)
     is_of_pass = is_pass[born] & has_module
     may_be = np.flatnonzero(is_of_pass & is_pass[used] & (used > born))
@@ -40,7 +39,7 @@ def find_carried(record: Record, lifetimes: Lifetimes, regions: Regions) -> Bool
     carried[may_be] = _are_related(record.modules, made_in, used_in)
 
     keepers = scopes[event[carried]]
-    outlives = lifetimes.death > regions.end[born]
+    outlives = blocks.death >= course.end[born]
     left: BoolArray = carried | (is_of_pass & outlives & np.isin(scopes[event], keepers))
     return left
 

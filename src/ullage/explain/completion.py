@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ullage.trace.lifetime import NEVER, Lifetimes, find_blocks, find_lifetimes
-from ullage.trace.model import DeviceTotals, EventKind, Int64Array, Record
-from ullage.trace.replay import BoolArray
+from ullage.explain.moments.levels import read_levels
+from ullage.explain.moments.spikes import levels_without
+from ullage.trace.blocks import Blocks, BoolArray, find_blocks, read_blocks
+from ullage.trace.model import DeviceTotals, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +62,15 @@ def find_completion(record: Record, totals: DeviceTotals) -> Completion:
     return Completion(*ends, allocated if num_kept else None, num_kept)
 
 
-def find_kept(record: Record, lifetimes: Lifetimes) -> BoolArray:
-    """Which allocations were kept for a collective until it was seen to be done, or to the end."""
-    was_kept = record.events.was_kept
-    is_kept: BoolArray = np.zeros(len(lifetimes), dtype=bool)
-    if was_kept is not None and len(was_kept):
-        event = np.minimum(lifetimes.death - record.first_position - 1, len(was_kept) - 1)
-        is_kept = (lifetimes.death != NEVER) & was_kept[event]
+def find_kept(record: Record, blocks: Blocks) -> BoolArray:
+    """Which blocks were kept for a collective until it was seen to be done, or to the end."""
+    is_kept: BoolArray = np.zeros(len(blocks), dtype=bool)
+    if record.events.was_kept is not None:
+        is_kept = np.append(record.events.was_kept, np.False_)[blocks.death]
     if record.operands:
-        places = np.array(record.operands, dtype=np.int64).T
-        rows = find_blocks(lifetimes, *places)
-        rows = rows[rows < len(lifetimes)]
-        is_kept[rows[lifetimes.death[rows] == NEVER]] = True
+        rows = find_blocks(blocks, *np.array(record.operands, dtype=np.int64).T)
+        rows = rows[rows < len(blocks)]
+        is_kept[rows[blocks.death[rows] == blocks.num_events]] = True
     return is_kept
 
 
@@ -80,25 +78,15 @@ def _allocated_at_once(record: Record, totals: DeviceTotals) -> tuple[int, int]:
     """The peak of what is allocated with each block gone after its last use that was kept for a
     collective, and how many these are.
     """
-    peak = totals.peak_allocated_bytes
-    lifetimes = find_lifetimes(record.events, record.first_position)
-    rows = np.flatnonzero(find_kept(record, lifetimes) & (lifetimes.device == totals.index))
-    if not len(rows):
+    peak, blocks = totals.peak_allocated_bytes, read_blocks(record)
+    is_kept = find_kept(record, blocks) & (blocks.device == totals.index)
+    if not is_kept.any():
         return peak, 0
-    late, first = _change(record, totals.index), record.first_position + 1
-    birth = lifetimes.birth[rows] - first
-    death = np.minimum(lifetimes.death[rows] - first, len(late))
-    used = birth if record.last_use is None else record.last_use[np.maximum(birth, 0)]
-    gone = np.clip(np.maximum(used - record.first_position, birth + 1), 0, death)
-    early = np.append(late, 0)
-    np.subtract.at(early, gone, lifetimes.size_bytes[rows])
-    np.add.at(early, death, lifetimes.size_bytes[rows])
-    lower = int(late.cumsum().max() - early[:-1].cumsum().max())
-    return peak - max(0, lower), len(rows)
-
-
-def _change(record: Record, device: int) -> Int64Array:
-    """(num_events,) by how much each event changes what a device has allocated."""
-    events = record.events
-    is_block = (events.kind == EventKind.BLOCK) & (events.device == device)
-    return np.where(is_block, events.size_bytes, 0).astype(np.int64)
+    levels, gone = read_levels(record, blocks, totals.index), blocks.birth + 1
+    if record.last_use is not None:
+        used = record.last_use.astype(np.int64)[blocks.birth] - record.first_position
+        gone = np.where(blocks.birth < 0, gone, np.maximum(used, gone))
+    numbers = np.flatnonzero(is_kept)
+    lowered = levels_without(blocks, levels, numbers, gone[numbers])
+    lower = int(levels.allocated_bytes.max() - lowered.max())
+    return peak - max(0, lower), len(numbers)

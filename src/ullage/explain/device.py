@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ullage.explain.moments.growth import has_no_end, live_after, num_done, step_growth
-from ullage.explain.moments.ledger import Ledger, balance
-from ullage.explain.moments.peak import Ownership, own_at, peak_position
-from ullage.explain.moments.phases import Regions, find_regions
+from ullage.explain.log import Log, read_log
+from ullage.explain.moments.growth import rate_of, step_growth
+from ullage.explain.moments.ledger import Ledger, Ownership, balance
+from ullage.explain.moments.levels import read_levels
 from ullage.explain.moments.steps import EvaluationPeak, StepPeak, counted_steps, peak_per_step
-from ullage.explain.owners.modules import (
-    ModuleOwners,
-    ModuleShare,
-    attribute_modules,
-    share_by_module,
-)
-from ullage.explain.owners.ownership import attribute_record
+from ullage.explain.owners.modules import ModuleShare, share_by_module
+from ullage.explain.owners.owners import sum_by_category
+from ullage.explain.owners.ownership import CATEGORIES
 from ullage.explain.reserved import Reserved, find_reserved
 from ullage.explain.verdict import Headroom, find_headroom
 from ullage.trace.growth import LEAST_BYTES
-from ullage.trace.lifetime import Lifetimes, find_lifetimes, live_at
-from ullage.trace.model import DeviceTotals, OutOfMemory, Record, UInt8Array
-from ullage.trace.timeline import Level, Timeline, level_at, trace_levels
+from ullage.trace.model import Category, DeviceTotals, OutOfMemory, Record
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
@@ -105,36 +100,29 @@ def describe_growth(step_bytes: float | None, full_after_steps: int | None) -> s
     return f"grows by {format_bytes(round(step_bytes))} a step{full}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Allocations:
-    """A record's allocations, each with its owner (an index into CATEGORIES)."""
-
-    lifetimes: Lifetimes
-    categories: UInt8Array
-    modules: ModuleOwners
-    regions: Regions
-
-
 def explain_devices(
     record: Record, oom: OutOfMemory | None, *, gpu: Gpu, is_unlimited: bool
 ) -> tuple[DeviceReport, ...]:
     """The devices that a process touched; `oom` is what ended it."""
-    lifetimes = find_lifetimes(record.events, record.first_position)
-    regions = find_regions(record.marks, record.first_position)
-    categories = attribute_record(record, lifetimes, regions)
-    modules = attribute_modules(lifetimes, record)
-    allocations = _Allocations(lifetimes, categories, modules, regions)
+    log = read_log(record)
     reports = []
     touched = [t for t in record.devices if t.peak_reserved_bytes or t.non_torch_bytes]
     for totals in touched or record.devices[:1]:
         own_oom = oom if oom is not None and oom.device == totals.index else None
         reserved = find_reserved(record, totals)
-        timeline = _trace(record, totals, lifetimes)
-        highest = _highest(timeline, totals)
-        moment = highest if own_oom is None else level_at(timeline, own_oom.position)
-        at_peak = _owners_at(highest, totals, allocations)
-        owners = at_peak if own_oom is None else _owners_at(moment, totals, allocations)
-        steps, evaluations = peak_per_step(timeline, record.marks, regions)
+        levels = read_levels(record, log.blocks, totals.index)
+        # The log of a capped record may have missed its peak, the counters have not: no less was
+        # reserved then than was allocated.
+        peak_bytes = totals.peak_allocated_bytes
+        at_peak, modules_at_peak = _own_at(log, totals.index, levels.peak_event, peak_bytes)
+        owners, modules = at_peak, modules_at_peak
+        reserved_bytes = max(int(levels.reserved_bytes[levels.peak_event + 1]), peak_bytes)
+        if own_oom is not None:
+            place = min(max(own_oom.position - record.first_position, 0), len(record.events))
+            allocated_bytes = int(levels.allocated_bytes[place])
+            owners, modules = _own_at(log, totals.index, place - 1, allocated_bytes)
+            reserved_bytes = int(levels.reserved_bytes[place])
+        steps, evaluations = peak_per_step(record, levels, log.course)
         if not len(record.events) and record.measured is not None:
             steps = counted_steps(record.measured)
         reports.append(
@@ -147,48 +135,28 @@ def explain_devices(
                 reserved=reserved,
                 headroom=find_headroom(gpu, reserved, totals),
                 at_peak=at_peak,
-                modules_at_peak=_share_by_module(allocations, totals.index, at_peak.position),
+                modules_at_peak=modules_at_peak,
                 oom=own_oom,
                 ledger=_find_ledger(
-                    owners, moment.reserved_bytes, totals, gpu, is_out_of_memory=own_oom is not None
+                    owners, reserved_bytes, totals, gpu, is_out_of_memory=own_oom is not None
                 ),
-                modules=_share_by_module(allocations, totals.index, owners.position),
+                modules=modules,
                 steps=steps,
                 evaluations=evaluations,
-                growth=_find_growth(record, totals.index, allocations, steps),
+                growth=_find_growth(log, totals.index, steps),
             )
         )
     return tuple(reports)
 
 
-def _find_growth(
-    record: Record, device: int, allocations: _Allocations, steps: Sequence[StepPeak]
-) -> float | None:
+def _find_growth(log: Log, device: int, steps: Sequence[StepPeak]) -> float | None:
     """By how many bytes more is live after each step than after the one before."""
+    if len(log.record.events) or log.record.measured is None:
+        return step_growth(steps, log.blocks, log.owners, log.course, device)
+    # By counters alone the peaks are known.
     whole = [step for step in steps if step.is_complete]
-    ends = np.array([step.end for step in whole if step.end is not None], dtype=np.int64)
-    if len(ends) < len(whole):  # by counters alone the peaks are known
-        peaks = np.array([step.peak.allocated_bytes for step in whole])
-        return step_growth(steps, peaks, np.array([step.index for step in whole]))
-    lives = allocations.lifetimes
-    own = (lives.device == device) & has_no_end(allocations.categories)
-    columns = (lives.birth[own], lives.death[own], lives.size_bytes[own])
-    return step_growth(steps, live_after(*columns, ends), num_done(record.requests, ends))
-
-
-def _share_by_module(
-    allocations: _Allocations, device: int, position: int
-) -> tuple[ModuleShare, ...]:
-    lives = allocations.lifetimes
-    live = live_at(lives, position) & (lives.device == device)
-    return share_by_module(allocations.modules, live, lives.size_bytes)
-
-
-def _trace(record: Record, totals: DeviceTotals, lifetimes: Lifetimes) -> Timeline:
-    """The levels of one device, as the log has them."""
-    was_there = (lifetimes.birth == record.first_position) & (lifetimes.device == totals.index)
-    base = int(lifetimes.size_bytes[was_there].sum())
-    return trace_levels(record.events, totals.index, record.first_position, base)
+    peaks = np.array([step.peak.allocated_bytes for step in whole])
+    return rate_of(steps, peaks, np.array([step.index for step in whole]))
 
 
 def _find_ledger(
@@ -211,20 +179,14 @@ def _find_ledger(
     )
 
 
-def _highest(timeline: Timeline, totals: DeviceTotals) -> Level:
-    """The levels when the most was allocated. The log of a capped record may have missed that
-    moment, the counters have not: no less was reserved then than was allocated.
-    """
-    level = level_at(timeline, peak_position(timeline))
-    allocated_bytes = totals.peak_allocated_bytes
-    return Level(level.position, allocated_bytes, max(level.reserved_bytes, allocated_bytes))
-
-
-def _owners_at(level: Level, totals: DeviceTotals, allocations: _Allocations) -> Ownership:
-    return own_at(
-        allocations.lifetimes,
-        allocations.categories,
-        totals.index,
-        level.position,
-        level.allocated_bytes,
-    )
+def _own_at(
+    log: Log, device: int, event: int, allocated_bytes: int
+) -> tuple[Ownership, tuple[ModuleShare, ...]]:
+    """Who owned the `allocated_bytes` of a device after an event, and in which modules."""
+    blocks, owners = log.blocks, log.owners
+    live = blocks.is_live(event) & (blocks.device == device)
+    by_category = dict.fromkeys(CATEGORIES, 0) | sum_by_category(owners, blocks.size_bytes, live)
+    by_category[Category.UNATTRIBUTED] += allocated_bytes - int(blocks.size_bytes[live].sum())
+    position = event + blocks.first_position + 1
+    ownership = Ownership(position, allocated_bytes, MappingProxyType(by_category))
+    return ownership, share_by_module(owners.modules, live, blocks.size_bytes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ullage.programs.allocator_replay import ATTEMPT, RETRY
 from ullage.trace.addresses import platform_of
-from ullage.trace.emptied import held_before
+from ullage.trace.blocks import held_before
 from ullage.trace.replay import Replay
 from ullage.trace.requests import find_requests
 from ullage.trace.rules import BY_ADDRESS, BY_AGE, ORDERS, make_settings, read_settings

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ullage.trace.replay import BoolArray, Replay
+from ullage.trace.blocks import BoolArray
+from ullage.trace.replay import Replay
 from ullage.trace.rules import make_settings, round_sizes
 from ullage.trace.snapshot import Int64Array, Snapshot
 

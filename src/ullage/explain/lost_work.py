@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ullage.explain.moments.course import Phase, read_course
 from ullage.explain.moments.evaluations import Forward, find_rounds_of_marks
-from ullage.explain.moments.phases import Phase, find_regions
 from ullage.trace.model import MarkKind, OutOfMemory, Record
 
 _IN_CALLS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER)
@@ -41,13 +41,13 @@ def find_lost(record: Record) -> OutOfMemory | None:
     """The last failure that was not made good, and says how often there was one."""
     if not record.ooms:
         return None
-    regions = find_regions(record.marks, record.first_position)
+    course = read_course(record)
     # The position is that after the failure.
     positions = np.array([oom.position for oom in record.ooms])
-    rows = np.maximum(regions.begin.searchsorted(positions) - 1, 0)
+    rows = course.region_at(positions - record.first_position - 1)
     forwards = [mark.position for mark in record.marks if mark.kind is MarkKind.FORWARD_BEGIN]
     # A backward or an optimizer of tensors that no module has made is a statement like any other.
-    is_in_call = np.isin(regions.phase[rows], _IN_CALLS) & (len(forwards) > 0)
+    is_in_call = np.isin(course.phase[rows], _IN_CALLS) & (len(forwards) > 0)
     is_in_call &= positions > min(forwards, default=0)
     elsewhere = {row: record.ooms[row] for row in np.flatnonzero(~is_in_call).tolist()}
     lost = _lost_calls(record, compress(record.ooms, is_in_call.tolist()))

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ullage.errors import SnapshotError
+from ullage.explain.moments.spikes import levels_without
 from ullage.explain.oom import Cause, Shortage
 from ullage.explain.rules.rule import Finding, Kind
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
@@ -99,7 +100,7 @@ def _of_whole(finding: Finding, device: DeviceSnapshot, limit_bytes: int) -> Tri
         return Trial(MakesItFit.NOT_KNOWN, f"{format_bytes(peak)} are allocated at once, {has}")
     if finding.relief is None:
         return _of_gain(finding.gain_bytes, Room(limit_bytes, peak))
-    lower = peak_under(finding.relief, device)
+    lower = int(levels_under(finding.relief, device).max())
     reason = f"with it {format_bytes(lower)} are allocated at once, {has}"
     if lower - _doubt(finding.relief, peak - lower) > limit_bytes:
         return Trial(MakesItFit.NO, reason, lower)
@@ -136,7 +137,7 @@ def _without_shortage(finding: Finding, device: DeviceSnapshot) -> Trial:
     """Nothing has to be made to fit: the peak under the remedy is what can be said."""
     if finding.relief is None or device.replay.contradictions:
         return Trial(MakesItFit.NOT_KNOWN, "the program did not run out of memory here")
-    peak = peak_under(finding.relief, device)
+    peak = int(levels_under(finding.relief, device).max())
     return Trial(
         MakesItFit.NOT_KNOWN,
         f"the program did not run out of memory here; with it the peak of this trace would be "
@@ -224,9 +225,10 @@ def freed_at(relief: Relief, replay: Replay, event: int) -> int:
     return int((sizes[is_live] * (1 - relief.left_frac)).astype(np.int64).sum())
 
 
-def peak_under(relief: Relief, device: DeviceSnapshot) -> int:
-    """The most that is allocated in a trace under a relief."""
-    return int((device.levels.allocated_bytes + _changes(relief, device.replay)).max())
+def levels_under(relief: Relief, device: DeviceSnapshot) -> Int64Array:
+    """The levels of allocated bytes of a trace under a relief."""
+    death, left_frac = relief.death, relief.left_frac
+    return levels_without(device.replay.blocks, device.levels, relief.blocks, death, left_frac)
 
 
 def shows_whole_steps(relief: Relief | None, device: DeviceSnapshot) -> bool:
@@ -235,31 +237,16 @@ def shows_whole_steps(relief: Relief | None, device: DeviceSnapshot) -> bool:
     They do where the last two have the same peak under the relief, and the step that failed had not
     gone beyond it with its request.
     """
-    course, shortage, replay = device.course, device.shortage, device.replay
+    course, shortage = device.course, device.shortage
     if shortage is None or course.num_steps < _MIN_STEPS:
         return False
-    levels = device.levels.allocated_bytes
-    if relief is not None:
-        levels = levels + _changes(relief, replay)
+    levels = device.levels.allocated_bytes if relief is None else levels_under(relief, device)
     ends = [int(end) for end in course.step_ends[-3:]]
     first, last = (
         int(levels[begin + 1 : end + 1].max(initial=0)) for begin, end in itertools.pairwise(ends)
     )
     now = int(levels[shortage.event + 1]) + shortage.requested_bytes
     return abs(last - first) <= _ALIKE_FRAC * first and now <= last * (1 + _ALIKE_FRAC)
-
-
-def _changes(relief: Relief, replay: Replay) -> Int64Array:
-    """By how much a relief changes the level before each event, and after the last."""
-    blocks, numbers = replay.blocks, relief.blocks
-    birth = blocks.birth[numbers]
-    start = birth if relief.death is None else np.maximum(relief.death, birth)
-    start = np.minimum(start, blocks.death[numbers])
-    sizes = (blocks.size_bytes[numbers] * (1 - relief.left_frac)).astype(np.int64)
-    changes = np.zeros(replay.num_events + 2, dtype=np.int64)
-    np.subtract.at(changes, start + 1, sizes)
-    np.add.at(changes, blocks.death[numbers] + 1, sizes)
-    return np.cumsum(changes)[:-1]
 
 
 def find_remedies(path: str, record: Record) -> tuple[Finding, ...]:

@@ -14,7 +14,8 @@ import numpy as np
 
 from ullage.errors import SnapshotError
 from ullage.explain.fragmentation import Fragmentation, find_fragmentation, find_private
-from ullage.explain.moments.course import Course, find_course
+from ullage.explain.log import Log, read_log
+from ullage.explain.moments.course import Course, Phase
 from ullage.explain.moments.growth import (
     Growth,
     StepLevels,
@@ -23,13 +24,13 @@ from ullage.explain.moments.growth import (
     has_no_end,
 )
 from ullage.explain.moments.levels import Levels, find_levels
-from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.rounds import guess_course
 from ullage.explain.moments.spikes import Spike, find_spike
 from ullage.explain.oom import Shortage, find_shortage
 from ullage.explain.owners.matching import Match, match_record
 from ullage.explain.owners.modules import ModuleShare, share_by_module
-from ullage.explain.owners.owners import Owners, find_owners, sum_by_category
-from ullage.explain.owners.recorded import Lives, Recorded, find_recorded
+from ullage.explain.owners.owners import Owners, guess_owners, sum_by_category
+from ullage.explain.owners.recorded import Recorded, find_recorded
 from ullage.explain.owners.sites import Sites, find_sites
 from ullage.trace.model import Category, DeviceTotals, EventKind, Record
 from ullage.trace.reader import parse_record
@@ -129,7 +130,8 @@ def explain_snapshot(snapshot: Snapshot, record: Record | None = None) -> Snapsh
             remark = f"what ullage recorded in it cannot be used: {error}"
     indices = {index for index, events in enumerate(snapshot.events) if len(events)}
     indices |= set(np.unique(snapshot.segments.device).tolist())
-    devices = tuple(_explain_device(snapshot, sites, index, record) for index in sorted(indices))
+    log = None if record is None else read_log(record)
+    devices = tuple(_explain_device(snapshot, sites, index, log) for index in sorted(indices))
     has_events = record is not None and len(record.events) > 0
     if has_events and not all(device.owners.is_known for device in devices):
         remark = "what ullage recorded in it is not of these events"
@@ -137,16 +139,20 @@ def explain_snapshot(snapshot: Snapshot, record: Record | None = None) -> Snapsh
 
 
 def _explain_device(
-    snapshot: Snapshot, sites: Sites, index: int, record: Record | None
+    snapshot: Snapshot, sites: Sites, index: int, log: Log | None
 ) -> DeviceSnapshot:
     replayed = replay(snapshot, index)
-    match = None if record is None else match_record(record, replayed, index)
+    match = None if log is None else match_record(log.record, log.blocks, replayed, index)
+    if log is None or match is None:
+        owners = guess_owners(snapshot.stacks, replayed)
+        course = guess_course(snapshot, replayed, index)
+    else:
+        owners, course = log.owners.of_rows(match.row), match.carry(log.course)
     levels = find_levels(replayed)
-    owners = find_owners(snapshot.stacks, replayed, match)
     peak = levels.peak_event
-    oom = _find_out_of_memory(snapshot, index, record if match else None)
+    is_live = replayed.blocks.is_live(peak)
+    oom = _find_out_of_memory(snapshot, index, match.record if match else None)
     moment = levels.peak_reserved_event if oom is None else oom[0]
-    course = find_course(snapshot, replayed, index, match)
     step_levels = find_step_levels(replayed, sites, course)
     lay = find_fragmentation(replayed, moment, find_private(snapshot, replayed, index))
     growth = find_growth(replayed, sites, course, step_levels)
@@ -159,18 +165,18 @@ def _explain_device(
             oom, replayed, lay, _without_end(growth, owners), totals,
             is_expandable=is_expandable, is_backward=phase == Phase.BACKWARD,
         )  # fmt: skip
-    lives = Lives(replayed, levels, owners, course, growth)
+    recorded = None
+    if match is not None:
+        recorded = find_recorded(match, replayed, levels, owners, course, growth=growth)
     return DeviceSnapshot(
         index=index,
         replay=replayed,
         levels=levels,
         peak_event=peak,
         owners=owners,
-        owners_at_peak=sum_by_category(
-            owners, replayed.blocks.size_bytes, replayed.blocks.is_live(peak)
-        ),
+        owners_at_peak=sum_by_category(owners, replayed.blocks.size_bytes, is_live),
         sites_at_peak=share_sites(replayed, owners, sites, peak),
-        modules_at_peak=_share_modules(replayed, owners, peak),
+        modules_at_peak=share_by_module(owners.modules, is_live, replayed.blocks.size_bytes),
         fragmentation=lay,
         course=course,
         step_levels=step_levels,
@@ -178,7 +184,7 @@ def _explain_device(
         spike=find_spike(replayed, levels),
         shortage=shortage,
         totals=totals,
-        recorded=None if match is None else find_recorded(match, lives, index),
+        recorded=recorded,
     )
 
 
@@ -212,13 +218,6 @@ def share_sites(
         for key, count, size in zip(keys.tolist(), counts, sums, strict=True)
     ]
     return tuple(sorted(rows, key=lambda row: -row.size_bytes))
-
-
-def _share_modules(replayed: Replay, owners: Owners, event: int) -> tuple[ModuleShare, ...]:
-    if owners.modules is None:
-        return ()
-    blocks = replayed.blocks
-    return share_by_module(owners.modules, blocks.is_live(event), blocks.size_bytes)
 
 
 def _find_out_of_memory(

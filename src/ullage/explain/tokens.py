@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ullage.explain.moments.course import Course
+from ullage.explain.moments.course import Course, Phase
 from ullage.explain.moments.growth import Growth
-from ullage.explain.moments.phases import Phase
 from ullage.explain.owners.ownership import code_of
 from ullage.trace.model import Category, UInt8Array
 from ullage.trace.replay import Replay

@@ -13,9 +13,9 @@ import numpy as np
 
 from ullage.explain.moments.course import Course
 from ullage.explain.owners.matching import Match
-from ullage.trace.lifetime import find_blocks
+from ullage.trace.blocks import BoolArray, find_blocks
 from ullage.trace.model import Copies, Int64Array
-from ullage.trace.replay import BoolArray, Replay
+from ullage.trace.replay import Replay
 
 _MIN_STEPS = 3
 _OFTEN_FRAC = 0.5
@@ -54,20 +54,18 @@ class Pinned:
     low_bytes: Int64Array
 
 
-def find_transfers(
-    match: Match, replay: Replay, course: Course, device: int
-) -> tuple[Transfers, ...] | None:
+def find_transfers(match: Match, replay: Replay, course: Course) -> tuple[Transfers, ...] | None:
     """The copies of steps by kind, the most bytes first; None where copies were not recorded."""
     copies = match.record.copies
     if copies is None:
         return None
-    event = match.event_after(copies.position, replay.num_events)
+    event = match.event_after(copies.position)
     step = course.step_at(event)
     # The first step comes with all that is copied once; a record that lost some begins in a step.
     is_cut = match.record.num_lost_copies > 0 and len(step) > 0
     first = max(1, int(step[0]) + 1) if is_cut else 1
     num_steps = course.num_steps - first
-    here = (copies.device == device) & (step >= first) & (step < course.num_steps)
+    here = (copies.device == match.device) & (step >= first) & (step < course.num_steps)
     is_beside = copies.stream != _computing_stream(replay)
     kinds = copies.is_to_device * 8 + copies.is_pinned * 4 + copies.is_waited_for * 2 + is_beside
     transfers = []
@@ -93,13 +91,13 @@ def find_transfers(
     return tuple(sorted(transfers, key=lambda transfer: -transfer.step_bytes))
 
 
-def find_pinned(match: Match, replay: Replay, course: Course) -> Pinned | None:
+def find_pinned(match: Match, course: Course) -> Pinned | None:
     """How much was pinned when each step ended; None where that was not recorded."""
     pinned, ends = match.record.pinned, []
     if pinned is None:
         return None
     for levels in (pinned, match.record.pinned_low or pinned):
-        events = match.event_after(levels.position, replay.num_events)
+        events = match.event_after(levels.position)
         place = np.searchsorted(events, course.step_ends, side="right")
         ends.append(np.append(0, levels.size_bytes)[place])
     return Pinned(*ends)
@@ -114,7 +112,7 @@ def _computing_stream(replay: Replay) -> int:
 def _blocks_of(match: Match, copies: Copies, rows: Int64Array) -> tuple[int, ...]:
     """The blocks of the trace that copies went to or came from, each once."""
     lives = find_blocks(
-        match.lifetimes, copies.position[rows], copies.device[rows], copies.address[rows]
+        match.recorded, copies.position[rows], copies.device[rows], copies.address[rows]
     )
     is_copied: BoolArray = np.isin(match.row, lives) & (match.row >= 0)
     return tuple(np.flatnonzero(is_copied).tolist())

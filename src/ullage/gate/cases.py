@@ -23,7 +23,7 @@ from ullage.gate.dependencies import digest_case
 from ullage.gate.figures import measure
 from ullage.gate.inputs import digest_inputs, read_inputs
 from ullage.gate.lock import Key
-from ullage.gate.scenario import DISTINCT, PORT_NAME, Case, fill_in
+from ullage.gate.scenario import PORT_NAME, Case, fill_in
 from ullage.gate.serving import run_served
 from ullage.phantom.client import Service, find_free_port
 from ullage.phantom.device import choose_device
@@ -31,6 +31,8 @@ from ullage.phantom.http_requests import Endpoint
 from ullage.phantom.launch import run_directory
 from ullage.phantom.program import resolve_program
 from ullage.phantom.rank import choose_ranks
+from ullage.protocol.options.option import share
+from ullage.protocol.options.run import DISTINCT, RunOptions
 from ullage.record.requests.requests import read_requests
 from ullage.runs.job import Job, make_job, make_options
 from ullage.runs.parallel import ParallelRuns
@@ -149,14 +151,7 @@ def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
     (directory / "inputs").mkdir(parents=True)
     try:
         options = replace(
-            make_options(
-                alloc_conf=scenario.alloc_conf,
-                steps=scenario.steps,
-                real_init=scenario.real_init,
-                dummy_weights=scenario.dummy_weights,
-                values=scenario.values,
-                assume=scenario.assume,
-            ),
+            make_options(share(RunOptions, scenario, program=_words(case))),
             has_snapshot=True,
             rank=None if ranks is None else ranks[0],
             mail=None if ranks is None else directory,

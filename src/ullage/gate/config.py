@@ -32,6 +32,7 @@ from ullage.gate.requests import check_contradictions, check_replay
 from ullage.gate.scenario import GPU, Scenario, expand, variables_in
 from ullage.gate.serving import check_serving, check_serving_keys
 from ullage.phantom.device import PhantomDevice, choose_device
+from ullage.protocol.options import SECTIONS
 from ullage.protocol.plain import Misfit
 from ullage.units import format_bytes
 
@@ -53,7 +54,9 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class _Sections:
-    """The file; [watch] is read by watch/alerts/rules_file.py, and [front] by front/settings.py."""
+    """The file without the options of verbs; [watch] is read by watch/alerts/rules_file.py, and
+    [front] by front/settings.py.
+    """
 
     scenario: Mapping[Annotated[str, name_with(".", 1000)], Scenario] = field(default_factory=dict)
     watch: Mapping[str, Any] = field(default_factory=dict)
@@ -77,6 +80,7 @@ def load_configuration(start: Path, path: Path | None = None) -> Configuration:
             f"[tool.ullage] in a {PROJECT_NAME}; write one: {_EXAMPLE}"
         )
     source, table = opened
+    table = {key: value for key, value in table.items() if key not in SECTIONS}
     scenarios = {}
     for name, scenario in source.read(_Sections, (), table).scenario.items():
         with source.at("scenario", name):

@@ -16,7 +16,7 @@ from ullage.explain.basis import Basis
 from ullage.explain.compare.changes import LINE
 from ullage.explain.device import DeviceReport
 from ullage.explain.moments.course import StepSource
-from ullage.explain.moments.growth import has_no_end, live_after, num_done, step_growth
+from ullage.explain.moments.growth import step_growth
 from ullage.explain.owners.modules import merge_numbered
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.run import Process, RunReport
@@ -116,7 +116,9 @@ def _measure(
     findings = () if snapshot is None else find_findings(snapshot)
     if peak is not None and peak.course.source is StepSource.RECORD:
         # By how much a block is larger than was asked for depends on where the allocator finds it.
-        device = replace(device, growth=_growth(peak, device))
+        blocks, index = peak.replay.blocks, totals.index
+        growth = step_growth(device.steps, blocks, peak.owners, peak.course, index)
+        device = replace(device, growth=growth)
     entry = Entry(
         key=key,
         peaks=Peaks(
@@ -169,11 +171,3 @@ def _places(
         sizes[name] = sizes.get(name, 0) + share.size_bytes
         lines.setdefault(name, {})[int(line[1])] = None
     return sizes, {name: tuple(line) for name, line in lines.items()}
-
-
-def _growth(snapshot: DeviceSnapshot, device: DeviceReport) -> float | None:
-    course, blocks = snapshot.course, snapshot.replay.blocks
-    own = has_no_end(snapshot.owners.category)
-    columns = (blocks.birth[own], blocks.death[own], blocks.requested_bytes[own])
-    lives = live_after(*columns, course.step_ends - 1)
-    return step_growth(device.steps, lives, num_done(course.requests, course.step_ends))

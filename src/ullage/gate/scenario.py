@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 from ullage.configuration.tables import (
     Count,
-    Program,
     Seconds,
     Share,
     Whole,
@@ -34,10 +33,11 @@ from ullage.gate.places import (
     read_values,
 )
 from ullage.phantom.rank import choose_ranks
+from ullage.protocol.options.option import Program
+from ullage.protocol.options.run import DISTINCT
 from ullage.protocol.plain import As, Example, From, Mark, Misfit
 from ullage.record.values.assume import Assumed
 
-DISTINCT = "distinct"
 GPU = "gpu"
 PORT_NAME = "port"
 _TRAFFIC = '"trace.csv", or a generator: "poisson:rate=2,prompt=1000,output=200"'

@@ -33,6 +33,7 @@ from ullage.phantom.placeholders import (
     write_placeholder,
 )
 from ullage.phantom.torch_build import OLDEST
+from ullage.protocol.options.env import EnvironmentSpec
 
 # Written last: an environment without this file is not finished.
 STAMP = "ullage-env.json"
@@ -40,22 +41,6 @@ STAMP = "ullage-env.json"
 UNFINISHED = "ullage-env.unfinished"
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentSpec:
-    """The contents that a user requests of a thin environment.
-
-    torch: a version, such as 2.11.0; None means the newest.
-    requirements: files for `pip install -r`, installed after torch.
-    has_triton: whether to install the real Triton (torch.compile needs it).
-    python: the interpreter that makes the environment; None means this one.
-    """
-
-    torch: str | None = None
-    requirements: tuple[Path, ...] = ()
-    has_triton: bool = False
-    python: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +98,7 @@ def _fill(directory: Path, python: Path, spec: EnvironmentSpec, progress: Progre
     """Installs everything into the fresh virtual environment; returns torch's version."""
     site_packages = _site_packages(python)
     torch = _install_torch(python, site_packages, spec, progress)
-    keep = {"triton"} if spec.has_triton else set()
+    keep = {"triton"} if spec.with_triton else set()
     absent = [
         line
         for line in torch.requirements
@@ -300,7 +285,7 @@ def _stamp(spec: EnvironmentSpec) -> dict[str, object]:
     return {
         "torch": spec.torch,
         "requirements": digest.hexdigest(),
-        "triton": spec.has_triton,
+        "triton": spec.with_triton,
         "python": str(spec.python) if spec.python else None,
     }
 

@@ -56,7 +56,7 @@ _MAX_SIGNALS = 3  # a program that hangs in its own handler of Ctrl-C is ended b
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions:
+class LaunchOptions:
     """How to run a program, apart from the device.
 
     Attributes:
@@ -135,7 +135,7 @@ def make_environment(
     run_dir: Path,
     device: PhantomDevice,
     build: TorchBuild,
-    options: RunOptions,
+    options: LaunchOptions,
     base: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The child's environment: the parent's, with the phantom in front.
@@ -172,7 +172,7 @@ def make_environment(
 
 
 def _run_variables(
-    run_dir: Path, device: PhantomDevice, build: TorchBuild, options: RunOptions
+    run_dir: Path, device: PhantomDevice, build: TorchBuild, options: LaunchOptions
 ) -> RunVariables:
     rank, is_worst_case = options.rank, options.assumed == WORST_CASE
     return RunVariables(

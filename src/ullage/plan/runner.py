@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
-from ullage.errors import SpecError
 from ullage.phantom.device import PhantomDevice
 from ullage.phantom.rank import choose_ranks
-from ullage.runs.job import Job, ProgramOptions, make_job, make_options
+from ullage.protocol.options.run import RunOptions
+from ullage.runs.job import Job, make_job, make_options
 from ullage.runs.trials import Trials
 
 if TYPE_CHECKING:
@@ -21,30 +20,19 @@ if TYPE_CHECKING:
 STEPS = 3
 
 
-def make_search_job(
-    program: Sequence[str],
-    device: PhantomDevice,
-    python: str | os.PathLike[str] | None,
-    **options: Unpack[ProgramOptions],
-) -> Job:
+def make_search_job(options: RunOptions, device: PhantomDevice) -> Job:
     """The job that a search makes plans for: it stops after `STEPS`, with unlimited memory.
 
     Raises:
         SpecError: an option or the program is invalid.
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
     """
-    if options.get("plan") is not None:
-        raise SpecError("a search makes its own plan; leave --plan out")
-    settings = {
-        "steps": STEPS,
-        "time": True,
-        **{key: value for key, value in options.items() if value is not None},
-    }
+    steps = STEPS if options.steps is None else options.steps
     return make_job(
-        program,
+        options.program,
         device=replace(device, is_unlimited=True),
-        python=python,
-        options=make_options(**settings),  # type: ignore[arg-type]
+        python=options.python,
+        options=make_options(replace(options, steps=steps, time=True)),
     )
 
 

@@ -1,5 +1,5 @@
 """What ullage and the processes that it starts say to each other: the ULLAGE_* variables of the
-environment.
+environment, and the options of each verb.
 
 variables.py declares every name once, run.py turns them into records and back. The package stands
 on the ground, and not in phantom/, because both ends import it: `phantom` writes most variables,

@@ -194,8 +194,9 @@ class Reader:
         if origin is tuple and members[-1] is not Ellipsis:
             reads = {number: self._reader(member) for number, member in enumerate(members)}
             return lambda value: tuple(self._row(reads, value, f"{len(reads)} values"))
-        if origin in (tuple, frozenset):
-            return self._list(origin, self._reader(members[0]))
+        if origin in (tuple, frozenset, Sequence):
+            collect = tuple if origin is Sequence else origin
+            return self._list(collect, self._reader(members[0]))
         if origin is Literal:
             return partial(choose, choices={member: member for member in members})
         if origin is Mapping:
@@ -405,15 +406,27 @@ def choose(value: object, choices: Mapping[Any, T]) -> T:
     raise Misfit(f"is {show(value)}; expected {expected}")
 
 
-def at_least(least: int) -> Callable[[int], int]:
-    """Refuses smaller numbers."""
+@dataclass(frozen=True, slots=True)
+class NumberRange:
+    """Refuses smaller and larger numbers; where it is open, the least too."""
 
-    def check(value: int) -> int:
-        if value < least:
-            raise Misfit(f"is {value}; expected {least} or more")
+    least: int
+    most: int | None = None
+    is_open: bool = False
+
+    def __call__(self, value: Any) -> Any:  # noqa: ANN401 - a number
+        """The number; raises a Misfit."""
+        if value < self.least or (self.is_open and value == self.least):
+            expected = f"more than {self.least}" if self.is_open else f"{self.least} or more"
+            raise Misfit(f"is {value}; expected {expected}")
+        if self.most is not None and value > self.most:
+            raise Misfit(f"is {value}; expected {self.most} at most")
         return value
 
-    return check
+
+def at_least(least: int) -> NumberRange:
+    """Refuses smaller numbers."""
+    return NumberRange(least)
 
 
 _OF_JSON: Final = {

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ullage.explain.compare.diff import DiffReport
 from ullage.explain.rules.rule import Finding
 from ullage.explain.snapshot import SnapshotReport
-from ullage.gate.compare import Comparison
-from ullage.gate.reasons import find_reasons
-from ullage.gate.verdicts import Judged
 from ullage.trace.model import Record
+
+if TYPE_CHECKING:  # explain starts without the gate
+    from ullage.explain.compare.diff import DiffReport
+    from ullage.gate.compare import Comparison
+    from ullage.gate.verdicts import Judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class CheckView:
 
     def reasons(self, judged: Judged, comparison: Comparison) -> tuple[str, ...]:
         """Why a device uses more memory than before."""
+        from ullage.gate.reasons import find_reasons
+
         lines = judged.measured[comparison.name].lines
         reasons = find_reasons(comparison, lines, self.diffs.get(comparison.name))
         # Snapshots name files with their directory; a check omits the program's own directory.

@@ -19,7 +19,7 @@ from pathlib import Path
 from ullage.errors import EnvironmentProblem, PlanError
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
-from ullage.phantom.launch import Ended, RunOptions, make_environment, run_directory, start
+from ullage.phantom.launch import Ended, LaunchOptions, make_environment, run_directory, start
 from ullage.phantom.orphan_processes import end_orphans
 from ullage.phantom.warm import WarmProcess, start_warm
 from ullage.runs.job import Job
@@ -150,7 +150,7 @@ class Forks:
             return None
 
 
-def _without_plan(options: RunOptions) -> RunOptions:
+def _without_plan(options: LaunchOptions) -> LaunchOptions:
     return replace(options, plan=None, describes=False, replays=False)
 
 

@@ -10,16 +10,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from ullage.errors import SpecError
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import PhantomDevice
-from ullage.phantom.launch import RunOptions, check_platform, make_environment, run_directory
+from ullage.phantom.launch import LaunchOptions, check_platform, make_environment, run_directory
 from ullage.phantom.launcher import launcher_of, ranks_of
 from ullage.phantom.peer_ranks import PeerRanks, peer_ranks
 from ullage.phantom.program import UserProgram, resolve_program
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
+from ullage.protocol.options.run import RunOptions, WrittenPlan
 from ullage.protocol.run import Platform
 from ullage.record.values.assume import Assumed
 
@@ -30,72 +31,43 @@ if TYPE_CHECKING:
 _ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
 
 
-class ProgramOptions(TypedDict, total=False):
-    """What `ullage.run` calls the options that decide how a program runs, one or many times."""
-
-    alloc_conf: str | None
-    steps: int | None
-    real_init: bool
-    dummy_weights: bool
-    values: bool
-    assume: Sequence[str]
-    plan: str | os.PathLike[str] | Plan | None
-    platform: str
-    time: bool
-    interconnect: str | None
-    clock: str
-    measured: str | os.PathLike[str] | None
-
-
-def make_options(
-    *,
-    alloc_conf: str | None = None,
-    steps: int | None = None,
-    real_init: bool = False,
-    dummy_weights: bool = False,
-    values: bool = True,
-    assume: Sequence[str] = (),
-    plan: str | os.PathLike[str] | Plan | None = None,
-    platform: str = "linux",
-    time: bool = False,
-    interconnect: str | None = None,
-    clock: str = "real",
-    measured: str | os.PathLike[str] | None = None,
-) -> RunOptions:
+def make_options(options: RunOptions) -> LaunchOptions:
     """The options as a run without a snapshot has them; SpecError where one is not possible, and
     PlanError where a plan cannot be read.
     """
-    loaded_plan = None if plan is None else _load_plan(plan)
-    if (
-        loaded_plan is not None
-        and alloc_conf is not None
-        and loaded_plan.variables.keys() & _ALLOCATOR
-    ):
+    plan = None if options.plan is None else read_plan(options.plan)
+    alloc_conf = options.alloc_conf
+    if plan is not None and alloc_conf is not None and plan.variables.keys() & _ALLOCATOR:
         raise SpecError(
             f"alloc_conf={alloc_conf!r} and the plan both set the allocator up; leave one of them "
             "out"
         )
-    return RunOptions(
+    is_virtual = options.clock == "virtual"
+    if options.clock not in ("real", "virtual"):
+        raise SpecError(f"clock={options.clock!r}; expected 'real' or 'virtual'")
+    measured = None if options.measured is None else _read_kernels(options.measured, is_virtual)
+    is_timed = _names_links(options.interconnect) or options.time or options.price is not None
+    return LaunchOptions(
         alloc_conf,
-        steps,
+        options.steps,
         has_snapshot=False,
-        has_real_init=real_init,
-        has_dummy_weights=dummy_weights,
-        has_values=values,
-        assumed=Assumed.parse(assume),
-        plan=loaded_plan,
-        platform=_parse_platform(platform),
-        has_clock=_names_links(interconnect) or time or _is_virtual(clock) or measured is not None,
-        interconnect=interconnect,
-        has_virtual_time=_is_virtual(clock),
-        measured=None if measured is None else _read_kernels(measured, clock),
+        has_real_init=options.real_init,
+        has_dummy_weights=options.dummy_weights,
+        has_values=options.values,
+        assumed=Assumed.parse(options.assume),
+        plan=plan,
+        platform=_parse_platform(options.platform),
+        has_clock=is_timed or is_virtual or measured is not None,
+        interconnect=options.interconnect,
+        has_virtual_time=is_virtual,
+        measured=measured,
     )
 
 
-def _read_kernels(path: str | os.PathLike[str], clock: str) -> KernelTimes:
+def _read_kernels(path: str | os.PathLike[str], is_virtual: bool) -> KernelTimes:  # noqa: FBT001
     from ullage.runs.timing import read_kernel_times
 
-    if _is_virtual(clock):
+    if is_virtual:
         raise SpecError(
             "--measured corrects the report, not the clocks that the program reads; leave it or "
             "--clock virtual out"
@@ -103,10 +75,15 @@ def _read_kernels(path: str | os.PathLike[str], clock: str) -> KernelTimes:
     return read_kernel_times(Path(path))
 
 
-def _load_plan(plan: str | os.PathLike[str] | Plan) -> Plan:
+def read_plan(plan: str | os.PathLike[str] | WrittenPlan) -> Plan:
+    """A plan, or that of a file; raises PlanError where it cannot be read."""
     from ullage.techniques.plan import Plan
 
-    return plan if isinstance(plan, Plan) else Plan.load(os.fspath(plan))
+    if isinstance(plan, str | os.PathLike):
+        return Plan.load(os.fspath(plan))
+    if not isinstance(plan, Plan):
+        raise SpecError(f"plan={plan!r} is not a plan; expected a file, or an ullage.Plan")
+    return plan
 
 
 def _names_links(interconnect: str | None) -> bool:
@@ -117,13 +94,6 @@ def _names_links(interconnect: str | None) -> bool:
 
     parse_interconnect(interconnect)
     return True
-
-
-def _is_virtual(clock: str) -> bool:
-    """Whether the program's clocks follow the device; raises SpecError."""
-    if clock not in ("real", "virtual"):
-        raise SpecError(f"clock={clock!r}; expected 'real' or 'virtual'")
-    return clock == "virtual"
 
 
 def _parse_platform(name: str) -> Platform:
@@ -141,7 +111,7 @@ class Job:
     program: UserProgram
     device: PhantomDevice
     build: TorchBuild
-    options: RunOptions
+    options: LaunchOptions
 
 
 def make_job(
@@ -149,7 +119,7 @@ def make_job(
     *,
     device: PhantomDevice,
     python: str | os.PathLike[str] | None,
-    options: RunOptions,
+    options: LaunchOptions,
     directory: Path | None = None,
 ) -> Job:
     """Finds the program and its torch; raises as `run` does. It runs in `directory`."""

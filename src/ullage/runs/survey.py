@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ullage.explain.compare.ranks import Axis
     from ullage.explain.run import RunReport
 
-DISTINCT = "distinct"
 # Each rank is a process. If more ranks differ, the user must name those of interest.
 _MAX_DISTINCT = 256
 

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from ullage.errors import EnvironmentProblem, SpecError
 from ullage.models.config import FILE_NAME
 from ullage.models.find import find_config
 from ullage.phantom.device import choose_device
 from ullage.phantom.rank import choose_ranks
+from ullage.protocol.options.run import RunOptions
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
 from ullage.serve.host_time import MEASURED, NO_HOST_TIME, HostTime
@@ -36,7 +37,6 @@ _PROGRAMS: Final = {
     ("vllm", "serve"): ENTRANCE,
     ("transformers", "serve"): _FOLDER / "transformers" / "entrance.py",
 }
-_MAX_LOAD: Final = 1000
 # vLLM shares layers among processes; one process is what runs here.
 _SEVERAL: Final = {
     "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp", "--nnodes",
@@ -171,7 +171,8 @@ class Program:
         words = [str(program), str(write_task(task, Path(task.result).parent))]
         # What steers the engine does not hang on values of the device; to follow them takes long.
         # Where nothing is sent, no time is needed either.
-        options = make_options(clock="virtual" if task.loads else "real", values=False)
+        clock: Literal["real", "virtual"] = "virtual" if task.loads else "real"
+        options = make_options(RunOptions(words, clock=clock, values=False))
         ranks = tensor_parallel(self.command)
         if ranks > 1:
             options = replace(options, rank=choose_ranks((0,), ranks, ranks)[0])
@@ -230,27 +231,6 @@ def check_command(command: Sequence[str]) -> str:
     if len(command) < 3 or command[2].startswith("-"):
         raise SpecError(f"{shown!r} names no model; write it first: {' '.join(engine)} MODEL ...")
     return command[2]
-
-
-def parse_loads(text: str) -> tuple[float, ...]:
-    """Parses "0.5,1,2": factors of the traffic's rate, each once.
-
-    Raises:
-        SpecError: one is no number above 0, or is there twice.
-    """
-    loads = []
-    for part in text.split(","):
-        try:
-            load = float(part)
-        except ValueError:
-            load = 0.0
-        if not 0 < load <= _MAX_LOAD or load in loads:
-            raise SpecError(
-                f"loads {text!r}: found {part!r}; expected different factors of the traffic's "
-                f"rate, above 0 and at most {_MAX_LOAD:,}, such as 0.5,1,2"
-            )
-        loads.append(load)
-    return tuple(loads)
 
 
 def tensor_parallel(command: Sequence[str]) -> int:

@@ -22,7 +22,7 @@ import pytest
 
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import choose_device
-from ullage.phantom.launch import RunOptions, make_environment, run_directory
+from ullage.phantom.launch import LaunchOptions, make_environment, run_directory
 from ullage.phantom.orphan_processes import end_orphans
 from ullage.phantom.torch_build import check_torch, find_torch
 from ullage.protocol.variables import PROGRESS, RECORD
@@ -48,7 +48,7 @@ class WarmPytest:
         self._stack = ExitStack()
         directory = self._stack.enter_context(run_directory())
         self._stack.callback(end_orphans, directory)
-        options = RunOptions()
+        options = LaunchOptions()
         base = dict(os.environ)
         base.pop("CUDA_VISIBLE_DEVICES", None)  # of the machine's own GPUs
         environment = make_environment(directory, choose_device(gpu), build, options, base)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from ullage.programs.allocator_replay import DROP_POOL, EMPTY_CACHE, RETRY
-from ullage.trace.replay import Lives, Replay
-from ullage.trace.segment_lives import SegmentLives
-from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
+from ullage.trace.blocks import held_before
+from ullage.trace.replay import Replay
+from ullage.trace.snapshot import Action, EventTable, Snapshot
 
 _ENDS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _COMES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)
@@ -52,11 +52,3 @@ def _is_one_call(snapshot: Snapshot, events: EventTable, first: int, after: int)
     """
     stacks = {tuple(snapshot.stacks.of(int(stack))) for stack in set(events.stack[first:after])}
     return stacks <= {(), tuple(snapshot.stacks.of(int(events.stack[after])))}
-
-
-def held_before(lives: Lives | SegmentLives, num_events: int) -> Int64Array:
-    """Bytes of the blocks, or of the segments, before each event, and after the last."""
-    changes = np.zeros(num_events + 2, dtype=np.int64)
-    np.add.at(changes, lives.birth + 1, lives.size_bytes)
-    np.subtract.at(changes, lives.death + 1, lives.size_bytes)
-    return np.cumsum(changes)[:-1]

@@ -13,7 +13,7 @@ which gives each block the size that it really got, and shows where a file contr
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -21,12 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullage.trace.before_trace import BlocksBefore, Ranges, lay_out_ranges
+from ullage.trace.blocks import Blocks, pair_events
 from ullage.trace.plain import load_library
 from ullage.trace.rules import PAGE_BYTES, AllocatorSettings, read_settings, round_sizes
 from ullage.trace.segment_lives import SegmentLives, find_segments
-from ullage.trace.snapshot import Action, BlockState, EventTable, Int64Array, Snapshot, UInt32Array
-
-BoolArray = NDArray[np.bool_]
+from ullage.trace.snapshot import Action, BlockState, EventTable, Int64Array, Snapshot
 
 _PROBLEMS = {
     1: "there is no memory left for its replay",
@@ -41,52 +40,23 @@ _PROBLEMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Lives:
-    """Every block of one device, in the order of their births; those from before come first.
-
-    Attributes:
-        address, size_bytes: of the block; the size with rounding.
-        requested_bytes: what the program requested.
-        birth: the event that allocated it; -1 where it was there before the first.
-        death: the event that ended it; the number of events where it is there at the end.
-        stack: of the allocation; 0 where it is not known.
-        stream: the CUDA stream's handle; of a block from before the trace, that of its segment.
-        is_exact: whether the size is; of a block from before that is gone at the end, and of those
-            after a contradiction, it is the least that the rounding gives.
-    """
-
-    address: Int64Array
-    size_bytes: Int64Array
-    requested_bytes: Int64Array
-    birth: Int64Array
-    death: Int64Array
-    stack: UInt32Array
-    stream: Int64Array
-    is_exact: BoolArray
-
-    def __len__(self) -> int:
-        return len(self.address)
-
-    def is_live(self, event: int) -> BoolArray:
-        """Which blocks are live right after an event; -1 is before the first."""
-        return (self.birth <= event) & (event < self.death)
-
-
-@dataclass(frozen=True, slots=True)
 class Replay:
     """What a trace comes to.
 
     Attributes:
-        num_events: of the trace.
         blocks: the life of every block.
         segments: the life of every reserved range; in an expandable segment each mapping is one.
         contradictions: where the file does not agree with itself, in words; empty if it does.
     """
 
-    num_events: int
-    blocks: Lives
+    blocks: Blocks
     segments: SegmentLives
     contradictions: tuple[str, ...]
+
+    @property
+    def num_events(self) -> int:
+        """The number of events of the trace."""
+        return self.blocks.num_events
 
 
 def replay(snapshot: Snapshot, device: int = 0) -> Replay:
@@ -99,42 +69,38 @@ def replay(snapshot: Snapshot, device: int = 0) -> Replay:
     sizes, num_done = _replay_sizes(snapshot, events, ranges, problems)
     blocks = _with_sizes(lives, sizes, num_done)
     problems += _compare_with_end(snapshot, blocks, len(events), device)
-    return Replay(len(events), blocks, segments, tuple(problems))
+    return Replay(blocks, segments, tuple(problems))
 
 
-def _match(snapshot: Snapshot, events: EventTable, device: int, problems: list[str]) -> Lives:
+def _match(snapshot: Snapshot, events: EventTable, device: int, problems: list[str]) -> Blocks:
     """Pairs each allocation with the free that ends it; sizes are the requested ones."""
-    is_here = np.isin(events.action, (Action.ALLOC, Action.FREE_COMPLETED))
-    numbers = np.flatnonzero(is_here)
-    order = numbers[np.argsort(events.address[numbers], kind="stable")]
-    address, is_alloc = events.address[order], events.action[order] == Action.ALLOC
-    same = np.append(address[1:] == address[:-1], False)
-    ends = same & is_alloc & ~np.append(is_alloc[1:], True)
-    begins_before = ~is_alloc & ~np.insert(ends[:-1], 0, False) if len(order) else is_alloc
-    lost = is_alloc & same & np.append(is_alloc[1:], False)
-    if lost.any():
-        problems.append(f"{lost.sum()} blocks are allocated where the block before was never freed")
-    birth = np.where(is_alloc, order, -1)[is_alloc | begins_before]
-    follower = np.append(order[1:], len(events)) if len(order) else order
-    death = np.where(is_alloc, np.where(ends | lost, follower, len(events)), order)
-    death = death[is_alloc | begins_before]
+    rows = np.flatnonzero(np.isin(events.action, (Action.ALLOC, Action.FREE_COMPLETED)))
+    is_birth = events.action[rows] == Action.ALLOC
+    birth, death, num_lost = pair_events(events.address[rows], is_birth, rows, len(events))
+    if num_lost:
+        problems.append(f"{num_lost} blocks are allocated where the block before was never freed")
     which = np.where(birth >= 0, birth, death)
     stayed = _blocks_that_stayed(snapshot, events, device)
-    blocks = snapshot.blocks
-    join = np.concatenate
-    lives = Lives(
-        address=join([blocks.address[stayed], events.address[which]]),
-        size_bytes=join([blocks.size_bytes[stayed], events.size_bytes[which]]),
-        requested_bytes=join([blocks.requested_bytes[stayed], events.size_bytes[which]]),
-        birth=join([np.full(len(stayed), -1), birth]),
-        death=join([np.full(len(stayed), len(events)), death]),
-        stack=join([blocks.stack[stayed], np.where(birth >= 0, events.stack[which], 0)]).astype(
-            np.uint32
-        ),
-        stream=join([snapshot.segments.stream[blocks.segment[stayed]], events.stream[which]]),
-        is_exact=join([np.ones(len(stayed), bool), np.zeros(len(which), bool)]),
+    blocks, num = snapshot.blocks, len(stayed)
+    birth = np.append(np.full(num, -1), birth)
+    order = np.argsort(birth, kind="stable")
+
+    def column(of_stayed: NDArray[Any], of_events: NDArray[Any]) -> NDArray[Any]:
+        return np.append(of_stayed, of_events)[order]
+
+    stack = np.where(birth[num:] >= 0, events.stack[which], np.uint32(0))
+    return Blocks(
+        address=column(blocks.address[stayed], events.address[which]),
+        size_bytes=column(blocks.size_bytes[stayed], events.size_bytes[which]),
+        requested_bytes=column(blocks.requested_bytes[stayed], events.size_bytes[which]),
+        birth=birth[order],
+        death=column(np.full(num, len(events)), death),
+        stack=column(blocks.stack[stayed], stack).astype(np.uint32),
+        stream=column(snapshot.segments.stream[blocks.segment[stayed]], events.stream[which]),
+        is_exact=order < num,
+        device=np.full(len(order), device),
+        num_events=len(events),
     )
-    return _take(lives, np.argsort(lives.birth, kind="stable"))
 
 
 def _blocks_that_stayed(snapshot: Snapshot, events: EventTable, device: int) -> Int64Array:
@@ -148,10 +114,6 @@ def _blocks_that_stayed(snapshot: Snapshot, events: EventTable, device: int) -> 
     addresses, first = np.unique(events.address[at], return_index=True)
     allocated = addresses[events.action[at[first]] == Action.ALLOC]
     return numbers[~np.isin(blocks.address[numbers], allocated)]
-
-
-def _take(lives: Lives, order: NDArray[Any]) -> Lives:
-    return Lives(*(getattr(lives, name)[order] for name in Lives.__slots__))
 
 
 def _replay_sizes(
@@ -194,7 +156,7 @@ def _replay_trace() -> Any:  # noqa: ANN401 - a foreign function
 
 
 def _lay_out(
-    snapshot: Snapshot, device: int, lives: Lives, segments: SegmentLives, problems: list[str]
+    snapshot: Snapshot, device: int, lives: Blocks, segments: SegmentLives, problems: list[str]
 ) -> Ranges:
     before = np.flatnonzero(lives.birth == -1)
     before = before[np.argsort(lives.address[before])]
@@ -208,23 +170,18 @@ def _lay_out(
     return lay_out_ranges(snapshot, device, blocks, segments, problems)
 
 
-def _with_sizes(lives: Lives, sizes: Int64Array, num_done: int) -> Lives:
+def _with_sizes(lives: Blocks, sizes: Int64Array, num_done: int) -> Blocks:
     event = np.where(lives.birth >= 0, lives.birth, lives.death)
     is_replayed = (event < num_done) & ~lives.is_exact
     num_bytes = sizes[np.minimum(event, len(sizes) - 1)] if len(sizes) else lives.size_bytes
-    return Lives(
-        address=lives.address,
+    return replace(
+        lives,
         size_bytes=np.where(is_replayed, num_bytes, lives.size_bytes),
-        requested_bytes=lives.requested_bytes,
-        birth=lives.birth,
-        death=lives.death,
-        stack=lives.stack,
-        stream=lives.stream,
         is_exact=lives.is_exact | (is_replayed & (lives.birth >= 0)),
     )
 
 
-def _compare_with_end(snapshot: Snapshot, lives: Lives, num_events: int, device: int) -> list[str]:
+def _compare_with_end(snapshot: Snapshot, lives: Blocks, num_events: int, device: int) -> list[str]:
     """Where the blocks at the end are not those that the trace leads to."""
     blocks = snapshot.blocks
     is_live = np.isin(blocks.state, (BlockState.ACTIVE, BlockState.PENDING))

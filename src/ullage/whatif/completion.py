@@ -16,9 +16,9 @@ import numpy as np
 from ullage.explain.completion import find_kept
 from ullage.explain.owners.dead_weight import find_last_uses
 from ullage.explain.owners.matching import match_record
-from ullage.trace.emptied import held_before
+from ullage.trace.blocks import Blocks, held_before, pair_events, read_blocks
 from ullage.trace.model import AtOnce, Record
-from ullage.trace.replay import Lives, Replay, replay
+from ullage.trace.replay import Replay, replay
 from ullage.trace.requests import find_requests
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
 from ullage.whatif.replays import Where
@@ -64,18 +64,15 @@ def _measure(snapshot: Snapshot, record: Record | None, device: int, where: Wher
     return replace(at_once, reserved_bytes=_replay_both(snapshot, device, (late, once), where))
 
 
-def let_go(blocks: Lives, events: EventTable) -> Int64Array:
+def let_go(blocks: Blocks, events: EventTable) -> Int64Array:
     """The event at which the program gave back each block; its death where none says so."""
-    is_here = np.isin(events.action, (Action.ALLOC, Action.FREE_REQUESTED))
-    numbers = np.flatnonzero(is_here)
-    order = numbers[np.argsort(events.address[numbers], kind="stable")]
-    address, is_alloc = events.address[order], events.action[order] == Action.ALLOC
-    is_pair = is_alloc[:-1] & ~is_alloc[1:] & (address[1:] == address[:-1])
-    requested_at = np.full(len(events) + 1, len(events) + 1)
-    requested_at[order[:-1][is_pair]] = order[1:][is_pair]
-    return np.minimum(
-        blocks.death, np.where(blocks.birth < 0, blocks.death, requested_at[blocks.birth])
-    )
+    rows = np.flatnonzero(np.isin(events.action, (Action.ALLOC, Action.FREE_REQUESTED)))
+    is_birth, end = events.action[rows] == Action.ALLOC, len(events)
+    birth, request, _ = pair_events(events.address[rows], is_birth, rows, end)
+    requested_at: Int64Array = np.full(end + 1, end, dtype=np.int64)
+    requested_at[birth] = request
+    requested_at[-1] = end  # of what was there before
+    return np.minimum(blocks.death, requested_at[blocks.birth])
 
 
 def _last_uses_of_kept(record: Record, late: Replay, device: int) -> Int64Array:
@@ -83,11 +80,11 @@ def _last_uses_of_kept(record: Record, late: Replay, device: int) -> Int64Array:
     the others their death.
     """
     death = late.blocks.death
-    match = match_record(record, late, device)
+    match = match_record(record, read_blocks(record), late, device)
     used = None if match is None else find_last_uses(match, late)
-    if match is None or used is None or not len(match.lifetimes):
+    if match is None or used is None or not len(match.recorded):
         return death
-    is_kept = find_kept(record, match.lifetimes)[match.row] & (match.row >= 0)
+    is_kept = find_kept(record, match.recorded)[match.row] & (match.row >= 0)
     return np.where(is_kept, np.maximum(used, late.blocks.birth + 1), death)
 
 

@@ -12,6 +12,7 @@ from ullage.gpus.catalog import Gpu, load_catalog
 from ullage.phantom.device import PhantomDevice
 from ullage.programs.allocator_replay import ATTEMPT
 from ullage.trace.addresses import platform_of
+from ullage.trace.blocks import held_before
 from ullage.trace.replay import Replay, replay
 from ullage.trace.requests import Requests, find_requests
 from ullage.trace.rules import make_settings, round_sizes
@@ -66,7 +67,7 @@ def what_if(
             rules do not know it, or it refuses the recorded settings.
     """
     trace = read_trace(snapshot)
-    where = find_where(python, device)
+    where = find_where(python, device, snapshot)
     platform = platform_of(snapshot, trace.device)
     if where.build.chooses_by_address:
         requests = find_requests(snapshot, trace.replay, trace.device, platform)
@@ -145,8 +146,7 @@ def read_trace(snapshot: Snapshot) -> Trace:
 
 
 def _peak_reserved(replay: Replay) -> int:
-    segments = replay.segments
-    return lower_bound(Spans(segments.size_bytes, segments.birth, segments.death + 1))
+    return int(held_before(replay.segments, replay.num_events).max())
 
 
 def _gpus_between(trace: Trace) -> list[Gpu]:

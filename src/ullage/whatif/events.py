@@ -15,8 +15,8 @@ import numpy as np
 from ullage.explain.owners.matching import Match
 from ullage.programs.allocator_replay import EMPTY_CACHE
 from ullage.protocol.run import Platform
+from ullage.trace.blocks import read_blocks
 from ullage.trace.bounds import Peaks
-from ullage.trace.lifetime import NEVER, find_lifetimes
 from ullage.trace.model import EventKind, Int64Array, Record
 from ullage.trace.requests import Requests, in_order
 from ullage.whatif.replays import Where
@@ -48,13 +48,13 @@ def measure_by_events(record: Record, where: Where, platform: Platform) -> Recor
 
 def _requests_of(record: Record, device: int) -> tuple[list[Requests], Int64Array]:
     """The requests of a device, and with its workspaces at their bounds; the rows of these."""
-    lives, none = find_lifetimes(record.events), np.empty(0, dtype=np.int64)
+    lives, none = read_blocks(record), np.empty(0, dtype=np.int64)
     blocks = np.flatnonzero(lives.device == device)
     numbers, birth, death = np.arange(len(blocks)), lives.birth[blocks], lives.death[blocks]
     # What is reserved falls where the cache was emptied, before the event that tells.
     rows = np.flatnonzero(record.events.device == device)
-    emptied = rows[1:][np.diff(record.events.reserved_bytes[rows]) < 0] + 1
-    dies = death < NEVER
+    emptied = rows[1:][np.diff(record.events.reserved_bytes[rows]) < 0]
+    dies = death < lives.num_events
     ops, event = in_order(
         [
             (np.full(len(emptied), -EMPTY_CACHE), emptied),
@@ -68,6 +68,6 @@ def _requests_of(record: Record, device: int) -> tuple[list[Requests], Int64Arra
     if scratch is None or not (scratch.device == device).any():
         return [requests], none
     of_device = np.flatnonzero(scratch.device == device)
-    match, is_traced = Match(record, lives, blocks, event, event), np.ones(len(blocks), dtype=bool)
-    resized = find_resized(match, scratch, of_device, is_traced, len(record.events) + 1)
+    match = Match(record, lives, blocks, event + 1, event, len(record.events), device)
+    resized = find_resized(match, scratch, of_device, np.ones(len(blocks), dtype=bool))
     return [requests, *with_bounds(requests, resized)], of_device

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ullage.trace.blocks import sum_live
 from ullage.trace.snapshot import Int64Array
 
 # First fit looks at every hole, and largest first at every block. Long traces leave them out.
@@ -48,13 +49,8 @@ class Packing:
 
 def lower_bound(spans: Spans) -> int:
     """The peak of live bytes."""
-    if not len(spans):
-        return 0
-    first = int(spans.birth.min())
-    changes = np.zeros(int(spans.death.max()) - first + 1, dtype=np.int64)
-    np.add.at(changes, spans.birth - first, spans.size_bytes)
-    np.subtract.at(changes, spans.death - first, spans.size_bytes)
-    return int(np.cumsum(changes).max())
+    last = int(spans.death.max(initial=0))
+    return int(sum_live(spans.birth, spans.death, spans.size_bytes, last).max())
 
 
 def find_packing(spans: Spans) -> Packing:

@@ -124,7 +124,7 @@ def _replay(
 ) -> dict[int, Outcome]:
     """The outcome of each change within that much memory, by the number of the finding."""
     check_platform()
-    where = find_where(python, _device_of(limit_bytes))
+    where = find_where(python, _device_of(limit_bytes), trace.snapshot)
     platform = platform_of(trace.snapshot, trace.device)
     outcomes = {}
     for number, (settings, lives) in list(changes.items())[:_MAX_REPLAYS]:

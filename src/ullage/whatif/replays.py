@@ -20,15 +20,17 @@ from typing import Any
 from ullage.errors import EnvironmentProblem
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import PhantomDevice
-from ullage.phantom.launch import RunOptions, make_environment, run_directory, start
+from ullage.phantom.launch import LaunchOptions, make_environment, run_directory, start
 from ullage.phantom.program import UserProgram, resolve_program
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
 from ullage.programs import program_path
 from ullage.programs.allocator_replay import RETRY
 from ullage.protocol.run import Platform
 from ullage.protocol.variables import RECORD
+from ullage.trace.reader import parse_record
 from ullage.trace.requests import Requests
 from ullage.trace.rules import BY_ADDRESS, BY_AGE, ORDERS, AllocatorOutcome, AllocatorSettings
+from ullage.trace.snapshot import Snapshot
 from ullage.whatif.settings import (
     UnknownSettingError,
     is_no_limit,
@@ -42,7 +44,7 @@ _TAIL_BYTES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The interpreter whose torch has the rules, and the device that it sees."""
+    """The interpreter and the torch whose rules hold, and the device that it sees."""
 
     python: str
     build: TorchBuild
@@ -97,15 +99,23 @@ class ReplayAnswer:
         return Decider.TORCH if self.why_torch else Decider.RULES
 
 
-def find_where(python: str | None, device: PhantomDevice) -> Where:
-    """The torch of an interpreter; None: of the one that runs ullage.
+def find_where(python: str | None, device: PhantomDevice, snapshot: Snapshot) -> Where:
+    """The torch of an interpreter; None: of the one that runs ullage, or, where that has none, the
+    torch that ullage's record in the snapshot names: its rules need no interpreter.
 
     Raises:
         SpecError: there is no such interpreter.
         EnvironmentProblem: it has no torch for CUDA.
     """
     interpreter = resolve_program((str(REPLAYER),), python).python
-    return Where(interpreter, find_torch(interpreter), device)
+    try:
+        build = find_torch(interpreter)
+    except EnvironmentProblem:
+        if python is not None or snapshot.record is None:
+            raise
+        torch = parse_record(snapshot.record).torch
+        build = TorchBuild(torch, "", Path(), {}, frozenset(), frozenset())
+    return Where(interpreter, build, device)
 
 
 def replay_all(orders: Sequence[ReplayOrder], where: Where) -> list[ReplayAnswer]:
@@ -156,7 +166,7 @@ def find_rules(order: ReplayOrder, build: TorchBuild) -> AllocatorSettings:
 
 def _replay_in_torch(orders: Sequence[ReplayOrder], where: Where) -> list[Mapping[str, Any]]:
     """The answers of torch's own allocator, as programs/allocator_replay.py gives them."""
-    check_torch(where.build, LIBRARY_DIR)
+    build = check_torch(find_torch(where.python), LIBRARY_DIR)
     with run_directory() as directory:
         paths: dict[int, Path] = {}
         for order in orders:
@@ -178,8 +188,8 @@ def _replay_in_torch(orders: Sequence[ReplayOrder], where: Where) -> list[Mappin
             for number, order in enumerate(orders)
         ]
         listed.write_text(json.dumps(texts), encoding="utf-8")
-        options = RunOptions(alloc_conf="")
-        environment = make_environment(directory, where.device, where.build, options)
+        options = LaunchOptions(alloc_conf="")
+        environment = make_environment(directory, where.device, build, options)
         # The child is not recorded, and the caller's environment hides neither device nor cache.
         environment |= {RECORD: "0", "CUDA_VISIBLE_DEVICES": "0"}
         environment.pop("PYTORCH_NO_CUDA_MEMORY_CACHING", None)

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ullage.trace.blocks import BoolArray
 from ullage.trace.bounds import Peaks, WarmCache
-from ullage.trace.replay import BoolArray, Replay, replay
+from ullage.trace.replay import Replay, replay
 from ullage.trace.requests import Requests, find_requests
 from ullage.trace.snapshot import Snapshot, Stacks
 from ullage.whatif.completion import let_go

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from ullage.protocol.run import Platform
 from ullage.trace.addresses import platform_of
+from ullage.trace.blocks import held_before
 from ullage.trace.bounds import Peaks
-from ullage.trace.emptied import held_before
 from ullage.trace.replay import Replay, replay
 from ullage.trace.requests import Requests, find_requests
 from ullage.trace.snapshot import Snapshot

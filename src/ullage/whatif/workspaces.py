@@ -18,10 +18,10 @@ import numpy as np
 
 from ullage.explain.owners.matching import Match, match_record
 from ullage.programs.allocator_replay import ATTEMPT
+from ullage.trace.blocks import BoolArray, find_blocks, read_blocks
 from ullage.trace.bounds import Peaks, WorkspaceEnds
-from ullage.trace.lifetime import find_blocks
 from ullage.trace.model import Record, Scratch
-from ullage.trace.replay import BoolArray, replay
+from ullage.trace.replay import replay
 from ullage.trace.requests import Requests, find_requests
 from ullage.trace.snapshot import Int64Array, Snapshot
 from ullage.whatif.replays import Where
@@ -68,11 +68,10 @@ def _measure(
 ) -> WorkspaceEnds:
     rows = np.flatnonzero(scratch.device == device)
     recorded = replay(snapshot, device)
-    match = match_record(record, recorded, device)
+    match = match_record(record, read_blocks(record), recorded, device)
     if match is None:
         return ends_of(device, scratch, rows, ())
-    is_traced = recorded.blocks.birth >= 0
-    resized = find_resized(match, scratch, rows, is_traced, recorded.num_events)
+    resized = find_resized(match, scratch, rows, recorded.blocks.birth >= 0)
     requests = find_requests(snapshot, recorded, device)
     if requests.num_retries or requests.num_failed or not len(resized.blocks) + len(resized.at):
         return ends_of(device, scratch, rows, ())
@@ -94,10 +93,10 @@ def ends_of(
 
 
 def find_resized(
-    match: Match, scratch: Scratch, rows: Int64Array, is_traced: BoolArray, num_events: int
+    match: Match, scratch: Scratch, rows: Int64Array, is_traced: BoolArray
 ) -> _Resized:
     """The workspaces of these rows; those of before the trace are left out."""
-    lives = match.lifetimes
+    lives = match.recorded
     block_of = np.full(len(lives) + 1, -1, dtype=np.int64)
     is_matched = (match.row >= 0) & is_traced
     block_of[match.row[is_matched]] = np.flatnonzero(is_matched)
@@ -105,7 +104,7 @@ def find_resized(
     block = block_of[find_blocks(lives, *places)]
     is_needed = scratch.address[rows] != 0
     here = rows[is_needed & (block >= 0)]
-    at = match.event_after(scratch.position[rows[~is_needed]], num_events)
+    at = match.event_after(scratch.position[rows[~is_needed]])
     is_inside = scratch.position[rows[~is_needed]] >= match.positions.min(initial=0)
     return _Resized(
         blocks=block[is_needed & (block >= 0)],

@@ -16,7 +16,7 @@ import ullage
 from ullage.errors import UllageError
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import choose_device
-from ullage.phantom.launch import RunOptions, make_environment
+from ullage.phantom.launch import LaunchOptions, make_environment
 from ullage.phantom.torch_build import check_torch, find_torch
 
 _MAX_CHARS = 80
@@ -39,7 +39,7 @@ def start_servers(
     try:
         build = check_torch(find_torch(str(python)), LIBRARY_DIR)
         gpu = choose_device("h100-80gb")
-        phantom = make_environment(directory, gpu, build, RunOptions(), environment)
+        phantom = make_environment(directory, gpu, build, LaunchOptions(), environment)
     except (UllageError, OSError):  # which the tests find out, each by itself
         return []
     servers: list[dict[str, Any]] = []

@@ -16,6 +16,7 @@ from ullage.phantom.device import choose_device
 from ullage.plan import menu
 from ullage.plan.runner import make_runner
 from ullage.plan.search import Search
+from ullage.protocol.options.run import RunOptions
 from ullage.report.document.fit import fit_document
 from ullage.runs.job import make_job, make_options
 from ullage.runs.trials import Trials
@@ -30,7 +31,12 @@ HERE = Path(__file__).parent
 def make_search_job(python, words, **options):
     """A job where memory is without end."""
     device = replace(choose_device("h100-80gb"), is_unlimited=True)
-    return make_job(words, device=device, python=python, options=make_options(time=True, **options))
+    return make_job(
+        words,
+        device=device,
+        python=python,
+        options=make_options(RunOptions([], time=True, **options)),
+    )
 
 
 def search(trials, job):

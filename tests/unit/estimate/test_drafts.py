@@ -13,7 +13,7 @@ from ullage.models.architecture import read_model
 from ullage.models.builtin import find_model
 
 PLAN: dict[str, Any] = {
-    "gpu": "h100-80gb", "context": 8192, "has_graphs": False, "max_batched_tokens": 8192,
+    "gpu": "h100-80gb", "context": 8192, "eager": True, "batched_tokens": 8192,
     "max_seqs": 256,
 }  # fmt: skip
 

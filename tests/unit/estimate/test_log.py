@@ -33,6 +33,7 @@ VECTORS: dict[str, dict[str, Any]] = json.loads(
 )
 # case, moment of the peak, allocated, reserved, findings
 TABLE = HERE.parents[1] / "golden" / "estimates.csv"
+CHANGED: dict[str, Any] = {"lora": 8, "checkpointing": "full", "zeroes_late": True}
 RECIPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "checkpointed": {"checkpointing": "full"},
@@ -96,15 +97,34 @@ def test_what_is_said_of_recipes() -> None:
     assert "UL123" in said(attention="eager")
 
 
+@each(
+    ("model", "changes", "num_layers"),
+    [
+        ("llama-3.2-1b", {}, 16),
+        # The first stage has a quarter of 32, and keeps what four micro-batches left behind.
+        ("llama-3.1-8b", {"length": 1024, "layout": Layout(pipeline=4, micro_batches=8)}, 8),
+        # The first layer of each of the four groups has other lines than those that follow.
+        ("resnet50", {"length": None, "image": 224}, 16),
+    ],
+)
+def test_layers_are_modules_and_not_passes(
+    model: str, changes: dict[str, Any], num_layers: int
+) -> None:
+    report = explain_snapshot(write_log(estimate(model, **{"batch": 8, "length": 2048} | changes)))
+    finding = next(each for each in find_findings(report) if each.rule.code == "UL125")
+    assert finding.what.endswith(f"from about {num_layers} layers")
+
+
 def test_two_estimates_differ_first_in_their_recipes(tmp_path: Path) -> None:
     paths = []
-    for number, changes in enumerate(({}, {"lora": 8, "checkpointing": "full"})):
-        one = ullage.estimate_training("llama-3.2-1b", length=128, **changes)  # type: ignore[arg-type]
+    for number, changes in enumerate(({}, CHANGED)):
+        one = ullage.estimate_training("llama-3.2-1b", length=128, **changes)
         paths.append(one.explanation.export(tmp_path / f"{number}.pickle"))
     found = ullage.diff(*paths)
     assert found.causes[0].kind is CauseKind.RECIPE
     assert "checkpointing none to full" in found.causes[0].text
-    assert "lora rank none to 8" in found.causes[0].text
+    assert "lora none to 8, lora-targets none to q_proj,v_proj" in found.causes[0].text
+    assert "zeroes-late none to on" in found.causes[0].text
     assert CauseKind.OPTIMIZER not in {cause.kind for cause in found.causes}
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from ullage.explain.carried import find_carried
-from ullage.explain.moments.phases import find_regions
-from ullage.trace.lifetime import find_lifetimes
+from ullage.explain.moments.course import read_course
+from ullage.trace.blocks import read_blocks
 from ullage.trace.model import Record
 
 Make = Callable[..., Record]
@@ -16,10 +16,9 @@ Make = Callable[..., Record]
 
 def carried(record: Record) -> set[int]:
     """The sizes of the blocks that are carried, which the scripts keep unique."""
-    lifetimes = find_lifetimes(record.events, record.first_position)
-    regions = find_regions(record.marks, record.first_position)
-    found = find_carried(record, lifetimes, regions)
-    return {int(size) for size in lifetimes.size_bytes[found]}
+    blocks = read_blocks(record)
+    found = find_carried(record, blocks, read_course(record))
+    return {int(size) for size in blocks.size_bytes[found]}
 
 
 @pytest.mark.parametrize(

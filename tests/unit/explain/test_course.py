@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ullage.explain.moments.course import StepSource
-from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.course import Phase, StepSource
 from ullage.explain.snapshot import SnapshotReport
 
 ReportOf = Callable[..., SnapshotReport]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ullage.explain.moments.spikes import find_brief, peak_without
+import numpy as np
+
+from ullage.explain.moments.spikes import find_brief, levels_without
 from ullage.explain.snapshot import SnapshotReport
 from ullage.units import MIB
 
@@ -31,11 +33,12 @@ def test_a_peak_before_the_trace_is_event_minus_one(report_of: ReportOf) -> None
 def test_a_peak_without_some_blocks_is_that_of_the_others(report_of: ReportOf) -> None:
     (device,) = report_of("[64 a+4 b+8 b- c+6 a- d+1").devices
     blocks = device.replay.blocks
-    is_b = blocks.size_bytes == 8 * MIB
-    assert peak_without(device.replay, device.levels, is_b) == 10 * MIB
+    (b,) = np.flatnonzero(blocks.size_bytes == 8 * MIB)
+    assert levels_without(blocks, device.levels, np.array([b])).max() == 10 * MIB
     # Had a died at once, b alone would be the peak.
-    gone = blocks.size_bytes == 4 * MIB
-    assert peak_without(device.replay, device.levels, gone, blocks.birth) == 8 * MIB
+    (a,) = gone = np.flatnonzero(blocks.size_bytes == 4 * MIB)
+    assert levels_without(blocks, device.levels, gone, blocks.birth[gone]).max() == 8 * MIB
+    assert levels_without(blocks, device.levels, np.array([a, b]), left_frac=0.5)[3] == 6 * MIB
 
 
 def test_what_goes_before_others_come_is_brief(report_of: ReportOf) -> None:

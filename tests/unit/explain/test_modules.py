@@ -12,7 +12,7 @@ from ullage.explain.owners.modules import (
     merge_numbered,
     share_by_module,
 )
-from ullage.trace.lifetime import find_lifetimes, live_at
+from ullage.trace.blocks import read_blocks
 from ullage.trace.model import Record
 
 Make = Callable[..., Record]
@@ -20,12 +20,12 @@ Make = Callable[..., Record]
 
 def modules(record: Record) -> dict[int, str | None]:
     """The module of each block by its size, which the scripts keep unique."""
-    lifetimes = find_lifetimes(record.events, record.first_position)
-    owners = attribute_modules(lifetimes, record)
+    blocks = read_blocks(record)
+    owners = attribute_modules(record, blocks)
     names = (*owners.names, None)
     return {
         int(size): names[number]
-        for size, number in zip(lifetimes.size_bytes, owners.index, strict=True)
+        for size, number in zip(blocks.size_bytes, owners.index, strict=True)
     }
 
 
@@ -74,9 +74,9 @@ def test_a_scope_that_is_not_listed_is_no_module(make_record: Make) -> None:
 
 def test_shares_sum_to_what_is_live(make_record: Make) -> None:
     record = make_record(">a +5 +3 >b +4 -3 < +2")
-    lifetimes = find_lifetimes(record.events)
-    live = live_at(lifetimes, len(record.events))
-    shares = share_by_module(attribute_modules(lifetimes, record), live, lifetimes.size_bytes)
+    blocks = read_blocks(record)
+    live = blocks.is_live(len(record.events) - 1)
+    shares = share_by_module(attribute_modules(record, blocks), live, blocks.size_bytes)
     assert [(share.path, share.size_bytes) for share in shares] == [("a", 5), ("b", 4), (None, 2)]
 
 

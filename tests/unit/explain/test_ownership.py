@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from tests.rows import each
 
-from ullage.explain.moments.phases import find_regions
-from ullage.explain.owners.ownership import CATEGORIES, CLAIM_ORDER, attribute, attribute_record
-from ullage.trace.lifetime import NEVER, Lifetimes, find_lifetimes
+from ullage.explain.log import read_log
+from ullage.explain.moments.course import read_course
+from ullage.explain.owners.ownership import CATEGORIES, CLAIM_ORDER, attribute
+from ullage.trace.blocks import Blocks
 from ullage.trace.model import Claims, Mark, MarkKind, Record, Workspaces
 
 Make = Callable[..., Record]
@@ -18,12 +21,10 @@ Make = Callable[..., Record]
 
 def owners(record: Record) -> dict[int, str]:
     """The category of each block by its size, which the scripts keep unique."""
-    lifetimes = find_lifetimes(record.events, record.first_position)
-    regions = find_regions(record.marks, record.first_position)
-    codes = attribute_record(record, lifetimes, regions)
+    log = read_log(record)
     return {
         int(size): CATEGORIES[code].value
-        for size, code in zip(lifetimes.size_bytes, codes, strict=True)
+        for size, code in zip(log.blocks.size_bytes, log.owners.category, strict=True)
     }
 
 
@@ -108,38 +109,38 @@ def test_a_claim_on_nothing_is_left_out(make_record: Make) -> None:
     assert owners(record) == {7: "unattributed"}
 
 
-def attribute_many(num: int) -> Callable[[], None]:
+def attribute_many(make_record: Make, num: int) -> Callable[[], None]:
     """An attribution of `num` allocations under many marks and claims, ready to run."""
     birth = np.arange(1, num + 1, dtype=np.int64) * 2
-    lifetimes = Lifetimes(
-        birth=birth,
-        death=np.where(birth % 64 == 0, NEVER, birth + 5),
-        address=np.arange(num, dtype=np.int64) * 512,
-        size_bytes=np.full(num, 512, dtype=np.int64),
-        device=np.zeros(num, dtype=np.int64),
-    )
+    sizes, zeros, end = np.full(num, 512), np.zeros(num, dtype=np.int64), 2 * num + 10
+    blocks = Blocks(
+        address=np.arange(num, dtype=np.int64) * 512, size_bytes=sizes, requested_bytes=sizes,
+        birth=birth, death=np.where(birth % 64 == 0, end, birth + 5), stack=zeros.astype(np.uint32),
+        stream=zeros, is_exact=zeros == 0, device=zeros, num_events=end,
+    )  # fmt: skip
     cycle = (MarkKind.FORWARD_BEGIN, MarkKind.FORWARD_END, MarkKind.BACKWARD_BEGIN, MarkKind.STEP)
     marks = [Mark(position, cycle[position // 100 % 4]) for position in range(0, 2 * num, 100)]
     rows = np.arange(0, num, 50)
     claims = Claims(
-        position=birth[rows],
+        position=birth[rows] + 1,
         device=np.zeros(len(rows), dtype=np.int64),
-        address=lifetimes.address[rows] + 8,
+        address=blocks.address[rows] + 8,
         category=(CLAIM_ORDER[0],) * len(rows),
         name=("",) * len(rows),
     )
     empty = np.zeros(0, dtype=np.int64)
     scratch = Workspaces(empty, empty, empty, empty, ())
+    course = read_course(replace(make_record(""), marks=tuple(marks)))
 
     def run() -> None:
-        codes = attribute(lifetimes, claims, scratch, find_regions(marks))
+        codes = attribute(blocks, claims, scratch, course)
         assert (codes[rows] == CATEGORIES.index(CLAIM_ORDER[0])).all()
 
     return run
 
 
 def test_the_time_for_many_allocations_grows_with_their_number(
-    growth_of_time: Callable[..., float],
+    make_record: Make, growth_of_time: Callable[..., float]
 ) -> None:
-    growth = growth_of_time(attribute_many, 31_250, 16)
+    growth = growth_of_time(partial(attribute_many, make_record), 31_250, 16)
     assert growth < 100, "in proportion it is 16, pair by pair it would be 256"

@@ -12,7 +12,7 @@ import pytest
 from ullage.errors import SpecError
 from ullage.explain.compare import ranks
 from ullage.explain.compare.ranks import Axis, find_axes
-from ullage.phantom.launch import RunOptions
+from ullage.phantom.launch import LaunchOptions
 from ullage.phantom.rank import Rank
 from ullage.runs import survey
 from ullage.runs.job import Job
@@ -64,7 +64,7 @@ def make_survey(
     monkeypatch.setattr(survey, "ParallelRuns", Runs)
     monkeypatch.setattr(ranks, "event_digest", lambda run: b"%d" % kind_of(run.number))
     nothing: Any = None
-    options = RunOptions(rank=Rank(0, world_size, world_size))
+    options = LaunchOptions(rank=Rank(0, world_size, world_size))
     found = Survey(Job(nothing, nothing, nothing, options))
     found.play((0,))
     return found, played

@@ -76,7 +76,8 @@ def test_what_was_killed_has_its_peaks(explain: Callable[..., RunReport], small_
 def course_of(*spans: tuple[int, int]) -> Course:
     return Course(
         begin=np.array([-1]), phase=np.array([0], dtype=np.uint8), grad=np.zeros(1, np.bool_),
-        step_ends=np.array([4, 9]), source=StepSource.RECORD, has_phases=True,
+        step=np.zeros(1, np.int64), step_ends=np.array([4, 9]),
+        source=StepSource.RECORD, has_phases=True,
         requests=tuple(Request(f"r.jsonl:{number}", *span) for number, span in enumerate(spans)),
     )  # fmt: skip
 

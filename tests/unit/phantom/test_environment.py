@@ -11,7 +11,8 @@ import pytest
 from ullage.errors import EnvironmentProblem
 from ullage.native import build
 from ullage.phantom import environment
-from ullage.phantom.environment import STAMP, UNFINISHED, EnvironmentSpec, make_environment
+from ullage.phantom.environment import STAMP, UNFINISHED, make_environment
+from ullage.protocol.options.env import EnvironmentSpec
 
 TORCH_NEEDS = (
     "filelock",
@@ -88,7 +89,7 @@ def test_a_thin_environment_lacks_nothing_and_brings_nothing_in(
     thin = tmp_path / "thin"
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("timm\n")
-    spec = EnvironmentSpec("2.15.0", (requirements,))
+    spec = EnvironmentSpec(torch="2.15.0", requirements=(requirements,))
     make(thin, spec)
     assert "No broken requirements" in pip(thin, "check")
     installed = {line.partition("==")[0] for line in pip(thin, "list", "--format=freeze").split()}
@@ -104,7 +105,7 @@ def test_a_thin_environment_lacks_nothing_and_brings_nothing_in(
     assert make(thin, spec) == [f"{thin} already holds torch 2.15.0"]
     assert (lib / build.LIBRARY).read_bytes() == b"newer"
     with pytest.raises(EnvironmentProblem, match=r"torch 2\.15\.0.*--force"):
-        make(thin, EnvironmentSpec("2.11.0"))
+        make(thin, EnvironmentSpec(torch="2.11.0"))
 
 
 @pytest.mark.slow
@@ -114,7 +115,7 @@ def test_a_requirement_cannot_replace_torch(wheels: Path, tmp_path: Path) -> Non
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("greedy\n")
     with pytest.raises(EnvironmentProblem, match=r"(?s)pip install.*torch"):
-        make(tmp_path / "thin", EnvironmentSpec("2.15.0", (requirements,)))
+        make(tmp_path / "thin", EnvironmentSpec(torch="2.15.0", requirements=(requirements,)))
     assert (tmp_path / "thin" / UNFINISHED).exists()
     assert not (tmp_path / "thin" / STAMP).exists()
 
@@ -189,7 +190,7 @@ def test_triton_is_real_or_a_placeholder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, has_triton: bool
 ) -> None:
     fake = with_fake_pip(monkeypatch, tmp_path, ["2.15.0"])
-    make(tmp_path / "thin", EnvironmentSpec(has_triton=has_triton))
+    make(tmp_path / "thin", EnvironmentSpec(with_triton=has_triton))
     assert ("triton~=3.9.0" in fake.installed) == has_triton
     placeholders = list(fake.site_packages.glob("triton-*.dist-info"))
     assert bool(placeholders) != has_triton

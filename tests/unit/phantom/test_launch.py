@@ -13,16 +13,17 @@ import pytest
 
 from ullage.errors import SpecError
 from ullage.phantom.device import choose_device
-from ullage.phantom.launch import LIBRARY_DIR, SITE_DIR, RunOptions, make_environment, start
+from ullage.phantom.launch import LIBRARY_DIR, SITE_DIR, LaunchOptions, make_environment, start
 from ullage.phantom.program import UserProgram
 from ullage.phantom.torch_build import TorchBuild
+from ullage.protocol.options.run import RunOptions
 from ullage.runs.job import make_options
 
 RUN = os.environ | {"ULLAGE_RUN_DIR": "no such directory"}
 BUILD = TorchBuild("2.15.0", "13.2", Path("torch"), {}, frozenset(), frozenset())
 
 
-def environment(options: RunOptions, **base: str) -> dict[str, str]:
+def environment(options: LaunchOptions, **base: str) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as run_dir:
         return make_environment(Path(run_dir), choose_device(), BUILD, options, base)
 
@@ -32,7 +33,7 @@ def run_code(code: str) -> UserProgram:
 
 
 def test_the_phantom_comes_before_what_was_there() -> None:
-    made = environment(RunOptions(), LD_PRELOAD="mine.so", PYTHONPATH="/mine")
+    made = environment(LaunchOptions(), LD_PRELOAD="mine.so", PYTHONPATH="/mine")
     assert Path(made["LD_PRELOAD"].split(":")[0]).samefile(LIBRARY_DIR / "libullage_phantom.so")
     assert made["LD_PRELOAD"].endswith(":mine.so")
     assert made["PYTHONPATH"] == f"{SITE_DIR}:/mine"
@@ -41,25 +42,27 @@ def test_the_phantom_comes_before_what_was_there() -> None:
 
 
 def test_options_become_variables_and_those_of_an_outer_run_do_not_leak() -> None:
-    made = environment(RunOptions("expandable_segments:True", steps=3, has_real_init=True))
+    made = environment(LaunchOptions("expandable_segments:True", steps=3, has_real_init=True))
     assert made["ULLAGE_STEPS"] == "3" and made["ULLAGE_REAL_INIT"] == "1"
     assert made["PYTORCH_ALLOC_CONF"] == made["PYTORCH_CUDA_ALLOC_CONF"]
-    assert "ULLAGE_STEPS" not in environment(RunOptions(), ULLAGE_STEPS="9")
+    assert "ULLAGE_STEPS" not in environment(LaunchOptions(), ULLAGE_STEPS="9")
 
 
 @pytest.mark.parametrize("platform", ["linux", "windows"])
 def test_the_platform_becomes_a_variable(platform: str) -> None:
-    assert environment(make_options(platform=platform))["ULLAGE_PLATFORM"] == platform
+    assert (
+        environment(make_options(RunOptions([], platform=platform)))["ULLAGE_PLATFORM"] == platform
+    )
 
 
 def test_another_platform_is_refused() -> None:
     with pytest.raises(SpecError, match="'macos' is not known; expected linux or windows"):
-        make_options(platform="macos")
+        make_options(RunOptions([], platform="macos"))
 
 
 def test_fewer_than_one_step_is_refused() -> None:
     with pytest.raises(SpecError, match="1 or more"):
-        environment(RunOptions(steps=0))
+        environment(LaunchOptions(steps=0))
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,9 @@ def test_ranks_that_cannot_be_are_refused(
 
 def test_ranks_are_numbers_or_all_that_differ() -> None:
     with pytest.raises(SpecError, match="ranks='all' is not a list of ranks; expected some, or"):
-        ullage.run_ranks(["train.py"], "all", world_size=2)
+        ullage.run_ranks(["train.py"], ranks="all", world_size=2)
     with pytest.raises(SpecError, match="there is no rank 2 of 2"):
-        ullage.run_ranks(["train.py"], [2, 0], world_size=2)
+        ullage.run_ranks(["train.py"], ranks=[2, 0], world_size=2)
 
 
 def test_snapshots_of_other_ranks_are_replaced_only_by_force(tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ import pytest
 
 import ullage
 from ullage.errors import SpecError
-from ullage.explain.moments.course import Course, StepSource
+from ullage.explain.moments.course import Course, Phase, StepSource
 from ullage.explain.moments.levels import find_levels
-from ullage.explain.moments.phases import Phase
 from ullage.report.document.export import check_format, write_csv, write_folded, write_pickle
 from ullage.report.document.trace_events.memory import write_trace_events
 from ullage.report.page.payload import SnapshotPage
@@ -100,7 +99,7 @@ def test_a_trace_without_a_finished_step_or_phase_is_written(tmp_path: Path) -> 
     page = read_page(tmp_path, "charan_small_fwd")
     none = np.empty(0, dtype=np.int64)
     phases, grads = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.bool_)
-    course = Course(none, phases, grads, none, StepSource.RECORD, has_phases=True)
+    course = Course(none, phases, grads, none, none, StepSource.RECORD, has_phases=True)
     assert [event for event in read_trace(replace(page, course=course)) if event["ph"] == "C"]
 
 
@@ -129,6 +128,7 @@ def test_steps_follow_one_another_in_trace_events(tmp_path: Path) -> None:
         begin=np.array([-1, 50, 300, 500]),
         phase=np.array([Phase.OUTSIDE, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER], np.uint8),
         grad=np.ones(4, dtype=np.bool_),
+        step=np.array([0, 0, 1, 2]),
         step_ends=ends,
         source=StepSource.RECORD,
         has_phases=True,

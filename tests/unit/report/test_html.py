@@ -35,7 +35,8 @@ from ullage.report.page.columns import Packing
 from ullage.report.page.groups import name_groups
 from ullage.report.page.payload import SnapshotPage, lay_out, map_of
 from ullage.report.page.time import StepPage, pack_step
-from ullage.trace.replay import Lives, Replay
+from ullage.trace.blocks import Blocks
+from ullage.trace.replay import Replay
 from ullage.trace.segment_lives import SegmentLives
 from ullage.trace.snapshot import (
     BlockTable,
@@ -55,10 +56,9 @@ BYTE = np.empty(0, np.uint8)
 def make_replay(*blocks: tuple[int, int, int, int], num_events: int = 10) -> Replay:
     """Blocks of (address, size, birth, death), each in a segment that is just as large."""
     address, size, birth, death = np.array(blocks, np.int64).reshape(-1, 4).T
-    lives = Lives(
-        address, size, size, birth, death, np.zeros(len(size), np.uint32), size * 0, size > 0
-    )
-    return Replay(num_events, lives, SegmentLives(address, size, birth, death), ())
+    stack, zeros = np.zeros(len(size), np.uint32), size * 0
+    lives = Blocks(address, size, size, birth, death, stack, zeros, size > 0, zeros, num_events)
+    return Replay(lives, SegmentLives(address, size, birth, death), ())
 
 
 def make_page(replay: Replay, **changes: Any) -> SnapshotPage:

@@ -14,6 +14,7 @@ from ullage.errors import EnvironmentProblem, SpecError
 from ullage.phantom.device import choose_device
 from ullage.phantom.program import UserProgram
 from ullage.phantom.torch_build import TorchBuild
+from ullage.protocol.options.run import RunOptions
 from ullage.runs import workers
 from ullage.runs.job import Job, make_options
 from ullage.runs.workers import Surroundings, check_surroundings, surroundings_of
@@ -29,7 +30,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     (tmp_path / "train.py").write_text("import torch")
     monkeypatch.setattr(workers, "find_torch", lambda _python: BUILD)
     program = UserProgram(sys.executable, ("train.py",), ("train.py",))
-    return Job(program, choose_device("t4"), BUILD, make_options())
+    return Job(program, choose_device("t4"), BUILD, make_options(RunOptions([])))
 
 
 def here(job: Job, **changes: Any) -> Surroundings:

@@ -19,11 +19,13 @@ from ullage.estimate.serving.vllm_memory import (
     fused_reductions,
 )
 from ullage.gpus.catalog import find_gpu
+from ullage.protocol.options.serve import read_loads
+from ullage.protocol.plain import Misfit
 from ullage.serve.cache_bytes import real_cache
 from ullage.serve.curve import make_curve
 from ullage.serve.host_time import MEASURED, HostTime, parse_host_time
 from ullage.serve.outcome import Outcome
-from ullage.serve.run import Loaded, parse_loads
+from ullage.serve.run import Loaded
 from ullage.serve.slo import parse_slo
 from ullage.serve.task import Task, read_task, write_task
 from ullage.serve.traffic import Traffic, load_traffic
@@ -78,13 +80,13 @@ def test_occupancy_counts_the_requests_of_all_loads() -> None:
     ("text", "loads"), [("1", (1.0,)), ("0.5,2,8", (0.5, 2.0, 8.0)), (" 2 , 1 ", (2.0, 1.0))]
 )
 def test_loads_are_read(text: str, loads: tuple[float, ...]) -> None:
-    assert parse_loads(text) == loads
+    assert read_loads(text) == loads
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "fast", "1,1", "nan", "1e9", "1,,2"])
 def test_bad_loads_are_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="expected different factors"):
-        parse_loads(text)
+    with pytest.raises(Misfit, match="expected different factors"):
+        read_loads(text)
 
 
 @pytest.mark.parametrize(

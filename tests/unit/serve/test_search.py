@@ -20,7 +20,7 @@ from ullage.serve.traffic import load_traffic
 COMMAND = ("vllm", "serve", "llama-3.1-8b")
 TRAFFIC = "poisson:rate=2,prompt=1000,output=100,duration=1m"
 SLO = "ttft=2s,tpot=60ms"
-GPUS = ["l4", "l40s", "h100-80gb"]
+GPUS = "l4,l40s,h100-80gb"
 
 
 class Engine:
@@ -39,13 +39,13 @@ class Engine:
 def order(traffic: str = TRAFFIC, command: tuple[str, ...] = COMMAND) -> Order:
     return Order(
         command, find_model("llama-3.1-8b").config, load_traffic(traffic), parse_slo(SLO),
-        tuple(find_gpu(name) for name in GPUS), most_gpus=2,
+        tuple(find_gpu(name) for name in GPUS.split(",")), most_gpus=2,
     )  # fmt: skip
 
 
 def test_the_smallest_that_was_run_and_holds_is_the_answer() -> None:
     engine = Engine("l40s", "h100-80gb")
-    result = search_server(COMMAND, TRAFFIC, slo=SLO, gpus=GPUS, run=engine)
+    result = search_server(COMMAND, traffic=TRAFFIC, slo=SLO, gpu=GPUS, runner=engine)
     assert result.best is not None and result.best.candidate.gpu.slug == "l40s"
     assert result.best.candidate.num_gpus == 1 and result.exit_code == 0
     # The command that is printed is the one that was run.
@@ -55,7 +55,7 @@ def test_the_smallest_that_was_run_and_holds_is_the_answer() -> None:
 
 def test_a_forecast_that_is_wrong_is_found_by_the_run() -> None:
     engine = Engine("h100-80gb")
-    result = search_server(COMMAND, TRAFFIC, slo=SLO, gpus=GPUS, run=engine)
+    result = search_server(COMMAND, traffic=TRAFFIC, slo=SLO, gpu=GPUS, runner=engine)
     assert result.best is not None and result.best.candidate.gpu.slug == "h100-80gb"
     failed = [server for server in result.searched.servers if not server.is_held]
     assert failed and all(server.forecast_frac > 0.9 for server in failed)
@@ -63,7 +63,7 @@ def test_a_forecast_that_is_wrong_is_found_by_the_run() -> None:
 
 @pytest.mark.parametrize("engine", [Engine(), Engine("l40s", problem="it did not start")])
 def test_nothing_is_claimed_that_no_run_has_shown(engine: Engine) -> None:
-    result = search_server(COMMAND, TRAFFIC, slo=SLO, gpus=GPUS, run=engine)
+    result = search_server(COMMAND, traffic=TRAFFIC, slo=SLO, gpu=GPUS, runner=engine)
     assert result.best is None and result.exit_code == 1
     assert result.worths == () and result.capacity is None
     assert 1 <= len(engine.runs) <= 6
@@ -72,7 +72,11 @@ def test_nothing_is_claimed_that_no_run_has_shown(engine: Engine) -> None:
 
 def test_requests_without_an_answer_do_not_hold() -> None:
     result = search_server(
-        COMMAND, TRAFFIC, slo=SLO, gpus=["h100-80gb"], run=lambda *_: Run(1.0, 1, num_refused=1)
+        COMMAND,
+        traffic=TRAFFIC,
+        slo=SLO,
+        gpu="h100-80gb",
+        runner=lambda *_: Run(1.0, 1, num_refused=1),
     )
     assert result.best is None
 
@@ -80,7 +84,7 @@ def test_requests_without_an_answer_do_not_hold() -> None:
 def test_a_gpu_without_room_for_the_model_is_never_run() -> None:
     engine = Engine("l4", "l40s", "h100-80gb")
     long = "poisson:rate=0.1,prompt=100000,output=100,duration=1m"
-    result = search_server(COMMAND, long, slo="ttft=200s", gpus=GPUS, run=engine)
+    result = search_server(COMMAND, traffic=long, slo="ttft=200s", gpu=GPUS, runner=engine)
     assert result.searched.judged[0].candidate.gpu.slug == "l4"
     assert result.searched.judged[0].reason
     assert not any(gpu == "l4" and number == 1 for gpu, number, _ in engine.runs)
@@ -122,7 +126,7 @@ def test_flags_help_where_the_defaults_do_not_hold() -> None:
 
 
 def test_the_worth_of_a_narrower_cache_is_its_tokens() -> None:
-    result = search_server(COMMAND, TRAFFIC, slo=SLO, gpus=["l40s"], run=Engine("l40s"))
+    result = search_server(COMMAND, traffic=TRAFFIC, slo=SLO, gpu="l40s", runner=Engine("l40s"))
     rows = {worth.flag: worth for worth in result.worths}
     assert rows["--kv-cache-dtype fp8"].tokens_frac == pytest.approx(2, rel=0.01)
     assert not rows["--kv-cache-dtype fp8"].is_taken
@@ -136,13 +140,13 @@ def test_the_worth_of_a_narrower_cache_is_its_tokens() -> None:
         ({"slo": "speed=1s"}, "slo"),
         ({"allow": ["int4"]}, "expected any of fp8-cache"),
         ({"target": 0.0}, "expected above 0"),
-        ({"gpus": ["no-such"]}, "no-such"),
+        ({"gpu": "no-such"}, "no-such"),
     ],
 )
 def test_an_impossible_order_is_refused(changed: dict[str, object], message: str) -> None:
-    fields: dict[str, object] = {"slo": SLO, "gpus": GPUS, "run": Engine(), **changed}
+    fields: dict[str, object] = {"slo": SLO, "gpu": GPUS, "runner": Engine(), **changed}
     with pytest.raises(SpecError, match=message):
-        search_server(COMMAND, TRAFFIC, **fields)  # type: ignore[arg-type]
+        search_server(COMMAND, traffic=TRAFFIC, **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

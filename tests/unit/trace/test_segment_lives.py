@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from ullage.explain.fragmentation import find_fragmentation
 from ullage.trace import segment_lives
-from ullage.trace.replay import Lives, Replay
+from ullage.trace.blocks import Blocks
+from ullage.trace.replay import Replay
 from ullage.trace.segment_lives import SegmentLives
 from ullage.units import MIB
 
@@ -57,12 +58,13 @@ def lives_of(count: int) -> Replay:
     address = np.arange(count, dtype=np.int64) * 4 * MIB + 2**36
     begins = np.repeat(address, 2) + np.tile([0, MIB], count)
     zeros, ones = np.zeros(2 * count, dtype=np.int64), np.ones(2 * count, dtype=np.int64)
-    blocks = Lives(
+    blocks = Blocks(
         address=begins, size_bytes=512 * ones, requested_bytes=512 * ones, birth=-ones,
         death=ones, stack=zeros.astype(np.uint32), stream=zeros, is_exact=ones.astype(bool),
+        device=zeros, num_events=1,
     )  # fmt: skip
     reserved = SegmentLives(address, zeros[:count] + 2 * MIB, -ones[:count], ones[:count])
-    return Replay(1, blocks, reserved, ())
+    return Replay(blocks, reserved, ())
 
 
 def test_the_blocks_of_each_segment_are_its_own() -> None:

@@ -7,10 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from ullage.errors import SnapshotError, SpecError
+from ullage.errors import EnvironmentProblem, SnapshotError, SpecError
+from ullage.estimate.training.estimate import estimate_training
+from ullage.estimate.training.log import write_log
+from ullage.estimate.training.recipe import Recipe
+from ullage.models.find import find_config
 from ullage.phantom.device import choose_device
 from ullage.trace.snapshot import Snapshot
+from ullage.whatif import replays
 from ullage.whatif.engine import what_if
+from ullage.whatif.replays import Decider
+from ullage.whatif.settings import EXPANDABLE, Family, Setting
 
 
 def test_a_snapshot_without_an_allocation_is_refused(
@@ -26,3 +33,26 @@ def test_another_allocators_recording_is_refused(make_snapshot: Callable[..., Sn
         what_if(
             replace(make_snapshot("+a"), settings=settings), python=None, device=choose_device()
         )
+
+
+def test_torch_is_looked_for_only_where_the_rules_do_not_know_a_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def find_none(python: str) -> None:
+        raise EnvironmentProblem(f"no torch in {python!r}")
+
+    monkeypatch.setattr(replays, "find_torch", find_none)
+    recipe = Recipe(batch=1, length=128)
+    found = estimate_training(find_config("gpt2").config, recipe, None)
+    log, device = write_log(found), choose_device()
+    report = what_if(log, python=None, device=device, settings=[EXPANDABLE])
+    assert report.torch == found.torch and report.check.is_exact
+    outcomes = [trial.outcome for trial in report.tried]
+    assert all(outcome and outcome.decider is Decider.RULES for outcome in outcomes)
+    unknown = Setting(Family.MAX_SPLIT, "no_such_setting:1")
+    with pytest.raises(EnvironmentProblem, match="no torch in"):
+        what_if(log, python=None, device=device, settings=[unknown])
+    # Of an interpreter that was named, and of a program that nobody recorded, it is asked at once.
+    for snapshot, python in ((log, "python3"), (replace(log, record=None), None)):
+        with pytest.raises(EnvironmentProblem, match="no torch in"):
+            what_if(snapshot, python=python, device=device, settings=[EXPANDABLE])

@@ -16,6 +16,7 @@ from ullage.explain.workspaces import find_workspaces
 from ullage.phantom.device import choose_device
 from ullage.phantom.program import UserProgram
 from ullage.phantom.torch_build import TorchBuild
+from ullage.protocol.options.run import RunOptions
 from ullage.protocol.run import Platform
 from ullage.runs.job import Job, make_options
 from ullage.runs.one import _with_both_ends
@@ -110,7 +111,7 @@ def test_a_run_that_keeps_no_snapshot_has_them(make_record: MakeRecord) -> None:
     events = play(*random_requests(3, empties=False), Platform.LINUX)
     record = record_of(make_record("+1 -1"), events, AT)
     program = UserProgram("no such python", (), ())
-    job = Job(program, choose_device(None), BUILD, make_options())
+    job = Job(program, choose_device(None), BUILD, make_options(RunOptions([])))
     whole = _with_both_ends(record, None, job)
     assert whole.workspace_ends == measure_by_events(record, NOWHERE, Platform.LINUX).workspace_ends
     ends = find_workspaces(whole, whole.devices[0])

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ullage.api.serving import GPU, traffic_of
+
 if TYPE_CHECKING:
     from ullage.models.config import Config
+    from ullage.protocol.options.serve import ServeOptions
     from ullage.serve.forecast.forecast import Forecast
     from ullage.serve.slo import Slo
     from ullage.serve.tiers import Tiers
@@ -116,14 +119,7 @@ def forecast_serving(
     return ForecastServing(forecast, requests, None if slo is None else parse_slo(slo), tiers)
 
 
-def forecast_command(
-    command: Sequence[str],
-    traffic: str,
-    *,
-    gpu: str,
-    cache: str | int | None = None,
-    slo: str | None = None,
-) -> ForecastServing:
+def forecast_command(options: ServeOptions) -> ForecastServing:
     """`forecast_serving` of a command: `vllm serve MODEL ...`.
 
     Raises:
@@ -131,5 +127,7 @@ def forecast_command(
     """
     from ullage.serve.run import check_command
 
-    model = check_command(command)
-    return forecast_serving(model, traffic, gpu=gpu, flags=tuple(command[3:]), cache=cache, slo=slo)
+    return forecast_serving(
+        check_command(options.program), traffic_of(options), gpu=options.gpu or GPU,
+        flags=tuple(options.program[3:]), cache=options.cache, slo=options.slo,
+    )  # fmt: skip

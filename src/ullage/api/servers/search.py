@@ -1,17 +1,22 @@
 """Searches the smallest server that holds an objective for some traffic: `ullage serve --search`
 and `ullage.search_server`.
 
-    plan = ullage.search_server(["vllm", "serve", "llama-3.1-8b"], "azure-conv:rate=4,duration=10m",
-                                slo="ttft=1s,tpot=50ms", gpus=["l4", "l40s", "h100-80gb"])
+    plan = ullage.search_server(["vllm", "serve", "llama-3.1-8b"],
+                                traffic="azure-conv:rate=4,duration=10m",
+                                slo="ttft=1s,tpot=50ms", gpu="l4,l40s,h100-80gb")
     plan.best.words
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from ullage.api.serving import traffic_of
+from ullage.protocol.options.option import takes
+from ullage.protocol.options.serve import ServeOptions
 
 if TYPE_CHECKING:
     from ullage.serve.search.candidate import Candidate
@@ -65,30 +70,10 @@ class SearchedServer:
         return render(search_blocks(view), width)
 
 
-def search_server(
-    command: Sequence[str],
-    traffic: str,
-    *,
-    slo: str,
-    gpus: Sequence[str] = GPUS,
-    python: str | os.PathLike[str] | None = None,
-    target: float = 0.99,
-    allow: Sequence[str] = (),
-    on_progress: Callable[[str], None] | None = None,
-    run: Callable[[Candidate, tuple[str, ...]], Run] | None = None,
-) -> SearchedServer:
-    """Searches the smallest GPU, their number and the flags; each claim is a run's.
-
-    Args:
-        command: `vllm serve MODEL ...`; flags that it has stay as they are.
-        traffic: as for `ullage.serve_traffic`.
-        slo: the objective, such as "ttft=1s,tpot=50ms".
-        gpus: of the catalogue.
-        python: the interpreter of an environment with the engine.
-        target: the share of all requests that must meet the objective.
-        allow: what may change the model's numbers: "fp8-cache", "fp8-weights".
-        on_progress: called with a line for each GPU and each run.
-        run: what runs a command; None: `ullage.serve_traffic`.
+@takes(ServeOptions)
+def search_server(options: ServeOptions) -> SearchedServer:
+    """Searches the smallest GPU of those named, their number and the flags; flags that the command
+    has stay as they are. Each claim is a run's.
 
     Raises:
         SpecError: the command, the traffic or the objective is not possible.
@@ -100,9 +85,9 @@ def search_server(
     from ullage.serve.search.worth import find_capacity, find_worths
     from ullage.serve.tiers import size_tiers
 
-    order = _order(command, traffic, slo, gpus, target=target, allow=allow)
-    runner = run or _runner(order, None if python is None else os.fspath(python), on_progress)
-    searched = search(order, runner, on_progress)
+    order = _order(options)
+    runner = options.runner or _runner(order, options)
+    searched = search(order, runner, options.on_progress)
     worths: tuple[Worth, ...] = ()
     capacity = None
     if searched.best is not None:
@@ -114,15 +99,7 @@ def search_server(
     return SearchedServer(searched, worths, capacity, tiers)
 
 
-def _order(
-    command: Sequence[str],
-    traffic: str,
-    slo: str,
-    gpus: Sequence[str],
-    *,
-    target: float,
-    allow: Sequence[str],
-) -> Order:
+def _order(options: ServeOptions) -> Order:
     from ullage.errors import SpecError
     from ullage.gpus import find_gpu
     from ullage.models.find import find_config
@@ -132,31 +109,38 @@ def _order(
     from ullage.serve.slo import parse_slo
     from ullage.serve.traffic import load_traffic
 
-    if not 0 < target <= 1:
-        raise SpecError(f"target={target}: found no share; expected above 0, at most 1")
-    for name in allow:
+    if options.slo is None:
+        raise SpecError("no objective: add --slo, for example --slo ttft=1s,tpot=50ms")
+    if not 0 < options.target <= 1:
+        raise SpecError(f"target={options.target}: found no share; expected above 0, at most 1")
+    for name in options.allow:
         if name not in ALLOWED:
             raise SpecError(f"allow: found {name!r}; expected any of {', '.join(ALLOWED)}")
+    traffic = traffic_of(options)
     requests = load_traffic(traffic)
     if not len(requests):
         raise SpecError(f"traffic {traffic!r} has no requests")
+    names = GPUS if options.gpu is None else options.gpu.split(",")
+    model = check_command(options.program)
     return Order(
-        tuple(command), find_config(check_command(command)).config, requests, parse_slo(slo),
-        tuple(find_gpu(name) for name in gpus), target, allowed=tuple(allow),
+        tuple(options.program), find_config(model).config, requests, parse_slo(options.slo),
+        tuple(find_gpu(name) for name in names), options.target, allowed=tuple(options.allow),
     )  # fmt: skip
 
 
-def _runner(
-    order: Order, python: str | None, on_progress: Callable[[str], None] | None
-) -> Callable[[Candidate, tuple[str, ...]], Run]:
+def _runner(order: Order, options: ServeOptions) -> Callable[[Candidate, tuple[str, ...]], Run]:
     from ullage.errors import EnvironmentProblem
     from ullage.serve.measures import measure
     from ullage.serve.run import serve
     from ullage.serve.search.search import Run
 
+    python = None if options.python is None else os.fspath(options.python)
+
     def run(candidate: Candidate, words: tuple[str, ...]) -> Run:
-        if on_progress is not None:
-            on_progress(f"run on {candidate.num_gpus} x {candidate.gpu.slug}: {' '.join(words)}")
+        if options.on_progress is not None:
+            options.on_progress(
+                f"run on {candidate.num_gpus} x {candidate.gpu.slug}: {' '.join(words)}"
+            )
         try:
             served = serve(
                 words, order.traffic, gpu=candidate.gpu.slug, python=python, stdout_to_stderr=True

@@ -1,1 +1,1 @@
-"""What commands take: options that several share, and one record of all for each large verb."""
+"""How a verb's records of options are read: from the command line, and from ullage.toml."""

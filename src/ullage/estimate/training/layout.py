@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 from ullage.errors import SpecError
+from ullage.protocol.options.estimate import Buckets, Sharding
 
-BUCKETS: Final = ("copies", "views", "none")
+BUCKETS: Final = get_args(Buckets)
 
 # "ddp": every rank has all. "zero1": optimizer states are shared out (torch's
 # ZeroRedundancyOptimizer). "zero2": parameters stay gathered from the forward to the backward pass,
 # gradients and states are shared out (FSDP2, reshard_after_forward=False). "fsdp": parameters too.
-SHARDINGS: Final = ("ddp", "zero1", "zero2", "fsdp")
+SHARDINGS: Final = get_args(Sharding)
 
 
 class Ring(NamedTuple):

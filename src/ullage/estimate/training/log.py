@@ -20,10 +20,10 @@ import numpy as np
 from ullage.estimate.training.eager.arena import Log, Scope
 from ullage.estimate.training.estimate import OUTSIDE
 from ullage.estimate.training.totals import Stretch, play
+from ullage.trace.blocks import BoolArray
 from ullage.trace.category import Category
 from ullage.trace.model import Int32Array
 from ullage.trace.record_schema import SCHEMA
-from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import (
     Action,
     Annotation,

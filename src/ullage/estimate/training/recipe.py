@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
 
 from ullage.errors import SpecError
 from ullage.estimate.training.layout import ALONE, Layout
 from ullage.estimate.training.torch_version import parse_torch
+from ullage.protocol.options.estimate import Gradients, Loss
 
 # name -> (dtype of the parameters that the model computes with, dtype of autocast or None)
 PRECISIONS: Final = {
@@ -20,9 +21,9 @@ PRECISIONS: Final = {
     "mixed-fp16": ("float16", None),
 }
 MASTERS: Final = ("mixed-bf16", "mixed-fp16")  # the optimizer steps a copy in float32
-GRADIENTS: Final = ("same", "fp32", "both")
+GRADIENTS: Final = get_args(Gradients)
 CHECKPOINTING: Final = ("none", "full", "selective", "alternate")
-LOSSES: Final = ("full", "chunked", "fused")
+LOSSES: Final = get_args(Loss)
 # Whose code the model, its adapters and its loss are written in.
 LIBRARIES: Final = (
     "transformers",

@@ -9,6 +9,7 @@ activations, each twice as large, indicates another batch or sequence length.
 from __future__ import annotations
 
 import enum
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from ullage.explain.compare.differences import CHECKPOINTING, OPTIMIZER, Differe
 from ullage.explain.owners.ownership import code_of
 from ullage.explain.owners.sites import UNKNOWN_SITE
 from ullage.explain.rules.rule import Finding, Kind
-from ullage.trace.model import Category, Int64Array
+from ullage.trace.model import Category, Int64Array, Record
 from ullage.units import KIB, format_bytes
 
 # Changes smaller than this share of the larger peak are not reported as a cause.
@@ -42,6 +43,13 @@ _OTHER_STATES = 0.1
 _ROUNDED_BYTES = 64 * KIB
 # No block is as large as 4 TiB, so a site and a size fit into one integer sort key.
 _SIZE_BITS = 42
+_NOT_SAID = ("none", "False", "0.0")
+# The options whose names are not those of the fields of a recipe.
+_OPTIONS = {
+    "compiled": "compile", "layout sequence": "sequence-parallel",
+    "layout context": "context-parallel", "layout expert": "expert-parallel", "lora rank": "lora",
+    "lora is_quantized": "quantize",
+}  # fmt: skip
 _PRECISIONS = (0.25, 0.5, 2.0, 4.0)
 _SCALES = (Category.ACTIVATION, Category.INPUT, Category.TEMPORARY, Category.KV_CACHE,
            Category.UNATTRIBUTED)  # fmt: skip
@@ -129,18 +137,33 @@ def find_causes(evidence: Evidence) -> tuple[Cause, ...]:
 def _compare_recipes(evidence: Evidence) -> Iterator[Cause]:
     """Yields what two estimates were asked for, where it differs."""
     records = [moment.report.record for moment in (evidence.before, evidence.after)]
-    before, after = ({} if record is None else dict(record.recipe) for record in records)
+    before, after = ({} if record is None else _options_of(record) for record in records)
     if not before or not after:
         return
     changes = [
         f"{name} {before.get(name, 'none')} to {after.get(name, 'none')}"
         for name in dict.fromkeys((*before, *after))
-        if before.get(name, "none") != after.get(name, "none")
+        if before.get(name) != after.get(name)
     ]
     if changes:
         sizes = [moment.device.peak_allocated_bytes for moment in (evidence.before, evidence.after)]
         text = f"another recipe: {', '.join(changes)}"
         yield Cause(CauseKind.RECIPE, text, sizes[1] - sizes[0])
+
+
+def _options_of(record: Record) -> dict[str, str]:
+    """What was asked for in a recipe, by the options of `ullage estimate` and as they are typed."""
+    fields = dict(record.recipe)
+    has_double_scales = fields.pop("lora has_double_scales", "") == "True"
+    if fields.get("lora is_quantized") == "True":
+        fields["lora is_quantized"] = "nf4-dq" if has_double_scales else "nf4"
+    return {
+        _OPTIONS.get(name, re.sub("[ _]", "-", name.removeprefix("layout "))): (
+            "on" if value == "True" else re.sub(r"[()' ]", "", value)
+        )
+        for name, value in fields.items()
+        if value not in _NOT_SAID
+    }
 
 
 def _compare_findings(evidence: Evidence) -> Iterator[Cause]:

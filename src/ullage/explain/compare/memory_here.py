@@ -14,7 +14,7 @@ from ullage.errors import SpecError
 from ullage.explain.compare.diff import DiffReport
 from ullage.gpus.catalog import find_by_device
 from ullage.gpus.measured_memory import MeasuredMemory
-from ullage.trace.lifetime import find_blocks, find_lifetimes
+from ullage.trace.blocks import find_blocks, read_blocks
 from ullage.trace.measured import Measured
 from ullage.trace.model import Record
 from ullage.units import format_bytes
@@ -77,13 +77,12 @@ def _doubt(measured: Measured, device: int, context_bytes: int) -> str | None:
 
 
 def _largest_workspaces(record: Record, device: int) -> dict[str, int]:
-    lifetimes = find_lifetimes(record.events, record.first_position)
-    handed = record.workspaces
-    rows = find_blocks(lifetimes, handed.position, handed.device, handed.address)
+    blocks, handed = read_blocks(record), record.workspaces
+    rows = find_blocks(blocks, handed.position, handed.device, handed.address)
     largest: dict[str, int] = defaultdict(int)
     for row, place, library in zip(
         rows.tolist(), handed.device.tolist(), handed.library, strict=True
     ):
-        if row < len(lifetimes) and place == device and library != _EXCHANGES:
-            largest[library] = max(largest[library], int(lifetimes.size_bytes[row]))
+        if row < len(blocks) and place == device and library != _EXCHANGES:
+            largest[library] = max(largest[library], int(blocks.size_bytes[row]))
     return dict(sorted(largest.items()))

@@ -1,8 +1,18 @@
-"""What the program was doing at each event of a trace: its steps and, where known, their phases.
+"""What the program was doing at each event of a log: its steps and, where known, their phases.
 
 Steps come from ullage's record, else from annotations that the program or torch wrote into the
 snapshot ("ProfilerStep#3", "Optimizer.step#AdamW.step"), else from the stacks: a loop is a function
 whose lines repeat (see rounds.py). Every report of steps states which source was used.
+
+The marks of a record split it into regions:
+
+OUTSIDE         before a forward pass, after a step
+FORWARD         inside a root module's forward
+LOSS            after forward, until backward, the optimizer, the next forward or the step's end
+BACKWARD        inside backward
+AFTER_BACKWARD  after backward, until the optimizer or the next forward: clipping, unscaling,
+                the next micro-batch
+OPTIMIZER       inside optimizer.step()
 """
 
 from __future__ import annotations
@@ -13,15 +23,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ullage.explain.moments.evaluations import find_rounds_of_marks
-from ullage.explain.moments.phases import Phase, find_regions
-from ullage.explain.moments.rounds import find_rounds
-from ullage.explain.owners.matching import Match
-from ullage.trace.model import MarkKind, Request
-from ullage.trace.replay import BoolArray, Replay
-from ullage.trace.snapshot import Int64Array, Snapshot, UInt8Array
+from ullage.trace.blocks import NEVER, BoolArray
+from ullage.trace.model import Int64Array, MarkKind, Record, Request, UInt8Array
 
-_PROFILER_STEP, _OPTIMIZER_STEP = "ProfilerStep#", "Optimizer.step#"
 _MAX_NAMED = 3
+
+
+class Phase(enum.IntEnum):
+    """An activity of the program."""
+
+    OUTSIDE = 0
+    FORWARD = 1
+    LOSS = 2
+    BACKWARD = 3
+    AFTER_BACKWARD = 4
+    OPTIMIZER = 5
 
 
 class StepSource(enum.Enum):
@@ -35,12 +51,13 @@ class StepSource(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Regions of a trace in order, as columns; together they cover every event.
+    """Regions of a log in order, as columns; together they cover every event.
 
     Attributes:
-        begin: the first event of each region; the first is -1, before the trace.
+        begin: the first event of each region; the first is -1, before the log.
         phase: the `Phase` of each region; OUTSIDE where only steps are known.
-        grad: whether the forward pass recorded gradients.
+        grad: whether the region's forward pass, or the last one before it, recorded gradients.
+        step: the number of steps that ended before the region.
         step_ends: the event before which each step ended, ascending.
         source: the source from which the steps are known.
         has_phases: whether the phases are known too.
@@ -51,11 +68,27 @@ class Course:
     begin: Int64Array
     phase: UInt8Array
     grad: BoolArray
+    step: Int64Array
     step_ends: Int64Array
     source: StepSource
     has_phases: bool
     requests: tuple[Request, ...] = ()
     alike: Int64Array | None = None
+
+    @property
+    def end(self) -> Int64Array:
+        """The first event after each region; NEVER for the last."""
+        return np.append(self.begin[1:], NEVER)
+
+    @property
+    def before_forward(self) -> BoolArray:
+        """Whether a forward pass ends each region."""
+        return np.append(self.phase[1:] == Phase.FORWARD, np.False_)
+
+    @property
+    def step_end(self) -> Int64Array:
+        """The event before which the step of each region ended; NEVER where the log ends first."""
+        return np.append(self.step_ends, NEVER)[self.step]
 
     @property
     def num_steps(self) -> int:
@@ -109,75 +142,58 @@ def _name(running: list[str]) -> str:
     return ", ".join(lines) + more
 
 
-def find_course(snapshot: Snapshot, replay: Replay, device: int, match: Match | None) -> Course:
-    """Finds what the program was doing at each event."""
-    if match is not None:
-        return _recorded(match, replay)
-    annotated = _annotated(snapshot, replay, device)
-    if annotated is not None:
-        return annotated
-    ends = find_rounds(snapshot.stacks, replay)
-    source = StepSource.STACKS if len(ends) else StepSource.NONE
-    return _without_phases(ends, source)
+def read_course(record: Record) -> Course:
+    """What the program was doing at each event of a record, by its marks.
 
-
-def _recorded(match: Match, replay: Replay) -> Course:
-    record = match.record
-    regions = find_regions(record.marks, record.first_position)
-    steps = [mark.position for mark in record.marks if mark.kind is MarkKind.STEP]
-    rounds = find_rounds_of_marks(record.marks)[: len(steps)]
+    A forward pass inside backward is recomputation and belongs to backward.
+    """
+    first = record.first_position
+    opened: list[tuple[int, Phase, bool, int]] = [(-1, Phase.OUTSIDE, False, 0)]
+    step_ends: list[int] = []
+    for mark in record.marks:
+        _, phase, grad, _ = opened[-1]
+        following = _following_phase(mark.kind, phase)
+        if mark.kind is MarkKind.STEP:
+            step_ends.append(max(mark.position - first, 0))
+        if mark.kind is MarkKind.FORWARD_BEGIN:
+            grad = mark.grad is not False
+        if following is not None:
+            opened.append((mark.position - first, following, grad, len(step_ends)))
+    begins, phases, grads, steps = zip(*opened, strict=True)
+    rounds = find_rounds_of_marks(record.marks)[: len(step_ends)]
     alike = [row for row, round_ in enumerate(rounds) if round_.roots == rounds[-1].roots]
-    begin = match.event_after(regions.begin, replay.num_events)
-    begin[0] = -1
     return Course(
-        begin=np.maximum.accumulate(begin),
-        phase=regions.phase,
-        grad=regions.grad,
-        step_ends=match.event_after(np.array(steps, dtype=np.int64), replay.num_events),
-        source=StepSource.RECORD if steps else StepSource.NONE,
+        # Marks may be older than the first event of a log that was cut.
+        begin=np.maximum.accumulate(np.maximum(begins, -1)).astype(np.int64),
+        phase=np.array(phases, dtype=np.uint8),
+        grad=np.array(grads, dtype=np.bool_),
+        step=np.array(steps, dtype=np.int64),
+        step_ends=np.array(step_ends, dtype=np.int64),
+        source=StepSource.RECORD if step_ends else StepSource.NONE,
         has_phases=True,
-        requests=_in_events(record.requests, match, replay.num_events),
+        requests=tuple(
+            replace(request, begin=request.begin - first, end=request.end - first)
+            for request in record.requests
+        ),
         alike=np.array(alike, dtype=np.int64),
     )
 
 
-def _in_events(requests: tuple[Request, ...], match: Match, num_events: int) -> tuple[Request, ...]:
-    begins, ends = (
-        match.event_after(np.array(positions, dtype=np.int64), num_events).tolist()
-        for positions in (
-            [request.begin for request in requests],
-            [request.end for request in requests],
-        )
-    )
-    return tuple(
-        replace(request, begin=begin, end=end)
-        for request, begin, end in zip(requests, begins, ends, strict=True)
-    )
+# The phase that a mark opens in most phases; that of FORWARD_END depends on the current phase.
+_OPENED_BY = {
+    MarkKind.FORWARD_BEGIN: Phase.FORWARD,
+    MarkKind.BACKWARD_BEGIN: Phase.BACKWARD,
+    MarkKind.BACKWARD_END: Phase.AFTER_BACKWARD,
+    MarkKind.OPTIMIZER_BEGIN: Phase.OPTIMIZER,
+    MarkKind.OPTIMIZER_END: Phase.OUTSIDE,
+    MarkKind.STEP: Phase.OUTSIDE,
+}
 
 
-def _annotated(snapshot: Snapshot, replay: Replay, device: int) -> Course | None:
-    """Finds steps by the times of annotations; returns None where there are none."""
-    times = snapshot.events_of(device).time_us
-    if not len(times) or not times.any():
+def _following_phase(mark: MarkKind, phase: Phase) -> Phase | None:
+    """Returns the phase that a mark opens; None where the phase does not change."""
+    if mark is MarkKind.FORWARD_END:
+        return Phase.LOSS if phase is Phase.FORWARD else None
+    if mark is MarkKind.FORWARD_BEGIN and phase is Phase.BACKWARD:
         return None
-    # A profiled iteration ends where the next begins; an optimizer's step ends an iteration.
-    starts = [a.time_us for a in snapshot.annotations
-             if a.name.startswith(_PROFILER_STEP) and a.stage == "START"]  # fmt: skip
-    ended = [a.time_us for a in snapshot.annotations
-             if a.name.startswith(_OPTIMIZER_STEP) and a.stage == "END"]  # fmt: skip
-    moments = sorted(starts)[1:] if len(starts) > 1 else sorted(ended)
-    inside = [m for m in moments if times[0] <= m <= times[-1] or m == moments[-1] >= times[-1]]
-    if not inside:
-        return None
-    return _without_phases(np.searchsorted(times, np.array(inside)), StepSource.ANNOTATIONS)
-
-
-def _without_phases(step_ends: Int64Array, source: StepSource) -> Course:
-    return Course(
-        begin=np.array([-1], dtype=np.int64),
-        phase=np.array([Phase.OUTSIDE], dtype=np.uint8),
-        grad=np.zeros(1, dtype=np.bool_),
-        step_ends=step_ends.astype(np.int64),
-        source=source,
-        has_phases=False,
-    )
+    return _OPENED_BY[mark]

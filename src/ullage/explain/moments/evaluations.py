@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ullage.trace.lifetime import NEVER
+from ullage.trace.blocks import NEVER
 from ullage.trace.model import Mark, MarkKind
 
 

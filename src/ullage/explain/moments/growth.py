@@ -16,14 +16,15 @@ from math import prod
 
 import numpy as np
 
-from ullage.explain.moments.course import Course, StepSource
-from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.course import Course, Phase, StepSource
 from ullage.explain.moments.steps import StepPeak
+from ullage.explain.owners.owners import Owners
 from ullage.explain.owners.ownership import code_of
 from ullage.explain.owners.sites import Sites
+from ullage.trace.blocks import Blocks, BoolArray, held_before
 from ullage.trace.growth import MIN_STEPS, find_trend
 from ullage.trace.model import Category, Request
-from ullage.trace.replay import BoolArray, Replay
+from ullage.trace.replay import Replay
 from ullage.trace.snapshot import Int64Array, UInt8Array
 
 BOUNDED = (
@@ -235,14 +236,24 @@ def _growth(
 
 
 def step_growth(
+    steps: Sequence[StepPeak], blocks: Blocks, owners: Owners, course: Course, device: int
+) -> float | None:
+    """By how many bytes more is live on a device after each step that did the same as the last; 0:
+    by none. None: there are fewer than three such steps.
+    """
+    own = has_no_end(owners.category) & (blocks.device == device)
+    requested = replace(blocks, size_bytes=blocks.requested_bytes)
+    lives = held_before(requested, blocks.num_events, own)[course.step_ends]
+    return rate_of(steps, lives, num_done(course.requests, course.step_ends))
+
+
+def rate_of(
     steps: Sequence[StepPeak], lives: Int64Array, numbers: Int64Array | None = None
 ) -> float | None:
-    """By how many bytes more is live after each step that did the same as the last; 0: by none.
-    None: there are fewer than three.
+    """The rate of `step_growth`, of what is live after each whole step.
 
     Args:
-        steps: of the device.
-        lives: (num_whole,) what is live after each whole step; see `live_after`.
+        lives: (num_whole,) bytes.
         numbers: (num_whole,) what counts in place of these steps, such as requests.
     """
     whole = [step for step in steps if step.is_complete]
@@ -260,20 +271,6 @@ def step_growth(
 def has_no_end(category: UInt8Array) -> BoolArray:
     """Which blocks are of a category that may grow for ever."""
     return np.isin(category, list(map(code_of, BOUNDED)), invert=True)
-
-
-def live_after(
-    birth: Int64Array, death: Int64Array, size_bytes: Int64Array, ends: Int64Array
-) -> Int64Array:
-    """(num_ends,) the bytes of the blocks with birth <= end < death; the ends ascend."""
-    born, gone = (
-        np.bincount(
-            ends.searchsorted(moment), weights=size_bytes, minlength=len(ends) + 1
-        ).cumsum()[:-1]
-        for moment in (birth, death)
-    )
-    live: Int64Array = (born - gone).astype(np.int64)
-    return live
 
 
 def num_done(requests: Sequence[Request], ends: Int64Array) -> Int64Array | None:

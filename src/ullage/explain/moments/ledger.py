@@ -6,9 +6,23 @@ optimizer's step or in a validation, raises it while almost nothing is allocated
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ullage.explain.moments.peak import Ownership
+from ullage.trace.model import Category
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """The owners of a device's allocated bytes at a position; they sum to `allocated_bytes`.
+
+    Whole blocks are counted, so rounding belongs to the owner of the block. Bytes that are missing
+    from the log, because it was capped, are UNATTRIBUTED.
+    """
+
+    position: int
+    allocated_bytes: int
+    by_category: Mapping[Category, int]
 
 
 @dataclass(frozen=True, slots=True)

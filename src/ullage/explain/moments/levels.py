@@ -1,4 +1,4 @@
-"""The memory in use on a device after each event of a snapshot's trace."""
+"""The memory in use on a device after each event of a log."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ullage.trace.blocks import Blocks, held_before
+from ullage.trace.model import EventKind, Int64Array, Record
 from ullage.trace.replay import Replay
-from ullage.trace.snapshot import Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +18,10 @@ class Levels:
 
     Attributes:
         allocated_bytes: the size of the live blocks, with rounding.
-        requested_bytes: the size of the live blocks as requested.
         reserved_bytes: the size of the segments.
     """
 
     allocated_bytes: Int64Array
-    requested_bytes: Int64Array
     reserved_bytes: Int64Array
 
     @property
@@ -39,18 +38,33 @@ class Levels:
 
 def find_levels(replay: Replay) -> Levels:
     """Returns the levels of a replayed trace."""
-    blocks, segments = replay.blocks, replay.segments
     return Levels(
-        allocated_bytes=_level(replay, blocks.birth, blocks.death, blocks.size_bytes),
-        requested_bytes=_level(replay, blocks.birth, blocks.death, blocks.requested_bytes),
-        reserved_bytes=_level(replay, segments.birth, segments.death, segments.size_bytes),
+        held_before(replay.blocks, replay.num_events),
+        held_before(replay.segments, replay.num_events),
     )
 
 
-def _level(replay: Replay, birth: Int64Array, death: Int64Array, size: Int64Array) -> Int64Array:
-    """Returns the total size of the live blocks or segments after each event."""
-    changes = np.zeros(replay.num_events + 1, dtype=np.int64)
-    np.add.at(changes, birth + 1, size)
-    ends = death < replay.num_events
-    np.subtract.at(changes, death[ends] + 1, size[ends])
-    return np.cumsum(changes)
+def read_levels(record: Record, blocks: Blocks, device: int) -> Levels:
+    """Returns the levels of one device of a record; `blocks` has those of all."""
+    events = record.events
+    is_own = (events.device == device) & (events.kind == EventKind.BLOCK)
+    reserved = events.reserved_bytes[is_own]
+    # What was reserved before the first event is known only to be nothing when the record is whole.
+    before = reserved[:1] if record.first_position and len(reserved) else np.zeros(1, np.int64)
+    last_told = np.append(0, np.cumsum(is_own))
+    return Levels(
+        held_before(blocks, blocks.num_events, blocks.device == device),
+        np.append(before, reserved)[last_told],
+    )
+
+
+def highest_between(levels: Int64Array, begin: Int64Array, end: Int64Array) -> Int64Array:
+    """The highest of a column of levels over each interval of its entries, both ends included."""
+    first = np.clip(begin, 0, len(levels) - 1)
+    last = np.clip(end, first, len(levels) - 1)
+    if not len(first):
+        return np.zeros(0, dtype=np.int64)
+    # reduceat takes half-open pairs and needs every index to exist: one entry more at the end,
+    # never part of a result.
+    pairs = np.stack((first, last + 1), axis=1).ravel()
+    return np.asarray(np.maximum.reduceat(np.append(levels, 0), pairs)[::2], dtype=np.int64)

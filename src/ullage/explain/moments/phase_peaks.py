@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.course import Phase
 from ullage.explain.moments.steps import PHASE_NAMES
 from ullage.explain.snapshot import DeviceSnapshot
 
@@ -34,33 +34,27 @@ def find_phase_peaks(device: DeviceSnapshot, last: int | None = None) -> dict[st
     """Returns the peak of each phase up to the event `last`, in order; none if neither steps nor
     phases are known.
     """
-    course = device.course
-    end_of_all = device.replay.num_events if last is None else last + 1
-    peaks: dict[str, PhasePeak] = {}
+    course, levels = device.course, device.levels.allocated_bytes
+    stop = len(levels) - 1 if last is None else last + 1
+    # Each name with the levels that it has, from before one event to before another.
+    spans: list[tuple[str | None, int, int]] = []
     if course.has_phases:
-        phases, begins = course.phase.tolist(), np.maximum(course.begin, 0).tolist()
-        for number, begin in enumerate(begins):
-            is_before = Phase.FORWARD not in phases[: number + 1]
-            name = SETUP if is_before else PHASE_NAMES.get(Phase(phases[number]))
-            end = begins[number + 1] if number + 1 < len(begins) else end_of_all
-            if name is not None and begin <= end_of_all:
-                _raise(peaks, name, device, begin, min(end, end_of_all))
+        is_setup = np.cumsum(course.phase == Phase.FORWARD) == 0
+        names = [
+            SETUP if is_before else PHASE_NAMES.get(Phase(code))
+            for is_before, code in zip(is_setup.tolist(), course.phase.tolist(), strict=True)
+        ]
+        spans += zip(names, np.maximum(course.begin, 0).tolist(), course.end.tolist(), strict=True)
     elif course.num_steps and last is None:
         end = int(course.step_ends[0])
-        _raise(peaks, FIRST_STEP, device, 0, end)
-        _raise(peaks, LATER_STEPS, device, end, device.replay.num_events)
+        spans += [(FIRST_STEP, 0, end), (LATER_STEPS, end, stop)]
     if course.num_steps and last is None:
         end = int(course.step_ends[-1])
-        _raise(peaks, HELD, device, end, end)
+        spans.append((HELD, end, end))
+    peaks: dict[str, PhasePeak] = {}
+    for name, begin, end in spans:
+        if name is not None and begin <= stop:
+            moment = begin + int(levels[begin : min(end, stop) + 1].argmax())
+            peak = PhasePeak(moment - 1, int(levels[moment]))
+            peaks[name] = max(peaks.get(name, peak), peak, key=lambda each: each.size_bytes)
     return {name: peaks[name] for name in _ORDER if name in peaks}
-
-
-def _raise(
-    peaks: dict[str, PhasePeak], name: str, device: DeviceSnapshot, begin: int, end: int
-) -> None:
-    """Adds to a phase the time from before the event `begin` to before the event `end`."""
-    levels = device.levels.allocated_bytes[begin : end + 1]
-    moment = begin + int(levels.argmax())
-    peak = PhasePeak(moment - 1, int(device.levels.allocated_bytes[moment]))
-    if name not in peaks or peak.size_bytes > peaks[name].size_bytes:
-        peaks[name] = peak

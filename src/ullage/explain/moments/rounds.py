@@ -1,4 +1,4 @@
-"""Finds the loop of a program from the stacks of its allocations alone.
+"""The steps of a trace that ullage did not record: by its annotations, else by its stacks.
 
 The search descends the stacks from the outermost frame, always into the call with the most
 allocations. In a function without a loop the allocating lines occur in ascending order. Where a
@@ -11,13 +11,49 @@ from __future__ import annotations
 
 import numpy as np
 
+from ullage.explain.moments.course import Course, Phase, StepSource
 from ullage.explain.owners.sites import has_python_file
 from ullage.trace.replay import Replay
-from ullage.trace.snapshot import Int64Array, Stacks
+from ullage.trace.snapshot import Int64Array, Snapshot, Stacks
+
+_PROFILER_STEP, _OPTIMIZER_STEP = "ProfilerStep#", "Optimizer.step#"
 
 _MIN_ROUNDS = 4
 _MAX_DEPTH = 64
 _INNER = frozenset({"_call_impl", "_wrapped_call_impl", "step", "backward", "forward"})
+
+
+def guess_course(snapshot: Snapshot, replay: Replay, device: int) -> Course:
+    """What the program was doing at each event, as far as steps are seen."""
+    ends, source = _annotated(snapshot, device), StepSource.ANNOTATIONS
+    if not len(ends):
+        ends = find_rounds(snapshot.stacks, replay)
+        source = StepSource.STACKS if len(ends) else StepSource.NONE
+    return Course(
+        begin=np.array([-1], dtype=np.int64),
+        phase=np.array([Phase.OUTSIDE], dtype=np.uint8),
+        grad=np.zeros(1, dtype=np.bool_),
+        step=np.zeros(1, dtype=np.int64),
+        step_ends=ends,
+        source=source,
+        has_phases=False,
+    )
+
+
+def _annotated(snapshot: Snapshot, device: int) -> Int64Array:
+    """The events before which steps ended, by the times of annotations; empty without any."""
+    none: Int64Array = np.empty(0, dtype=np.int64)
+    times = snapshot.events_of(device).time_us
+    if not len(times) or not times.any():
+        return none
+    # A profiled iteration ends where the next begins; an optimizer's step ends an iteration.
+    starts = [a.time_us for a in snapshot.annotations
+             if a.name.startswith(_PROFILER_STEP) and a.stage == "START"]  # fmt: skip
+    ended = [a.time_us for a in snapshot.annotations
+             if a.name.startswith(_OPTIMIZER_STEP) and a.stage == "END"]  # fmt: skip
+    moments = sorted(starts)[1:] if len(starts) > 1 else sorted(ended)
+    inside = [m for m in moments if times[0] <= m <= times[-1] or m == moments[-1] >= times[-1]]
+    return np.searchsorted(times, np.array(inside)) if inside else none
 
 
 def find_rounds(stacks: Stacks, replay: Replay) -> Int64Array:

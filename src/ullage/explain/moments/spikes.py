@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ullage.explain.moments.levels import Levels
-from ullage.trace.replay import BoolArray, Replay
+from ullage.trace.blocks import Blocks, BoolArray, sum_live
+from ullage.trace.replay import Replay
 from ullage.trace.snapshot import Int64Array
 
 # A brief block, such as the workspace of one operation, is freed before more than this many others
@@ -46,7 +47,7 @@ def find_spike(replay: Replay, levels: Levels) -> Spike | None:
     return Spike(
         blocks=tuple(order[:_MAX_BLOCKS].tolist()),
         size_bytes=int(blocks.size_bytes[here].sum()),
-        lower_peak_bytes=peak_without(replay, levels, is_brief),
+        lower_peak_bytes=int(levels_without(blocks, levels, np.flatnonzero(is_brief)).max()),
     )
 
 
@@ -64,21 +65,21 @@ def birth_after(replay: Replay, count: int) -> Int64Array:
     return padded[np.arange(len(births)) + count]
 
 
-def peak_without(
-    replay: Replay, levels: Levels, mask: BoolArray, death: Int64Array | None = None
-) -> int:
-    """Returns the peak of allocated bytes without some blocks, or with those blocks freed earlier.
+def levels_without(
+    blocks: Blocks,
+    levels: Levels,
+    numbers: Int64Array,
+    death: Int64Array | None = None,
+    left_frac: float = 0.0,
+) -> Int64Array:
+    """Returns the levels of allocated bytes without some blocks, or with those freed earlier.
 
     Args:
-        mask: (num_blocks,) the blocks to remove or to free earlier.
-        death: (num_blocks,) the event at which each block is freed instead; None removes it.
+        numbers: of the blocks to remove or to free earlier.
+        death: of each of them the event at which it is freed instead; None removes it.
+        left_frac: the share of each that stays.
     """
-    blocks = replay.blocks
-    numbers = np.flatnonzero(mask)
-    start = blocks.birth[numbers] if death is None else death[numbers]
-    start = np.maximum(start, blocks.birth[numbers])
-    numbers, start = numbers[start < blocks.death[numbers]], start[start < blocks.death[numbers]]
-    changes = np.zeros(replay.num_events + 2, dtype=np.int64)
-    np.subtract.at(changes, start + 1, blocks.size_bytes[numbers])
-    np.add.at(changes, blocks.death[numbers] + 1, blocks.size_bytes[numbers])
-    return int((levels.allocated_bytes + np.cumsum(changes[:-1])).max())
+    birth, end = blocks.birth[numbers], blocks.death[numbers]
+    start = birth if death is None else np.clip(death, birth, end)
+    sizes = (blocks.size_bytes[numbers] * (1 - left_frac)).astype(np.int64)
+    return levels.allocated_bytes - sum_live(start, end, sizes, blocks.num_events)

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage.clock.step_time import StepTime
-from ullage.trace.lifetime import find_lifetimes
-from ullage.trace.model import Int64Array, Record
-from ullage.trace.timeline import trace_levels
+from ullage.explain.moments.levels import read_levels
+from ullage.trace.blocks import read_blocks
+from ullage.trace.model import EventKind, Int64Array, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +47,17 @@ def step_levels(record: Record, time: StepTime) -> StepLevels:
     positions, starts_s = positions[order], starts_s[order]
     # Work that was given later may begin earlier, on another stream; memory has one order.
     starts_s = np.minimum.accumulate(starts_s[::-1])[::-1]
-    device = timed_device(record, time)
-    base_bytes = _base_bytes(record, device)
-    timeline = trace_levels(record.events, device, record.first_position, base_bytes)
-    first, last = np.searchsorted(timeline.position, [positions[0], positions[-1]], side="right")
-    rows = np.arange(max(first - 1, 0), max(last, 1))
-    places = np.searchsorted(positions, timeline.position[rows], side="left")
+    device, events = timed_device(record, time), record.events
+    levels = read_levels(record, read_blocks(record), device)
+    own = np.flatnonzero((events.device == device) & (events.kind == EventKind.BLOCK))
+    places, first = np.append(0, own + 1), record.first_position
+    begin, end = np.searchsorted(places, positions[[0, -1]] - first, side="right")
+    places = places[max(begin - 1, 0) : max(end, 1)]
+    later = np.searchsorted(positions, places + first, side="left")
     # Of events at the same time the last says what is in use from then on.
-    moments_s = starts_s[np.minimum(places, len(starts_s) - 1)]
+    moments_s = starts_s[np.minimum(later, len(starts_s) - 1)]
     is_last = np.append(moments_s[1:] > moments_s[:-1], True)
-    rows = rows[is_last]
+    places = places[is_last]
     return StepLevels(
-        moments_s[is_last], timeline.allocated_bytes[rows], timeline.reserved_bytes[rows]
+        moments_s[is_last], levels.allocated_bytes[places], levels.reserved_bytes[places]
     )
-
-
-def _base_bytes(record: Record, device: int) -> int:
-    """What was allocated before the first event of a record that was cut."""
-    if not record.first_position:
-        return 0
-    lives = find_lifetimes(record.events, record.first_position)
-    was_there = (lives.birth == record.first_position) & (lives.device == device)
-    return int(lives.size_bytes[was_there].sum())

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ullage.explain.moments.course import Course, Phase
 from ullage.explain.moments.evaluations import (
     Evaluation,
     Round,
     find_evaluations,
     find_rounds_of_marks,
 )
-from ullage.explain.moments.phases import Phase, Regions
-from ullage.trace.lifetime import NEVER
-from ullage.trace.model import Int64Array, Mark, MarkKind
-from ullage.trace.timeline import Timeline, max_between
+from ullage.explain.moments.levels import Levels, highest_between
+from ullage.trace.blocks import NEVER
+from ullage.trace.model import Int64Array, MarkKind, Record
 
 if TYPE_CHECKING:
     from ullage.trace.measured import Measured
@@ -58,7 +58,6 @@ class StepPeak:
         roots: the root modules of these forwards. Steps of the same roots do the same work: where a
             program calls the parts of a model, or trains two models by turns, a step is not like
             the one before.
-        end: the position of its end; None: not known.
     """
 
     index: int
@@ -68,7 +67,6 @@ class StepPeak:
     inputs: tuple[tuple[tuple[int, ...], ...], ...] = ()
     follows_evaluation: bool = False
     roots: frozenset[int | None] = frozenset()
-    end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,27 +89,29 @@ def counted_steps(measured: Measured) -> tuple[StepPeak, ...]:
 
 
 def peak_per_step(
-    timeline: Timeline, marks: Sequence[Mark], regions: Regions
+    record: Record, levels: Levels, course: Course
 ) -> tuple[tuple[StepPeak, ...], tuple[EvaluationPeak, ...]]:
     """Returns the peaks of the steps of a device, and of the evaluations between them.
 
     The first step begins with its first forward pass (set-up precedes it). Each later step begins
     where the previous step ended, or where the evaluation after that step ended.
     """
+    marks, first = record.marks, record.first_position
     rounds = find_rounds_of_marks(marks)
     evaluations = find_evaluations(rounds)
     ends = {evaluation.row: evaluation.end for evaluation in evaluations}
     steps = [
         (row, round_, _begin(row, round_, ends))
         for row, round_ in enumerate(rounds)
-        if round_.end is not None or _has_more(round_, ends.get(row))
+        # One that did not end counts if it began.
+        if round_.end is not None or any(each.begin >= ends.get(row, 0) for each in round_.forwards)
     ]
-    last = int(timeline.position[-1])
-    begins = np.array([begin for _, _, begin in steps], dtype=np.int64)
-    stops = np.array(
-        [last if round_.end is None else round_.end for _, round_, _ in steps], dtype=np.int64
-    )
-    phases = _phase_peaks(timeline, regions, len(rounds), evaluations)
+    ends_of = [NEVER if round_.end is None else round_.end for _, round_, _ in steps]
+    begins = [begin for _, _, begin in steps]
+    peaks = _peaks(levels, np.array([begins, ends_of], dtype=np.int64) - first)
+    spans = np.array([(each.begin, each.end) for each in evaluations], dtype=np.int64)
+    idle = _peaks(levels, spans.reshape(-1, 2).T - first)
+    phases = _phase_peaks(levels, course, len(rounds), evaluations, first)
     indices = [mark.index for mark in marks if mark.kind is MarkKind.STEP]
     names = [row if index is None else index for row, index in enumerate([*indices, None])]
     return tuple(
@@ -123,10 +123,12 @@ def peak_per_step(
             inputs=tuple(each.inputs for each in round_.own_forwards if each.inputs),
             follows_evaluation=row in ends,
             roots=round_.roots,
-            end=round_.end,
         )
-        for (row, round_, _), peak in zip(steps, _peaks(timeline, begins, stops), strict=True)
-    ), _evaluation_peaks(timeline, evaluations, names)
+        for (row, round_, _), peak in zip(steps, peaks, strict=True)
+    ), tuple(
+        EvaluationPeak(names[each.row], each.num_forwards, peak)
+        for each, peak in zip(evaluations, idle, strict=True)
+    )
 
 
 def _begin(row: int, round_: Round, evaluation_ends: Mapping[int, int]) -> int:
@@ -138,40 +140,24 @@ def _begin(row: int, round_: Round, evaluation_ends: Mapping[int, int]) -> int:
     return round_.forwards[0].begin
 
 
-def _has_more(round_: Round, evaluation_end: int | None) -> bool:
-    """Returns whether a step began that did not end."""
-    return any(evaluation_end is None or each.begin >= evaluation_end for each in round_.forwards)
-
-
-def _evaluation_peaks(
-    timeline: Timeline, evaluations: Sequence[Evaluation], names: Sequence[int]
-) -> tuple[EvaluationPeak, ...]:
-    begins = np.array([evaluation.begin for evaluation in evaluations], dtype=np.int64)
-    ends = np.array([evaluation.end for evaluation in evaluations], dtype=np.int64)
-    return tuple(
-        EvaluationPeak(names[evaluation.row], evaluation.num_forwards, peak)
-        for evaluation, peak in zip(evaluations, _peaks(timeline, begins, ends), strict=True)
-    )
-
-
-def _peaks(timeline: Timeline, begin: Int64Array, end: Int64Array) -> list[Peak]:
-    allocated = max_between(timeline, timeline.allocated_bytes, begin, end)
-    reserved = max_between(timeline, timeline.reserved_bytes, begin, end)
-    return [Peak(int(a), int(r)) for a, r in zip(allocated, reserved, strict=True)]
+def _peaks(levels: Levels, spans: Int64Array) -> list[Peak]:
+    """The peaks between events: (2, num) from before the first to before the last of each pair."""
+    columns = (levels.allocated_bytes, levels.reserved_bytes)
+    peaks = np.stack([highest_between(column, *spans) for column in columns], axis=1)
+    return [Peak(*pair) for pair in peaks.tolist()]
 
 
 def _phase_peaks(
-    timeline: Timeline, regions: Regions, num_steps: int, evaluations: Sequence[Evaluation]
+    levels: Levels, course: Course, num_steps: int, evaluations: Sequence[Evaluation], first: int
 ) -> list[dict[str, Peak]]:
     """Returns the peak of each phase of each step; a region belongs to the step in which it begins.
-    Regions that begin in an evaluation are omitted.
+    Those that begin in an evaluation are omitted.
     """
-    end = np.where(regions.end == NEVER, timeline.position[-1], regions.end)
     result: list[dict[str, Peak]] = [{} for _ in range(num_steps)]
-    for row, peak in enumerate(_peaks(timeline, regions.begin, end)):
-        name = PHASE_NAMES.get(Phase(int(regions.phase[row])))
-        step = int(regions.step[row])
-        begin = int(regions.begin[row])
+    for row, peak in enumerate(_peaks(levels, np.stack([course.begin, course.end]))):
+        name = PHASE_NAMES.get(Phase(int(course.phase[row])))
+        step = int(course.step[row])
+        begin = max(int(course.begin[row]), 0) + first
         if name is None or step >= num_steps:
             continue
         if any(

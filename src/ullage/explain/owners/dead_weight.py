@@ -14,11 +14,12 @@ import numpy as np
 
 from ullage.explain.moments.course import Course
 from ullage.explain.moments.levels import Levels
-from ullage.explain.moments.spikes import BRIEF_BIRTHS, peak_without
+from ullage.explain.moments.spikes import BRIEF_BIRTHS, levels_without
 from ullage.explain.owners.matching import Match
 from ullage.explain.owners.ownership import code_of
+from ullage.trace.blocks import BoolArray
 from ullage.trace.model import Category, Int64Array, UInt8Array
-from ullage.trace.replay import BoolArray, Replay
+from ullage.trace.replay import Replay
 
 _MIN_IDLE_STEPS = 2
 
@@ -66,25 +67,21 @@ def find_dead_weight(
         last_use=last_use,
         blocks=numbers[np.argsort(-blocks.size_bytes[numbers], kind="stable")],
         size_bytes=int(blocks.size_bytes[numbers].sum()),
-        lower_peak_bytes=peak_without(replay, levels, is_dead, last_use),
+        lower_peak_bytes=int(levels_without(blocks, levels, numbers, last_use[numbers]).max()),
     )
 
 
 def find_last_uses(match: Match, replay: Replay) -> Int64Array | None:
     """(num_blocks,) the event before which each block was last used; None: not recorded."""
-    record, blocks = match.record, replay.blocks
-    if record.last_use is None:
+    last_use, blocks = match.record.last_use, replay.blocks
+    if last_use is None:
         return None
-    is_known = match.row >= 0
-    birth = (
-        match.lifetimes.birth[np.where(is_known, match.row, 0)] if len(match.lifetimes) else None
-    )
-    if birth is None:
+    if not len(match.recorded):
         return blocks.birth.copy()
-    event = birth - record.first_position - 1
-    is_known &= event >= 0  # else the block was allocated before the log began
-    position = np.where(is_known, record.last_use[np.where(is_known, event, 0)], 0)
-    used = match.event_after(np.maximum(position, birth), replay.num_events)
+    event = match.recorded.birth[match.row]
+    is_known = (match.row >= 0) & (event >= 0)  # else it was allocated before the log began
+    position = np.where(is_known, last_use[np.where(is_known, event, 0)], 0)
+    used = match.event_after(np.maximum(position, event + match.record.first_position + 1))
     # A block that the record does not know counts as used until the end.
     return np.where(is_known, np.maximum(used, blocks.birth), replay.num_events)
 

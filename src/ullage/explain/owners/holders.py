@@ -11,7 +11,7 @@ import numpy as np
 
 from ullage.explain.owners.matching import Match
 from ullage.protocol.holder_chains import Root, root_of
-from ullage.trace.lifetime import find_blocks
+from ullage.trace.blocks import find_blocks
 from ullage.trace.model import GraphHolder
 
 Chains = dict[int, dict[int, list[str]]]  # of each block, by the position of the search
@@ -60,7 +60,7 @@ class Holders:
         return names.most_common(1)[0][0] if names else None
 
 
-def find_holders(match: Match, num_events: int) -> Holders:
+def find_holders(match: Match) -> Holders:
     """Finds the names that the record has for the blocks of the trace; the last one if several, and
     that of a variable where it has one.
     """
@@ -69,7 +69,7 @@ def find_holders(match: Match, num_events: int) -> Holders:
         [(holder.position, holder.device, holder.address) for holder in record.holders],
         dtype=np.int64,
     ).reshape(-1, 3)
-    rows = find_blocks(match.lifetimes, table[:, 0], table[:, 1], table[:, 2])
+    rows = find_blocks(match.recorded, table[:, 0], table[:, 1], table[:, 2])
     block_of = {row: block for block, row in enumerate(match.row.tolist()) if row >= 0}
     chains: Chains = {}
     for row, holder in zip(rows.tolist(), record.holders, strict=True):
@@ -80,7 +80,7 @@ def find_holders(match: Match, num_events: int) -> Holders:
     return Holders(
         chain={block: _best(searches[max(searches)]) for block, searches in chains.items()},
         graph=max(record.graphs, key=lambda graph: graph.num_nodes, default=None),
-        leftovers=tuple(_find_leftovers(match, chains, num_events)),
+        leftovers=tuple(_find_leftovers(match, chains)),
     )
 
 
@@ -90,7 +90,7 @@ def _best(chains: list[str]) -> str:
     return variables[-1] if variables else chains[0]
 
 
-def _find_leftovers(match: Match, chains: Chains, num_events: int) -> Iterator[Leftover]:
+def _find_leftovers(match: Match, chains: Chains) -> Iterator[Leftover]:
     graphs: dict[int, set[str]] = {}  # the chains of the tensors that had one, by the search
     for graph in match.record.graphs:
         graphs.setdefault(graph.position, set()).add(_INDEX.sub("[...]", graph.chain))
@@ -99,8 +99,8 @@ def _find_leftovers(match: Match, chains: Chains, num_events: int) -> Iterator[L
         since = _left_since(searches)
         if since is None:
             continue
-        event = match.event_after(np.array([since], dtype=np.int64), num_events)[0]
-        death = int(match.lifetimes.death[match.row[block]])
+        event = match.event_after(np.array([since], dtype=np.int64))[0]
+        death = int(match.recorded.death[match.row[block]]) + match.record.first_position + 1
         names = tuple(dict.fromkeys(searches[max(searches)]))
         of_search = graphs.get(since, set())
         has_graph = not of_search.isdisjoint(searches[since]) and not any(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage.explain.owners.ownership import CLAIM_ORDER
-from ullage.trace.lifetime import Lifetimes, find_blocks
+from ullage.trace.blocks import Blocks, find_blocks
 from ullage.trace.model import Category, Claims, Int32Array, Int64Array, Record
 
 NO_MODULE = -1
@@ -57,23 +57,24 @@ class ModuleShare:
     size_bytes: int
 
 
-def attribute_modules(lifetimes: Lifetimes, record: Record) -> ModuleOwners:
+def attribute_modules(record: Record, blocks: Blocks) -> ModuleOwners:
     """Finds the module of each allocation of a record."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(record.modules))}
     of_scope = np.array([*(numbers[name] for name in record.modules), NO_MODULE], dtype=np.int32)
-    event = lifetimes.birth - record.first_position - 1
-    scope = np.append(record.events.scope, np.int32(NO_MODULE))[event]
+    scope = np.append(record.events.scope, np.int32(NO_MODULE))[blocks.birth]
     # A damaged record may name a module that it does not list.
     scope = np.where((scope >= 0) & (scope < len(record.modules)), scope, NO_MODULE)
     index = of_scope[scope]
-    _settle_claimed(index, lifetimes, record.claims, numbers)
+    _settle_claimed(index, blocks, record.claims, numbers)
     return ModuleOwners(tuple(numbers), index)
 
 
 def share_by_module(
-    owners: ModuleOwners, live: npt.NDArray[np.bool_], size_bytes: Int64Array
+    owners: ModuleOwners | None, live: npt.NDArray[np.bool_], size_bytes: Int64Array
 ) -> tuple[ModuleShare, ...]:
-    """Sums the live allocations of each module, the largest first."""
+    """Sums the live blocks of each module, the largest first; none where they are not known."""
+    if owners is None:
+        return ()
     index = owners.index[live].astype(np.int64)
     sums = np.zeros(len(owners.names) + 1, dtype=np.int64)
     np.add.at(sums, index, size_bytes[live])  # NO_MODULE is the last
@@ -100,7 +101,7 @@ def merge_numbered(shares: Sequence[ModuleShare]) -> tuple[ModuleShare, ...]:
 
 
 def _settle_claimed(
-    index: Int32Array, lifetimes: Lifetimes, claims: Claims, numbers: dict[str, int]
+    index: Int32Array, blocks: Blocks, claims: Claims, numbers: dict[str, int]
 ) -> None:
     """Assigns the memory of a parameter or buffer to its module. If several have an equally strong
     claim, it goes to the innermost module that contains all of them.
@@ -111,11 +112,9 @@ def _settle_claimed(
         if name and category in _NAMED
     ]
     rows = np.array(at, dtype=np.int64)
-    blocks = find_blocks(
-        lifetimes, claims.position[rows], claims.device[rows], claims.address[rows]
-    )
+    claimed = find_blocks(blocks, claims.position[rows], claims.device[rows], claims.address[rows])
     settled: dict[int, tuple[int, str]] = {}
-    for number, block in zip(at, blocks.tolist(), strict=True):
+    for number, block in zip(at, claimed.tolist(), strict=True):
         strength = CLAIM_ORDER.index(claims.category[number])
         path = claims.name[number].rpartition(".")[0]
         known = settled.get(block)
@@ -123,7 +122,7 @@ def _settle_claimed(
             settled[block] = (strength, path)
         elif strength == known[0] and path != known[1]:
             settled[block] = (strength, _shared(path, known[1]))
-    settled.pop(len(lifetimes), None)
+    settled.pop(len(blocks), None)
     for block, (_, path) in settled.items():
         index[block] = numbers.setdefault(path, len(numbers))
 

@@ -1,4 +1,4 @@
-"""The owner of each block of a snapshot: recorded if ullage recorded the run, else guessed.
+"""The owner of each block: recorded if ullage recorded the run, else guessed.
 
 A guess uses the functions in a block's stack and the block's birth and death. All owners of a
 snapshot are recorded, or all are guesses; the two are never mixed.
@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ullage.explain.moments.phases import find_regions
-from ullage.explain.owners.matching import Match
-from ullage.explain.owners.modules import ModuleOwners, attribute_modules
-from ullage.explain.owners.ownership import CATEGORIES, attribute_record, code_of
+from ullage.explain.owners.modules import ModuleOwners
+from ullage.explain.owners.ownership import CATEGORIES, code_of
+from ullage.trace.blocks import BoolArray
 from ullage.trace.model import Category, UInt8Array
-from ullage.trace.replay import BoolArray, Replay
+from ullage.trace.replay import Replay
 from ullage.trace.snapshot import Int64Array, Stacks
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """The category of each block of a `Replay`, as an index into CATEGORIES.
+    """The owner of each block of a table.
 
     Attributes:
         category: (num_blocks,) indices into CATEGORIES.
@@ -35,21 +34,16 @@ class Owners:
     is_known: bool
     modules: ModuleOwners | None = None
 
+    def of_rows(self, row: Int64Array) -> Owners:
+        """The owners of the blocks in these rows; -1 stands for an unknown block."""
+        category = np.append(self.category, np.uint8(code_of(Category.UNATTRIBUTED)))[row]
+        modules = None if self.modules is None else self.modules.of_rows(row)
+        return replace(self, category=category, modules=modules)
 
-def find_owners(stacks: Stacks, replay: Replay, match: Match | None) -> Owners:
-    """Finds the owner of each block; `match` is None if ullage did not record the run."""
-    if match is not None:
-        modules = attribute_modules(match.lifetimes, match.record).of_rows(match.row)
-        return Owners(_known_owners(match), is_known=True, modules=modules)
+
+def guess_owners(stacks: Stacks, replay: Replay) -> Owners:
+    """Guesses the owners of a snapshot that ullage did not record."""
     return Owners(_guess(stacks, replay), is_known=False)
-
-
-def _known_owners(match: Match) -> UInt8Array:
-    """The categories of the record, for the blocks of the trace."""
-    record = match.record
-    regions = find_regions(record.marks, record.first_position)
-    categories = attribute_record(record, match.lifetimes, regions)
-    return np.append(categories, np.uint8(code_of(Category.UNATTRIBUTED)))[match.row]
 
 
 # Patterns of functions that show the purpose of an allocation, the strongest first. The first rule

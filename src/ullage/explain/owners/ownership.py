@@ -32,10 +32,9 @@ from types import MappingProxyType
 import numpy as np
 
 from ullage.explain.carried import find_carried
-from ullage.explain.moments.phases import Phase, Regions, region_of_births
-from ullage.trace.lifetime import NEVER, Lifetimes, find_blocks
+from ullage.explain.moments.course import Course, Phase
+from ullage.trace.blocks import NEVER, Blocks, BoolArray, find_blocks
 from ullage.trace.model import Category, Claims, Record, UInt8Array, Workspaces
-from ullage.trace.replay import BoolArray
 
 CATEGORIES = tuple(Category)
 _EXCHANGES = "NCCL"
@@ -59,26 +58,26 @@ def code_of(category: Category) -> int:
     return _CODE[category]
 
 
-def attribute_record(record: Record, lifetimes: Lifetimes, regions: Regions) -> UInt8Array:
+def attribute_record(record: Record, blocks: Blocks, course: Course) -> UInt8Array:
     """Finds the category of each allocation of a record, as indices into CATEGORIES."""
     return attribute(
-        lifetimes,
+        blocks,
         record.claims,
         record.workspaces,
-        regions,
+        course,
         masks={
-            Category.ACTIVATION: _find_recomputed(record, lifetimes, regions),
-            Category.KV_CACHE: find_carried(record, lifetimes, regions),
+            Category.ACTIVATION: _find_recomputed(record, blocks, course),
+            Category.KV_CACHE: find_carried(record, blocks, course),
         },
         oom_positions=[oom.position for oom in record.ooms],
     )
 
 
 def attribute(
-    lifetimes: Lifetimes,
+    blocks: Blocks,
     claims: Claims,
     workspaces: Workspaces,
-    regions: Regions,
+    course: Course,
     *,
     masks: Mapping[Category, BoolArray] = MappingProxyType({}),
     oom_positions: Sequence[int] = (),
@@ -88,20 +87,20 @@ def attribute(
     `masks` gives categories to blocks without a claim. The memory of a pass that is live at one of
     the `oom_positions` is an activation, because the pass had not ended.
     """
-    by_phase = _categories_by_phase(lifetimes, regions)
+    by_phase = _categories_by_phase(blocks, course)
     for position in oom_positions:
-        by_phase[_is_held_at(lifetimes, regions, position)] = code_of(Category.ACTIVATION)
+        by_phase[_is_held_at(blocks, course, position)] = code_of(Category.ACTIVATION)
     for category, is_of_it in masks.items():
         by_phase[is_of_it] = code_of(category)
     # A tensor that a pass saves for backward stays an activation even if ranks exchanged it.
-    is_activation = (by_phase == code_of(Category.ACTIVATION)) & ~_survives_step(lifetimes, regions)
-    claimed = _categories_by_claim(lifetimes, claims, workspaces, is_activation)
+    is_activation = (by_phase == code_of(Category.ACTIVATION)) & ~_survives_step(blocks, course)
+    claimed = _categories_by_claim(blocks, claims, workspaces, is_activation)
     unclaimed = code_of(Category.UNATTRIBUTED)
     return np.where(claimed != unclaimed, claimed, by_phase)
 
 
 def _categories_by_claim(
-    lifetimes: Lifetimes, claims: Claims, workspaces: Workspaces, mask: BoolArray
+    blocks: Blocks, claims: Claims, workspaces: Workspaces, mask: BoolArray
 ) -> UInt8Array:
     """The strongest claim on each allocation; UNATTRIBUTED if there is none. For allocations in
     `mask`, an exchange between ranks is not a claim.
@@ -109,14 +108,13 @@ def _categories_by_claim(
     strength = {category: rank for rank, category in enumerate(CLAIM_ORDER)}
     # Claims to categories that only phases decide rank below all others and have no effect.
     weakest = len(CLAIM_ORDER)
-    best = np.full(len(lifetimes) + 1, weakest, dtype=np.int64)  # the last: addresses in no block
+    best = np.full(len(blocks) + 1, weakest, dtype=np.int64)  # the last: addresses in no block
     ranks = np.array(
         [strength.get(category, weakest) for category in claims.category], dtype=np.int64
     )
-    np.minimum.at(
-        best, find_blocks(lifetimes, claims.position, claims.device, claims.address), ranks
-    )
-    scratch = find_blocks(lifetimes, workspaces.position, workspaces.device, workspaces.address)
+    claimed = find_blocks(blocks, claims.position, claims.device, claims.address)
+    np.minimum.at(best, claimed, ranks)
+    scratch = find_blocks(blocks, workspaces.position, workspaces.device, workspaces.address)
     is_exchanged = np.array([library == _EXCHANGES for library in workspaces.library], dtype=bool)
     np.minimum.at(best, scratch[~is_exchanged], strength[Category.WORKSPACE])
     exchanged = scratch[is_exchanged]
@@ -128,65 +126,61 @@ def _categories_by_claim(
     return codes[best[:-1]]
 
 
-def _categories_by_phase(lifetimes: Lifetimes, regions: Regions) -> UInt8Array:
-    region = region_of_births(regions, lifetimes.birth)
-    phase, grad = regions.phase[region], regions.grad[region]
-    outlives = lifetimes.death > regions.end[region]
+def _categories_by_phase(blocks: Blocks, course: Course) -> UInt8Array:
+    region = course.region_at(blocks.birth)
+    phase, grad = course.phase[region], course.grad[region]
+    outlives = blocks.death >= course.end[region]
     in_forward, in_loss = phase == Phase.FORWARD, phase == Phase.LOSS
     in_update = (
         (phase == Phase.BACKWARD) | (phase == Phase.AFTER_BACKWARD) | (phase == Phase.OPTIMIZER)
     )
     # Without gradients, "the loss" is everything between two forward passes; a block that lives
     # until the next one is its input.
-    is_next_input = regions.before_forward[region] & outlives & ~in_forward & ~(in_loss & grad)
-    is_hidden = in_forward & ~grad & _sees_a_birth(lifetimes)
-    category = np.full(len(lifetimes), code_of(Category.UNATTRIBUTED), dtype=np.uint8)
+    is_next_input = course.before_forward[region] & outlives & ~in_forward & ~(in_loss & grad)
+    is_hidden = in_forward & ~grad & _sees_a_birth(blocks)
+    category = np.full(len(blocks), code_of(Category.UNATTRIBUTED), dtype=np.uint8)
     category[in_forward | in_loss] = code_of(Category.TEMPORARY)
     # If a record ends within a pass (out of memory, for example), the pass did not get to use the
     # blocks that are still live.
-    is_held_at_end = (regions.end[region] == NEVER) & (lifetimes.death == NEVER)
+    is_held_at_end = (course.end[region] == NEVER) & (blocks.death == blocks.num_events)
     category[(in_forward | in_loss) & (outlives | is_held_at_end)] = code_of(Category.ACTIVATION)
     category[is_hidden] = code_of(Category.ACTIVATION)
-    category[in_update & ~_survives_step(lifetimes, regions)] = code_of(Category.TEMPORARY)
+    category[in_update & ~_survives_step(blocks, course)] = code_of(Category.TEMPORARY)
     category[is_next_input] = code_of(Category.INPUT)
     return category
 
 
-def _find_recomputed(record: Record, lifetimes: Lifetimes, regions: Regions) -> BoolArray:
+def _find_recomputed(record: Record, blocks: Blocks, course: Course) -> BoolArray:
     """The allocations born in backward while autograd built a graph, and freed while it did not."""
     has_graph = np.append(record.events.has_graph, np.False_)  # the last one stands for no event
-    birth = lifetimes.birth - record.first_position - 1
-    death = np.minimum(lifetimes.death - record.first_position, len(has_graph)) - 1
-    in_backward = regions.phase[region_of_births(regions, lifetimes.birth)] == Phase.BACKWARD
-    mask: BoolArray = in_backward & has_graph[birth] & ~has_graph[death]
+    in_backward = course.phase[course.region_at(blocks.birth)] == Phase.BACKWARD
+    mask: BoolArray = in_backward & has_graph[blocks.birth] & ~has_graph[blocks.death]
     return mask
 
 
-def _survives_step(lifetimes: Lifetimes, regions: Regions) -> BoolArray:
+def _survives_step(blocks: Blocks, course: Course) -> BoolArray:
     """The allocations that live beyond the step in which they were born."""
-    survives: BoolArray = (
-        lifetimes.death > regions.step_end[region_of_births(regions, lifetimes.birth)]
-    )
+    survives: BoolArray = blocks.death >= course.step_end[course.region_at(blocks.birth)]
     return survives
 
 
-def _is_held_at(lifetimes: Lifetimes, regions: Regions, position: int) -> BoolArray:
+def _is_held_at(blocks: Blocks, course: Course, position: int) -> BoolArray:
     """The allocations of the forward pass (or the loss) at a position that are live there."""
-    now = region_of_births(regions, np.array([position]))[0]
-    if regions.phase[now] not in (Phase.FORWARD, Phase.LOSS):
-        return np.zeros(len(lifetimes), dtype=np.bool_)
-    is_of_pass = region_of_births(regions, lifetimes.birth) == now
-    mask: BoolArray = is_of_pass & (lifetimes.birth <= position) & (lifetimes.death > position)
+    event = position - blocks.first_position - 1
+    now = course.region_at(np.array([event]))[0]
+    if course.phase[now] not in (Phase.FORWARD, Phase.LOSS):
+        return np.zeros(len(blocks), dtype=np.bool_)
+    mask: BoolArray = (course.region_at(blocks.birth) == now) & blocks.is_live(event)
     return mask
 
 
-def _sees_a_birth(lifetimes: Lifetimes) -> BoolArray:
+def _sees_a_birth(blocks: Blocks) -> BoolArray:
     """Whether another allocation was born on the same device while this one was live."""
-    result = np.zeros(len(lifetimes), dtype=np.bool_)
-    for device in np.unique(lifetimes.device):
-        rows = np.flatnonzero(lifetimes.device == device)
-        births = np.sort(lifetimes.birth[rows])
-        following = np.searchsorted(births, lifetimes.birth[rows], side="right")
-        next_birth = np.append(births, NEVER)[following]
-        result[rows] = next_birth < lifetimes.death[rows]
+    result = np.zeros(len(blocks), dtype=np.bool_)
+    for device in np.unique(blocks.device):
+        rows = np.flatnonzero(blocks.device == device)
+        births = blocks.birth[rows]
+        following = np.searchsorted(births, births, side="right")
+        next_birth = np.append(births, blocks.num_events)[following]
+        result[rows] = next_birth < blocks.death[rows]
     return result

@@ -39,24 +39,20 @@ class Recorded:
     holders: Holders
 
 
-@dataclass(frozen=True, slots=True)
-class Lives:
-    """What `find_recorded` needs of a device: its blocks, their owners, and the program's steps."""
-
-    replay: Replay
-    levels: Levels
-    owners: Owners
-    course: Course
-    growth: Sequence[Growth]
-
-
-def find_recorded(match: Match, lives: Lives, device: int) -> Recorded:
+def find_recorded(
+    match: Match,
+    replay: Replay,
+    levels: Levels,
+    owners: Owners,
+    course: Course,
+    *,
+    growth: Sequence[Growth],
+) -> Recorded:
     """Finds what the record of a run says about one device."""
-    replay, course, category = lives.replay, lives.course, lives.owners.category
     return Recorded(
-        dead=find_dead_weight(match, replay, lives.levels, category, course),
-        transfers=find_transfers(match, replay, course, device),
-        pinned=find_pinned(match, replay, course),
-        tokens=find_token_growth(lives.growth, replay, category, course),
-        holders=find_holders(match, replay.num_events),
+        dead=find_dead_weight(match, replay, levels, owners.category, course),
+        transfers=find_transfers(match, replay, course),
+        pinned=find_pinned(match, course),
+        tokens=find_token_growth(growth, replay, owners.category, course),
+        holders=find_holders(match),
     )

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 
-from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.course import Phase
 from ullage.explain.moments.spikes import find_brief
+from ullage.explain.owners.modules import ModuleOwners
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.trace.blocks import BoolArray
 from ullage.trace.model import Category
-from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import Int64Array
 from ullage.units import MIB, format_bytes
 
 _LOSS = re.compile(r"cross_entropy|^nll_loss|^log_softmax$", re.IGNORECASE)
 _CHECKPOINT = re.compile(r"^checkpoint$|^_checkpoint_without_reentrant|CheckpointFunction")
+_NUMBERED, _DIGITS = re.compile(r"[^.]*\d(?=\.|$)"), re.compile(r"\d+")
 _LOGITS_FRAC = 0.25
 _LOGIT_FRAC = 0.06
 _CHUNKS = 8
@@ -111,14 +115,11 @@ def _find_spike(case: Case) -> Iterator[Found]:
 def _find_saved(case: Case) -> Iterator[Found]:
     """Many layers' activations are held for backward."""
     numbers = _saved_blocks(case)
-    layers = _count_layers(case.call[numbers], case.size_bytes[numbers]) if len(numbers) else 0
+    layers, is_of_layer = _find_layers(case, numbers)
     if layers < _MIN_LAYERS:
         return
-    # What runs once, as the loss does, is of no layer.
-    calls, counts = np.unique(case.call[numbers], return_counts=True)
-    repeated = calls[counts >= _MIN_LAYERS]
-    size = int(case.size_bytes[numbers[np.isin(case.call[numbers], repeated)]].sum())
-    every = _is_saved(case) & np.isin(case.call, repeated)
+    size = int(case.size_bytes[numbers[is_of_layer[numbers]]].sum())
+    every = _is_saved(case) & is_of_layer
     yield Found(
         what=f"activations kept for backward are "
         f"{case.share(int(case.size_bytes[numbers].sum()))}, from about {layers} layers",
@@ -137,7 +138,7 @@ def _find_batch(case: Case) -> Iterator[Found]:
         return
     if not len(numbers):
         return
-    if _count_layers(case.call[numbers], case.size_bytes[numbers]) >= _MIN_LAYERS:
+    if _find_layers(case, numbers)[0] >= _MIN_LAYERS:
         return  # UL125 says more
     size = int(case.size_bytes[numbers].sum())
     every = _is_saved(case)  # of the other steps, too
@@ -168,12 +169,56 @@ def _saved_blocks(case: Case) -> Int64Array:
     return np.flatnonzero(saved)
 
 
-def _count_layers(call: Int64Array, size_bytes: Int64Array) -> int:
-    """How often the lines ran that hold most: the median over the bytes."""
-    _, place, counts = np.unique(call, return_inverse=True, return_counts=True)
+def _find_layers(case: Case, numbers: Int64Array) -> tuple[int, BoolArray]:
+    """How many layers made the blocks, and which of all blocks are of these layers.
+
+    Where modules have no numbers, it is how often the lines ran that hold most: the median of the
+    bytes.
+    """
+    modules, sizes = case.device.owners.modules, case.size_bytes[numbers]
+    if not len(numbers):
+        return 0, np.zeros(len(case.call), dtype=np.bool_)
+    if modules is not None and (layers := _numbered_modules(modules, numbers, sizes)) is not None:
+        return layers
+    # What runs once, as the loss does, is of no layer.
+    calls, place, counts = np.unique(case.call[numbers], return_inverse=True, return_counts=True)
     order = np.argsort(counts[place])
-    sums = np.cumsum(size_bytes[order])
-    return int(counts[place][order][np.searchsorted(sums, sums[-1] / 2)])
+    half = np.searchsorted(np.cumsum(sizes[order]), sizes.sum() / 2)
+    return int(counts[place][order][half]), np.isin(case.call, calls[counts >= _MIN_LAYERS])
+
+
+def _numbered_modules(
+    modules: ModuleOwners, numbers: Int64Array, sizes: Int64Array
+) -> tuple[int, BoolArray] | None:
+    """The modules of one kind, with modules of their own, that hold half of the bytes or more, at
+    the first number of their paths of which there are eight: "layers.3" of "layers.3.experts.7.up".
+    """
+    bytes_of = np.zeros(len(modules.names) + 1, dtype=np.int64)  # the last: outside of modules
+    np.add.at(bytes_of, modules.index[numbers], sizes)
+    parents = {name[:at] for name in modules.names for at, sign in enumerate(name) if sign == "."}
+    best = None
+    for depth in itertools.count():
+        paths = (_layer_of(name, depth) for name in modules.names)
+        layers = [path if path in parents else "" for path in paths]
+        kinds = [".".join(_DIGITS.sub("*", layer).split(".")[-2:]) for layer in layers]
+        totals = Counter[str]()
+        for kind, size in zip(kinds, bytes_of.tolist(), strict=False):
+            totals[kind] += size if kind else 0
+        ((largest, total),) = totals.most_common(1) or [("", 0)]
+        if not total or 2 * total < sizes.sum():
+            return best
+        is_of_kind = np.array([*(kind == largest for kind in kinds), False])
+        rows = np.flatnonzero(is_of_kind & (bytes_of > 0)).tolist()
+        best = len({layers[number] for number in rows}), is_of_kind[modules.index]
+        if best[0] >= _MIN_LAYERS:
+            return best
+    return best
+
+
+def _layer_of(path: str, depth: int) -> str:
+    """The module of a path that has its first number, or a later one; empty if there is none."""
+    ends = [match.end() for match in _NUMBERED.finditer(path)]
+    return path[: ends[depth]] if depth < len(ends) else ""
 
 
 def _find_first_step(case: Case) -> Iterator[Found]:
@@ -221,8 +266,8 @@ RULES = (
         kind=Kind.CHOICE,
         meaning="Each layer keeps what its backward needs. Activation checkpointing keeps each "
         "layer's input alone, and makes the rest anew.",
-        evidence="Activations are half of the peak or more, and the lines that make them ran for "
-        "eight layers or more.",
+        evidence="Activations are half of the peak or more, and eight layers or more made them: "
+        "modules that differ by a number, else runs of the same lines.",
         cost="about a third more time for each step",
         change="torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False) for each layer "
         "(transformers: model.gradient_checkpointing_enable())",

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ullage.explain.moments.phases import Phase
-from ullage.explain.moments.spikes import peak_without
+from ullage.explain.moments.course import Phase
+from ullage.explain.moments.spikes import levels_without
 from ullage.explain.owners.ownership import CATEGORIES, code_of
 from ullage.explain.owners.sites import OPERATOR, has_python_file
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
 from ullage.explain.trial import Relief
+from ullage.trace.blocks import BoolArray
 from ullage.trace.model import Category
-from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import Action, Int64Array
 from ullage.units import MIB, format_bytes
 
@@ -96,7 +96,9 @@ class Case:
 
     def gain(self, mask: BoolArray, death: Int64Array | None = None) -> int:
         """By how much the peak were lower without some blocks, or had they died at `death`."""
-        return self.peak_bytes - peak_without(self.device.replay, self.device.levels, mask, death)
+        numbers, ends = np.flatnonzero(mask), None if death is None else death[mask]
+        blocks, levels = self.device.replay.blocks, self.device.levels
+        return self.peak_bytes - int(levels_without(blocks, levels, numbers, ends).max())
 
     def relief(
         self,

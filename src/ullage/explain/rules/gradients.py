@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.course import Phase
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.trace.blocks import BoolArray
 from ullage.trace.model import Category
-from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import Int64Array
 from ullage.units import format_bytes
 

@@ -13,9 +13,9 @@ from ullage.explain.moments.growth import BOUNDED, Growth, find_step_levels
 from ullage.explain.rules.case import MIN_FREE_BYTES, Case, category_of
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.explain.trial import Relief
+from ullage.trace.blocks import BoolArray
 from ullage.trace.growth import find_trend
 from ullage.trace.model import Category
-from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import Int64Array
 from ullage.units import format_bytes
 

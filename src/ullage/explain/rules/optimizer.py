@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.course import Phase
 from ullage.explain.rules.case import Case, bytes_of
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.trace.model import Category

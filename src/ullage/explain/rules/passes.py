@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ullage.explain.moments.course import Course
+from ullage.explain.moments.course import Course, Phase
 from ullage.explain.moments.evaluations import find_rounds_of_marks
-from ullage.explain.moments.phases import Phase
 from ullage.explain.moments.spikes import birth_after
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.graphs import growing_blocks, irregular_sites
 from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.trace.blocks import BoolArray
 from ullage.trace.model import Category
-from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import Action, Int64Array
 from ullage.units import KIB, format_bytes
 

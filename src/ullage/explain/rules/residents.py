@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.course import Phase
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.explain.trial import Relief

@@ -21,9 +21,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ullage.explain.moments.phases import Phase, Regions, find_regions, region_of_births
+from ullage.explain.moments.course import Course, Phase, read_course
+from ullage.explain.moments.levels import read_levels
 from ullage.plan.costs.blocks import Block, block_of_module
-from ullage.trace.lifetime import find_lifetimes
+from ullage.trace.blocks import read_blocks
 from ullage.trace.model import EventKind, Int64Array, Record
 
 _NOBODY = -1
@@ -107,28 +108,25 @@ class _Log:
     def __init__(self, record: Record, label_of_module: Int64Array) -> None:
         events = record.events
         device = int(events.device[0]) if len(events) else 0
-        is_block = (events.kind == EventKind.BLOCK) & (events.device == device)
-        self.level = np.cumsum(np.where(is_block, events.size_bytes, 0))
-        self._regions = find_regions(record.marks, record.first_position)
-        position = np.arange(len(events), dtype=np.int64) + record.first_position + 1
-        region = region_of_births(self._regions, position)
-        phase = self._regions.phase[region]
-        is_birth = is_block & (events.size_bytes > 0)
+        self._lives, course = read_blocks(record), read_course(record)
+        self.level = read_levels(record, self._lives, device).allocated_bytes[1:]
+        region = course.region_at(np.arange(len(events)))
+        phase = course.phase[region]
+        is_birth = (events.kind == EventKind.BLOCK) & (events.device == device)
+        is_birth &= events.size_bytes > 0
         label = label_of_module[events.scope]
-        is_forward = (phase == Phase.FORWARD) & self._regions.grad[region]
+        is_forward = (phase == Phase.FORWARD) & course.grad[region]
         self._forward = np.where(is_birth & is_forward, label, _NOBODY)
         self._backward = np.where(is_birth & (phase == Phase.BACKWARD), label, _NOBODY)
-        self._first = record.first_position
-        self._lives = find_lifetimes(events, record.first_position)
         self._device = device
-        self.iterations = list(_iterations(self._regions, record.first_position, len(events)))
+        self.iterations = list(_iterations(course, len(events)))
 
     def kept(self, iteration: _Iteration, count: int) -> Int64Array:
         """The memory allocated in forward and live when backward begins, by label."""
         lives = self._lives
-        event = lives.birth - self._first - 1
+        event = lives.birth
         is_in = (event >= iteration.begin) & (event < iteration.backward)
-        is_in &= (lives.death > iteration.backward + self._first) & (lives.device == self._device)
+        is_in &= (lives.death >= iteration.backward) & (lives.device == self._device)
         label = np.where(is_in, self._forward[np.maximum(event, 0)], _NOBODY)
         is_in &= label >= 0
         kept_bytes = np.zeros(count, dtype=np.int64)
@@ -169,18 +167,18 @@ def _extents(
     return begin, np.where(end < 0, _NEVER, end)
 
 
-def _iterations(regions: Regions, first: int, num_events: int) -> Iterator[_Iteration]:
+def _iterations(course: Course, num_events: int) -> Iterator[_Iteration]:
     """Each begins with the first forward pass that records gradients after a backward."""
     begins: list[int] = []
     backwards: list[int] = []
     for place, phase, grad in zip(
-        regions.begin.tolist(), regions.phase.tolist(), regions.grad.tolist(), strict=True
+        course.begin.tolist(), course.phase.tolist(), course.grad.tolist(), strict=True
     ):
         is_open = len(begins) > len(backwards)
         if phase == Phase.FORWARD and grad and not is_open:
-            begins.append(place - first)
+            begins.append(max(place, 0))
         elif phase == Phase.BACKWARD and is_open:
-            backwards.append(place - first)
+            backwards.append(max(place, 0))
     ends = [*begins[1:], num_events]
     for begin, backward, end in zip(begins, backwards, ends, strict=False):
         if begin < backward:

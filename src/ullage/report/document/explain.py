@@ -50,7 +50,7 @@ def explain_document(view: ExplainView) -> Document:
 
 def _device(view: ExplainView, device: DeviceSnapshot) -> Document:
     case = make_case(view.report, device)
-    levels = device.levels
+    blocks = device.replay.blocks
     return {
         "index": device.index,
         "trace": describe_device(view.report, device),
@@ -59,7 +59,7 @@ def _device(view: ExplainView, device: DeviceSnapshot) -> Document:
         "peak": {
             **_moment(case, device.peak_event),
             "allocated_bytes": device.peak_allocated_bytes,
-            "requested_bytes": int(levels.requested_bytes[device.peak_event + 1]),
+            "requested_bytes": int(blocks.requested_bytes[case.is_live].sum()),
             "by_category": {c.value: size for c, size in device.owners_at_peak.items()},
             "by_site": [
                 {"site": share.site, "category": share.category.value,

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ullage.explain.basis import Basis
 from ullage.explain.device import DeviceReport
-from ullage.explain.moments.ledger import Ledger
-from ullage.explain.moments.peak import Ownership
+from ullage.explain.moments.ledger import Ledger, Ownership
 from ullage.explain.moments.steps import EvaluationPeak, Peak, StepPeak
 from ullage.explain.owners.modules import ModuleShare
 from ullage.explain.run import Process, RunReport

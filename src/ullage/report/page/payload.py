@@ -18,7 +18,8 @@ from ullage.explain.owners.sites import Sites, find_sites, rank_frames
 from ullage.report.page.columns import Packing
 from ullage.report.page.groups import category_groups, name_groups
 from ullage.report.page.time import StepPage, pack_step
-from ullage.trace.replay import Lives, Replay
+from ullage.trace.blocks import Blocks
+from ullage.trace.replay import Replay
 from ullage.trace.snapshot import Action, Int64Array, Snapshot, UInt8Array
 
 _UNIT_BYTES = 512  # the allocator rounds sizes to a multiple of this
@@ -231,7 +232,7 @@ def _header(page: SnapshotPage, sites: Sites, heights: Heights) -> dict[str, Any
     }
 
 
-def _groupings(page: SnapshotPage, sites: Sites, blocks: Lives) -> list[dict[str, Any]]:
+def _groupings(page: SnapshotPage, sites: Sites, blocks: Blocks) -> list[dict[str, Any]]:
     """The ways to colour blocks, the best first; blocks are weighted by bytes and lifetime."""
     weight = blocks.size_bytes * (blocks.death - blocks.birth).astype(np.float64)
     columns: list[dict[str, Any]] = []

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ullage.answers import blocks as b
-from ullage.explain.moments.course import StepSource
-from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.course import Phase, StepSource
 from ullage.explain.owners.sites import UNKNOWN_SITE
 from ullage.explain.reconcile import Reconciliation, reconcile
 from ullage.explain.rules.case import Case, category_of

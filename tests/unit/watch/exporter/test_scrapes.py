@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from ullage.api.listen import Exporter, ListenOptions, open_exporter
+from ullage.api.listen import Exporter, open_exporter
 from ullage.doors import asgi_server, protocol
 from ullage.doors.address import parse_address
 from ullage.errors import SpecError
+from ullage.protocol.options.watch import WatchOptions
 from ullage.watch.exporter.exposition import Page
 from ullage.watch.sample import Sample
 
@@ -33,7 +34,7 @@ def start(full_sample: Sample) -> Iterator[Start]:
         def open_one(
             address: str = "0", *, is_empty: bool = False, **files: Path | None
         ) -> Exporter:
-            options = ListenOptions(address, **files)  # type: ignore[arg-type]
+            options = WatchOptions(listen=address, **files)  # type: ignore[arg-type]
             exporter = stack.enter_context(open_exporter(options))
             if not is_empty:
                 exporter.exposition.publish(full_sample)
@@ -278,9 +279,9 @@ def test_a_port_that_is_taken(start: Start) -> None:
 
 
 def test_the_port_is_free_afterwards() -> None:
-    with open_exporter(ListenOptions("0")) as exporter:
+    with open_exporter(WatchOptions(listen="0")) as exporter:
         port = port_of(exporter)
-    with open_exporter(ListenOptions(str(port))) as exporter:
+    with open_exporter(WatchOptions(listen=str(port))) as exporter:
         assert port_of(exporter) == port
 
 
@@ -311,16 +312,19 @@ def test_options_that_do_not_go_together(
     short = tmp_path / "short"
     short.write_text("abc\n")
     for options, message in (
-        (ListenOptions("0.0.0.0:0"), "can be reached from other machines; give --token-file"),
-        (ListenOptions(None, token_file), "--key and --names are of --listen"),
-        (ListenOptions("0", certificate=cert), "--certificate and --key go together"),
-        (ListenOptions("0", key=key), "--certificate and --key go together"),
-        (ListenOptions("0", tmp_path / "none"), "none' cannot be read: No such file"),
-        (ListenOptions("0", short), "has no token: expected one line of 16"),
-        (ListenOptions("0", certificate=key, key=cert), "cannot be used"),
-        (ListenOptions("0", certificate=cert, key=token_file), "cannot be used"),
+        (WatchOptions(listen="0.0.0.0:0"), "can be reached from other machines; give --token-file"),
+        (WatchOptions(listen=None, token_file=token_file), "--key and --names are of --listen"),
+        (WatchOptions(listen="0", certificate=cert), "--certificate and --key go together"),
+        (WatchOptions(listen="0", key=key), "--certificate and --key go together"),
         (
-            ListenOptions("no.such.host.invalid:0", token_file),
+            WatchOptions(listen="0", token_file=tmp_path / "none"),
+            "none' cannot be read: No such file",
+        ),
+        (WatchOptions(listen="0", token_file=short), "has no token: expected one line of 16"),
+        (WatchOptions(listen="0", certificate=key, key=cert), "cannot be used"),
+        (WatchOptions(listen="0", certificate=cert, key=token_file), "cannot be used"),
+        (
+            WatchOptions(listen="no.such.host.invalid:0", token_file=token_file),
             "invalid:0 cannot be listened on",
         ),
     ):

@@ -9,17 +9,18 @@ errors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TextIO
 
 import numpy as np
 
-from ullage.explain.moments.course import Course
+from ullage.explain.moments.course import Course, Phase
 from ullage.explain.moments.levels import find_levels
-from ullage.explain.moments.phases import Phase
 from ullage.explain.moments.steps import PHASE_NAMES
 from ullage.report.document.trace_events.event import Event, name_event, write_events
 from ullage.report.page.payload import SnapshotPage
 from ullage.report.palette import CATEGORY_LOOKS
+from ullage.trace.blocks import held_before
 from ullage.trace.model import Category
 from ullage.trace.snapshot import Action, Int64Array
 from ullage.units import format_bytes
@@ -81,14 +82,12 @@ def _counters(page: SnapshotPage) -> Iterator[tuple[str, Int64Array]]:
     levels, blocks = find_levels(page.replay), page.replay.blocks
     yield "reserved", levels.reserved_bytes
     yield "live", levels.allocated_bytes
-    yield "requested", levels.requested_bytes
+    requested = replace(blocks, size_bytes=blocks.requested_bytes)
+    yield "requested", held_before(requested, page.replay.num_events)
     if page.category is None:
         return
     for code, category in enumerate(Category):
         mine = page.category == code
-        if not mine.any():
-            continue
-        level = np.zeros(page.replay.num_events + 2, dtype=np.int64)
-        np.add.at(level, blocks.birth[mine] + 1, blocks.size_bytes[mine])
-        np.subtract.at(level, blocks.death[mine] + 1, blocks.size_bytes[mine])
-        yield f"live: {CATEGORY_LOOKS[category].label}", np.cumsum(level)[:-1]
+        if mine.any():
+            label = CATEGORY_LOOKS[category].label
+            yield f"live: {label}", held_before(blocks, page.replay.num_events, mine)

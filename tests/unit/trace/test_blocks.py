@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -10,9 +11,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.trace.lifetime import NEVER, Lifetimes, find_blocks, find_lifetimes, live_at
+from ullage.explain.moments.levels import highest_between, read_levels
+from ullage.trace.blocks import Blocks, find_blocks, read_blocks
 from ullage.trace.model import Events, Record
-from ullage.trace.timeline import level_at, max_between, trace_levels
 
 Make = Callable[..., Record]
 Block = tuple[int, int, int]  # device, address, bytes
@@ -60,12 +61,12 @@ def replay(record: Record) -> list[set[Block]]:
     return states
 
 
-def blocks_at(lifetimes: Lifetimes, position: int) -> set[Block]:
-    return {block_of(lifetimes, row) for row in np.flatnonzero(live_at(lifetimes, position))}
+def blocks_at(blocks: Blocks, position: int) -> set[Block]:
+    return {block_of(blocks, row) for row in np.flatnonzero(blocks.is_live(position - 1))}
 
 
-def block_of(lifetimes: Lifetimes, row: int) -> Block:
-    columns = (lifetimes.device, lifetimes.address, lifetimes.size_bytes)
+def block_of(blocks: Blocks, row: int) -> Block:
+    columns = (blocks.device, blocks.address, blocks.size_bytes)
     device, address, size_bytes = (int(column[row]) for column in columns)
     return device, address, size_bytes
 
@@ -81,10 +82,10 @@ def test_the_live_blocks_at_each_position_are_those_of_a_replay(
     make_record: Make, script: str
 ) -> None:
     record = make_record(script)
-    lifetimes = find_lifetimes(record.events)
+    blocks = read_blocks(record)
     for position, expected in enumerate(replay(record)):
-        assert blocks_at(lifetimes, position) == expected
-        check_no_overlap(blocks_at(lifetimes, position))
+        assert blocks_at(blocks, position) == expected
+        check_no_overlap(blocks_at(blocks, position))
 
 
 @given(script=scripts())
@@ -92,10 +93,9 @@ def test_the_levels_at_each_position_are_those_of_a_replay(make_record: Make, sc
     record = make_record(script)
     states = replay(record)
     for device in (0, 1):
-        timeline = trace_levels(record.events, device)
-        for position, blocks in enumerate(states):
-            expected = sum(size for owner, _, size in blocks if owner == device)
-            assert level_at(timeline, position).allocated_bytes == expected
+        levels = read_levels(record, read_blocks(record), device)
+        expected = [sum(size for owner, _, size in blocks if owner == device) for blocks in states]
+        assert levels.allocated_bytes.tolist() == expected
 
 
 @given(script=scripts(), ends=st.tuples(st.integers(0, 40), st.integers(0, 40)))
@@ -104,11 +104,9 @@ def test_the_highest_level_of_an_interval_is_that_of_its_positions(
 ) -> None:
     record = make_record(script)
     begin, end = sorted(min(position, len(record.events)) for position in ends)
-    timeline = trace_levels(record.events, 0)
-    expected = max(level_at(timeline, p).allocated_bytes for p in range(begin, end + 1))
-    peaks = max_between(
-        timeline, timeline.allocated_bytes, np.array([begin, begin]), np.array([end, end])
-    )
+    levels = read_levels(record, read_blocks(record), 0).allocated_bytes
+    expected = max(levels[begin : end + 1])
+    peaks = highest_between(levels, np.array([begin, begin]), np.array([end, end]))
     assert peaks.tolist() == [expected, expected]
 
 
@@ -117,22 +115,19 @@ def test_every_address_finds_the_live_block_that_holds_it(
     make_record: Make, script: str, data: st.DataObject
 ) -> None:
     record = make_record(script)
-    lifetimes = find_lifetimes(record.events)
+    table = read_blocks(record)
     states = replay(record)
     position = data.draw(st.integers(0, len(record.events)))
     device, offset = data.draw(st.integers(0, 1)), data.draw(st.integers(-1, 30))
     address = (1 << 30) + offset
     holding = {b for b in states[position] if b[0] == device and b[1] <= address < b[1] + b[2]}
-    row = find_blocks(lifetimes, *(np.array([n]) for n in (position, device, address)))[0]
-    blocks = set() if row == len(lifetimes) else blocks_at(lifetimes, position)
-    if row < len(lifetimes):
-        blocks = {block_of(lifetimes, row)}
-    assert blocks == holding
+    row = find_blocks(table, *(np.array([n]) for n in (position, device, address)))[0]
+    assert ({block_of(table, row)} if row < len(table) else set()) == holding
 
 
-def test_what_was_never_taken_back_has_no_death(make_record: Make) -> None:
-    lifetimes = find_lifetimes(make_record("+4 +2 -4").events)
-    assert list(zip(lifetimes.birth, lifetimes.death, strict=True)) == [(1, 3), (2, NEVER)]
+def test_what_was_never_taken_back_outlives_the_last_event(make_record: Make) -> None:
+    blocks = read_blocks(make_record("+4 +2 -4"))
+    assert list(zip(blocks.birth, blocks.death, strict=True)) == [(0, 2), (1, 3)]
 
 
 def test_a_block_from_before_a_capped_log_is_born_with_it(make_record: Make) -> None:
@@ -140,23 +135,29 @@ def test_a_block_from_before_a_capped_log_is_born_with_it(make_record: Make) -> 
     events = type(record.events)(
         *(getattr(record.events, name)[1:] for name in record.events.__slots__)
     )
-    lifetimes = find_lifetimes(events, first_position=7)
-    assert sorted(zip(lifetimes.birth, lifetimes.death, strict=True)) == [(7, 9), (8, NEVER)]
+    cut = replace(record, events=events, first_position=7)
+    blocks = read_blocks(cut)
+    assert list(zip(blocks.birth, blocks.death, strict=True)) == [(-1, 1), (0, 2)]
+    assert read_levels(cut, blocks, 0).allocated_bytes.tolist() == [4, 6, 2]
+    at = (np.array([7, 8, 9]), np.zeros(3, dtype=np.int64), np.full(3, 1 << 30))
+    assert find_blocks(blocks, *at).tolist() == [0, 0, 2]
 
 
-def alternating(num_events: int) -> Events:
+def alternating(record: Record, num_events: int) -> Record:
     """Blocks that come and go one after the other, on few addresses."""
     half = num_events // 2
     address = np.repeat(np.arange(half, dtype=np.int64) % 5000 * 512, 2)
     size = np.tile(np.array([512, -512], dtype=np.int64), half)
     zeros = np.zeros(num_events, dtype=np.uint8)
     reserved = np.zeros(num_events, dtype=np.int64)
-    return Events(address, size, reserved, zeros, zeros, zeros - 1, zeros != 0)
+    events = Events(address, size, reserved, zeros, zeros, zeros - 1, zeros != 0)
+    return replace(record, events=events)
 
 
 def test_the_time_for_a_million_events_grows_with_their_number(
-    growth_of_time: Callable[..., float],
+    make_record: Make, growth_of_time: Callable[..., float]
 ) -> None:
-    assert len(find_lifetimes(alternating(1_000_000))) == 500_000
-    growth = growth_of_time(lambda num: partial(find_lifetimes, alternating(num)), 62_500, 16)
+    record = make_record("")
+    assert len(read_blocks(alternating(record, 1_000_000))) == 500_000
+    growth = growth_of_time(lambda num: partial(read_blocks, alternating(record, num)), 62_500, 16)
     assert growth < 100, "in proportion it is 16, pair by pair it would be 256"
