@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from benchmarks.plans.chains import ChainReport
-from ullage.answers.blocks import (
+from ullage.answers.block_kinds import (
     LEFT,
     RIGHT,
     SPACE,

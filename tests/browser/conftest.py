@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.answers.blocks import Block
+from ullage.answers.block_kinds import Block
 from ullage.answers.html import render_page
 from ullage.report.page.payload import Finding, SnapshotPage, map_of
 from ullage.trace.model import Category

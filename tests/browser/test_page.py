@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.answers.blocks import Headline, Note, Tone
+from ullage.answers.block_kinds import Headline, Note, Tone
 from ullage.explain.moments.levels import find_levels
 from ullage.report.page.payload import SnapshotPage
 from ullage.units import format_bytes

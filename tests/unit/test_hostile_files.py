@@ -202,7 +202,7 @@ def test_a_defect_is_told_in_a_line_and_a_file(
         raise ZeroDivisionError(f"\x1b[31mby zero at {HOME}/somebody/secret/train.py")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ullage.api.check.check", fail)
+    monkeypatch.setattr("ullage.api.check.check.act", fail)
     assert run_cli(["check"]) == main.CRASHED == 3
     said = capsys.readouterr().err
     assert said.startswith("ullage: a defect of ullage itself, ZeroDivisionError: \\x1b[31mby zero")

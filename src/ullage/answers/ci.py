@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-from ullage.answers.blocks import Blocks, Cell, Headline, Lines, Row, Table, Title, Tone, Word
+from ullage.answers.block_kinds import Blocks, Cell, Headline, Lines, Row, Table, Title, Tone, Word
 from ullage.printable import printable, printable_lines
 
 

@@ -11,7 +11,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
-from ullage.answers.blocks import (
+from ullage.answers.block_kinds import (
     Assumptions,
     Bar,
     Block,

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ullage.answers.blocks import Drawn, Plot, PlotAxis, Point, Series
+from ullage.answers.block_kinds import Drawn, Plot, PlotAxis, Point, Series
 from ullage.errors import SpecError
 from ullage.files import check_writable, keep_file
 

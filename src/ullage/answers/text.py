@@ -19,7 +19,7 @@ from rich.console import Console, ConsoleOptions, OverflowMethod, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from ullage.answers.blocks import (
+from ullage.answers.block_kinds import (
     Assumptions,
     Bar,
     Block,

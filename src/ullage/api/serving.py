@@ -24,7 +24,7 @@ from ullage.protocol.options.serve import ServeOptions
 from ullage.units import parse_bytes
 
 if TYPE_CHECKING:
-    from ullage.answers.blocks import Blocks
+    from ullage.answers.block_kinds import Blocks
     from ullage.estimate.serving.gpu_ranking import ServingRow
     from ullage.estimate.serving.knobs import ServingKnob
     from ullage.estimate.serving.serving_plan import ServingEstimate, ServingPlan

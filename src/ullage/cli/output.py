@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ullage.answers.blocks import Blocks, headlines
+from ullage.answers.block_kinds import Blocks, headlines
 from ullage.cli.main import WRONG_USE, drop_stdout, say
 from ullage.errors import SnapshotError, SpecError
 from ullage.files import check_writable, write_text

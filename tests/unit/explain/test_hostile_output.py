@@ -219,7 +219,7 @@ def test_github_heeds_no_line_of_the_report(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "ullage.api.check.check", lambda *_, **__: SimpleNamespace(view=view, pages={}, exit_code=1)
+        "ullage.api.check.check.act", lambda _: SimpleNamespace(view=view, pages={}, exit_code=1)
     )
     assert run_cli(["check", "--format", "github"]) == 1
     first, *lines = capsys.readouterr().out.splitlines()

@@ -20,6 +20,8 @@ import pytest
 from ullage.cli.main import run_cli
 from ullage.gate.lock import LOCK_NAME
 from ullage.gate.scenario import Case
+from ullage.protocol.options.exec import ExecOptions
+from ullage.runs.job import read_plan
 from ullage.techniques.plan import Plan
 
 FEW, MANY = 100, 1000
@@ -232,7 +234,7 @@ def read(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ullage.cli.main.report_crash", raise_it)
     monkeypatch.setattr("ullage.api.check.run_cases", run_nothing)
-    monkeypatch.setattr("ullage.api.exec.execute", lambda *_: (0, None))
+    monkeypatch.setattr("ullage.api.exec.execute.act", lambda _: (0, None))
     (tmp_path / "requests.jsonl").write_text('{"input_length": 1}\n')
     (tmp_path / "serve.py").write_text("def handle(request): pass\n")
 
@@ -269,12 +271,13 @@ def test_damaged_locks(read: Callable[..., None], count: int) -> None:
 def test_damaged_plans(read: Callable[..., None], count: int, monkeypatch: Any) -> None:
     chosen = random.Random(3)
 
-    def use(_program: object, plan: Plan, _python: object, **_: object) -> tuple[int, Any]:
+    def use(options: ExecOptions) -> tuple[int, Any]:
+        plan = read_plan(options.plan)
         assert Plan.parse(plan.text()) == plan
         assert isinstance(plan.summary, str) and isinstance(plan.variables, dict)
         return 5, type("Outcome", (), {"is_applied": True})
 
-    monkeypatch.setattr("ullage.api.exec.execute", use)
+    monkeypatch.setattr("ullage.api.exec.execute.act", use)
     words = ["exec", "--plan", "plan.json", "--", "train.py"]
     for _ in range(count):
         tree = damage(PLAN, chosen)

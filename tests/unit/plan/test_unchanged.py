@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ullage.report.page.fit import render_fit_page
 
+from ullage.answers.html import render_page
 from ullage.answers.text import render
 from ullage.api.fit import Fit
 from ullage.explain.verdict import Verdict
@@ -60,7 +60,7 @@ def test_one_run_on_the_device_says_that_a_program_fits() -> None:
     assert report.best.is_as_it_is and report.exit_code == 0
     assert "fits 4.00 GiB of t4 as it is: 2.00 GiB" in render(fit_blocks(report))
     assert fit_document(report)["verdict"] == "fits"
-    assert "as it is" in render_fit_page(report)
+    assert "as it is" in render_page("train.py", fit_blocks(report), {})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ullage.answers.blocks import Plot
+from ullage.answers.block_kinds import Plot
 from ullage.answers.html import render_page
 from ullage.answers.text import render
 from ullage.clock.step_time import Interval

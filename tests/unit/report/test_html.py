@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.answers.blocks import (
+from ullage.answers.block_kinds import (
     LEFT,
     RIGHT,
     Bar,

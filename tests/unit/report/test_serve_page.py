@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.serve.test_curve import RUNS
 
-from ullage.answers.blocks import Plot, PlotAxis, PlotMark, Series
+from ullage.answers.block_kinds import Plot, PlotAxis, PlotMark, Series
 from ullage.answers.html import render_page
 from ullage.answers.plot import draw_plot
 from ullage.answers.text import render

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.answers.blocks import Blocks
+from ullage.answers.block_kinds import Blocks
 from ullage.answers.text import render
 from ullage.api.run import check_price
 from ullage.clock.price import find_expense

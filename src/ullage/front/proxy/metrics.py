@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.answers.html import render_page
 from ullage.front.policy.engine_ledger import Engine
 from ullage.front.proxy.board import Board

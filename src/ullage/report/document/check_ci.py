@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.answers.ci import TestCase, github_error, junit, markdown
 from ullage.answers.text import render
 from ullage.explain.compare.changes import signed

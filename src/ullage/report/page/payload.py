@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ullage.answers.blocks import Map
+from ullage.answers.block_kinds import Map
 from ullage.explain.moments.course import Course
 from ullage.explain.moments.levels import find_levels
 from ullage.explain.owners.sites import Sites, find_sites, rank_frames

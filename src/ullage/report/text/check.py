@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.explain.compare.changes import signed
 from ullage.explain.device import describe_growth
 from ullage.explain.rules.graphs import LEAKS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.explain.compare.agreement import Term
 from ullage.explain.compare.causes import MIN_SHARE, CauseKind
 from ullage.explain.compare.changes import Change, ModuleChange, signed

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.estimate.term import OwnedTerm
 from ullage.estimate.training.answer import Answer, GpuRow, Knob, Largest
 from ullage.estimate.training.estimate import TrainingEstimate

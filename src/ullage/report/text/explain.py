@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.explain.rules.case import Case, make_case
 from ullage.explain.rules.rule import Finding, Kind, Rule
 from ullage.explain.snapshot import DeviceSnapshot

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.explain.moments.course import Phase, StepSource
 from ullage.explain.owners.sites import UNKNOWN_SITE
 from ullage.explain.reconcile import Reconciliation, reconcile

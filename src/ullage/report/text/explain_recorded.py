@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.explain.owners.dead_weight import DeadWeight
 from ullage.explain.rules.case import MIN_BYTES, Case, category_of
 from ullage.explain.tokens import TokenGrowth

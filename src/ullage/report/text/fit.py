@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.clock.compare import Order, compare
 from ullage.plan.findings import Candidate, FitReport, name_plan
 from ullage.plan.objective import Objective

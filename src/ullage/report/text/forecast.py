@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.report.document.forecast import SHARES
 from ullage.report.text.time.numbers import format_seconds
 from ullage.serve.forecast.forecast import Forecast

@@ -6,7 +6,7 @@ from dataclasses import fields
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.gpus import EstimateOnlyGpu, Gpu, Segment, TensorRates, sources_of
 from ullage.gpus.levels import MemoryLevel, memory_levels
 from ullage.gpus.measured_memory import MeasuredMemory, stored_memory

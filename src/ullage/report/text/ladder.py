@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.plan.sizes.rungs import LadderReport
 from ullage.report.text.fit import left_out_lines
 from ullage.units import format_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.plan.sizes.largest import LargestReport
 from ullage.report.palette import USED_LOOK
 from ullage.report.semantics import name_kind, say_changes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.explain.compare.changes import signed
 from ullage.gate.compare import Comparison
 from ullage.gate.locking import LockReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ullage.answers.blocks import LEFT, RIGHT, Rows, Table
+from ullage.answers.block_kinds import LEFT, RIGHT, Rows, Table
 from ullage.explain.owners.modules import ModuleShare, merge_numbered
 from ullage.report.module_names import name_module
 from ullage.units import format_bytes

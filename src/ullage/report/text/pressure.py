@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.answers.plot import check_plot, write_plots
 from ullage.errors import SpecError
 from ullage.explain.pressure import (

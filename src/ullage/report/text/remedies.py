@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.explain.remedies import sets_allocator
 from ullage.explain.rules.rule import Finding
 from ullage.explain.run import RunReport

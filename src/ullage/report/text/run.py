@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.explain.basis import Assumption
 from ullage.explain.compare.ranks import name_ranks
 from ullage.explain.device import DeviceReport

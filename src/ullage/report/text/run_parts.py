@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.explain.basis import Assumption
 from ullage.explain.device import DeviceReport
 from ullage.explain.host import HostMemory

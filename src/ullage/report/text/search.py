@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.report.text.forecast import tiers_grid
 from ullage.serve.search.bounds import Judged
 from ullage.serve.search.search import Searched, Server

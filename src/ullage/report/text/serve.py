@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK
 from ullage.report.text.time.numbers import format_rate, format_seconds, format_share
 from ullage.serve.cache_bytes import real_cache

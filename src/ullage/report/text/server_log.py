@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.explain.servers.differences import ROUNDING, StartChange
 from ullage.explain.servers.levers import ESTIMATED, Lever
 from ullage.explain.servers.start import Load, Part, ServerStart

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.estimate.serving.gpu_ranking import ServingRow
 from ullage.estimate.serving.knobs import ServingKnob
 from ullage.estimate.serving.serving_plan import ServingEstimate

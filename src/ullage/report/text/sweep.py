@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.clock.price import Dollars, Expense
 from ullage.explain.compare.fastest import Fastest, find_fastest
 from ullage.explain.compare.sweep import Line, Point, SweepReport, parse_number

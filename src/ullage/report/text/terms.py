@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.report.palette import Look
 from ullage.units import MIB, format_bytes
 

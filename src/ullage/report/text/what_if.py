@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.report.document.what_if import list_families
 from ullage.units import format_bytes
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.estimate.term import Term
 from ullage.estimate.workloads.answer import WorkloadEstimate
 from ullage.gpus.catalog import label

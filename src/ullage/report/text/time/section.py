@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ullage.answers import blocks as b
+from ullage.answers import block_kinds as b
 from ullage.clock.price import Expense
 from ullage.clock.step_time import Share, StepTime, merge_numbered
 from ullage.explain.run import RunReport
