@@ -37,7 +37,7 @@ SOURCE = ROOT / "src" / "ullage"
 LAYERS = (
     ("version", "units", "errors", "printable", "parsing", "protocol", "native", "programs"),
     ("caches", "files", "gpus", "models", "trace"),
-    ("clock", "configuration", "doors", "record"),
+    ("answers", "clock", "configuration", "doors", "record"),
     ("estimate", "loaders", "techniques"),
     ("phantom", "explain", "runtime", "watch"),
     ("callbacks", "front", "whatif"),
@@ -237,7 +237,7 @@ BESIDE = {
     "api": set(),
     "report/text": {
         "explain_parts", "explain_recorded", "modules", "pressure", "remedies", "run_parts",
-        "watch_parts",
+        "terms", "watch_parts",
     },
     "report/document": {
         "check_ci", "explain_recorded", "explain_series", "export", "fields", "findings",
@@ -245,7 +245,7 @@ BESIDE = {
     },
 }  # fmt: skip
 # Only these have a page; its other files are what pages are drawn with.
-PAGES = {"diff", "estimate", "explain", "fit", "run"}
+PAGES = {"diff", "estimate", "explain", "run"}
 
 FILES = sorted(SOURCE.rglob("*.py"))
 C_FILES = sorted(SOURCE.rglob("*.[ch]"))
@@ -365,6 +365,23 @@ def test_there_are_few_rows_and_few_files_at_the_root() -> None:
 
 
 # They run before ullage can be imported, or without it, and spell the variables of the protocol.
+# What draws characters: the renderer of blocks, and the live page of watch, which is no block.
+RICH = ("answers/text.py", "report/text/watch", "report/text/alerts.py", "ui/terminal")
+TAG = re.compile(
+    r"</?(?:a|b|body|code|div|figure|h[1-6]|html|i|li|meta|p|pre|script|span|style|svg|t[dhr]|table|ul)"
+    r"(?: [^<>]*)?>"
+)
+
+
+@each("path", FILES, name=label)
+def test_only_renderers_know_the_terminal_and_html(path: Path) -> None:
+    if not label(path).startswith(RICH):
+        assert not [module for module in imports_of(path) if module.partition(".")[0] == "rich"]
+    if package_of(path) != "answers":
+        texts = [node.value for node in nodes_of(path) if isinstance(node, ast.Constant)]
+        assert not [text for text in texts if isinstance(text, str) and TAG.search(text)]
+
+
 SPELLING = ("phantom/site/sitecustomize.py", "programs")
 IN_QUOTES = re.compile(r"""["'](ULLAGE_[A-Z_]+)["']""")
 

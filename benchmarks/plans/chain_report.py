@@ -6,13 +6,23 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from benchmarks.plans.chains import ChainReport
+from ullage.answers.block_kinds import (
+    LEFT,
+    RIGHT,
+    SPACE,
+    Bar,
+    Block,
+    Headline,
+    Note,
+    Overflow,
+    Rows,
+    Table,
+    Tone,
+    Word,
+)
+from ullage.answers.text import render
 from ullage.report.palette import USED_LOOK
-from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.units import format_bytes
 
 _BAR_WIDTH: Final = 10
@@ -21,7 +31,7 @@ _SHOWN_LENGTHS: Final = 8
 
 def render_segments(report: ChainReport, width: int = 80) -> str:
     """The report as a text without colour, `width` columns wide."""
-    return render(lambda console: print_parts(_parts(report, bar_mark(console)), console), width)
+    return render(_blocks(report), width)
 
 
 def _segments_line(report: ChainReport) -> str:
@@ -38,46 +48,51 @@ def _segments_line(report: ChainReport) -> str:
     )
 
 
-def _parts(report: ChainReport, bar: str) -> Iterator[RenderableType]:
-    yield Text(_segments_line(report), style="bold red" if report.best is None else "bold green")
-    yield Text(f"  {' '.join(report.program)}", style="dim", overflow="ellipsis", no_wrap=True)
-    yield Text(
-        f"  torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s", style="dim"
+def _blocks(report: ChainReport) -> Iterator[Block]:
+    yield Headline.of(_segments_line(report), Tone.BAD if report.best is None else Tone.GOOD)
+    yield Note(" ".join(report.program), Tone.FAINT, Overflow.CUT, indent=2)
+    yield Note(
+        f"torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s",
+        Tone.FAINT,
+        indent=2,
     )
     if not report.cuts:
         return
     runs = ((kind, len(list(same))) for kind, same in itertools.groupby(report.modules))
     kinds = ", ".join(kind if number == 1 else f"{number} {kind}" for kind, number in runs)
     counts = f"{len(report.modules)} modules in {report.num_units} units"
-    yield Text(f"\n  {report.path or 'the model'}: {counts}: {kinds}\n")
-    yield _table(report, bar)
-    yield Text(
-        "\nBasis: peaks and operations as the phantom measured them; times by the clock "
-        f"for {report.gpu.slug}; optimal for the bytes that each module keeps"
+    yield Note(f"{report.path or 'the model'}: {counts}: {kinds}", indent=2, is_apart=True)
+    yield SPACE
+    yield _table(report)
+    yield Note(
+        "Basis: peaks and operations as the phantom measured them; times by the clock "
+        f"for {report.gpu.slug}; optimal for the bytes that each module keeps",
+        is_apart=True,
     )
 
 
-def _table(report: ChainReport, bar: str) -> Table:
+def _table(report: ChainReport) -> Table:
     most = max(cut.allocated_bytes for cut in report.cuts)
-    table = make_grid("left", "left", "right", "left", "right", "right", "left")
+    rows: Rows = []
     heads = ("", "segments", "allocated", "", "operations", "step", "modules in each")
-    table.add_row(*heads, style="dim")
     for cut in report.cuts:
         is_best = cut is report.best
-        name = Text(cut.name, style="bold" if is_best else "")
+        name = Word(cut.name, Tone.STRONG if is_best else Tone.PLAIN)
         if cut.why_not:
-            table.add_row("", name, "", "", "", "", cut.why_not)
+            rows.append(["", name, "", "", "", "", cut.why_not])
             continue
-        table.add_row(
-            ">" if is_best else "",
-            name,
-            format_bytes(cut.allocated_bytes, 2),
-            draw_bar(USED_LOOK, cut.allocated_bytes, most, bar, _BAR_WIDTH),
-            f"+{100 * cut.recomputed:.0f} %",
-            f"{1e3 * cut.step_s:.1f} ms",
-            _in_words(cut.lengths),
+        rows.append(
+            [
+                ">" if is_best else "",
+                name,
+                format_bytes(cut.allocated_bytes, 2),
+                Bar(cut.allocated_bytes, most, USED_LOOK.color, _BAR_WIDTH),
+                f"+{100 * cut.recomputed:.0f} %",
+                f"{1e3 * cut.step_s:.1f} ms",
+                _in_words(cut.lengths),
+            ]
         )
-    return table
+    return Table((LEFT, LEFT, RIGHT, LEFT, RIGHT, RIGHT, LEFT), rows, heads, indent=0)
 
 
 def _in_words(lengths: Sequence[int]) -> str:

@@ -24,7 +24,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
 from benchmarks.speed.generate import generate_snapshot
-from ullage.report.page.html import SnapshotPage, render_snapshot
+from ullage.answers.html import render_page
+from ullage.report.page.payload import SnapshotPage, map_of
 from ullage.trace.replay import replay
 from ullage.trace.snapshot_reader import read_snapshot
 
@@ -233,7 +234,8 @@ def main() -> None:
         if lives.contradictions:
             raise SystemExit(f"the snapshot that was made is wrong: {lives.contradictions[0]}")
         started = time.perf_counter()
-        text = render_snapshot(SnapshotPage("generated.pickle", snapshot, lives))
+        page = SnapshotPage("generated.pickle", snapshot, lives)
+        text = render_page(page.title, [map_of(page)])
         took_s = time.perf_counter() - started
         html.write_text(text, encoding="utf-8")
         what = (

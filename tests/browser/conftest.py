@@ -11,13 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.report.page.html import (
-    Answer,
-    Finding,
-    SnapshotPage,
-    render_comparison,
-    render_snapshot,
-)
+from ullage.answers.block_kinds import Block
+from ullage.answers.html import render_page
+from ullage.report.page.payload import Finding, SnapshotPage, map_of
 from ullage.trace.model import Category
 from ullage.trace.replay import replay
 from ullage.trace.snapshot_reader import read_snapshot
@@ -136,13 +132,14 @@ def opened(
     pages: list[Opened] = []
 
     def open_page(
-        *names: str, scheme: str = "light", fragment: str = "", answer: Answer | None = None,
+        *names: str, scheme: str = "light", fragment: str = "", blocks: tuple[Block, ...] = (),
         how: str = "comparison",
     ) -> Opened:  # fmt: skip
         path = tmp_path / f"{'-'.join(names)}.html"
         is_comparison = how == "comparison" and len(names) == 2
-        show = render_comparison if is_comparison else render_snapshot
-        path.write_text(show(*map(page_of, names), answer=answer), encoding="utf-8")
+        shown = [*blocks, map_of(*map(page_of, names), is_comparison=is_comparison)]
+        title = " and ".join(page_of(name).title for name in names)
+        path.write_text(render_page(title, shown, {"schema": "x/1"}), encoding="utf-8")
         context = chromium.new_context(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
         contexts.append(context)
         pages.append(Opened(context.new_page(), path))

@@ -35,7 +35,7 @@ def test_it_can_be_read_and_asks_for_nothing(
     assert said == [] and asked == [path.as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth") == width
     outside = page.evaluate(
-        """() => [...document.querySelectorAll(".bar *, .axis *, .plot *")]
+        """() => [...document.querySelectorAll(".course *, h1, h2, p")]
           .filter((one) => one.getBoundingClientRect().right > innerWidth + 1).length"""
     )
     assert outside == 0

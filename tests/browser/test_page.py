@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ullage.answers.block_kinds import Headline, Note, Tone
 from ullage.explain.moments.levels import find_levels
-from ullage.report.page.html import Answer, SnapshotPage
+from ullage.report.page.payload import SnapshotPage
 from ullage.units import format_bytes
 
 pytestmark = pytest.mark.slow
@@ -289,11 +290,11 @@ def test_with_and_without_a_gpu_the_picture_is_the_same(opened: Open) -> None:
 
 
 def test_the_report_is_a_view_and_its_document_is_in_the_page(opened: Open) -> None:
-    answer = Answer("fits </script>", '<span class="bold green">fits</span> it', {"schema": "x/1"})
-    page = opened(TRAINING, answer=answer)
+    headline = Headline.of("fits </script>", Tone.GOOD)
+    page = opened(TRAINING, blocks=(headline, Note("in it", indent=2)))
     assert page.page.inner_text("#verdict") == "fits </script>"
     page.page.keyboard.press("6")
-    assert page.page.inner_text("#report") == "fits it"
+    assert page.page.inner_text("#report").split() == ["fits", "</script>", "in", "it"]
     document = "JSON.parse(document.getElementById('document').textContent)"
     assert page.ask(document) == {"schema": "x/1"}
     page.page.keyboard.press("1")

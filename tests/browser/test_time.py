@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ullage.answers.html import render_page
 from ullage.clock.cost import Category
 from ullage.clock.step_time import Interval, Share, Span, StepTime
 from ullage.explain.moments.step_levels import StepLevels
-from ullage.report.page.html import SnapshotPage, render_snapshot
+from ullage.report.page.payload import SnapshotPage, map_of
 from ullage.report.page.time import StepPage
 
 pytestmark = pytest.mark.slow
@@ -65,7 +66,8 @@ def show(chromium: Any, tmp_path: Path, page_of: Callable[[str], SnapshotPage]) 
     def open_page(scheme: str = "light", width: int = 1280, *, has_step: bool = True) -> Any:
         path = tmp_path / "page.html"
         step = make_step() if has_step else None
-        path.write_text(render_snapshot(replace(page_of(TRAINING), step=step)), encoding="utf-8")
+        page = map_of(replace(page_of(TRAINING), step=step))
+        path.write_text(render_page(TRAINING, [page]), encoding="utf-8")
         context = chromium.new_context(
             viewport={"width": width, "height": 800}, color_scheme=scheme
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ullage.answers.text import render
 from ullage.cli.main import run_cli
 from ullage.explain.basis import BasisKind
 from ullage.gate.compare import compare
@@ -27,8 +28,8 @@ from ullage.report.document.check_ci import (
     junit_report,
 )
 from ullage.report.document.lock import lock_document
-from ullage.report.text.check import check_line, render_check
-from ullage.report.text.lock import render_locked
+from ullage.report.text.check import check_blocks, check_line
+from ullage.report.text.lock import locked_blocks
 from ullage.report.views import CheckView
 from ullage.units import GIB
 
@@ -81,7 +82,7 @@ def view(tmp_path: Path) -> CheckView:
 
 
 def test_the_report_names_what_grew_and_what_to_do(view: CheckView) -> None:
-    text = render_check(view)
+    text = render(check_blocks(view))
     assert check_line(view) == "failed: 1 of 4 scenarios"
     assert max(map(len, text.splitlines())) <= 80
     for words in (
@@ -177,7 +178,7 @@ def test_the_document_is_json_and_complete(view: CheckView) -> None:
 
 def test_the_report_of_a_lock(view: CheckView, tmp_path: Path) -> None:
     report = LockReport(tmp_path / "ullage.lock", view.judged, ("new",), ("gone",), ("train",))
-    text = render_locked(report)
+    text = render(locked_blocks(report))
     assert "not locked: 1 of 4 scenarios did not go through" in text
     assert re.search(r"train +2\.00 GiB +3\.00 GiB +\+1\.00 GiB +left as it was", text)
     assert "ullage lock --update train" in text

@@ -256,7 +256,7 @@ MOMENTS = {
     "making the environment": "ullage.runs.one.make_environment",
     "explaining": "ullage.explain.run.explain_run",
     "writing": "ullage.files.os.link",
-    "printing": "ullage.report.text.run.print_brief",
+    "printing": "ullage.answers.text.print_blocks",
     "tidying up": "shutil.rmtree",
 }
 

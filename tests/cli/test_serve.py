@@ -15,10 +15,11 @@ from click.testing import CliRunner
 from tests.unit.serve.test_measures import outcome_of
 
 import ullage.serve.run
+from ullage.answers.text import render
 from ullage.cli.serve import serve_command
 from ullage.errors import SpecError
 from ullage.report.document.serve import serve_document
-from ullage.report.text.serve import render_serve, serve_line
+from ullage.report.text.serve import serve_blocks, serve_line
 from ullage.serve.measures import measure
 from ullage.serve.outcome import Engine, Outcome
 from ullage.serve.report import ServeReport
@@ -85,7 +86,7 @@ def test_wrong_options_are_refused_before_anything_starts(
 
 
 def test_the_report_has_the_figures() -> None:
-    text = render_serve(report_of(outcome_of()), 100)
+    text = render(serve_blocks(report_of(outcome_of())), 100)
     for words in (
         "3 of 4 requests answered", "50.0 % within the objective", "1 can never be answered",
         "432,000 tokens in 27,000 blocks of 16", "ttft=1s,tpot=0.2s", "chat", "code",
@@ -98,7 +99,9 @@ def test_the_start_that_left_its_compile_cache_is_reported_too() -> None:
     outcome = outcome_of()
     first = replace(outcome.engine, kv_cache_bytes=50 * GIB, kv_cache_tokens=400_000)
     report = report_of(outcome, first=first)
-    assert re.search(r"a first start +50\.00 GiB +400,000 tokens", render_serve(report, 100))
+    assert re.search(
+        r"a first start +50\.00 GiB +400,000 tokens", render(serve_blocks(report), 100)
+    )
     assert serve_document(report)["first_start"]["kv_cache_tokens"] == 400_000
     assert serve_document(report_of(outcome))["first_start"] is None
 
@@ -112,8 +115,8 @@ def test_transformers_has_no_later_start() -> None:
 
 def test_without_an_objective_there_is_no_goodput() -> None:
     report = report_of(outcome_of({"rejected": {"3": "too long"}}), None)
-    assert "objective" not in serve_line(report) and "goodput" not in render_serve(report)
-    assert "1 requests were refused" in render_serve(report)
+    assert "objective" not in serve_line(report) and "goodput" not in render(serve_blocks(report))
+    assert "1 requests were refused" in render(serve_blocks(report))
 
 
 def test_the_document_has_no_nan() -> None:

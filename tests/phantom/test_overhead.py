@@ -15,15 +15,26 @@ pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 
 # What a verb says at the terminal needs these packages, and none of pages, plots, other verbs'
 # answers, searches or plans.
-OF_ALL = {"api", "cli", "errors", "files", "gpus", "native", "printable", "protocol", "units"}
+OF_ALL = {
+    "answers",
+    "api",
+    "cli",
+    "errors",
+    "files",
+    "gpus",
+    "native",
+    "printable",
+    "protocol",
+    "units",
+}
 MAY_LOAD = {
     "run": OF_ALL | {
         "clock", "explain", "parsing", "phantom", "programs", "record", "report.module_names",
-        "report.palette", "report.terminal", "report.text", "runs", "trace",
+        "report.palette", "report.text", "runs", "trace",
     },
     "estimate": OF_ALL | {
         "clock", "estimate", "models", "parsing", "report.document", "report.palette",
-        "report.terminal", "report.text", "trace",
+        "report.text", "trace",
     },
     "--help": {"cli", "errors"},
 }  # fmt: skip

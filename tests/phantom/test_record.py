@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from tests.phantom.bare_gpu import RecordProgram, bare_environment, recorder
 from tests.phantom.conftest import MAIN, Outcome, RunProgram, execute, find_program
 
 import ullage
 from ullage import explain_file, read_recording
+from ullage.answers.text import render
 from ullage.errors import SpecError
 from ullage.explain.compare.memory_here import NotKnown
 from ullage.gpus import find_gpu
 from ullage.protocol.job import parse_job
 from ullage.report.document.gpus import gpus_document
-from ullage.report.text.gpus import print_gpu
+from ullage.report.text.gpus import gpu_blocks
 from ullage.trace.model import Record
 from ullage.trace.reader import read_record
 
@@ -347,10 +347,7 @@ def test_what_was_measured_of_a_gpu_is_kept_and_shown(
     assert kept["context_bytes"] > 256 << 20
     assert kept["workspace_bytes"]["cuBLAS"] >= 32 << 20
     assert kept["device"] == "NVIDIA H100 80GB HBM3"
-    console = Console(width=80)
-    with console.capture() as capture:
-        print_gpu(gpu, console)
-    assert "Measured here, " in capture.get()
+    assert "Measured here, " in render(gpu_blocks(gpu))
     path.write_text('{"schema": "ullage.memory/1"}')
     with pytest.raises(SpecError, match="delete it"):
         gpus_document([gpu], [])

@@ -69,9 +69,10 @@ class Check:
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.text.check import render_check
+        from ullage.answers.text import render
+        from ullage.report.text.check import check_blocks
 
-        return render_check(self.view, width)
+        return render(check_blocks(self.view), width)
 
 
 @takes(CheckOptions)

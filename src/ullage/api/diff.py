@@ -98,9 +98,10 @@ class Diff:
 
     def text(self, width: int = 80) -> str:
         """The comparison for people, without colour."""
-        from ullage.report.text.diff import render_diff
+        from ullage.answers.text import render
+        from ullage.report.text.diff import diff_blocks
 
-        return render_diff(self.report, width)
+        return render(diff_blocks(self.report), width)
 
 
 @takes(DiffOptions)

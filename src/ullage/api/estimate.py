@@ -79,9 +79,10 @@ class Estimate:
 
     def text(self, width: int = 80) -> str:
         """The report, as the terminal shows it."""
-        from ullage.report.text.estimate import render_estimate
+        from ullage.answers.text import render
+        from ullage.report.text.estimate import estimate_blocks
 
-        return render_estimate(self.answer, width)
+        return render(estimate_blocks(self.answer), width)
 
 
 @takes(TrainingOptions)
@@ -188,9 +189,10 @@ class WorkloadAnswer:
 
     def text(self, width: int = 80) -> str:
         """The report, as the terminal shows it."""
-        from ullage.report.text.workloads import render_workload
+        from ullage.answers.text import render
+        from ullage.report.text.workloads import workload_blocks
 
-        return render_workload(self.estimate, width)
+        return render(workload_blocks(self.estimate), width)
 
 
 def estimate_speech(

@@ -69,9 +69,9 @@ class Explanation:
         Raises:
             SnapshotError: the file tells of no device memory.
         """
-        from ullage.report.page.explain import render_page
+        from ullage.report.page.explain import render_explain_page
 
-        return render_page(self.view)
+        return render_explain_page(self.view)
 
     def export(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
         """Writes it for another tool, in the format that the ending of the name says: .pickle for
@@ -96,16 +96,17 @@ class Explanation:
             SpecError: matplotlib is missing, the file exists, its kind is not known, or no step or
                 request was recorded.
         """
-        from ullage.report.page.pressure_plot import write_pressure_plot
+        from ullage.report.text.pressure import write_pressure_plot
 
         title = " ".join(argument for record in self.view.records for argument in record.argv)
         return write_pressure_plot(self.view.records, title, Path(path), force=force)
 
     def text(self, width: int = 80, *, full: bool = False) -> str:
         """The report for people, without colour: in short, or all of it."""
-        from ullage.report.text.explain import render_brief_explain, render_explain
+        from ullage.answers.text import render
+        from ullage.report.text.explain import brief_explain_blocks, explain_blocks
 
-        return (render_explain if full else render_brief_explain)(self.view, width)
+        return render((explain_blocks if full else brief_explain_blocks)(self.view), width)
 
 
 @takes(ExplainOptions)

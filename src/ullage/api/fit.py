@@ -78,15 +78,17 @@ class Fit:
     @property
     def html(self) -> str:
         """One self-contained page: the plans, and time against memory."""
-        from ullage.report.page.fit import render_fit_page
+        from ullage.answers.html import render_page
+        from ullage.report.text.fit import fit_blocks
 
-        return render_fit_page(self.report)
+        return render_page(" ".join(self.report.program), fit_blocks(self.report), self.document)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.text.fit import render_fit
+        from ullage.answers.text import render
+        from ullage.report.text.fit import fit_blocks
 
-        return render_fit(self.report, width)
+        return render(fit_blocks(self.report), width)
 
 
 @takes(FitOptions)

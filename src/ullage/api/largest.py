@@ -68,9 +68,10 @@ class Largest:
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.text.largest import render_largest
+        from ullage.answers.text import render
+        from ullage.report.text.largest import largest_blocks
 
-        return render_largest(self.report, width)
+        return render(largest_blocks(self.report), width)
 
 
 @takes(FitOptions)
@@ -165,9 +166,10 @@ class FoundLadder:
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.text.ladder import render_ladder
+        from ullage.answers.text import render
+        from ullage.report.text.ladder import ladder_blocks
 
-        return render_ladder(self.report, width)
+        return render(ladder_blocks(self.report), width)
 
 
 @takes(FitOptions)

@@ -48,9 +48,10 @@ class Locked:
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.text.lock import render_locked
+        from ullage.answers.text import render
+        from ullage.report.text.lock import locked_blocks
 
-        return render_locked(self.report, width)
+        return render(locked_blocks(self.report), width)
 
 
 @takes(LockOptions)

@@ -67,7 +67,7 @@ class Recorded:
             SpecError: matplotlib is missing, the file exists, its kind is not known, or no step or
                 request was recorded.
         """
-        from ullage.report.page.pressure_plot import write_pressure_plot
+        from ullage.report.text.pressure import write_pressure_plot
 
         records = [process.record for process in self.report.processes]
         title = " ".join(self.report.program.argv)
@@ -75,9 +75,11 @@ class Recorded:
 
     def text(self, width: int = 80, *, full: bool = False) -> str:
         """The report for people, without colour: in short, or the whole of it."""
-        from ullage.report.text.run import render_brief, render_run
 
-        return (render_run if full else render_brief)(self.report, width)
+        from ullage.answers.text import render
+        from ullage.report.text.run import brief_run_blocks, run_blocks
+
+        return render((run_blocks if full else brief_run_blocks)(self.report), width)
 
 
 @takes(RecordOptions)

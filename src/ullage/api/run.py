@@ -142,11 +142,12 @@ class Run:
 
     def text(self, width: int = 80, *, full: bool = False) -> str:
         """The report for people, without colour: in short, or the whole of it."""
-        from ullage.report.text.run import render_brief, render_run
+        from ullage.answers.text import render
+        from ullage.report.text.run import brief_run_blocks, run_blocks
 
         if full:
-            return render_run(self.report, width)
-        return render_brief(self.report, width, self.findings)
+            return render(run_blocks(self.report), width)
+        return render(brief_run_blocks(self.report, self.findings), width)
 
 
 @takes(RunOptions)
@@ -265,7 +266,8 @@ def publish(job: Job, directory: Path) -> Job:
 
 def _load_report() -> None:
     """What every report needs, imported while the program runs."""
-    from ullage.report.text import run as _text  # noqa: F401
+    from ullage.answers import text as _renderer  # noqa: F401
+    from ullage.report.text import run as _view  # noqa: F401
 
 
 def _choose_rank(options: RunOptions) -> Rank | None:

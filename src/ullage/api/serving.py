@@ -24,8 +24,7 @@ from ullage.protocol.options.serve import ServeOptions
 from ullage.units import parse_bytes
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from ullage.answers.block_kinds import Blocks
     from ullage.estimate.serving.gpu_ranking import ServingRow
     from ullage.estimate.serving.knobs import ServingKnob
     from ullage.estimate.serving.serving_plan import ServingEstimate, ServingPlan
@@ -78,25 +77,21 @@ class ServingAnswer:
     @property
     def html(self) -> str:
         """One self-contained page; the document is in it."""
-        from ullage.report.page.serving import render_serving_page
+        from ullage.answers.html import render_page
 
-        return render_serving_page(self.estimate, self.document, self.show)
+        return render_page(self.estimate.model, self.blocks(), self.document)
 
-    def show(self, console: Console) -> None:
-        """Prints the report."""
-        from ullage.report.text.serving import print_serving
+    def blocks(self) -> Blocks:
+        """The blocks of its view."""
+        from ullage.report.text.serving import serving_blocks
 
-        print_serving(self.estimate, self.source, console, self.gpus, self.knobs)
-        if self.time is not None:
-            from ullage.report.text.time.serving import print_serving_time
-
-            print_serving_time(self.time, console)
+        return serving_blocks(self.estimate, self.source, self.gpus, self.knobs, self.time)
 
     def text(self, width: int = 80) -> str:
         """The report, as the terminal shows it."""
-        from ullage.report.terminal import render
+        from ullage.answers.text import render
 
-        return render(self.show, width)
+        return render(self.blocks(), width)
 
 
 @takes(ServingOptions)
@@ -201,15 +196,18 @@ class ServedTraffic:
     @property
     def html(self) -> str:
         """One self-contained page; the document is in it."""
-        from ullage.report.page.serve import render_serve_page
+        from ullage.answers.html import render_page
+        from ullage.report.text.serve import serve_blocks
 
-        return render_serve_page(self.report)
+        command = " ".join(self.report.served.command)
+        return render_page(command, serve_blocks(self.report), self.document)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.text.serve import render_serve
+        from ullage.answers.text import render
+        from ullage.report.text.serve import serve_blocks
 
-        return render_serve(self.report, width)
+        return render(serve_blocks(self.report), width)
 
 
 @takes(ServeOptions)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.api.run import Run, check_without, device_of
 from ullage.errors import SpecError
-from ullage.files import check_writable, keep_file
 from ullage.phantom.device import PhantomDevice
 from ullage.phantom.program import resolve_program
 from ullage.protocol.options.option import takes
@@ -65,9 +63,10 @@ class Sweep:
 
     def text(self, width: int = 80) -> str:
         """The table and the plot for people, without colour."""
-        from ullage.report.text.sweep import render_sweep
+        from ullage.answers.text import render
+        from ullage.report.text.sweep import sweep_blocks
 
-        return render_sweep(self.report, width)
+        return render(sweep_blocks(self.report), width)
 
     def plot(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Draws the sweep into a file: .svg, .png or .pdf.
@@ -75,14 +74,11 @@ class Sweep:
         Raises:
             SpecError: matplotlib is missing, the file exists, or its kind is not known.
         """
-        from ullage.report.page.plot import check_plot, plot_sweep
+        from ullage.answers.plot import write_plots
+        from ullage.report.text.sweep import sweep_plot
 
-        check_plot(Path(path))
-        check_writable(Path(path), force=force)
-        with tempfile.TemporaryDirectory(prefix="ullage-") as directory:
-            drawing = Path(directory, Path(path).name)
-            plot_sweep(self.report, drawing)
-            keep_file(drawing, Path(path), force=force)
+        title = " ".join(self.report.template)
+        write_plots([sweep_plot(self.report)], title, Path(path), force=force)
 
 
 @takes(RunOptions)

@@ -41,9 +41,11 @@ class WhatIf:
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.text.what_if import render_what_if
 
-        return render_what_if(self.report, width)
+        from ullage.answers.text import render
+        from ullage.report.text.what_if import what_if_blocks
+
+        return render(what_if_blocks(self.report), width)
 
 
 @takes(WhatIfOptions)

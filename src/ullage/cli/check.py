@@ -102,15 +102,14 @@ def name_configuration(config: File | None) -> File | None:
 def _show(
     result: Check, form: str, pages: dict[str, Path], *, is_quiet: bool, is_xml: bool
 ) -> None:
-    from rich.console import Console
-
+    from ullage.answers.text import print_blocks
     from ullage.report.document.check_ci import (
         github_annotations,
         github_link,
         github_summary,
         junit_report,
     )
-    from ullage.report.text.check import check_line, print_check
+    from ullage.report.text.check import check_blocks, check_line
 
     if is_xml:
         click.echo(junit_report(result.view), nl=False)
@@ -119,10 +118,10 @@ def _show(
     elif form == "github":
         token = f"ullage-{secrets.token_hex(16)}"
         click.echo(f"::stop-commands::{token}")  # whatever a line of the report begins with
-        print_check(result.view, Console())
+        print_blocks(check_blocks(result.view))
         click.echo(f"::{token}::")
     else:
-        print_check(result.view, Console())
+        print_blocks(check_blocks(result.view))
     if form != "github":
         return
     for line in github_annotations(result.view, Path(os.environ.get("GITHUB_WORKSPACE", "."))):

@@ -45,10 +45,10 @@ def diff_command(options: DiffOptions, output: DiffOutput) -> int:
     if is_server_file(before) and is_server_file(after):
         return show_server_diff(before, after, output)
     from ullage.api.diff import diff
-    from ullage.report.text.diff import diff_line, print_diff
+    from ullage.report.text.diff import diff_blocks
 
     report = diff.act(options)
-    exit_code = output.give(report, report.report, diff_line, print_diff)
+    exit_code = output.give(report, diff_blocks(report.report))
     if not output.no_store:
         _store(report, is_json=output.as_json)
     return exit_code

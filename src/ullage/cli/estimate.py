@@ -64,22 +64,17 @@ def estimate_command(
     if asked.model is None and asked.index is None:
         raise SpecError("no model was named; `ullage estimate --models` lists those built in")
     if any(getattr(asked, name) is not None for name in ("speech", "diffusion", "index")):
-        from ullage.report.text.workloads import print_workload, workload_line
+        from ullage.report.text.workloads import workload_blocks
 
         workload = _answer_workload(asked, training)
-        exit_code = int(workload.fits is False)
         return output.give(
-            workload, workload.estimate, workload_line, print_workload, exit_code=exit_code
+            workload, workload_blocks(workload.estimate), exit_code=int(workload.fits is False)
         )
     if asked.serve:
-        from ullage.api.serving import ServingAnswer, estimate_serving
-        from ullage.report.text.serving import serving_line
+        from ullage.api.serving import estimate_serving
 
         answer = estimate_serving.act(serving)
-        return output.give(
-            answer, answer, lambda given: serving_line(given.estimate), ServingAnswer.show,
-            exit_code=int(answer.fits is False),
-        )  # fmt: skip
+        return output.give(answer, answer.blocks(), exit_code=int(answer.fits is False))
     return _show_training(training, output)
 
 
@@ -109,7 +104,7 @@ def _check_options(asked: WorkloadOptions, *records: object) -> None:
 
 def _show_training(options: TrainingOptions, output: Output) -> int:
     from ullage.api.estimate import estimate_training
-    from ullage.report.text.estimate import estimate_line, print_estimate
+    from ullage.report.text.estimate import estimate_blocks
 
     estimate = estimate_training.act(options)
     files = []
@@ -117,9 +112,8 @@ def _show_training(options: TrainingOptions, output: Output) -> int:
         files = [estimate.explanation.export(output.output, force=output.force)]
         output = replace(output, output=None)
     return output.give(
-        estimate, estimate.answer, estimate_line, print_estimate, files,
-        exit_code=int(estimate.fits is False),
-    )  # fmt: skip
+        estimate, estimate_blocks(estimate.answer), files, exit_code=int(estimate.fits is False)
+    )
 
 
 def _answer_workload(asked: WorkloadOptions, options: TrainingOptions) -> WorkloadAnswer:

@@ -82,7 +82,7 @@ def explain_command(
             raise click.UsageError(f"{name} {how} --what-if")
     from ullage.api.explain import explain_file
     from ullage.report.document.export import check_format
-    from ullage.report.text.explain import explain_line, print_brief_explain, print_explain
+    from ullage.report.text.explain import brief_explain_blocks, explain_blocks
 
     output.check(("--plot", output.plot), *[("--export", path) for path in output.export])
     check_plot_option(output.plot)
@@ -100,11 +100,10 @@ def explain_command(
 
     # The answer to a request is among what is reserved.
     is_full = output.full or options.request is not None
-    print_report = print_explain if is_full else print_brief_explain
+    shown = explain_blocks if is_full else brief_explain_blocks
     return output.give(
-        result, result.view, explain_line, print_report, _write_files(result, output),
-        exit_code=result.exit_code,
-    )  # fmt: skip
+        result, shown(result.view), _write_files(result, output), exit_code=result.exit_code
+    )
 
 
 def _show_what_if(options: WhatIfOptions, output: Output) -> int:
@@ -112,11 +111,11 @@ def _show_what_if(options: WhatIfOptions, output: Output) -> int:
     no setting that may be used has memory for it all.
     """
     from ullage.api.what_if import what_if
-    from ullage.report.text.what_if import print_what_if, what_if_line
+    from ullage.report.text.what_if import what_if_blocks
 
     result = what_if.act(options)
     exit_code = 0 if result.report.has_room else ANSWER_IS_NO
-    return output.give(result, result.report, what_if_line, print_what_if, exit_code=exit_code)
+    return output.give(result, what_if_blocks(result.report), exit_code=exit_code)
 
 
 def _write_files(result: Explanation, output: ExplainOutput) -> list[Path]:
@@ -142,8 +141,9 @@ def _show_recording(file: Path, output: ExplainOutput, unfit: Mapping[str, objec
 
 
 def _print_rule(code: str) -> int:
+    from ullage.answers.text import print_blocks
     from ullage.explain.rules.registry import find_rule
-    from ullage.report.text.explain import render_rule
+    from ullage.report.text.explain import rule_blocks
 
-    click.echo(render_rule(find_rule(code)), nl=False)
+    print_blocks(rule_blocks(find_rule(code)))
     return 0

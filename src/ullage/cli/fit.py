@@ -80,7 +80,7 @@ def _search(options: FitOptions, output: FitOutput) -> int:
     """The fastest plan, the largest size, or the plans of a guard."""
     if options.ladder is not None:
         from ullage.api.largest import find_ladder
-        from ullage.report.text.ladder import ladder_line, print_ladder
+        from ullage.report.text.ladder import ladder_blocks
 
         ladder = find_ladder.act(options)
         files: list[object] = []
@@ -88,26 +88,24 @@ def _search(options: FitOptions, output: FitOutput) -> int:
             ladder.ladder.save(output.output, force=output.force)
             files = [output.output]
         return output.beside.give(
-            ladder, ladder.report, ladder_line, print_ladder, files, exit_code=ladder.exit_code
+            ladder, ladder_blocks(ladder.report), files, exit_code=ladder.exit_code
         )
     if options.largest is not None:
         from ullage.api.largest import find_largest
-        from ullage.report.text.largest import largest_line, print_largest
+        from ullage.report.text.largest import largest_blocks
 
         largest = find_largest.act(options)
         files = save_plan(largest.plan, output.output, force=output.force)
         return output.beside.give(
-            largest, largest.report, largest_line, print_largest, files,
-            exit_code=largest.exit_code,
-        )  # fmt: skip
+            largest, largest_blocks(largest.report), files, exit_code=largest.exit_code
+        )
     from ullage.api.fit import fit
-    from ullage.report.text.fit import fit_line, print_fit
+    from ullage.report.text.fit import fit_blocks
 
     result = fit.act(options)
     return output.beside.give(
-        result, result.report, fit_line, print_fit, _write_files(result, output),
-        exit_code=result.exit_code,
-    )  # fmt: skip
+        result, fit_blocks(result.report), _write_files(result, output), exit_code=result.exit_code
+    )
 
 
 @contextmanager

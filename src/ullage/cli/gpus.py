@@ -18,11 +18,10 @@ def gpus_command(options: GpusOptions, output: Output) -> None:
     NAME is a slug such as h100-80gb, an alias, or the name that CUDA gives the GPU; or a group to
     list: a generation (hopper), a compute capability (8.9), a market (workstation), a maker (amd).
     """
-    from rich.console import Console
-
+    from ullage.answers.text import print_blocks
     from ullage.gpus import Gpu, find_entry, find_group
     from ullage.report.document.gpus import gpus_document
-    from ullage.report.text.gpus import print_gpu, print_gpus
+    from ullage.report.text.gpus import gpu_blocks, gpus_blocks
 
     gpus, others = find_group(options.name)
     entry = None if gpus or others or options.name is None else find_entry(options.name)
@@ -31,6 +30,6 @@ def gpus_command(options: GpusOptions, output: Output) -> None:
     if output.as_json:
         click.echo(json.dumps(gpus_document(gpus, others), indent=2, ensure_ascii=False))
     elif entry is None:
-        print_gpus(gpus, others, Console())
+        print_blocks(gpus_blocks(gpus, others))
     else:
-        print_gpu(entry, Console())
+        print_blocks(gpu_blocks(entry))

@@ -23,7 +23,7 @@ def lock_command(options: LockOptions, output: Output) -> int:
     Exits with 0, 1 if a scenario runs out of memory, 3 if a program failed.
     """
     from ullage.api.lock import lock
-    from ullage.report.text.lock import locked_line, print_locked
+    from ullage.report.text.lock import locked_blocks
 
     config = name_configuration(options.config)
     output.check()
@@ -31,6 +31,5 @@ def lock_command(options: LockOptions, output: Output) -> int:
         locked = lock.act(replace(options, config=config, on_progress=on_progress))
 
     return output.give(
-        locked, locked.report, locked_line, print_locked, [locked.report.path],
-        exit_code=locked.exit_code,
-    )  # fmt: skip
+        locked, locked_blocks(locked.report), [locked.report.path], exit_code=locked.exit_code
+    )

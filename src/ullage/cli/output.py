@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ullage.answers.block_kinds import Blocks, headlines
 from ullage.cli.main import WRONG_USE, drop_stdout, say
 from ullage.errors import SnapshotError, SpecError
 from ullage.files import check_writable, write_text
@@ -23,12 +24,9 @@ from ullage.protocol.options.option import HelpSection
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ullage.api.run import Run
     from ullage.techniques.plan import Plan
 
-_Report = TypeVar("_Report")
 OUTPUT = HelpSection("Output")
 QUIET = "Print only the verdict, without progress."
 # What ullage exits with where a result could not be written, whatever the result is.
@@ -70,36 +68,28 @@ class Output:
         finally:
             _echo_aside("\x1b[K")
 
-    def show(
-        self,
-        report: _Report,
-        line: Callable[[_Report], str],
-        print_report: Callable[[_Report, Console], None],
-    ) -> None:
-        """Shows a report: all of it, or only its first line with --quiet."""
+    def show(self, blocks: Blocks) -> None:
+        """Shows blocks: all of them, or only the headline with --quiet."""
         if self.quiet:
-            say(line(report))
+            for line in headlines(blocks):
+                say(line)
         else:
-            from rich.console import Console
+            from ullage.answers.text import print_blocks
 
-            print_report(report, Console())
+            print_blocks(blocks)
 
     def check(self, *others: tuple[str, Path | None]) -> None:
         """As `check_files`, of what the answer is written to and of other options' files."""
         check_files(("--output", self.output), ("--html", self.html), *others, force=self.force)
 
     def give(
-        self, answer: Any, report: _Report, line: Callable[[_Report], str],
-        print_report: Callable[[_Report, Console], None], files: Sequence[object] = (), *,
-        exit_code: int = 0,
-    ) -> int:  # fmt: skip
+        self, answer: Any, blocks: Blocks, files: Sequence[object] = (), *, exit_code: int = 0
+    ) -> int:
         """Writes an answer's page and document, and shows its report; what to exit with."""
         html = self.html
         page = [] if html is None else [write_text(answer.html, html, force=self.force)]
-        is_written = write_result(
-            self, lambda: answer.document, lambda: self.show(report, line, print_report),
-            [*files, *page],
-        )  # fmt: skip
+        files = [*files, *page]
+        is_written = write_result(self, lambda: answer.document, lambda: self.show(blocks), files)
         return exit_code if is_written else UNWRITABLE
 
 
@@ -156,7 +146,7 @@ def check_files(*options: tuple[str, Path | None], force: bool) -> None:
 def check_plot_option(plot: Path | None) -> None:
     """Raises SpecError where what --plot names cannot be drawn: before the work, not after it."""
     if plot is not None:
-        from ullage.report.page.plot import check_plot
+        from ullage.answers.plot import check_plot
 
         check_plot(plot)
 
@@ -171,20 +161,16 @@ def write_run(run: Run, output: Output, snapshot: Path | None, timeline: Path | 
     Returns:
         What to exit with.
     """
-    # Loaded by now: the run has imported them while the program was running.
-    from rich.console import Console
-
-    from ullage.report.text.run import print_brief, print_run, verdict_line
+    # Loaded by now: the run has imported it while the program was running.
+    from ullage.report.text.run import brief_run_blocks, run_blocks
 
     def show() -> None:
-        if output.quiet:
-            say(verdict_line(run.report))
-        else:
+        if not output.quiet:
             click.echo()  # the program's own output ends here
-            if output.full:
-                print_run(run.report, Console())
-            else:
-                print_brief(run.report, Console(), run.findings)
+        is_brief = not output.full and not output.quiet
+        output.show(
+            brief_run_blocks(run.report, run.findings) if is_brief else run_blocks(run.report)
+        )
 
     files: list[object] = [process.snapshot for process in run.report.processes]
     problems = list(run.report.program.not_kept)

@@ -60,7 +60,7 @@ def show_recorded(
     """Shows the report of what was recorded, draws the plot, and names the files that were
     written. What cannot be drawn does not hide the report.
     """
-    from ullage.report.text.run import print_brief, print_run, verdict_line
+    from ullage.report.text.run import brief_run_blocks, run_blocks
 
     problems = []
     if plot is not None:
@@ -69,11 +69,11 @@ def show_recorded(
         except (OSError, SpecError) as error:
             problems.append(f"{str(plot)!r} was not drawn: {error}")
 
-    print_report = print_run if output.full else print_brief
+    blocks = (run_blocks if output.full else brief_run_blocks)(recorded.report)
     return write_result(
         output,
         lambda: recorded.document,
-        lambda: output.show(recorded.report, verdict_line, print_report),
+        lambda: output.show(blocks),
         files,
         problems,
     )

@@ -22,11 +22,11 @@ def show_server(file: Path, output: Output, *, unfit: Mapping[str, object]) -> i
         if value:
             raise click.UsageError(f"{name} is for a memory snapshot; {str(file)!r} is a log")
     from ullage.api.servers.server_log import explain_server
-    from ullage.report.text.server_log import print_server, server_line
+    from ullage.report.text.server_log import server_blocks
 
     server = explain_server(file)
     view = (server.start, server.levers)
-    return output.give(server, view, server_line, print_server, exit_code=server.exit_code)
+    return output.give(server, server_blocks(view), exit_code=server.exit_code)
 
 
 def show_server_diff(before: Path, after: Path, output: Output) -> int:
@@ -34,7 +34,7 @@ def show_server_diff(before: Path, after: Path, output: Output) -> int:
     if output.html is not None:
         raise click.UsageError("--html is for two memory snapshots; these are logs of servers")
     from ullage.api.servers.server_log import diff_servers
-    from ullage.report.text.server_log import print_server_diff, server_diff_line
+    from ullage.report.text.server_log import server_diff_blocks
 
     diff = diff_servers(before, after)
-    return output.give(diff, diff.change, server_diff_line, print_server_diff)
+    return output.give(diff, server_diff_blocks(diff.change))

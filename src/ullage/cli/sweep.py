@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ullage.cli.main import say
 from ullage.cli.output import UNWRITABLE, check_plot_option, write_result
 from ullage.errors import SpecError
 
@@ -24,21 +23,16 @@ def run_sweep(options: RunOptions, output: RunOutput) -> int:
         if path is not None:
             raise SpecError(f"{flag} is of one run; leave it out, or run one value on one GPU")
     check_plot_option(output.plot)
-    from rich.console import Console
-
     from ullage.api.sweep import sweep
-    from ullage.report.text.sweep import print_sweep, sweep_lines
+    from ullage.report.text.sweep import sweep_blocks
 
     with output.progress() as on_progress:
         result = sweep.act(replace(options, on_progress=on_progress))
     if output.plot is not None:
         result.plot(output.plot, force=output.force)
 
-    def show() -> None:
-        if output.quiet:
-            say("\n".join(sweep_lines(result.report)))
-        else:
-            print_sweep(result.report, Console())
-
-    is_written = write_result(output, lambda: result.document, show, [output.plot])
+    is_written = write_result(
+        output, lambda: result.document, lambda: output.show(sweep_blocks(result.report)),
+        [output.plot],
+    )  # fmt: skip
     return result.exit_code if is_written else UNWRITABLE

@@ -168,8 +168,6 @@ def _print_once(
 
         click.echo(json.dumps(watch_document(view(sample), board.alerts), indent=2))
         return
-    from rich.console import Console
-
     from ullage.report.text.watch import print_watch
 
-    print_watch(view(sample), history, board.alerts, Console())
+    print_watch(view(sample), history, board.alerts)

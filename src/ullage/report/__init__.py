@@ -1,1 +1,1 @@
-"""Renders results as text, JSON document or HTML page; computes nothing."""
+"""The views and documents of results: which blocks and fields they have; computes nothing."""

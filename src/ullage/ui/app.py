@@ -174,10 +174,11 @@ def _route(path: str, handler: Handler, method: str = "GET") -> Route:
 
 
 def _load_assets() -> dict[str, tuple[bytes, str]]:
-    """Each path, and what is there: the page's own files, and how reports write numbers."""
+    """Each path, and what is there: the page's own files, and those it shares with reports."""
     own = files("ullage.ui") / "assets"
     assets = [file for file in own.iterdir() if Path(file.name).suffix in _TYPES]
-    assets.append(files("ullage.report") / "assets" / "format.js")
+    shared = files("ullage.answers") / "assets"
+    assets += [shared / name for name in ("style.css", "theme.js", "format.js")]
     loaded = {
         f"/assets/{file.name}": (file.read_bytes(), _TYPES[Path(file.name).suffix])
         for file in assets

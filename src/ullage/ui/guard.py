@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
+from importlib.resources import files
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -34,10 +35,7 @@ HEADERS: Final = {
     "x-content-type-options": "nosniff",
 }
 # Runs no script and keeps nothing: it only leads on, within the site, with the cookie.
-_ENTERED: Final = (
-    '<!doctype html><meta charset="utf-8"><title>ullage</title>'
-    '<script src="/assets/enter.js"></script><p><a href="/">Go on to ullage</a></p>'
-)
+_ENTERED: Final = (files("ullage.ui") / "assets" / "enter.html").read_text(encoding="utf-8")
 
 
 class TooLarge(SpecError):

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.accuracy.estimate import cases_decoders as published
 
 import ullage
+from ullage.answers.text import render
 from ullage.errors import SpecError
 from ullage.estimate.training.answer import Answer, find_knobs, find_largest, rank_gpus
 from ullage.estimate.training.devices import find_context, find_nccl
@@ -19,7 +20,7 @@ from ullage.estimate.training.torch_version import choose_torch, has_code, parse
 from ullage.gpus.catalog import find_entry, find_gpu, load_catalog
 from ullage.models.builtin import find_model
 from ullage.models.config import Config
-from ullage.report.text.estimate import estimate_line, render_estimate
+from ullage.report.text.estimate import estimate_blocks, estimate_line
 from ullage.trace.category import Category
 
 H100 = find_gpu("h100-80gb")
@@ -343,7 +344,9 @@ def test_gpus_without_cuda_are_estimated_too(name: str) -> None:
     line = f"fits on {name}, counted as CUDA, "
     assert estimate_line(Answer(found)).startswith(line)
     largest = Answer(found, largest=find_largest(LLAMA, PLAIN, find_entry(name), "batch"))
-    assert f"Largest batch that fits on {name}, counted as CUDA: " in render_estimate(largest)
+    assert f"Largest batch that fits on {name}, counted as CUDA: " in render(
+        estimate_blocks(largest)
+    )
     assert any("compared with nothing" in line for line in found.assumptions)
 
 

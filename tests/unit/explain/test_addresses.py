@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from ullage.answers.text import render
 from ullage.explain.addresses import AddressEnds, find_address_ends
 from ullage.explain.basis import BasisKind
 from ullage.explain.program import Program
 from ullage.explain.run import explain_run
 from ullage.gpus.catalog import Gpu
 from ullage.report.document.run import run_document
-from ullage.report.text.run import render_run
+from ullage.report.text.run import run_blocks
 from ullage.trace.bounds import Peaks
 from ullage.trace.model import AtOnce, Record
 
@@ -55,7 +56,7 @@ def test_the_report_states_them_and_the_verdict_uses_the_upper_one(
     assert (assumption.low_bytes, assumption.high_bytes) == (low, high)
     shown = run_document(report)["devices"][0]
     assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (low, high)
-    assert f"order of addresses -{high - low} B" in render_run(report)
+    assert f"order of addresses -{high - low} B" in render(run_blocks(report))
 
 
 @pytest.mark.parametrize("other", [66, 75])

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ullage.answers.text import render
 from ullage.explain.basis import BasisKind
 from ullage.explain.completion import Completion, find_completion
 from ullage.explain.program import Program
@@ -15,7 +16,7 @@ from ullage.explain.run import RunReport, explain_run
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.report.document.run import run_document
-from ullage.report.text.run import render_run
+from ullage.report.text.run import run_blocks
 from ullage.trace.model import AtOnce, Record
 
 Make = Callable[..., Record]
@@ -76,7 +77,7 @@ def test_the_verdict_goes_by_the_upper_end_and_the_interval_reaches_to_the_lower
     shown = run_document(report)["devices"][0]
     assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (low, high)
     assert (shown["num_held_blocks"], shown["held_at_peak_bytes"]) == (2, 30)
-    assert f"other streams -{high - low} B" in render_run(report)
+    assert f"other streams -{high - low} B" in render(run_blocks(report))
 
 
 def test_a_program_that_fits_by_its_lower_end_alone_does_not_fit(

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from ullage.answers.text import render
 from ullage.explain.moments.evaluations import find_evaluations, find_rounds_of_marks
 from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.gpus.catalog import Gpu
-from ullage.report.text.run import render_run
+from ullage.report.text.run import run_blocks
 from ullage.trace.marks import parse_mark
 from ullage.trace.model import Mark, Record
 
@@ -83,7 +84,7 @@ def test_an_evaluation_has_its_own_peak_and_steps_have_theirs(
 def test_an_evaluation_is_called_one_and_not_an_unfinished_step(
     make_record: Make, program: Program, small_gpu: Gpu
 ) -> None:
-    text = render_run(explain(make_record(f"{STEP * 2} N +70 f -70"), program, small_gpu))
+    text = render(run_blocks(explain(make_record(f"{STEP * 2} N +70 f -70"), program, small_gpu)))
     assert "unfinished" not in text
     (row,) = [line for line in text.splitlines() if "evaluation" in line]
     assert row.split() == ["evaluation", "70", "B", "70", "B", "70", "B"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ullage.answers.text import render
 from ullage.api.diff import diff
 from ullage.api.explain import explain_file
 from ullage.cli.main import run_cli
@@ -25,8 +26,8 @@ from ullage.gate.figures import Measured
 from ullage.gate.lock import Entry, Key, Peaks
 from ullage.gate.verdicts import Judged, State
 from ullage.report.document.check_ci import github_annotations, github_summary, junit_report
-from ullage.report.text.check import render_check
-from ullage.report.text.run import render_run, verdict_line
+from ullage.report.text.check import check_blocks
+from ullage.report.text.run import run_blocks, verdict_line
 from ullage.report.views import CheckView
 from ullage.trace.reader import parse_record
 
@@ -132,7 +133,7 @@ def test_the_report_of_a_run(
     raw: dict[str, Any], explain: Callable[..., RunReport], exit_code: int
 ) -> None:
     report = explain(parse_record(raw["ullage"]), argv=("train.py", EVIL), exit_code=exit_code)
-    check(render_run(report, 200))
+    check(render(run_blocks(report), 200))
     check(json.dumps([*report.warnings, report.reason], ensure_ascii=False))
     check(verdict_line(replace(report, reason=report.reason)))
 
@@ -200,7 +201,7 @@ def view(tmp_path: Path) -> CheckView:
 
 
 def test_a_check_in_ci(view: CheckView, tmp_path: Path) -> None:
-    check(render_check(view, 200), is_for_github=False)
+    check(render(check_blocks(view), 200), is_for_github=False)
     lines = list(github_annotations(view, tmp_path))
     assert len(lines) == 2
     for line in lines:
@@ -218,8 +219,7 @@ def test_github_heeds_no_line_of_the_report(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "ullage.api.check.check.act",
-        lambda *_, **__: SimpleNamespace(view=view, pages={}, exit_code=1),
+        "ullage.api.check.check.act", lambda _: SimpleNamespace(view=view, pages={}, exit_code=1)
     )
     assert run_cli(["check", "--format", "github"]) == 1
     first, *lines = capsys.readouterr().out.splitlines()

@@ -8,10 +8,11 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ullage.answers.text import render
 from ullage.explain.compare.sweep import Line, SweepReport
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import Gpu
-from ullage.report.text.sweep import render_sweep
+from ullage.report.text.sweep import sweep_blocks
 
 SweepOf = Callable[..., SweepReport]
 OOM = {"kind": "exception", "exception": "torch.OutOfMemoryError", "message": "CUDA out of memory.",
@@ -129,5 +130,5 @@ def test_a_program_that_fails_is_not_an_answer(sweep_of: SweepOf) -> None:
 def test_the_forecast_goes_no_farther_than_twice_what_was_run(sweep_of: SweepOf) -> None:
     line = only_line(sweep_of({"batch": ("1", "2", "4")}, lambda batch: int(10 + batch)))
     assert (line.forecast, line.is_forecast_capped) == (8, True)
-    text = render_sweep(sweep_of({"batch": ("1", "2", "4")}, lambda batch: int(10 + batch)))
+    text = render(sweep_blocks(sweep_of({"batch": ("1", "2", "4")}, lambda batch: int(10 + batch))))
     assert text.startswith("largest that fits: batch=4 (run); the linear fit predicts 8 or ")

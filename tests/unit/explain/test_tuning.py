@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from ullage.answers.text import render
 from ullage.explain.basis import BasisKind
 from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
@@ -14,7 +15,7 @@ from ullage.explain.tuning import Tuning, find_tuning
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.report.document.run import run_document
-from ullage.report.text.run import render_run
+from ullage.report.text.run import run_blocks
 from ullage.trace.bounds import WarmCache
 from ullage.trace.model import AtOnce, Record
 
@@ -74,7 +75,7 @@ def test_the_report_has_the_interval_and_says_what_it_hangs_on(
     shown = run_document(report)["devices"][0]
     assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (45, 70)
     assert (shown["num_timing_blocks"], shown["peak_allocated_low_bytes"]) == (9, 60)
-    assert "a warm cache of Inductor's -25 B" in render_run(report)
+    assert "a warm cache of Inductor's -25 B" in render(run_blocks(report))
 
 
 def test_with_asynchronous_work_the_interval_holds_all_ends(

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from ullage.answers.text import render
 from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.explain.workspaces import find_workspaces
 from ullage.gpus.catalog import Gpu
 from ullage.report.document.run import run_document
-from ullage.report.text.run import render_run
+from ullage.report.text.run import run_blocks
 from ullage.trace.bounds import AtOnce, WorkspaceEnds
 from ullage.trace.model import Record
 
@@ -51,7 +52,7 @@ def test_the_document_has_the_ends_of_the_replay(
     assert (kind.what, kind.count) == (NAME, 2)
     assert (allocated.low_bytes, allocated.high_bytes, allocated.count) == (65, 80, 3)
     assert (reserved.low_bytes, reserved.high_bytes, reserved.count) == (60, 95, 3)
-    assert "workspaces +25 B -10 B" in render_run(report)
+    assert "workspaces +25 B -10 B" in render(run_blocks(report))
 
 
 def test_the_headroom_counts_them_once_and_the_verdict_not_at_all(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ullage.answers.text import render
 from ullage.explain.basis import BasisKind
 from ullage.gate.budget import NO_BUDGET, Amount
 from ullage.gate.compare import GOOD, TOKENS, compare
@@ -19,7 +20,7 @@ from ullage.gate.lock import Entry, Key, Lock, Peaks, ServedFigures, parse_lock,
 from ullage.gate.scenario import Serving, expand
 from ullage.gate.verdicts import State, judge
 from ullage.report.document.check import check_document
-from ullage.report.text.check import describe, render_check
+from ullage.report.text.check import check_blocks, describe
 from ullage.report.views import CheckView
 
 CONFIGURATION = """[scenario.api]
@@ -185,7 +186,7 @@ def test_the_report_says_what_a_server_held(tmp_path: Path) -> None:
     )  # fmt: skip
     assert judged.state is State.EXCEEDED
     view = CheckView(tmp_path / "ullage.toml", (judged,), {})
-    text = render_check(view, 120)
+    text = render(check_blocks(view), 120)
     assert "api: cache of 90,000 tokens, 99 of 100 requests within the objective" in text
     assert "cache of 90,000 tokens, 9,500 fewer than the lock asks for" in text
     (device,) = check_document(view)["scenarios"][0]["devices"]

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from ullage.answers.html import render_page
+from ullage.answers.text import render
 from ullage.api.fit import Fit
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import find_gpu
@@ -16,8 +18,7 @@ from ullage.phantom.launch import plan_variables
 from ullage.plan.costs.measure import RunRequest
 from ullage.plan.fit import fit_unchanged
 from ullage.report.document.fit import fit_document
-from ullage.report.page.fit import render_fit_page
-from ullage.report.text.fit import render_fit
+from ullage.report.text.fit import fit_blocks
 from ullage.techniques.applying.outcome import read_outcome
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
@@ -57,9 +58,9 @@ def test_one_run_on_the_device_says_that_a_program_fits() -> None:
     assert report is not None and report.best is not None
     assert [one.gpu for one in machine.wanted] == [GPU]
     assert report.best.is_as_it_is and report.exit_code == 0
-    assert "fits 4.00 GiB of t4 unchanged: 2.00 GiB" in render_fit(report)
+    assert "fits 4.00 GiB of t4 unchanged: 2.00 GiB" in render(fit_blocks(report))
     assert fit_document(report)["verdict"] == "fits"
-    assert "unchanged" in render_fit_page(report)
+    assert "unchanged" in render_page("train.py", fit_blocks(report), {})
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,14 @@ import pytest
 from rich.console import Console
 from tests.rows import each
 
+from ullage.answers.text import print_blocks, render
 from ullage.api.explain import Explanation, explain_file
 from ullage.explain.rules.registry import RULES
 from ullage.report.text.explain import (
+    brief_explain_blocks,
+    explain_blocks,
     explain_line,
-    print_explain,
-    render_brief_explain,
-    render_rule,
+    rule_blocks,
 )
 from ullage.units import MIB
 
@@ -115,7 +116,7 @@ def test_the_short_report_stays_short_whatever_is_found(
     view = explained("explain-out-of-memory").view
     fatal, *others = view.findings
     long = [replace(finding, what="word " * 99, change="word " * 99) for finding in others]
-    text = render_brief_explain(replace(view, findings=(fatal, *long * 9)))
+    text = render(brief_explain_blocks(replace(view, findings=(fatal, *long * 9))))
     assert text.count("\n") <= 20 and max(map(len, text.splitlines())) <= 80
 
 
@@ -153,13 +154,13 @@ def test_on_a_terminal_without_unicode_it_is_ascii(
     explained: Callable[[str], Explanation], tmp_path: Path
 ) -> None:
     with (tmp_path / "out.txt").open("w", encoding="ascii") as file:
-        print_explain(explained("explain-fits").view, Console(file=file, width=80))
+        print_blocks(explain_blocks(explained("explain-fits").view), Console(file=file, width=80))
     assert "####" in (tmp_path / "out.txt").read_text(encoding="ascii")
 
 
 @each("code", RULES)
 def test_a_rule_is_documented_in_80_columns(code: str) -> None:
-    text = render_rule(RULES[code])
+    text = render(rule_blocks(RULES[code]))
     assert text.startswith(f"{code} ")
     assert max(map(len, text.splitlines())) <= 80
     for part in ("What it means", "What it looks at", "What to do", "What that costs"):

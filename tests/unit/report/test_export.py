@@ -23,7 +23,7 @@ from ullage.explain.moments.course import Course, Phase, StepSource
 from ullage.explain.moments.levels import find_levels
 from ullage.report.document.export import check_format, write_csv, write_folded, write_pickle
 from ullage.report.document.trace_events.memory import write_trace_events
-from ullage.report.page.html import SnapshotPage
+from ullage.report.page.payload import SnapshotPage
 from ullage.trace.model import Category
 from ullage.trace.replay import replay
 from ullage.trace.snapshot import Action

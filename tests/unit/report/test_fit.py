@@ -8,6 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from ullage.answers.block_kinds import Plot
+from ullage.answers.html import render_page
+from ullage.answers.text import render
 from ullage.clock.step_time import Interval
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import find_gpu
@@ -16,8 +19,7 @@ from ullage.plan.costs.clocked import Timed
 from ullage.plan.findings import INTERRUPTED, Candidate, FitReport, Seen, name_plan
 from ullage.plan.objective import Objective
 from ullage.report.document.fit import fit_document
-from ullage.report.page.fit import draw_front, render_fit_page
-from ullage.report.text.fit import fit_line, render_fit
+from ullage.report.text.fit import fit_blocks, fit_line
 from ullage.techniques.replaying.outcome import Replayed
 from ullage.techniques.technique import Action
 from ullage.units import GIB
@@ -68,7 +70,7 @@ def test_the_first_line_says_what_it_takes_and_costs(report: FitReport) -> None:
 
 
 def test_the_report_says_why_others_lost_and_how_good_it_is(report: FitReport) -> None:
-    text = " ".join(render_fit(report, 120).split())
+    text = " ".join(render(fit_blocks(report), 120).split())
     for said in (
         "1.0 GiB too much",
         "36.4 % slower",
@@ -94,14 +96,14 @@ def test_what_a_plan_changes_is_said_first_and_with_the_names(report: FitReport)
         assert report.best is not None
         changed = replace(report, best=replace(report.best, actions=actions))
         assert f"under {kind}: " in fit_line(changed)
-        assert said in " ".join(render_fit(changed, 120).split())
+        assert said in " ".join(render(fit_blocks(changed), 120).split())
 
 
 def test_what_was_chosen_says_by_what(report: FitReport) -> None:
     least = replace(report.candidates[2], name="checkpoint 4 of 4 Layer")
     by_memory = replace(report, best=least, candidates=(*report.candidates[:2], least))
-    assert "the fastest that fits" in render_fit(report, 120)
-    assert "the least memory" in render_fit(by_memory, 120)
+    assert "the fastest that fits" in render(fit_blocks(report), 120)
+    assert "the least memory" in render(fit_blocks(by_memory), 120)
 
 
 def test_a_plan_that_takes_more_than_another_is_not_called_the_least(report: FitReport) -> None:
@@ -109,7 +111,7 @@ def test_a_plan_that_takes_more_than_another_is_not_called_the_least(report: Fit
     assert tight.seen is not None
     tight = replace(tight, seen=replace(tight.seen, num_retries=3))
     beside = replace(report, candidates=(*report.candidates[:2], tight))
-    text = render_fit(beside, 160)
+    text = render(fit_blocks(beside), 160)
     assert "the least memory" not in text and "without a release of the allocator's cache" in text
 
 
@@ -118,7 +120,7 @@ def test_what_no_other_beats_comes_first(report: FitReport) -> None:
     beaten = candidate("beaten", 21.0, 9.5, why="1.5 GiB too much")
     broken = candidate("broken off", 20.5, 1.0, why="does not fit: much is missing")
     told = replace(report, candidates=(report.as_it_is, broken, beaten, *report.candidates[1:]))
-    lines = [line.split() for line in render_fit(told, 120).splitlines()]
+    lines = [line.split() for line in render(fit_blocks(told), 120).splitlines()]
     others = lines.index(["others"])
     names = ["unchanged", "checkpoint 3 of 4 Layer", "<offload>", "broken off", "beaten"]
     places = [[name in " ".join(line) for line in lines[1:]].index(True) + 1 for name in names]
@@ -132,14 +134,14 @@ def test_of_two_plans_of_one_name_that_is_marked_which_fits(report: FitReport) -
     others = replace(PLAN[1], modules=("h.0", "h.1", "h.3"))
     twin = replace(report.best, actions=(PLAN[0], others), why="98.0 MiB too much")
     told = replace(report, candidates=(twin, *report.candidates))
-    lines = [line for line in render_fit(told, 120).splitlines() if line.startswith(">")]
-    assert len(lines) == 1 and "the fastest that fits" in lines[0]
-    assert render_fit(told, 120).count("Layer (other blocks)") == 1
+    lines = [line for line in render(fit_blocks(told), 120).splitlines() if line.startswith(">")]
+    assert len(lines) == 1 and "Layer (other" not in lines[0]
+    assert render(fit_blocks(told), 120).count("(other blocks)") == 1
 
 
 def test_nothing_that_fits_is_said_first(report: FitReport) -> None:
     nothing = replace(report, best=None, exit_code=ExitCode.ANSWER_IS_NO)
-    assert render_fit(nothing).startswith("no plan fits 8.00 GiB of rtx-3070")
+    assert render(fit_blocks(nothing)).startswith("no plan fits 8.00 GiB of rtx-3070")
     assert fit_document(nothing)["verdict"] == "does_not_fit"
 
 
@@ -153,12 +155,14 @@ def test_the_document_holds_plans_and_front(report: FitReport) -> None:
 
 
 def test_where_the_rates_are_from_is_never_left_unsaid(report: FitReport) -> None:
-    assert "times of the runs by the clock" in " ".join(render_fit(clocked(report), 120).split())
+    assert "times of the runs by the clock" in " ".join(
+        render(fit_blocks(clocked(report)), 120).split()
+    )
 
 
-def test_the_page_needs_no_other_file_and_runs_no_script(report: FitReport) -> None:
-    page = render_fit_page(report)
-    assert not re.search(r"src=|<link|url\(|@import|fetch\(|<script>", page)
+def test_the_page_needs_no_other_file_and_asks_for_nothing(report: FitReport) -> None:
+    page = render_page("train.py", fit_blocks(report), fit_document(report))
+    assert not re.search(r"""src=|<link[^>]+href="(?!data:)|url\(|@import|fetch\(""", page)
     assert "&lt;offload&gt;" in page and "<offload>" not in page
     held = re.search(r'id="document">(.*?)</script>', page, re.DOTALL)
     assert held is not None
@@ -166,13 +170,16 @@ def test_the_page_needs_no_other_file_and_runs_no_script(report: FitReport) -> N
 
 
 def test_the_front_has_a_point_for_each_plan_and_one_more_for_the_chosen(report: FitReport) -> None:
-    assert draw_front(report).count("<circle") == 4
-    assert draw_front(replace(report, front=())) == ""
+    (front,) = [block for block in fit_blocks(report) if isinstance(block, Plot)]
+    assert [len(series.points) for series in front.curves] == [3, 0, 1]
+    assert front.up.marks[0].at == 8
+    none = fit_blocks(replace(report, front=()))
+    assert not any(isinstance(block, Plot) for block in none)
 
 
 def test_a_reason_that_many_techniques_share_is_told_once(report: FitReport) -> None:
     many = {f"technique {number}": "the plan was not applied" for number in range(27)}
-    text = " ".join(render_fit(replace(report, left_out=many)).split())
+    text = " ".join(render(fit_blocks(replace(report, left_out=many))).split())
     assert text.count("the plan was not applied") == 1
     assert "(27 techniques)" in text
 
@@ -185,18 +192,18 @@ def test_what_was_replayed_is_told_and_what_was_not(report: FitReport) -> None:
         reduced="batch 2, length 16",
     )
     told = replace(report, replayed=replayed)
-    text = " ".join(render_fit(told).split())
+    text = " ".join(render(fit_blocks(told)).split())
     assert (
         "Replayed with real numbers: checkpoint on 3 of 3 Layer, in float64, batch 2, length 16; "
         "not replayed: autocast, because it rounds otherwise on purpose"
     ) in text
     assert fit_document(told)["replayed"]["is_same"]
-    assert "It was not replayed with real numbers" in " ".join(render_fit(report).split())
+    assert "It was not replayed with real numbers" in " ".join(render(fit_blocks(report)).split())
 
 
 def test_a_search_that_was_ended_says_so(report: FitReport) -> None:
     ended = replace(report, ended=INTERRUPTED, exit_code=ExitCode.INTERRUPTED)
-    assert "The search stopped early: it was interrupted" in render_fit(ended)
+    assert "The search stopped early: it was interrupted" in render(fit_blocks(ended))
     assert fit_document(ended)["ended"] == "it was interrupted"
     nothing = replace(ended, best=None)
     assert fit_line(nothing).startswith("no plan found before it was ")
@@ -232,13 +239,13 @@ def test_a_difference_that_is_sure_is_told_with_its_bounds(report: FitReport) ->
 
 
 def test_each_plan_has_its_bounds_and_the_text_says_what_they_rest_on(report: FitReport) -> None:
-    text = " ".join(render_fit(clocked(report), 120).split())
+    text = " ".join(render(fit_blocks(clocked(report)), 120).split())
     assert "bounds" in text and "22.0 ms 17.6-30.8" in text
-    assert "times of the runs by the clock" in text and "bounds" not in render_fit(report)
-    assert "no time, as no step ended" in " ".join(render_fit(report, 120).split())
+    assert "times of the runs by the clock" in text and "bounds" not in render(fit_blocks(report))
+    assert "no time, as no step ended" in " ".join(render(fit_blocks(report), 120).split())
     some = clocked(report)
     some = replace(some, candidates=(*some.candidates[:2], report.candidates[2]))
-    text = " ".join(render_fit(some, 120).split())
+    text = " ".join(render(fit_blocks(some), 120).split())
     assert "a sum" in text and "1 plans that no run timed have the sum" in text
 
 
@@ -258,15 +265,15 @@ def test_at_a_price_each_plan_costs_something(report: FitReport) -> None:
     cost = fit_document(priced)["best"]["cost"]
     assert cost["thousand_steps_dollars"][1] == pytest.approx(0.044)
     assert cost["million_tokens_dollars"][1] == pytest.approx(22e-6 / 4096 * 1e6)
-    text = " ".join(render_fit(priced, 120).split())
+    text = " ".join(render(fit_blocks(priced), 120).split())
     assert "M tokens" in text and "$0.00537" in text and "the cheapest" in text
 
 
 def test_the_page_marks_what_ran_and_shows_its_bounds(report: FitReport) -> None:
-    drawn = draw_front(clocked(report))
-    assert drawn.count("<rect") == 3 and drawn.count("<circle") == 4
-    assert "22.0 ms (17.6 to 30.8), 7.75 GiB" in drawn
-    assert "<rect" not in draw_front(report)
+    drawn = render_page("train.py", fit_blocks(clocked(report)))
+    assert drawn.count("mark squares") == 3 and drawn.count("mark dots") == 3
+    assert drawn.count("mark large") == 1 and "22.0 ms (17.6 to 30.8)" in drawn
+    assert "mark squares" not in render_page("train.py", fit_blocks(report))
 
 
 def test_without_a_bound_there_is_no_gap(report: FitReport) -> None:

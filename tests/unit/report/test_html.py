@@ -14,22 +14,26 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
-from rich.text import Text
 
+from ullage.answers.block_kinds import (
+    LEFT,
+    RIGHT,
+    Bar,
+    Headline,
+    Note,
+    Row,
+    Rows,
+    Table,
+    Title,
+    Tone,
+    Word,
+)
+from ullage.answers.html import _SCRIPTS, render_page
 from ullage.clock.step_time import StepTime
 from ullage.explain.moments.step_levels import StepLevels
 from ullage.report.page.columns import Packing
 from ullage.report.page.groups import name_groups
-from ullage.report.page.html import (
-    _SCRIPTS,
-    Answer,
-    SnapshotPage,
-    render_comparison,
-    render_snapshot,
-)
-from ullage.report.page.payload import lay_out
-from ullage.report.page.terminal_html import to_html
+from ullage.report.page.payload import SnapshotPage, lay_out, map_of
 from ullage.report.page.time import StepPage, pack_step
 from ullage.trace.blocks import Blocks
 from ullage.trace.replay import Replay
@@ -72,6 +76,11 @@ def make_page(replay: Replay, **changes: Any) -> SnapshotPage:
     return SnapshotPage(**{"title": "run", "snapshot": snapshot, "replay": replay, **changes})
 
 
+def render_map(*pages: SnapshotPage, title: str = "", is_comparison: bool = False) -> str:
+    """The page of devices, with nothing but their map."""
+    return render_page(title or pages[0].title, [map_of(*pages, is_comparison=is_comparison)])
+
+
 def unpack(text: str) -> tuple[dict[str, Any], dict[str, list[int]]]:
     """What unpack.js does."""
     body = zlib.decompress(base64.b64decode(text))
@@ -108,7 +117,7 @@ def test_columns_come_back(plain: list[int], ordered: list[int]) -> None:
 
 
 def test_the_page_asks_for_nothing() -> None:
-    text = render_snapshot(make_page(make_replay((MIB, 512, 0, 4))))
+    text = render_map(make_page(make_replay((MIB, 512, 0, 4))))
     outside = re.compile(
         r"""https?:|//cdn|\bfetch\(|XMLHttpRequest|WebSocket|\bimport\b|@import|url\(|<link[^>]+href="(?!data:)"""
         r"""|\bsrc=|<iframe|<object|<embed"""
@@ -119,60 +128,71 @@ def test_the_page_asks_for_nothing() -> None:
 
 def test_what_is_told_of_the_run_cannot_become_markup() -> None:
     title = "</script><script>alert(1)</script>"
-    text = render_snapshot(make_page(make_replay((MIB, 512, 0, 4)), title=title))
+    text = render_map(make_page(make_replay((MIB, 512, 0, 4)), title=title))
     assert title not in text
     assert text.count("<script") == text.count("</script>") == 3
     assert "<title>&lt;/script&gt;" in text
 
 
 def test_a_title_is_no_place_for_the_parts_of_the_page() -> None:
-    title = "/*style*/ /*script*/"
-    plain = render_snapshot(make_page(make_replay()))
-    assert title in render_snapshot(make_page(make_replay(), title=title))
-    assert len(render_snapshot(make_page(make_replay(), title=title))) < len(plain) + 200
+    title = "/*style*/ /*script*/ <!--blocks-->"
+    plain = render_map(make_page(make_replay()))
+    assert "/*style*/ /*script*/ &lt;" in render_map(make_page(make_replay(), title=title))
+    assert len(render_map(make_page(make_replay(), title=title))) < len(plain) + 200
 
 
 def test_every_script_is_used_and_none_ends_the_element() -> None:
-    assets = files("ullage.report") / "assets"
-    pages = {"page.html", "style.css", "estimate.css", "serve.css"}
+    assets = files("ullage.answers") / "assets"
+    pages = {
+        "page.html", "blocks.html", "map.html", "style.css", "page.css", "map.css", "theme.js",
+    }  # fmt: skip
     assert {one.name for one in assets.iterdir()} == {*_SCRIPTS, *pages}
     for name in _SCRIPTS:
         assert "</script" not in (assets / name).read_text(encoding="utf-8")
 
 
 def test_what_is_not_data_is_small() -> None:
-    assert len(render_snapshot(make_page(make_replay()))) < 120_000
+    assert len(render_map(make_page(make_replay()))) < 125_000
 
 
 def test_two_runs_are_two_payloads() -> None:
     page = make_page(make_replay((MIB, 512, 0, 4)))
-    assert render_snapshot(page, page).count('class="run"') == 2
-    assert 'data-how="devices"' in render_snapshot(page, page)
-    assert 'data-how="comparison"' in render_comparison(page, page)
+    assert render_map(page, page).count('class="run"') == 2
+    assert 'data-how="devices"' in render_map(page, page)
+    assert 'data-how="comparison"' in render_map(page, page, is_comparison=True)
 
 
 def test_what_is_told_is_in_the_page() -> None:
     page = make_page(make_replay((MIB, 512, 0, 4)))
     document = {"schema": "ullage.run/1", "program": ["</script>", "<!--x", "é"]}
-    told = Answer(
-        "fits <on> it",
-        to_html(lambda console: console.print(Text("a < b", style="bold red"))),
-        document,
-    )
-    text = render_snapshot(page, answer=told)
+    blocks = [Headline.of("fits <on> it", Tone.GOOD), Note("a < b", Tone.FAINT), map_of(page)]
+    text = render_page("run", blocks, document)
     found = re.search(r'<script type="application/json" id="document">(.*?)</script>', text)
     assert found is not None and json.loads(found[1]) == document
     assert '<strong id="verdict">fits &lt;on&gt; it</strong>' in text
-    assert '<pre><span class="bold red">a &lt; b</span></pre>' in text
+    assert '<p class="faint"' in text and ">a &lt; b</p>" in text
 
 
-def test_a_report_keeps_its_exact_colours_and_its_lines() -> None:
-    def show(console: Console) -> None:
-        console.print(Text("██", style="#0072b2"), Text("dim", style="dim"))
-        console.print("second")
-
-    wanted = '<span style="color:#0072b2">██</span> <span class="dim">dim</span>\nsecond'
-    assert to_html(show) == wanted
+def test_blocks_are_elements_with_their_tones_and_foreign_text_stays_text() -> None:
+    rows: Rows = [
+        ["<i>", (Word("x", Tone.BAD), Word("&y")), Bar(1, 4, "#0072b2")],
+        Row(["total", "2"], Tone.STRONG),
+    ]
+    blocks = [
+        Headline((Word("fits", Tone.GOOD), Word(" on t4"))), Title("Memory"),
+        Table((LEFT, RIGHT, LEFT), rows, ("", "size", "")),
+        Note("What", lead=Word("UL101", Tone.BAD), indent=2, hang=9),
+    ]  # fmt: skip
+    page = render_page("train.py", blocks, {})
+    assert '<h1 class="verdict"><b class="good">fits</b> on t4</h1><h2>Memory</h2>' in page
+    assert (
+        "<td>&lt;i&gt;</td>" in page
+        and '<td class="number"><b class="bad">x</b>&amp;y</td>' in page
+    )
+    assert 'style="width:25.00%;background:#0072b2"' in page
+    assert '<tr class="strong"><td>total</td>' in page
+    assert '<b class="bad">UL101</b> What</p>' in page
+    assert "<title>train.py: fits on t4</title>" in page
 
 
 RANGES = st.lists(
@@ -221,10 +241,11 @@ def test_the_names_with_the_most_bytes_get_colors() -> None:
 
 
 def test_a_page_without_categories_is_colored_by_call_site() -> None:
-    text = render_snapshot(make_page(make_replay((MIB, 512, 0, 4))))
+    text = render_map(make_page(make_replay((MIB, 512, 0, 4)), capacity=(8 * MIB, "t4 is full")))
     payload = re.search(r'class="run">([^<]*)<', text)
     assert payload is not None
     header, columns = unpack(payload[1])
+    assert header["capacity"] == {"bytes": 8 * MIB, "text": "t4 is full"}
     assert [grouping["by"] for grouping in header["groupings"]] == ["site"]
     assert columns["size"] == [1] and columns["life"] == [4]
 

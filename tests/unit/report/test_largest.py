@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from ullage.answers.text import render
 from ullage.clock.step_time import Interval
 from ullage.gpus.catalog import find_gpu
 from ullage.plan.costs.clocked import Timed
 from ullage.plan.findings import Seen
 from ullage.plan.sizes.largest import Answer, LargestReport
 from ullage.report.document.largest import largest_document
-from ullage.report.text.largest import largest_line, render_largest
+from ullage.report.text.largest import largest_blocks, largest_line
 from ullage.techniques.technique import Action
 from ullage.units import GIB
 
@@ -59,7 +60,7 @@ def test_the_first_line_says_both(report: LargestReport) -> None:
 
 
 def test_the_report_says_what_a_sample_takes_and_why_no_more_fits(report: LargestReport) -> None:
-    text = " ".join(render_largest(report, 120).split())
+    text = " ".join(render(largest_blocks(report), 120).split())
     for said in (
         "23 runs in 12.5 s, none on a GPU",
         "13.00 ms checkpoint 2 of 2 Layer; 21 does not: no room for 1.0 GiB",
@@ -79,7 +80,9 @@ def test_only_what_is_surely_faster_is_called_the_fastest(report: LargestReport)
     ):
         timed = replace(best, time=Timed(step, 2000), step_s=step.s)
         text = " ".join(
-            render_largest(replace(report, as_it_is=sure, answers=(timed, sure)), 120).split()
+            render(
+                largest_blocks(replace(report, as_it_is=sure, answers=(timed, sure))), 120
+            ).split()
         )
         assert words in text
         assert "10,000" in text  # tokens a second

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ullage.answers.text import render
 from ullage.explain.program import Program
 from ullage.explain.rules.registry import RULES
 from ullage.explain.rules.rule import Finding
@@ -16,7 +17,7 @@ from ullage.explain.trial import MakesItFit, Trial
 from ullage.gpus.catalog import Gpu
 from ullage.report.document.findings import finding_document
 from ullage.report.document.run import run_document
-from ullage.report.text.run import render_run
+from ullage.report.text.run import run_blocks
 from ullage.trace.model import Record
 
 
@@ -47,7 +48,7 @@ def with_findings(report: RunReport, *findings: Finding) -> RunReport:
 def test_the_first_three_are_shown_and_all_that_help(report: RunReport) -> None:
     no, yes = MakesItFit.NO, MakesItFit.YES
     answers = {"UL151": no, "UL121": no, "UL125": no, "UL101": no, "UL114": yes}
-    text = render_run(with_findings(report, *(finding(c, a) for c, a in answers.items())))
+    text = render(run_blocks(with_findings(report, *(finding(c, a) for c, a in answers.items()))))
     part = text[text.index("What to do") :]
     assert [code for code in answers if code in part] == ["UL151", "UL121", "UL125", "UL114"]
     assert part.count("makes it fit: no: as was tried") == 3
@@ -57,12 +58,12 @@ def test_the_first_three_are_shown_and_all_that_help(report: RunReport) -> None:
 
 
 def test_where_nothing_alone_helps_mixtures_are_named(report: RunReport) -> None:
-    text = render_run(with_findings(report, *[finding("UL121", MakesItFit.NO)] * 2))
+    text = render(run_blocks(with_findings(report, *[finding("UL121", MakesItFit.NO)] * 2)))
     assert "`ullage fit` looks for mixtures" in text
 
 
 def test_a_run_without_findings_has_no_such_part(report: RunReport) -> None:
-    assert "What to do" not in render_run(report)
+    assert "What to do" not in render(run_blocks(report))
 
 
 def test_the_document_says_what_was_tried() -> None:

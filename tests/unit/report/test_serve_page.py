@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from tests.unit.serve.test_curve import RUNS
 
+from ullage.answers.block_kinds import Plot, PlotAxis, PlotMark, Series
+from ullage.answers.html import render_page
+from ullage.answers.plot import draw_plot
+from ullage.answers.text import render
 from ullage.report.document.serve import serve_document
-from ullage.report.page.line_plot import Axis, Line, Mark, draw_lines
-from ullage.report.page.serve import render_serve_page
-from ullage.report.text.serve import knee_line, render_serve
+from ullage.report.text.serve import knee_line, serve_blocks
 from ullage.serve.curve import make_curve
 from ullage.serve.measures import measure
 from ullage.serve.report import ServeReport
@@ -30,6 +32,11 @@ def report() -> ServeReport:
     return ServeReport(served, measure(served.outcome, slo), slo, make_curve(RUNS, slo))
 
 
+def render_serve_page(report: ServeReport) -> str:
+    title = " ".join(report.served.command)
+    return render_page(title, serve_blocks(report), serve_document(report))
+
+
 def test_the_page_holds_the_document(report: ServeReport) -> None:
     page = render_serve_page(report)
     found = re.search(r'<script type="application/json" id="document">(.*?)</script>', page)
@@ -39,23 +46,24 @@ def test_the_page_holds_the_document(report: ServeReport) -> None:
 
 def test_nothing_is_fetched_and_foreign_text_stays_text(report: ServeReport) -> None:
     page = render_serve_page(report)
-    assert not re.search(r"""src=|<link|@import|url\(|fetch|https?://""", page)
+    assert not re.search(r"""src=|<link[^>]+href="(?!data:)|@import|url\(|fetch|https?://""", page)
     assert "<b>model" not in page and "&lt;b&gt;model" in page
-    assert page.count("<script") == 1
+    assert page.count("<script") == 3
 
 
 def test_the_page_has_a_picture_by_load_by_occupancy_and_over_time(report: ServeReport) -> None:
     page = render_serve_page(report)
     for words in (
-        "<h2>By load</h2>", "<b>knee</b>", "time to the first token", "within the objective",
-        "<h2>By the cache's occupancy</h2>", "<h2>Over time</h2>", "requests a second",
+        "<h2>Knee at 4 times the load", "<b>knee</b>", "time to the first token",
+        "within the objective", "<h2>By the cache&#x27;s occupancy", "seconds of the traffic",
+        "requests a second",
     ):  # fmt: skip
         assert words in page, words
     assert page.count("<figure") == 8
 
 
 def test_the_text_has_the_knee(report: ServeReport) -> None:
-    text = render_serve(report, 100)
+    text = render(serve_blocks(report), 100)
     assert "Knee at 4 times the load" in text and "most within the objective at 8" in text
     assert "knee 4" in text and "at all loads" in text
 
@@ -68,28 +76,30 @@ def test_a_knee_at_the_highest_load_may_lie_beyond(report: ServeReport) -> None:
 
 
 def test_points_are_where_their_values_are() -> None:
-    drawn = draw_lines(
-        [Line("a", [(1, 10), (10, 100)])],
-        across=Axis("x", "{:g}".format, low=0, high=10),
-        up=Axis("y", "{:g}".format, high=200),
-        marks=[Mark(5, "here")],
+    drawn = draw_plot(
+        Plot(
+            [Series("a", [(1, 10), (10, 100, "b")])],
+            PlotAxis("x", low=0, high=10, marks=[PlotMark(5, "here")]),
+            PlotAxis("y", high=200, marks=[PlotMark(50, "full")]),
+        )
     )
     assert 'points="100.00,950.00 1000.00,500.00"' in drawn
     assert re.search(r'class="flag after" style="left:50.00%"><b>here', drawn)
-    assert [float(at) for at in re.findall(r'level grid" style="bottom:([\d.]+)', drawn)] == [
+    assert (
+        'level mark" style="bottom:25.00%"><b>full</b>' in drawn and 'title="b: 10, 100"' in drawn
+    )
+    assert [float(at) for at in re.findall(r'level" style="bottom:([\d.]+)', drawn)] == [
         0, 25, 50, 75, 100,
     ]  # fmt: skip
 
 
 def test_a_logarithmic_axis_has_equal_factors_and_leaves_out_what_it_cannot_show() -> None:
-    axis = Axis("y", "{:g}".format, is_log=True, low=1.15, high=100 / 1.15)
-    drawn = draw_lines(
-        [Line("a", [(0, 10), (1, 0), (2, float("nan"))])],
-        across=Axis("x", "{:g}".format, high=1.0), up=axis,
-    )  # fmt: skip
+    axis = PlotAxis("y", is_log=True, low=1.15, high=100 / 1.15)
+    points = [(0.0, 10.0), (1.0, 0.0), (2.0, float("nan"))]
+    drawn = draw_plot(Plot([Series("a", points)], PlotAxis("x", high=1.0), axis))
     assert 'points="0.00,500.00"' in drawn
 
 
 def test_nothing_to_draw_is_no_picture() -> None:
-    axis = Axis("x", "{:g}".format)
-    assert draw_lines([Line("a", [])], across=axis, up=axis) == ""
+    axis = PlotAxis("x")
+    assert draw_plot(Plot([Series("a", [])], axis, axis)) == ""

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from ullage.answers.plot import check_plot, write_plots
+from ullage.answers.text import render
 from ullage.errors import SpecError
 from ullage.explain.compare.sweep import SweepReport
 from ullage.gpus.catalog import Gpu
 from ullage.report.document.sweep import sweep_document
-from ullage.report.page.plot import check_plot, plot_sweep
-from ullage.report.text.sweep import render_sweep
+from ullage.report.text.sweep import sweep_blocks, sweep_plot
 
 SweepOf = Callable[..., SweepReport]
 HERE = Path(__file__).parent
@@ -43,14 +44,14 @@ def reports(sweep_of: SweepOf, small_gpu: Gpu) -> dict[str, SweepReport]:
 
 @pytest.mark.parametrize("name", ["batch", "unlimited", "gpus", "grid", "nothing", "failed"])
 def test_the_text_is_as_it_was_looked_at(reports: dict[str, SweepReport], name: str) -> None:
-    text = render_sweep(reports[name])
+    text = render(sweep_blocks(reports[name]))
     assert max(map(len, text.splitlines())) <= 80
     path = HERE / f"sweep-{name}.txt"
     assert text == path.read_text(encoding="utf-8")
 
 
 def test_a_narrow_terminal_has_the_table_without_bars(reports: dict[str, SweepReport]) -> None:
-    text = render_sweep(reports["batch"], width=48)
+    text = render(sweep_blocks(reports["batch"]), width=48)
     assert "█" not in text and "199 B" in text
 
 
@@ -77,7 +78,7 @@ def test_every_sweep_can_be_drawn(
 ) -> None:
     path = tmp_path / f"plot{suffix}"
     check_plot(path)
-    plot_sweep(reports[name], path)
+    write_plots([sweep_plot(reports[name])], "train.py", path)
     begin = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}[suffix]
     assert path.read_bytes().startswith(begin)
 
@@ -86,7 +87,7 @@ def test_a_plot_says_in_words_what_it_shows(
     reports: dict[str, SweepReport], tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib").rcParams["svg.fonttype"] = "none"
-    plot_sweep(reports["batch"], tmp_path / "plot.svg")
+    write_plots([sweep_plot(reports["batch"])], "train.py", tmp_path / "plot.svg")
     text = (tmp_path / "plot.svg").read_text()
     for words in ("whole device", "allocated", "small (a cross does not fit)", ">batch<", ">GiB<"):
         assert words in text, words

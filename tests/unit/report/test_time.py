@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ullage.answers.block_kinds import Blocks
+from ullage.answers.text import render
 from ullage.api.run import check_price
 from ullage.clock.price import find_expense
 from ullage.clock.step_time import Interval, StepTime, merge_numbered
@@ -21,8 +23,8 @@ from ullage.explain.run import RunReport, explain_run
 from ullage.gpus.catalog import Gpu
 from ullage.report.document.run import run_document
 from ullage.report.document.trace_events.step import render_timeline
-from ullage.report.text.run import render_brief, render_run
-from ullage.report.text.sweep import render_sweep
+from ullage.report.text.run import brief_run_blocks, run_blocks
+from ullage.report.text.sweep import sweep_blocks
 from ullage.report.text.time.numbers import (
     format_dollars,
     format_interval,
@@ -57,18 +59,20 @@ def with_times(report: RunReport, *times: StepTime | None) -> RunReport:
     return replace(report, processes=tuple(replace(first, time=time) for time in times))
 
 
-@pytest.mark.parametrize(("name", "render"), [("brief", render_brief), ("full", render_run)])
+@pytest.mark.parametrize(("name", "view"), [("brief", brief_run_blocks), ("full", run_blocks)])
 def test_the_text_is_as_it_was_looked_at(
-    report: RunReport, name: str, render: Callable[[RunReport], str]
+    report: RunReport, name: str, view: Callable[[RunReport], Blocks]
 ) -> None:
-    text = render(report)
+    text = render(view(report))
     assert max(map(len, text.splitlines())) <= 80
     assert text == (HERE / f"time.{name}.txt").read_text(encoding="utf-8")
 
 
 def test_time_takes_at_most_twelve_lines_of_the_short_report(report: RunReport) -> None:
     plain = with_times(report, None)
-    more = len(render_brief(report).splitlines()) - len(render_brief(plain).splitlines())
+    more = len(render(brief_run_blocks(report)).splitlines()) - len(
+        render(brief_run_blocks(plain)).splitlines()
+    )
     assert 0 < more <= 12
 
 
@@ -99,7 +103,7 @@ def test_the_document_has_the_time(report: RunReport) -> None:
 def test_without_time_the_section_is_null(report: RunReport) -> None:
     plain = with_times(report, None)
     assert run_document(plain)["time"] is None
-    assert "Time of a step" not in render_run(plain)
+    assert "Time of a step" not in render(run_blocks(plain))
     with pytest.raises(SnapshotError, match="no step was timed"):
         render_timeline(plain)
 
@@ -110,7 +114,7 @@ def test_what_is_not_known_is_not_shown(report: RunReport, step_time: MakeTime) 
     document = run_document(unknown)["time"]
     for name in ("utilisation", "tokens_per_s", "samples_per_s", "tokens_per_step", "price"):
         assert document[name] is None
-    text = render_brief(unknown)
+    text = render(brief_run_blocks(unknown))
     assert "tokens/s" not in text and "MFU" not in text and "$" not in text
 
 
@@ -203,14 +207,14 @@ def test_a_sweep_has_a_column_of_time_and_one_of_cost(
         replace(point, report=replace(with_times(point.report, step_time(scale)), price=2.5))
         for scale, point in zip((0.1, 1.0, 3.0), report.points, strict=True)
     ]
-    text = render_sweep(replace(report, points=tuple(points)))
+    text = render(sweep_blocks(replace(report, points=tuple(points))))
     assert max(map(len, text.splitlines())) <= 80
     assert text == (HERE / "sweep-time.txt").read_text(encoding="utf-8")
     alike = [
         replace(point, report=with_times(point.report, step_time(scale)))
         for scale, point in zip((0.99, 1.0, 3.0), report.points, strict=True)
     ]
-    text = render_sweep(replace(report, points=tuple(alike)))
+    text = render(sweep_blocks(replace(report, points=tuple(alike))))
     assert "batch=1, 40,200 tokens/s; about as fast: batch=2\n" in text
 
 

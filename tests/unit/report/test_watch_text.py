@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from rich.text import Text
 
 from ullage.protocol.job import Job, JobDevice
-from ullage.report.terminal import render
 from ullage.report.text.watch import print_watch
 from ullage.report.text.watch_parts import (
     draw_memory,
@@ -20,10 +22,17 @@ from ullage.report.text.watch_parts import (
 from ullage.watch.alerts.board import Alerts
 from ullage.watch.history import History
 from ullage.watch.sample import DeviceSample, Note, ProcessKind, ProcessSample, Sample
-from ullage.watch.view import GpuView, view
+from ullage.watch.view import GpuView, View, view
 
 GIB = 2**30
 SIZE = st.integers(0, 100 * GIB)
+
+
+def print_all(machine: View, history: History, width: int = 80) -> str:
+    """What is printed, without alerts."""
+    console = Console(width=width, color_system=None, file=io.StringIO())
+    print_watch(machine, history, Alerts(), console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def gpu(total: int, used: int, allocated: int, reserved: int, split: int) -> GpuView:
@@ -107,7 +116,7 @@ def test_lines_fit_and_names_cannot_write_on_the_terminal(width: int, name: str)
     history = History()
     for turn in range(50):
         history.add(Sample(float(turn), "host", sample.devices))
-    text = render(lambda console: print_watch(view(sample), history, Alerts(), console), width)
+    text = print_all(view(sample), history, width)
     assert max(map(len, text.splitlines())) <= width
     assert "\x1b" not in text
     assert "LOST" in text and "19 more processes, 19.0 GiB" in text
@@ -118,16 +127,14 @@ def test_lines_fit_and_names_cannot_write_on_the_terminal(width: int, name: str)
 
 def test_what_is_unknown_is_not_shown_as_a_number() -> None:
     sample = Sample(0.0, "host", (DeviceSample(0, "GPU-0", "H100"),))
-    text = render(lambda console: print_watch(view(sample), History(), Alerts(), console), 80)
+    text = print_all(view(sample), History())
     assert "memory unknown" in text
     line = next(line for line in text.splitlines() if line.startswith("GPU 0"))
     assert line.split() == ["GPU", "0", "H100"]
 
 
 def test_a_silent_job_is_called_so() -> None:
-    text = render(
-        lambda console: print_watch(view(busy_sample("train.py")), History(), Alerts(), console), 80
-    )
+    text = print_all(view(busy_sample("train.py")), History())
     assert "silent for 50 s" in text
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from ullage.answers.text import render
 from ullage.report.document.what_if import what_if_document
-from ullage.report.text.what_if import render_what_if, what_if_line
+from ullage.report.text.what_if import what_if_blocks, what_if_line
 from ullage.units import GIB, MIB
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
 from ullage.whatif.packing import Packing
@@ -83,12 +84,12 @@ FAILED = (
 )  # fmt: skip
 def test_the_first_line_says_what_it_comes_to(changes: dict[str, Any], expected: str) -> None:
     assert what_if_line(report(**changes)) == expected
-    assert render_what_if(report(**changes), 100).splitlines()[0] == expected
+    assert render(what_if_blocks(report(**changes)), 100).splitlines()[0] == expected
 
 
 @pytest.mark.parametrize("changes", [{}, {"tried": CONFLICT}, {**LIMITED, "tried": FAILED}])
 def test_nothing_is_cut_and_no_line_is_wider_than_80_columns(changes: dict[str, Any]) -> None:
-    text = render_what_if(report(**changes))
+    text = render(what_if_blocks(report(**changes)))
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
 
@@ -97,7 +98,7 @@ def test_of_the_numbers_nothing_is_cut_however_long_a_setting_is() -> None:
     whole = Setting(Family.RECORDED, "roundup_power2_divisions:[" + ":".join(["256"] * 30) + "]")
     tried = Tried(whole, outcome(4 * GIB)), Tried(EXPANDABLE, outcome(3 * GIB + 20 * MIB))
     gpus = (OnGpu("rtx-pro-6000-blackwell-max-q", 95 * GIB, tried[0]),)
-    lines = render_what_if(report(tried=tried, on_gpus=gpus)).splitlines()
+    lines = render(what_if_blocks(report(tried=tried, on_gpus=gpus))).splitlines()
     assert max(map(len, lines)) <= 80
     rows = " ".join(" ".join(lines).split())
     for numbers in ("4.00 GiB 25.0 %", "3.02 GiB -1004.00 MiB 0.6 %", "3.00 GiB", "95.00 GiB"):
@@ -107,7 +108,7 @@ def test_of_the_numbers_nothing_is_cut_however_long_a_setting_is() -> None:
 
 
 def test_rows_come_with_the_least_reserved_first_below_the_recorded_one() -> None:
-    lines = render_what_if(report()).splitlines()
+    lines = render(what_if_blocks(report())).splitlines()
     begin = lines.index("Reserved at the peak")
     names = [line[:38].strip() for line in lines[begin + 2 : begin + 9]]
     assert names == [
@@ -129,7 +130,7 @@ def test_rows_come_with_the_least_reserved_first_below_the_recorded_one() -> Non
 def test_what_is_as_recorded_is_what_the_check_says(changes: dict[str, Any], origin: str) -> None:
     """Where the others begin without holes, with another row to compare them with."""
     checked = Check(5 * GIB, 5 * GIB, 7, 7, has_same_segments=True, reasons=())
-    lines = render_what_if(report(check=checked, **changes), 100).splitlines()
+    lines = render(what_if_blocks(report(check=checked, **changes)), 100).splitlines()
     begin = lines.index("Reserved at the peak")
     assert lines[begin + 2].split() == ["no", "setting", "(as", "recorded)", "5.00", "GiB"]
     assert lines[begin + 3].startswith(f"  no setting ({origin})")
@@ -140,36 +141,36 @@ def test_a_check_that_fails_says_by_how_much_and_why() -> None:
     check = Check(
         4 * GIB, 5 * GIB, 7, 9, has_same_segments=False, reasons=("it begins in the middle",)
     )
-    text = " ".join(render_what_if(report(check=check)).split())
+    text = " ".join(render(what_if_blocks(report(check=check))).split())
     assert "5.00 GiB reserved at the peak, recorded 4.00 GiB" in text
     assert "Why they may differ: it begins in the middle" in text
     assert what_if_document(report(check=check))["check"]["is_exact"] is False
 
 
 def test_what_cannot_be_used_is_told_with_the_reason() -> None:
-    text = " ".join(render_what_if(report(tried=CONFLICT)).split())
+    text = " ".join(render(what_if_blocks(report(tried=CONFLICT))).split())
     assert "expandable_segments:True: not for this program: it has graphs" in text
     assert "large_segment_size_mb:64: refused by torch 2.15.0+cu132: Unrecognized key" in " ".join(
-        render_what_if(report()).split()
+        render(what_if_blocks(report())).split()
     )
 
 
 def test_how_to_use_it_names_the_variable_of_older_versions_and_the_call() -> None:
-    text = " ".join(render_what_if(report()).split())
+    text = " ".join(render(what_if_blocks(report())).split())
     assert (
         "PYTORCH_ALLOC_CONF=expandable_segments:True (torch 2.9 and earlier: "
         "PYTORCH_CUDA_ALLOC_CONF)" in text
     )
-    failed = " ".join(render_what_if(report(**LIMITED, tried=FAILED)).split())
+    failed = " ".join(render(what_if_blocks(report(**LIMITED, tried=FAILED))).split())
     assert "call torch.cuda.set_per_process_memory_fraction(1)" in failed
     assert "no memory at event 1,234" in failed
 
 
 def test_max_split_size_is_told_the_right_way_round() -> None:
-    text = " ".join(render_what_if(report(tried=(
+    text = " ".join(render(what_if_blocks(report(tried=(
         Tried(RECORDED, outcome(4 * GIB)),
         Tried(Setting(Family.MAX_SPLIT, "max_split_size_mb:64"), outcome(4 * GIB)),
-    ))).split())  # fmt: skip
+    )))).split())  # fmt: skip
     assert "A free block of this size or more is never cut" in text
     assert "It does not limit the size of blocks" in text
 

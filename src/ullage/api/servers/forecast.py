@@ -57,9 +57,11 @@ class ForecastServing:
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.text.forecast import render_forecast
+        from ullage.answers.text import render
+        from ullage.report.text.forecast import forecast_blocks
 
-        return render_forecast((self.forecast, self.traffic, self.slo, self.tiers), width)
+        view = (self.forecast, self.traffic, self.slo, self.tiers)
+        return render(forecast_blocks(view), width)
 
 
 def forecast_serving(

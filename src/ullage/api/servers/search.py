@@ -63,9 +63,11 @@ class SearchedServer:
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.text.search import render_search
+        from ullage.answers.text import render
+        from ullage.report.text.search import search_blocks
 
-        return render_search((self.searched, self.worths, self.capacity, self.tiers), width)
+        view = (self.searched, self.worths, self.capacity, self.tiers)
+        return render(search_blocks(view), width)
 
 
 @takes(ServeOptions)

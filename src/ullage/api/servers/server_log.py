@@ -49,9 +49,10 @@ class ExplainedServer:
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.text.server_log import render_server
+        from ullage.answers.text import render
+        from ullage.report.text.server_log import server_blocks
 
-        return render_server((self.start, self.levers), width)
+        return render(server_blocks((self.start, self.levers)), width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,11 @@ class ServerDiff:
 
     def text(self, width: int = 80) -> str:
         """The comparison for people, without colour."""
-        from ullage.report.text.server_log import render_server_diff
 
-        return render_server_diff(self.change, width)
+        from ullage.answers.text import render
+        from ullage.report.text.server_log import server_diff_blocks
+
+        return render(server_diff_blocks(self.change), width)
 
 
 def is_server_file(path: str | os.PathLike[str]) -> bool:

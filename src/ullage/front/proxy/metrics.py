@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from html import escape
 from typing import Final
 
+from ullage.answers import block_kinds as b
+from ullage.answers.html import render_page
 from ullage.front.policy.engine_ledger import Engine
 from ullage.front.proxy.board import Board
 from ullage.units import format_bytes
@@ -30,6 +31,7 @@ _OF_ENGINES: Final[tuple[tuple[str, str, Callable[[Engine], float]], ...]] = (
     ("held_bytes", "Bytes that requests hold now.", lambda each: each.bytes_now),
     ("expected_peak_bytes", "The most that those that run will hold.", Engine.peak_bytes),
 )
+_OF_TENANTS: Final = ("tenant", "waiting", "GiB s used", "fair counter", "requests")
 
 
 def write_metrics(board: Board) -> bytes:
@@ -49,20 +51,14 @@ def _points(board: Board) -> Iterator[Point]:
             yield Point(metric, {"engine": engine_name}, float(read(engine)))
 
 
-_STYLE: Final = (
-    "body{font:15px system-ui;margin:2rem;color-scheme:light dark}"
-    "td,th{padding:.2rem .8rem;text-align:right}td:first-child,th:first-child{text-align:left}"
-)
-
-
 def write_admin_page(board: Board) -> bytes:
-    """A page that loads itself anew each two seconds; it has no script."""
-    engines = [
-        (name, *(_show(figure, read(engine)) for figure, _, read in _OF_ENGINES))
+    """A page that loads itself anew each two seconds."""
+    engines: b.Rows = [
+        [name, *(_show(figure, read(engine)) for figure, _, read in _OF_ENGINES)]
         for name, engine in board.admission.engines.items()
     ]
     counters = board.admission.shares.counters
-    tenants: list[tuple[str, ...]] = []
+    tenants: b.Rows = []
     for tenant, waiting in board.admission.num_waiting.items():
         outcomes = ", ".join(
             f"{count} {outcome}"
@@ -71,21 +67,15 @@ def write_admin_page(board: Board) -> bytes:
         )
         gib_seconds = board.byte_seconds[tenant] / 2**30
         cells = (tenant, str(waiting), f"{gib_seconds:,.0f}", f"{counters[tenant] / 2**30:,.0f}")
-        tenants.append((*cells, outcomes))
-    page = (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>ullage front</title>'
-        f'<meta http-equiv="refresh" content="2"><style>{_STYLE}</style><h1>ullage front</h1>'
-        + _table(("engine", *(name.replace("_", " ") for name, *_ in _OF_ENGINES)), engines)
-        + _table(("tenant", "waiting", "GiB s used", "fair counter", "requests"), tenants)
-    )
-    return page.encode()
+        tenants.append([*cells, outcomes])
+    heads = ("engine", *(name.replace("_", " ") for name, *_ in _OF_ENGINES))
+    blocks: list[b.Block] = [
+        b.Headline.of("ullage front", b.Tone.STRONG),
+        b.Table((b.LEFT, *[b.RIGHT] * len(_OF_ENGINES)), engines, heads),
+        b.Table((b.LEFT, *[b.RIGHT] * 3, b.LEFT), tenants, _OF_TENANTS),
+    ]
+    return render_page("ullage front", blocks, refresh_s=2).encode()
 
 
 def _show(figure: str, value: float) -> str:
     return format_bytes(int(value)) if figure.endswith("bytes") else str(int(value))
-
-
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    top = "".join(f"<th>{escape(head)}" for head in heads)
-    lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}" for cell in row) for row in rows)
-    return f"<table><tr>{top}{lines}</table>"

@@ -12,19 +12,20 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from xml.sax.saxutils import escape, quoteattr
 
+from ullage.answers import block_kinds as b
+from ullage.answers.ci import TestCase, github_error, junit, markdown
+from ullage.answers.text import render
 from ullage.explain.compare.changes import signed
 from ullage.gate.compare import Comparison
 from ullage.gate.reasons import name_place
 from ullage.gate.verdicts import Judged, State
-from ullage.printable import printable, printable_lines
 from ullage.report.text.check import (
     case_line,
+    check_blocks,
     check_line,
     label_category,
     label_module,
-    render_check,
     state_text,
 )
 from ullage.report.views import CheckView
@@ -39,47 +40,22 @@ _LAST_WHERE = re.compile(r"\bat (?P<file>[^ :]+):(?P<line>\d+) in ")
 
 
 def junit_report(view: CheckView) -> str:
-    """Renders the check as JUnit's XML, with a test case for each case of a scenario.
-
-    Source: junit-10.xsd of Jenkins' xUnit plugin, in which only a suite has properties.
-    """
-    failing = [judged for judged in view.judged if judged.state.exit_code == 1]
-    errors = [judged for judged in view.judged if judged.state is State.FAILED]
-    counts = f'tests="{len(view.judged)}" failures="{len(failing)}" errors="{len(errors)}"'
-    seconds = sum(judged.wall_s for judged in view.judged)
-    lines = ['<?xml version="1.0" encoding="utf-8"?>', "<testsuites>"]
-    lines.append(f'  <testsuite name="ullage check" {counts} time="{seconds:.3f}">')
-    lines += _properties(view)
-    for judged in view.judged:
-        lines += _test_case(view, judged)
-    return "\n".join([*lines, "  </testsuite>", "</testsuites>", ""])
+    """The check as JUnit's XML, with a test case for each case of a scenario."""
+    properties = [
+        (f"{comparison.name} peak_{level}", size)
+        for judged in view.judged
+        for comparison in judged.comparisons
+        for level, size in comparison.entry.peaks._asdict().items()
+    ]
+    return junit("ullage check", [_test_case(view, judged) for judged in view.judged], properties)
 
 
-def _properties(view: CheckView) -> Iterator[str]:
-    yield "    <properties>"
-    for comparison in (comparison for judged in view.judged for comparison in judged.comparisons):
-        for level, size in comparison.entry.peaks._asdict().items():
-            name = _attribute(f"{comparison.name} peak_{level}")
-            yield f'      <property name={name} value="{size}"/>'
-    yield "    </properties>"
-
-
-def _test_case(view: CheckView, judged: Judged) -> Iterator[str]:
-    attributes = (
-        f'classname="ullage.check" name={_attribute(judged.name)} time="{judged.wall_s:.3f}"'
-    )
-    yield f"    <testcase {attributes}>"
-    if judged.state.exit_code:
-        tag = "error" if judged.state is State.FAILED else "failure"
-        alone = CheckView(view.path, (judged,), view.diffs)
-        yield f"      <{tag} message={_attribute(case_line(judged))}>"
-        yield escape(printable_lines(render_check(alone)))
-        yield f"      </{tag}>"
-    yield "    </testcase>"
-
-
-def _attribute(text: str) -> str:
-    return quoteattr(printable(text))
+def _test_case(view: CheckView, judged: Judged) -> TestCase:
+    if not judged.state.exit_code:
+        return TestCase(judged.name, judged.wall_s)
+    fault = "error" if judged.state is State.FAILED else "failure"
+    text = render(check_blocks(CheckView(view.path, (judged,), view.diffs)))
+    return TestCase(judged.name, judged.wall_s, fault, case_line(judged), text)
 
 
 def github_annotations(view: CheckView, root: Path) -> Iterator[str]:
@@ -94,17 +70,11 @@ def github_annotations(view: CheckView, root: Path) -> Iterator[str]:
         for comparison in judged.comparisons:
             if not comparison.is_kept:
                 body += view.reasons(judged, comparison)
-        where = f"file={_escape(file, is_property=True)},line={line}"
-        title = _escape(f"ullage check: {judged.name}: {judged.state.value}", is_property=True)
-        yield f"::error {where},title={title}::{_escape(chr(10).join(body))}"
+        title = f"ullage check: {judged.name}: {judged.state.value}"
+        yield github_error(title, "\n".join(body), file, line)
     if len(failing) > _MAX_ANNOTATIONS:
         # GitHub would not show an eleventh error, but it counts warnings separately.
         yield f"::warning ::ullage check: {len(failing) - _MAX_ANNOTATIONS} more do not pass"
-
-
-def _escape(text: str, *, is_property: bool = False) -> str:
-    text = printable_lines(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-    return text.replace(":", "%3A").replace(",", "%2C") if is_property else text
 
 
 def _place_of(view: CheckView, judged: Judged, root: Path) -> tuple[str, int]:
@@ -155,41 +125,37 @@ def github_summary(view: CheckView, pages: Mapping[str, str]) -> str:
 
     pages: the link to the page of each entry, by the entry's name.
     """
-    lines = [f"### ullage check: {check_line(view)}", ""]
-    lines += [
-        "| scenario | allocated | change | reserved | device | |",
-        "|---|--:|--:|--:|--:|---|",
-    ]
-    for judged in view.judged:
-        lines += [_row(judged, comparison, pages) for comparison in judged.comparisons]
-        if not judged.comparisons:
-            lines.append(f"| {_cell(judged.name)} | | | | | {_mark(judged)} |")
-    for judged in [one for one in view.judged if one.state.exit_code][:_MAX_DETAILED]:
-        alone = CheckView(view.path, (judged,), view.diffs)
-        text = printable_lines(render_check(alone)).replace("```", "'''")
-        lines += ["", f"#### {_cell(judged.name)}: {_cell(case_line(judged))}", ""]
-        lines += ["```", text.rstrip(), "```"]
-    text = "\n".join(lines) + "\n"
+    text = markdown(_summary_blocks(view, pages))
     return text.encode()[:_MAX_SUMMARY_BYTES].decode(errors="ignore")
 
 
-def _row(judged: Judged, comparison: Comparison, pages: Mapping[str, str]) -> str:
+def _summary_blocks(view: CheckView, pages: Mapping[str, str]) -> Iterator[b.Block]:
+    yield b.Headline.of(f"ullage check: {check_line(view)}", b.Tone.PLAIN)
+    rows: b.Rows = []
+    for judged in view.judged:
+        rows += [_row(judged, comparison, pages) for comparison in judged.comparisons]
+        if not judged.comparisons:
+            rows.append([judged.name, "", "", "", "", _mark(judged)])
+    head = ("scenario", "allocated", "change", "reserved", "device", "")
+    yield b.Table((b.LEFT, *[b.RIGHT] * 4, b.LEFT), rows, head)
+    for judged in [each for each in view.judged if each.state.exit_code][:_MAX_DETAILED]:
+        alone = CheckView(view.path, (judged,), view.diffs)
+        yield b.Title(f"{judged.name}: {case_line(judged)}")
+        yield b.Lines(tuple(render(check_blocks(alone)).splitlines()))
+
+
+def _row(judged: Judged, comparison: Comparison, pages: Mapping[str, str]) -> list[b.Cell]:
     peaks, locked = comparison.entry.peaks, comparison.locked
-    changed = ""
-    if locked is not None:
-        changed = signed(peaks.allocated_bytes - locked.peaks.allocated_bytes)
-    levels = (peaks.allocated_bytes, peaks.reserved_bytes, peaks.used_bytes)
-    allocated, *others = (format_bytes(level, 2) for level in levels)
-    name = _cell(comparison.name)
+    changed = "" if locked is None else signed(peaks.allocated_bytes - locked.peaks.allocated_bytes)
+    allocated, *others = (
+        format_bytes(level, 2)
+        for level in (peaks.allocated_bytes, peaks.reserved_bytes, peaks.used_bytes)
+    )
     page = pages.get(comparison.name)
-    if page is not None:
-        name += f" ([page]({page}))"
-    return f"| {name} | {allocated} | {changed} | {' | '.join(others)} | {_mark(judged)} |"
+    name = comparison.name + ("" if page is None else f" ([page]({page}))")
+    return [name, allocated, changed, *others, _mark(judged)]
 
 
-def _mark(judged: Judged) -> str:
-    return f"**{state_text(judged)}**" if judged.state.exit_code else state_text(judged)
-
-
-def _cell(text: str) -> str:
-    return printable(text.replace("\n", " ")).replace("|", "\\|")
+def _mark(judged: Judged) -> b.Cell:
+    tone = b.Tone.BAD if judged.state.exit_code else b.Tone.PLAIN
+    return b.Word(state_text(judged), tone)

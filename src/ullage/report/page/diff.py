@@ -1,17 +1,14 @@
-"""A comparison of two snapshots as one HTML file.
-
-render_diff_page(report, ("before.pickle", "after.pickle"))          the text of the file
-"""
+"""A comparison of two snapshots as one HTML file."""
 
 from __future__ import annotations
 
+from ullage.answers.html import render_page
 from ullage.errors import SpecError
 from ullage.explain.compare.diff import DiffReport
 from ullage.report.document.diff import diff_document
 from ullage.report.page.explain import make_page
-from ullage.report.page.html import Answer, render_comparison
-from ullage.report.page.terminal_html import to_html
-from ullage.report.text.diff import diff_line, print_diff
+from ullage.report.page.payload import map_of
+from ullage.report.text.diff import diff_blocks
 from ullage.report.views import ExplainView
 
 
@@ -26,9 +23,5 @@ def render_diff_page(report: DiffReport, paths: tuple[str, str]) -> str:
             paths, report.sides, report.findings, (devices[0], devices[1]), strict=True
         )
     )
-    answer = Answer(
-        diff_line(report),
-        to_html(lambda console: print_diff(report, console)),
-        diff_document(report),
-    )
-    return render_comparison(before, after, answer=answer)
+    blocks = [*diff_blocks(report), map_of(before, after, is_comparison=True)]
+    return render_page(f"{before.title} and {after.title}", blocks, diff_document(report))

@@ -1,20 +1,18 @@
-"""The report of a snapshot as one HTML file.
-
-render_page(view)          the text of the file
-"""
+"""The report of a snapshot as one HTML file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from ullage.answers.html import render_page
 from ullage.errors import SnapshotError
+from ullage.explain.reconcile import reconcile
 from ullage.explain.rules.rule import Finding as Found
 from ullage.explain.snapshot import DeviceSnapshot
 from ullage.report.document.explain import explain_document
 from ullage.report.module_names import name_module
-from ullage.report.page.html import Answer, Finding, SnapshotPage, render_snapshot
-from ullage.report.page.terminal_html import to_html
-from ullage.report.text.explain import explain_line, print_explain, trial_line
+from ullage.report.page.payload import Finding, SnapshotPage, map_of
+from ullage.report.text.explain import explain_blocks, explain_line, trial_line
 from ullage.report.text.explain_parts import describe_file
 from ullage.report.views import ExplainView
 from ullage.units import format_bytes
@@ -22,19 +20,14 @@ from ullage.units import format_bytes
 _NOTHING = "the file tells of no device memory; there is nothing to draw"
 
 
-def render_page(view: ExplainView) -> str:
+def render_explain_page(view: ExplainView) -> str:
     """Renders the page of all devices; it shows the one with the highest peak first.
 
     Raises:
         SnapshotError: the file has no device memory.
     """
-    pages = make_pages(view)
-    answer = Answer(
-        explain_line(view),
-        to_html(lambda console: print_explain(view, console)),
-        explain_document(view),
-    )
-    return render_snapshot(*pages, title=Path(view.path).name, answer=answer)
+    blocks = [*explain_blocks(view), map_of(*make_pages(view))]
+    return render_page(Path(view.path).name, blocks, explain_document(view))
 
 
 def make_pages(view: ExplainView) -> list[SnapshotPage]:
@@ -55,6 +48,15 @@ def _finding_text(finding: Found) -> str:
     if finding.trial is not None:
         parts.append(trial_line(finding.trial))
     return "\n\n".join(parts)
+
+
+def _capacity(device: DeviceSnapshot) -> tuple[int, str] | None:
+    """What PyTorch's allocator can reserve of the device beside the context and libraries."""
+    lines = reconcile(device.fragmentation, device.totals)
+    if device.totals is None or lines.free_bytes is None:
+        return None
+    room_bytes = lines.reserved_bytes + lines.free_bytes
+    return room_bytes, f"{device.totals.name} is full: {format_bytes(room_bytes)} for PyTorch"
 
 
 def make_page(view: ExplainView, device: DeviceSnapshot) -> SnapshotPage:
@@ -80,6 +82,7 @@ def make_page(view: ExplainView, device: DeviceSnapshot) -> SnapshotPage:
         module=None if modules is None else modules.index + 1,  # name 0 is "no module"
         module_names=() if modules is None else ("", *map(name_module, modules.names)),
         course=device.course,
+        capacity=_capacity(device),
         findings=findings,
         summary=(
             ("verdict", explain_line(view)),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ullage.answers.block_kinds import Map
 from ullage.explain.moments.course import Course
 from ullage.explain.moments.levels import find_levels
 from ullage.explain.owners.sites import Sites, find_sites, rank_frames
@@ -61,6 +62,8 @@ class SnapshotPage:
         summary: pairs of a label and a value, shown at the top.
         notes: remarks on the reliability of the page; contradictions of the file are added.
         step: the time of the last step; None: it was not asked for.
+        capacity: the bytes of PyTorch's allocator with which the device is full, and what is said
+            of them; None: unknown.
     """
 
     title: str
@@ -76,6 +79,12 @@ class SnapshotPage:
     summary: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     step: StepPage | None = None
+    capacity: tuple[int, str] | None = None
+
+
+def map_of(*pages: SnapshotPage, is_comparison: bool = False) -> Map:
+    """The map of devices, the first of which is shown at the start; or of two runs compared."""
+    return Map(tuple(map(pack_page, pages)), is_comparison)
 
 
 def pack_page(page: SnapshotPage) -> str:
@@ -193,6 +202,9 @@ def _header(page: SnapshotPage, sites: Sites, heights: Heights) -> dict[str, Any
         "device": page.device,
         "num_events": page.replay.num_events,
         "unit_bytes": heights.unit_bytes,
+        "capacity": None
+        if page.capacity is None
+        else {"bytes": page.capacity[0], "text": page.capacity[1]},
         "total_height": heights.total,
         "start_us": int(events.time_us[0]) if len(events) else 0,
         "peak_event": levels.peak_event,

@@ -1,13 +1,11 @@
-"""A run as one HTML file: the snapshot of each of its processes, and the terminal's report.
-
-render_run_page(report)          the text of the file
-"""
+"""A run as one HTML file: the snapshot of each of its processes, and the terminal's report."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+from ullage.answers.html import render_page
 from ullage.errors import SnapshotError
 from ullage.explain.moments.step_levels import step_levels, timed_device
 from ullage.explain.remedies import derive_trials
@@ -16,10 +14,9 @@ from ullage.explain.run import Process, RunReport
 from ullage.explain.snapshot import explain_snapshot
 from ullage.report.document.run import run_document
 from ullage.report.page.explain import make_pages
-from ullage.report.page.html import Answer, SnapshotPage, render_snapshot
-from ullage.report.page.terminal_html import to_html
+from ullage.report.page.payload import SnapshotPage, map_of
 from ullage.report.page.time import StepPage
-from ullage.report.text.run import print_run, verdict_line
+from ullage.report.text.run import run_blocks
 from ullage.report.views import ExplainView
 from ullage.trace.snapshot_reader import read_snapshot
 
@@ -38,14 +35,11 @@ def render_run_page(report: RunReport) -> str:
     pages = [
         page for process in processes for page in _make_pages(process, is_only=len(processes) == 1)
     ]
-    answer = Answer(
-        verdict_line(report),
-        to_html(lambda console: print_run(report, console)),
-        run_document(report),
-    )
+    if report.is_unlimited:
+        pages = [replace(page, capacity=None) for page in pages]
     program = report.program.argv
     title = " ".join((Path(program[0]).name, *program[1:])) if program else "run"
-    return render_snapshot(*pages, title=title, answer=answer)
+    return render_page(title, [*run_blocks(report), map_of(*pages)], run_document(report))
 
 
 def _make_pages(process: Process, *, is_only: bool) -> list[SnapshotPage]:

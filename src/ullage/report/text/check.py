@@ -1,20 +1,12 @@
-"""The text report of `ullage check`.
-
-render_check(view, width=80)          a text
-print_check(view, Console())          prints it
-"""
+"""The view of `ullage check`, and what a case is called in other formats."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.explain.compare.changes import signed
 from ullage.explain.device import describe_growth
 from ullage.explain.rules.graphs import LEAKS
@@ -25,28 +17,18 @@ from ullage.gate.reasons import name_place
 from ullage.gate.verdicts import Judged, State, exit_code_of
 from ullage.report.module_names import name_module
 from ullage.report.palette import CATEGORY_LOOKS
-from ullage.report.terminal import make_grid, print_parts, render
 from ullage.report.views import CheckView
 from ullage.units import format_bytes
 
 _MAX_ROWS = 6
-_STYLES = {
-    State.PASSED: "green",
-    State.UNLOCKED: "yellow",
-    State.EXCEEDED: "bold red",
-    State.OUT_OF_MEMORY: "bold red",
-    State.FAILED: "bold yellow",
+_NAME = b.Column(overflow=b.Overflow.FOLD)
+_TONES = {
+    State.PASSED: b.Tone.LESS,
+    State.UNLOCKED: b.Tone.WARNING,
+    State.EXCEEDED: b.Tone.BAD,
+    State.OUT_OF_MEMORY: b.Tone.BAD,
+    State.FAILED: b.Tone.DOUBTFUL,
 }
-
-
-def render_check(view: CheckView, width: int = 80) -> str:
-    """The check as a text without colour, `width` columns wide."""
-    return render(lambda console: print_check(view, console), width)
-
-
-def print_check(view: CheckView, console: Console) -> None:
-    """Prints the check."""
-    print_parts(_parts(view, console.width), console)
 
 
 def check_line(view: CheckView) -> str:
@@ -119,26 +101,25 @@ def update_command(judged: Judged) -> str:
     return f"ullage lock --update {judged.name}"
 
 
-def _parts(view: CheckView, width: int) -> Iterator[RenderableType]:
+def check_blocks(view: CheckView) -> Iterator[b.Block]:
+    """The cases, what each limit was exceeded by, and why."""
     code = exit_code_of(view.judged)
-    yield Text(check_line(view), style="bold red" if code else "bold green")
+    yield b.Headline.of(check_line(view), b.Tone.BAD if code else b.Tone.GOOD)
     yield _table(view.judged)
-    yield from (Text(f"  {why}", style="yellow") for _, _, why in _growing(view.judged))
+    yield from (b.Note(why, b.Tone.WARNING, indent=2) for _, _, why in _growing(view.judged))
     yield from _moments(view.judged)
     yield from _served(view.judged)
     for judged in view.judged:
         if judged.state in {State.PASSED, State.UNLOCKED}:
             continue
-        yield from _case_parts(view, judged, width)
-    yield from _remarks(view.judged, width)
+        yield from _case_parts(view, judged)
+    yield from _remarks(view.judged)
 
 
-def _table(judged: Sequence[Judged]) -> Table:
-    table = make_grid("left", "right", "right", "right", "right", "left")
-    table.columns[0].overflow = "fold"
-    table.add_row("  scenario", "allocated", "change", "reserved", "device", "", style="dim")
+def _table(judged: Sequence[Judged]) -> b.Table:
+    rows: b.Rows = []
     for case in judged:
-        state = Text(state_text(case), style=_STYLES[case.state])
+        state = b.Word(state_text(case), _TONES[case.state])
         for comparison in case.comparisons:
             peaks, locked = comparison.entry.peaks, comparison.locked
             changed = ""
@@ -146,87 +127,93 @@ def _table(judged: Sequence[Judged]) -> Table:
                 by = peaks.allocated_bytes - locked.peaks.allocated_bytes
                 changed = signed(by) if by else "none"
             levels = (peaks.reserved_bytes, peaks.used_bytes)
-            table.add_row(
-                f"  {comparison.name}", format_bytes(peaks.allocated_bytes, 2), changed,
-                *(format_bytes(level, 2) for level in levels), state,
-            )  # fmt: skip
+            rows.append(
+                [
+                    comparison.name,
+                    format_bytes(peaks.allocated_bytes, 2),
+                    changed,
+                    *(format_bytes(level, 2) for level in levels),
+                    state,
+                ]
+            )
         if not case.comparisons:
-            table.add_row(f"  {case.name}", "", "", "", "", state)
-    return table
+            rows.append([case.name, "", "", "", "", state])
+    return b.Table(
+        (_NAME, b.RIGHT, b.RIGHT, b.RIGHT, b.RIGHT, b.LEFT),
+        rows,
+        ("scenario", "allocated", "change", "reserved", "device", ""),
+    )
 
 
-def _moments(judged: Sequence[Judged]) -> Iterator[Text]:
+def _moments(judged: Sequence[Judged]) -> Iterator[b.Note]:
     """The requests that were running at the peak of allocated memory."""
     texts = [
-        Text(f"  {comparison.name}: the most at {comparison.entry.moment}", style="dim")
+        b.Note(f"{comparison.name}: the most at {comparison.entry.moment}", b.Tone.FAINT, indent=2)
         for case in judged
         if case.scenario.replay is not None
         for comparison in case.comparisons
         if comparison.entry.moment
     ]
     if texts:
-        yield Text()
+        yield b.SPACE
     yield from texts
 
 
-def _served(judged: Sequence[Judged]) -> Iterator[Text]:
+def _served(judged: Sequence[Judged]) -> Iterator[b.Note]:
     """What each server held."""
     texts = [
-        Text(
-            f"  {comparison.name}: cache of {served.cache_tokens:,} tokens, "
+        b.Note(
+            f"{comparison.name}: cache of {served.cache_tokens:,} tokens, "
             f"{served.good_requests:,} of {served.requests:,} requests within the objective",
-            style="dim",
+            b.Tone.FAINT,
+            indent=2,
         )
         for case in judged
         for comparison in case.comparisons
         if (served := comparison.entry.served) is not None
     ]
     if texts:
-        yield Text()
+        yield b.SPACE
     yield from texts
 
 
-def _case_parts(view: CheckView, judged: Judged, width: int) -> Iterator[RenderableType]:
+def _case_parts(view: CheckView, judged: Judged) -> Iterator[b.Block]:
     if judged.reason:
-        yield _wrapped(f"{judged.name}: {judged.reason}", width, style="bold")
+        yield b.Note(f"{judged.name}: {judged.reason}", b.Tone.STRONG, hang=2, is_apart=True)
         for line in judged.output.splitlines():
-            yield Text(f"  {line}", style="dim", no_wrap=True, overflow="fold")
+            yield b.Note(line, b.Tone.FAINT, b.Overflow.FOLD, indent=2)
     for comparison in judged.comparisons:
         if comparison.is_kept and judged.state is not State.OUT_OF_MEMORY:
             continue
         if not judged.reason:
-            yield _wrapped(comparison.name, width, style="bold")
+            yield b.Note(comparison.name, b.Tone.STRONG, hang=2, is_apart=True)
         for judgement in comparison.broken:
-            yield Text("\n".join(_wrap(describe(judgement), width)))
-        yield from _change_parts(view, judged, comparison, width)
+            yield b.Note(describe(judgement), indent=2, hang=4)
+        yield from _change_parts(view, judged, comparison)
 
 
-def _change_parts(
-    view: CheckView, judged: Judged, comparison: Comparison, width: int
-) -> Iterator[RenderableType]:
+def _change_parts(view: CheckView, judged: Judged, comparison: Comparison) -> Iterator[b.Block]:
     changes, lines = comparison.changes, judged.measured[comparison.name].lines
     if changes.categories:
         moment = comparison.entry.moment
         at = f" ({moment})" if moment else ""
-        yield Text(f"\n  At the peak{at}, since it was locked")
-        table = make_grid("left", "right", "right", "right")
-        table.columns[0].overflow = "fold"
-        table.add_row("    ", "before", "now", "change", style="dim")
-        for title, rows in (
+        yield b.Note(f"At the peak{at}, since it was locked", indent=2, is_apart=True)
+        rows: b.Rows = []
+        for title, changed in (
             ("category", [(label_category(row.name), row) for row in changes.categories]),
             ("module", [(label_module(row.name), row) for row in changes.modules]),
             ("place", [(name_place(row, lines), row) for row in changes.places]),
         ):
-            if rows:
-                table.add_row(f"    by {title}", style="dim")
-            for name, row in rows[:_MAX_ROWS]:
-                table.add_row(f"      {name}", *_sizes(row), style=_style(row.changed_bytes))
-        yield table
+            if changed:
+                rows.append(b.Row([f"  by {title}"], b.Tone.FAINT))
+            for name, row in changed[:_MAX_ROWS]:
+                rows.append(b.Row([f"    {name}", *_sizes(row)], _tone(row.changed_bytes)))
+        yield b.Table((_NAME, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("", "before", "now", "change"))
     reasons = view.reasons(judged, comparison)
     if reasons:
-        yield Text("\n  Why")
+        yield b.Note("Why", indent=2, is_apart=True)
     for reason in reasons:
-        yield Text("\n".join(_wrap(reason, width, "    ")))
+        yield b.Note(reason, indent=4, hang=6)
 
 
 def _sizes(row: Changed) -> tuple[str, ...]:
@@ -234,7 +221,7 @@ def _sizes(row: Changed) -> tuple[str, ...]:
     return (*sizes, signed(row.changed_bytes))
 
 
-def _remarks(judged: Sequence[Judged], width: int) -> Iterator[RenderableType]:
+def _remarks(judged: Sequence[Judged]) -> Iterator[b.Block]:
     """Advice for cases that are not locked, that use more or less memory, or that were locked with
     another torch: a remark, and a command if there is one.
     """
@@ -244,11 +231,11 @@ def _remarks(judged: Sequence[Judged], width: int) -> Iterator[RenderableType]:
         many = f"{num_kept} of {len(judged)}"
         remarks.append((f"{many} not run: nothing that they depend on has changed", ""))
     if remarks:
-        yield Text()
+        yield b.SPACE
     for text, command in remarks:
-        yield Text("\n".join(_wrap(text, width)))
+        yield b.Note(text, indent=2, hang=4)
         if command:
-            yield Text(f"    {command}", no_wrap=True, overflow="ignore")
+            yield b.Note(command, b.Tone.PLAIN, b.Overflow.KEEP, indent=4)
 
 
 def _advice(judged: Sequence[Judged]) -> Iterator[tuple[str, str]]:
@@ -283,16 +270,5 @@ def label_module(name: str) -> str:
     return name_module(None if name == OUTSIDE else name)
 
 
-def _wrap(text: str, width: int, indent: str = "  ") -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=f"{indent}  ",
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
-
-
-def _wrapped(text: str, width: int, style: str) -> Text:
-    return Text("\n" + "\n".join(_wrap(text, width, "")), style=style)
-
-
-def _style(changed_bytes: int) -> str:
-    return "red" if changed_bytes > 0 else "green"
+def _tone(changed_bytes: int) -> b.Tone:
+    return b.Tone.MORE if changed_bytes > 0 else b.Tone.LESS

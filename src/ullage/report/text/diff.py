@@ -1,19 +1,11 @@
-"""The text report of a comparison of two snapshots.
-
-render_diff(report, width=80)         a text
-print_diff(report, Console())         prints it
-"""
+"""The view of a comparison of two snapshots."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.explain.compare.agreement import Term
 from ullage.explain.compare.causes import MIN_SHARE, CauseKind
 from ullage.explain.compare.changes import Change, ModuleChange, signed
@@ -24,25 +16,13 @@ from ullage.explain.owners.sites import UNKNOWN_SITE
 from ullage.gpus.measured_memory import MeasuredMemory
 from ullage.report.module_names import name_module
 from ullage.report.palette import CATEGORY_LOOKS
-from ullage.report.terminal import make_grid, print_parts, render
 from ullage.units import format_bytes
 
 _MAX_ROWS = 12
 _MAX_CAUSES = 5
-# The width of the column of changes beside the places, with the gap between the columns.
-_CHANGE_WIDTH = 16
 # Places that changed by less than this fraction of the larger peak are summed up.
 _SHOWN_SHARE = 0.001
-
-
-def render_diff(report: DiffReport, width: int = 80) -> str:
-    """The comparison as a text without colour, `width` columns wide."""
-    return render(lambda console: print_diff(report, console), width)
-
-
-def print_diff(report: DiffReport, console: Console) -> None:
-    """Prints the comparison."""
-    print_parts(_parts(report, console.width), console)
+_SIDE, _CUT = b.Column(overflow=b.Overflow.FOLD), b.Column(overflow=b.Overflow.CUT)
 
 
 def diff_line(report: DiffReport) -> str:
@@ -77,33 +57,34 @@ def _is_changed(phase: PhaseChange) -> bool:
     return abs(phase.changed_bytes) >= MIN_SHARE * max(phase.before_bytes, phase.after_bytes, 1)
 
 
-def _parts(report: DiffReport, width: int) -> Iterator[RenderableType]:
+def diff_blocks(report: DiffReport) -> Iterator[b.Block]:
+    """The causes of the change, and the change by phase, category, module and place."""
     changes = report.changed_bytes, report.changed_reserved_bytes, _outside(report)
     more = any(change > 0 for change in changes)
-    yield Text(diff_line(report), style="bold red" if more else "bold green")
+    yield b.Headline.of(diff_line(report), b.Tone.BAD if more else b.Tone.GOOD)
     if report.before is None:
-        yield Text("  the peaks alone: a document's snapshot is not where it was written")
+        yield b.Note("the peaks alone: a document's snapshot is not where it was written", indent=2)
     if report.until:
-        yield Text("\n".join(_wrap(f"compared up to {report.until}", width)))
+        yield b.Note(f"compared up to {report.until}", indent=2, hang=4, margin=2)
     line = phase_line(report)
     if line:
-        yield Text("\n".join(_wrap(f"peaks: {line}", width)))
+        yield b.Note(f"peaks: {line}", indent=2, hang=4, margin=2)
     if report.terms:
-        yield Text("\nMeasured and predicted", style="bold")
+        yield b.Title("Measured and predicted")
         yield _term_table(report.terms)
     if report.causes:
-        yield Text("\nWhy", style="bold")
+        yield b.Title("Why")
     for cause in report.causes[:_MAX_CAUSES]:
         size = f"{signed(cause.changed_bytes)}: " if cause.changed_bytes else ""
-        yield Text("\n".join(_wrap(size + cause.text, width)))
-    yield from _rest(report, width)
+        yield b.Note(size + cause.text, indent=2, hang=4, margin=2)
+    yield from _rest(report)
     if report.differences:
-        yield Text("\nWhat else differs", style="bold")
+        yield b.Title("What else differs")
         yield _difference_table(report.differences)
     if report.phases:
-        yield Text("\nPeak of each phase", style="bold")
+        yield b.Title("Peak of each phase")
         yield _phase_table(report.phases)
-    yield from _peak_parts(report, width)
+    yield from _peak_parts(report)
 
 
 def _least(report: DiffReport) -> float:
@@ -111,7 +92,7 @@ def _least(report: DiffReport) -> float:
     return _SHOWN_SHARE * max(1, *(totals.peak_allocated_bytes for totals in report.totals))
 
 
-def _rest(report: DiffReport, width: int) -> Iterator[RenderableType]:
+def _rest(report: DiffReport) -> Iterator[b.Block]:
     """What the causes leave of the change; or that they overlap, and do not add up to it."""
     shown = report.causes[:_MAX_CAUSES]
     rest = report.changed_bytes + _outside(report) - sum(cause.changed_bytes for cause in shown)
@@ -121,7 +102,7 @@ def _rest(report: DiffReport, width: int) -> Iterator[RenderableType]:
         text = f"{signed(rest)}: all other places"
     else:
         text = "(the lines overlap and do not add up: a place is also part of a cause)"
-    yield Text("\n".join(_wrap(text, width)), style="dim")
+    yield b.Note(text, b.Tone.FAINT, indent=2, hang=4, margin=2)
 
 
 def stored_lines(memory: MeasuredMemory | NotKnown, path: Path | None) -> list[str]:
@@ -136,65 +117,66 @@ def stored_lines(memory: MeasuredMemory | NotKnown, path: Path | None) -> list[s
     ]
 
 
-def _term_table(terms: Sequence[Term]) -> Table:
-    table = make_grid("left", "right", "left", "left")
+def _term_table(terms: Sequence[Term]) -> b.Table:
+    rows: b.Rows = []
     for term in terms:
         ends = dict.fromkeys(format_bytes(size) for size in (term.low_bytes, term.high_bytes))
         measured = "" if term.measured_bytes is None else format_bytes(term.measured_bytes)
         verdict = {None: "not measured", True: "inside", False: "outside"}[term.is_inside]
-        table.add_row(f"  {term.name}", measured, f"predicted {' to '.join(ends)}", verdict)
-    return table
+        rows.append([term.name, measured, f"predicted {' to '.join(ends)}", verdict])
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT, b.LEFT), rows)
 
 
-def _peak_parts(report: DiffReport, width: int) -> Iterator[RenderableType]:
+def _peak_parts(report: DiffReport) -> Iterator[b.Block]:
     if report.by_category:
         how = "" if report.is_known else " (guessed from stacks)"
-        yield Text(f"\nAt the peak, by category{how}", style="bold")
+        yield b.Title(f"At the peak, by category{how}")
         yield _category_table(report.by_category)
     least = _least(report)
     modules = [module for module in report.by_module if abs(module.changed_bytes) >= least]
     if modules:
-        yield Text("\nAt the peak, by module", style="bold")
+        yield b.Title("At the peak, by module")
         yield _module_table(modules[:_MAX_ROWS])
     if not report.by_site:
         return
-    yield Text("\nAt the peak, by place", style="bold")
+    yield b.Title("At the peak, by place")
     places = [place for place in report.by_site if abs(place.changed_bytes) >= least][:_MAX_ROWS]
-    yield _site_table(places, width)
+    yield _site_table(places)
     others = set(report.by_site) - set(places)
     if others:
         rest = signed(sum(other.changed_bytes for other in others))
-        yield Text(f"  and {len(others)} more, {rest}, all of them in --json", style="dim")
+        yield b.Note(
+            f"and {len(others)} more, {rest}, all of them in --json", b.Tone.FAINT, indent=2
+        )
 
 
-def _wrap(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width - 2, initial_indent="  ", subsequent_indent="    ")
-
-
-def _difference_table(differences: Sequence[Difference]) -> Table:
-    table = make_grid("left", "left", "left")
-    table.add_row("  ", "before", "after", style="dim")
+def _difference_table(differences: Sequence[Difference]) -> b.Table:
+    rows: b.Rows = []
     for difference in differences:
         sides = (
             "-" if side is None else str(side) for side in (difference.before, difference.after)
         )
-        table.add_row(f"  {difference.name}", *(Text(side, overflow="fold") for side in sides))
-    return table
+        rows.append([difference.name, *sides])
+    return b.Table((b.LEFT, _SIDE, _SIDE), rows, ("", "before", "after"))
 
 
-def _phase_table(phases: Sequence[PhaseChange]) -> Table:
-    table = make_grid("left", "right", "right", "right", "left")
-    table.add_row("  phase", "before", "after", "change", "mostly", style="dim")
+def _phase_table(phases: Sequence[PhaseChange]) -> b.Table:
+    rows: b.Rows = []
     for phase in phases:
         sizes = [format_bytes(size, 2) for size in (phase.before_bytes, phase.after_bytes)]
         largest = phase.by_site[0] if phase.by_site and _is_changed(phase) else None
         what = "" if largest is None else _short(largest)
-        table.add_row(
-            f"  {phase.name}", *sizes, signed(phase.changed_bytes),
-            Text(what, overflow="ellipsis", no_wrap=True),
-            style=_style(phase.changed_bytes if _is_changed(phase) else 0),
-        )  # fmt: skip
-    return table
+        rows.append(
+            b.Row(
+                [phase.name, *sizes, signed(phase.changed_bytes), what],
+                _tone(phase.changed_bytes if _is_changed(phase) else 0),
+            )
+        )
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT, _CUT),
+        rows,
+        ("phase", "before", "after", "change", "mostly"),
+    )
 
 
 def _short(change: Change) -> str:
@@ -208,44 +190,43 @@ def _owner(change: Change) -> str:
     return CATEGORY_LOOKS[change.category].label if change.category else change.name
 
 
-def _category_table(changes: Sequence[Change]) -> Table:
-    table = make_grid("left", "right", "right", "right", "right", "right")
+def _category_table(changes: Sequence[Change]) -> b.Table:
+    rows: b.Rows = []
     has_blocks = any(change.before.num_blocks or change.after.num_blocks for change in changes)
     title = "blocks" if has_blocks else ""
-    table.add_row("  category", "before", "after", "change", title, "", style="dim")
     for change in changes:
         sides = (change.before, change.after)
         counts = (str(side.num_blocks) if has_blocks else "" for side in sides)
-        table.add_row(
-            f"  {_owner(change)}", *_sizes(change), *counts, style=_style(change.changed_bytes)
-        )
-    return table
+        rows.append(b.Row([_owner(change), *_sizes(change), *counts], _tone(change.changed_bytes)))
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT, b.RIGHT, b.RIGHT),
+        rows,
+        ("category", "before", "after", "change", title, ""),
+    )
 
 
-def _module_table(changes: Sequence[ModuleChange]) -> Table:
-    table = make_grid("left", "right", "right", "right")
-    table.add_row("  module", "before", "after", "change", style="dim")
+def _module_table(changes: Sequence[ModuleChange]) -> b.Table:
+    rows: b.Rows = []
     for change in changes:
         sizes = [format_bytes(size, 2) for size in (change.before_bytes, change.after_bytes)]
-        name = Text(f"  {name_module(change.path)}", overflow="ellipsis", no_wrap=True)
-        table.add_row(
-            name, *sizes, signed(change.changed_bytes), style=_style(change.changed_bytes)
+        rows.append(
+            b.Row(
+                [name_module(change.path), *sizes, signed(change.changed_bytes)],
+                _tone(change.changed_bytes),
+            )
         )
-    return table
+    return b.Table((_CUT, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("module", "before", "after", "change"))
 
 
-def _site_table(changes: Sequence[Change], width: int) -> Table:
-    table = make_grid("right", "left")
+def _site_table(changes: Sequence[Change]) -> b.Table:
+    rows: b.Rows = []
     for change in changes:
         name = "no Python stack" if change.name == UNKNOWN_SITE else change.name
         before, after = (format_bytes(side.size_bytes) for side in (change.before, change.after))
         size = f"{_owner(change)}, {before} to {after}; {change.looks_like}"
-        lines = textwrap.wrap(size, width - _CHANGE_WIDTH, subsequent_indent="  ")
-        style = _style(change.changed_bytes)
-        table.add_row(
-            Text(f"  {signed(change.changed_bytes)}", style=style), Text("\n".join((name, *lines)))
-        )
-    return table
+        changed = b.Word(signed(change.changed_bytes), _tone(change.changed_bytes))
+        rows.append([changed, f"{name}\n{size}"])
+    return b.Table((b.RIGHT, b.Column(hang=2)), rows)
 
 
 def _sizes(change: Change) -> list[str]:
@@ -253,5 +234,5 @@ def _sizes(change: Change) -> list[str]:
     return [*sizes, signed(change.changed_bytes)]
 
 
-def _style(changed_bytes: int) -> str:
-    return "red" if changed_bytes > 0 else "green" if changed_bytes < 0 else "dim"
+def _tone(changed_bytes: int) -> b.Tone:
+    return b.Tone.MORE if changed_bytes > 0 else b.Tone.LESS if changed_bytes < 0 else b.Tone.FAINT

@@ -1,7 +1,4 @@
-"""The text report of `ullage estimate` for training.
-
-print_estimate(answer, Console())     prints it
-"""
+"""The view of `ullage estimate` for training."""
 
 from __future__ import annotations
 
@@ -9,9 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from rich.console import Console, JustifyMethod, RenderableType
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.estimate.term import OwnedTerm
 from ullage.estimate.training.answer import Answer, GpuRow, Knob, Largest
 from ullage.estimate.training.estimate import TrainingEstimate
@@ -21,16 +16,11 @@ from ullage.estimate.training.recipe import Recipe
 from ullage.gpus.catalog import label
 from ullage.report.document.estimate import name_verdict
 from ullage.report.palette import CACHE_LOOK, CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
-from ullage.report.terminal import bar_mark, make_grid, print_parts, render, terms_table
+from ullage.report.text.terms import terms_table
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
-_LOOK_OF_TERM: Final = {
-    "context": CONTEXT_LOOK,
-    "cached blocks": CACHE_LOOK,
-    "free": FREE_LOOK,
-}
-_RIGHT: Final[JustifyMethod] = "right"
+_LOOK_OF_TERM: Final = {"context": CONTEXT_LOOK, "cached blocks": CACHE_LOOK, "free": FREE_LOOK}
 _MOST_GPUS: Final = 24
 _MOST_ALIKE: Final = 8
 
@@ -40,70 +30,69 @@ def estimate_line(answer: Answer) -> str:
     return _headline(answer.estimate).plain
 
 
-def render_estimate(answer: Answer, width: int = 80) -> str:
-    """The answer as a text without colour, `width` columns wide."""
-    return render(lambda console: print_estimate(answer, console), width)
-
-
-def print_estimate(answer: Answer, console: Console) -> None:
-    """Prints the answer."""
-    print_parts(_parts(answer, bar_mark(console)), console)
-
-
-def _headline(estimate: TrainingEstimate) -> Text:
+def _headline(estimate: TrainingEstimate) -> b.Headline:
     between = f"{format_bytes(estimate.low_bytes)} to {format_bytes(estimate.high_bytes)}"
     verdict = name_verdict(estimate)
     if verdict is None and estimate.is_floor:
         at_least = format_bytes(estimate.low_bytes)
-        return Text.assemble(
-            (f"needs at least {at_least}", "bold"),
-            "; activations come on top, and take a config.json to be known",
+        return b.Headline(
+            (
+                b.Word(f"needs at least {at_least}", b.Tone.STRONG),
+                b.Word("; activations come on top, and take a config.json to be known"),
+            )
         )
     if estimate.capacity_bytes is None or verdict is None:
-        return Text.assemble((f"needs {between}", "bold"), " of a GPU")
+        return b.Headline((b.Word(f"needs {between}", b.Tone.STRONG), b.Word(" of a GPU")))
     gpu = label(estimate.gpu or "")
     if verdict == "fits":
         left = format_bytes(estimate.capacity_bytes - estimate.high_bytes)
-        return Text.assemble(("fits", "bold green"), f" on {gpu}, {left} left; needs {between}")
+        return b.Headline(
+            (b.Word("fits", b.Tone.GOOD), b.Word(f" on {gpu}, {left} left; needs {between}"))
+        )
     if verdict == "may_fit":
-        return Text.assemble(
-            ("may fit", "bold yellow"),
-            f" on {gpu}: needs {between} of {format_bytes(estimate.capacity_bytes)}",
+        return b.Headline(
+            (
+                b.Word("may fit", b.Tone.DOUBTFUL),
+                b.Word(f" on {gpu}: needs {between} of {format_bytes(estimate.capacity_bytes)}"),
+            )
         )
     short = format_bytes(estimate.low_bytes - estimate.capacity_bytes)
-    return Text.assemble(("does not fit", "bold red"), f" on {gpu}: {short} short; needs {between}")
+    return b.Headline(
+        (b.Word("does not fit", b.Tone.BAD), b.Word(f" on {gpu}: {short} short; needs {between}"))
+    )
 
 
-def _parts(answer: Answer, bar: str) -> Iterator[RenderableType]:
+def estimate_blocks(answer: Answer) -> Iterator[b.Block]:
+    """The memory at the peak, and what else was asked for."""
     estimate = answer.estimate
     yield _headline(estimate)
-    yield Text(f"  {_model_line(answer)}", style="dim")
-    yield Text(f"  {recipe_line(estimate)}", style="dim")
+    yield b.Note(_model_line(answer), b.Tone.FAINT, indent=2)
+    yield b.Note(recipe_line(estimate), b.Tone.FAINT, indent=2)
     where = (
         f" ({estimate.peak.phase}{f', {estimate.peak.section}' if estimate.peak.section else ''})"
     )
-    yield Text(f"\nMemory at the peak{where}", style="bold")
-    yield _terms_table(estimate, bar)
-    yield Text("\nPeak of each phase (allocated)", style="bold")
+    yield b.Title(f"Memory at the peak{where}")
+    yield _terms_table(estimate)
+    yield b.Title("Peak of each phase (allocated)")
     yield _phases_table(estimate)
     if estimate.host.memory.high:
-        yield Text(f"\n{host_line(estimate.host)}")
+        yield b.Note(host_line(estimate.host), is_apart=True)
     if answer.time is not None:
         from ullage.report.text.time.section import played_time
 
         num_gpus = estimate.recipe.layout.num_gpus
-        yield from played_time(answer.time, answer.expense, bar, num_gpus)
+        yield from played_time(answer.time, answer.expense, num_gpus)
     if answer.gpus:
-        yield Text("\nWhich GPU", style="bold")
+        yield b.Title("Which GPU")
         yield _gpus_table(answer.gpus, estimate.gpu)
     if answer.largest is not None:
-        yield Text(f"\n{_largest_line(answer.largest)}")
+        yield b.Note(_largest_line(answer.largest), is_apart=True)
     if answer.knobs:
-        yield Text("\nWhat would change it", style="bold")
+        yield b.Title("What would change it")
         yield _knobs_table(answer.knobs)
-    yield Text("\nAssumed", style="bold")
+    yield b.Title("Assumed")
     for line in estimate.assumptions:
-        yield Text(f"  {line}")
+        yield b.Note(line, indent=2)
 
 
 def host_line(host: HostMemory) -> str:
@@ -181,16 +170,13 @@ def _layout_words(layout: Layout) -> list[str]:
     return words
 
 
-def _terms_table(estimate: TrainingEstimate, bar: str) -> RenderableType:
+def _terms_table(estimate: TrainingEstimate) -> b.Table:
     scale = max([term.bytes for term in estimate.terms] + [max(estimate.headroom_bytes or 0, 0)])
     terms = [term for term in estimate.terms if term.high_bytes]
     free = (estimate.capacity_bytes or 0) - estimate.bytes
     if free > 0:
         terms.append(OwnedTerm("free", free, free, free, "", ""))
-    table = terms_table(terms, look_of_term, scale, bar)
-    if estimate.capacity_bytes is not None:
-        table.add_row("  total", format_bytes(estimate.capacity_bytes), "", "")
-    return table
+    return terms_table(terms, look_of_term, scale, estimate.capacity_bytes)
 
 
 def look_of_term(term: OwnedTerm) -> Look:
@@ -200,36 +186,40 @@ def look_of_term(term: OwnedTerm) -> Look:
     return CATEGORY_LOOKS[term.category]
 
 
-def _phases_table(estimate: TrainingEstimate) -> RenderableType:
-    table = make_grid(*(_RIGHT for _ in estimate.peaks))
-    table.add_row(*(f"  {name}" for name in estimate.peaks), style="dim")
-    table.add_row(*(f"  {format_bytes(m.allocated_bytes)}" for m in estimate.peaks.values()))
-    return table
+def _phases_table(estimate: TrainingEstimate) -> b.Table:
+    sizes = [f"  {format_bytes(moment.allocated_bytes)}" for moment in estimate.peaks.values()]
+    return b.Table(
+        [b.RIGHT] * len(sizes), [sizes], [f"  {name}" for name in estimate.peaks], indent=0
+    )
 
 
-def _gpus_table(rows: tuple[GpuRow, ...], asked: str | None) -> RenderableType:
+def _gpus_table(ranked: tuple[GpuRow, ...], asked: str | None) -> b.Table:
     """asked: the GPU that the user named, which is among those shown."""
-    is_timed = any(row.step_s is not None for row in rows)
+    is_timed = any(row.step_s is not None for row in ranked)
     heads = ["  GPU", "how many", "memory", "needs", "left", "of it", *["step"] * is_timed]
-    table = make_grid("left", *(_RIGHT for _ in heads[1:]))
-    table.add_row(*heads, style="dim")
-    shown = _some(rows, asked)
+    rows: b.Rows = []
+    shown = _some(ranked, asked)
     for row in shown:
         left = format_bytes(row.headroom_bytes) if row.count else "does not fit"
         share = f"{100 * row.high_bytes / row.capacity_bytes:.0f} %"
         is_asked = row.gpu == asked
-        table.add_row(
-            Text(f"{'>' if is_asked else ' '} {row.gpu}", style="bold" if is_asked else ""),
-            str(row.count or "over 64"),
-            format_bytes(row.capacity_bytes),
-            format_bytes(row.high_bytes),
-            left,
-            share,
-            *[_step_text(row)] * is_timed,
+        rows.append(
+            [
+                b.Word(
+                    f"{'>' if is_asked else ' '} {row.gpu}",
+                    b.Tone.STRONG if is_asked else b.Tone.PLAIN,
+                ),
+                str(row.count or "over 64"),
+                format_bytes(row.capacity_bytes),
+                format_bytes(row.high_bytes),
+                left,
+                share,
+                *[_step_text(row)] * is_timed,
+            ]
         )
-    if len(rows) > _MOST_GPUS:
-        table.add_row(f"  ({len(rows) - len(shown)} more)", *[""] * (len(heads) - 1))
-    return table
+    if len(ranked) > _MOST_GPUS:
+        rows.append([f"  ({len(ranked) - len(shown)} more)"])
+    return b.Table((b.LEFT, *[b.RIGHT] * (len(heads) - 1)), rows, heads, indent=0)
 
 
 def _step_text(row: GpuRow) -> str:
@@ -261,14 +251,15 @@ def _largest_line(largest: Largest) -> str:
     )
 
 
-def _knobs_table(knobs: tuple[Knob, ...]) -> RenderableType:
-    table = make_grid("left", "right", "right", "left")
-    table.add_row("", "saves", "more compute", "", style="dim")
+def _knobs_table(knobs: tuple[Knob, ...]) -> b.Table:
+    rows: b.Rows = []
     for knob in knobs:
-        table.add_row(
-            f"  {knob.name}",
-            format_bytes(knob.saved_bytes),
-            f"{100 * knob.more_compute:.0f} %",
-            Text(knob.remark, style="dim"),
+        rows.append(
+            [
+                knob.name,
+                format_bytes(knob.saved_bytes),
+                f"{100 * knob.more_compute:.0f} %",
+                b.Word(knob.remark, b.Tone.FAINT),
+            ]
         )
-    return table
+    return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows, ("", "saves", "more compute", ""))

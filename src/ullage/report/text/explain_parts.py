@@ -6,10 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.explain.moments.course import Phase, StepSource
 from ullage.explain.owners.sites import UNKNOWN_SITE
 from ullage.explain.reconcile import Reconciliation, reconcile
@@ -24,7 +21,6 @@ from ullage.report.palette import (
     USED_LOOK,
     Look,
 )
-from ullage.report.terminal import draw_bar, make_grid
 from ullage.trace.growth import MIN_STEPS
 from ullage.units import format_bytes
 
@@ -88,39 +84,33 @@ def moment_text(case: Case, event: int) -> str:
     return ", ".join(parts)
 
 
-def largest_sites(case: Case, width: int, num_sites: int) -> Table:
+def largest_sites(case: Case, num_sites: int) -> b.Table:
     """The few lines of code that hold most at the peak."""
-    table = make_grid("right", "right", "left", "left")
-    table.columns[3].ratio = 1
-    for share in case.device.sites_at_peak[:num_sites]:
-        table.add_row(*_site_row(case, share))
-    table.width = width
-    return table
+    rows = [_site_row(case, share) for share in case.device.sites_at_peak[:num_sites]]
+    return b.Table((b.RIGHT, b.RIGHT, b.LEFT, b.REST), rows)
 
 
-def site_table(case: Case, width: int) -> Table:
+def site_table(case: Case) -> b.Table:
     """The lines of code with the most live memory at the peak."""
-    table = make_grid("right", "right", "left", "left")
-    table.columns[3].ratio = 1
-    table.add_row("  bytes", "blocks", "owner", "where", style="dim")
+    rows: b.Rows = []
     shares = case.device.sites_at_peak
     for share in shares[:_MAX_SITES]:
-        table.add_row(*_site_row(case, share))
+        rows.append(_site_row(case, share))
     rest = sum(share.size_bytes for share in shares[_MAX_SITES:])
     if rest:
         count = sum(share.num_blocks for share in shares[_MAX_SITES:])
-        table.add_row(f"  {format_bytes(rest, 2)}", f"{count:,}", "",
-                      f"{len(shares) - _MAX_SITES} more places")  # fmt: skip
-    table.width = width
-    return table
+        rows.append(
+            [format_bytes(rest, 2), f"{count:,}", "", f"{len(shares) - _MAX_SITES} more places"]
+        )
+    return b.Table((b.RIGHT, b.RIGHT, b.LEFT, b.REST), rows, ("bytes", "blocks", "owner", "where"))
 
 
-def _site_row(case: Case, share: SiteShare) -> tuple[str, str, str, Text]:
+def _site_row(case: Case, share: SiteShare) -> tuple[str, str, str, str]:
     return (
-        f"  {format_bytes(share.size_bytes, 2)}",
+        format_bytes(share.size_bytes, 2),
         f"{share.num_blocks:,}",
         CATEGORY_LOOKS[share.category].label,
-        Text(_site_text(case, share), overflow="ellipsis", no_wrap=True),
+        _site_text(case, share),
     )
 
 
@@ -134,26 +124,25 @@ def _site_text(case: Case, share: SiteShare) -> str:
     return "no Python stack (backward, libraries)" if case.is_known else share.site
 
 
-def ledger_table(case: Case, bar: str) -> Table:
+def ledger_table(case: Case) -> b.Table:
     """The sum from requested to reserved memory, and to the device's memory as in nvidia-smi."""
     lines = reconcile(case.device.fragmentation, case.device.totals)
-    rows = [
+    parts = [
         (Look("tensors, as asked for", USED_LOOK.color), lines.requested_bytes),
         (_ROUNDING_LOOK, lines.rounding_bytes),
         (Look("cache, can be given back", CACHE_LOOK.color), lines.cache_bytes),
         (_HOLES_LOOK, lines.hole_bytes),
         (_PRIVATE_LOOK, lines.private_free_bytes),
     ]
-    table = make_grid("left", "right", "left")
-    scale = max(size for _, size in rows)
-    for look, size in rows:
+    rows: b.Rows = []
+    scale = max(size for _, size in parts)
+    for look, size in parts:
         if size:
-            table.add_row(f"  {look.label}", format_bytes(size, 2),
-                          draw_bar(look, size, scale, bar))  # fmt: skip
-    table.add_row("  reserved", format_bytes(lines.reserved_bytes, 2))
+            rows.append([look.label, format_bytes(size, 2), b.Bar(size, scale, look.color)])
+    rows.append(["reserved", format_bytes(lines.reserved_bytes, 2)])
     for label, number in _beside(case, lines):
-        table.add_row(f"  {label}", "not known" if number is None else format_bytes(number, 2))
-    return table
+        rows.append([label, "not known" if number is None else format_bytes(number, 2)])
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows)
 
 
 def _beside(case: Case, lines: Reconciliation) -> Iterator[tuple[str, int | None]]:
@@ -169,33 +158,33 @@ def _beside(case: Case, lines: Reconciliation) -> Iterator[tuple[str, int | None
     yield from (row for row in rows if row[1] != 0)
 
 
-def fragmentation_parts(
-    case: Case, request_bytes: int | None, width: int
-) -> Iterator[RenderableType]:
+def fragmentation_parts(case: Case, request_bytes: int | None) -> Iterator[b.Block]:
     """The blocks that keep segments from being released, and the space for a request."""
     lay = case.device.fragmentation
     if request_bytes is not None:
-        yield Text(f"\nA request of {format_bytes(request_bytes)} there", style="bold")
-        yield Text(f"  {_room(case, request_bytes)}")
+        yield b.Title(f"A request of {format_bytes(request_bytes)} there")
+        yield b.Note(_room(case, request_bytes), indent=2)
     costly = [segment for segment in lay.pinned if 2 * segment.live_bytes <= segment.size_bytes]
     if not costly or sum(segment.free_bytes for segment in costly) * 20 < lay.reserved_bytes:
         return
-    yield Text("\nSegments kept by a few blocks", style="bold")
-    table = make_grid("right", "right", "left")
-    table.columns[2].ratio = 1
-    table.add_row("  segment", "live", "kept by", style="dim")
+    yield b.Title("Segments kept by a few blocks")
+    rows: b.Rows = []
     for segment in costly[:_MAX_PINNED]:
         where = case.site(segment.blocks[0])
         more = f" and {len(segment.blocks) - 1} more" if len(segment.blocks) > 1 else ""
-        table.add_row(f"  {format_bytes(segment.size_bytes)}", format_bytes(segment.live_bytes),
-                      Text(where + more, overflow="ellipsis", no_wrap=True))  # fmt: skip
+        rows.append(
+            [format_bytes(segment.size_bytes), format_bytes(segment.live_bytes), where + more]
+        )
     rest = costly[_MAX_PINNED:]
     if rest:
-        table.add_row(f"  {format_bytes(sum(segment.size_bytes for segment in rest))}",
-                      format_bytes(sum(segment.live_bytes for segment in rest)),
-                      f"{len(rest)} more segments")  # fmt: skip
-    table.width = width
-    yield table
+        rows.append(
+            [
+                format_bytes(sum(segment.size_bytes for segment in rest)),
+                format_bytes(sum(segment.live_bytes for segment in rest)),
+                f"{len(rest)} more segments",
+            ]
+        )
+    yield b.Table((b.RIGHT, b.RIGHT, b.REST), rows, ("segment", "live", "kept by"))
 
 
 def _room(case: Case, request_bytes: int) -> str:
@@ -210,7 +199,7 @@ def _room(case: Case, request_bytes: int) -> str:
     )
 
 
-def step_parts(case: Case) -> Iterator[RenderableType]:
+def step_parts(case: Case) -> Iterator[b.Block]:
     """The memory that grows from step to step."""
     device, course = case.device, case.device.course
     if course.source is StepSource.NONE or course.num_steps < 2:
@@ -220,23 +209,30 @@ def step_parts(case: Case) -> Iterator[RenderableType]:
     is_passes = course.has_phases and Phase.OPTIMIZER not in course.phase
     unit = "pass" if is_passes else "step"
     count = f"{steps} forward passes" if is_passes else f"{steps} steps"
-    yield Text(f"\nFrom {unit} to {unit} ({count}, {course.source.value})", "bold")
+    yield b.Title(f"From {unit} to {unit} ({count}, {course.source.value})")
     ends = [int(device.levels.allocated_bytes[end]) for end in course.step_ends.tolist()]
     first, last = format_bytes(ends[0], 2), format_bytes(ends[-1], 2)
-    yield Text(f"  held after {unit} 0: {first}, after {unit} {steps - 1}: {last}")
+    yield b.Note(f"held after {unit} 0: {first}, after {unit} {steps - 1}: {last}", indent=2)
     if not device.growth:
-        yield Text("  nothing grows" if steps >= MIN_STEPS else "  too few to say what grows")
+        yield b.Note(
+            "nothing grows" if steps >= MIN_STEPS else "too few to say what grows", indent=2
+        )
         return
-    table = make_grid("right", "right", "left", "left")
-    table.add_row(f"  a {unit}", "in all", "owner", "where", style="dim")
+    rows: b.Rows = []
     for growth in device.growth[:_MAX_GROWING]:
         where = case.report.sites.names[growth.site]
-        table.add_row(
-            f"  {format_bytes(int(growth.bytes_per_step))}",
-            format_bytes(growth.size_bytes),
-            CATEGORY_LOOKS[category_of(case, growth.blocks[-1])].label,
-            Text(where, overflow="ellipsis", no_wrap=True),
+        rows.append(
+            [
+                format_bytes(int(growth.bytes_per_step)),
+                format_bytes(growth.size_bytes),
+                CATEGORY_LOOKS[category_of(case, growth.blocks[-1])].label,
+                where,
+            ]
         )
     if len(device.growth) > _MAX_GROWING:
-        table.add_row("", "", "", f"and {len(device.growth) - _MAX_GROWING} more places")
-    yield table
+        rows.append(["", "", "", f"and {len(device.growth) - _MAX_GROWING} more places"])
+    yield b.Table(
+        (b.RIGHT, b.RIGHT, b.LEFT, b.Column(overflow=b.Overflow.CUT)),
+        rows,
+        (f"a {unit}", "in all", "owner", "where"),
+    )

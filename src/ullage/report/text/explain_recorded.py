@@ -4,25 +4,21 @@ each step, the memory of a token.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
-from rich.console import RenderableType
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.explain.owners.dead_weight import DeadWeight
 from ullage.explain.rules.case import MIN_BYTES, Case, category_of
 from ullage.explain.tokens import TokenGrowth
 from ullage.explain.transfers import Transfers
 from ullage.report.palette import CATEGORY_LOOKS
-from ullage.report.terminal import make_grid
 from ullage.units import format_bytes
 
 _MAX_DEAD = 6
 _TOKENS = (8_192, 131_072)
 
 
-def recorded_parts(case: Case, width: int) -> Iterator[RenderableType]:
+def recorded_parts(case: Case) -> Iterator[b.Block]:
     """The dead blocks at the peak, the copies of each step, the memory of a token; empty if none of
     them is significant.
     """
@@ -31,37 +27,36 @@ def recorded_parts(case: Case, width: int) -> Iterator[RenderableType]:
         return
     dead = recorded.dead
     if dead is not None and case.is_worth(dead.size_bytes):
-        yield from _dead_parts(case, dead, width)
+        yield from _dead_parts(case, dead)
     if recorded.transfers:
-        yield Text("\nCopies of each step after the first", style="bold")
+        yield b.Title("Copies of each step after the first")
         for transfer in recorded.transfers:
-            yield Text(f"  {_transfer_text(transfer)}")
+            yield b.Note(_transfer_text(transfer), indent=2)
     if recorded.tokens is not None:
-        yield Text("\nCache of a generating model", style="bold")
+        yield b.Title("Cache of a generating model")
         for line in _token_lines(recorded.tokens):
-            yield Text(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="  "))
+            yield b.Note(line, indent=2, hang=2)
 
 
-def _dead_parts(case: Case, dead: DeadWeight, width: int) -> Iterator[RenderableType]:
-    yield Text("\nDead at the peak: used for the last time before it", style="bold")
-    table = make_grid("right", "left", "left", "left")
-    table.columns[3].ratio = 1
-    table.add_row("  bytes", "owner", "last used", "where", style="dim")
+def _dead_parts(case: Case, dead: DeadWeight) -> Iterator[b.Block]:
+    yield b.Title("Dead at the peak: used for the last time before it")
+    rows: b.Rows = []
     blocks = dead.blocks[case.size_bytes[dead.blocks] >= MIN_BYTES]
     for block in blocks[:_MAX_DEAD].tolist():
         used = case.device.course.describe(int(dead.last_use[block]) - 1)
-        table.add_row(
-            f"  {format_bytes(int(case.size_bytes[block]))}",
-            CATEGORY_LOOKS[category_of(case, block)].label,
-            used or "before the steps",
-            Text(case.site(block), overflow="ellipsis", no_wrap=True),
+        rows.append(
+            [
+                format_bytes(int(case.size_bytes[block])),
+                CATEGORY_LOOKS[category_of(case, block)].label,
+                used or "before the steps",
+                case.site(block),
+            ]
         )
     rest = blocks[_MAX_DEAD:]
     if len(rest):
         size = format_bytes(int(case.size_bytes[rest].sum()))
-        table.add_row(f"  {size}", "", "", f"{len(rest):,} more blocks")
-    table.width = width
-    yield table
+        rows.append([size, "", "", f"{len(rest):,} more blocks"])
+    yield b.Table((b.RIGHT, b.LEFT, b.LEFT, b.REST), rows, ("bytes", "owner", "last used", "where"))
 
 
 def _transfer_text(transfers: Transfers) -> str:

@@ -1,40 +1,19 @@
-"""The text report of a search for a plan.
-
-render_fit(report, width=80)        a text
-"""
+"""The view of a search for a plan."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final
 
-from rich.console import Console, JustifyMethod, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.clock.compare import Order, compare
-from ullage.plan.findings import Candidate, FitReport
+from ullage.plan.findings import Candidate, FitReport, name_plan
 from ullage.plan.objective import Objective
 from ullage.plan.outcomes import is_surely_slower
 from ullage.plan.sizes.smallest import Smallest
-from ullage.report.palette import USED_LOOK
 from ullage.report.semantics import name_kind, say_changes
-from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
-from ullage.report.text.time.numbers import format_dollars
-from ullage.units import format_bytes
-
-_BAR_WIDTH: Final = 12
-
-
-def render_fit(report: FitReport, width: int = 80) -> str:
-    """The report as a text without colour, `width` columns wide."""
-    return render(lambda console: print_fit(report, console), width)
-
-
-def print_fit(report: FitReport, console: Console) -> None:
-    """Prints the report."""
-    print_parts(_parts(report, bar_mark(console)), console)
+from ullage.report.text.time.numbers import format_dollars, format_interval
+from ullage.units import GIB, format_bytes
 
 
 def fit_line(report: FitReport) -> str:
@@ -69,39 +48,79 @@ def _difference(report: FitReport, best: Candidate) -> str:
     return f"{abs(100 * likely):.1f} % {'more' if order is Order.SLOWER else 'less'}{ends}"
 
 
-def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
-    yield Text(fit_line(report), style="bold green" if report.best else "bold red")
-    yield Text(f"  {' '.join(report.program)}", style="dim", overflow="ellipsis", no_wrap=True)
-    line = f"  torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s"
-    yield Text(line, style="dim")
+def fit_blocks(report: FitReport) -> Iterator[b.Block]:
+    """The plans that were tried, and the one that was chosen."""
+    best = report.best
+    yield b.Headline.of(fit_line(report), b.Tone.GOOD if best else b.Tone.BAD)
+    yield b.Note(" ".join(report.program), b.Tone.FAINT, b.Overflow.CUT, indent=2)
+    line = f"torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s"
+    yield b.Note(line, b.Tone.FAINT, indent=2)
     if report.failure:
         return
-    yield Text()
-    yield _table(report, bar)
-    if report.best is not None and report.bound_s:
-        yield from _bound_lines(report, report.best)
-    if report.best is not None and report.best.actions:
-        yield Text(f"\n{say_changes(report.best.actions)}")
+    yield from _front(report)
+    yield b.SPACE
+    yield _table(report)
+    if best is not None:
+        yield b.Title(f"The plan, {_merit(report, best)}")
+        names = [name_plan((action,), report.blocks) for action in best.actions]
+        yield from (b.Note(name, indent=2, hang=4) for name in names or [best.name])
+    if best is not None and report.bound_s:
+        yield from _bound_lines(report, best)
+    if best is not None and best.actions:
+        yield b.Note(say_changes(best.actions), is_apart=True)
         yield _replayed_line(report)
-        yield from _host_lines(report.best)
-    if report.num_gpus > 1 and report.best is not None:
+        yield from _host_lines(best)
+    if report.num_gpus > 1 and best is not None:
         yield from _several_lines(report)
     if report.smallest is not None:
         yield from _smallest_lines(report.smallest)
-    if report.best is not None and report.best.configuration and report.plan is not None:
-        yield Text(
-            "\nThe launcher's file cannot say checkpointing; the plan beside it does: start the "
-            "launcher under `ullage exec --plan`"
+    if best is not None and best.configuration and report.plan is not None:
+        yield b.Note(
+            "The launcher's file cannot say checkpointing; the plan beside it does: start the "
+            "launcher under `ullage exec --plan`",
+            is_apart=True,
         )
     if report.ended:
-        yield Text(
-            f"\nThe search stopped early: {report.ended}; this is the best plan so far",
-            style="yellow",
-        )
+        yield b.Note(
+            f"The search stopped early: {report.ended}; this is the best plan so far",
+            b.Tone.WARNING, is_apart=True,
+        )  # fmt: skip
     for warning in report.warnings:
-        yield Text(f"warning: {warning}", style="yellow")
+        yield b.Note(f"warning: {warning}", b.Tone.WARNING)
     yield from left_out_lines(report.left_out)
-    yield Text(f"\nBasis: memory as the phantom measured it; {_time_basis(report)}")
+    yield b.Note(f"Basis: memory as the phantom measured it; {_time_basis(report)}", is_apart=True)
+
+
+def _front(report: FitReport) -> Iterator[b.Plot]:
+    """The Pareto front: the time of a step against the memory that is used of the device."""
+    if not report.front:
+        return
+    runs = [candidate for candidate in report.front_of_runs if candidate.time is not None]
+    curves = [
+        b.Series(
+            "by the profile and the model of costs", [(1e3 * s, n / GIB) for s, n in report.front]
+        ),
+        b.Series("plans that ran", [*map(_point, runs)], b.Drawn.SQUARES),
+    ]
+    if report.best is not None:
+        curves.append(
+            b.Series("the best that was seen to fit", [_point(report.best)], b.Drawn.LARGE)
+        )
+    times = [point[0] for curve in curves for point in curve.points]
+    yield b.Plot(
+        curves,
+        b.PlotAxis("milliseconds of a step", "{:,.1f}".format, low=0.95 * min(times)),
+        b.PlotAxis("used of the device, GiB", "{:.2f}".format, marks=[
+            b.PlotMark(report.budget_bytes / GIB, f"budget {format_bytes(report.budget_bytes, 2)}")
+        ]),
+    )  # fmt: skip
+
+
+def _point(candidate: Candidate) -> tuple[float, float, str]:
+    """A plan that ran: its likely time with the bounds in its name."""
+    ends = [candidate.step_s] if candidate.time is None else candidate.time.step
+    name = f"{candidate.name}: {format_interval(ends)}"
+    return 1e3 * candidate.step_s, candidate.used_bytes / GIB, name
 
 
 def _time_basis(report: FitReport) -> str:
@@ -117,21 +136,22 @@ def _time_basis(report: FitReport) -> str:
     return "; ".join([basis, *report.corrections])
 
 
-def _bound_lines(report: FitReport, best: Candidate) -> Iterator[Text]:
-    yield Text(
-        f"\nBy the model, no mixture of these techniques on {len(report.blocks)} blocks that "
+def _bound_lines(report: FitReport, best: Candidate) -> Iterator[b.Note]:
+    yield b.Note(
+        f"By the model, no mixture of these techniques on {len(report.blocks)} blocks that "
         f"needs as little takes less than {_ms(report.bound_s)} a step: the gap is "
-        f"{100 * report.gap:.1f} %"
+        f"{100 * report.gap:.1f} %",
+        is_apart=True,
     )
     if best.seen is not None and best.seen.num_retries:
-        yield Text(
+        yield b.Note(
             f"The allocator had to release its cache {best.seen.num_retries} times; the time for "
             "that is not counted",
-            style="yellow",
+            b.Tone.WARNING,
         )
 
 
-def left_out_lines(left_out: Mapping[str, str]) -> Iterator[Text]:
+def left_out_lines(left_out: Mapping[str, str]) -> Iterator[b.Note]:
     """The techniques that were not used, with reasons; some reasons name their technique."""
     names: dict[str, list[str]] = {}
     for name, why in left_out.items():
@@ -139,93 +159,95 @@ def left_out_lines(left_out: Mapping[str, str]) -> Iterator[Text]:
     for why, same in names.items():
         reason = why if why.startswith(repr(same[0])) else f"{', '.join(same)}: {why}"
         count = f" ({len(same)} techniques)" if len(same) > 1 else ""
-        yield Text(f"left out: {reason}{count}", style="dim")
+        yield b.Note(f"left out: {reason}{count}", b.Tone.FAINT)
 
 
-def _replayed_line(report: FitReport) -> Text:
+def _replayed_line(report: FitReport) -> b.Note:
     replayed = report.replayed
     if replayed is None:
-        return Text("It was not replayed with real numbers: the search ended first", "yellow")
+        text = "It was not replayed with real numbers: the search ended first"
+        return b.Note(text, b.Tone.WARNING)
     text = replayed.text
-    return Text(f"{text[:1].upper()}{text[1:]}", style="yellow" if replayed.not_done else "")
+    tone = b.Tone.WARNING if replayed.not_done else b.Tone.PLAIN
+    return b.Note(f"{text[:1].upper()}{text[1:]}", tone)
 
 
-def _host_lines(best: Candidate) -> Iterator[Text]:
+def _host_lines(best: Candidate) -> Iterator[b.Note]:
     if best.seen is not None and best.seen.host_bytes:
-        yield Text(f"It needs {format_bytes(best.seen.host_bytes)} of pinned host memory")
+        yield b.Note(f"It needs {format_bytes(best.seen.host_bytes)} of pinned host memory")
 
 
-def _several_lines(report: FitReport) -> Iterator[Text]:
+def _several_lines(report: FitReport) -> Iterator[b.Note]:
     worst, num = report.worst_rank, report.num_gpus
     if worst is not None:
         kinds = "all ranks are alike"
         if worst.num_distinct > 1:
             kinds = f"the ranks are of {worst.num_distinct} kinds, each of which was simulated"
         used = format_bytes(worst.used_bytes, 2)
-        yield Text(f"\nRank {worst.rank} takes the most, {used}; {kinds}")
+        yield b.Note(f"Rank {worst.rank} takes the most, {used}; {kinds}", is_apart=True)
     if report.plan is not None:
-        yield Text(
+        yield b.Note(
             f"Each rank trains on its own batch: a step is one on {num} times as many rows. Start "
-            f"it as:\n  ullage exec --plan PLAN -- torchrun --nproc-per-node {num} "
-            f"{' '.join(report.program)}"
+            "it as:"
+        )
+        program = " ".join(report.program)
+        yield b.Note(
+            f"ullage exec --plan PLAN -- torchrun --nproc-per-node {num} {program}", indent=2
         )
 
 
-def _smallest_lines(smallest: Smallest) -> Iterator[Text]:
+def _smallest_lines(smallest: Smallest) -> Iterator[b.Note]:
     of_all = f"{format_bytes(smallest.used_bytes, 2)} of {format_bytes(smallest.total_bytes, 2)}"
-    yield Text(f"\nThe smallest GPU on which it fits: {smallest.gpu} ({of_all})")
-    yield Text(f"  {smallest.name}", style="dim")
+    yield b.Note(f"The smallest GPU on which it fits: {smallest.gpu} ({of_all})", is_apart=True)
+    yield b.Note(smallest.name, b.Tone.FAINT, indent=2)
     for gpu, why in smallest.too_small.items():
-        yield Text(f"  not {gpu}: {why}", style="dim")
+        yield b.Note(f"not {gpu}: {why}", b.Tone.FAINT, indent=2)
 
 
-def _table(report: FitReport, bar: str) -> Table:
-    """The plans, each with a bar relative to the budget and the reason why it was not chosen: first
-    the Pareto front of the plans that ran, then the others; the fastest first.
+def _table(report: FitReport) -> b.Table:
+    """The plans, a line each: first the Pareto front of the plans that ran, then the others; the
+    fastest first.
     """
-    columns: dict[str, JustifyMethod] = {"": "left", "step": "right"}
+    columns: dict[str, b.Column] = {"": b.LEFT, "step": b.RIGHT}
     if len(report.untimed) < len(report.candidates):
-        columns["bounds"] = "right"
+        columns["bounds"] = b.RIGHT
     if unit := _price_unit(report):
-        columns[unit] = "right"
-    columns |= {"device": "right", "of the budget": "left", "plan, Pareto front": "left"}
-    table = make_grid(*columns.values())
-    table.add_row(*columns, style="dim")
+        columns[unit] = b.RIGHT
+    columns |= {"device": b.RIGHT, "plan, Pareto front": b.REST}
     front = report.front_of_runs
     rest = [candidate for candidate in report.candidates if candidate not in front]
     names = Counter([report.best.name] if report.best else [])
-    for candidate in front:
-        _add_row(table, report, candidate, bar, names)
+    rows: b.Rows = [_row(report, candidate, names) for candidate in front]
     if rest:
-        table.add_row(*([""] * (len(columns) - 1)), "others", style="dim")
-    for candidate in rest:
-        _add_row(table, report, candidate, bar, names)
-    return table
+        rows.append(b.Row(["", *[""] * (len(columns) - 2), "others"], b.Tone.FAINT))
+    rows += [_row(report, candidate, names) for candidate in rest]
+    return b.Table([*columns.values()], rows, [*columns], indent=0)
 
 
-def _add_row(
-    table: Table, report: FitReport, candidate: Candidate, bar: str, names: Counter[str]
-) -> None:
+def _row(report: FitReport, candidate: Candidate, names: Counter[str]) -> b.Row:
     is_best = report.best is not None and _tell(candidate) == _tell(report.best)
-    ran = report.is_size_known(candidate)
-    picture = draw_bar(USED_LOOK, candidate.used_bytes, report.budget_bytes, bar, _BAR_WIDTH)
-    name = (
-        f"{candidate.name} (other blocks)"
-        if names[candidate.name] and not is_best
-        else candidate.name
-    )
+    is_twin = bool(names[candidate.name]) and not is_best
     names[candidate.name] += 1
-    text = Text(name, style="bold" if is_best else "")
-    why = _merit(report, candidate) if is_best else candidate.why
-    table.add_row(
+    cells: list[b.Cell] = [
         ">" if is_best else "",
         _ms(candidate.step_s) if candidate.step_s else "",
-        *([_bounds(candidate)] if len(report.untimed) < len(report.candidates) else []),
-        *([_price(report, candidate)] if _price_unit(report) else []),
-        format_bytes(candidate.used_bytes, 2) if ran else "",
-        picture if ran else "",
-        text.append(f": {why}", style="" if is_best else "dim") if why else text,
-    )
+    ]
+    cells += [_bounds(candidate)] if len(report.untimed) < len(report.candidates) else []
+    cells += [_price(report, candidate)] if _price_unit(report) else []
+    is_known = report.is_size_known(candidate)
+    cells += [format_bytes(candidate.used_bytes, 2) if is_known else ""]
+    name = b.Word(_name(report, candidate) + " (other blocks)" * is_twin)
+    is_told = candidate.why and not is_best
+    cells += [(name, b.Word(f": {candidate.why}", b.Tone.FAINT)) if is_told else (name,)]
+    return b.Row(cells, b.Tone.STRONG if is_best else b.Tone.PLAIN)
+
+
+def _name(report: FitReport, candidate: Candidate) -> str:
+    """The name of a plan; first what the chosen plan does differently, as a line may be cut."""
+    chosen = () if report.best is None else report.best.actions
+    actions = sorted(candidate.actions, key=lambda action: action in chosen)
+    is_named_so = candidate.name == name_plan(candidate.actions, report.blocks)
+    return name_plan(actions, report.blocks) if is_named_so else candidate.name
 
 
 def _bounds(candidate: Candidate) -> str:

@@ -1,7 +1,4 @@
-"""The text report of a forecast of a server.
-
-render_forecast((forecast, traffic, slo, tiers), width=80)      a text
-"""
+"""The view of a forecast of a server."""
 
 from __future__ import annotations
 
@@ -9,11 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from rich.console import Console, RenderableType
-from rich.text import Text
 
+from ullage.answers import block_kinds as b
 from ullage.report.document.forecast import SHARES
-from ullage.report.terminal import make_grid, print_parts, render
 from ullage.report.text.time.numbers import format_seconds
 from ullage.serve.forecast.forecast import Forecast
 from ullage.serve.slo import Slo
@@ -23,16 +18,6 @@ from ullage.units import format_bytes
 
 View = tuple[Forecast, Traffic, Slo | None, Tiers | None]
 _POINTS: Final = (50, 90, 99)
-
-
-def render_forecast(view: View, width: int = 80) -> str:
-    """The report as a text without colour, `width` columns wide."""
-    return render(lambda console: print_forecast(view, console), width)
-
-
-def print_forecast(view: View, console: Console) -> None:
-    """Prints the report."""
-    print_parts(_parts(*view), console)
 
 
 def forecast_line(view: View) -> str:
@@ -47,58 +32,61 @@ def forecast_line(view: View) -> str:
     return line
 
 
-def _parts(
-    forecast: Forecast, traffic: Traffic, slo: Slo | None, tiers: Tiers | None
-) -> Iterator[RenderableType]:
-    style = "bold red" if forecast.num_stuck else "bold green"
-    yield Text(forecast_line((forecast, traffic, slo, tiers)), style=style)
+def forecast_blocks(view: View) -> Iterator[b.Block]:
+    """What the forecast expects of the cache and of requests."""
+    forecast, _, _, tiers = view
+    yield b.Headline.of(forecast_line(view), b.Tone.BAD if forecast.num_stuck else b.Tone.GOOD)
     gpu = getattr(forecast.plan.gpu, "slug", "")
-    yield Text(f"  {gpu}, forecast without the engine", style="dim")
-    yield Text()
+    yield b.Note(f"{gpu}, forecast without the engine", b.Tone.FAINT, indent=2)
+    yield b.SPACE
     yield _grid(forecast)
     if tiers is not None:
-        yield Text("\nPrompts that share a prefix")
+        yield b.Title("Prompts that share a prefix")
         yield tiers_grid(tiers)
     source = "the estimate's" if forecast.is_estimated else "as given"
-    yield Text(f"\n  cache bytes {source}; seconds of steps by closed forms", style="dim")
+    yield b.Note(
+        f"cache bytes {source}; seconds of steps by closed forms",
+        b.Tone.FAINT,
+        indent=2,
+        is_apart=True,
+    )
 
 
-def _grid(forecast: Forecast) -> RenderableType:
+def _grid(forecast: Forecast) -> b.Table:
     outcome, limits = forecast.simulated, forecast.limits
-    grid = make_grid("left", "right", "left")
-    grid.add_row(
-        "  cache", format_bytes(forecast.cache_bytes, 2),
-        f"{forecast.tokens:,} tokens, {100 * outcome.usage_mean_frac:.0f} % in use on average",
-    )  # fmt: skip
+    rows: b.Rows = []
+    used = f"{100 * outcome.usage_mean_frac:.0f} % in use on average"
+    size = format_bytes(forecast.cache_bytes, 2)
+    rows.append(["cache", size, f"{forecast.tokens:,} tokens, {used}"])
     preempted = int((outcome.num_preemptions > 0).sum())
-    grid.add_row("  preemptions", f"{forecast.num_preemptions:,}", f"of {preempted:,} requests")
-    grid.add_row("  waiting", f"{outcome.waiting_peak:,}", "requests at most")
+    rows.append(["preemptions", f"{forecast.num_preemptions:,}", f"of {preempted:,} requests"])
+    rows.append(["waiting", f"{outcome.waiting_peak:,}", "requests at most"])
     for name, values in (
-        ("  to the first token", outcome.first_token_s - outcome.arrival_s),
-        ("  to the last token", outcome.end_s - outcome.arrival_s),
+        ("to the first token", outcome.first_token_s - outcome.arrival_s),
+        ("to the last token", outcome.end_s - outcome.arrival_s),
     ):
         finite = values[np.isfinite(values)]
         if len(finite):
             p50, p90, p99 = (format_seconds(v) for v in np.percentile(finite, _POINTS))
-            grid.add_row(name, p50, f"p50; {p90} p90, {p99} p99")
+            rows.append([name, p50, f"p50; {p90} p90, {p99} p99"])
     refused = int(outcome.is_refused.sum())
     if refused:
-        grid.add_row("  refused", f"{refused:,}", f"beyond max_model_len {limits.max_model_len:,}")
+        rows.append(["refused", f"{refused:,}", f"beyond max_model_len {limits.max_model_len:,}"])
     if forecast.num_stuck:
-        grid.add_row("  never answered", f"{forecast.num_stuck:,}", "the cache is too small")
-    return grid
+        rows.append(["never answered", f"{forecast.num_stuck:,}", "the cache is too small"])
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows)
 
 
-def tiers_grid(tiers: Tiers) -> RenderableType:
+def tiers_grid(tiers: Tiers) -> b.Table:
     """The sizes of a cache of prefixes, beside what running requests need."""
-    grid = make_grid("left", "right", "left")
+    rows: b.Rows = []
     ceiling = f"{100 * tiers.ceiling_frac:.0f} %"
-    grid.add_row("  can be found", ceiling, "of the prompts' tokens, with a cache without end")
+    rows.append(["can be found", ceiling, "of the prompts' tokens, with a cache without end"])
     live = format_bytes(tiers.live_bytes, 1)
-    grid.add_row("  at least", live, "of what came before and comes again, at one moment")
+    rows.append(["at least", live, "of what came before and comes again, at one moment"])
     for share in SHARES:
         size = format_bytes(tiers.bytes_for(share), 1)
-        grid.add_row(f"  {100 * share:.0f} % of it", size, "of prefixes, evicted by last use (LRU)")
+        rows.append([f"{100 * share:.0f} % of it", size, "of prefixes, evicted by last use (LRU)"])
     rate = format_bytes(round(tiers.read_bytes_per_s), 1)
-    grid.add_row("  read", f"{rate}/s", "in the busiest minute, if all of it is found")
-    return grid
+    rows.append(["read", f"{rate}/s", "in the busiest minute, if all of it is found"])
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows)

@@ -1,20 +1,12 @@
-"""The text report of the catalogue of GPUs.
-
-`ullage gpus` prints a table of all GPUs, by market and generation. `ullage gpus hopper` prints one
-group. `ullage gpus h100` prints a picture of one GPU's memory, its figures with the numbers of
-their sources, and the list of sources.
-"""
+"""The views of the catalogue of GPUs: all of them by market and generation, or one."""
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import fields
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from rich.markup import escape
-from rich.table import Table
-
+from ullage.answers import block_kinds as b
 from ullage.gpus import EstimateOnlyGpu, Gpu, Segment, TensorRates, sources_of
 from ullage.gpus.levels import MemoryLevel, memory_levels
 from ullage.gpus.measured_memory import MeasuredMemory, stored_memory
@@ -22,9 +14,7 @@ from ullage.report.document.gpus import list_sources, name_basis
 from ullage.units import GB, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
+    from collections.abc import Iterator, Sequence
 
     from ullage.gpus.gpu import Entry
 
@@ -33,78 +23,71 @@ _TERA: Final = 1000 * GB
 # The widths of the boxes in the memory picture; the level nearest to the SMs is the narrowest.
 _INSIDE: Final = (20, 24, 28, 32, 36, 40)
 _WIDEST: Final = 42
-_WIDTH: Final = 80
 _MEMORY_IS: Final = (
-    "\nMemory as CUDA reports it. exact: read to the byte; assumed: read rounded, or\n"
-    "taken from GPUs alike. FP16: 10^12 operations a second of the tensor cores."
+    "",
+    "Memory as CUDA reports it. exact: read to the byte; assumed: read rounded, or",
+    "taken from GPUs alike. FP16: 10^12 operations a second of the tensor cores.",
 )
 _ESTIMATE_ONLY: Final = (
-    "\nEstimate only: without CUDA, so `ullage run` cannot play it. Sizes on the box."
+    "Estimate only: without CUDA, so `ullage run` cannot play it. Sizes on the box."
 )
 _HOW_TO_GO_ON: Final = (
-    "\n`ullage gpus NAME` shows every figure of one, with its sources; `ullage gpus\n"
-    "hopper` lists a group: a generation, a capability, a market or a maker."
+    "",
+    "`ullage gpus NAME` shows every figure of one, with its sources; `ullage gpus",
+    "hopper` lists a group: a generation, a capability, a market or a maker.",
 )
 
 
-def print_gpus(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu], console: Console) -> None:
-    """Prints a line for each GPU, by groups: its slug, memory, bandwidth, SMs and FP16 rate."""
+def gpus_blocks(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu]) -> Iterator[b.Block]:
+    """A line for each GPU, by groups: its slug, memory, bandwidth, SMs and FP16 rate."""
     lines = [_columns("GPU", "memory", "", "type", "bandwidth", "SMs", "FP16")]
     for heading, group in groupby(sorted(gpus, key=_order), key=_heading):
         lines += ["", heading, *(_columns(*_line(gpu)) for gpu in group)]
     for vendor, sold in groupby(others, key=lambda other: other.vendor):
-        lines += [
-            "",
-            f"{vendor}, estimate only",
-            *(_columns(*_other_line(other)) for other in sold),
-        ]
-    lines += [_MEMORY_IS] if gpus else []
-    lines += [_ESTIMATE_ONLY] if others else []
-    console.print("\n".join([*lines, _HOW_TO_GO_ON]), markup=False, highlight=False)
+        lines += ["", f"{vendor}, estimate only"]
+        lines += [_columns(*_other_line(other)) for other in sold]
+    lines += _MEMORY_IS if gpus else ()
+    lines += ["", _ESTIMATE_ONLY] if others else []
+    yield b.Lines((*lines, *_HOW_TO_GO_ON))
 
 
-def print_gpu(entry: Entry, console: Console) -> None:
-    """Prints all about one GPU: a picture of its memory, and its figures with their sources."""
+def gpu_blocks(entry: Entry) -> Iterator[b.Block]:
+    """All about one GPU: a picture of its memory, and its figures with their sources."""
     sources = sources_of(entry)
     numbers = {source: number for number, source in enumerate(list_sources(entry), start=1)}
-    console.print(escape(entry.name), style="bold", highlight=False)
+    yield b.Headline.of(entry.name, b.Tone.STRONG)
     if isinstance(entry, Gpu):
-        console.print(f"\n{_draw_memory_levels(entry)}\n", markup=False, highlight=False)
+        yield b.SPACE
+        yield b.Lines(_draw_memory_levels(entry))
     else:
-        console.print(_ESTIMATE_ONLY, markup=False, highlight=False)
-        console.print()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("figure", no_wrap=True)
-    table.add_column("value")
-    table.add_column("source", style="dim")
-    rows = _rows(entry) if isinstance(entry, Gpu) else _other_rows(entry)
-    for label, value, figure in rows:
-        table.add_row(label, escape(value), " ".join(str(numbers[s]) for s in sources[figure]))
-    console.print(table)
+        yield b.Note(_ESTIMATE_ONLY, is_apart=True)
+    yield b.SPACE
+    rows: b.Rows = []
+    for label, value, figure in _rows(entry) if isinstance(entry, Gpu) else _other_rows(entry):
+        cited = " ".join(str(numbers[source]) for source in sources[figure])
+        rows.append([label, (b.Word(value),), b.Word(cited, b.Tone.FAINT)])
+    label_column = b.Column(overflow=b.Overflow.KEEP)
+    yield b.Table((label_column, b.LEFT, b.LEFT), rows, ("figure", "value", "source"), indent=0)
     memory = stored_memory(entry.slug) if isinstance(entry, Gpu) else None
     if memory is not None:
-        console.print("\n".join(_measured_lines(memory)), markup=False, highlight=False)
-    console.print("\nSources (*: cited from memory, not opened)", highlight=False)
+        yield from _measured(memory)
+    yield b.Title("Sources (*: cited from memory, not opened)", b.Tone.PLAIN)
     for source, number in numbers.items():
-        first = f"  {number:>2}{' ' if source.is_opened else '*'} "
-        title = textwrap.fill(source.title, _WIDTH, initial_indent=first, subsequent_indent=" " * 6)
-        console.print(title, markup=False, highlight=False, soft_wrap=True)
+        lead = b.Word(f"{number:>2}{' ' if source.is_opened else '*'}")
+        yield b.Note(source.title, indent=2, hang=6, lead=lead)
         # A URL is never wrapped, so that a terminal can open it.
-        console.print(f"      {source.url}", markup=False, highlight=False, soft_wrap=True)
+        yield b.Note(source.url, b.Tone.PLAIN, b.Overflow.KEEP, indent=6)
 
 
-def _measured_lines(memory: MeasuredMemory) -> list[str]:
+def _measured(memory: MeasuredMemory) -> Iterator[b.Block]:
     """What `ullage diff` has kept of a record."""
     versions = [f"torch {memory.torch}"]
     versions += [] if memory.driver is None else [f"driver {memory.driver}"]
-    return [
-        f"\nMeasured here, {memory.date}, {', '.join(versions)}",
-        f"  context              {format_bytes(memory.context_bytes)}",
-        *(
-            f"  {f'{name} workspace':<20} {format_bytes(size)}, the largest block"
-            for name, size in memory.workspace_bytes.items()
-        ),
-    ]
+    yield b.Title(f"Measured here, {memory.date}, {', '.join(versions)}", b.Tone.PLAIN)
+    rows: b.Rows = [["context", format_bytes(memory.context_bytes)]]
+    for name, size in memory.workspace_bytes.items():
+        rows.append([f"{name} workspace", f"{format_bytes(size)}, the largest block"])
+    yield b.Table((b.LEFT, b.LEFT), rows)
 
 
 def _order(gpu: Gpu) -> tuple[int, tuple[int, int], int, str]:
@@ -230,7 +213,7 @@ def _megahertz(khz: int | None) -> str:
     return "unknown" if khz is None else f"{khz / 1000:.0f} MHz"
 
 
-def _draw_memory_levels(gpu: Gpu) -> str:
+def _draw_memory_levels(gpu: Gpu) -> tuple[str, ...]:
     """Draws the levels as boxes from top to bottom, each wider than the one above it."""
     levels = memory_levels(gpu)
     boxed = [level for level in levels if level.name not in {"host link", "NVLink"}]
@@ -239,7 +222,7 @@ def _draw_memory_levels(gpu: Gpu) -> str:
         inside = _INSIDE[index]
         below = _INSIDE[index + 1] if index + 1 < len(boxed) else None
         lines += [_draw_body(level, inside), _draw_edge(inside, below)]
-    return "\n".join([*lines, *_draw_links(levels[len(boxed) :])])
+    return (*lines, *_draw_links(levels[len(boxed) :]))
 
 
 def _format_rate(bytes_per_s: int | None) -> str:

@@ -1,36 +1,19 @@
-"""The text report of a search for the largest size.
-
-render_largest(report, width=80)    a text
-"""
+"""The view of a search for the largest size."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from rich.console import Console, JustifyMethod, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.plan.sizes.largest import LargestReport
 from ullage.report.palette import USED_LOOK
 from ullage.report.semantics import name_kind, say_changes
-from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.report.text.fit import left_out_lines
 from ullage.report.text.time.numbers import format_rate
 from ullage.units import format_bytes
 
 _BAR_WIDTH: Final = 12
-
-
-def render_largest(report: LargestReport, width: int = 80) -> str:
-    """The report as a text without colour, `width` columns wide."""
-    return render(lambda console: print_largest(report, console), width)
-
-
-def print_largest(report: LargestReport, console: Console) -> None:
-    """Prints the report."""
-    print_parts(_parts(report, bar_mark(console)), console)
 
 
 def largest_line(report: LargestReport) -> str:
@@ -50,58 +33,66 @@ def largest_line(report: LargestReport) -> str:
     return f"{first}, {best.size}{fits} under {name_kind(best.actions)}: {best.name}"
 
 
-def _parts(report: LargestReport, bar: str) -> Iterator[RenderableType]:
-    yield Text(largest_line(report), style="bold green" if report.best else "bold red")
-    yield Text(f"  {' '.join(report.program)}", style="dim", overflow="ellipsis", no_wrap=True)
-    line = f"  torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s, none on a GPU"
-    yield Text(line, style="dim")
+def largest_blocks(report: LargestReport) -> Iterator[b.Block]:
+    """The sizes that were tried, and the largest that fits."""
+    yield b.Headline.of(largest_line(report), b.Tone.GOOD if report.best else b.Tone.BAD)
+    yield b.Note(" ".join(report.program), b.Tone.FAINT, b.Overflow.CUT, indent=2)
+    line = f"torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s, none on a GPU"
+    yield b.Note(line, b.Tone.FAINT, indent=2)
     if report.answers:
-        yield Text()
-        yield _table(report, bar)
+        yield b.SPACE
+        yield _table(report)
     if report.best is not None and report.best.actions:
-        yield Text(f"\n{say_changes(report.best.actions)}")
+        yield b.Note(say_changes(report.best.actions), is_apart=True)
     retries = [answer for answer in report.answers if answer.seen.num_retries]
     if retries:
         sizes = ", ".join(str(retry.size) for retry in retries)
-        yield Text(
-            f"\nWith {report.variable} {sizes} the allocator had to release its cache; the time "
+        yield b.Note(
+            f"With {report.variable} {sizes} the allocator had to release its cache; the time "
             "for that is not counted",
-            style="yellow",
+            b.Tone.WARNING,
+            is_apart=True,
         )
     for warning in report.warnings:
-        yield Text(f"warning: {warning}", style="yellow")
+        yield b.Note(f"warning: {warning}", b.Tone.WARNING)
     yield from left_out_lines(report.left_out)
     if report.answers:
-        yield Text(
-            "\nBasis: each size was seen to fit on the phantom, and the next one not to; times by "
-            "the clock (`ullage run --time`)"
+        yield b.Note(
+            "Basis: each size was seen to fit on the phantom, and the next one not to; times by "
+            "the clock (`ullage run --time`)",
+            is_apart=True,
         )
 
 
-def _table(report: LargestReport, bar: str) -> Table:
+def _table(report: LargestReport) -> b.Table:
     name, best, fastest = report.variable, report.best, report.fastest
     has_tokens = any(answer.tokens_per_s for answer in report.answers)
-    sides: list[JustifyMethod] = ["right"] * (1 + has_tokens)
-    table = make_grid("left", "right", "right", "left", *sides, "left")
+    rows: b.Rows = []
     heads = [f"step/{name}", *["tokens/s"] * has_tokens]
-    table.add_row("", name, "device", "of the budget", *heads, "plan", style="dim")
     for answer in report.answers:
-        text = Text(answer.name, style="bold" if answer is best else "")
+        tones = (b.Tone.STRONG, b.Tone.PLAIN) if answer is best else (b.Tone.PLAIN, b.Tone.FAINT)
         is_fastest = answer is fastest and len(report.answers) > 1
         merit = f", the fastest for each {name}" if is_fastest else ""
         if report.as_fast and (is_fastest or answer in report.as_fast):
             merit = f", about the fastest for each {name}"
         why = f"{answer.beyond} does not: {answer.why_not}" if answer.beyond else "no end was found"
-        table.add_row(
-            ">" if answer is best else "",
-            str(answer.size),
-            format_bytes(answer.seen.used_bytes, 2),
-            draw_bar(USED_LOOK, answer.seen.used_bytes, report.budget_bytes, bar, _BAR_WIDTH),
-            _time(answer.unit_s),
-            *[format_rate(answer.tokens_per_s) if answer.tokens_per_s else ""] * has_tokens,
-            text.append(f"{merit}; {why}", style="" if answer is best else "dim"),
+        rows.append(
+            [
+                ">" if answer is best else "",
+                str(answer.size),
+                format_bytes(answer.seen.used_bytes, 2),
+                b.Bar(answer.seen.used_bytes, report.budget_bytes, USED_LOOK.color, _BAR_WIDTH),
+                _time(answer.unit_s),
+                *[format_rate(answer.tokens_per_s) if answer.tokens_per_s else ""] * has_tokens,
+                (b.Word(answer.name, tones[0]), b.Word(f"{merit}; {why}", tones[1])),
+            ]
         )
-    return table
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.LEFT, *[b.RIGHT] * (1 + has_tokens), b.LEFT),
+        rows,
+        ("", name, "device", "of the budget", *heads, "plan"),
+        indent=0,
+    )
 
 
 def _time(seconds: float) -> str:

@@ -1,30 +1,14 @@
-"""The text report of `ullage lock`.
-
-render_locked(report, width=80)       a text
-"""
+"""The view of `ullage lock`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import Console, RenderableType
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.explain.compare.changes import signed
 from ullage.gate.compare import Comparison
 from ullage.gate.locking import LockReport
-from ullage.report.terminal import make_grid, print_parts, render
 from ullage.units import format_bytes
-
-
-def render_locked(report: LockReport, width: int = 80) -> str:
-    """The report as a text without colour, `width` columns wide."""
-    return render(lambda console: print_locked(report, console), width)
-
-
-def print_locked(report: LockReport, console: Console) -> None:
-    """Prints the report."""
-    print_parts(_parts(report), console)
 
 
 def locked_line(report: LockReport) -> str:
@@ -40,32 +24,32 @@ def locked_line(report: LockReport) -> str:
     return f"locked: {', '.join(changed)}"
 
 
-def _parts(report: LockReport) -> Iterator[RenderableType]:
-    yield Text(locked_line(report), style="bold red" if report.refused else "bold green")
-    table = make_grid("left", "right", "right", "right", "left")
-    table.columns[0].overflow = "fold"
-    table.add_row("  scenario", "allocated", "reserved", "change", "", style="dim")
+def locked_blocks(report: LockReport) -> Iterator[b.Block]:
+    """What was locked, and what was not."""
+    yield b.Headline.of(locked_line(report), b.Tone.BAD if report.refused else b.Tone.GOOD)
+    rows: b.Rows = []
     for case in report.judged:
         for comparison in case.comparisons if case.state.is_lockable else ():
             peaks = comparison.entry.peaks
             sizes = (peaks.allocated_bytes, peaks.reserved_bytes)
             texts = (format_bytes(size, 2) for size in sizes)
-            table.add_row(
-                f"  {comparison.name}", *texts, _change(comparison), _what(report, comparison)
-            )
+            rows.append([comparison.name, *texts, _change(comparison), _what(report, comparison)])
     for name in report.removed:
-        table.add_row(f"  {name}", "", "", "", "removed")
-    yield table
+        rows.append([name, "", "", "", "removed"])
+    yield b.Table(
+        (b.Column(overflow=b.Overflow.FOLD), b.RIGHT, b.RIGHT, b.RIGHT, b.LEFT),
+        rows,
+        ("scenario", "allocated", "reserved", "change", ""),
+    )
     for case in report.refused:
-        yield Text(f"\n{case.name}: {case.reason}", style="bold")
+        yield b.Title(f"{case.name}: {case.reason}")
         for line in case.output.splitlines():
-            yield Text(f"  {line}", style="dim", no_wrap=True, overflow="fold")
+            yield b.Note(line, b.Tone.FAINT, b.Overflow.FOLD, indent=2)
     if report.left:
-        yield Text(
-            "\n  entries that differ from the lock stay as they were; to update them:\n"
-            f"  ullage lock {' '.join(f'--update {name}' for name in report.left)}",
-            no_wrap=True, overflow="fold",
-        )  # fmt: skip
+        text = "entries that differ from the lock stay as they were; to update them:"
+        yield b.Note(text, b.Tone.PLAIN, b.Overflow.FOLD, indent=2, is_apart=True)
+        command = f"ullage lock {' '.join(f'--update {name}' for name in report.left)}"
+        yield b.Note(command, b.Tone.PLAIN, b.Overflow.FOLD, indent=2)
 
 
 def _change(comparison: Comparison) -> str:

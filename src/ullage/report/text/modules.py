@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
+from ullage.answers.block_kinds import LEFT, RIGHT, Rows, Table
 from ullage.explain.owners.modules import ModuleShare, merge_numbered
 from ullage.report.module_names import name_module
-from ullage.report.terminal import make_grid
 from ullage.units import format_bytes
 
 _MAX_ROWS = 8
@@ -17,12 +15,12 @@ _MAX_ROWS = 8
 def module_table(shares: Sequence[ModuleShare]) -> Table:
     """Makes the table: the largest modules first, then the sum of the rest."""
     merged = merge_numbered(shares)
-    table = make_grid("left", "right", "right")
+    rows: Rows = []
     for share in merged[:_MAX_ROWS]:
         count = f"x {share.num_modules}" if share.num_modules > 1 else ""
-        table.add_row(f"  {name_module(share.path)}", format_bytes(share.size_bytes, 2), count)
+        rows.append([name_module(share.path), format_bytes(share.size_bytes, 2), count])
     rest = merged[_MAX_ROWS:]
     if rest:
         size = sum(share.size_bytes for share in rest)
-        table.add_row(f"  ({len(rest)} more)", format_bytes(size, 2))
-    return table
+        rows.append([f"({len(rest)} more)", format_bytes(size, 2)])
+    return Table((LEFT, RIGHT, RIGHT), rows)

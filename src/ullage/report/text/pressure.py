@@ -4,13 +4,12 @@ table.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from rich.console import JustifyMethod, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
+from ullage.answers.plot import check_plot, write_plots
+from ullage.errors import SpecError
 from ullage.explain.pressure import (
     Percentiles,
     PressureReport,
@@ -19,20 +18,22 @@ from ullage.explain.pressure import (
     explain_pressure,
     find_most_pressed,
 )
-from ullage.report.terminal import make_grid
 from ullage.report.text.time.numbers import format_seconds, format_share
 from ullage.trace.model import Record
 from ullage.trace.pressure import RequestRow
-from ullage.units import format_bytes
+from ullage.units import GIB, format_bytes
 
 _MAX_BRIEF = 2
 _MAX_GENERATIONS = 8
-_NOTE = """  split: free within segments in use at the end of a step, of reserved;
-  frees: segments given back by cudaFree"""
-_RIGHT: tuple[JustifyMethod, ...] = ("right",)
+_NUM_POINTS = 64
+_NOTES = (
+    "split: free within segments in use at the end of a step, of reserved;",
+    "frees: segments given back by cudaFree",
+)
+_GIB = b.PlotAxis("GiB")
 
 
-def brief_pressure(records: Sequence[Record], width: int) -> Iterator[RenderableType]:
+def brief_pressure(records: Sequence[Record]) -> Iterator[b.Block]:
     """A line of the times of steps, one of what slowed them if anything may have, and one of each
     of the most frequent requests: of the process with the most retries.
     """
@@ -41,35 +42,37 @@ def brief_pressure(records: Sequence[Record], width: int) -> Iterator[Renderable
     if record is None or report is None:
         return
     if report.steps is not None and report.recent_steps is not None:
-        yield _line(f"Steps{_which(record, records)}: {_times(report.steps)}", width)
+        yield _line(f"Steps{_which(record, records)}: {_times(report.steps)}")
         if report.num_alloc_retries or report.num_device_frees:
-            yield _line(f"Pressure: {report.sentence}", width)
+            yield _line(f"Pressure: {report.sentence}")
     for group in report.requests[:_MAX_BRIEF]:
-        yield _line(f"Requests, {group.name}: {_times(group.all)}", width)
+        yield _line(f"Requests, {group.name}: {_times(group.all)}")
     for text in _growth(report):
-        yield _line(f"Generation: {text}", width)
+        yield _line(f"Generation: {text}")
 
 
-def full_pressure(records: Sequence[Record], width: int) -> Iterator[RenderableType]:
+def full_pressure(records: Sequence[Record]) -> Iterator[b.Block]:
     """The table of the steps, of the requests, and of the last generations."""
     record = find_most_pressed(records)
     report = _report(record)
     if record is None or report is None:
         return
     if report.rows:
-        yield Text(f"\nPressure on the allocator{_which(record, records)}", style="bold")
-        yield _line(f"  {report.sentence}", width)
+        yield b.Title(f"Pressure on the allocator{_which(record, records)}")
+        yield _line(report.sentence, indent=2)
         yield step_pressure_table(report.rows)
-        yield Text(f"{_NOTE}\n", style="dim")
+        yield from (b.Note(line, b.Tone.FAINT, indent=2) for line in _NOTES)
+        yield b.SPACE
         yield _times_table("steps", [("all", report.steps), *_last(report.recent_steps, report)])
     if report.requests:
-        yield Text("\nRequests", style="bold")
+        yield b.Title("Requests")
         yield _times_table("requests", _request_rows(report.requests))
     if report.generations:
-        yield Text("\nLast generations (allocated)", style="bold")
+        yield b.Title("Last generations (allocated)")
         for text in _growth(report):
-            yield _line(f"  {text}", width)
+            yield _line(text, indent=2)
         yield generation_table(report.generations)
+    yield from pressure_plots(records)
 
 
 def _report(record: Record | None) -> PressureReport | None:
@@ -86,10 +89,8 @@ def _which(record: Record, records: Sequence[Record]) -> str:
     return f", process {record.pid}" if record.rank is None else f", rank {record.rank}"
 
 
-def _line(text: str, width: int) -> Text:
-    indent = " " * (len(text) - len(text.lstrip()))
-    lines = textwrap.wrap(text, width, subsequent_indent=f"{indent}  ", drop_whitespace=True)
-    return Text("\n".join(lines))
+def _line(text: str, indent: int = 0) -> b.Note:
+    return b.Note(text, indent=indent, hang=indent + 2)
 
 
 def _times(times: Percentiles) -> str:
@@ -99,24 +100,28 @@ def _times(times: Percentiles) -> str:
     )
 
 
-def step_pressure_table(rows: Sequence[PressureRow]) -> Table:
+def step_pressure_table(pressed: Sequence[PressureRow]) -> b.Table:
     """A row for some steps each."""
-    table = make_grid(*_RIGHT * 9)
-    table.add_row("  step", "at", "p50", "p99", "allocated", "reserved", "split", "retries",
-                  "frees", style="dim")  # fmt: skip
-    for row in rows:
-        table.add_row(
-            f"  {row.first:,}",
-            f"{row.began_s:,.0f} s",
-            format_seconds(row.p50_s),
-            format_seconds(row.p99_s),
-            format_bytes(row.allocated_bytes),
-            format_bytes(row.reserved_bytes),
-            format_share(row.fragmented_frac, 1),
-            f"{row.num_alloc_retries:,}",
-            "" if row.num_device_frees is None else f"{row.num_device_frees:,}",
+    rows: b.Rows = []
+    for row in pressed:
+        rows.append(
+            [
+                f"{row.first:,}",
+                f"{row.began_s:,.0f} s",
+                format_seconds(row.p50_s),
+                format_seconds(row.p99_s),
+                format_bytes(row.allocated_bytes),
+                format_bytes(row.reserved_bytes),
+                format_share(row.fragmented_frac, 1),
+                f"{row.num_alloc_retries:,}",
+                "" if row.num_device_frees is None else f"{row.num_device_frees:,}",
+            ]
         )
-    return table
+    return b.Table(
+        [b.RIGHT] * 9,
+        rows,
+        ("step", "at", "p50", "p99", "allocated", "reserved", "split", "retries", "frees"),
+    )
 
 
 def _last(recent: Percentiles | None, report: PressureReport) -> list[tuple[str, Percentiles]]:
@@ -135,14 +140,13 @@ def _request_rows(groups: Sequence[RequestGroup]) -> list[tuple[str, Percentiles
     return rows
 
 
-def _times_table(what: str, rows: Sequence[tuple[str, Percentiles | None]]) -> Table:
-    table = make_grid("left", "right", "right", "right", "right")
-    table.add_row(f"  {what}", "number", "p50", "p90", "p99", style="dim")
-    for name, times in rows:
+def _times_table(what: str, percentiles: Sequence[tuple[str, Percentiles | None]]) -> b.Table:
+    rows: b.Rows = []
+    for name, times in percentiles:
         if times is not None:
             seconds = (times.p50_s, times.p90_s, times.p99_s)
-            table.add_row(f"  {name}", f"{times.num:,}", *map(format_seconds, seconds))
-    return table
+            rows.append([name, f"{times.num:,}", *map(format_seconds, seconds)])
+    return b.Table((b.LEFT, *[b.RIGHT] * 4), rows, (what, "number", "p50", "p90", "p99"))
 
 
 def _growth(report: PressureReport) -> Iterator[str]:
@@ -157,16 +161,97 @@ def _growth(report: PressureReport) -> Iterator[str]:
     )
 
 
-def generation_table(rows: Sequence[RequestRow]) -> Table:
+def generation_table(requests: Sequence[RequestRow]) -> b.Table:
     """The last generations: tokens or calls, and what was allocated."""
-    table = make_grid("left", *_RIGHT * 6)
-    table.add_row("  request", "tokens", "calls", "time", "begin", "peak", "end", style="dim")
-    for row in rows[-_MAX_GENERATIONS:]:
-        table.add_row(
-            f"  {row.name}",
-            "" if row.num_tokens is None else f"{row.num_tokens:,}",
-            f"{row.num_calls:,}" if row.num_calls else "",
-            format_seconds(row.seconds),
-            *map(format_bytes, (row.begin_bytes, row.peak_bytes, row.end_bytes)),
+    rows: b.Rows = []
+    for row in requests[-_MAX_GENERATIONS:]:
+        rows.append(
+            [
+                row.name,
+                "" if row.num_tokens is None else f"{row.num_tokens:,}",
+                f"{row.num_calls:,}" if row.num_calls else "",
+                format_seconds(row.seconds),
+                *map(format_bytes, (row.begin_bytes, row.peak_bytes, row.end_bytes)),
+            ]
         )
-    return table
+    return b.Table(
+        (b.LEFT, *[b.RIGHT] * 6),
+        rows,
+        ("request", "tokens", "calls", "time", "begin", "peak", "end"),
+    )
+
+
+def pressure_plots(records: Sequence[Record]) -> list[b.Plot]:
+    """Of the process with the most retries: memory, step times, retries and cudaFrees over the run,
+    the latencies of requests, and the memory of token generation. Empty: nothing was recorded.
+    """
+    record = find_most_pressed(records)
+    pressure = None if record is None or record.measured is None else record.measured.pressure
+    report = None if pressure is None else explain_pressure(pressure, _NUM_POINTS)
+    if pressure is None or report is None or report.is_empty:
+        return []
+    plots = [*_step_plots(report)] if report.rows else []
+    if report.requests:
+        plots.append(_latency_plot(report, pressure.last_requests))
+    if report.growth:
+        points = [(calls, size / GIB) for calls, size in report.growth]
+        across = b.PlotAxis("calls in the longest generation that was alone")
+        plots.append(
+            b.Plot([b.Series("allocated after a call of the model", points)], across, _GIB)
+        )
+    return plots
+
+
+def _step_plots(report: PressureReport) -> Iterator[b.Plot]:
+    # By the step in the middle of each row: by time, a long start would leave the rest no room.
+    middles = [row.first + (row.num_steps - 1) / 2 for row in report.rows]
+    step = b.PlotAxis("step", "{:,g}".format)
+
+    def curve(name: str, values: Sequence[float], drawn: b.Drawn = b.Drawn.LINE) -> b.Series:
+        widths = [row.num_steps for row in report.rows]
+        return b.Series(name, [*zip(middles, values, strict=True)], drawn, width=widths)
+
+    split = [row.inactive_split_bytes / GIB for row in report.rows]
+    memory = [
+        curve("reserved", [row.reserved_bytes / GIB for row in report.rows]),
+        curve("allocated", [row.allocated_bytes / GIB for row in report.rows]),
+        curve("free within segments in use, at the end of a step", split),
+    ]
+    yield b.Plot(memory, step, _GIB)
+    p50, p99 = [row.p50_s for row in report.rows], [row.p99_s for row in report.rows]
+    times = [curve("step time, p50", p50), curve("step time, p99", p99)]
+    yield b.Plot(times, step, b.PlotAxis("seconds of a step", format_seconds, is_log=True))
+    retries = [row.num_alloc_retries for row in report.rows]
+    counts = [curve("retries", retries, b.Drawn.BARS)]
+    if report.num_device_frees is not None:
+        frees = [row.num_device_frees or 0 for row in report.rows]
+        counts.insert(0, curve("cudaFrees", frees, b.Drawn.BARS))
+    yield b.Plot(counts, step, b.PlotAxis("number", "{:,g}".format))
+
+
+def _latency_plot(report: PressureReport, last: Sequence[RequestRow]) -> b.Plot:
+    curves, marks = [], []
+    for group in report.requests:
+        rows = [row for row in last if row.name == group.name]
+        points = [(row.began_s, row.seconds) for row in rows]
+        curves.append(b.Series(f"{group.name}, the last {len(rows)}", points, b.Drawn.DOTS))
+        marks += [b.PlotMark(group.all.p50_s, f"{group.name}, p50 of all")]
+        marks += [b.PlotMark(group.all.p99_s, f"{group.name}, p99 of all")]
+    across = b.PlotAxis("seconds since the recording began", "{:,g}".format)
+    return b.Plot(curves, across, b.PlotAxis("latency", format_seconds, is_log=True, marks=marks))
+
+
+def write_pressure_plot(records: Sequence[Record], title: str, path: Path, *, force: bool) -> Path:
+    """Draws the pressure into a file that is replaced as a whole; returns where it is.
+
+    Raises:
+        SpecError: no step or request was recorded; or as `write_plots`.
+    """
+    check_plot(path)
+    plots, record = pressure_plots(records), find_most_pressed(records)
+    if record is None or not plots:
+        raise SpecError(
+            "there is nothing to draw: the file has no steps or requests with their times; record "
+            "with `ullage record`, and name steps by `recording.step()` where there is no optimizer"
+        )
+    return write_plots(plots, f"{title}{_which(record, records)}", path, force=force)

@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.explain.remedies import sets_allocator
 from ullage.explain.rules.rule import Finding
 from ullage.explain.run import RunReport
 from ullage.explain.trial import MakesItFit
-from ullage.report.text.explain import trial_text
+from ullage.report.text.explain import FINDING_HANG, trial_note
 
 _SHOWN = 3
-_MARGIN = " " * 9
 
 
-def remedy_parts(report: RunReport, width: int) -> Iterator[Text]:
+def remedy_parts(report: RunReport) -> Iterator[b.Block]:
     """The first findings, and every one whose remedy makes the program fit."""
     for process in report.processes:
         if not process.findings:
             continue
-        yield Text("\nWhat to do", style="bold")
+        yield b.Title("What to do")
         findings = [
             finding for number, finding in enumerate(process.findings) if _is_shown(number, finding)
         ]
         for finding in findings:
-            yield from _remedy(finding, width)
+            yield from _remedy(finding)
         if not any(map(_helps, process.findings)) and len(findings) > 1:
-            yield Text("  `ullage fit` looks for mixtures of techniques that fit", style="dim")
+            yield b.Note(
+                "`ullage fit` looks for mixtures of techniques that fit", b.Tone.FAINT, indent=2
+            )
         rest = len(process.findings) - len(findings)
         if rest:
-            yield Text(f"  and {rest} more: ullage explain {process.snapshot}", style="dim")
+            yield b.Note(
+                f"and {rest} more: ullage explain {process.snapshot}", b.Tone.FAINT, indent=2
+            )
 
 
 def _is_shown(number: int, finding: Finding) -> bool:
@@ -43,20 +44,12 @@ def _helps(finding: Finding) -> bool:
     return finding.is_said(MakesItFit.YES)
 
 
-def _remedy(finding: Finding, width: int) -> Iterator[Text]:
-    head = Text("  ")
-    head.append(finding.rule.code, style="bold red")
-    yield head.append("  " + "\n".join(_wrap(finding.what, width))[9:])
+def _remedy(finding: Finding) -> Iterator[b.Note]:
+    code = b.Word(finding.rule.code, b.Tone.BAD)
+    yield b.Note(finding.what, indent=2, hang=FINDING_HANG, lead=code)
     # A setting that was tried and does not help is no advice.
     is_refuted = finding.is_said(MakesItFit.NO)
     if not (is_refuted and sets_allocator(finding)):
-        yield Text("\n".join(_wrap(f"do: {finding.change}", width)))
+        yield b.Note(f"do: {finding.change}", indent=FINDING_HANG, hang=FINDING_HANG)
     if finding.trial is not None:
-        yield trial_text(finding.trial, width, _MARGIN)
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=_MARGIN, subsequent_indent=_MARGIN,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+        yield trial_note(finding.trial)

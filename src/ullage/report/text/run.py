@@ -1,21 +1,11 @@
-"""The text report of a run, whole or short: the verdict, then the owners of the memory, then the
-basis of the answer.
-
-render_run(report, width=80)          the whole report as a text
-print_run(report, Console())          prints it, in colour if the terminal supports that
-render_brief(report), print_brief(report, Console())    the short one
-"""
+"""The view of a run, whole or short."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.explain.basis import Assumption
 from ullage.explain.compare.ranks import name_ranks
 from ullage.explain.device import DeviceReport
@@ -33,7 +23,6 @@ from ullage.report.palette import (
     NON_TORCH_LOOK,
     OTHERS_LOOK,
 )
-from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.report.text.modules import module_table
 from ullage.report.text.run_parts import (
     assumed_bytes,
@@ -53,33 +42,11 @@ _NAMED_GPUS = 8
 _MAX_OWNERS = 3
 # The short report omits parts that are smaller than the device's memory divided by this.
 _SMALL_SHARE = 2000
-_VERDICT_STYLES = {
-    Verdict.FITS: "bold green",
-    Verdict.OUT_OF_MEMORY: "bold red",
-    Verdict.FAILED: "bold yellow",
+_TONES = {
+    Verdict.FITS: b.Tone.GOOD,
+    Verdict.OUT_OF_MEMORY: b.Tone.BAD,
+    Verdict.FAILED: b.Tone.DOUBTFUL,
 }
-
-
-def render_run(report: RunReport, width: int = 80) -> str:
-    """The report as a text without colour, `width` columns wide."""
-    return render(lambda console: print_run(report, console), width)
-
-
-def print_run(report: RunReport, console: Console) -> None:
-    """Prints the report; without colour if the console has none or NO_COLOR is set."""
-    print_parts(_parts(report, bar=bar_mark(console), width=console.width), console)
-
-
-def render_brief(report: RunReport, width: int = 80, findings: Sequence[Finding] = ()) -> str:
-    """The short report as a text without colour, `width` columns wide."""
-    return render(lambda console: print_brief(report, console, findings), width)
-
-
-def print_brief(report: RunReport, console: Console, findings: Sequence[Finding] = ()) -> None:
-    """Prints the verdict, the memory by category, the largest owners, the assumptions, and what the
-    largest of the findings is worth.
-    """
-    print_parts(_brief_parts(report, bar_mark(console), console.width, findings), console)
 
 
 def verdict_line(report: RunReport) -> str:
@@ -87,61 +54,64 @@ def verdict_line(report: RunReport) -> str:
     return _verdict(report).plain
 
 
-def _parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
+def run_blocks(report: RunReport) -> Iterator[b.Block]:
+    """The verdict, then the owners of the memory, then the basis of the answer."""
     fullest = _fullest(report)
     yield from _head(report)
-    yield Text(f"  {_run_line(report)}", style="dim")
+    yield b.Note(_run_line(report), b.Tone.FAINT, indent=2)
     margins = "" if fullest is None else _other_margins(fullest)
     if margins:
-        yield Text(f"  {margins}", style="dim")
-    yield from _problems(report, width)
+        yield b.Note(margins, b.Tone.FAINT, indent=2)
+    yield from _problems(report)
     if fullest is not None:
-        yield from _device_parts(fullest, report.devices, bar)
+        yield from _device_parts(fullest, report.devices)
     if len(report.devices) > 1 or report.covers:
         yield from _all_devices(report.devices, dict(report.covers))
     if report.time is not None:
         from ullage.report.text.time.section import full_time
 
-        yield from full_time(report, bar, width)
+        yield from full_time(report)
     if any(process.record.measured for process in report.processes):
         from ullage.report.text.pressure import full_pressure
 
-        yield from full_pressure([process.record for process in report.processes], width)
+        yield from full_pressure([process.record for process in report.processes])
     if report.devices:
-        yield Text("\nHost memory", style="bold")
+        yield b.Title("Host memory")
         yield host_table(report.host)
         yield from basis_parts(report)
     if report.is_unlimited and fullest is not None:
-        yield Text(f"\n{_fitting_gpus(report)}")
+        yield b.Note(_fitting_gpus(report), is_apart=True)
 
 
-def _brief_parts(
-    report: RunReport, bar: str, width: int, findings: Sequence[Finding]
-) -> Iterator[RenderableType]:
+def brief_run_blocks(report: RunReport, findings: Sequence[Finding] = ()) -> Iterator[b.Block]:
+    """The verdict, the memory by category, the largest owners, the assumptions, and what the
+    largest of the findings is worth.
+    """
     fullest = _fullest(report)
     yield from _head(report)
-    yield from _problems(report, width)
+    yield from _problems(report)
     if fullest is None:
         return
-    yield Text(f"\n{_ledger_title(fullest, report.devices)}", style="bold")
-    yield _ledger_table(fullest, bar, is_brief=True)
-    owners = textwrap.wrap(_owners_line(fullest), width, subsequent_indent="  ")
-    yield from map(Text, owners)
+    yield b.Title(_ledger_title(fullest, report.devices))
+    yield _ledger_table(fullest, is_brief=True)
+    owners = _owners_line(fullest)
+    if owners:
+        yield b.Note(owners, hang=2)
     if report.time is not None:
         from ullage.report.text.time.section import brief_time
 
-        yield from brief_time(report, bar)
+        yield from brief_time(report)
     if any(process.record.measured for process in report.processes):
         from ullage.report.text.pressure import brief_pressure
 
-        yield from brief_pressure([process.record for process in report.processes], width)
-    yield Text(_assumptions_line(report, width), overflow="ellipsis", no_wrap=True)
+        yield from brief_pressure([process.record for process in report.processes])
+    yield _basis(report)
     if len(report.devices) > 1 or report.covers:
         yield from _all_devices(report.devices, dict(report.covers))
     if report.is_unlimited:
-        yield Text(_fitting_gpus(report))
+        yield b.Note(_fitting_gpus(report))
     if findings:
-        yield Text(_worth_line(report, findings), no_wrap=True, overflow="ignore")
+        yield b.Note(_worth_line(report, findings), b.Tone.PLAIN, b.Overflow.KEEP)
 
 
 def _fullest(report: RunReport) -> DeviceReport | None:
@@ -149,29 +119,28 @@ def _fullest(report: RunReport) -> DeviceReport | None:
     return max(report.devices, key=lambda d: (d.oom is not None, d.peak_used_bytes), default=None)
 
 
-def _head(report: RunReport) -> Iterator[Text]:
+def _head(report: RunReport) -> Iterator[b.Block]:
     """The verdict, the program, and its plan or steps if it had any."""
     yield _verdict(report)
     words = printable(" ".join(report.program.argv))
-    yield Text(f"  {words}", style="dim", overflow="ellipsis", no_wrap=True)
+    yield b.Note(words, b.Tone.FAINT, b.Overflow.CUT, indent=2)
     if report.program.plan is not None and report.program.plan.plan is not None:
-        yield Text(f"  under a plan: {report.program.plan.plan.summary}", style="dim")
+        yield b.Note(f"under a plan: {report.program.plan.plan.summary}", b.Tone.FAINT, indent=2)
     if report.stop is not None:
-        yield Text(f"  {describe_stop(report.stop)}", style="dim")
+        yield b.Note(describe_stop(report.stop), b.Tone.FAINT, indent=2)
 
 
-def _problems(report: RunReport, width: int) -> Iterator[Text]:
+def _problems(report: RunReport) -> Iterator[b.Block]:
     """Why the program failed, the advice, and warnings."""
     for message in _failures(report):
         # A long URL is not broken, so that it stays a link.
-        lines = textwrap.wrap(message, width, break_long_words=False, break_on_hyphens=False)
-        yield Text("\n" + "\n".join(lines), no_wrap=True, overflow="ignore")
+        yield b.Note(message, b.Tone.PLAIN, b.Overflow.KEEP, hang=0, is_apart=True)
     if any(process.findings for process in report.processes):
         from ullage.report.text.remedies import remedy_parts
 
-        yield from remedy_parts(report, width)
+        yield from remedy_parts(report)
     for warning in report.warnings:
-        yield Text(f"\nwarning: {warning}", style="yellow")
+        yield b.Note(f"warning: {warning}", b.Tone.WARNING, is_apart=True)
 
 
 def _fitting_gpus(report: RunReport) -> str:
@@ -201,20 +170,10 @@ def _owners_line(device: DeviceReport) -> str:
     return f"Largest owners: {', '.join(owners)}"
 
 
-def _assumptions_line(report: RunReport, width: int) -> str:
-    """The assumptions, as many as fit into one line."""
+def _basis(report: RunReport) -> b.Block:
     if report.is_measured:
-        return _measured_line(report)
-    names = [*dict.fromkeys(map(_assumption_text, list_assumptions(report)))]
-    if not names:
-        return "Nothing is assumed; --full prints the rest"
-    for count in range(len(names), 0, -1):
-        rest = len(names) - count
-        more = f"--full lists {rest} more" if rest else "see --full"
-        line = f"Assumed: {', '.join(names[:count])}; {more}"
-        if len(line) <= width:
-            break
-    return line
+        return b.Note(_measured_line(report), b.Tone.PLAIN, b.Overflow.CUT)
+    return b.Assumptions(tuple(dict.fromkeys(map(_assumption_text, list_assumptions(report)))))
 
 
 def _measured_line(report: RunReport) -> str:
@@ -229,44 +188,51 @@ def _assumption_text(assumption: Assumption) -> str:
     return f"{assumption.what} ({size})" if size else assumption.what
 
 
-def _verdict(report: RunReport) -> Text:
+def _verdict(report: RunReport) -> b.Headline:
     if report.verdict is not Verdict.FITS or not report.devices:
         return _verdict_alone(report)
     line = _measured_verdict(report) if report.is_measured else _verdict_alone(report)
     growing = [device for device in report.devices if device.growth_text]
     if growing:
         first = min(growing, key=lambda device: device.full_after_steps or 0)
-        line.append("; ").append(first.growth_text, style="bold yellow")
+        return b.Headline((*line.words, b.Word("; "), b.Word(first.growth_text, b.Tone.DOUBTFUL)))
     return line
 
 
-def _verdict_alone(report: RunReport) -> Text:
-    style = _VERDICT_STYLES[report.verdict]
+def _verdict_alone(report: RunReport) -> b.Headline:
+    tone = _TONES[report.verdict]
     tightest = min(report.devices, key=lambda device: device.headroom_bytes, default=None)
     if report.verdict is Verdict.OUT_OF_MEMORY:
-        return Text.assemble((f"does not fit on {report.gpu.slug}", style), f": {report.reason}")
+        return b.Headline(
+            (b.Word(f"does not fit on {report.gpu.slug}", tone), b.Word(f": {report.reason}"))
+        )
     if report.verdict is Verdict.FAILED:
-        return Text.assemble(("failed", style), f": {report.reason}")
+        return b.Headline((b.Word("failed", tone), b.Word(f": {report.reason}")))
     if tightest is None:
-        return Text("fits: no device memory was used", style=style)
+        return b.Headline.of("fits: no device memory was used", tone)
     is_cut = report.stop is not None and report.stop.kind is StepKind.INFERENCE
     so_far = " so far" if is_cut else ""
     what = "context and libraries" if tightest.totals.outside else "context"
     context = f"±{format_bytes(tightest.headroom.context_margin_bytes)} {what}"
     if report.is_unlimited:
         used = format_bytes(max(device.peak_used_bytes for device in report.devices))
-        return Text.assemble((f"needs up to {used}", style), f" of a GPU{so_far}, {context}")
+        return b.Headline(
+            (b.Word(f"needs up to {used}", tone), b.Word(f" of a GPU{so_far}, {context}"))
+        )
     left = format_bytes(tightest.headroom.middle_bytes)
     has_several = any(device.totals.index for device in report.devices) or (
         len({device.pid for device in report.devices if device.rank is None}) > 1
     )
     which = f" on {_device_name(tightest, report.devices)}" if has_several else ""
-    return Text.assemble(
-        (f"fits{so_far}", style), f" on {report.gpu.slug}, {left} left{which}, {context}"
+    return b.Headline(
+        (
+            b.Word(f"fits{so_far}", tone),
+            b.Word(f" on {report.gpu.slug}, {left} left{which}, {context}"),
+        )
     )
 
 
-def _measured_verdict(report: RunReport) -> Text:
+def _measured_verdict(report: RunReport) -> b.Headline:
     """The first line of a program that ran through on a GPU."""
     fullest = max(report.devices, key=lambda device: device.totals.peak_reserved_bytes)
     totals = fullest.totals
@@ -276,8 +242,11 @@ def _measured_verdict(report: RunReport) -> Text:
     )
     which = f", on {_device_name(fullest, report.devices)}" if len(report.devices) > 1 else ""
     left = format_bytes(fullest.headroom_bytes)
-    return Text.assemble(
-        (f"measured on {totals.name}", "bold green"), f": {peaks}{which}, {left} left"
+    return b.Headline(
+        (
+            b.Word(f"measured on {totals.name}", b.Tone.GOOD),
+            b.Word(f": {peaks}{which}, {left} left"),
+        )
     )
 
 
@@ -312,22 +281,22 @@ def _failures(report: RunReport) -> Iterator[str]:
             yield process.oom.message
 
 
-def _device_parts(
-    device: DeviceReport, devices: Sequence[DeviceReport], bar: str
-) -> Iterator[RenderableType]:
-    yield Text(f"\n{_ledger_title(device, devices)}", style="bold")
-    yield _ledger_table(device, bar)
+def _device_parts(device: DeviceReport, devices: Sequence[DeviceReport]) -> Iterator[b.Block]:
+    yield b.Title(_ledger_title(device, devices))
+    yield _ledger_table(device)
     reserved = device.ledger.owners.allocated_bytes + device.ledger.cache_bytes
     more = device.totals.peak_reserved_bytes - reserved
     if more > 0 and not device.oom:
-        yield Text(f"  at another moment {format_bytes(more, 2)} more was reserved", style="dim")
+        yield b.Note(
+            f"at another moment {format_bytes(more, 2)} more was reserved", b.Tone.FAINT, indent=2
+        )
     if len(device.modules) > 1:
-        yield Text("\nBy module, at that moment", style="bold")
+        yield b.Title("By module, at that moment")
         yield module_table(device.modules)
-    yield Text("\nPeaks", style="bold")
+    yield b.Title("Peaks")
     yield peak_table(device)
     if device.steps or device.evaluations:
-        yield Text("\nPeak per step (allocated)", style="bold")
+        yield b.Title("Peak per step (allocated)")
         yield step_table(device.steps, device.evaluations)
 
 
@@ -337,37 +306,35 @@ def _ledger_title(device: DeviceReport, devices: Sequence[DeviceReport]) -> str:
     return f"Memory{which} {when}"
 
 
-def _ledger_table(device: DeviceReport, bar: str, *, is_brief: bool = False) -> Table:
+def _ledger_table(device: DeviceReport, *, is_brief: bool = False) -> b.Table:
     """A line and a bar for each part of the device; the bar of free memory is cut off. The short
     table omits parts that are too small to change the last digit.
     """
     ledger, has_limit = device.ledger, not device.is_unlimited
     by_category = ledger.owners.by_category
-    rows = [(look, by_category[category]) for category, look in CATEGORY_LOOKS.items()]
-    rows += [(CACHE_LOOK, ledger.cache_bytes), (CONTEXT_LOOK, ledger.context_bytes)]
-    rows += [(NON_TORCH_LOOK, ledger.non_torch_bytes), (OTHERS_LOOK, ledger.others_bytes)]
-    scale = max(size for _, size in rows)
+    parts = [(look, by_category[category]) for category, look in CATEGORY_LOOKS.items()]
+    parts += [(CACHE_LOOK, ledger.cache_bytes), (CONTEXT_LOOK, ledger.context_bytes)]
+    parts += [(NON_TORCH_LOOK, ledger.non_torch_bytes), (OTHERS_LOOK, ledger.others_bytes)]
+    scale = max(size for _, size in parts)
     if has_limit:
-        rows += [(FREE_LOOK, ledger.free_bytes)]
-    table = make_grid("left", "right", "left")
+        parts += [(FREE_LOOK, ledger.free_bytes)]
     least = ledger.total_bytes // _SMALL_SHARE if is_brief else 0
-    for look, size in rows:
-        if size > least:
-            table.add_row(
-                f"  {look.label}", format_bytes(size, 2), draw_bar(look, size, scale, bar)
-            )
+    rows: b.Rows = [
+        [look.label, format_bytes(size, 2), b.Bar(size, scale, look.color)]
+        for look, size in parts
+        if size > least
+    ]
     whole = ledger.total_bytes if has_limit else ledger.total_bytes - ledger.free_bytes
-    table.add_row("  total" if device.budget_bytes is None else "  budget", format_bytes(whole, 2))
-    return table
+    rows.append(["total" if device.budget_bytes is None else "budget", format_bytes(whole, 2)])
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows)
 
 
 def _all_devices(
     devices: Sequence[DeviceReport], covers: Mapping[int, Sequence[int]]
-) -> Iterator[RenderableType]:
+) -> Iterator[b.Block]:
     """A line for each device; ranks with equal figures share a line."""
-    rows: dict[tuple[str, ...], list[int]] = {}
-    table = make_grid("left", "right", "right", "right")
-    table.add_row("  device", "allocated", "reserved", "left", style="dim")
+    ranks_of: dict[tuple[str, ...], list[int]] = {}
+    rows: b.Rows = []
     for device in devices:
         cells = (
             format_bytes(device.totals.peak_allocated_bytes, 2),
@@ -375,13 +342,15 @@ def _all_devices(
             "" if device.is_unlimited else format_bytes(device.headroom_bytes, 2),
         )
         if device.rank is None:
-            table.add_row(f"  {_device_name(device, devices)}", *cells)
+            rows.append([_device_name(device, devices), *cells])
         else:
-            rows.setdefault(cells, []).extend(covers.get(device.rank, (device.rank,)))
-    for sizes, ranks in rows.items():
-        table.add_row(f"  {name_ranks(sorted(set(ranks)))}", *sizes)
-    yield Text("\nAll devices", style="bold")
-    yield table
+            ranks_of.setdefault(cells, []).extend(covers.get(device.rank, (device.rank,)))
+    for sizes, ranks in ranks_of.items():
+        rows.append([name_ranks(sorted(set(ranks))), *sizes])
+    yield b.Title("All devices")
+    yield b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("device", "allocated", "reserved", "left")
+    )
 
 
 def _device_name(device: DeviceReport, devices: Sequence[DeviceReport]) -> str:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.explain.basis import Assumption
 from ullage.explain.device import DeviceReport
 from ullage.explain.host import HostMemory
 from ullage.explain.moments.steps import EvaluationPeak, StepPeak
 from ullage.explain.run import RunReport
-from ullage.report.terminal import make_grid
 from ullage.units import format_bytes
 
 _MAX_ROWS = 8
@@ -22,48 +18,53 @@ _PHASES = ("forward", "backward", "optimizer")
 _PLACE_WIDTH = 24
 
 
-def peak_table(device: DeviceReport) -> Table:
+def peak_table(device: DeviceReport) -> b.Table:
     """The peaks of requested, allocated and reserved bytes, and of the whole device."""
     totals = device.totals
-    table = make_grid("left", "right", "right", "right")
     sizes = (totals.peak_requested_bytes, totals.peak_allocated_bytes, totals.peak_reserved_bytes)
-    table.add_row("  requested", "allocated", "reserved", "whole device", style="dim")
     cells = [format_bytes(size, 2) for size in (*sizes, device.peak_used_bytes)]
-    table.add_row(f"  {cells[0]}", *cells[1:])
-    return table
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT),
+        [cells],
+        ("requested", "allocated", "reserved", "whole device"),
+    )
 
 
-def step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak]) -> Table:
+def step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak]) -> b.Table:
     """The peaks of steps and phases. Consecutive equal steps share a line, and a long table omits
     the lines in the middle. All evaluations share a line.
     """
     groups = _equal_steps(steps)
-    rows = (
+    shown = (
         groups
         if len(groups) <= _MAX_ROWS
         else [*groups[: _MAX_ROWS // 2], *groups[-_MAX_ROWS // 2 :]]
     )
-    table = make_grid("left", "right", "right", "right", "right", "right")
-    table.add_row("  step", "peak", *_PHASES, "reserved", style="dim")
-    for number, group in enumerate(rows):
-        if len(rows) < len(groups) and number == _MAX_ROWS // 2:
-            table.add_row(f"  ({len(groups) - len(rows)} more)")
+    rows: b.Rows = []
+    for number, group in enumerate(shown):
+        if len(shown) < len(groups) and number == _MAX_ROWS // 2:
+            rows.append([f"({len(groups) - len(shown)} more)"])
         first, last = group[0], group[-1]
         name = f"{first.index}" if first is last else f"{first.index}-{last.index}"
         phases = (first.phases.get(phase) for phase in _PHASES)
-        table.add_row(
-            f"  {name}" if first.is_complete else f"  {name} (unfinished)",
-            format_bytes(first.peak.allocated_bytes, 2),
-            *("" if phase is None else format_bytes(phase.allocated_bytes, 2) for phase in phases),
-            format_bytes(first.peak.reserved_bytes, 2),
+        rows.append(
+            [
+                name if first.is_complete else f"{name} (unfinished)",
+                format_bytes(first.peak.allocated_bytes, 2),
+                *(
+                    "" if phase is None else format_bytes(phase.allocated_bytes, 2)
+                    for phase in phases
+                ),
+                format_bytes(first.peak.reserved_bytes, 2),
+            ]
         )
     if evaluations:
         name = "evaluation" if len(evaluations) == 1 else f"evaluation x {len(evaluations)}"
         peaks = [evaluation.peak for evaluation in evaluations]
         allocated = format_bytes(max(peak.allocated_bytes for peak in peaks), 2)
         reserved = format_bytes(max(peak.reserved_bytes for peak in peaks), 2)
-        table.add_row(f"  {name}", allocated, allocated, "", "", reserved)
-    return table
+        rows.append([name, allocated, allocated, "", "", reserved])
+    return b.Table((b.LEFT, *[b.RIGHT] * 5), rows, ("step", "peak", *_PHASES, "reserved"))
 
 
 def _equal_steps(steps: Sequence[StepPeak]) -> list[list[StepPeak]]:
@@ -75,7 +76,7 @@ def _shown_of_step(step: StepPeak) -> tuple[object, ...]:
     return step.is_complete, step.peak, sorted(phases.items())
 
 
-def host_table(host: HostMemory) -> Table:
+def host_table(host: HostMemory) -> b.Table:
     """The host memory in one line; figures for a machine with the GPU only if they differ."""
 
     def between(low_bytes: int, high_bytes: int) -> str:
@@ -90,19 +91,14 @@ def host_table(host: HostMemory) -> Table:
         columns.append(("pinned", between(host.pinned_low_bytes, host.pinned_peak_bytes)))
     if host.pinned_asked_bytes < host.pinned_low_bytes:
         columns.append(("asked for", format_bytes(host.pinned_asked_bytes, 2)))
-    table = make_grid("right", "right", "right", "right")
     names, sizes = zip(*columns, strict=True)
-    table.add_row(f"  {names[0]}", *names[1:], style="dim")
-    table.add_row(f"  {sizes[0]}", *sizes[1:])
-    return table
+    return b.Table([b.RIGHT] * len(names), [sizes], names)
 
 
-def basis_parts(report: RunReport) -> Iterator[RenderableType]:
+def basis_parts(report: RunReport) -> Iterator[b.Block]:
     """Whether the answer is exact, and a table of its assumptions."""
     allocator, device = report.allocator_basis, report.device_basis
-    yield Text(
-        f"\nBasis: allocator {allocator.kind.value}, whole device {device.kind.value}", style="bold"
-    )
+    yield b.Title(f"Basis: allocator {allocator.kind.value}, whole device {device.kind.value}")
     assumptions = list_assumptions(report)
     if assumptions:
         yield _assumption_table(assumptions)
@@ -114,20 +110,18 @@ def list_assumptions(report: RunReport) -> list[Assumption]:
     return sorted(assumptions, key=lambda assumption: -assumption.size_bytes)
 
 
-def _assumption_table(assumptions: Sequence[Assumption]) -> Table:
-    table = make_grid("left", "left", "left", "right", "right")
-    table.columns[0].width = 0  # the margin, also for wrapped lines
-    table.columns[1].ratio, table.columns[2].max_width = 1, _PLACE_WIDTH
-    table.columns[3].no_wrap = table.columns[4].no_wrap = True
-    table.add_row("", "assumed", "where", "times", "bytes", style="dim")
+def _assumption_table(assumptions: Sequence[Assumption]) -> b.Table:
     groups = _assumption_groups(assumptions)
+    rows: b.Rows = []
     for group in groups[:_MAX_ROWS]:
         where = group[0].where if len(group) == 1 else f"{len(group)} places"
         count = sum(assumption.count for assumption in group)
-        table.add_row("", group[0].what, where, f"{count:,}", assumed_bytes(group))
+        rows.append([group[0].what, where, f"{count:,}", assumed_bytes(group)])
     if len(groups) > _MAX_ROWS:
-        table.add_row("", f"and {len(groups) - _MAX_ROWS} more, all of them in --json")
-    return table
+        rows.append([f"and {len(groups) - _MAX_ROWS} more, all of them in --json"])
+    number = b.Column(is_right=True, overflow=b.Overflow.KEEP)
+    columns = (b.LEFT, b.Column(most=_PLACE_WIDTH), number, number)
+    return b.Table(columns, rows, ("assumed", "where", "times", "bytes"), is_set_in=True)
 
 
 def _assumption_groups(assumptions: Sequence[Assumption]) -> list[list[Assumption]]:

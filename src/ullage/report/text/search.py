@@ -1,17 +1,11 @@
-"""The text report of a search for a server.
-
-render_search((searched, worths, capacity, tiers), width=80)      a text
-"""
+"""The view of a search for a server."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
 
-from rich.console import Console, RenderableType
-from rich.text import Text
-
-from ullage.report.terminal import make_grid, print_parts, render
+from ullage.answers import block_kinds as b
 from ullage.report.text.forecast import tiers_grid
 from ullage.serve.search.bounds import Judged
 from ullage.serve.search.search import Searched, Server
@@ -20,16 +14,6 @@ from ullage.serve.tiers import Tiers
 from ullage.units import format_bytes
 
 View = tuple[Searched, tuple[Worth, ...], "float | None", "Tiers | None"]
-
-
-def render_search(view: View, width: int = 80) -> str:
-    """The report as a text without colour, `width` columns wide."""
-    return render(lambda console: print_search(view, console), width)
-
-
-def print_search(view: View, console: Console) -> None:
-    """Prints the report."""
-    print_parts(_parts(*view), console)
 
 
 def search_line(view: View) -> str:
@@ -52,64 +36,69 @@ def _name(server: Server | Judged) -> str:
     return f"{candidate.num_gpus} x {candidate.gpu.slug}"
 
 
-def _parts(
-    searched: Searched, worths: tuple[Worth, ...], capacity: float | None, tiers: Tiers | None
-) -> Iterator[RenderableType]:
+def search_blocks(view: View) -> Iterator[b.Block]:
+    """The servers that ran, those that did not, and the worth of each flag."""
+    searched, worths, capacity, tiers = view
     best = searched.best
-    yield Text(
-        search_line((searched, worths, capacity, tiers)), "bold green" if best else "bold red"
-    )
+    yield b.Headline.of(search_line(view), b.Tone.GOOD if best else b.Tone.BAD)
     if best is not None:
-        yield Text(f"\n  {shlex.join(best.words)}\n")
+        yield b.Note(shlex.join(best.words), indent=2, is_apart=True)
+        yield b.SPACE
         if capacity:
-            yield Text(f"  holds {capacity:.1f} times the rate of this traffic, by the forecast")
-    yield Text("\nRun, in virtual time")
+            yield b.Note(
+                f"holds {capacity:.1f} times the rate of this traffic, by the forecast", indent=2
+            )
+    yield b.Title("Run, in virtual time")
     yield _runs(searched)
-    yield Text("\nBy closed forms, the smallest first")
+    yield b.Title("By closed forms, the smallest first")
     yield _judged(searched.judged)
     if worths:
-        yield Text("\nWhat each flag is worth, by closed forms")
+        yield b.Title("What each flag is worth, by closed forms")
         yield _worths(worths)
     if tiers is not None and best is not None:
-        yield Text("\nPrompts that share a prefix")
+        yield b.Title("Prompts that share a prefix")
         yield tiers_grid(tiers)
-        yield Text(_tier_line(tiers, best))
+        yield b.Note(_tier_line(tiers, best), indent=2)
 
 
-def _runs(searched: Searched) -> RenderableType:
-    grid = make_grid("left", "right", "right", "right", "left")
-    grid.add_row("", "tokens", "good", "forecast", "")
+def _runs(searched: Searched) -> b.Table:
+    rows: b.Rows = []
     for server in searched.servers:
         run = server.run
         note = "holds" if server.is_held else run.problem or "does not hold"
         if run.num_refused or run.num_stuck:
             note += f"; {run.num_refused + run.num_stuck:,} without an answer"
-        grid.add_row(
-            f"  {_name(server)}", f"{run.tokens:,}", f"{100 * run.goodput_frac:.1f} %",
-            f"{100 * server.forecast_frac:.1f} %", note,
-        )  # fmt: skip
-    return grid
+        rows.append(
+            [
+                _name(server),
+                f"{run.tokens:,}",
+                f"{100 * run.goodput_frac:.1f} %",
+                f"{100 * server.forecast_frac:.1f} %",
+                note,
+            ]
+        )
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT, b.LEFT), rows, ("", "tokens", "good", "forecast", "")
+    )
 
 
-def _judged(judged: tuple[Judged, ...]) -> RenderableType:
-    grid = make_grid("left", "right", "right", "left")
-    grid.add_row("", "tokens", "good", "")
+def _judged(judged: tuple[Judged, ...]) -> b.Table:
+    rows: b.Rows = []
     for each in judged:
         flags = " ".join(each.candidate.flag(name) for name in each.candidate.chosen)
         good = "-" if each.reason else f"{100 * each.goodput_frac:.1f} %"
-        grid.add_row(f"  {_name(each)}", f"{each.tokens:,}", good, each.reason or flags)
-    return grid
+        rows.append([_name(each), f"{each.tokens:,}", good, each.reason or flags])
+    return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows, ("", "tokens", "good", ""))
 
 
-def _worths(worths: tuple[Worth, ...]) -> RenderableType:
-    grid = make_grid("left", "left", "right", "right", "left")
-    grid.add_row("", "", "tokens", "good", "")
+def _worths(worths: tuple[Worth, ...]) -> b.Table:
+    rows: b.Rows = []
     for worth in worths:
         state = "left out" if worth.is_taken else "added"
         change = f"{100 * (worth.tokens_frac - 1):+.0f} %"
         good = f"{100 * worth.goodput_frac:.1f} %"
-        grid.add_row(f"  {worth.flag}", state, change, good, worth.what)
-    return grid
+        rows.append([worth.flag, state, change, good, worth.what])
+    return b.Table((b.LEFT, b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows, ("", "", "tokens", "good", ""))
 
 
 def _tier_line(tiers: Tiers, server: Server) -> str:
@@ -118,7 +107,7 @@ def _tier_line(tiers: Tiers, server: Server) -> str:
     here = tiers.found_frac(cache)
     rest = max(0, tiers.bytes_for(1.0) - cache)
     line = (
-        f"  the cache ({format_bytes(cache)}) finds at most {100 * here:.0f} % of that, less what "
+        f"the cache ({format_bytes(cache)}) finds at most {100 * here:.0f} % of that, less what "
         "running requests take"
     )
     if rest:

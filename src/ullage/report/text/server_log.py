@@ -1,22 +1,15 @@
-"""The text report of a server's log, and of two compared.
-
-render_server((start, levers), width=80)        a text
-print_server_diff(change, Console())            prints it
-"""
+"""The views of a server's log, and of two compared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from rich.console import Console, RenderableType
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.explain.servers.differences import ROUNDING, StartChange
 from ullage.explain.servers.levers import ESTIMATED, Lever
 from ullage.explain.servers.start import Load, Part, ServerStart
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
-from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
@@ -31,16 +24,6 @@ _LOOKS: Final = {
     "KV cache": CATEGORY_LOOKS[Category.KV_CACHE],
 }
 _FREE: Final = ("beyond the share", "left")
-
-
-def render_server(explained: Explained, width: int = 80) -> str:
-    """The report as a text without colour, `width` columns wide."""
-    return render(lambda console: print_server(explained, console), width)
-
-
-def print_server(explained: Explained, console: Console) -> None:
-    """Prints the report."""
-    print_parts(_parts(*explained, bar_mark(console)), console)
 
 
 def server_line(explained: Explained) -> str:
@@ -59,87 +42,79 @@ def server_line(explained: Explained) -> str:
     return line
 
 
-def _parts(start: ServerStart, levers: tuple[Lever, ...], mark: str) -> Iterator[RenderableType]:
+def server_blocks(explained: Explained) -> Iterator[b.Block]:
+    """The memory of the start, the load, and what would give the cache more tokens."""
+    start, levers = explained
     failure = start.failure
-    yield Text(server_line((start, levers)), "bold red" if failure else "bold green")
+    yield b.Headline.of(server_line(explained), b.Tone.BAD if failure else b.Tone.GOOD)
     names = [start.engine, start.version or "", start.model or ""]
-    yield Text(f"  {' '.join(filter(None, names))}", style="dim", overflow="ellipsis", no_wrap=True)
+    yield b.Note(" ".join(filter(None, names)), b.Tone.FAINT, b.Overflow.CUT, indent=2)
     if start.num_starts > 1:
         before = start.failure_before
         how = f"failed: {before.what}" if before else "was ready, and the log has no end of it"
-        yield Text(f"The last of {start.num_starts} starts in the log; the one before it {how}")
+        yield b.Note(f"The last of {start.num_starts} starts in the log; the one before it {how}")
     if start.parts:
-        yield Text()
-        yield _memory(start, mark)
+        yield b.SPACE
+        yield _memory(start)
     if start.load is not None:
-        yield Text()
+        yield b.SPACE
         yield _load(start.load)
     if failure is not None and failure.remedies:
-        yield Text("\nWhat to change")
-        yield from (Text(f"  {remedy}") for remedy in failure.remedies)
+        yield b.Title("What to change")
+        yield from (b.Note(remedy, indent=2) for remedy in failure.remedies)
     if levers and failure is None:
-        yield Text("\nWhat would give the cache more tokens")
+        yield b.Title("What would give the cache more tokens")
         yield _levers(start, levers)
-        yield Text(_basis(levers), style="dim")
+        yield b.Note(_basis(levers), b.Tone.FAINT, indent=2)
 
 
-def _memory(start: ServerStart, mark: str) -> RenderableType:
-    grid = make_grid("left", "right", "left", "left")
+def _memory(start: ServerStart) -> b.Table:
+    rows: b.Rows = []
     scale = start.total_bytes or sum(max(0, part.bytes) for part in start.parts)
     for part in start.parts:
         if part.name == "not printed" and abs(part.bytes) <= 3 * start.grain_bytes:
             continue  # what rounding leaves
-        bar = draw_bar(_look(part), part.bytes, scale, mark, _BAR)
-        grid.add_row(f"  {part.name}", format_bytes(part.bytes, 2), bar, part.what)
+        bar = b.Bar(part.bytes, scale, _look(part).color, _BAR)
+        rows.append([part.name, format_bytes(part.bytes, 2), bar, part.what])
     if start.total_bytes is not None:
         what = "of the device" if start.engine == "vllm" else "free before the start"
-        grid.add_row("  total", format_bytes(start.total_bytes, 2), Text(), what)
-    return grid
+        rows.append(["total", format_bytes(start.total_bytes, 2), "", what])
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT, b.LEFT), rows)
 
 
 def _look(part: Part) -> Look:
     return _LOOKS.get(part.name, FREE_LOOK if part.name in _FREE else CONTEXT_LOOK)
 
 
-def _load(load: Load) -> RenderableType:
-    grid = make_grid("left", "right")
+def _load(load: Load) -> b.Table:
+    rows: b.Rows = []
     for name, value in (
-        ("  running", load.running), ("  waiting", load.waiting),
-        ("  preemptions since the start", load.num_preemptions),
+        ("running", load.running), ("waiting", load.waiting),
+        ("preemptions since the start", load.num_preemptions),
     ):  # fmt: skip
         if value is not None:
-            grid.add_row(name, f"{value:,}")
+            rows.append([name, f"{value:,}"])
     for name, share in (
-        ("  cache in use", load.usage_frac), ("  prefix hits", load.prefix_hit_frac),
+        ("cache in use", load.usage_frac), ("prefix hits", load.prefix_hit_frac),
     ):  # fmt: skip
         if share is not None:
-            grid.add_row(name, f"{100 * share:.0f} %")
-    return grid
+            rows.append([name, f"{100 * share:.0f} %"])
+    return b.Table((b.LEFT, b.RIGHT), rows)
 
 
-def _levers(start: ServerStart, levers: tuple[Lever, ...]) -> RenderableType:
-    grid = make_grid("left", "right", "right", "left")
+def _levers(start: ServerStart, levers: tuple[Lever, ...]) -> b.Table:
+    rows: b.Rows = []
     tokens = start.tokens or 1
     for lever in levers[:_MOST_LEVERS]:
         share = f"+{100 * lever.gain_tokens / tokens:.0f} %"
-        grid.add_row(f"  {lever.change}", f"+{lever.gain_tokens:,}", share, lever.what)
-    return grid
+        rows.append([lever.change, f"+{lever.gain_tokens:,}", share, lever.what])
+    return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows)
 
 
 def _basis(levers: tuple[Lever, ...]) -> str:
     if any(lever.basis == ESTIMATED for lever in levers):
-        return "  from the log's figures; the step's sizes from the model's configuration"
-    return "  from the log's figures alone"
-
-
-def render_server_diff(change: StartChange, width: int = 80) -> str:
-    """The comparison as a text without colour, `width` columns wide."""
-    return render(lambda console: print_server_diff(change, console), width)
-
-
-def print_server_diff(change: StartChange, console: Console) -> None:
-    """Prints the comparison."""
-    print_parts(_diff_parts(change), console)
+        return "from the log's figures; the step's sizes from the model's configuration"
+    return "from the log's figures alone"
 
 
 def server_diff_line(change: StartChange) -> str:
@@ -151,21 +126,23 @@ def server_diff_line(change: StartChange) -> str:
     return f"{after - before:+,} tokens of cache ({share:+.1f} %): {before:,} to {after:,}"
 
 
-def _diff_parts(change: StartChange) -> Iterator[RenderableType]:
-    yield Text(server_diff_line(change), style="bold")
+def server_diff_blocks(change: StartChange) -> Iterator[b.Block]:
+    """The causes of the change, each with its tokens."""
+    yield b.Headline.of(server_diff_line(change), b.Tone.STRONG)
     if change.causes:
-        grid = make_grid("left", "right", "right", "left")
-        grid.add_row("", "tokens", "bytes", "")
+        rows: b.Rows = []
         for cause in change.causes:
             size = "" if cause.bytes is None else _signed(cause.bytes)
             why = cause.why or "no option that was printed explains it"
-            grid.add_row(f"  {cause.part}", f"{cause.tokens:+,.0f}", size, why)
-        yield Text()
-        yield grid
-        yield Text(f"\n{100 * change.named_frac:.1f} % has a reason with a name")
+            rows.append([cause.part, f"{cause.tokens:+,.0f}", size, why])
+        yield b.SPACE
+        yield b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows, ("", "tokens", "bytes", ""))
+        yield b.Note(f"{100 * change.named_frac:.1f} % has a reason with a name", is_apart=True)
     others = [row for row in change.options if not _is_told(change, row[0])]
     if others:
-        yield Text("Also different: " + ", ".join(f"{n} {a} -> {b}" for n, a, b in others))
+        yield b.Note(
+            "Also different: " + ", ".join(f"{name} {old} -> {new}" for name, old, new in others)
+        )
 
 
 def _is_told(change: StartChange, option: str) -> bool:

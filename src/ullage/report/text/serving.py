@@ -1,23 +1,19 @@
-"""The text report of `ullage estimate --serve`.
-
-print_serving(estimate, source, Console())    prints it
-"""
+"""The view of `ullage estimate --serve`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rich.console import Console, RenderableType
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.estimate.serving.gpu_ranking import ServingRow
 from ullage.estimate.serving.knobs import ServingKnob
 from ullage.estimate.serving.serving_plan import ServingEstimate
 from ullage.estimate.term import Verdict
+from ullage.estimate.time.serving import ServingTime
 from ullage.gpus.catalog import label
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
-from ullage.report.terminal import bar_mark, make_grid, print_parts, terms_table
+from ullage.report.text.terms import terms_table
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
@@ -35,10 +31,10 @@ _LOOKS: Final = {
     "left free": FREE_LOOK,
     "KV cache": CATEGORY_LOOKS[Category.KV_CACHE],
 }
-VERDICT_STYLES: Final = {
-    Verdict.FITS: "bold green",
-    Verdict.MAY_FIT: "bold yellow",
-    Verdict.DOES_NOT_FIT: "bold red",
+VERDICT_TONES: Final = {
+    Verdict.FITS: b.Tone.GOOD,
+    Verdict.MAY_FIT: b.Tone.DOUBTFUL,
+    Verdict.DOES_NOT_FIT: b.Tone.BAD,
 }
 
 
@@ -47,57 +43,65 @@ def serving_line(serving_estimate: ServingEstimate) -> str:
     return _headline(serving_estimate).plain
 
 
-def print_serving(
-    serving_estimate: ServingEstimate,
-    source: str,
-    console: Console,
-    gpus: Sequence[ServingRow] = (),
-    knobs: Sequence[ServingKnob] = (),
-) -> None:
-    """Prints the answer."""
-    print_parts(_parts(serving_estimate, source, bar_mark(console)), console)
-    if knobs:
-        print_parts([Text("\nWhat leaves more room", style="bold"), _knobs_table(knobs)], console)
-    if gpus:
-        print_parts([Text("\nWhich GPU", style="bold"), _gpus_table(gpus)], console)
-
-
-def _headline(serving_estimate: ServingEstimate) -> Text:
+def _headline(serving_estimate: ServingEstimate) -> b.Headline:
     if serving_estimate.verdict is None or serving_estimate.plan.gpu is None:
         each = format_bytes(serving_estimate.request_bytes)
-        return Text(
-            f"each request of {serving_estimate.plan.context:,} tokens keeps {each}", style="bold"
+        return b.Headline.of(
+            f"each request of {serving_estimate.plan.context:,} tokens keeps {each}", b.Tone.STRONG
         )
-    style = VERDICT_STYLES[serving_estimate.verdict]
-    return Text.assemble(
-        (serving_estimate.verdict.value, style),
-        f" on {label(serving_estimate.plan.gpu.slug)}: {serving_estimate.reason}",
-    )
+    where = f" on {label(serving_estimate.plan.gpu.slug)}"
+    word = b.Word(serving_estimate.verdict.value, VERDICT_TONES[serving_estimate.verdict])
+    return b.Headline((word, b.Word(f"{where}: {serving_estimate.reason}")))
 
 
-def _parts(serving_estimate: ServingEstimate, source: str, bar: str) -> Iterator[RenderableType]:
+def serving_blocks(
+    serving_estimate: ServingEstimate, source: str, gpus: Sequence[ServingRow] = (),
+    knobs: Sequence[ServingKnob] = (), time: ServingTime | None = None,
+) -> Iterator[b.Block]:  # fmt: skip
+    """The memory of a GPU, the room for requests, and what else was asked for.
+
+    source: where the model's configuration is from.
+    """
     plan = serving_estimate.plan
     origin = f", from {source}" if source else ""
     yield _headline(serving_estimate)
-    yield Text(
-        f"  {serving_estimate.model}: {serving_estimate.num_parameters:,} parameters{origin}",
-        style="dim",
+    yield b.Note(
+        f"{serving_estimate.model}: {serving_estimate.num_parameters:,} parameters{origin}",
+        b.Tone.FAINT,
+        indent=2,
     )
     ranks = f", tensor parallel {plan.tensor_parallel}" if plan.tensor_parallel > 1 else ""
-    yield Text(f"  {plan.engine}, weights {plan.weights}, KV {plan.precision}{ranks}", style="dim")
-    yield Text(
-        "\nMemory of a GPU" if serving_estimate.capacity_bytes else "\nWeights", style="bold"
+    yield b.Note(
+        f"{plan.engine}, weights {plan.weights}, KV {plan.precision}{ranks}", b.Tone.FAINT, indent=2
     )
+    yield b.Title("Memory of a GPU" if serving_estimate.capacity_bytes else "Weights")
     scale = max(term.bytes for term in serving_estimate.terms)
-    yield terms_table(serving_estimate.terms, lambda part: look_of_part(part.name), scale, bar)
+    yield terms_table(serving_estimate.terms, lambda part: look_of_part(part.name), scale)
     if serving_estimate.kv_groups:
-        yield Text("\nWhat the layers keep", style="bold")
+        yield b.Title("What the layers keep")
         yield _groups_table(serving_estimate)
     if serving_estimate.users and serving_estimate.block_bytes:
-        yield Text("\nRoom for requests", style="bold")
+        yield b.Title("Room for requests")
         yield _room_table(serving_estimate)
     for remark in serving_estimate.remarks:
-        yield Text(f"\n{remark}", style="dim")
+        yield b.Note(remark, b.Tone.FAINT, is_apart=True)
+    if knobs:
+        yield b.Title("What leaves more room")
+        yield _knobs_table(knobs)
+    if gpus:
+        yield b.Title("Which GPU")
+        yield _gpus_table(gpus)
+    if time is not None:
+        from ullage.report.text.time.serving import serving_time_lines
+
+        yield b.Title("Time")
+        yield from (b.Note(line, indent=2) for line in serving_time_lines(time))
+        yield b.Title("The times rest on")
+        yield from (b.Note(line, indent=2) for line in time.basis)
+    sources: b.Rows = [
+        [term.name, b.Word(term.source, b.Tone.FAINT)] for term in serving_estimate.terms
+    ]
+    yield b.Table((b.LEFT, b.LEFT), sources, ("part", "where it comes from"), is_page_only=True)
 
 
 def look_of_part(name: str) -> Look:
@@ -105,17 +109,22 @@ def look_of_part(name: str) -> Look:
     return _LOOKS.get(name, Look(name, "#999999"))
 
 
-def _groups_table(serving_estimate: ServingEstimate) -> RenderableType:
-    table = make_grid("left", "right", "right", "right")
-    table.add_row("", "layers", "a token", f"{serving_estimate.plan.context:,} tokens", style="dim")
+def _groups_table(serving_estimate: ServingEstimate) -> b.Table:
+    rows: b.Rows = []
     for group in serving_estimate.kv_groups:
-        table.add_row(
-            f"  {group.name}",
-            str(group.num_layers),
-            format_bytes(group.token_bytes),
-            format_bytes(group.request_bytes),
+        rows.append(
+            [
+                group.name,
+                str(group.num_layers),
+                format_bytes(group.token_bytes),
+                format_bytes(group.request_bytes),
+            ]
         )
-    return table
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT),
+        rows,
+        ("", "layers", "a token", f"{serving_estimate.plan.context:,} tokens"),
+    )
 
 
 def room_rows(serving_estimate: ServingEstimate) -> list[tuple[str, Sequence[float], str]]:
@@ -128,31 +137,32 @@ def room_rows(serving_estimate: ServingEstimate) -> list[tuple[str, Sequence[flo
     ]
 
 
-def _knobs_table(knobs: Sequence[ServingKnob]) -> RenderableType:
-    table = make_grid("left", "right", "right")
-    table.add_row("  change", "worth of cache", "users, at least", style="dim")
+def _knobs_table(knobs: Sequence[ServingKnob]) -> b.Table:
+    rows: b.Rows = []
     for knob in knobs:
-        table.add_row(f"  {knob.change}", format_bytes(knob.gain_bytes), f"{knob.users:,}")
-    return table
+        rows.append([knob.change, format_bytes(knob.gain_bytes), f"{knob.users:,}"])
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT), rows, ("change", "worth of cache", "users, at least")
+    )
 
 
-def _gpus_table(rows: Sequence[ServingRow]) -> RenderableType:
-    table = make_grid("left", "right", "right", "right")
-    table.add_row("  GPU", "how many", "memory", "users, at least", style="dim")
-    fitting = [row for row in rows if row.count]
+def _gpus_table(ranked: Sequence[ServingRow]) -> b.Table:
+    rows: b.Rows = []
+    fitting = [row for row in ranked if row.count]
     for row in fitting[:_MOST_GPUS]:
         size = format_bytes(row.capacity_bytes)
-        table.add_row(f"  {row.gpu}", str(row.count), size, f"{row.users:,}")
+        rows.append([row.gpu, str(row.count), size, f"{row.users:,}"])
     rest = len(fitting) - _MOST_GPUS
     if rest > 0:
-        table.add_row(f"  ({rest} more)", "", "", "")
-    table.add_row(f"  ({len(rows) - len(fitting)} on which they do not fit)", "", "", "")
-    return table
+        rows.append([f"({rest} more)", "", "", ""])
+    rows.append([f"({len(ranked) - len(fitting)} on which they do not fit)", "", "", ""])
+    return b.Table(
+        (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("GPU", "how many", "memory", "users, at least")
+    )
 
 
-def _room_table(serving_estimate: ServingEstimate) -> RenderableType:
-    table = make_grid("left", "right", "right", "right")
-    table.add_row("", "at least", "likely", "at most", style="dim")
+def _room_table(serving_estimate: ServingEstimate) -> b.Table:
+    rows: b.Rows = []
     for name, values, how in room_rows(serving_estimate):
-        table.add_row(f"  {name}", *(format(value, how) for value in values))
-    return table
+        rows.append([name, *(format(value, how) for value in values)])
+    return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("", "at least", "likely", "at most"))

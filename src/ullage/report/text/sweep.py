@@ -1,41 +1,21 @@
-"""The text report of a sweep: a table with a bar for each run, the growth, and what fits.
-
-render_sweep(report, width=80)        a text
-"""
+"""The view of a sweep: a table with a bar for each run, the growth, and what fits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, JustifyMethod, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.clock.price import Dollars, Expense
 from ullage.explain.compare.fastest import Fastest, find_fastest
 from ullage.explain.compare.sweep import Line, Point, SweepReport, parse_number
 from ullage.explain.stops import describe_stop
 from ullage.explain.verdict import Verdict
 from ullage.report.palette import USED_LOOK
-from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.report.text.time.numbers import format_as, format_dollars, format_rate
-from ullage.units import format_bytes
+from ullage.units import GIB, format_bytes
 
-_MIN_BAR, _MAX_BAR = 6, 24
 # With several variables there is a linear fit for each setting of the others.
 _MAX_LINES = 12
-_GPU_SIDE: tuple[JustifyMethod, ...] = ("left",)
-_SIZE_SIDES: tuple[JustifyMethod, ...] = ("right",) * 4
-
-
-def render_sweep(report: SweepReport, width: int = 80) -> str:
-    """The table and its conclusions, as a text without colour, `width` columns wide."""
-    return render(lambda console: print_sweep(report, console), width)
-
-
-def print_sweep(report: SweepReport, console: Console) -> None:
-    """Prints the table and its conclusions."""
-    print_parts(_parts(report, bar_mark(console), console.width), console)
 
 
 def sweep_lines(report: SweepReport) -> list[str]:
@@ -52,23 +32,26 @@ def sweep_lines(report: SweepReport) -> list[str]:
     return lines
 
 
-def _parts(report: SweepReport, bar: str, width: int) -> Iterator[RenderableType]:
+def sweep_blocks(report: SweepReport) -> Iterator[b.Block]:
+    """What fits, the runs, how memory grows, and the plot of it."""
     for text in sweep_lines(report):
-        yield Text(text, style="bold")
-    yield Text(f"  {' '.join(report.template)}", style="dim", overflow="ellipsis", no_wrap=True)
-    yield Text(f"  {_run_line(report)}", style="dim")
-    yield Text()
-    yield _table(report, bar, width)
+        yield b.Headline.of(text, b.Tone.STRONG)
+    yield b.Note(" ".join(report.template), b.Tone.FAINT, b.Overflow.CUT, indent=2)
+    yield b.Note(_run_line(report), b.Tone.FAINT, indent=2)
+    yield b.SPACE
+    yield _table(report)
     lines = _lines(report)
     if lines:
-        yield Text("\nPeak of allocated memory", style="bold")
-        yield from (Text(f"  {line}") for line in lines[:_MAX_LINES])
+        yield b.Title("Peak of allocated memory")
+        yield from (b.Note(line, indent=2) for line in lines[:_MAX_LINES])
         if len(lines) > _MAX_LINES:
-            yield Text(f"  and {len(lines) - _MAX_LINES} more lines, all of them in --json")
+            yield b.Note(
+                f"and {len(lines) - _MAX_LINES} more lines, all of them in --json", indent=2
+            )
     for message in _remarks(report):
-        yield Text(f"\n{message}", style="yellow")
-    yield Text()
-    yield from (Text(line) for line in _basis(report))
+        yield b.Note(message, b.Tone.WARNING, is_apart=True)
+    yield b.SPACE
+    yield from (b.Note(line) for line in _basis(report))
 
 
 def _run_line(report: SweepReport) -> str:
@@ -78,12 +61,12 @@ def _run_line(report: SweepReport) -> str:
     return ", ".join(part for part in (gpus, *(f"torch {name}" for name in torches), runs) if part)
 
 
-def _table(report: SweepReport, bar: str, width: int) -> Table:
+def _table(report: SweepReport) -> b.Table:
     """A line and a bar for each run; a bar across the whole column is the whole device."""
     names = [name for name, _ in report.variables]
     has_gpus = len(report.gpus) > 1
     times = _time_columns(report)
-    rows = [
+    texts = [
         [
             *(value for _, value in point.setting.values),
             *([point.setting.gpu.slug] if has_gpus else []),
@@ -95,22 +78,16 @@ def _table(report: SweepReport, bar: str, width: int) -> Table:
     last = "smallest GPU" if report.is_unlimited else "left"
     sizes = ["allocated", "reserved", "device", last]
     head = [*names, *(["GPU"] if has_gpus else []), *sizes, *times]
-    sides: list[JustifyMethod] = ["right"] * len(names)
-    time_sides: list[JustifyMethod] = ["right"] * len(times)
-    table = make_grid("left", *sides, *_GPU_SIDE[:has_gpus], *_SIZE_SIDES, *time_sides, "left")
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    room = width - 4 - sum(widths) - 2 * len(widths)
-    is_drawn = room >= _MIN_BAR
+    rows: b.Rows = []
     bar_head = "of the largest" if report.is_unlimited else "of the device"
-    table.add_row(
-        "", *head, *([bar_head if len(bar_head) <= room else ""] if is_drawn else []), style="dim"
-    )
     largest = max((point.used_bytes for point in report.points), default=0)
-    for point, row in zip(report.points, rows, strict=True):
+    for point, row in zip(report.points, texts, strict=True):
         scale = largest if report.is_unlimited else point.setting.gpu.total_bytes
-        picture = draw_bar(USED_LOOK, point.used_bytes, scale, bar, min(room, _MAX_BAR))
-        table.add_row("", *row, *([picture] if is_drawn and point.fits else []))
-    return table
+        rows.append(
+            [*row, b.Bar(point.used_bytes if point.fits else 0, scale, USED_LOOK.color, None)]
+        )
+    columns = [*[b.RIGHT] * len(names), *[b.LEFT] * has_gpus, *[b.RIGHT] * (4 + len(times)), b.LEFT]
+    return b.Table(columns, rows, [*head, bar_head], is_set_in=True)
 
 
 def _time_columns(report: SweepReport) -> dict[str, list[str]]:
@@ -245,7 +222,11 @@ def _name(point: Point) -> str:
 
 def _basis(report: SweepReport) -> Sequence[str]:
     """The basis of the answers, over all runs."""
-    bases = [b for p in report.points for b in (p.report.allocator_basis, p.report.device_basis)]
+    bases = [
+        basis
+        for point in report.points
+        for basis in (point.report.allocator_basis, point.report.device_basis)
+    ]
     assumptions = dict.fromkeys(
         assumption.what for basis in bases for assumption in basis.assumptions
     )
@@ -264,3 +245,57 @@ def _basis(report: SweepReport) -> Sequence[str]:
             else []
         ),
     ]
+
+
+def sweep_plot(report: SweepReport) -> b.Plot:
+    """The peaks of every run: over the first variable with several values if that is numeric, else
+    as bars.
+    """
+    axis = next(
+        (
+            name
+            for name, values in report.variables
+            if len(values) > 1 and all(parse_number(value) is not None for value in values)
+        ),
+        None,
+    )
+    sizes = () if report.is_unlimited else report.gpus
+    marks = [
+        b.PlotMark(gpu.total_bytes / GIB, f"{gpu.slug} (a cross does not fit)") for gpu in sizes
+    ]
+    up = b.PlotAxis("GiB", marks=marks)
+    if axis is not None:
+        return b.Plot(_curves(report, axis), b.PlotAxis(axis), up)
+    names = [
+        "\n".join([*(value for _, value in point.setting.values), point.setting.gpu.slug])
+        for point in report.points
+    ]
+    bars = [
+        (at, point.used_bytes / GIB if point.fits else 0.0, _name(point))
+        for at, point in enumerate(report.points)
+    ]
+    across = b.PlotAxis("", lambda at: names[round(at)], ticks=range(len(names)), low=-0.5)
+    return b.Plot([b.Series("whole device", bars, b.Drawn.BARS)], across, up)
+
+
+def _curves(report: SweepReport, axis: str) -> list[b.Series]:
+    """Allocated memory and the whole device, for each setting of the other variables."""
+    groups: dict[str, list[Point]] = {}
+    for point in report.points:
+        rest = [f"{name}={value}" for name, value in point.setting.values if name != axis]
+        rest += [point.setting.gpu.slug] if len(report.gpus) > 1 else []
+        groups.setdefault(", ".join(rest), []).append(point)
+    curves = []
+    for number, (where, members) in enumerate(groups.items()):
+        which = f" ({where})" if where else ""
+        xs = {id(point): float(dict(point.setting.values)[axis]) for point in members}
+        fitting = sorted((p for p in members if p.fits), key=lambda p: xs[id(p)])
+        used = [(xs[id(p)], p.used_bytes / GIB) for p in fitting]
+        allocated = [(xs[id(p)], p.allocated_bytes / GIB) for p in fitting]
+        over = [(xs[id(p)], p.setting.gpu.total_bytes / GIB) for p in members if not p.fits]
+        curves += [
+            b.Series(f"whole device{which}", used, color=number),
+            b.Series(f"allocated{which}", allocated, b.Drawn.DASHES, number),
+            b.Series("", over, b.Drawn.CROSSES, number),
+        ]
+    return curves

@@ -74,8 +74,11 @@ class Line:
     pid: int | None = None
 
 
-def print_watch(machine: View, history: History, alerts: Alerts, console: Console) -> None:
+def print_watch(
+    machine: View, history: History, alerts: Alerts, console: Console | None = None
+) -> None:
     """Prints the whole state."""
+    console = console or Console()
     style = Style(console.width, console.options.ascii_only)
     texts = [head_line(machine.sample)]
     for position, gpu in enumerate(machine.gpus):

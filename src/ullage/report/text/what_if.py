@@ -1,32 +1,17 @@
-"""The text report of a snapshot's requests under other allocator settings.
-
-render_what_if(report, width=80)      a text
-"""
+"""The view of a snapshot's requests under other allocator settings."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.report.document.what_if import list_families
-from ullage.report.terminal import make_grid, print_parts, render
 from ullage.units import format_bytes
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
 from ullage.whatif.settings import MEANINGS, Family, Setting
 
-
-def render_what_if(report: WhatIfReport, width: int = 80) -> str:
-    """The replays as a text without colour, `width` columns wide."""
-    return render(lambda console: print_what_if(report, console), width)
-
-
-def print_what_if(report: WhatIfReport, console: Console) -> None:
-    """Prints the replays."""
-    print_parts(_parts(report, console.width), console)
+_SETTING = b.Column(overflow=b.Overflow.FOLD)
+_NUMBER = b.Column(is_right=True, overflow=b.Overflow.KEEP)
 
 
 def what_if_line(report: WhatIfReport) -> str:
@@ -50,29 +35,30 @@ def what_if_line(report: WhatIfReport) -> str:
     return f"{_shown(best.setting)} reserves {saved} less ({reserved})"
 
 
-def _parts(report: WhatIfReport, width: int) -> Iterator[RenderableType]:
-    yield Text(what_if_line(report), style="bold green" if report.recommended else "bold")
-    yield Text(_wrap(_how(report), width))
-    yield Text(_wrap(_check_text(report.check), width), style="" if report.check.is_exact
-               else "yellow")  # fmt: skip
-    yield Text("\nReserved at the peak", style="bold")
+def what_if_blocks(report: WhatIfReport) -> Iterator[b.Block]:
+    """What each setting would reserve, and how to use the one that is recommended."""
+    yield b.Headline.of(what_if_line(report), b.Tone.GOOD if report.recommended else b.Tone.STRONG)
+    yield _note(_how(report))
+    yield _note(_check_text(report.check), b.Tone.PLAIN if report.check.is_exact
+               else b.Tone.WARNING)  # fmt: skip
+    yield b.Title("Reserved at the peak")
     yield _settings_table(report)
     if report.on_gpus:
-        yield Text("\nGPUs on which the settings decide", style="bold")
+        yield b.Title("GPUs on which the settings decide")
         yield _gpus_table(report.on_gpus)
     for remark in _remarks(report):
-        yield Text(_wrap(remark, width), style="yellow")
+        yield _note(remark, b.Tone.WARNING)
     for contradiction in report.contradictions[:1]:
-        yield Text(_wrap(f"the snapshot contradicts itself: {contradiction}", width), style="red")
+        yield _note(f"the snapshot contradicts itself: {contradiction}", b.Tone.MORE)
     for note in report.notes:
-        yield Text(_wrap(f"note: {note}", width))
+        yield _note(f"note: {note}")
     best = report.recommended
     if best is not None:
-        yield Text("\nTo use it", style="bold")
-        yield Text(_wrap(_change(best.setting), width))
-    yield Text("\nWhat the settings do", style="bold")
+        yield b.Title("To use it")
+        yield _note(_change(best.setting))
+    yield b.Title("What the settings do")
     for family in list_families(report):
-        yield Text(_wrap(f"{family.value}: {MEANINGS[family]}", width), style="dim")
+        yield _note(f"{family.value}: {MEANINGS[family]}", b.Tone.FAINT)
 
 
 def _how(report: WhatIfReport) -> str:
@@ -101,37 +87,39 @@ def _check_text(check: Check) -> str:
     )
 
 
-def _settings_table(report: WhatIfReport) -> Table:
-    table = make_grid("left", "right", "right", "right")
-    table.columns[0].overflow = "fold"  # of the numbers nothing is cut, however long a setting is
-    for column in table.columns[1:]:
-        column.no_wrap = True
-    table.add_row("  setting", "reserved", "change", "unused", style="dim")
+def _settings_table(report: WhatIfReport) -> b.Table:
+    rows: b.Rows = []
     before = report.baseline.outcome
     if not report.begins_as_recorded:
         checked = format_bytes(report.check.replayed_reserved_bytes, 2)
-        table.add_row(f"  {_shown(report.baseline.setting)} (as recorded)", checked, "", "")
+        rows.append([f"{_shown(report.baseline.setting)} (as recorded)", checked, "", ""])
     known = [tried for tried in report.tried[1:] if tried.outcome]
     known.sort(key=lambda tried: tried.outcome.peak_reserved_bytes if tried.outcome else 0)
     for tried in (report.baseline, *known):
         outcome = tried.outcome
         if outcome is None:
-            table.add_row(f"  {_shown(tried.setting)}: {tried.refusal}")
+            rows.append([f"{_shown(tried.setting)}: {tried.refusal}"])
             continue
         changed = outcome.peak_reserved_bytes - (before or outcome).peak_reserved_bytes
-        table.add_row(
-            _name_cell(tried, outcome, _origin(report)),
-            format_bytes(outcome.peak_reserved_bytes, 2),
-            "" if tried is report.baseline else f"{'+' * (changed > 0)}{format_bytes(changed, 2)}",
-            f"{100 * outcome.unused_frac:.1f} %",
-            style="bold green" if tried is report.recommended else "",
+        rows.append(
+            b.Row(
+                [
+                    _name_cell(tried, outcome, _origin(report)),
+                    format_bytes(outcome.peak_reserved_bytes, 2),
+                    ""
+                    if tried is report.baseline
+                    else f"{'+' * (changed > 0)}{format_bytes(changed, 2)}",
+                    f"{100 * outcome.unused_frac:.1f} %",
+                ],
+                b.Tone.GOOD if tried is report.recommended else b.Tone.PLAIN,
+            )
         )
     for label, size in (
         (f"best packing found ({report.packing.method})", report.packing.size_bytes),
         ("lower bound: live at once", report.lower_bound_bytes),
     ):
-        table.add_row(f"  {label}", format_bytes(size, 2), "", "", style="dim")
-    return table
+        rows.append(b.Row([label, format_bytes(size, 2), "", ""], b.Tone.FAINT))
+    return b.Table((_SETTING, *[_NUMBER] * 3), rows, ("setting", "reserved", "change", "unused"))
 
 
 def _origin(report: WhatIfReport) -> str:
@@ -143,18 +131,18 @@ def _origin(report: WhatIfReport) -> str:
     return f"on {report.gpu}" if report.gpu is not None else "memory without end"
 
 
-def _name_cell(tried: Tried, outcome: Outcome, origin: str) -> Text:
+def _name_cell(tried: Tried, outcome: Outcome, origin: str) -> tuple[b.Word, ...]:
     """The setting, a line for each of its parts, and what to know of it below."""
-    text = Text("  " + _shown(tried.setting).replace(",", ",\n    "))
+    words = [b.Word(_shown(tried.setting).replace(",", ",\n    "))]
     if tried.setting.family is Family.RECORDED:
-        text.append(f" ({origin})")
+        words.append(b.Word(f" ({origin})"))
     if not outcome.fits:
-        text.append(f"\n    {_failure(outcome)}", style="red")
+        words.append(b.Word(f"\n    {_failure(outcome)}", b.Tone.MORE))
     if outcome.num_retries:
-        text.append(f"\n    releases its cache {outcome.num_retries}x", style="yellow")
+        words.append(b.Word(f"\n    releases its cache {outcome.num_retries}x", b.Tone.WARNING))
     if tried.conflicts:
-        text.append("\n    not for this program", style="yellow")
-    return text
+        words.append(b.Word("\n    not for this program", b.Tone.WARNING))
+    return tuple(words)
 
 
 def _remarks(report: WhatIfReport) -> Iterator[str]:
@@ -179,20 +167,23 @@ def _failure(outcome: Outcome) -> str:
     return f"no memory at event {outcome.failed_event:,}"
 
 
-def _gpus_table(on_gpus: tuple[OnGpu, ...]) -> Table:
-    table = make_grid("left", "right", "left", "left")
-    table.columns[1].no_wrap, table.columns[2].overflow = True, "fold"
+def _gpus_table(on_gpus: tuple[OnGpu, ...]) -> b.Table:
+    rows: b.Rows = []
     for on_gpu in on_gpus:
         outcome = on_gpu.tried.outcome
         answer = on_gpu.tried.refusal
         if outcome is not None:
             answer = "fits" if outcome.fits else _failure(outcome)
-        style = "green" if outcome is not None and outcome.fits else "red"
-        table.add_row(
-            f"  {on_gpu.gpu}", format_bytes(on_gpu.total_bytes, 2), _shown(on_gpu.tried.setting),
-            Text(answer, style=style),
-        )  # fmt: skip
-    return table
+        tone = b.Tone.LESS if outcome is not None and outcome.fits else b.Tone.MORE
+        rows.append(
+            [
+                on_gpu.gpu,
+                format_bytes(on_gpu.total_bytes, 2),
+                _shown(on_gpu.tried.setting),
+                b.Word(answer, tone),
+            ]
+        )
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT, b.LEFT), rows)
 
 
 def _shown(setting: Setting) -> str:
@@ -210,5 +201,5 @@ def _change(setting: Setting) -> str:
     return f"{text}, and call {call} before the first allocation"
 
 
-def _wrap(text: str, width: int) -> str:
-    return "\n".join(textwrap.wrap(text, width - 2, initial_indent="  ", subsequent_indent="    "))
+def _note(text: str, tone: b.Tone = b.Tone.PLAIN) -> b.Note:
+    return b.Note(text, tone, indent=2, hang=4, margin=2)

@@ -1,19 +1,17 @@
-"""The text report of `ullage estimate --speech`, `--diffusion` and `--index`."""
+"""The view of `ullage estimate --speech`, `--diffusion` and `--index`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from rich.console import Console, RenderableType
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.estimate.term import Term
 from ullage.estimate.workloads.answer import WorkloadEstimate
 from ullage.gpus.catalog import label
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, Look
-from ullage.report.terminal import bar_mark, make_grid, print_parts, render, terms_table
-from ullage.report.text.serving import VERDICT_STYLES
+from ullage.report.text.serving import VERDICT_TONES
+from ullage.report.text.terms import terms_table
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
@@ -30,17 +28,7 @@ def workload_line(estimate: WorkloadEstimate) -> str:
     return _headline(estimate).plain
 
 
-def render_workload(estimate: WorkloadEstimate, width: int = 80) -> str:
-    """The answer as a text without colour, `width` columns wide."""
-    return render(lambda console: print_workload(estimate, console), width)
-
-
-def print_workload(estimate: WorkloadEstimate, console: Console) -> None:
-    """Prints the answer."""
-    print_parts(_parts(estimate, bar_mark(console)), console)
-
-
-def _headline(estimate: WorkloadEstimate) -> Text:
+def _headline(estimate: WorkloadEstimate) -> b.Headline:
     verdict = estimate.verdict
     sizes = ", ".join(
         f"{format_bytes(place.bytes)} of {place.name}"
@@ -48,26 +36,28 @@ def _headline(estimate: WorkloadEstimate) -> Text:
         for place in estimate.places
     )
     if verdict is None:
-        return Text(f"needs {sizes}", style="bold")
+        return b.Headline.of(f"needs {sizes}", b.Tone.STRONG)
     where = f" on {label(estimate.gpu)}" if estimate.gpu else ""
-    return Text.assemble((verdict.value, VERDICT_STYLES[verdict]), f"{where}: needs {sizes}")
+    tone = VERDICT_TONES[verdict]
+    return b.Headline((b.Word(verdict.value, tone), b.Word(f"{where}: needs {sizes}")))
 
 
-def _parts(estimate: WorkloadEstimate, bar: str) -> Iterator[RenderableType]:
+def workload_blocks(estimate: WorkloadEstimate) -> Iterator[b.Block]:
+    """The memory of each place, the figures, and what is assumed."""
     yield _headline(estimate)
-    yield Text(f"  {estimate.subject}", style="dim")
+    yield b.Note(estimate.subject, b.Tone.FAINT, indent=2)
     for place in estimate.places:
-        yield Text(f"\n{place.name}", style="bold")
+        yield b.Title(place.name)
         scale = max(term.bytes for term in place.terms)
-        yield terms_table(place.terms, _look, scale, bar)
-    yield Text("\nFigures", style="bold")
-    grid = make_grid("left", "right")
+        yield terms_table(place.terms, _look, scale)
+    yield b.Title("Figures")
+    rows: b.Rows = []
     for name, value, unit in estimate.figures:
-        grid.add_row(f"  {name}", format_bytes(value) if unit == "bytes" else f"{value:,} {unit}")
-    yield grid
-    yield Text("\nAssumed", style="bold")
+        rows.append([name, format_bytes(value) if unit == "bytes" else f"{value:,} {unit}"])
+    yield b.Table((b.LEFT, b.RIGHT), rows)
+    yield b.Title("Assumed")
     for line in estimate.assumptions:
-        yield Text(f"  {line}", style="dim")
+        yield b.Note(line, b.Tone.FAINT, indent=2)
 
 
 def _look(term: Term) -> Look:

@@ -1,24 +1,15 @@
-"""How long a step takes, and where its time goes: in short, or the whole of it.
-
-yield from brief_time(report, bar)
-yield from full_time(report, bar, width=80)
-"""
+"""How long a step takes, and where its time goes: in short, or the whole of it."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from ullage.answers import block_kinds as b
 from ullage.clock.price import Expense
 from ullage.clock.step_time import Share, StepTime, merge_numbered
 from ullage.explain.run import RunReport
 from ullage.report.module_names import name_timed_module
-from ullage.report.palette import IDLE_LOOK, REST_LOOK, Look, kind_look
-from ullage.report.terminal import draw_bar, make_grid
+from ullage.report.palette import IDLE_LOOK, REST_LOOK, kind_look
 from ullage.report.text.time.numbers import (
     format_as,
     format_dollars,
@@ -34,61 +25,59 @@ _SMALL_SHARE = 2e-3  # of the step: what is not shown
 _PER_BAR = 10**9  # bars are drawn of whole numbers: nanoseconds
 
 
-def brief_time(report: RunReport, bar: str) -> Iterator[RenderableType]:
+def brief_time(report: RunReport) -> Iterator[b.Block]:
     """The time of a step, and where it goes, in at most twelve lines; nothing without a time."""
     time = report.time
     if time is None:
         return
     yield from _head(report, time)
-    yield _kind_table(time, bar, _MAX_KINDS)
-    yield Text(_critical_line(report, time), overflow="ellipsis", no_wrap=True)
+    yield _kind_table(time, _MAX_KINDS)
+    yield b.Note(_critical_line(report, time), b.Tone.PLAIN, b.Overflow.CUT)
     if time.unknown:
         share = format_share(sum(kernel.exposed.s for kernel in time.unknown), time.step.s)
-        yield Text(f"Kernels of which nothing is known: {len(time.unknown)}, {share} of the step")
+        yield b.Note(f"Kernels of which nothing is known: {len(time.unknown)}, {share} of the step")
 
 
-def full_time(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
+def full_time(report: RunReport) -> Iterator[b.Block]:
     """All that is known of the time of a step; nothing without a time."""
     time = report.time
     if time is None:
         return
     yield from _head(report, time)
-    yield _kind_table(time, bar, len(time.categories))
-    yield Text(_critical_line(report, time), overflow="ellipsis", no_wrap=True)
+    yield _kind_table(time, len(time.categories))
+    yield b.Note(_critical_line(report, time), b.Tone.PLAIN, b.Overflow.CUT)
     waits = format_as(time.host_waits, time.step.s)
-    yield Text(f"The host waits for the device {waits}; {len(time.steps)} whole steps were timed")
+    yield b.Note(f"The host waits for the device {waits}; {len(time.steps)} whole steps were timed")
     if time.parts:
-        yield Text("\nTime by part", style="bold")
+        yield b.Title("Time by part")
         yield _share_table(time.parts, time, "part")
     if len(time.modules) > 1:
-        yield Text("\nTime by module", style="bold")
+        yield b.Title("Time by module")
         shares = merge_numbered(time.modules)
         modules = [share._replace(name=name_timed_module(share.name)) for share in shares]
         yield _share_table(modules, time, "module")
     if time.unknown:
-        yield Text("\nKernels of which nothing is known", style="bold")
+        yield b.Title("Kernels of which nothing is known")
         yield _share_table(time.unknown, time, "kernel")
     if time.basis:
-        yield Text("\nThe times rest on", style="bold")
+        yield b.Title("The times rest on")
         for line in _basis_lines(time.basis):
-            yield Text(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    "))
+            yield b.Note(line, indent=2, hang=4)
 
 
-def played_time(
-    time: StepTime, expense: Expense | None, bar: str, num_gpus: int
-) -> Iterator[RenderableType]:
+def played_time(time: StepTime, expense: Expense | None, num_gpus: int) -> Iterator[b.Block]:
     """The time of a step that was played from a configuration, and all that it rests on."""
-    yield Text(f"\nTime of a step: {time_line(time, num_gpus)}", style="bold")
+    yield b.Title(f"Time of a step: {time_line(time, num_gpus)}")
     if expense is not None:
-        yield Text(expense_line(expense), overflow="ellipsis", no_wrap=True)
-    yield _kind_table(time, bar, len(time.categories))
+        yield b.Note(expense_line(expense), b.Tone.PLAIN, b.Overflow.CUT)
+    yield _kind_table(time, len(time.categories))
     parts = ", ".join(
         f"{part.name} {format_share(part.exposed.s, time.step.s)}" for part in time.parts[:3]
     )
-    yield Text(f"Limited by {time.critical}; {parts}", overflow="ellipsis", no_wrap=True)
-    yield Text("\nThe times rest on", style="bold")
+    yield b.Note(f"Limited by {time.critical}; {parts}", b.Tone.PLAIN, b.Overflow.CUT)
+    yield b.Title("The times rest on")
     for line in _basis_lines(time.basis):
-        yield Text(f"  {line}")
+        yield b.Note(line, indent=2)
 
 
 def time_line(time: StepTime, num_gpus: int = 1) -> str:
@@ -114,40 +103,30 @@ def expense_line(expense: Expense) -> str:
     return f"{tokens} a million tokens; 1,000 steps{gpus} {steps}"
 
 
-def _head(report: RunReport, time: StepTime) -> Iterator[Text]:
-    yield Text(f"\nTime of a step: {time_line(time, report.num_gpus)}", style="bold")
+def _head(report: RunReport, time: StepTime) -> Iterator[b.Block]:
+    yield b.Title(f"Time of a step: {time_line(time, report.num_gpus)}")
     if report.cost is not None:
-        yield Text(expense_line(report.cost), overflow="ellipsis", no_wrap=True)
+        yield b.Note(expense_line(report.cost), b.Tone.PLAIN, b.Overflow.CUT)
 
 
-def _kind_table(time: StepTime, bar: str, num_kinds: int) -> Table:
+def _kind_table(time: StepTime, num_kinds: int) -> b.Table:
     """What the step is made of; with what is too small to be shown, it comes to the whole."""
     kinds = [kind for kind in time.categories if kind.busy.s > _SMALL_SHARE * time.step.s]
     shown, rest = kinds[:num_kinds], kinds[num_kinds:]
-    rows = [(kind_look(kind.name), kind.exposed.s, _hidden_s([kind])) for kind in shown]
+    parts = [(kind_look(kind.name), kind.exposed.s, _hidden_s([kind])) for kind in shown]
     if rest:
-        rows.append((REST_LOOK, sum(kind.exposed.s for kind in rest), _hidden_s(rest)))
-    rows.append((IDLE_LOOK, time.device_idle.s, 0.0))
-    table = make_grid("left", "right", "right", "left", "left")
-    scale_s = max(seconds for _, seconds, _ in rows)
-    for look, seconds, hidden_s in rows:
-        if seconds + hidden_s <= _SMALL_SHARE * time.step.s:
-            continue
-        table.add_row(
-            f"  {look.label}",
-            format_as(seconds, time.step.s),
-            format_share(seconds, time.step.s),
-            _bar(look, seconds, scale_s, bar),
-            f"and {format_as(hidden_s, time.step.s)} hidden"
-            if hidden_s > 5e-3 * time.step.s
-            else "",
-        )
-    return table
-
-
-def _bar(look: Look, seconds: float, scale_s: float, bar: str) -> Text:
-    size, scale = round(seconds * _PER_BAR), round(scale_s * _PER_BAR)
-    return draw_bar(look, size, scale, bar, _BAR_WIDTH)
+        parts.append((REST_LOOK, sum(kind.exposed.s for kind in rest), _hidden_s(rest)))
+    parts.append((IDLE_LOOK, time.device_idle.s, 0.0))
+    scale = round(max(seconds for _, seconds, _ in parts) * _PER_BAR)
+    rows: b.Rows = []
+    for look, seconds, hidden_s in parts:
+        if seconds + hidden_s > _SMALL_SHARE * time.step.s:
+            hidden = f"and {format_as(hidden_s, time.step.s)} hidden"
+            size, share = format_as(seconds, time.step.s), format_share(seconds, time.step.s)
+            bar = b.Bar(round(seconds * _PER_BAR), scale, look.color, _BAR_WIDTH)
+            is_told = hidden_s > 5e-3 * time.step.s
+            rows.append([look.label, size, share, bar, hidden if is_told else ""])
+    return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT, b.LEFT), rows)
 
 
 def _hidden_s(kinds: Sequence[Share]) -> float:
@@ -180,19 +159,13 @@ def _basis_lines(basis: Sequence[str]) -> Iterator[str]:
         yield "; ".join((head, *rest))
 
 
-def _share_table(shares: Sequence[Share], time: StepTime, noun: str) -> Table:
-    table = make_grid("left", "left", "right", "right", "right")
-    table.columns[0].width = 0  # the margin, also for wrapped lines
-    table.columns[2].no_wrap = table.columns[3].no_wrap = table.columns[4].no_wrap = True
-    table.add_row("", noun, "alone", "of the step", "busy", style="dim")
+def _share_table(shares: Sequence[Share], time: StepTime, noun: str) -> b.Table:
+    rows: b.Rows = []
     for share in shares[:_MAX_ROWS]:
-        table.add_row(
-            "",
-            share.name,
-            format_as(share.exposed, time.step.s),
-            format_share(share.exposed.s, time.step.s),
-            format_as(share.busy.s, time.step.s),
-        )
+        alone, busy = (format_as(part, time.step.s) for part in (share.exposed, share.busy.s))
+        rows.append([share.name, alone, format_share(share.exposed.s, time.step.s), busy])
     if len(shares) > _MAX_ROWS:
-        table.add_row("", f"and {len(shares) - _MAX_ROWS} more, all of them in --json")
-    return table
+        rows.append([f"and {len(shares) - _MAX_ROWS} more, all of them in --json"])
+    number = b.Column(is_right=True, overflow=b.Overflow.KEEP)
+    head = (noun, "alone", "of the step", "busy")
+    return b.Table((b.LEFT, number, number, number), rows, head, is_set_in=True)

@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import Console
-from rich.text import Text
-
 from ullage.estimate.time.serving import ServingTime
-from ullage.report.terminal import print_parts
 from ullage.report.text.time.numbers import format_dollars, format_interval, format_rate
-
-
-def print_serving_time(time: ServingTime, console: Console) -> None:
-    """Prints the section."""
-    rows = [Text("\nTime", style="bold")]
-    rows += [Text(f"  {line}") for line in serving_time_lines(time)]
-    rows.append(Text("\nThe times rest on", style="bold"))
-    print_parts([*rows, *(Text(f"  {line}") for line in time.basis)], console)
 
 
 def serving_time_lines(time: ServingTime) -> Iterator[str]:

@@ -14,7 +14,8 @@ class TimeView {
     const { span_stream: streams, level_allocated: allocated, level_reserved: reserved } = run.columns;
     this.header = run.header.time;
     this.lanes = [...new Set(streams)].sort((a, b) => a - b);
-    this.top = 1.05 * Math.max(1, ...[allocated, reserved].map((levels) => levels.reduce((a, b) => Math.max(a, b), 0)));
+    const highest = Math.max(1, ...[allocated, reserved].map((levels) => levels.reduce((a, b) => Math.max(a, b), 0)));
+    this.top = scaleTop(highest, run.header.capacity);
     // The spans of each lane, in the order of their begin.
     this.spans = this.lanes.map((lane) => Int32Array.from(streams.keys()).filter((i) => streams[i] === lane));
     this.fit();
@@ -77,6 +78,8 @@ class TimeView {
     context.clip();
     context.translate(place.gutter, 0);
     this._drawMemory(context, place);
+    const { width, memory: height } = place;
+    drawCapacity(context, { width, height }, this.top, this.run.header.capacity, this.theme);
     this.lanes.forEach((_, number) => this._drawLane(context, place, number));
     context.restore();
     this._drawNames(context, place);

@@ -211,6 +211,33 @@ function clearScale(canvas, { width, height }, theme) {
   return { context, width, height };
 }
 
+/** The highest bytes of a scale: with what the GPU holds, unless that is far above. */
+function scaleTop(highest, capacity) {
+  return 1.05 * Math.max(highest, capacity && capacity.bytes <= 3 * highest ? capacity.bytes : 0);
+}
+
+/** A line where the GPU is full; a dashed one at the upper edge where that is above the scale. */
+function drawCapacity(context, { width, height, ratio = 1 }, top, capacity, theme) {
+  if (!capacity) return;
+  const isAbove = capacity.bytes > top;
+  const y = isAbove ? 0 : Math.round(height * (1 - capacity.bytes / top));
+  context.fillStyle = theme.red;
+  const dash = isAbove ? 6 * ratio : width;
+  for (let x = 0; x < width; x += 2 * dash) context.fillRect(x, y, dash, Math.max(1, Math.round(1.5 * ratio)));
+  context.font = `${Math.round(11 * ratio)}px system-ui, sans-serif`;
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  const text = `${capacity.text}${isAbove ? " ↑" : ""}`;
+  const left = width - 12 * ratio - context.measureText(text).width;
+  const below = y + 11 * ratio;
+  context.fillStyle = theme.ground;
+  context.globalAlpha = 0.8;
+  context.fillRect(left, below - 7 * ratio, width - 4 * ratio - left, 14 * ratio);
+  context.globalAlpha = 1;
+  context.fillStyle = theme.red;
+  context.fillText(text, width - 8 * ratio, below);
+}
+
 /** Bytes upward, from low to high. */
 function drawScale({ context, width, height }, low, high, theme) {
   context.textAlign = "right";

@@ -1,6 +1,6 @@
 // The page: its views, its tools, the keyboard, and the frames in which it draws.
 
-const THEME_COLORS = ["ground", "segment", "text", "muted", "line", "accent"];
+const THEME_COLORS = ["ground", "segment", "text", "muted", "line", "accent", "red"];
 const FRAME_MS = 1.5; // of script; what is not done by then goes on in the next frame
 const WARM_VIEWS = 40;
 const byId = (id) => document.getElementById(id);
@@ -50,8 +50,8 @@ class Page {
 
   /** One scale of bytes for the timelines of all runs. */
   linkLevels() {
-    const top = Math.max(...this.shown.map(({ timeline }) => timeline.highest));
-    for (const { timeline } of this.panels) timeline.topBytes = 1.05 * top;
+    const tops = this.shown.map(({ timeline, run }) => scaleTop(timeline.highest, run.header.capacity));
+    for (const { timeline } of this.panels) timeline.topBytes = Math.max(...tops);
   }
 
   fitView() {
@@ -353,9 +353,10 @@ class Page {
     on("fit", "click", () => this.fit());
     on("help", "click", () => byId("help-text").showModal());
     on("theme", "click", () => {
-      setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+      switchTheme();
       this.applyTheme();
     });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.applyTheme());
     let timer = 0;
     on("search", "input", (event) => {
       clearTimeout(timer);

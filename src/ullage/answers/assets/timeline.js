@@ -14,8 +14,8 @@ class TimelineView {
     this.highest = Math.max(1, this.levels.peakBytes, this.levels.reserved.highest);
   }
 
-  setTheme({ ground, text, line }) {
-    this.theme = { text, line };
+  setTheme({ ground, text, line, red }) {
+    this.theme = { ground, text, line, red };
     this.ground = parseColor(ground);
     const pack = ([red, green, blue]) => (255 << 24) | (blue << 16) | (green << 8) | red;
     const pale = (color) => color.map((part, i) => Math.round(part + 0.45 * (this.ground[i] - part)));
@@ -68,6 +68,8 @@ class TimelineView {
     }
     this.context.putImageData(this.image, 0, 0);
     this._drawReserved(points, perByte);
+    const ratio = window.devicePixelRatio || 1;
+    drawCapacity(this.context, { width, height, ratio }, this.topBytes, this.run.header.capacity, this.theme);
   }
 
   /** Arrays of so many columns, kept from frame to frame. */
