@@ -80,7 +80,7 @@ def test_with_max_tokens_reserved_the_whole_cache_is_given_out(folder: Path) -> 
         (f"[front]{ENGINE}{TENANT}", "token_bytes or architecture"),
         (
             f'[front]{ENGINE}architecture = "x"\n{TENANT}',
-            "ullage.toml:6: front.engine.a.architecture: model: found 'x', which is no file",
+            "ullage.toml:6: front.engine.a.architecture: model: found 'x', which is neither a file",
         ),
         (
             f'[front]{ENGINE}architecture = "llama-3.1-8b"\nkv = "int3"\n{TENANT}',

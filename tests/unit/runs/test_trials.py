@@ -16,6 +16,7 @@ import pytest
 from ullage.phantom.device import choose_device
 from ullage.phantom.program import UserProgram
 from ullage.phantom.torch_build import TorchBuild
+from ullage.protocol.options.run import RunOptions
 from ullage.runs import trials
 from ullage.runs.job import Job, make_options
 from ullage.runs.search import LimitReached, search
@@ -61,7 +62,7 @@ HANGS: dict[str, Callable[[], Any]] = {
 def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     program = UserProgram(sys.executable, ("train.py",), ("train.py",))
     monkeypatch.setattr(trials, "_verdict", lambda _report: "fits")
-    yield Job(program, choose_device("t4"), BUILD, make_options())
+    yield Job(program, choose_device("t4"), BUILD, make_options(RunOptions([])))
 
 
 @pytest.mark.parametrize("how", HANGS)
@@ -100,14 +101,14 @@ FIT = """
 import sys, threading
 from ullage.cli import fit, main
 fit._PATIENCE_S = 0.1
-def run(*_, executor, **__):
-    thread = threading.Thread(target=executor.submit, args=(0,), daemon=True)
+def run(options):
+    thread = threading.Thread(target=options.executor.submit, args=(0,), daemon=True)
     thread.start()
     thread.join()
     print("the best so far")
     raise main.UllageError("the time limit was reached")
 import ullage.api.fit
-ullage.api.fit.fit = run
+ullage.api.fit.fit.act = run
 sys.argv = ["ullage", "fit", "--gpu", "l4", "--executor", "pool:Pool", "--", "train.py"]
 main.main()
 """

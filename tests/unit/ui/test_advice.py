@@ -120,7 +120,7 @@ def test_a_question_that_the_page_does_not_ask_is_refused(asked: object, says: s
 
 
 def test_what_cannot_be_is_a_problem() -> None:
-    with pytest.raises(SpecError, match="no model built in"):
+    with pytest.raises(SpecError, match="neither a file nor a built-in model"):
         rows("gpus", {**TRAIN, "model": "gpt-9000"})
 
 

@@ -59,7 +59,7 @@ def test_a_model_is_turned() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"model": "llama-9000"}, "no model built in"),
+        ({"model": "llama-9000"}, "neither a file nor a built-in model"),
         ({"gpu": "h1000"}, "unknown GPU"),
         ({"depth": 0}, "at least 1"),
         ({"width": 1000}, "multiple of"),

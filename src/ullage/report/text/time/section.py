@@ -138,15 +138,15 @@ def _critical_line(report: RunReport, time: StepTime) -> str:
     """What limits the step; of several processes, whose step it is."""
     num_timed = sum(process.time is not None for process in report.processes)
     slowest = report.slowest
-    whose = "It"
+    whose = "Limited"
     if num_timed > 1 and slowest is not None:
         rank, pid = slowest.record.rank, slowest.record.pid
         which = f"Process {pid}" if rank is None else f"Rank {rank}"
-        whose = f"{which}, the slowest,"
+        whose = f"{which}, the slowest, is limited"
     parts = ", ".join(
         f"{part.name} {format_share(part.exposed.s, time.step.s)}" for part in time.parts[:3]
     )
-    return f"{whose} is limited by {time.critical}{f'; {parts}' if parts else ''}"
+    return f"{whose} by {time.critical}{f'; {parts}' if parts else ''}"
 
 
 def _basis_lines(basis: Sequence[str]) -> Iterator[str]:
