@@ -13,20 +13,12 @@ import pytest
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 
-# What a verb says at the terminal needs these packages, and none of pages, plots, other verbs'
-# answers, searches or plans.
+# What a verb reads of its section and says at the terminal needs these packages, and none of pages,
+# plots, other verbs' answers, searches or plans.
 OF_ALL = {
-    "answers",
-    "api",
-    "cli",
-    "errors",
-    "files",
-    "gpus",
-    "native",
-    "printable",
-    "protocol",
-    "units",
-}
+    "answers", "api", "cli", "configuration", "errors", "files", "gpus", "native", "printable",
+    "protocol", "units",
+}  # fmt: skip
 MAY_LOAD = {
     "run": OF_ALL | {
         "clock", "explain", "parsing", "phantom", "programs", "record", "report.module_names",
