@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ullage.errors import EnvironmentProblem
-from ullage.estimate.training.torch_version import FIRST_BY_AGE
 from ullage.phantom.elf import read_exports, read_imports, read_needed
 
 # What the names of NVIDIA's functions begin with. "cu" alone would also catch LAPACK's cungqr_.
@@ -108,6 +107,8 @@ class TorchBuild:
     @property
     def chooses_by_address(self) -> bool:
         """Whether the allocator takes the lowest of free blocks of a size, as before 2.13."""
+        from ullage.estimate.training.torch_version import FIRST_BY_AGE
+
         return self.release is not None and self.release < FIRST_BY_AGE
 
     def preloaded(self, library_dir: Path) -> tuple[Path, ...]:
