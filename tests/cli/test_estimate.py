@@ -170,7 +170,7 @@ def test_a_servers_settings_are_those_of_the_plan(capsys: pytest.CaptureFixture[
     ("arguments", "message"),
     [
         ([], "no model was named"),
-        (["llama-9"], "no model built in"),
+        (["llama-9"], "neither a file nor a built-in model"),
         (["gpt2"], "length: not given"),
         (["gpt2", "--length", "8", "--optimizer", "adamx"], "optimizer: found 'adamx'"),
         (["gpt2", "--length", "8", "--checkpointing", "some"], "checkpointing: found 'some'"),

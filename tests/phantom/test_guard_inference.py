@@ -49,7 +49,7 @@ def test_what_cannot_be_run_again_is_refused_and_the_next_is_answered(
     assert ends["change_prompt"].startswith("GuardError: 'argument 0 of the request'")
     assert ends["cache"].startswith("GuardError: the request has past_key_values=, which the first")
     assert ends["all rungs"].startswith(
-        "RequestTooLarge: the request ran out of memory with the re"
+        "RequestTooLarge: the request ran out of memory with the unchanged request"
     )
     assert ends["no keyword"].startswith("SpecError: the handler does not take cache=")
     assert ends["own error"].startswith("IndexError")

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ullage.cli.main import say
 from ullage.cli.options.command import command
 from ullage.cli.output import OUTPUT, QUIET, Output, show_failure, write_run
 from ullage.errors import SpecError
 from ullage.protocol.options.run import TIME, RunOptions
+
+if TYPE_CHECKING:
+    from ullage.api.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,6 @@ def run_command(options: RunOptions, output: RunOutput) -> int:
         return run_sweep(options, output)
     if output.plot is not None:
         raise SpecError("--plot draws a sweep; add --sweep NAME=A,B,... or several GPUs")
-    from ullage.api.ranks import run_ranks
     from ullage.api.run import default_snapshot, run
 
     path = snapshot
@@ -64,8 +67,14 @@ def run_command(options: RunOptions, output: RunOutput) -> int:
         path = default_snapshot(options.program, options.python).with_suffix("")
     elif not options.has_many_ranks:
         path = path or default_snapshot(options.program, options.python)
-    play = run_ranks if options.has_many_ranks else run
     with output.progress() as on_progress:
-        result = play.act(replace(options, snapshot=path, on_progress=on_progress))
+        options = replace(options, snapshot=path, on_progress=on_progress)
+        result = _run_ranks(options) if options.has_many_ranks else run.act(options)
     file = None if options.has_many_ranks else snapshot
     return write_run(result, output, file, output.timeline)
+
+
+def _run_ranks(options: RunOptions) -> Run:
+    from ullage.api.ranks import run_ranks  # one run needs none of it
+
+    return run_ranks.act(options)
