@@ -128,9 +128,7 @@ _TENSORS: Final = {
 
 
 def complete(config: Config, recipe: Recipe) -> Recipe:
-    """The recipe, in which an image model is trained on images of the size that it was made for
-    where no size is given.
-    """
+    """The recipe; where no size is given, an image model's has the one that it was made for."""
     image = config.number("image_size", default=None)
     return recipe if recipe.image or image is None else replace(recipe, image=image)
 
