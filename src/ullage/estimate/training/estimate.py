@@ -157,9 +157,7 @@ def estimate_training(config: Config, recipe: Recipe, gpu: Entry | None = None) 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the search for cycles, of which a play makes none; a large one takes a third longer
-    with it.
-    """
+    """Without the search for cycles: a play makes none, and a large one takes a third longer."""
     was_on = gc.isenabled()
     gc.disable()
     try:

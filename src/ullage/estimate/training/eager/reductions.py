@@ -96,9 +96,7 @@ def mean(x: Tensor, dimension: int = -1) -> Tensor:
 
 
 def deviation(x: Tensor) -> Tensor:
-    """x.std(-1, keepdim=True): saves x and its result; backward computes the distances from the
-    mean again.
-    """
+    """x.std(-1, keepdim=True): saves x and its result; backward finds x less the mean again."""
 
     def rule(gradient: Tensor, saved: object) -> list[Tensor | None]:
         scaled = gradient.like()
