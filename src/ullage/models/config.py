@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import UnionType
 from typing import Any, Final
 
 from ullage.errors import SpecError
@@ -75,37 +76,34 @@ class Config:
 
     def real(self, *names: str, default: Any = ASK) -> Any:  # noqa: ANN401
         """A number that need not be whole."""
-        value = self._find(names, default)
-        if value is not default and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise SpecError(f"{self._where(names[0])}: found {value!r}, expected a number")
-        return value
+        return self._find_as(int | float, "a number", names, default)
 
     def flag(self, *names: str, default: Any = ASK) -> Any:  # noqa: ANN401
         """true or false."""
-        value = self._find(names, default)
-        if value is not default and not isinstance(value, bool):
-            raise SpecError(f"{self._where(names[0])}: found {value!r}, expected true or false")
-        return value
+        return self._find_as(bool, "true or false", names, default)
 
     def text(self, *names: str, default: Any = ASK) -> Any:  # noqa: ANN401
         """A string."""
-        value = self._find(names, default)
-        if value is not default and not isinstance(value, str):
-            raise SpecError(f"{self._where(names[0])}: found {value!r}, expected a string")
-        return value
+        return self._find_as(str, "a string", names, default)
 
     def row(self, *names: str, default: Any = ASK) -> Any:  # noqa: ANN401
         """A list, as a tuple."""
-        value = self._find(names, default)
-        if value is default:
-            return value
-        if not isinstance(value, list | tuple):
-            raise SpecError(f"{self._where(names[0])}: found {value!r}, expected a list")
-        return tuple(value)
+        value = self._find_as(list | tuple, "a list", names, default)
+        return value if value is default else tuple(value)
 
     def wrong(self, name: str, why: str) -> SpecError:
         """The error for a field whose value does not fit another field's."""
         return SpecError(f"{self._where(name)}: {why}")
+
+    def _find_as(
+        self, kinds: type | UnionType, what: str, names: tuple[str, ...], default: object
+    ) -> Any:  # noqa: ANN401
+        value = self._find(names, default)
+        # True is an int, but no number.
+        is_fit = isinstance(value, kinds) and isinstance(value, bool) is (kinds is bool)
+        if value is not default and not is_fit:
+            raise self.wrong(names[0], f"found {value!r}, expected {what}")
+        return value
 
     def _find(self, names: tuple[str, ...], default: Any) -> Any:  # noqa: ANN401
         for name in names:

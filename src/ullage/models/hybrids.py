@@ -26,8 +26,15 @@ from ullage.models.blocks import (
 from ullage.models.config import Config
 from ullage.models.layers import Model, Part, Recurrent, Weight
 
+MAMBA2_NAMES: Final = ("num_heads", "head_dim", "state_size", "n_groups", "conv_kernel")
+NEMOTRON_NAMES: Final = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", *MAMBA2_NAMES[3:])
+HYBRID_NAMES: Final = (
+    "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv",
+)  # fmt: skip
 
-def _mamba2_layer(config: Config, names: tuple[str, ...]) -> Recurrent:
+
+def mamba2_state(config: Config, names: tuple[str, ...]) -> Recurrent:
+    """What a Mamba 2 mixer keeps, by the names of its fields."""
     heads, head_dim, state, groups, conv = names
     count, width = config.number(heads, least=1), config.number(head_dim, least=1)
     size = config.number(state, least=1)
@@ -35,20 +42,13 @@ def _mamba2_layer(config: Config, names: tuple[str, ...]) -> Recurrent:
     return Recurrent("mamba2", count * width, steps, 2 * size, groups_of, count, width, size)
 
 
-_HYBRID_NAMES: Final = (
-    "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv",
-)  # fmt: skip
-
-
 def _mamba2_weights(layer: Recurrent, hidden: int, *, has_norm: bool = True) -> Iterator[Weight]:
     # A Mamba 2 mixer, with the bias of its convolution and none of its projections.
-    grouped = layer.groups * layer.group_channels
-    conv_channels = layer.channels + grouped
     part = Part.RECURRENT
-    yield linear(part, layer.channels + conv_channels + layer.heads, hidden, layer.heads)
+    yield linear(part, layer.channels + layer.convolved + layer.heads, hidden, layer.heads)
     yield linear(part, hidden, layer.channels, layer.heads)
     # The kernel and its bias.
-    yield Weight(part, conv_channels, layer.steps + 2, most_shards=layer.heads)
+    yield Weight(part, layer.convolved, layer.steps + 2, most_shards=layer.heads)
     yield Weight(part, layer.heads, count=3, most_shards=layer.heads)
     if has_norm:
         yield Weight(part, layer.channels, most_shards=layer.heads)
@@ -95,13 +95,12 @@ def _rank(config: Config, hidden: int, name: str) -> int:
 
 def _mamba2(config: Config, model_type: str) -> Model:
     hidden, count = config.number("hidden_size", least=1), config.number("num_hidden_layers")
-    names = ("num_heads", "head_dim", "state_size", "n_groups", "conv_kernel")
-    state = _mamba2_layer(config, names)
+    state = mamba2_state(config, MAMBA2_NAMES)
     if state.channels != config.number("expand", default=2) * hidden:
         raise config.wrong(
             "num_heads", f"found {state.heads} heads of {state.rows}, expected expand x hidden_size"
         )
-    widest = 2 * state.channels + state.groups * state.group_channels + state.heads
+    widest = state.channels + state.convolved + state.heads
     blocks = [_mix(state, hidden)] * count
     return stack(config, model_type, blocks, [None] * count, widest=widest)
 
@@ -110,7 +109,7 @@ def _granite(config: Config, model_type: str) -> Model:
     shape, kinds, state = (
         heads_of(config),
         granite_kinds(config),
-        _mamba2_layer(config, _HYBRID_NAMES),
+        mamba2_state(config, HYBRID_NAMES),
     )
     full = attend(shape, has_bias=_has_bias(config))
     mixers = {LINEAR: _mix(state, shape.hidden), FULL: full}
@@ -138,7 +137,7 @@ def granite_sizes(config: Config) -> Mlp:
 
 def _bamba(config: Config, model_type: str) -> Model:
     shape, count = heads_of(config), config.number("num_hidden_layers", least=1)
-    state = _mamba2_layer(config, _HYBRID_NAMES)
+    state = mamba2_state(config, HYBRID_NAMES)
     attended = config.row("attn_layer_indices", default=())
     mixers = _mix(state, shape.hidden), attend(shape, has_bias=_has_bias(config))
     blocks = [mixers[index in attended] for index in range(count)]
@@ -149,7 +148,7 @@ def _bamba(config: Config, model_type: str) -> Model:
 def _falcon_h1(config: Config, model_type: str) -> Model:
     # Every layer has attention and a state space side by side.
     shape, count = heads_of(config), config.number("num_hidden_layers", least=1)
-    state = _mamba2_layer(config, _HYBRID_NAMES)
+    state = mamba2_state(config, HYBRID_NAMES)
     has_norm = config.flag("mamba_rms_norm", default=False)
     full = attend(shape, has_bias=_has_bias(config))
     mixed = _mix(state, shape.hidden, has_norm=has_norm)
@@ -169,9 +168,8 @@ def _nemotron_h(config: Config, model_type: str) -> Model:
         kinds = [_NEMOTRON_LETTERS[each] for each in config.text("hybrid_override_pattern")]
     else:
         kinds = [names.get(each, each) for each in config.row("layers_block_type")]
-    fields = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
     is_fp32 = config.text("mamba_ssm_cache_dtype", default="float32") == "float32"
-    state = replace(_mamba2_layer(config, fields), is_state_fp32=is_fp32)
+    state = replace(mamba2_state(config, NEMOTRON_NAMES), is_state_fp32=is_fp32)
     blocks = []
     for kind in kinds:
         if kind == "mamba":

@@ -90,6 +90,11 @@ class Recurrent:
     columns: int = 0
     is_state_fp32: bool = False
 
+    @property
+    def convolved(self) -> int:
+        """All channels of the convolution; of Mamba 2: the input, B and C."""
+        return self.channels + self.groups * self.group_channels
+
 
 @dataclass(frozen=True, slots=True)
 class Cross:

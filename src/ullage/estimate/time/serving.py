@@ -246,9 +246,7 @@ class _Kernels:
         return layers, replace(time, basis=f"{time.basis}; experts chosen equally often")
 
     def _cut(self, weight: Weight) -> tuple[int, int]:
-        """A rank's share of a matrix: of its rows, or where it leads back to the hidden state, of
-        its columns.
-        """
+        """A rank's share of a matrix: of rows, or where it leads back to hidden states, columns."""
         ranks = min(self._ranks, weight.most_shards or self._ranks)
         if weight.out == self._model.hidden and weight.part is not Part.ATTENTION:
             return weight.out, math.ceil(weight.into / ranks)

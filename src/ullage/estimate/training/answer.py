@@ -128,9 +128,7 @@ def rank_gpus(config: Config, recipe: Recipe, gpus: Iterable[Gpu]) -> tuple[GpuR
 
 
 class _Played:
-    """Estimates, one for each compute capability: GPUs of one capability differ only in their
-    size and their context.
-    """
+    """Estimates, one for each compute capability: its GPUs differ only in size and context."""
 
     def __init__(self, config: Config, recipe: Recipe) -> None:
         self.config = config

@@ -128,9 +128,7 @@ _TENSORS: Final = {
 
 
 def complete(config: Config, recipe: Recipe) -> Recipe:
-    """The recipe, in which an image model is trained on images of the size that it was made for
-    where no size is given.
-    """
+    """The recipe; where no size is given, an image model's has the one that it was made for."""
     image = config.number("image_size", default=None)
     return recipe if recipe.image or image is None else replace(recipe, image=image)
 
@@ -159,9 +157,7 @@ def estimate_training(config: Config, recipe: Recipe, gpu: Entry | None = None) 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the search for cycles, of which a play makes none; a large one takes a third longer
-    with it.
-    """
+    """Without the search for cycles: a play makes none, and a large one takes a third longer."""
     was_on = gc.isenabled()
     gc.disable()
     try:

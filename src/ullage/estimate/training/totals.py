@@ -261,9 +261,7 @@ def play(log: Log, *, with_events: bool = False) -> Play:
 
 
 def find_stretches(log: Log) -> Iterator[Stretch]:
-    """The log cut at its sections and phases, in order. A phase in which nothing happens is there
-    too.
-    """
+    """The log cut at its sections and phases, in order, a phase in which nothing happens too."""
     sections = sorted(log.sections, key=lambda section: section.begin)
     place = position = 0
     ends = [begin for begin, _ in log.phases[1:]] + [log.position]

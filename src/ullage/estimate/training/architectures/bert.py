@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ullage.errors import SpecError
 from ullage.estimate.training.architectures.activations import find_activation
-from ullage.estimate.training.architectures.losses import contrast, unit_length
+from ullage.estimate.training.architectures.losses import contrast, token_loss, unit_length
 from ullage.estimate.training.architectures.model import Model, head_width, ids, parameter_dtype
 from ullage.estimate.training.architectures.rotary import join_heads, split_heads
 from ullage.estimate.training.eager import functional as F
@@ -63,10 +62,9 @@ class Attention(nn.Module):
         self.head_dim = head_width(config, "hidden_size", "num_attention_heads")
         self.attention_dropout = config.real("attention_probs_dropout_prob", default=0.1)
         self.dropout = config.real("hidden_dropout_prob", default=0.1)
-        self.query = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
-        self.key = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
-        self.value = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
-        self.dense = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.query, self.key, self.value, self.dense = (
+            nn.Linear(arena, hidden, hidden, dtype, has_bias=True) for _ in range(4)
+        )
         self.norm = nn.LayerNorm(arena, hidden, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -142,12 +140,7 @@ class Bert(Model):
         return () if self.pooler is None else (self.pooler,)
 
     def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
-        tokens = ids(arena, recipe)
-        if tokens.shape[1] > self.embeddings.longest:
-            raise SpecError(
-                f"length: found {tokens.shape[1]}, expected at most {self.embeddings.longest}, "
-                "the tokens that the model has positions for"
-            )
+        tokens = ids(arena, recipe, self.embeddings.longest)
         return (tokens, tokens) if self.head is not None else (tokens, ids(arena, recipe))
 
     def __call__(self, *inputs: Tensor) -> Tensor:
@@ -155,9 +148,7 @@ class Bert(Model):
         if self.head is None:
             return contrast(self._sentence(tokens), self._sentence(others))
         logits = self.head(self.layers(self.embeddings(tokens)))
-        batch, length, vocab = logits.shape
-        labels = others.alias((batch * length,))
-        return F.cross_entropy(F.view(logits, (batch * length, vocab)), labels)
+        return token_loss(logits, others)
 
     def _sentence(self, tokens: Tensor) -> Tensor:
         x = self.layers(self.embeddings(tokens))

@@ -44,9 +44,9 @@ class Attention(Module):
         hidden, has_bias = shape.hidden, shape.qkv_bias
         self.head_dim = hidden // shape.heads
         self.dropout = shape.attention_dropout
-        self.q_proj = Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
-        self.k_proj = Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
-        self.v_proj = Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
+        self.q_proj, self.k_proj, self.v_proj = (
+            Linear(arena, hidden, hidden, dtype, has_bias=has_bias) for _ in range(3)
+        )
         self.o_proj = Linear(arena, hidden, hidden, dtype, has_bias=True)
 
     def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

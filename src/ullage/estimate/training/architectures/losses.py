@@ -105,6 +105,13 @@ def causal_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return loss
 
 
+def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Of all tokens, neither cast nor shifted."""
+    batch, length, vocab = logits.shape
+    labels = labels.alias((batch * length,))
+    return F.cross_entropy(F.view(logits, (batch * length, vocab)), labels)
+
+
 def unit_length(x: Tensor) -> Tensor:
     """x / |x|, of the last dimension."""
     return F.mul(x, F.rsqrt(F.mean(F.pow2(x))))

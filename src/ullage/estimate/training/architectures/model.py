@@ -65,10 +65,18 @@ def parameter_dtype(recipe: Recipe) -> DType:
     return find_dtype(PRECISIONS[recipe.precision][0])
 
 
-def ids(arena: Arena, recipe: Recipe) -> Tensor:
-    """Token numbers: (batch, length) int64."""
+def ids(arena: Arena, recipe: Recipe, longest: int | None = None) -> Tensor:
+    """Token numbers: (batch, length) int64.
+
+    longest: how many the model has positions for.
+    """
     if recipe.length is None:
         raise SpecError("length: not given, and this model reads tokens; say how many a sample has")
+    if longest is not None and recipe.length > longest:
+        raise SpecError(
+            f"length: found {recipe.length}, expected at most {longest}, the tokens that the model "
+            "has positions for"
+        )
     return empty(arena, (recipe.batch, recipe.length), INT64, Category.INPUT)
 
 

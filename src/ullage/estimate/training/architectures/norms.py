@@ -30,6 +30,10 @@ class RMSNorm(Norm):
         x = F.to(x, FLOAT32)
         variance = F.mean(F.pow2(x))
         x = F.mul(x, F.rsqrt(F.shift(variance)))
+        return self.weigh(x, dtype)
+
+    def weigh(self, x: Tensor, dtype: DType) -> Tensor:
+        """Times the weight, in the dtype of the input."""
         return F.mul(self.weight, F.to(x, dtype))
 
 
@@ -54,14 +58,10 @@ class FusedNorm(Norm):
         return connect(out, node)
 
 
-class WideNorm(Norm):
+class WideNorm(RMSNorm):
     """Olmo2RMSNorm and GptOssRMSNorm: the weight multiplies in float32."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        dtype = x.dtype
-        x = F.to(x, FLOAT32)
-        variance = F.mean(F.pow2(x))
-        x = F.mul(x, F.rsqrt(F.shift(variance)))
+    def weigh(self, x: Tensor, dtype: DType) -> Tensor:
         return F.to(F.mul(self.weight, x), dtype)
 
 

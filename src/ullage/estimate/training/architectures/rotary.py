@@ -62,9 +62,7 @@ def rotate(x: Tensor, table: Table) -> Tensor:
 
 
 def rotate_part(x: Tensor, table: Table) -> Tensor:
-    """apply_rotary_pos_emb where only the first elements of a head are rotated: what is left, be it
-    nothing, is joined to them.
-    """
+    """apply_rotary_pos_emb of a head's first elements; the rest, be it empty, is joined on."""
     width, head_dim = table[0].shape[-1], x.shape[-1]
     turned, rest = F.narrow(x, -1, width), F.narrow(x, -1, head_dim - width)
     turned = rotate(turned, table)

@@ -4,7 +4,9 @@ learned bias for each distance, which sdpa gets as a mask.
 
 from __future__ import annotations
 
+from ullage.estimate.training.architectures import norms
 from ullage.estimate.training.architectures.activations import find_activation
+from ullage.estimate.training.architectures.losses import token_loss
 from ullage.estimate.training.architectures.masks import eager_mask
 from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.training.architectures.rotary import join_heads, split_heads
@@ -20,11 +22,8 @@ from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 
 
-class Norm(nn.Module):
+class Norm(norms.Norm):
     """T5LayerNorm: the deviation in float32, and the product with it."""
-
-    def __init__(self, arena: Arena, width: int, dtype: DType) -> None:
-        self.weight = nn.parameter(arena, width, dtype=dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         variance = mean(F.pow2(F.to(x, FLOAT32)))
@@ -40,9 +39,7 @@ class Attention(nn.Module):
         inner = config.number("num_heads") * self.head_dim
         self.is_causal = is_causal
         self.dropout = config.real("dropout_rate", default=0.1)
-        self.q = nn.Linear(arena, hidden, inner, dtype)
-        self.k = nn.Linear(arena, hidden, inner, dtype)
-        self.v = nn.Linear(arena, hidden, inner, dtype)
+        self.q, self.k, self.v = (nn.Linear(arena, hidden, inner, dtype) for _ in range(3))
         self.o = nn.Linear(arena, inner, hidden, dtype)
         self.norm = Norm(arena, hidden, dtype)
 
@@ -178,7 +175,4 @@ class T5(LanguageModel):
         x = self.decoder(labels.like(), encoded)
         if self.is_scaled:
             x = F.scale(x)
-        logits = self.lm_head(x)
-        batch, length, vocab = logits.shape
-        labels = labels.alias((batch * length,))
-        return F.cross_entropy(F.view(logits, (batch * length, vocab)), labels)
+        return token_loss(self.lm_head(x), labels)

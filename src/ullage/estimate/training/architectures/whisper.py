@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ullage.errors import SpecError
 from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.encoder import gelu
+from ullage.estimate.training.architectures.losses import token_loss
 from ullage.estimate.training.architectures.masks import eager_mask
 from ullage.estimate.training.architectures.model import Model, head_width, ids, parameter_dtype
 from ullage.estimate.training.eager import functional as F
@@ -163,12 +163,7 @@ class Whisper(Model):
         self.stacks = (self.encoder.layers, self.decoder.layers)
 
     def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
-        tokens = ids(arena, recipe)
-        if tokens.shape[1] > self.longest:
-            raise SpecError(
-                f"length: found {tokens.shape[1]}, expected at most {self.longest}, "
-                "the tokens that the model has positions for"
-            )
+        tokens = ids(arena, recipe, self.longest)
         shape = (recipe.batch, self.bins, self.frames)
         return empty(arena, shape, self.dtype, Category.INPUT), tokens
 
@@ -176,7 +171,4 @@ class Whisper(Model):
         features, labels = inputs
         shifted = labels.like()
         x = self.decoder(shifted, self.encoder(features))
-        logits = self.proj_out(x)
-        batch, length, vocab = logits.shape
-        targets = labels.alias((batch * length,))
-        return F.cross_entropy(F.view(logits, (batch * length, vocab)), targets)
+        return token_loss(self.proj_out(x), labels)

@@ -298,9 +298,7 @@ def backward(root: Tensor, gradient: Tensor | None = None) -> None:
 
 
 def _count_edges(root: Node) -> dict[int, int]:
-    """How many gradients each node of the graph waits for, by its number: a node that has run is
-    freed.
-    """
+    """How many gradients each node of the graph waits for, by its number; one that ran is freed."""
     counts: dict[int, int] = {}
     stack = [root]
     while stack:

@@ -219,9 +219,7 @@ def shift(x: Tensor) -> Tensor:
 def elementwise(
     x: Tensor, *, saves_input: bool = True, saves_output: bool = False, num_temporaries: int = 0
 ) -> Tensor:
-    """A function of each element with a fused backward: gelu, silu (input), tanh, sigmoid, exp
-    (output), relu (output).
-    """
+    """Element by element, backward fused: gelu, silu (input), tanh, sigmoid, exp, relu (output)."""
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
         scratch = [gradient.like() for _ in range(num_temporaries)]

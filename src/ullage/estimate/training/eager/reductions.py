@@ -18,9 +18,7 @@ _ACCUMULATOR_BYTES: Final = 4
 
 
 def fit(gradient: Tensor, shape: tuple[int, ...], dtype: DType) -> Tensor:
-    """A gradient in the shape and dtype of its input: the engine sums and casts
-    (validate_outputs).
-    """
+    """A gradient in its input's shape and dtype: the engine sums and casts (validate_outputs)."""
     if gradient.shape != shape:
         gradient = sum_to(gradient, shape)
     if gradient.dtype is not dtype:
@@ -98,9 +96,7 @@ def mean(x: Tensor, dimension: int = -1) -> Tensor:
 
 
 def deviation(x: Tensor) -> Tensor:
-    """x.std(-1, keepdim=True): saves x and its result; backward computes the distances from the
-    mean again.
-    """
+    """x.std(-1, keepdim=True): saves x and its result; backward finds x less the mean again."""
 
     def rule(gradient: Tensor, saved: object) -> list[Tensor | None]:
         scaled = gradient.like()

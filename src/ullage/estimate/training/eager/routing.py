@@ -75,9 +75,7 @@ def _launch(
     is_weight: bool = False,
     is_backward: bool = False,
 ) -> Kernel:
-    """The launch of a grouped product: rows, columns, length, groups, and whether it is of the
-    weights.
-    """
+    """A grouped product's launch: rows, columns, length, groups; whether it is of the weights."""
     columns, length = (rows[1], width) if is_backward else (width, rows[1])
     numbers = (rows[0], columns, length, weight[0], int(is_weight))
     return Kernel(Kind.GROUPED, (), numbers, "bfloat16")

@@ -103,11 +103,8 @@ class Attention(Module):
 
     def __init__(self, parts: Parts, kind: str = FULL) -> None:
         config, style, shape = parts.config, parts.style, parts.shape
-        self.kind = kind
-        self.head_dim = shape.head_dim
-        self.is_eager = parts.is_eager
+        self.set_options(parts, kind, shape.head_dim)
         self.ring = parts.recipe.layout.ring
-        self.dropout = config.real("attention_dropout", default=0.0)
         width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         has_bias = read_flag(config, style.qkv_bias)
         self.q_proj = parts.linear(shape.hidden, width, has_bias=has_bias)
@@ -115,6 +112,11 @@ class Attention(Module):
         self.v_proj = parts.linear(shape.hidden, kv_width, has_bias=has_bias)
         has_out_bias = read_flag(config, style.out_bias)
         self.o_proj = parts.linear(width, shape.hidden, has_bias=has_out_bias)
+
+    def set_options(self, parts: Parts, kind: str, head_dim: int) -> None:
+        """What attention has beside matrices."""
+        self.kind, self.head_dim, self.is_eager = kind, head_dim, parts.is_eager
+        self.dropout = parts.config.real("attention_dropout", default=0.0)
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (batch, heads, length, head_dim)."""
@@ -140,6 +142,14 @@ class Attention(Module):
             return attend_in_ring(query, key, value, self.ring, dropout=self.dropout)
         attention = attend_eagerly if self.is_eager else attend
         return attention(query, key, value, mask, dropout=self.dropout)
+
+
+class PartlyRotated(Attention):
+    """Attention of which a part of each head is rotated."""
+
+    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        table = context.tables[self.kind]
+        return rotary.rotate_part(query, table), rotary.rotate_part(key, table)
 
 
 class GatedMLP(Module):
@@ -186,9 +196,18 @@ class Layer(Module):
     def __call__(self, x: Tensor, context: Context) -> Tensor:
         residual = x
         x = self.mix(self.input_layernorm(x), context)
-        x = F.add(residual, x)
+        x = self.join(residual, x)
         residual = x
-        x = self.mlp(self.post_attention_layernorm(x))
+        x = self.feed(x)
+        return self.join(residual, x)
+
+    def feed(self, x: Tensor) -> Tensor:
+        """The norm before the MLP, and the MLP."""
+        out: Tensor = self.mlp(self.post_attention_layernorm(x))
+        return out
+
+    def join(self, residual: Tensor, x: Tensor) -> Tensor:
+        """The sum with the residual."""
         return F.add(residual, x)
 
 

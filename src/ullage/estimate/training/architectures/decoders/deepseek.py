@@ -24,23 +24,18 @@ CHOSEN = "tokens that an indexer has chosen"
 
 
 class LatentAttention(base.Attention):
-    """DeepseekV3Attention: keys and values are expanded from a short vector, and part of a head is
-    rotated.
-    """
+    """DeepseekV3Attention: keys and values come from a short vector; part of a head is rotated."""
 
     def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
         config = parts.config
         hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
         rank, kv_rank = config.number("q_lora_rank", default=None), config.number("kv_lora_rank")
-        self.kind = kind
-        self.is_eager = parts.is_eager
-        self.dropout = config.real("attention_dropout", default=0.0)
         self.is_interleaved = config.flag("rope_interleave", default=True)
         self.rotated = config.number("qk_rope_head_dim")
         self.plain = config.number("qk_nope_head_dim")
         self.value_dim = config.number("v_head_dim")
         self.kv_rank = kv_rank
-        self.head_dim = self.plain + self.rotated
+        self.set_options(parts, kind, self.plain + self.rotated)
         has_bias = config.flag("attention_bias", default=False)
         self.is_short = rank is not None
         if rank is None:
@@ -86,9 +81,7 @@ class LatentAttention(base.Attention):
         return (context.masks[self.kind],)
 
     def expand(self, short: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of all heads, from the short vector and the rotated part that they
-        share.
-        """
+        """All heads' keys and values, from the short vector and the rotated part they share."""
         joined = split_heads(self.kv_b_proj(short), self.plain + self.value_dim)
         plain, value = F.split(joined, (self.plain, self.value_dim))
         shared = F.expand(shared, (*plain.shape[:-1], self.rotated))
@@ -96,9 +89,7 @@ class LatentAttention(base.Attention):
 
 
 def rotate_pairs(x: Tensor, table: Table) -> Tensor:
-    """apply_rotary_pos_emb_interleave, of one of the two: each even element with the odd one after
-    it.
-    """
+    """apply_rotary_pos_emb_interleave, of one: each even element with the odd one after it."""
     half = x.shape[-1] // 2
     cos, sin = (part.alias((*part.shape[:-1], half), is_dense=False) for part in table)
     even, odd = F.narrow(x, -1, half), F.narrow(x, -1, half)

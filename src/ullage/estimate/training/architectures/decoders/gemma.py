@@ -104,4 +104,4 @@ class Gemma3(Gemma2):
         return dict.fromkeys(self.kinds, self.rotated)
 
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
-        return {kind: rotary_table(x, x.shape[1], self.rotated) for kind in kinds}
+        return {kind: rotary_table(x, x.shape[1], self.paces[kind]) for kind in kinds}

@@ -4,7 +4,6 @@ an embedding for each layer, and several inputs of a layer (AltUp).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,7 +11,7 @@ from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.decoders.gemma import Gemma3, GemmaLayer
 from ullage.estimate.training.architectures.decoders.llama import apart
 from ullage.estimate.training.architectures.norms import Norm
-from ullage.estimate.training.architectures.rotary import Table, join_heads, rotary_table, rotate
+from ullage.estimate.training.architectures.rotary import join_heads, rotate
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.indexing import select, stack
@@ -51,9 +50,8 @@ class SharingAttention(base.Attention):
 
     def __init__(self, parts: base.Parts, layer: SharingLayer) -> None:
         config, shape = parts.config, layer.shape
-        self.layer, self.kind, self.head_dim = layer, layer.kind, shape.head_dim
-        self.is_eager = parts.is_eager
-        self.dropout = config.real("attention_dropout", default=0.0)
+        self.layer = layer
+        self.set_options(parts, layer.kind, shape.head_dim)
         width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         has_bias = config.flag("attention_bias", default=False)
         self.q_proj = parts.linear(shape.hidden, width, has_bias=has_bias)
@@ -111,9 +109,7 @@ def _far_above_the_mean(x: Tensor) -> Tensor:
 
 
 class AltUp(Module):
-    """Gemma3nTextAltUp: a layer runs on one of several inputs; the others are predicted, and then
-    corrected.
-    """
+    """Gemma3nTextAltUp: a layer runs on one of its inputs; others are predicted, then corrected."""
 
     def __init__(self, parts: base.Parts) -> None:
         config = parts.config
@@ -292,9 +288,6 @@ class SharingDecoder(Gemma3):
     @property
     def paces(self) -> dict[str, int]:
         return {layer.kind: layer.shape.head_dim for layer in self.described}
-
-    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
-        return {kind: rotary_table(x, x.shape[1], self.paces[kind]) for kind in kinds}
 
     def begin(self, tokens: Tensor) -> tuple[Tensor, base.Context]:
         """Tokens as vectors, and what all layers share."""

@@ -12,6 +12,7 @@ from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.losses import language_loss
 from ullage.estimate.training.architectures.masks import causal_mask
 from ullage.estimate.training.architectures.model import LanguageModel, head_width, parameter_dtype
+from ullage.estimate.training.architectures.rotary import join_heads, split_heads
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager import module as nn
 from ullage.estimate.training.eager.arena import Arena
@@ -45,10 +46,8 @@ class GPT2Attention(nn.Module):
     """GPT2Attention: queries, keys and values come from one matrix."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
-        hidden, heads = (
-            config.number("n_embd", "hidden_size"),
-            config.number("n_head", "num_attention_heads"),
-        )
+        hidden = config.number("n_embd", "hidden_size")
+        heads = config.number("n_head", "num_attention_heads")
         if hidden % heads:
             raise config.wrong("n_head", f"found {heads}, expected a divisor of n_embd, {hidden}")
         self.head_dim = hidden // heads
@@ -60,17 +59,14 @@ class GPT2Attention(nn.Module):
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
         hidden = x.shape[-1]
         query, key, value = F.split(self.c_attn(x), (hidden,) * 3)
-        key, value = (
-            rotary.split_heads(key, self.head_dim),
-            rotary.split_heads(value, self.head_dim),
-        )
-        query = rotary.split_heads(query, self.head_dim)
+        key, value = split_heads(key, self.head_dim), split_heads(value, self.head_dim)
+        query = split_heads(query, self.head_dim)
         if self.is_eager:
             out = attend_eagerly(query, key, value, mask, dropout=self.dropout, is_wide=False)
         else:
             out = attend(query, key, value, mask, dropout=self.dropout)
         del query, key, value
-        return self.c_proj(rotary.join_heads(out))
+        return self.c_proj(join_heads(out))
 
 
 class GPT2Layer(nn.Module):
@@ -134,22 +130,16 @@ class OPTAttention(nn.Module):
         self.head_dim = head_width(config, "hidden_size", "num_attention_heads")
         self.is_eager = recipe.attention == "eager"
         self.dropout = config.real("attention_dropout", default=0.0)
-        self.k_proj = nn.Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
-        self.v_proj = nn.Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
-        self.q_proj = nn.Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
-        self.out_proj = nn.Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
+        self.k_proj, self.v_proj, self.q_proj, self.out_proj = (
+            nn.Linear(arena, hidden, hidden, dtype, has_bias=has_bias) for _ in range(4)
+        )
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        query = rotary.split_heads(F.scale(self.q_proj(x)), self.head_dim)
+        query = split_heads(F.scale(self.q_proj(x)), self.head_dim)
         key, value = self.k_proj(x), self.v_proj(x)
-        key, value = (
-            rotary.split_heads(key, self.head_dim),
-            rotary.split_heads(value, self.head_dim),
-        )
+        key, value = split_heads(key, self.head_dim), split_heads(value, self.head_dim)
         attention = attend_eagerly if self.is_eager else attend
-        return self.out_proj(
-            rotary.join_heads(attention(query, key, value, mask, dropout=self.dropout))
-        )
+        return self.out_proj(join_heads(attention(query, key, value, mask, dropout=self.dropout)))
 
 
 class OPTLayer(nn.Module):
@@ -235,14 +225,12 @@ class NeoXAttention(nn.Module):
         self.dense = nn.Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
 
     def __call__(self, x: Tensor, table: rotary.Table, mask: Tensor | None) -> Tensor:
-        joined = rotary.split_heads(self.query_key_value(x), 3 * self.head_dim)
+        joined = split_heads(self.query_key_value(x), 3 * self.head_dim)
         query, key, value = F.split(joined, (self.head_dim,) * 3)
         del joined
         query, key = rotary.rotate_part(query, table), rotary.rotate_part(key, table)
         attention = attend_eagerly if self.is_eager else attend
-        return self.dense(
-            rotary.join_heads(attention(query, key, value, mask, dropout=self.dropout))
-        )
+        return self.dense(join_heads(attention(query, key, value, mask, dropout=self.dropout)))
 
 
 class NeoXLayer(nn.Module):

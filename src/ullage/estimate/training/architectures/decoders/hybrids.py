@@ -12,15 +12,16 @@ from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.decoders.dispatched import make_experts
 from ullage.estimate.training.architectures.decoders.experts import Mixture, Router
-from ullage.estimate.training.architectures.decoders.mamba2 import Mixer, MixerSizes
-from ullage.estimate.training.architectures.norms import Norm
-from ullage.estimate.training.architectures.rotary import Table, rotate_part
+from ullage.estimate.training.architectures.decoders.llama import Granite, GraniteLayer
+from ullage.estimate.training.architectures.decoders.mamba2 import Mixer, MixerSizes, read_mixer
+from ullage.estimate.training.architectures.norms import Norm, RMSNorm
+from ullage.estimate.training.architectures.rotary import Table
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.module import Module
 from ullage.estimate.training.eager.routing import highest
-from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
+from ullage.estimate.training.eager.tensor import FLOAT32, DType, Tensor
 from ullage.models.blocks import Mlp
-from ullage.models.hybrids import granite_kinds, granite_sizes
+from ullage.models.hybrids import HYBRID_NAMES, NEMOTRON_NAMES, granite_kinds, granite_sizes
 
 MAMBA = "linear_attention"
 _KINDS = {"mamba": MAMBA, "attention": base.FULL}  # as older files say it
@@ -28,29 +29,11 @@ _KINDS = {"mamba": MAMBA, "attention": base.FULL}  # as older files say it
 
 def _read(parts: base.Parts) -> MixerSizes:
     config = parts.config
-    hidden = config.number("hidden_size", default=4096)
-    inner = int(config.real("mamba_expand", default=2) * hidden)
-    heads = config.number("mamba_n_heads", default=128)
-    width = config.fields.get("mamba_d_head", "auto")
-    width = inner // heads if width == "auto" else config.number("mamba_d_head")
-    if heads * width != inner:
-        raise config.wrong(
-            "mamba_n_heads",
-            f"found {heads} heads of {width}, expected mamba_expand * hidden_size = {inner}",
-        )
-    return MixerSizes(
-        hidden,
-        inner,
-        heads,
-        width,
-        config.number("mamba_d_state", default=256),
-        config.number("mamba_n_groups", default=1),
-        config.number("mamba_d_conv", default=4),
-        config.number("mamba_chunk_size", default=256),
-        config.flag("mamba_proj_bias", default=False),
-        config.flag("mamba_conv_bias", default=True),
-        config.number("mamba_n_groups", default=1),
-    )
+    inner = int(config.real("mamba_expand", default=2) * config.number("hidden_size", default=4096))
+    heads = config.number("mamba_n_heads", default=128, least=1)
+    names, biases = (*HYBRID_NAMES, "mamba_chunk_size"), ("mamba_proj_bias", "mamba_conv_bias")
+    usual = heads, inner // heads, 256, 1, 4, 256
+    return read_mixer(config, names, usual, "mamba_expand", biases)
 
 
 def _make_mixer(
@@ -97,7 +80,7 @@ class SharedMLP(Module):
         return self.output_linear(F.mul(self.act(gate), up))
 
 
-class GraniteHybridLayer(base.Layer):
+class GraniteHybridLayer(GraniteLayer):
     """GraniteMoeHybridDecoderLayer: what is added to the residual is scaled."""
 
     def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
@@ -113,20 +96,17 @@ class GraniteHybridLayer(base.Layer):
         self.shared_mlp = SharedMLP(parts, sizes.shared or sizes.width)
         self.mixer = _make_mixer(parts, kind, GraniteHybridAttention)
 
-    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
-        residual = x
-        x = _mix(self.mixer, self.input_layernorm(x), context)
-        x = F.add(residual, F.scale(x))
-        residual = x
+    def mix(self, x: Tensor, context: base.Context) -> Tensor:
+        return _mix(self.mixer, x, context)
+
+    def feed(self, x: Tensor) -> Tensor:
         x = self.post_attention_layernorm(x)
         if self.block_sparse_moe is None:
-            x = self.shared_mlp(x)
-        else:
-            x = F.add(self.block_sparse_moe(x), self.shared_mlp(x))
-        return F.add(residual, F.scale(x))
+            return self.shared_mlp(x)
+        return F.add(self.block_sparse_moe(x), self.shared_mlp(x))
 
 
-class GraniteHybrid(base.Decoder):
+class GraniteHybrid(Granite):
     """GraniteMoeHybridForCausalLM: embeddings and logits are scaled."""
 
     layer: ClassVar[type[base.Layer]] = GraniteHybridLayer
@@ -149,19 +129,9 @@ class GraniteHybrid(base.Decoder):
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
         return super().tables(x, kinds) if self.has_rotation else {}
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        return F.scale(self.embed_tokens(tokens))
 
-    def logits(self, x: Tensor) -> Tensor:
-        return F.scale(self.lm_head(x))
-
-
-class BambaAttention(base.Attention):
-    """BambaAttention: a part of each head is rotated."""
-
-    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
-        table = context.tables[self.kind]
-        return rotate_part(query, table), rotate_part(key, table)
+class BambaAttention(base.PartlyRotated):
+    """BambaAttention."""
 
 
 class BambaLayer(base.Layer):
@@ -196,14 +166,10 @@ class Bamba(base.Decoder):
         return int(self.parts.shape.head_dim * 0.5)  # fixed in its configuration class
 
 
-class NemotronNorm(Norm):
+class NemotronNorm(RMSNorm):
     """NemotronHRMSNorm: the weight is cast to float32, and multiplies there."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        dtype = x.dtype
-        x = F.to(x, FLOAT32)
-        variance = F.mean(F.pow2(x))
-        x = F.mul(x, F.rsqrt(F.shift(variance)))
+    def weigh(self, x: Tensor, dtype: DType) -> Tensor:
         return F.to(F.mul(F.to(self.weight, FLOAT32), x), dtype)
 
 
@@ -240,24 +206,8 @@ class NemotronLayer(base.Layer):
         elif kind == base.FULL:
             self.mixer = PlainAttention(parts, kind)
         else:
-            heads = config.number("mamba_num_heads", default=128)
-            width, groups = (
-                config.number("mamba_head_dim", default=64),
-                config.number("n_groups", default=8),
-            )
-            mixer = MixerSizes(
-                hidden,
-                heads * width,
-                heads,
-                width,
-                config.number("ssm_state_size", default=128),
-                groups,
-                config.number("conv_kernel", default=4),
-                config.number("chunk_size", default=128),
-                config.flag("use_bias", default=False),
-                config.flag("use_conv_bias", default=True),
-                groups,
-            )
+            names = *NEMOTRON_NAMES, "chunk_size"
+            mixer = read_mixer(config, names, (128, 64, 128, 8, 4, 128))
             self.mixer = Mixer(parts.arena, mixer, parts.dtype)
 
     def __call__(self, x: Tensor, context: base.Context) -> Tensor:

@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.decoders.gemma import Gemma2, GemmaLayer
-from ullage.estimate.training.architectures.losses import chunked_loss, language_loss
+from ullage.estimate.training.architectures.decoders.llama import apart
+from ullage.estimate.training.architectures.losses import chunked_loss, language_loss, token_loss
 from ullage.estimate.training.architectures.norms import FusedNorm, Norm, WideNorm
 from ullage.estimate.training.architectures.rotary import join_heads, rotate
 from ullage.estimate.training.eager import functional as F
@@ -30,12 +31,6 @@ from ullage.models.config import Config
 _FUSED_NORM_FROM = (2, 9)  # before it F.rms_norm was written in other operators
 
 
-def _apart(x: Tensor, head_dim: int) -> Tensor:
-    """(batch, length, width) as (batch, length, heads, head_dim)."""
-    batch, length, width = x.shape
-    return F.view(x, (batch, length, width // head_dim, head_dim))
-
-
 def _repeat(x: Tensor, times: int) -> Tensor:
     """repeat_kv of (batch, length, heads, head_dim): expanded and copied."""
     if times == 1:
@@ -52,9 +47,8 @@ class TitanAttention(base.Attention):
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         width = self.head_dim
-        query, key = _apart(self.q_proj(x), width), _apart(self.k_proj(x), width)
-        value = _apart(self.v_proj(x), width)
-        return query, key, value
+        query, key = apart(self.q_proj(x), width), apart(self.k_proj(x), width)
+        return query, key, apart(self.v_proj(x), width)
 
     def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
         table = context.tables[self.kind][0]
@@ -95,10 +89,7 @@ class Torchtitan(base.Decoder):
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
         if self.parts.recipe.loss_kind != "full":
             return super().loss(x, labels)
-        logits = F.to(self.logits(x), FLOAT32)
-        batch, length, vocab = logits.shape
-        flat = F.view(logits, (batch * length, vocab))
-        return F.cross_entropy(flat, labels.alias((batch * length,)))
+        return token_loss(F.to(self.logits(x), FLOAT32), labels)
 
 
 class TuneAttention(TitanAttention):
@@ -106,14 +97,17 @@ class TuneAttention(TitanAttention):
     float32. A mask of packed samples keeps flash attention from being taken.
     """
 
+    is_wide: ClassVar[bool] = True
+
     def _turn(self, x: Tensor, table: Tensor) -> Tensor:
-        wide = F.to(x, FLOAT32)
+        wide = F.to(x, FLOAT32) if self.is_wide else x
         half = x.shape[-1] // 2
         cos, sin = F.narrow(table, -1, half), F.narrow(table, -1, half)
         first, second = F.narrow(wide, -1, half), F.narrow(wide, -1, half)
         real = F.sub(F.mul(first, cos), F.mul(second, sin))
         imaginary = F.add(F.mul(second, cos), F.mul(first, sin))
-        return F.to(F.cat((real, imaginary), -1), x.dtype)
+        turned = F.cat((real, imaginary), -1)
+        return F.to(turned, x.dtype) if self.is_wide else turned
 
 
 class TuneLayer(base.Layer):
@@ -282,22 +276,16 @@ class LitGemma2(LitGPT, Gemma2):
     norm_kind: ClassVar[type[Norm]] = LitGemmaNorm
 
 
-class PlainAttention(TitanAttention):
+class PlainAttention(TuneAttention):
     """Attention by hand as courses write it: scores, torch.where, a softmax of exp, sum and a
     division, each of which is a tensor.
     """
 
+    is_wide = False
+
     def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
         super().__init__(parts, kind)
         self.is_written_out = parts.is_eager
-
-    def _turn(self, x: Tensor, table: Tensor) -> Tensor:
-        half = x.shape[-1] // 2
-        cos, sin = F.narrow(table, -1, half), F.narrow(table, -1, half)
-        first, second = F.narrow(x, -1, half), F.narrow(x, -1, half)
-        real = F.sub(F.mul(first, cos), F.mul(second, sin))
-        imaginary = F.add(F.mul(second, cos), F.mul(first, sin))
-        return F.cat((real, imaginary), -1)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         if not self.is_written_out:
@@ -347,8 +335,4 @@ class Plain(base.Decoder):
         kind = self.parts.recipe.loss_kind
         if kind != "full":
             return language_loss(self.logits, self.lm_head.weight, x, labels, kind)
-        logits = self.logits(x)
-        batch, length, vocab = logits.shape
-        return F.cross_entropy(
-            F.view(logits, (batch * length, vocab)), labels.alias((batch * length,))
-        )
+        return token_loss(self.logits(x), labels)

@@ -63,12 +63,7 @@ class Qwen3(Qwen2):
 class GraniteLayer(base.Layer):
     """GraniteDecoderLayer: what is added to the residual is scaled."""
 
-    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
-        residual = x
-        x = self.self_attn(self.input_layernorm(x), context)
-        x = F.add(residual, F.scale(x))
-        residual = x
-        x = self.mlp(self.post_attention_layernorm(x))
+    def join(self, residual: Tensor, x: Tensor) -> Tensor:
         return F.add(residual, F.scale(x))
 
 

@@ -4,7 +4,8 @@ causal_conv1d are not installed: the scan is written out in PyTorch, and keeps f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import NamedTuple
 
 from ullage.estimate.training.architectures.losses import causal_loss
 from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
@@ -18,61 +19,50 @@ from ullage.estimate.training.eager.shapes import pad, permuted, view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, DType, Tensor, empty
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
+from ullage.models.hybrids import MAMBA2_NAMES, mamba2_state
+from ullage.models.layers import Recurrent
 
 
-@dataclass(frozen=True, slots=True)
-class MixerSizes:
+class MixerSizes(NamedTuple):
     """Sizes of a mixer.
 
     Attributes:
-        inner: heads * head_dim.
-        state: elements of the state of each channel of a head.
-        groups: number of groups of heads that share B and C.
-        reach: width of the convolution's kernel.
         chunk: steps that the scan takes together.
-        has_bias: projections have one.
-        has_conv_bias: the convolution has one.
         normed: number of groups of channels that are normalized separately.
     """
 
     hidden: int
-    inner: int
-    heads: int
-    head_dim: int
-    state: int
-    groups: int
-    reach: int
+    state: Recurrent
     chunk: int
     has_bias: bool
     has_conv_bias: bool
-    normed: int = 1
-
-    @property
-    def convolved(self) -> int:
-        """Channels of the convolution: the input, B and C."""
-        return self.inner + 2 * self.groups * self.state
+    normed: int
 
 
-def _read(config: Config) -> MixerSizes:
-    hidden = config.number("hidden_size", default=4096)
-    inner = int(config.real("expand", default=2) * hidden)
-    heads, width = config.number("num_heads", default=128), config.number("head_dim", default=64)
-    if heads * width != inner:
+def read_mixer(
+    config: Config,
+    names: tuple[str, ...],
+    usual: tuple[int, ...],
+    expand: str = "",
+    biases: tuple[str, str] = ("use_bias", "use_conv_bias"),
+) -> MixerSizes:
+    """The sizes of a family's mixers.
+
+    names: as mamba2_state has them, and that of the chunk; usual: transformers' values of these;
+        expand: the field that heads and their width have to agree with, if there is one.
+    """
+    given = {name: value for name, value in config.fields.items() if value not in (None, "auto")}
+    whole = replace(config, fields={**dict(zip(names, usual, strict=True)), **given})
+    hidden, state = config.number("hidden_size", default=4096), mamba2_state(whole, names[:-1])
+    inner = int(config.real(expand, default=2) * hidden) if expand else state.channels
+    if state.channels != inner:
         raise config.wrong(
-            "num_heads", f"found {heads} heads of {width}, expected expand * hidden_size = {inner}"
+            names[0],
+            f"found {state.heads} heads of {state.rows}, expected {expand} * hidden_size = {inner}",
         )
-    return MixerSizes(
-        hidden,
-        inner,
-        heads,
-        width,
-        config.number("state_size", default=128),
-        config.number("n_groups", default=8),
-        config.number("conv_kernel", default=4),
-        config.number("chunk_size", default=256),
-        config.flag("use_bias", default=False),
-        config.flag("use_conv_bias", default=True),
-    )
+    projected, convolved = biases
+    has_bias, has_conv = config.flag(projected, default=False), config.flag(convolved, default=True)
+    return MixerSizes(hidden, state, whole.number(names[-1]), has_bias, has_conv, state.groups)
 
 
 class GatedNorm(nn.Module):
@@ -100,46 +90,45 @@ class Mixer(nn.Module):
     """Mamba2Mixer."""
 
     def __init__(self, arena: Arena, sizes: MixerSizes, dtype: DType) -> None:
-        self.sizes, has_bias = sizes, sizes.has_bias
-        outputs = sizes.inner + sizes.convolved + sizes.heads
-        self.conv_weight = nn.parameter(arena, sizes.convolved, 1, sizes.reach, dtype=dtype)
+        self.sizes, state, has_bias = sizes, sizes.state, sizes.has_bias
+        outputs = state.channels + state.convolved + state.heads
+        self.conv_weight = nn.parameter(arena, state.convolved, 1, state.steps + 1, dtype=dtype)
         self.conv_bias = None
         if sizes.has_conv_bias:
-            self.conv_bias = nn.parameter(arena, sizes.convolved, dtype=dtype)
+            self.conv_bias = nn.parameter(arena, state.convolved, dtype=dtype)
         self.in_proj = nn.Linear(arena, sizes.hidden, outputs, dtype, has_bias=has_bias)
-        self.dt_bias = nn.parameter(arena, sizes.heads, dtype=dtype)
-        self.a_log = nn.parameter(arena, sizes.heads, dtype=dtype)
-        self.norm = GatedNorm(arena, sizes.inner, dtype, sizes.normed)
-        self.d = nn.parameter(arena, sizes.heads, dtype=dtype)
-        self.out_proj = nn.Linear(arena, sizes.inner, sizes.hidden, dtype, has_bias=has_bias)
+        self.dt_bias = nn.parameter(arena, state.heads, dtype=dtype)
+        self.a_log = nn.parameter(arena, state.heads, dtype=dtype)
+        self.norm = GatedNorm(arena, state.channels, dtype, sizes.normed)
+        self.d = nn.parameter(arena, state.heads, dtype=dtype)
+        self.out_proj = nn.Linear(arena, state.channels, sizes.hidden, dtype, has_bias=has_bias)
 
     def __call__(self, x: Tensor) -> Tensor:
-        sizes = self.sizes
+        state = self.sizes.state
         batch, length, _ = x.shape
         projected = self.in_proj(x)
         decay = F.neg(
             F.elementwise(F.to(self.a_log, FLOAT32), saves_input=False, saves_output=True)
         )
-        gate, wide, dt = F.split(projected, (sizes.inner, sizes.convolved, sizes.heads))
+        gate, wide, dt = F.split(projected, (state.channels, state.convolved, state.heads))
         wide = F.transpose(wide, 1, 2)
-        wide = convolve(wide, self.conv_weight, self.conv_bias, padding=sizes.reach - 1)
+        wide = convolve(wide, self.conv_weight, self.conv_bias, padding=state.steps)
         wide = F.elementwise(F.narrow(wide, 2, length))
         wide = F.transpose(wide, 1, 2)
-        shared = sizes.groups * sizes.state
-        x, b, c = F.split(wide, (sizes.inner, shared, shared))
-        x = view_any(x, (batch, length, sizes.heads, sizes.head_dim))
-        b = view_any(b, (batch, length, sizes.groups, sizes.state))
-        c = view_any(c, (batch, length, sizes.groups, sizes.state))
+        shared = state.groups * state.columns
+        x, b, c = F.split(wide, (state.channels, shared, shared))
+        x = view_any(x, (batch, length, state.heads, state.rows))
+        b = view_any(b, (batch, length, state.groups, state.columns))
+        c = view_any(c, (batch, length, state.groups, state.columns))
         out = self._scan(x, dt, decay, b, c)
-        out = F.reshape(out, (batch, length, sizes.inner))
+        out = F.reshape(out, (batch, length, state.channels))
         out = self.norm(out, gate)  # as the scan, in float32
         return self.out_proj(F.to(out, self.out_proj.weight.dtype))
 
     def _scan(self, x: Tensor, dt: Tensor, decay: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """mamba2_chunk_scan: within chunks as attention is, between them by their states."""
-        sizes = self.sizes
         batch, length, heads, width = x.shape
-        chunk = sizes.chunk
+        chunk = self.sizes.chunk
         chunks = -(-length // chunk)
         dt = F.elementwise(F.elementwise(F.add(dt, self.dt_bias)))  # softplus, clamp
         x = F.to(x, FLOAT32)
@@ -161,28 +150,28 @@ class Mixer(nn.Module):
 
     def _attend(self, x: Tensor, sums: Tensor, b: Tensor, c: Tensor, every: int) -> Tensor:
         """Outputs of each chunk from its own inputs, as (batch * chunks * heads, chunk, width)."""
-        sizes, chunk = self.sizes, self.sizes.chunk
+        state, chunk = self.sizes.state, self.sizes.chunk
         steps = _segment_sum(sums, chunk)
         steps = F.elementwise(steps, saves_input=False, saves_output=True)
         scores = F.matmul(
-            permuted(c, (every, chunk, sizes.state)),
-            permuted(b, (every, chunk, sizes.state)),
+            permuted(c, (every, chunk, state.columns)),
+            permuted(b, (every, chunk, state.columns)),
             is_second_transposed=True,
         )
         weights = F.mul(scores, view_any(steps, (every, chunk, chunk)))
-        return F.matmul(weights, permuted(x, (every, chunk, sizes.head_dim)))
+        return F.matmul(weights, permuted(x, (every, chunk, state.rows)))
 
     def _carry(self, x: Tensor, sums: Tensor, b: Tensor, c: Tensor, chunks: int) -> Tensor:
         """Outputs of each chunk from the state that those before it leave, in the same shape."""
-        sizes, chunk = self.sizes, self.sizes.chunk
-        batch, heads = x.shape[0], sizes.heads
-        every, inside = batch * chunks * heads, sizes.head_dim * sizes.state
+        state, chunk = self.sizes.state, self.sizes.chunk
+        batch, heads = x.shape[0], state.heads
+        every, inside = batch * chunks * heads, state.rows * state.columns
         last = F.narrow(sums, -1, 1)
         left = F.elementwise(F.add(last, sums), saves_input=False, saves_output=True)
         decayed = F.mul(b, view_any(left, (batch, chunks * chunk, heads, 1)))
         states = F.matmul(
-            permuted(x, (every, sizes.head_dim, chunk)),
-            permuted(decayed, (every, chunk, sizes.state)),
+            permuted(x, (every, state.rows, chunk)),
+            permuted(decayed, (every, chunk, state.columns)),
         )
         states = view_any(states, (batch, chunks, heads, inside))
         states = F.cat((states.like((batch, 1, heads, inside)), states), 1)
@@ -193,8 +182,8 @@ class Mixer(nn.Module):
         states = F.matmul(weights, permuted(states, (batch * heads, chunks + 1, inside)))
         before = F.narrow(states, 1, chunks)
         out = F.matmul(
-            permuted(c, (every, chunk, sizes.state)),
-            permuted(before, (every, sizes.state, sizes.head_dim)),
+            permuted(c, (every, chunk, state.columns)),
+            permuted(before, (every, state.columns, state.rows)),
         )
         grown = F.elementwise(sums, saves_input=False, saves_output=True)
         return F.mul(out, view_any(grown, (every, chunk, 1)))
@@ -232,12 +221,16 @@ class Block(nn.Module):
         return F.add(residual, x)
 
 
+_NAMES = *MAMBA2_NAMES, "chunk_size"
+_USUAL = (128, 64, 128, 8, 4, 256)
+
+
 class Mamba2(LanguageModel):
     """Mamba2ForCausalLM."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         self.dtype = dtype = parameter_dtype(recipe)
-        sizes = _read(config)
+        sizes = read_mixer(config, _NAMES, _USUAL, "expand")._replace(normed=1)
         vocab = config.number("vocab_size", default=32768)
         self.embeddings = nn.Embedding(arena, vocab, sizes.hidden, dtype)
         count = config.number("num_hidden_layers", default=64)

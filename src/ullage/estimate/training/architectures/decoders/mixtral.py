@@ -1,6 +1,4 @@
-"""Mixtral and Qwen3-MoE: experts in place of the MLP, as transformers' modeling_mixtral.py and
-modeling_qwen3_moe.py have them.
-"""
+"""modeling_mixtral.py and modeling_qwen3_moe.py of transformers: experts in place of the MLP."""
 
 from __future__ import annotations
 

@@ -6,22 +6,19 @@ from typing import ClassVar
 
 from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.decoders.llama import Mistral
-from ullage.estimate.training.architectures.rotary import rotate_part, rotated_share, split_heads
+from ullage.estimate.training.architectures.rotary import rotated_share, split_heads
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.module import Module
 from ullage.estimate.training.eager.tensor import Tensor
 from ullage.models.blocks import Mlp
 
 
-class Phi3Attention(base.Attention):
+class Phi3Attention(base.PartlyRotated):
     """Phi3Attention: queries, keys and values come from one matrix."""
 
     def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
-        config, shape = parts.config, parts.shape
-        self.kind = kind
-        self.head_dim = shape.head_dim
-        self.is_eager = parts.is_eager
-        self.dropout = config.real("attention_dropout", default=0.0)
+        shape = parts.shape
+        self.set_options(parts, kind, shape.head_dim)
         width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.widths = width, kv_width, kv_width
         self.o_proj = parts.linear(width, shape.hidden)
@@ -32,10 +29,6 @@ class Phi3Attention(base.Attention):
         query, key, value = (F.narrow(joined, -1, width) for width in self.widths)
         query, key = split_heads(query, self.head_dim), split_heads(key, self.head_dim)
         return query, key, split_heads(value, self.head_dim)
-
-    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
-        table = context.tables[self.kind]
-        return rotate_part(query, table), rotate_part(key, table)
 
 
 class Phi3MLP(Module):
@@ -64,12 +57,7 @@ class Phi3Layer(base.Layer):
     def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
         return Phi3MLP(parts, sizes.width)
 
-    def __call__(self, x: Tensor, context: base.Context) -> Tensor:
-        residual = x
-        x = self.self_attn(self.input_layernorm(x), context)
-        x = F.add(residual, F.dropout(x, self.dropout))
-        residual = x
-        x = self.mlp(self.post_attention_layernorm(x))
+    def join(self, residual: Tensor, x: Tensor) -> Tensor:
         return F.add(residual, F.dropout(x, self.dropout))
 
 

@@ -33,9 +33,7 @@ def _describe(parts: base.Parts) -> DeltaNet:
 
 
 class GatedAttention(base.Attention):
-    """Qwen3_5Attention: queries come with a gate for what they find, and part of a head is
-    rotated.
-    """
+    """Qwen3_5Attention: queries have a gate for what they find, and part of a head is rotated."""
 
     def __init__(self, parts: base.Parts, kind: str) -> None:
         super().__init__(parts, kind)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from ullage.errors import SpecError
 from ullage.estimate.training.architectures.encoder import Encoder, EncoderShape, gelu
 from ullage.estimate.training.architectures.losses import contrast, unit_length
 from ullage.estimate.training.architectures.masks import eager_mask
@@ -148,11 +147,8 @@ class Clip(Model):
         self.stacks = (self.text.encoder.layers, self.vision.encoder.layers)
 
     def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
-        longest = self.text.longest
         recipe = with_side(recipe, self.vision.side)
-        tokens = ids(arena, recipe)
-        if tokens.shape[1] > longest:
-            raise SpecError(f"length: found {tokens.shape[1]}, expected at most {longest}")
+        tokens = ids(arena, recipe, self.text.longest)
         return images(arena, recipe), tokens
 
     def __call__(self, *inputs: Tensor) -> Tensor:
