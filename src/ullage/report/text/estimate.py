@@ -91,8 +91,7 @@ def estimate_blocks(answer: Answer) -> Iterator[b.Block]:
         yield b.Title("What would change it")
         yield _knobs_table(answer.knobs)
     yield b.Title("Assumed")
-    for line in estimate.assumptions:
-        yield b.Note(line, indent=2)
+    yield from (b.Note(line, indent=2) for line in estimate.assumptions)
 
 
 def host_line(host: HostMemory) -> str:
@@ -252,14 +251,13 @@ def _largest_line(largest: Largest) -> str:
 
 
 def _knobs_table(knobs: tuple[Knob, ...]) -> b.Table:
-    rows: b.Rows = []
-    for knob in knobs:
-        rows.append(
-            [
-                knob.name,
-                format_bytes(knob.saved_bytes),
-                f"{100 * knob.more_compute:.0f} %",
-                b.Word(knob.remark, b.Tone.FAINT),
-            ]
-        )
+    rows: b.Rows = [
+        [
+            knob.name,
+            format_bytes(knob.saved_bytes),
+            f"{100 * knob.more_compute:.0f} %",
+            b.Word(knob.remark, b.Tone.FAINT),
+        ]
+        for knob in knobs
+    ]
     return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows, ("", "saves", "more compute", ""))

@@ -30,12 +30,10 @@ def recorded_parts(case: Case) -> Iterator[b.Block]:
         yield from _dead_parts(case, dead)
     if recorded.transfers:
         yield b.Title("Copies of each step after the first")
-        for transfer in recorded.transfers:
-            yield b.Note(_transfer_text(transfer), indent=2)
+        yield from (b.Note(_transfer_text(transfer), indent=2) for transfer in recorded.transfers)
     if recorded.tokens is not None:
         yield b.Title("Cache of a generating model")
-        for line in _token_lines(recorded.tokens):
-            yield b.Note(line, indent=2, hang=2)
+        yield from (b.Note(line, indent=2, hang=2) for line in _token_lines(recorded.tokens))
 
 
 def _dead_parts(case: Case, dead: DeadWeight) -> Iterator[b.Block]:

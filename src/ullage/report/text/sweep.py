@@ -34,8 +34,7 @@ def sweep_lines(report: SweepReport) -> list[str]:
 
 def sweep_blocks(report: SweepReport) -> Iterator[b.Block]:
     """What fits, the runs, how memory grows, and the plot of it."""
-    for text in sweep_lines(report):
-        yield b.Headline.of(text, b.Tone.STRONG)
+    yield from (b.Headline.of(text, b.Tone.STRONG) for text in sweep_lines(report))
     yield b.Note(" ".join(report.template), b.Tone.FAINT, b.Overflow.CUT, indent=2)
     yield b.Note(_run_line(report), b.Tone.FAINT, indent=2)
     yield b.SPACE
@@ -48,8 +47,7 @@ def sweep_blocks(report: SweepReport) -> Iterator[b.Block]:
             yield b.Note(
                 f"and {len(lines) - _MAX_LINES} more lines, all of them in --json", indent=2
             )
-    for message in _remarks(report):
-        yield b.Note(message, b.Tone.WARNING, is_apart=True)
+    yield from (b.Note(message, b.Tone.WARNING, is_apart=True) for message in _remarks(report))
     yield b.SPACE
     yield from (b.Note(line) for line in _basis(report))
 
