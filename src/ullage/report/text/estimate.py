@@ -228,9 +228,7 @@ def _step_text(row: GpuRow) -> str:
 
 
 def _some(rows: tuple[GpuRow, ...], asked: str | None) -> tuple[GpuRow, ...]:
-    """Selects as many rows as fit on a screen, some for each number of GPUs, and the one that was
-    asked about.
-    """
+    """As many rows as fit on a screen, some for each number of GPUs, and the GPU asked about."""
     if len(rows) <= _MOST_GPUS:
         return rows
     gpu_rows: list[GpuRow] = []

@@ -1,6 +1,4 @@
-"""Parts of the report of a snapshot that need a run recorded by ullage: dead blocks, the copies of
-each step, the memory of a token.
-"""
+"""Parts of a snapshot's report that need a recorded run: dead blocks, copies, a token's memory."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ _TOKENS = (8_192, 131_072)
 
 
 def recorded_parts(case: Case) -> Iterator[b.Block]:
-    """The dead blocks at the peak, the copies of each step, the memory of a token; empty if none of
-    them is significant.
-    """
+    """The dead blocks at the peak, the copies of each step, the memory of a token: what counts."""
     recorded = case.device.recorded
     if recorded is None:
         return

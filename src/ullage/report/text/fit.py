@@ -200,9 +200,7 @@ def _smallest_lines(smallest: Smallest) -> Iterator[b.Note]:
 
 
 def _table(report: FitReport) -> b.Table:
-    """The plans, a line each: first the Pareto front of the plans that ran, then the others; the
-    fastest first.
-    """
+    """The plans, the fastest first: the Pareto front of the plans that ran, then the others."""
     columns: dict[str, b.Column] = {"": b.LEFT, "step": b.RIGHT}
     if len(report.untimed) < len(report.candidates):
         columns["bounds"] = b.RIGHT

@@ -1,6 +1,4 @@
-"""The pressure on the allocator in reports of what was recorded on a GPU: a few lines, or the whole
-table.
-"""
+"""The pressure on the allocator, as recorded on a GPU: a few lines, or the whole table."""
 
 from __future__ import annotations
 

@@ -84,9 +84,7 @@ def run_blocks(report: RunReport) -> Iterator[b.Block]:
 
 
 def brief_run_blocks(report: RunReport, findings: Sequence[Finding] = ()) -> Iterator[b.Block]:
-    """The verdict, the memory by category, the largest owners, the assumptions, and what the
-    largest of the findings is worth.
-    """
+    """The verdict, the categories, the largest owners, the assumptions, the worth of findings."""
     fullest = _fullest(report)
     yield from _head(report)
     yield from _problems(report)
@@ -345,8 +343,7 @@ def _all_devices(
             rows.append([_device_name(device, devices), *cells])
         else:
             ranks_of.setdefault(cells, []).extend(covers.get(device.rank, (device.rank,)))
-    for sizes, ranks in ranks_of.items():
-        rows.append([name_ranks(sorted(set(ranks))), *sizes])
+    rows += [[name_ranks(sorted(set(ranks))), *sizes] for sizes, ranks in ranks_of.items()]
     yield b.Title("All devices")
     yield b.Table(
         (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("device", "allocated", "reserved", "left")

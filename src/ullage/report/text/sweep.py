@@ -246,9 +246,7 @@ def _basis(report: SweepReport) -> Sequence[str]:
 
 
 def sweep_plot(report: SweepReport) -> b.Plot:
-    """The peaks of every run: over the first variable with several values if that is numeric, else
-    as bars.
-    """
+    """The peaks of every run over the first numeric variable with several values, else as bars."""
     axis = next(
         (
             name
