@@ -195,9 +195,7 @@ def _header(page: SnapshotPage, sites: Sites, heights: Heights) -> dict[str, Any
         "device": page.device,
         "num_events": page.replay.num_events,
         "unit_bytes": heights.unit_bytes,
-        "capacity": None
-        if page.capacity is None
-        else {"bytes": page.capacity[0], "text": page.capacity[1]},
+        "capacity": page.capacity and {"bytes": page.capacity[0], "text": page.capacity[1]},
         "total_height": heights.total,
         "start_us": int(events.time_us[0]) if len(events) else 0,
         "peak_event": levels.peak_event,

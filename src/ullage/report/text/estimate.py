@@ -35,31 +35,19 @@ def _headline(estimate: TrainingEstimate) -> b.Headline:
     verdict = name_verdict(estimate)
     if verdict is None and estimate.is_floor:
         at_least = format_bytes(estimate.low_bytes)
-        return b.Headline(
-            (
-                b.Word(f"needs at least {at_least}", b.Tone.STRONG),
-                b.Word("; activations come on top, and take a config.json to be known"),
-            )
-        )
+        more = "; activations come on top, and take a config.json to be known"
+        return b.Headline.of(f"needs at least {at_least}", b.Tone.STRONG, more)
     if estimate.capacity_bytes is None or verdict is None:
-        return b.Headline((b.Word(f"needs {between}", b.Tone.STRONG), b.Word(" of a GPU")))
+        return b.Headline.of(f"needs {between}", b.Tone.STRONG, " of a GPU")
     gpu = label(estimate.gpu or "")
     if verdict == "fits":
         left = format_bytes(estimate.capacity_bytes - estimate.high_bytes)
-        return b.Headline(
-            (b.Word("fits", b.Tone.GOOD), b.Word(f" on {gpu}, {left} left; needs {between}"))
-        )
+        return b.Headline.of("fits", b.Tone.GOOD, f" on {gpu}, {left} left; needs {between}")
     if verdict == "may_fit":
-        return b.Headline(
-            (
-                b.Word("may fit", b.Tone.DOUBTFUL),
-                b.Word(f" on {gpu}: needs {between} of {format_bytes(estimate.capacity_bytes)}"),
-            )
-        )
+        room = format_bytes(estimate.capacity_bytes)
+        return b.Headline.of("may fit", b.Tone.DOUBTFUL, f" on {gpu}: needs {between} of {room}")
     short = format_bytes(estimate.low_bytes - estimate.capacity_bytes)
-    return b.Headline(
-        (b.Word("does not fit", b.Tone.BAD), b.Word(f" on {gpu}: {short} short; needs {between}"))
-    )
+    return b.Headline.of("does not fit", b.Tone.BAD, f" on {gpu}: {short} short; needs {between}")
 
 
 def estimate_blocks(answer: Answer) -> Iterator[b.Block]:
@@ -68,10 +56,8 @@ def estimate_blocks(answer: Answer) -> Iterator[b.Block]:
     yield _headline(estimate)
     yield b.Note(_model_line(answer), b.Tone.FAINT, indent=2)
     yield b.Note(recipe_line(estimate), b.Tone.FAINT, indent=2)
-    where = (
-        f" ({estimate.peak.phase}{f', {estimate.peak.section}' if estimate.peak.section else ''})"
-    )
-    yield b.Title(f"Memory at the peak{where}")
+    section = f", {estimate.peak.section}" if estimate.peak.section else ""
+    yield b.Title(f"Memory at the peak ({estimate.peak.phase}{section})")
     yield _terms_table(estimate)
     yield b.Title("Peak of each phase (allocated)")
     yield _phases_table(estimate)

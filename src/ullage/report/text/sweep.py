@@ -234,14 +234,11 @@ def _basis(report: SweepReport) -> Sequence[str]:
         (d.headroom.context_margin_bytes for p in report.points for d in p.report.devices),
         default=0,
     )
+    rest = len(assumptions) - 6
     return [
         f"Basis: assumed; the memory left uses the context's upper bound, ±{format_bytes(margin)}",
         *(f"  {what}" for what in list(assumptions)[:6]),
-        *(
-            [f"  and {len(assumptions) - 6} more; each run's own are in --json"]
-            if len(assumptions) > 6
-            else []
-        ),
+        *[f"  and {rest} more; each run's own are in --json"] * (rest > 0),
     ]
 
 
