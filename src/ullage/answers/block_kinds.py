@@ -49,9 +49,9 @@ class Headline:
     words: tuple[Word, ...]
 
     @classmethod
-    def of(cls, text: str, tone: Tone) -> Headline:
-        """A headline of one tone."""
-        return cls((Word(text, tone),))
+    def of(cls, text: str, tone: Tone, more: str = "") -> Headline:
+        """A headline of one tone, and more words of none."""
+        return cls((Word(text, tone), Word(more)) if more else (Word(text, tone),))
 
     @property
     def plain(self) -> str:

@@ -43,16 +43,12 @@ def find_gap(program: Program, records: Sequence[Record]) -> str | None:
             f"the program ended, and process {cut_short[0]} that it had started was still using "
             "the GPU"
         )
-    if unrecorded and not any(map(_has_allocated, records)):
+    # A process without a peak only looked at the GPU.
+    if unrecorded and not any(each.peak_allocated_bytes for one in records for each in one.devices):
         return f"process {min(unrecorded)} used the GPU and left no record of it"
     if program.left_running and not records:
         return "the program ended before the processes that it had started"
     return None
-
-
-def _has_allocated(record: Record) -> bool:
-    """Whether a process has to do with the peak, or only looked at the GPU."""
-    return any(device.peak_allocated_bytes for device in record.devices)
 
 
 def describe_end(program: Program, *, has_record: bool, is_child_recorded: bool = False) -> str:

@@ -24,8 +24,7 @@ from ullage.report.text.check import (
     case_line,
     check_blocks,
     check_line,
-    label_category,
-    label_module,
+    list_changes,
     state_text,
 )
 from ullage.report.views import CheckView
@@ -98,12 +97,7 @@ def _relative(path: Path, root: Path) -> str:
 
 def _largest(judged: Judged) -> Iterator[str]:
     for comparison in judged.comparisons:
-        changes, lines = comparison.changes, judged.measured[comparison.name].lines
-        for title, rows in (
-            ("category", [(label_category(row.name), row) for row in changes.categories]),
-            ("module", [(label_module(row.name), row) for row in changes.modules]),
-            ("place", [(name_place(row, lines), row) for row in changes.places]),
-        ):
+        for title, rows in list_changes(judged, comparison):
             grown = next((pair for pair in rows if pair[1].changed_bytes > 0), None)
             if grown is not None:
                 yield f"{title} {grown[0]}: {signed(grown[1].changed_bytes)}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from ullage.estimate.term import OwnedTerm
 from ullage.estimate.training.answer import Answer
 from ullage.estimate.training.estimate import TrainingEstimate
 from ullage.estimate.training.totals import Moment
@@ -41,7 +40,7 @@ def estimate_document(answer: Answer) -> dict[str, Any]:
         "allocated_bytes": estimate.allocated.likely,
         "allocated_high_bytes": estimate.allocated.high,
         "reserved_bytes": estimate.reserved_bytes,
-        "terms": [_term(term) for term in estimate.terms],
+        "terms": [asdict(term) | {"category": term.category.value} for term in estimate.terms],
         "peak": _moment(estimate.peak),
         "phases": {name: _moment(moment) for name, moment in estimate.peaks.items()},
         "host_bytes": estimate.host.memory.likely,
@@ -64,10 +63,6 @@ def _time(answer: Answer) -> dict[str, Any] | None:
     from ullage.report.document.time import time_document
 
     return time_document(answer.time, answer.expense, None)
-
-
-def _term(term: OwnedTerm) -> dict[str, Any]:
-    return asdict(term) | {"category": term.category.value}
 
 
 def _moment(moment: Moment) -> dict[str, Any]:

@@ -26,11 +26,8 @@ def watch_line(machine: View, alerts: Alerts) -> str:
 def _more(machine: View, alerts: Alerts) -> dict[str, Any]:
     events = [event.document for event in alerts.active]
     sharing = [gpu.sharing and gpu.sharing.value for gpu in machine.gpus]
-    return {"outlooks": _outlooks(machine), "sharing": sharing, "alerts": events}
-
-
-def _outlooks(machine: View) -> list[dict[str, Any]]:
-    return [_outlook(gpu.device.uuid, job) for gpu in machine.gpus for job in gpu.jobs]
+    outlooks = [_outlook(gpu.device.uuid, job) for gpu in machine.gpus for job in gpu.jobs]
+    return {"outlooks": outlooks, "sharing": sharing, "alerts": events}
 
 
 def _outlook(uuid: str | None, job: JobView) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import base64
 import json
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,12 @@ class Packing:
         narrow = np.ascontiguousarray((wide - base).astype(f"<u{width}"))
         self._specs.append(spec)
         self._bodies.append(narrow.view(np.uint8).reshape(-1, width).T.tobytes())
+
+    def add_texts(self, name: str, texts: Sequence[str]) -> list[str]:
+        """Adds a column of the texts' numbers; returns each text once, in the numbers' order."""
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        self.add(name, np.array([numbers[text] for text in texts], np.int64))
+        return list(numbers)
 
     def text(self, header: Mapping[str, Any]) -> str:
         """Returns the packed text: the length of the header, the header as JSON with a description

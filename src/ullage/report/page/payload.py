@@ -5,7 +5,7 @@ them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -94,9 +94,9 @@ def pack_page(page: SnapshotPage) -> str:
     packed = Packing()
     _add_blocks(packed, page, heights)
     _add_segments(packed, page, heights)
-    _add_stacks(packed, page.snapshot, sites)
+    names = _add_stacks(packed, page.snapshot, sites)
     step = None if page.step is None else pack_step(packed, page.step)
-    return packed.text({**_header(page, sites, heights), "time": step})
+    return packed.text({**_header(page, sites, heights), **names, "time": step})
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,28 +172,21 @@ def _add_segments(packed: Packing, page: SnapshotPage, heights: Heights) -> None
     packed.add("end_pool", table.pool[here])
 
 
-def _add_stacks(packed: Packing, snapshot: Snapshot, sites: Sites) -> None:
+def _add_stacks(packed: Packing, snapshot: Snapshot, sites: Sites) -> dict[str, list[str]]:
+    """Adds the columns of stacks; returns their part of the header."""
     stacks = snapshot.stacks
-    files = _numbers(stacks.frames.file)
-    functions = _numbers(stacks.frames.function)
-    packed.add("frame_file", np.array([files[file] for file in stacks.frames.file], np.int64))
+    files = packed.add_texts("frame_file", stacks.frames.file)
     packed.add("frame_line", stacks.frames.line)
-    packed.add(
-        "frame_function",
-        np.array([functions[function] for function in stacks.frames.function], np.int64),
-    )
+    functions = packed.add_texts("frame_function", stacks.frames.function)
     packed.add("frame_rank", rank_frames(stacks))
     packed.add("stack_start", stacks.start, is_sorted=True)
     packed.add("stack_frame", stacks.frame)
     packed.add("stack_site", sites.of_stack)
-
-
-def _numbers(texts: tuple[str, ...]) -> dict[str, int]:
-    return {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return {"files": files, "functions": functions}
 
 
 def _header(page: SnapshotPage, sites: Sites, heights: Heights) -> dict[str, Any]:
-    blocks, frames = page.replay.blocks, page.snapshot.stacks.frames
+    blocks = page.replay.blocks
     events = page.snapshot.events_of(page.device)
     levels = find_levels(page.replay)
     oom = np.flatnonzero(events.action == Action.OOM)
@@ -202,9 +195,7 @@ def _header(page: SnapshotPage, sites: Sites, heights: Heights) -> dict[str, Any
         "device": page.device,
         "num_events": page.replay.num_events,
         "unit_bytes": heights.unit_bytes,
-        "capacity": None
-        if page.capacity is None
-        else {"bytes": page.capacity[0], "text": page.capacity[1]},
+        "capacity": page.capacity and {"bytes": page.capacity[0], "text": page.capacity[1]},
         "total_height": heights.total,
         "start_us": int(events.time_us[0]) if len(events) else 0,
         "peak_event": levels.peak_event,
@@ -212,20 +203,10 @@ def _header(page: SnapshotPage, sites: Sites, heights: Heights) -> dict[str, Any
         "out_of_memory": [[int(n), int(events.size_bytes[n]), int(events.address[n])] for n in oom],
         "streams": np.unique(blocks.stream).tolist(),
         "pools": [list(pool) for pool in page.snapshot.pools],
-        "files": list(_numbers(frames.file)),
-        "functions": list(_numbers(frames.function)),
         "sites": list(sites.names),
         "modules": list(page.module_names),
         "groupings": _groupings(page, sites, blocks),
-        "findings": [
-            {
-                "code": finding.code,
-                "title": finding.title,
-                "text": finding.text,
-                "bytes": finding.bytes,
-            }
-            for finding in page.findings
-        ],
+        "findings": [asdict(finding) for finding in page.findings],
         "summary": [list(pair) for pair in page.summary],
         "notes": [*page.notes, *([] if page.replay.num_events else [_NO_TRACE])],
         "contradictions": list(page.replay.contradictions),

@@ -26,43 +26,25 @@ class StepPage:
 def pack_step(packed: Packing, step: StepPage) -> dict[str, Any]:
     """Adds the columns of a step, times in nanoseconds; returns their part of the header."""
     spans = sorted(step.time.spans, key=lambda span: span.start_s)
-    names = _Numbers()
-    kinds, modules, parts = _Numbers(), _Numbers(), _Numbers()
     packed.add("span_start", _nanoseconds([span.start_s for span in spans]), is_sorted=True)
     packed.add("span_life", _nanoseconds([span.duration_s for span in spans]))
     packed.add("span_stream", np.array([span.stream for span in spans], np.int64))
-    for name, numbers, texts in (
-        ("span_name", names, [span.name for span in spans]),
-        ("span_kind", kinds, [_kind(span) for span in spans]),
-        ("span_module", modules, [name_timed_module(span.module) for span in spans]),
-        ("span_part", parts, [span.part for span in spans]),
-    ):
-        packed.add(name, np.array([numbers.of(text) for text in texts], np.int64))
+    names = packed.add_texts("span_name", [span.name for span in spans])
+    kinds = packed.add_texts("span_kind", [_kind(span) for span in spans])
+    modules = packed.add_texts("span_module", [name_timed_module(span.module) for span in spans])
+    parts = packed.add_texts("span_part", [span.part for span in spans])
     levels = step.levels
     packed.add("level_start", _nanoseconds(levels.start_s.tolist()), is_sorted=True)
     packed.add("level_allocated", levels.allocated_bytes)
     packed.add("level_reserved", levels.reserved_bytes)
     return {
         "step_s": step.time.step.s,
-        "kinds": [{"label": kind, "color": kind_look(kind).color} for kind in kinds.texts],
-        "names": names.texts,
-        "modules": modules.texts,
-        "parts": parts.texts,
+        "kinds": [{"label": kind, "color": kind_look(kind).color} for kind in kinds],
+        "names": names,
+        "modules": modules,
+        "parts": parts,
         "rows": _rows(step.time),
     }
-
-
-class _Numbers:
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def of(self, text: str) -> int:
-        """The number of a text, a new one if it has none."""
-        return self._numbers.setdefault(text, len(self._numbers))
-
-    @property
-    def texts(self) -> list[str]:
-        return list(self._numbers)
 
 
 def _kind(span: Span) -> str:

@@ -193,17 +193,12 @@ def _case_parts(view: CheckView, judged: Judged) -> Iterator[b.Block]:
 
 
 def _change_parts(view: CheckView, judged: Judged, comparison: Comparison) -> Iterator[b.Block]:
-    changes, lines = comparison.changes, judged.measured[comparison.name].lines
-    if changes.categories:
+    if comparison.changes.categories:
         moment = comparison.entry.moment
         at = f" ({moment})" if moment else ""
         yield b.Note(f"At the peak{at}, since it was locked", indent=2, is_apart=True)
         rows: b.Rows = []
-        for title, changed in (
-            ("category", [(label_category(row.name), row) for row in changes.categories]),
-            ("module", [(label_module(row.name), row) for row in changes.modules]),
-            ("place", [(name_place(row, lines), row) for row in changes.places]),
-        ):
+        for title, changed in list_changes(judged, comparison):
             if changed:
                 rows.append(b.Row([f"  by {title}"], b.Tone.FAINT))
             for name, row in changed[:_MAX_ROWS]:
@@ -212,8 +207,17 @@ def _change_parts(view: CheckView, judged: Judged, comparison: Comparison) -> It
     reasons = view.reasons(judged, comparison)
     if reasons:
         yield b.Note("Why", indent=2, is_apart=True)
-    for reason in reasons:
-        yield b.Note(reason, indent=4, hang=6)
+    yield from (b.Note(reason, indent=4, hang=6) for reason in reasons)
+
+
+def list_changes(
+    judged: Judged, comparison: Comparison
+) -> Iterator[tuple[str, list[tuple[str, Changed]]]]:
+    """The kinds of what changed at the peak, each with its rows and their labels."""
+    changes, lines = comparison.changes, judged.measured[comparison.name].lines
+    yield "category", [(label_category(row.name), row) for row in changes.categories]
+    yield "module", [(label_module(row.name), row) for row in changes.modules]
+    yield "place", [(name_place(row, lines), row) for row in changes.places]
 
 
 def _sizes(row: Changed) -> tuple[str, ...]:

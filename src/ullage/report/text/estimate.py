@@ -35,31 +35,19 @@ def _headline(estimate: TrainingEstimate) -> b.Headline:
     verdict = name_verdict(estimate)
     if verdict is None and estimate.is_floor:
         at_least = format_bytes(estimate.low_bytes)
-        return b.Headline(
-            (
-                b.Word(f"needs at least {at_least}", b.Tone.STRONG),
-                b.Word("; activations come on top, and take a config.json to be known"),
-            )
-        )
+        more = "; activations come on top, and take a config.json to be known"
+        return b.Headline.of(f"needs at least {at_least}", b.Tone.STRONG, more)
     if estimate.capacity_bytes is None or verdict is None:
-        return b.Headline((b.Word(f"needs {between}", b.Tone.STRONG), b.Word(" of a GPU")))
+        return b.Headline.of(f"needs {between}", b.Tone.STRONG, " of a GPU")
     gpu = label(estimate.gpu or "")
     if verdict == "fits":
         left = format_bytes(estimate.capacity_bytes - estimate.high_bytes)
-        return b.Headline(
-            (b.Word("fits", b.Tone.GOOD), b.Word(f" on {gpu}, {left} left; needs {between}"))
-        )
+        return b.Headline.of("fits", b.Tone.GOOD, f" on {gpu}, {left} left; needs {between}")
     if verdict == "may_fit":
-        return b.Headline(
-            (
-                b.Word("may fit", b.Tone.DOUBTFUL),
-                b.Word(f" on {gpu}: needs {between} of {format_bytes(estimate.capacity_bytes)}"),
-            )
-        )
+        room = format_bytes(estimate.capacity_bytes)
+        return b.Headline.of("may fit", b.Tone.DOUBTFUL, f" on {gpu}: needs {between} of {room}")
     short = format_bytes(estimate.low_bytes - estimate.capacity_bytes)
-    return b.Headline(
-        (b.Word("does not fit", b.Tone.BAD), b.Word(f" on {gpu}: {short} short; needs {between}"))
-    )
+    return b.Headline.of("does not fit", b.Tone.BAD, f" on {gpu}: {short} short; needs {between}")
 
 
 def estimate_blocks(answer: Answer) -> Iterator[b.Block]:
@@ -68,10 +56,8 @@ def estimate_blocks(answer: Answer) -> Iterator[b.Block]:
     yield _headline(estimate)
     yield b.Note(_model_line(answer), b.Tone.FAINT, indent=2)
     yield b.Note(recipe_line(estimate), b.Tone.FAINT, indent=2)
-    where = (
-        f" ({estimate.peak.phase}{f', {estimate.peak.section}' if estimate.peak.section else ''})"
-    )
-    yield b.Title(f"Memory at the peak{where}")
+    section = f", {estimate.peak.section}" if estimate.peak.section else ""
+    yield b.Title(f"Memory at the peak ({estimate.peak.phase}{section})")
     yield _terms_table(estimate)
     yield b.Title("Peak of each phase (allocated)")
     yield _phases_table(estimate)
@@ -91,8 +77,7 @@ def estimate_blocks(answer: Answer) -> Iterator[b.Block]:
         yield b.Title("What would change it")
         yield _knobs_table(answer.knobs)
     yield b.Title("Assumed")
-    for line in estimate.assumptions:
-        yield b.Note(line, indent=2)
+    yield from (b.Note(line, indent=2) for line in estimate.assumptions)
 
 
 def host_line(host: HostMemory) -> str:
@@ -229,9 +214,7 @@ def _step_text(row: GpuRow) -> str:
 
 
 def _some(rows: tuple[GpuRow, ...], asked: str | None) -> tuple[GpuRow, ...]:
-    """Selects as many rows as fit on a screen, some for each number of GPUs, and the one that was
-    asked about.
-    """
+    """As many rows as fit on a screen, some for each number of GPUs, and the GPU asked about."""
     if len(rows) <= _MOST_GPUS:
         return rows
     gpu_rows: list[GpuRow] = []
@@ -252,14 +235,13 @@ def _largest_line(largest: Largest) -> str:
 
 
 def _knobs_table(knobs: tuple[Knob, ...]) -> b.Table:
-    rows: b.Rows = []
-    for knob in knobs:
-        rows.append(
-            [
-                knob.name,
-                format_bytes(knob.saved_bytes),
-                f"{100 * knob.more_compute:.0f} %",
-                b.Word(knob.remark, b.Tone.FAINT),
-            ]
-        )
+    rows: b.Rows = [
+        [
+            knob.name,
+            format_bytes(knob.saved_bytes),
+            f"{100 * knob.more_compute:.0f} %",
+            b.Word(knob.remark, b.Tone.FAINT),
+        ]
+        for knob in knobs
+    ]
     return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows, ("", "saves", "more compute", ""))

@@ -57,8 +57,7 @@ def explain_blocks(view: ExplainView) -> Iterator[b.Block]:
     """The verdict, the advice, then the owners of the memory and why it was reserved."""
     yield _verdict(view)
     yield b.Note(view.path, b.Tone.FAINT, b.Overflow.CUT, indent=2)
-    for line in describe_file(view.report):
-        yield b.Note(line, b.Tone.FAINT, indent=2, hang=2)
+    yield from (b.Note(line, b.Tone.FAINT, indent=2, hang=2) for line in describe_file(view.report))
     for text in view.report.contradictions[:_MAX_NAMED]:
         yield _warning(f"the file contradicts itself: {text}")
     if view.report.record_remark:
@@ -140,8 +139,7 @@ def _findings(findings: Sequence[Finding]) -> Iterator[b.Block]:
         yield b.Note("none of the rules found anything", indent=2)
     for finding in findings[:_MAX_FINDINGS]:
         yield _finding_head(finding)
-        for line in finding.evidence:
-            yield b.Note(line, b.Tone.FAINT, indent=11, hang=11)
+        yield from (b.Note(line, b.Tone.FAINT, indent=11, hang=11) for line in finding.evidence)
         yield _change(finding)
         if finding.trial is not None:
             yield trial_note(finding.trial)

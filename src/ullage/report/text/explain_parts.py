@@ -92,10 +92,8 @@ def largest_sites(case: Case, num_sites: int) -> b.Table:
 
 def site_table(case: Case) -> b.Table:
     """The lines of code with the most live memory at the peak."""
-    rows: b.Rows = []
     shares = case.device.sites_at_peak
-    for share in shares[:_MAX_SITES]:
-        rows.append(_site_row(case, share))
+    rows: b.Rows = [_site_row(case, share) for share in shares[:_MAX_SITES]]
     rest = sum(share.size_bytes for share in shares[_MAX_SITES:])
     if rest:
         count = sum(share.num_blocks for share in shares[_MAX_SITES:])

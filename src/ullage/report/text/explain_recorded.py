@@ -1,6 +1,4 @@
-"""Parts of the report of a snapshot that need a run recorded by ullage: dead blocks, the copies of
-each step, the memory of a token.
-"""
+"""Parts of a snapshot's report that need a recorded run: dead blocks, copies, a token's memory."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ _TOKENS = (8_192, 131_072)
 
 
 def recorded_parts(case: Case) -> Iterator[b.Block]:
-    """The dead blocks at the peak, the copies of each step, the memory of a token; empty if none of
-    them is significant.
-    """
+    """The dead blocks at the peak, the copies of each step, the memory of a token: what counts."""
     recorded = case.device.recorded
     if recorded is None:
         return
@@ -30,12 +26,10 @@ def recorded_parts(case: Case) -> Iterator[b.Block]:
         yield from _dead_parts(case, dead)
     if recorded.transfers:
         yield b.Title("Copies of each step after the first")
-        for transfer in recorded.transfers:
-            yield b.Note(_transfer_text(transfer), indent=2)
+        yield from (b.Note(_transfer_text(transfer), indent=2) for transfer in recorded.transfers)
     if recorded.tokens is not None:
         yield b.Title("Cache of a generating model")
-        for line in _token_lines(recorded.tokens):
-            yield b.Note(line, indent=2, hang=2)
+        yield from (b.Note(line, indent=2, hang=2) for line in _token_lines(recorded.tokens))
 
 
 def _dead_parts(case: Case, dead: DeadWeight) -> Iterator[b.Block]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ullage.answers import block_kinds as b
 from ullage.clock.compare import Order, compare
@@ -69,7 +69,8 @@ def fit_blocks(report: FitReport) -> Iterator[b.Block]:
     if best is not None and best.actions:
         yield b.Note(say_changes(best.actions), is_apart=True)
         yield _replayed_line(report)
-        yield from _host_lines(best)
+        if best.seen is not None and best.seen.host_bytes:
+            yield b.Note(f"It needs {format_bytes(best.seen.host_bytes)} of pinned host memory")
     if report.num_gpus > 1 and best is not None:
         yield from _several_lines(report)
     if report.smallest is not None:
@@ -85,9 +86,7 @@ def fit_blocks(report: FitReport) -> Iterator[b.Block]:
             f"The search stopped early: {report.ended}; this is the best plan so far",
             b.Tone.WARNING, is_apart=True,
         )  # fmt: skip
-    for warning in report.warnings:
-        yield b.Note(f"warning: {warning}", b.Tone.WARNING)
-    yield from left_out_lines(report.left_out)
+    yield from warning_lines(report.warnings, report.left_out)
     yield b.Note(f"Basis: memory as the phantom measured it; {_time_basis(report)}", is_apart=True)
 
 
@@ -151,8 +150,9 @@ def _bound_lines(report: FitReport, best: Candidate) -> Iterator[b.Note]:
         )
 
 
-def left_out_lines(left_out: Mapping[str, str]) -> Iterator[b.Note]:
-    """The techniques that were not used, with reasons; some reasons name their technique."""
+def warning_lines(warnings: Sequence[str], left_out: Mapping[str, str]) -> Iterator[b.Note]:
+    """Warnings, and the techniques that were not used with reasons; some name their technique."""
+    yield from (b.Note(f"warning: {warning}", b.Tone.WARNING) for warning in warnings)
     names: dict[str, list[str]] = {}
     for name, why in left_out.items():
         names.setdefault(why, []).append(name)
@@ -170,11 +170,6 @@ def _replayed_line(report: FitReport) -> b.Note:
     text = replayed.text
     tone = b.Tone.WARNING if replayed.not_done else b.Tone.PLAIN
     return b.Note(f"{text[:1].upper()}{text[1:]}", tone)
-
-
-def _host_lines(best: Candidate) -> Iterator[b.Note]:
-    if best.seen is not None and best.seen.host_bytes:
-        yield b.Note(f"It needs {format_bytes(best.seen.host_bytes)} of pinned host memory")
 
 
 def _several_lines(report: FitReport) -> Iterator[b.Note]:
@@ -205,9 +200,7 @@ def _smallest_lines(smallest: Smallest) -> Iterator[b.Note]:
 
 
 def _table(report: FitReport) -> b.Table:
-    """The plans, a line each: first the Pareto front of the plans that ran, then the others; the
-    fastest first.
-    """
+    """The plans, the fastest first: the Pareto front of the plans that ran, then the others."""
     columns: dict[str, b.Column] = {"": b.LEFT, "step": b.RIGHT}
     if len(report.untimed) < len(report.candidates):
         columns["bounds"] = b.RIGHT

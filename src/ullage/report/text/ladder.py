@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ullage.answers import block_kinds as b
 from ullage.plan.sizes.rungs import LadderReport
-from ullage.report.text.fit import left_out_lines
+from ullage.report.text.fit import warning_lines
 from ullage.units import format_bytes
 
 
@@ -33,9 +33,7 @@ def ladder_blocks(report: LadderReport) -> Iterator[b.Block]:
     if not report.failure:
         yield b.SPACE
         yield _table(report)
-    for warning in report.warnings:
-        yield b.Note(f"warning: {warning}", b.Tone.WARNING)
-    yield from left_out_lines(report.left_out)
+    yield from warning_lines(report.warnings, report.left_out)
     sizes = ", ".join(map(str, report.sizes))
     yield b.Note(
         f"Basis: each rung ran on the phantom with {report.variable} {sizes}, from its first "

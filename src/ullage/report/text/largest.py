@@ -9,7 +9,7 @@ from ullage.answers import block_kinds as b
 from ullage.plan.sizes.largest import LargestReport
 from ullage.report.palette import USED_LOOK
 from ullage.report.semantics import name_kind, say_changes
-from ullage.report.text.fit import left_out_lines
+from ullage.report.text.fit import warning_lines
 from ullage.report.text.time.numbers import format_rate
 from ullage.units import format_bytes
 
@@ -53,9 +53,7 @@ def largest_blocks(report: LargestReport) -> Iterator[b.Block]:
             b.Tone.WARNING,
             is_apart=True,
         )
-    for warning in report.warnings:
-        yield b.Note(f"warning: {warning}", b.Tone.WARNING)
-    yield from left_out_lines(report.left_out)
+    yield from warning_lines(report.warnings, report.left_out)
     if report.answers:
         yield b.Note(
             "Basis: each size was seen to fit on the phantom, and the next one not to; times by "

@@ -34,8 +34,7 @@ def locked_blocks(report: LockReport) -> Iterator[b.Block]:
             sizes = (peaks.allocated_bytes, peaks.reserved_bytes)
             texts = (format_bytes(size, 2) for size in sizes)
             rows.append([comparison.name, *texts, _change(comparison), _what(report, comparison)])
-    for name in report.removed:
-        rows.append([name, "", "", "", "removed"])
+    rows += [[name, "", "", "", "removed"] for name in report.removed]
     yield b.Table(
         (b.Column(overflow=b.Overflow.FOLD), b.RIGHT, b.RIGHT, b.RIGHT, b.LEFT),
         rows,

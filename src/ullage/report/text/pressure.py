@@ -1,6 +1,4 @@
-"""The pressure on the allocator in reports of what was recorded on a GPU: a few lines, or the whole
-table.
-"""
+"""The pressure on the allocator, as recorded on a GPU: a few lines, or the whole table."""
 
 from __future__ import annotations
 
@@ -47,8 +45,7 @@ def brief_pressure(records: Sequence[Record]) -> Iterator[b.Block]:
             yield _line(f"Pressure: {report.sentence}")
     for group in report.requests[:_MAX_BRIEF]:
         yield _line(f"Requests, {group.name}: {_times(group.all)}")
-    for text in _growth(report):
-        yield _line(f"Generation: {text}")
+    yield from (_line(f"Generation: {text}") for text in _growth(report))
 
 
 def full_pressure(records: Sequence[Record]) -> Iterator[b.Block]:
@@ -69,8 +66,7 @@ def full_pressure(records: Sequence[Record]) -> Iterator[b.Block]:
         yield _times_table("requests", _request_rows(report.requests))
     if report.generations:
         yield b.Title("Last generations (allocated)")
-        for text in _growth(report):
-            yield _line(text, indent=2)
+        yield from (_line(text, indent=2) for text in _growth(report))
         yield generation_table(report.generations)
     yield from pressure_plots(records)
 
@@ -102,21 +98,20 @@ def _times(times: Percentiles) -> str:
 
 def step_pressure_table(pressed: Sequence[PressureRow]) -> b.Table:
     """A row for some steps each."""
-    rows: b.Rows = []
-    for row in pressed:
-        rows.append(
-            [
-                f"{row.first:,}",
-                f"{row.began_s:,.0f} s",
-                format_seconds(row.p50_s),
-                format_seconds(row.p99_s),
-                format_bytes(row.allocated_bytes),
-                format_bytes(row.reserved_bytes),
-                format_share(row.fragmented_frac, 1),
-                f"{row.num_alloc_retries:,}",
-                "" if row.num_device_frees is None else f"{row.num_device_frees:,}",
-            ]
-        )
+    rows: b.Rows = [
+        [
+            f"{row.first:,}",
+            f"{row.began_s:,.0f} s",
+            format_seconds(row.p50_s),
+            format_seconds(row.p99_s),
+            format_bytes(row.allocated_bytes),
+            format_bytes(row.reserved_bytes),
+            format_share(row.fragmented_frac, 1),
+            f"{row.num_alloc_retries:,}",
+            "" if row.num_device_frees is None else f"{row.num_device_frees:,}",
+        ]
+        for row in pressed
+    ]
     return b.Table(
         [b.RIGHT] * 9,
         rows,
@@ -163,17 +158,16 @@ def _growth(report: PressureReport) -> Iterator[str]:
 
 def generation_table(requests: Sequence[RequestRow]) -> b.Table:
     """The last generations: tokens or calls, and what was allocated."""
-    rows: b.Rows = []
-    for row in requests[-_MAX_GENERATIONS:]:
-        rows.append(
-            [
-                row.name,
-                "" if row.num_tokens is None else f"{row.num_tokens:,}",
-                f"{row.num_calls:,}" if row.num_calls else "",
-                format_seconds(row.seconds),
-                *map(format_bytes, (row.begin_bytes, row.peak_bytes, row.end_bytes)),
-            ]
-        )
+    rows: b.Rows = [
+        [
+            row.name,
+            "" if row.num_tokens is None else f"{row.num_tokens:,}",
+            f"{row.num_calls:,}" if row.num_calls else "",
+            format_seconds(row.seconds),
+            *map(format_bytes, (row.begin_bytes, row.peak_bytes, row.end_bytes)),
+        ]
+        for row in requests[-_MAX_GENERATIONS:]
+    ]
     return b.Table(
         (b.LEFT, *[b.RIGHT] * 6),
         rows,

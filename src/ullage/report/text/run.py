@@ -84,9 +84,7 @@ def run_blocks(report: RunReport) -> Iterator[b.Block]:
 
 
 def brief_run_blocks(report: RunReport, findings: Sequence[Finding] = ()) -> Iterator[b.Block]:
-    """The verdict, the memory by category, the largest owners, the assumptions, and what the
-    largest of the findings is worth.
-    """
+    """The verdict, the categories, the largest owners, the assumptions, the worth of findings."""
     fullest = _fullest(report)
     yield from _head(report)
     yield from _problems(report)
@@ -203,11 +201,9 @@ def _verdict_alone(report: RunReport) -> b.Headline:
     tone = _TONES[report.verdict]
     tightest = min(report.devices, key=lambda device: device.headroom_bytes, default=None)
     if report.verdict is Verdict.OUT_OF_MEMORY:
-        return b.Headline(
-            (b.Word(f"does not fit on {report.gpu.slug}", tone), b.Word(f": {report.reason}"))
-        )
+        return b.Headline.of(f"does not fit on {report.gpu.slug}", tone, f": {report.reason}")
     if report.verdict is Verdict.FAILED:
-        return b.Headline((b.Word("failed", tone), b.Word(f": {report.reason}")))
+        return b.Headline.of("failed", tone, f": {report.reason}")
     if tightest is None:
         return b.Headline.of("fits: no device memory was used", tone)
     is_cut = report.stop is not None and report.stop.kind is StepKind.INFERENCE
@@ -216,20 +212,14 @@ def _verdict_alone(report: RunReport) -> b.Headline:
     context = f"±{format_bytes(tightest.headroom.context_margin_bytes)} {what}"
     if report.is_unlimited:
         used = format_bytes(max(device.peak_used_bytes for device in report.devices))
-        return b.Headline(
-            (b.Word(f"needs up to {used}", tone), b.Word(f" of a GPU{so_far}, {context}"))
-        )
+        return b.Headline.of(f"needs up to {used}", tone, f" of a GPU{so_far}, {context}")
     left = format_bytes(tightest.headroom.middle_bytes)
     has_several = any(device.totals.index for device in report.devices) or (
         len({device.pid for device in report.devices if device.rank is None}) > 1
     )
     which = f" on {_device_name(tightest, report.devices)}" if has_several else ""
-    return b.Headline(
-        (
-            b.Word(f"fits{so_far}", tone),
-            b.Word(f" on {report.gpu.slug}, {left} left{which}, {context}"),
-        )
-    )
+    where = f" on {report.gpu.slug}, {left} left{which}, {context}"
+    return b.Headline.of(f"fits{so_far}", tone, where)
 
 
 def _measured_verdict(report: RunReport) -> b.Headline:
@@ -242,12 +232,8 @@ def _measured_verdict(report: RunReport) -> b.Headline:
     )
     which = f", on {_device_name(fullest, report.devices)}" if len(report.devices) > 1 else ""
     left = format_bytes(fullest.headroom_bytes)
-    return b.Headline(
-        (
-            b.Word(f"measured on {totals.name}", b.Tone.GOOD),
-            b.Word(f": {peaks}{which}, {left} left"),
-        )
-    )
+    words = f": {peaks}{which}, {left} left"
+    return b.Headline.of(f"measured on {totals.name}", b.Tone.GOOD, words)
 
 
 def _other_margins(device: DeviceReport) -> str:
@@ -345,8 +331,7 @@ def _all_devices(
             rows.append([_device_name(device, devices), *cells])
         else:
             ranks_of.setdefault(cells, []).extend(covers.get(device.rank, (device.rank,)))
-    for sizes, ranks in ranks_of.items():
-        rows.append([name_ranks(sorted(set(ranks))), *sizes])
+    rows += [[name_ranks(sorted(set(ranks))), *sizes] for sizes, ranks in ranks_of.items()]
     yield b.Title("All devices")
     yield b.Table(
         (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("device", "allocated", "reserved", "left")

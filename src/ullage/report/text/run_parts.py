@@ -34,7 +34,7 @@ def step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak])
     """The peaks of steps and phases. Consecutive equal steps share a line, and a long table omits
     the lines in the middle. All evaluations share a line.
     """
-    groups = _equal_steps(steps)
+    groups = [list(group) for _, group in itertools.groupby(steps, key=_shown_of_step)]
     shown = (
         groups
         if len(groups) <= _MAX_ROWS
@@ -65,10 +65,6 @@ def step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak])
         reserved = format_bytes(max(peak.reserved_bytes for peak in peaks), 2)
         rows.append([name, allocated, allocated, "", "", reserved])
     return b.Table((b.LEFT, *[b.RIGHT] * 5), rows, ("step", "peak", *_PHASES, "reserved"))
-
-
-def _equal_steps(steps: Sequence[StepPeak]) -> list[list[StepPeak]]:
-    return [list(group) for _, group in itertools.groupby(steps, key=_shown_of_step)]
 
 
 def _shown_of_step(step: StepPeak) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ullage.answers import block_kinds as b
+from ullage.explain.compare.changes import signed
 from ullage.explain.servers.differences import ROUNDING, StartChange
 from ullage.explain.servers.levers import ESTIMATED, Lever
 from ullage.explain.servers.start import Load, Part, ServerStart
@@ -132,7 +133,7 @@ def server_diff_blocks(change: StartChange) -> Iterator[b.Block]:
     if change.causes:
         rows: b.Rows = []
         for cause in change.causes:
-            size = "" if cause.bytes is None else _signed(cause.bytes)
+            size = "" if cause.bytes is None else signed(cause.bytes)
             why = cause.why or "no option that was printed explains it"
             rows.append([cause.part, f"{cause.tokens:+,.0f}", size, why])
         yield b.SPACE
@@ -147,7 +148,3 @@ def server_diff_blocks(change: StartChange) -> Iterator[b.Block]:
 
 def _is_told(change: StartChange, option: str) -> bool:
     return any(f"{option} " in cause.why for cause in change.causes if cause.why != ROUNDING)
-
-
-def _signed(size: int) -> str:
-    return ("+" if size > 0 else "") + format_bytes(size, 2)

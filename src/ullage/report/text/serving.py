@@ -83,8 +83,7 @@ def serving_blocks(
     if serving_estimate.users and serving_estimate.block_bytes:
         yield b.Title("Room for requests")
         yield _room_table(serving_estimate)
-    for remark in serving_estimate.remarks:
-        yield b.Note(remark, b.Tone.FAINT, is_apart=True)
+    yield from (b.Note(remark, b.Tone.FAINT, is_apart=True) for remark in serving_estimate.remarks)
     if knobs:
         yield b.Title("What leaves more room")
         yield _knobs_table(knobs)
@@ -110,16 +109,15 @@ def look_of_part(name: str) -> Look:
 
 
 def _groups_table(serving_estimate: ServingEstimate) -> b.Table:
-    rows: b.Rows = []
-    for group in serving_estimate.kv_groups:
-        rows.append(
-            [
-                group.name,
-                str(group.num_layers),
-                format_bytes(group.token_bytes),
-                format_bytes(group.request_bytes),
-            ]
-        )
+    rows: b.Rows = [
+        [
+            group.name,
+            str(group.num_layers),
+            format_bytes(group.token_bytes),
+            format_bytes(group.request_bytes),
+        ]
+        for group in serving_estimate.kv_groups
+    ]
     return b.Table(
         (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT),
         rows,
@@ -138,9 +136,9 @@ def room_rows(serving_estimate: ServingEstimate) -> list[tuple[str, Sequence[flo
 
 
 def _knobs_table(knobs: Sequence[ServingKnob]) -> b.Table:
-    rows: b.Rows = []
-    for knob in knobs:
-        rows.append([knob.change, format_bytes(knob.gain_bytes), f"{knob.users:,}"])
+    rows: b.Rows = [
+        [knob.change, format_bytes(knob.gain_bytes), f"{knob.users:,}"] for knob in knobs
+    ]
     return b.Table(
         (b.LEFT, b.RIGHT, b.RIGHT), rows, ("change", "worth of cache", "users, at least")
     )
@@ -162,7 +160,8 @@ def _gpus_table(ranked: Sequence[ServingRow]) -> b.Table:
 
 
 def _room_table(serving_estimate: ServingEstimate) -> b.Table:
-    rows: b.Rows = []
-    for name, values, how in room_rows(serving_estimate):
-        rows.append([name, *(format(value, how) for value in values)])
+    rows: b.Rows = [
+        [name, *(format(value, how) for value in values)]
+        for name, values, how in room_rows(serving_estimate)
+    ]
     return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("", "at least", "likely", "at most"))

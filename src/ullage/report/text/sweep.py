@@ -34,8 +34,7 @@ def sweep_lines(report: SweepReport) -> list[str]:
 
 def sweep_blocks(report: SweepReport) -> Iterator[b.Block]:
     """What fits, the runs, how memory grows, and the plot of it."""
-    for text in sweep_lines(report):
-        yield b.Headline.of(text, b.Tone.STRONG)
+    yield from (b.Headline.of(text, b.Tone.STRONG) for text in sweep_lines(report))
     yield b.Note(" ".join(report.template), b.Tone.FAINT, b.Overflow.CUT, indent=2)
     yield b.Note(_run_line(report), b.Tone.FAINT, indent=2)
     yield b.SPACE
@@ -48,8 +47,7 @@ def sweep_blocks(report: SweepReport) -> Iterator[b.Block]:
             yield b.Note(
                 f"and {len(lines) - _MAX_LINES} more lines, all of them in --json", indent=2
             )
-    for message in _remarks(report):
-        yield b.Note(message, b.Tone.WARNING, is_apart=True)
+    yield from (b.Note(message, b.Tone.WARNING, is_apart=True) for message in _remarks(report))
     yield b.SPACE
     yield from (b.Note(line) for line in _basis(report))
 
@@ -236,21 +234,16 @@ def _basis(report: SweepReport) -> Sequence[str]:
         (d.headroom.context_margin_bytes for p in report.points for d in p.report.devices),
         default=0,
     )
+    rest = len(assumptions) - 6
     return [
         f"Basis: assumed; the memory left uses the context's upper bound, ±{format_bytes(margin)}",
         *(f"  {what}" for what in list(assumptions)[:6]),
-        *(
-            [f"  and {len(assumptions) - 6} more; each run's own are in --json"]
-            if len(assumptions) > 6
-            else []
-        ),
+        *[f"  and {rest} more; each run's own are in --json"] * (rest > 0),
     ]
 
 
 def sweep_plot(report: SweepReport) -> b.Plot:
-    """The peaks of every run: over the first variable with several values if that is numeric, else
-    as bars.
-    """
+    """The peaks of every run over the first numeric variable with several values, else as bars."""
     axis = next(
         (
             name

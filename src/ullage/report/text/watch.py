@@ -166,17 +166,10 @@ def gpu_lines(
 
 
 def _stem(*, is_first: bool, is_last: bool, is_ascii: bool) -> str:
+    fork, end, line = ("  |- ", "  `- ", "  |  ") if is_ascii else ("  ├─ ", "  └─ ", "  │  ")
     if is_first:
-        return (
-            "  `- "
-            if is_ascii and is_last
-            else "  |- "
-            if is_ascii
-            else "  └─ "
-            if is_last
-            else "  ├─ "
-        )
-    return "     " if is_last else "  |  " if is_ascii else "  │  "
+        return end if is_last else fork
+    return "     " if is_last else line
 
 
 def _state(gpu: GpuView, style: Style) -> Text:

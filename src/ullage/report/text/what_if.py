@@ -46,12 +46,10 @@ def what_if_blocks(report: WhatIfReport) -> Iterator[b.Block]:
     if report.on_gpus:
         yield b.Title("GPUs on which the settings decide")
         yield _gpus_table(report.on_gpus)
-    for remark in _remarks(report):
-        yield _note(remark, b.Tone.WARNING)
+    yield from (_note(remark, b.Tone.WARNING) for remark in _remarks(report))
     for contradiction in report.contradictions[:1]:
         yield _note(f"the snapshot contradicts itself: {contradiction}", b.Tone.MORE)
-    for note in report.notes:
-        yield _note(f"note: {note}")
+    yield from (_note(f"note: {note}") for note in report.notes)
     best = report.recommended
     if best is not None:
         yield b.Title("To use it")
@@ -155,8 +153,7 @@ def _remarks(report: WhatIfReport) -> Iterator[str]:
             reasons.setdefault(f"refused by torch {report.torch}: {tried.refusal}", []).append(
                 _shown(tried.setting)
             )
-    for reason, names in reasons.items():
-        yield f"{', '.join(names)}: {reason}"
+    yield from (f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
 
 
 def _failure(outcome: Outcome) -> str:

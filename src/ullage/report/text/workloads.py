@@ -51,13 +51,13 @@ def workload_blocks(estimate: WorkloadEstimate) -> Iterator[b.Block]:
         scale = max(term.bytes for term in place.terms)
         yield terms_table(place.terms, _look, scale)
     yield b.Title("Figures")
-    rows: b.Rows = []
-    for name, value, unit in estimate.figures:
-        rows.append([name, format_bytes(value) if unit == "bytes" else f"{value:,} {unit}"])
+    rows: b.Rows = [
+        [name, format_bytes(value) if unit == "bytes" else f"{value:,} {unit}"]
+        for name, value, unit in estimate.figures
+    ]
     yield b.Table((b.LEFT, b.RIGHT), rows)
     yield b.Title("Assumed")
-    for line in estimate.assumptions:
-        yield b.Note(line, b.Tone.FAINT, indent=2)
+    yield from (b.Note(line, b.Tone.FAINT, indent=2) for line in estimate.assumptions)
 
 
 def _look(term: Term) -> Look:

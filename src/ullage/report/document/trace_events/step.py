@@ -46,8 +46,7 @@ def _events(process: Process, time: StepTime) -> Iterator[Event]:
     for stream in sorted({span.stream for span in time.spans}):
         name = "host waits" if stream < 0 else f"stream {stream}"
         yield name_event("thread_name", name, pid=pid, tid=_row(stream))
-    for span in time.spans:
-        yield _span_event(span, pid)
+    yield from (_span_event(span, pid) for span in time.spans)
     levels = step_levels(record, time)
     for start_s, allocated_bytes, reserved_bytes in zip(
         levels.start_s.tolist(),

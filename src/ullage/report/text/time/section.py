@@ -61,8 +61,7 @@ def full_time(report: RunReport) -> Iterator[b.Block]:
         yield _share_table(time.unknown, time, "kernel")
     if time.basis:
         yield b.Title("The times rest on")
-        for line in _basis_lines(time.basis):
-            yield b.Note(line, indent=2, hang=4)
+        yield from (b.Note(line, indent=2, hang=4) for line in _basis_lines(time.basis))
 
 
 def played_time(time: StepTime, expense: Expense | None, num_gpus: int) -> Iterator[b.Block]:
@@ -76,8 +75,7 @@ def played_time(time: StepTime, expense: Expense | None, num_gpus: int) -> Itera
     )
     yield b.Note(f"Limited by {time.critical}; {parts}", b.Tone.PLAIN, b.Overflow.CUT)
     yield b.Title("The times rest on")
-    for line in _basis_lines(time.basis):
-        yield b.Note(line, indent=2)
+    yield from (b.Note(line, indent=2) for line in _basis_lines(time.basis))
 
 
 def time_line(time: StepTime, num_gpus: int = 1) -> str:
@@ -155,8 +153,7 @@ def _basis_lines(basis: Sequence[str]) -> Iterator[str]:
     for line in basis:
         head, *more = line.split("; ")
         details.setdefault(head, {}).update(dict.fromkeys(more))
-    for head, rest in details.items():
-        yield "; ".join((head, *rest))
+    yield from ("; ".join((head, *rest)) for head, rest in details.items())
 
 
 def _share_table(shares: Sequence[Share], time: StepTime, noun: str) -> b.Table:
