@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ullage.gate.cache import CACHE_NAME, Cache
-from ullage.gate.cases import CaseResult, Settings, run_cases
+from ullage.gate.cases import Settings, run_cases
 from ullage.gate.config import Configuration, load_configuration
-from ullage.gate.lock import Lock, read_lock
+from ullage.gate.lock import read_lock
 from ullage.gate.matching import select
 from ullage.gate.scenario import Case, expand
 from ullage.gate.verdicts import Judged, State, exit_code_of, judge
@@ -88,7 +88,7 @@ def check(options: CheckOptions) -> Check:
     lock = read_lock(configuration.lock_path)
     store = open_cache(configuration)
     with run_cases(cases, make_settings(store, options)) as results:
-        judged = tuple(judge_result(result, lock) for result in results)
+        judged = tuple(judge(result, lock.scenarios) for result in results)
         diffs, html = _compare_runs(judged, store, has_pages=options.pages)
         if not options.no_cache:
             keep_snapshots(judged, store)
@@ -123,23 +123,6 @@ def make_settings(cache: Cache, options: CheckOptions | LockOptions) -> Settings
         interpreter = str(Path(interpreter).expanduser().absolute())
     store = None if options.no_cache else cache
     return Settings(interpreter, store, options.on_progress, options.on_failure)
-
-
-def judge_result(result: CaseResult, lock: Lock) -> Judged:
-    """The verdict on one finished case."""
-    case = result.case
-    return judge(
-        case.name,
-        case.scenario,
-        result.report,
-        result.figures.measured,
-        lock.scenarios,
-        total_bytes=result.total_bytes,
-        warnings=result.figures.warnings,
-        output=result.output,
-        wall_s=result.figures.wall_s,
-        problem=result.problem,
-    )
 
 
 def keep_snapshots(judged: Sequence[Judged], cache: Cache) -> None:

@@ -66,7 +66,6 @@ def execute(options: ExecOptions) -> tuple[int, Outcome | None]:
             f"--cap {options.cap} leaves nothing: {format_bytes(RESERVE_BYTES)} of it are kept "
             "free, since the context grows"
         )
-    python = None if options.python is None else os.fspath(options.python)
     if options.guard is not None:
         return _execute_guarded(options, options.guard, cap_bytes)
     if options.plan is None and cap_bytes is None:
@@ -74,7 +73,7 @@ def execute(options: ExecOptions) -> tuple[int, Outcome | None]:
     plan = None if options.plan is None else read_plan(options.plan)
     if plan is not None and not plan.actions and options.say is not None:
         options.say(f"ullage: plan: {plan.summary}")
-    resolved = resolve_program(options.program, python)
+    resolved = resolve_program(options.program, options.python)
     _check_version(resolved, [] if plan is None else [plan])
     with run_directory() as directory:
         variables = {} if plan is None else plan_variables(directory, plan)
@@ -90,8 +89,7 @@ def _execute_guarded(
     none: checkpoints.
     """
     say = options.say
-    python = None if options.python is None else os.fspath(options.python)
-    resolved = resolve_program(options.program, python)
+    resolved = resolve_program(options.program, options.python)
     rungs = load_plans(plans) if plans else None
     _check_version(resolved, rungs or ())
 
@@ -122,7 +120,7 @@ def _execute_guarded(
         return Start(result, None if problem else text, read_outcome(directory, plan).rungs)
 
     with open_job() as job:
-        tell = say if say is not None and not job.rank else _say_nothing
+        tell = say if say is not None and not job.rank else (lambda _line: None)
         return supervise(start_on, rungs, tuple(options.resume), tell)
 
 
@@ -137,10 +135,6 @@ def _end_with_others(job: Job) -> Callable[[Child], None] | None:
     return look if job.is_joint else None
 
 
-def _say_nothing(_text: str) -> None:
-    return
-
-
 def _run(
     program: UserProgram, variables: Mapping[str, str], directory: Path, cap_bytes: int | None,
     say: Say | None, *, on_poll: Callable[[Child], None] | None = None,
@@ -153,8 +147,10 @@ def _run(
     put_before(environment, "PYTHONPATH", str(SITE_DIR))
     with start(program, environment) as child:
         ended = child.wait(None if on_poll is None else partial(on_poll, child))
-    if cap_bytes is not None:
-        _say_unused(notes, "cap: no GPU was capped", say)
+    if cap_bytes is not None and say is not None:
+        outcome = _read(notes, None)
+        if not outcome.is_applied:
+            say(f"ullage: cap: no GPU was capped: {outcome.reason}")
     return ended
 
 
@@ -163,12 +159,6 @@ def _read(directory: Path, plan: Plan | None) -> Outcome:
     outcome = read_outcome(directory, plan)
     has_notes = outcome.is_applied or any(directory.glob("plan-*.json"))
     return outcome if has_notes else replace(outcome, reason="the program did not import torch")
-
-
-def _say_unused(directory: Path, what: str, say: Say | None) -> None:
-    outcome = _read(directory, None)
-    if say is not None and not outcome.is_applied:
-        say(f"ullage: {what}: {outcome.reason}")
 
 
 def _check_version(program: UserProgram, plans: Sequence[Plan]) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from ullage.api.check import (
     find_cases,
-    judge_result,
     keep_snapshots,
     load_from,
     make_settings,
@@ -23,7 +22,7 @@ from ullage.gate.config import Configuration
 from ullage.gate.lock import Lock, read_lock
 from ullage.gate.locking import LockReport, write_entries
 from ullage.gate.matching import is_of, select
-from ullage.gate.scenario import expand
+from ullage.gate.verdicts import judge
 from ullage.protocol.options.check import LockOptions
 from ullage.protocol.options.option import takes
 
@@ -71,14 +70,12 @@ def lock(options: LockOptions) -> Locked:
     store = open_cache(configuration)
     before = read_lock(configuration.lock_path)  # what is wrong with it is told before the runs
     with run_cases(cases, make_settings(store, options)) as results:
-        judged = tuple(judge_result(result, before) for result in results)
+        judged = tuple(judge(result, before.scenarios) for result in results)
         keep_snapshots(judged, store)
     removed = _gone(before, configuration) if not scenarios and not update else ()
     return Locked(write_entries(configuration.lock_path, judged, renewed, removed))
 
 
 def _gone(lock: Lock, configuration: Configuration) -> tuple[str, ...]:
-    names = [
-        case.name for scenario in configuration.scenarios.values() for case in expand(scenario)
-    ]
+    names = [case.name for case in find_cases(configuration, ())]
     return tuple(entry for entry in lock.scenarios if not any(is_of(entry, name) for name in names))

@@ -8,7 +8,6 @@ are.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,13 +58,10 @@ def run_ranks(options: RunOptions) -> Run:
         None if options.snapshot is None
         else _make_directory(Path(options.snapshot), force=options.force)
     )  # fmt: skip
-    started_s = time.monotonic()
     with run_directory() as mail:
         job = replace(job, options=replace(job.options, mail=mail))
         survey = Survey(job, options.on_progress, options.on_failure, directory)
-        survey.play(numbers)
-        covers = survey.find_distinct() if is_open else {number: (number,) for number in numbers}
-    report = survey.joined(covers, time.monotonic() - started_s)
+        report = survey.report(None if is_open else numbers)
     return Run(replace(report, price=options.price))
 
 

@@ -91,10 +91,9 @@ def record_program(options: RecordOptions) -> Recorded:
         SpecError: an option or the program is not possible.
         EnvironmentProblem: the interpreter cannot be started.
     """
-    python = None if options.python is None else os.fspath(options.python)
-    resolved = resolve_program(options.program, python)
+    resolved = resolve_program(options.program, options.python)
     path = (
-        default_snapshot(options.program, python, prefix="ullage-record")
+        default_snapshot(options.program, options.python, prefix="ullage-record")
         if options.snapshot is None
         else Path(options.snapshot)
     )

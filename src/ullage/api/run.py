@@ -287,7 +287,7 @@ def default_snapshot(
     """A name for the snapshot of a run or record in the current directory that no file has:
     ullage-train-20261120-141502.pickle.
     """
-    name = resolve_program(program, None if python is None else os.fspath(python)).name
+    name = resolve_program(program, python).name
     stem = f"{prefix}-{name[:_MAX_STEM]}-{strftime('%Y%m%d-%H%M%S')}"
     path, number = Path(f"{stem}.pickle"), 2
     while os.path.lexists(path):

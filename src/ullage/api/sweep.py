@@ -99,15 +99,23 @@ def sweep(options: RunOptions) -> Sweep:
     started_s = time.monotonic()
     runs = ParallelRuns(jobs, options.on_progress, options.on_failure)
     runs.run_all()
-    return _explain(
-        runs,
-        settings,
-        program=options.program,
-        variables=texts,
-        devices=devices,
+    from ullage.explain.compare.sweep import Point, explain_sweep
+
+    done = [
+        (setting, replace(run, price=options.price))
+        for setting, run in zip(settings, runs.results, strict=True)
+        if run is not None
+    ]
+    report = explain_sweep(
+        [Point(setting, run) for setting, run in done],
+        template=tuple(options.program),
+        variables=tuple(texts.items()),
+        gpus=tuple(device.usable for device in devices),
+        fresh_because=runs.fresh_because,
         wall_s=time.monotonic() - started_s,
-        price=options.price,
+        was_interrupted=runs.was_interrupted,
     )
+    return Sweep(report, tuple(Run(run) for _, run in done))
 
 
 def _check_options(options: RunOptions) -> None:
@@ -149,48 +157,18 @@ def _lay_out(
     from ullage.explain.compare.sweep import Setting
 
     launched = make_options(options)
-    interpreter = None if options.python is None else os.fspath(options.python)
     settings: list[Setting] = []
     jobs: list[Job] = []
     for device, values in itertools.product(devices, itertools.product(*variables.values())):
         setting = tuple(zip(variables, values, strict=True))
         words = [fill_in(word, dict(setting)) for word in options.program]
         if not jobs:
-            jobs.append(make_job(words, device=device, python=interpreter, options=launched))
+            jobs.append(make_job(words, device=device, python=options.python, options=launched))
         else:
-            again = resolve_program(words, interpreter)
+            again = resolve_program(words, options.python)
             job = replace(jobs[0], program=again, device=device)
             if again.python != jobs[0].program.python:
-                job = make_job(words, device=device, python=interpreter, options=launched)
+                job = make_job(words, device=device, python=options.python, options=launched)
             jobs.append(job)
         settings.append(Setting(setting, device.usable))
     return settings, jobs
-
-
-def _explain(
-    runs: ParallelRuns,
-    settings: Sequence[Setting],
-    *,
-    program: Sequence[str],
-    variables: Mapping[str, tuple[str, ...]],
-    devices: Sequence[PhantomDevice],
-    wall_s: float,
-    price: float | None,
-) -> Sweep:
-    from ullage.explain.compare.sweep import Point, explain_sweep
-
-    done = [
-        (setting, replace(run, price=price))
-        for setting, run in zip(settings, runs.results, strict=True)
-        if run is not None
-    ]
-    report = explain_sweep(
-        [Point(setting, run) for setting, run in done],
-        template=tuple(program),
-        variables=tuple(variables.items()),
-        gpus=tuple(device.usable for device in devices),
-        fresh_because=runs.fresh_because,
-        wall_s=wall_s,
-        was_interrupted=runs.was_interrupted,
-    )
-    return Sweep(report, tuple(Run(run) for _, run in done))

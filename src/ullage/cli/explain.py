@@ -11,7 +11,7 @@ import click
 
 from ullage.cli.main import ANSWER_IS_NO
 from ullage.cli.options.command import command
-from ullage.cli.output import OUTPUT, UNWRITABLE, Output, check_plot_option
+from ullage.cli.output import OUTPUT, Output, check_plot_option
 from ullage.cli.server_log import is_server_file, show_server
 from ullage.errors import SpecError
 from ullage.protocol.options.explain import ExplainOptions, WhatIfOptions
@@ -101,9 +101,7 @@ def explain_command(
     # The answer to a request is among what is reserved.
     is_full = output.full or options.request is not None
     shown = explain_blocks if is_full else brief_explain_blocks
-    return output.give(
-        result, shown(result.view), _write_files(result, output), exit_code=result.exit_code
-    )
+    return output.give(result, shown(result.view), _write_files(result, output))
 
 
 def _show_what_if(options: WhatIfOptions, output: Output) -> int:
@@ -135,9 +133,7 @@ def _show_recording(file: Path, output: ExplainOutput, unfit: Mapping[str, objec
             f"--request, --html and --export need a trace, and {str(file)!r} has none; record with "
             "--mode full, and give one file"
         )
-    recorded = read_recording(file)
-    is_written = show_recorded(recorded, output, output.plot)
-    return recorded.exit_code if is_written else UNWRITABLE
+    return show_recorded(read_recording(file), output, output.plot)
 
 
 def _print_rule(code: str) -> int:

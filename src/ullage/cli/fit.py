@@ -87,25 +87,19 @@ def _search(options: FitOptions, output: FitOutput) -> int:
         if output.output is not None and not ladder.report.failure:
             ladder.ladder.save(output.output, force=output.force)
             files = [output.output]
-        return output.beside.give(
-            ladder, ladder_blocks(ladder.report), files, exit_code=ladder.exit_code
-        )
+        return output.beside.give(ladder, ladder_blocks(ladder.report), files)
     if options.largest is not None:
         from ullage.api.largest import find_largest
         from ullage.report.text.largest import largest_blocks
 
         largest = find_largest.act(options)
         files = save_plan(largest.plan, output.output, force=output.force)
-        return output.beside.give(
-            largest, largest_blocks(largest.report), files, exit_code=largest.exit_code
-        )
+        return output.beside.give(largest, largest_blocks(largest.report), files)
     from ullage.api.fit import fit
     from ullage.report.text.fit import fit_blocks
 
     result = fit.act(options)
-    return output.beside.give(
-        result, fit_blocks(result.report), _write_files(result, output), exit_code=result.exit_code
-    )
+    return output.beside.give(result, fit_blocks(result.report), _write_files(result, output))
 
 
 @contextmanager

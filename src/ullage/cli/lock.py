@@ -30,6 +30,4 @@ def lock_command(options: LockOptions, output: Output) -> int:
     with output.progress() as on_progress:
         locked = lock.act(replace(options, config=config, on_progress=on_progress))
 
-    return output.give(
-        locked, locked_blocks(locked.report), [locked.report.path], exit_code=locked.exit_code
-    )
+    return output.give(locked, locked_blocks(locked.report), [locked.report.path])

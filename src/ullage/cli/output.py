@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,14 +84,19 @@ class Output:
         check_files(("--output", self.output), ("--html", self.html), *others, force=self.force)
 
     def give(
-        self, answer: Any, blocks: Blocks, files: Sequence[object] = (), *, exit_code: int = 0
-    ) -> int:
-        """Writes an answer's page and document, and shows its report; what to exit with."""
+        self, answer: Any, blocks: Blocks, files: Sequence[object] = (),
+        problems: Sequence[str] = (), *, exit_code: int | None = None,
+    ) -> int:  # fmt: skip
+        """Writes an answer's page and document, and shows its report; what to exit with: by default
+        its own code, or 0.
+        """
+        if exit_code is None:
+            exit_code = getattr(answer, "exit_code", 0)
         html = self.html
         page = [] if html is None else [write_text(answer.html, html, force=self.force)]
         files = [*files, *page]
-        is_written = write_result(self, lambda: answer.document, lambda: self.show(blocks), files)
-        return exit_code if is_written else UNWRITABLE
+        show, document = partial(self.show, blocks), lambda: answer.document
+        return exit_code if write_result(self, document, show, files, problems) else UNWRITABLE
 
 
 def show_failure(text: str) -> None:

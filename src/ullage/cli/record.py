@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ullage.cli.options.command import command
-from ullage.cli.output import (
-    OUTPUT,
-    QUIET,
-    UNWRITABLE,
-    Output,
-    check_plot_option,
-    write_result,
-)
+from ullage.cli.output import OUTPUT, QUIET, Output, check_plot_option
 from ullage.errors import SpecError
 from ullage.protocol.options.record import RecordOptions
 
@@ -50,13 +43,12 @@ def record_command(options: RecordOptions, output: RecordOutput) -> int:
     output.check(("--plot", output.plot))
     check_plot_option(output.plot)
     recorded = record_program.act(replace(options, stdout_to_stderr=output.as_json))
-    is_written = show_recorded(recorded, output, output.plot, recorded.files)
-    return recorded.exit_code if is_written else UNWRITABLE
+    return show_recorded(recorded, output, output.plot, recorded.files)
 
 
 def show_recorded(
     recorded: Recorded, output: Output, plot: Path | None, files: tuple[Path, ...] = ()
-) -> bool:
+) -> int:
     """Shows the report of what was recorded, draws the plot, and names the files that were
     written. What cannot be drawn does not hide the report.
     """
@@ -70,10 +62,4 @@ def show_recorded(
             problems.append(f"{str(plot)!r} was not drawn: {error}")
 
     blocks = (run_blocks if output.full else brief_run_blocks)(recorded.report)
-    return write_result(
-        output,
-        lambda: recorded.document,
-        lambda: output.show(blocks),
-        files,
-        problems,
-    )
+    return output.give(recorded, blocks, files, problems)

@@ -41,18 +41,18 @@ def serve_command(options: ServeOptions, output: Output) -> int:
         with output.progress(has_lines=True) as on_progress:
             server = search_server.act(replace(options, on_progress=on_progress))
         searched = (server.searched, server.worths, server.capacity, server.tiers)
-        return output.give(server, search_blocks(searched), exit_code=server.exit_code)
+        return output.give(server, search_blocks(searched))
     if options.forecast:
         from ullage.api.servers.forecast import forecast_command
         from ullage.report.text.forecast import forecast_blocks
 
         forecast = forecast_command(options)
         view = (forecast.forecast, forecast.traffic, forecast.slo, forecast.tiers)
-        return output.give(forecast, forecast_blocks(view), exit_code=forecast.exit_code)
+        return output.give(forecast, forecast_blocks(view))
     from ullage.report.text.serve import serve_blocks
 
     run = serve_traffic.act(replace(options, stdout_to_stderr=True))
-    return output.give(run, serve_blocks(run.report), exit_code=run.exit_code)
+    return output.give(run, serve_blocks(run.report))
 
 
 def _check_goes_without_replay(options: ServeOptions, output: Output) -> None:

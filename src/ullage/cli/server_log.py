@@ -25,8 +25,7 @@ def show_server(file: Path, output: Output, *, unfit: Mapping[str, object]) -> i
     from ullage.report.text.server_log import server_blocks
 
     server = explain_server(file)
-    view = (server.start, server.levers)
-    return output.give(server, server_blocks(view), exit_code=server.exit_code)
+    return output.give(server, server_blocks((server.start, server.levers)))
 
 
 def show_server_diff(before: Path, after: Path, output: Output) -> int:

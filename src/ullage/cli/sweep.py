@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ullage.cli.output import UNWRITABLE, check_plot_option, write_result
+from ullage.cli.output import check_plot_option
 from ullage.errors import SpecError
 
 if TYPE_CHECKING:
@@ -30,9 +30,4 @@ def run_sweep(options: RunOptions, output: RunOutput) -> int:
         result = sweep.act(replace(options, on_progress=on_progress))
     if output.plot is not None:
         result.plot(output.plot, force=output.force)
-
-    is_written = write_result(
-        output, lambda: result.document, lambda: output.show(sweep_blocks(result.report)),
-        [output.plot],
-    )  # fmt: skip
-    return result.exit_code if is_written else UNWRITABLE
+    return output.give(result, sweep_blocks(result.report), [output.plot])

@@ -35,7 +35,7 @@ from ullage.phantom.rank import choose_ranks
 from ullage.protocol.options.option import share
 from ullage.protocol.options.run import DISTINCT, RunOptions
 from ullage.record.requests.requests import read_requests
-from ullage.runs.job import Job, make_job, make_options
+from ullage.runs.job import ALLOCATOR_VARIABLES, Job, make_job, make_options
 from ullage.runs.parallel import ParallelRuns
 from ullage.runs.server import run_server
 from ullage.runs.survey import Survey
@@ -47,8 +47,6 @@ from ullage.version import __version__
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
     from ullage.explain.snapshot import SnapshotReport
-
-_ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,28 +117,23 @@ def run_cases(cases: Sequence[Case], settings: Settings) -> Iterator[list[CaseRe
         KeyboardInterrupt: the user stopped it.
     """
     with run_directory() as directory:
-        results: dict[str, CaseResult | None] = {case.name: None for case in cases}
+        places = {case.name: directory / str(number) for number, case in enumerate(cases)}
+        results: dict[str, CaseResult | None] = dict.fromkeys(places)
         prepared = [
-            _prepare(case, directory / str(number), settings)
-            for number, case in enumerate(cases)
+            _prepare(case, places[case.name], settings)
+            for case in cases
             if case.scenario.trained is None
         ]
-        for number, case in enumerate(cases):
+        for case in cases:
             if case.scenario.trained is not None:
-                results[case.name] = _estimate(case, directory / str(number))
-        for prepared_case in prepared:
-            results[prepared_case.case.name] = _find(prepared_case, settings)
-        for prepared_case in prepared:
-            if prepared_case.case.scenario.serving is not None:
-                results[prepared_case.case.name] = _serve(prepared_case, settings)
-        unknown = [
-            prepared_case for prepared_case in prepared if results[prepared_case.case.name] is None
-        ]
+                results[case.name] = _estimate(case, places[case.name])
+        for each in prepared:
+            answer = _find if each.case.scenario.serving is None else _serve
+            results[each.case.name] = answer(each, settings)
+        unknown = [each for each in prepared if results[each.case.name] is None]
         began_ns = time.time_ns()
-        for prepared_case, run, output in _run_all(unknown, settings):
-            results[prepared_case.case.name] = _conclude(
-                prepared_case, run, output, began_ns, settings
-            )
+        for each, run, output in _run_all(unknown, settings):
+            results[each.case.name] = _conclude(each, run, output, began_ns, settings)
         yield [result for result in results.values() if result is not None]
 
 
@@ -176,7 +169,9 @@ def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
         )
     except SpecError as error:
         raise SpecError(f"scenario {case.name!r} (line {scenario.line}): {error}") from None
-    key = _cache_key(case, job, settings)
+    # What an engine depends on besides its files is not known, so a server always runs.
+    has_key = settings.cache is not None and scenario.serving is None
+    key = digest_case(case, job.program, job.device, job.build) if has_key else ""
     return _Prepared(case, job, key, directory)
 
 
@@ -189,15 +184,6 @@ def _estimate(case: Case, directory: Path) -> CaseResult:
         raise SpecError(f"scenario {case.name!r} (line {case.scenario.line}): {error}") from None
     total = None if report.is_unlimited else report.gpu.total_bytes
     return CaseResult(case, total, report, figures)
-
-
-def _cache_key(case: Case, job: Job, settings: Settings) -> str:
-    """Of the result; "": it is not kept. What an engine depends on besides its files is not known,
-    so a server always runs.
-    """
-    if settings.cache is None or case.scenario.serving is not None:
-        return ""
-    return digest_case(case, job.program, job.device, job.build)
 
 
 def _words(case: Case) -> tuple[str, ...]:
@@ -213,13 +199,9 @@ def _words(case: Case) -> tuple[str, ...]:
 
 
 def _find(prepared: _Prepared, settings: Settings) -> CaseResult | None:
-    is_new = settings.cache is None or not prepared.key
-    cached = None if is_new or settings.cache is None else settings.cache.find(prepared.key)
-    return (
-        None
-        if cached is None
-        else CaseResult(prepared.case, _total_bytes(prepared.job), None, cached)
-    )
+    cached = None if settings.cache is None else settings.cache.find(prepared.key)
+    total = _total_bytes(prepared.job)
+    return None if cached is None else CaseResult(prepared.case, total, None, cached)
 
 
 def _total_bytes(job: Job) -> int | None:
@@ -316,16 +298,9 @@ def _run_ranks(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str]
         if settings.on_failure is not None:
             settings.on_failure(output)
 
-    started_s = time.monotonic()
     survey = Survey(prepared.job, settings.on_progress, note, prepared.directory)
-    if ranks == DISTINCT:
-        survey.play((0,))
-        covers = survey.find_distinct()
-    else:
-        numbers = [int(rank) for rank in ranks]
-        survey.play(numbers)
-        covers = {number: (number,) for number in numbers}
-    return survey.joined(covers, time.monotonic() - started_s), "\n".join(outputs)
+    report = survey.report(None if ranks == DISTINCT else [*map(int, ranks)])
+    return report, "\n".join(outputs)
 
 
 def _conclude(
@@ -362,7 +337,7 @@ def _key(prepared: _Prepared, rank: int | None) -> Key:
     """The conditions under which the figures of a run were measured."""
     job, case = prepared.job, prepared.case
     environment = os.environ | dict(case.scenario.env)
-    settings = (environment.get(name) for name in _ALLOCATOR_VARIABLES)
+    settings = (environment.get(name) for name in ALLOCATOR_VARIABLES)
     world_size = case.scenario.world_size
     return Key(
         torch=job.build.version,

@@ -1,6 +1,6 @@
 """The result of a check: the comparisons of every case, and the one exit code.
 
-judged = judge(case_name, report, kept, locked, ...)
+judged = judge(result, lock.scenarios)
 exit_code_of([judged, ...])
 """
 
@@ -20,6 +20,7 @@ from ullage.gate.scenario import Scenario
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
+    from ullage.gate.cases import CaseResult
 
 
 class State(enum.Enum):
@@ -86,31 +87,10 @@ class Judged:
 NO_DEVICE = "the program used no device memory"
 
 
-def judge(
-    name: str,
-    scenario: Scenario,
-    report: RunReport | None,
-    measured: Mapping[str, Measured],
-    locked: Mapping[str, Entry],
-    *,
-    total_bytes: int | None,
-    warnings: tuple[str, ...] = (),
-    output: str = "",
-    wall_s: float = 0.0,
-    problem: str = "",
-) -> Judged:
-    """Judges a case.
-
-    Args:
-        name: of the case.
-        scenario: it is one of.
-        report: of the run; None where its result was known, which is that of a run that fits.
-        measured: what each device took.
-        locked: every entry of the lock.
-        total_bytes: of a device; None where it never runs out.
-        warnings, output, wall_s: of the run.
-        problem: why a server did not start; "": it did, or it is none.
-    """
+def judge(result: CaseResult, locked: Mapping[str, Entry]) -> Judged:
+    """The verdict on a finished case, beside every entry of the lock."""
+    scenario, name, report = result.case.scenario, result.case.name, result.report
+    measured = result.figures.measured
     figures = {entry_name(name, which): figure for which, figure in measured.items()}
     comparisons = tuple(
         compare(
@@ -119,14 +99,14 @@ def judge(
             locked.get(entry),
             budget=scenario.budget,
             tolerance=scenario.tolerance,
-            total_bytes=total_bytes,
+            total_bytes=result.total_bytes,
             serving=scenario.serving,
         )
         for entry, figure in figures.items()
     )
     state, reason = _find_state(report, comparisons)
-    if problem:
-        state, reason = State.FAILED, problem
+    if result.problem:
+        state, reason = State.FAILED, result.problem
     return Judged(
         name,
         scenario,
@@ -135,10 +115,10 @@ def judge(
         comparisons,
         figures,
         missing=tuple(entry for entry in locked if is_of(entry, name) and entry not in figures),
-        warnings=warnings,
-        output=output,
-        wall_s=wall_s,
-        is_kept=report is None and not problem,
+        warnings=result.figures.warnings,
+        output=result.output,
+        wall_s=result.figures.wall_s,
+        is_kept=report is None and not result.problem,
     )
 
 

@@ -50,7 +50,7 @@ class UserProgram:
 
 
 def resolve_program(
-    argv: Sequence[str], python: str | None = None, directory: Path | None = None
+    argv: Sequence[str], python: str | os.PathLike[str] | None = None, directory: Path | None = None
 ) -> UserProgram:
     """Finds the program that the words name.
 
@@ -71,7 +71,7 @@ def resolve_program(
             "no program was given; write it after --, such as: ullage run -- train.py --batch-size "
             "16"
         )
-    interpreter = _find_interpreter(python) if python else sys.executable
+    interpreter = _find_interpreter(os.fspath(python)) if python else sys.executable
     if words[0] == "-m":
         if len(words) < 2:
             raise SpecError(

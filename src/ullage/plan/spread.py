@@ -13,7 +13,6 @@ Plans are played as rank 0 alone; the one that is found is played on every rank 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -112,13 +111,10 @@ def fit_spread(run: Runner, job: Job, goal: Goal, allowed: Semantics, limit: Lim
 
 def _worst_rank(job: Job, plan: Plan | None, gpu: Gpu) -> WorstRank:
     """The rank that takes the most memory, of all that differ."""
-    started_s = time.monotonic()
     with run_directory() as mail:
         options = replace(job.options, plan=plan, mail=mail)
         device = PhantomDevice(gpu, is_unlimited=False)
-        survey = Survey(replace(job, device=device, options=options))
-        survey.play((0,))
-        joined = survey.joined(survey.find_distinct(), time.monotonic() - started_s)
+        joined = Survey(replace(job, device=device, options=options)).report(None)
     devices = {device.rank or 0: device.peak_used_bytes for device in joined.devices}
     rank = max(devices, key=devices.__getitem__, default=0)
     fits = joined.verdict is Verdict.FITS

@@ -20,7 +20,7 @@ import itertools
 import types
 import typing
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -141,10 +141,11 @@ class _Field:
         return f"; {what}, for example: {self.keys[0]} = {self.example}" if self.example else ""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Reader:
     """Reads values by their types.
 
-    Args:
+    Attributes:
         names: how errors call the types str, int, float, bool, list and dict.
         checks: what is checked, or converted, of each value of these types.
         synonyms: types that are read as another.
@@ -154,27 +155,17 @@ class Reader:
         refusal: what a record raises that refuses its fields, such as "batch: found 0, ...".
     """
 
-    def __init__(
-        self,
-        names: Mapping[type, str],
-        checks: Mapping[type, Read] = MappingProxyType({}),
-        synonyms: Mapping[Any, Any] = MappingProxyType({}),
-        *,
-        is_strict: bool = False,
-        is_none_missing: bool = False,
-        has_rows: bool = False,
-        refusal: type[Exception] | tuple[()] = (),
-    ) -> None:
-        self._names = names
-        self._checks = checks
-        self._synonyms = synonyms
-        self._is_strict = is_strict
-        self._is_none_missing = is_none_missing
-        self._has_rows = has_rows
-        self._refusal = refusal
-        # What reads a type, and the fields of a record, each found once.
-        self._reads: dict[Any, Read] = {}
-        self._fields: dict[Any, tuple[_Field, ...]] = {}
+    names: Mapping[type, str]
+    checks: Mapping[type, Read] = dataclasses.field(default_factory=dict)
+    synonyms: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
+    _: KW_ONLY
+    is_strict: bool = False
+    is_none_missing: bool = False
+    has_rows: bool = False
+    refusal: type[Exception] | tuple[()] = ()
+    # What reads a type, and the fields of a record, each found once.
+    _reads: dict[Any, Read] = dataclasses.field(default_factory=dict, init=False)
+    _fields: dict[Any, tuple[_Field, ...]] = dataclasses.field(default_factory=dict, init=False)
 
     def read(self, kind: type[T], value: object, /, **given: object) -> T:
         """The value as this type; `given` are fields of a record that are not in the value.
@@ -193,8 +184,8 @@ class Reader:
 
     def _make(self, kind: Any) -> Read:  # noqa: ANN401 - a type
         origin, members = typing.get_origin(kind), typing.get_args(kind)
-        if kind in self._synonyms:
-            return self._reader(self._synonyms[kind])
+        if kind in self.synonyms:
+            return self._reader(self.synonyms[kind])
         if kind in (Any, object):
             return lambda value: value
         if kind in (str, int, float, bool):
@@ -218,12 +209,12 @@ class Reader:
         return partial(self._record, kind)
 
     def _atom(self, kind: type) -> Read:
-        check = self._checks.get(kind)
+        check = self.checks.get(kind)
 
         def read_atom(value: Any) -> object:  # noqa: ANN401 - a plain value
             if type(value) is not kind:
                 if kind is not float or type(value) is not int:
-                    raise Misfit(f"is {show(value)}; expected {self._names[kind]}")
+                    raise Misfit(f"is {show(value)}; expected {self.names[kind]}")
                 value = float(value)
             return value if check is None else check(value)
 
@@ -253,7 +244,7 @@ class Reader:
             reads[types.NoneType] = lambda value: value
         if float in reads:
             reads.setdefault(int, reads[float])
-        names = " or ".join(self._names[kind] for kind in kinds)
+        names = " or ".join(self.names[kind] for kind in kinds)
 
         def read_any(value: object) -> object:
             if type(value) not in reads:
@@ -265,7 +256,7 @@ class Reader:
     def _list(self, collect: Callable[[Iterable[Any]], Any], read: Read) -> Read:
         def read_list(value: object) -> object:
             if not isinstance(value, list | tuple):
-                raise Misfit(f"is {show(value)}; expected {self._names[list]}")
+                raise Misfit(f"is {show(value)}; expected {self.names[list]}")
             return collect(read_at(number, read, each) for number, each in enumerate(value))
 
         return read_list
@@ -289,7 +280,7 @@ class Reader:
 
     def _table(self, value: object) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
-            raise Misfit(f"is {show(value)}; expected {self._names[dict]}")
+            raise Misfit(f"is {show(value)}; expected {self.names[dict]}")
         return value
 
     def _row(self, reads: Mapping[Any, Read], value: object, what: str) -> list[object]:
@@ -304,13 +295,13 @@ class Reader:
         value: object,
         given: Mapping[str, object] = MappingProxyType({}),
     ) -> Any:  # noqa: ANN401 - a record
-        is_row = self._has_rows and isinstance(value, list | tuple)
+        is_row = self.has_rows and isinstance(value, list | tuple)
         if is_row or (hasattr(kind, "_fields") and not isinstance(value, Mapping)):
             reads = {field.name: field.read for field in self.fields_of(kind)}
             return kind(*self._row(reads, value, ", ".join(reads)))
         table = self._table(value)
         fields = [field for field in self.fields_of(kind) if field.name not in given]
-        if self._is_strict:
+        if self.is_strict:
             known = [*itertools.chain(*(field.keys for field in fields))]
             for key in (key for key in table if key not in known):
                 names = [name for name in known if name is not Mark.NAME]
@@ -326,7 +317,7 @@ class Reader:
                 continue
             key = field.keys[0]
             value = table.get(key, _MISSING)
-            if self._is_none_missing and (value is None or value is _MISSING):
+            if self.is_none_missing and (value is None or value is _MISSING):
                 value = None if field.is_required else _MISSING
             if value is _MISSING and field.is_required:
                 raise Misfit(f"is missing{field.remedy('add it')}", key)
@@ -339,7 +330,7 @@ class Reader:
                     raise
         try:
             return kind(**arguments)
-        except self._refusal as error:
+        except self.refusal as error:
             raise misfit_of(error, arguments) from None
 
     def fields_of(self, kind: Any) -> tuple[_Field, ...]:  # noqa: ANN401 - a type

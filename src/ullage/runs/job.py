@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ullage.techniques.plan import Plan
     from ullage.trace.kernel_times import KernelTimes
 
-_ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def make_options(options: RunOptions) -> LaunchOptions:
@@ -38,7 +38,7 @@ def make_options(options: RunOptions) -> LaunchOptions:
     """
     plan = None if options.plan is None else read_plan(options.plan)
     alloc_conf = options.alloc_conf
-    if plan is not None and alloc_conf is not None and plan.variables.keys() & _ALLOCATOR:
+    if plan is not None and alloc_conf is not None and plan.variables.keys() & ALLOCATOR_VARIABLES:
         raise SpecError(
             f"alloc_conf={alloc_conf!r} and the plan both set the allocator up; leave one of them "
             "out"
@@ -128,8 +128,7 @@ def make_job(
     if options.num_devices is not None:
         check_num_gpus(options.num_devices)
     launcher = None if options.rank is None else launcher_of(program)
-    interpreter = None if python is None else os.fspath(python)
-    user_program = resolve_program(program, interpreter, directory)
+    user_program = resolve_program(program, python, directory)
     build = check_torch(find_torch(user_program.python), LIBRARY_DIR)
     job = Job(user_program, device, build, options)
     if options.measured is not None and options.measured.gpu != device.gpu.name:

@@ -1,12 +1,11 @@
 """Simulates ranks of one job, each in a run of its own, and finds which of them are alike.
 
-survey = Survey(job)
-survey.play((0,))
-report = survey.joined(survey.find_distinct(), wall_s)
+report = Survey(job).report(None)
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -146,6 +145,14 @@ class Survey:
             axis.stride * alike[rank // axis.stride % axis.size]
             for axis, alike in zip(axes, classes, strict=True)
         )
+
+    def report(self, numbers: Sequence[int] | None) -> RunReport:
+        """Simulates these ranks, or all that are distinct where none are named, and joins them."""
+        started_s = time.monotonic()
+        self.play(numbers or (0,))
+        distinct = self.find_distinct() if numbers is None else None
+        covers = distinct or {number: (number,) for number in numbers or ()}
+        return self.joined(covers, time.monotonic() - started_s)
 
     def joined(self, covers: Mapping[int, Sequence[int]], wall_s: float) -> RunReport:
         """Joins the reports of those ranks."""

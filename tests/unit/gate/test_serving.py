@@ -13,11 +13,13 @@ import pytest
 from ullage.answers.text import render
 from ullage.explain.basis import BasisKind
 from ullage.gate.budget import NO_BUDGET, Amount
+from ullage.gate.cache import CaseFigures
+from ullage.gate.cases import CaseResult
 from ullage.gate.compare import GOOD, TOKENS, compare
 from ullage.gate.config import load_configuration
 from ullage.gate.figures import Measured
 from ullage.gate.lock import Entry, Key, Lock, Peaks, ServedFigures, parse_lock, render_lock
-from ullage.gate.scenario import Serving, expand
+from ullage.gate.scenario import Case, Serving, expand
 from ullage.gate.verdicts import State, judge
 from ullage.report.document.check import check_document
 from ullage.report.text.check import check_blocks, describe
@@ -145,7 +147,8 @@ def test_a_change_that_misses_the_objective_fails(good: int, is_kept: bool) -> N
 def test_a_server_that_does_not_start_fails_the_check(tmp_path: Path) -> None:
     (tmp_path / "ullage.toml").write_text(CONFIGURATION)
     scenario = load_configuration(tmp_path).scenarios["api"]
-    judged = judge("api", scenario, None, {}, {}, total_bytes=None, problem="no vLLM there")
+    case, nothing = Case("api", scenario, None), CaseFigures({}, (), 0.0)
+    judged = judge(CaseResult(case, None, None, nothing, problem="no vLLM there"), {})
     assert judged.state is State.FAILED and judged.reason == "no vLLM there"
     assert not judged.is_kept
 
@@ -181,9 +184,8 @@ def test_the_report_says_what_a_server_held(tmp_path: Path) -> None:
     (tmp_path / "ullage.toml").write_text(CONFIGURATION)
     scenario = load_configuration(tmp_path).scenarios["api"]
     now, was = entry(90_000, 99), entry(100_000)
-    judged = judge(
-        "api", scenario, None, {"": Measured(now, {})}, {"api": was}, total_bytes=None
-    )  # fmt: skip
+    figures = CaseFigures({"": Measured(now, {})}, (), 0.0)
+    judged = judge(CaseResult(Case("api", scenario, None), None, None, figures), {"api": was})
     assert judged.state is State.EXCEEDED
     view = CheckView(tmp_path / "ullage.toml", (judged,), {})
     text = render(check_blocks(view), 120)

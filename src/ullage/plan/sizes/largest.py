@@ -122,7 +122,13 @@ class SizedReport:
 
 
 class SizedSearch:
-    """What searches over sizes have: their runs, the device, and the measurements."""
+    """What searches over sizes have: their runs, the device, and the measurements.
+
+    Args:
+        run: makes runs.
+        gpu: the device.
+        budget_bytes: the memory of the device that a run may use.
+    """
 
     def __init__(self, run: SizedRunner, gpu: Gpu, budget_bytes: int) -> None:
         self._run = run
@@ -193,9 +199,7 @@ class LargestSearch(SizedSearch):
     """The search for the largest size of one program on one GPU.
 
     Args:
-        run: makes runs.
-        gpu: the device.
-        budget_bytes: the memory of the device that a run may use.
+        run, gpu, budget_bytes: as for `SizedSearch`.
         step: only multiples of it are tried.
     """
 

@@ -60,9 +60,7 @@ class LadderSearch(SizedSearch):
     """The search for the rungs of one program on one GPU.
 
     Args:
-        run: makes runs.
-        gpu: the device.
-        budget_bytes: the memory of the device that a run may use.
+        run, gpu, budget_bytes: as for `SizedSearch`.
         sizes: the smallest first.
     """
 
