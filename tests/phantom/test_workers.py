@@ -15,7 +15,7 @@ import pytest
 pytestmark = [pytest.mark.phantom, pytest.mark.slow]
 
 PROGRAMS = Path(__file__).parents[1] / "programs" / "plans"
-GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "fit.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "reference" / "fit.md"
 # Of the lines of each library: what names somebody's cluster, and two workers here in its place.
 HERE = {
     "ray": ('ray.init("auto")', 'ray.init("local", num_cpus=2, include_dashboard=False)'),
