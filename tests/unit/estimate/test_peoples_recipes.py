@@ -263,8 +263,8 @@ def test_a_layer_of_megatron_keeps_what_its_authors_say(
 
 
 def test_gemma_2_of_litgpt_keeps_its_scores() -> None:
-    # litgpt 0.5.11, litgpt/model.py: of each score do_softcapping keeps 2 bytes, softmax in float32
-    # 4, and its cast 2; the head is a matrix of its own.
+    # litgpt at 04205815, litgpt/model.py: of each score do_softcapping keeps 2 bytes, softmax in
+    # float32 4, and its cast 2; the head is a matrix of its own.
     fields = published.GEMMA2_2B
     kept = {}
     for length in (1024, 2048):

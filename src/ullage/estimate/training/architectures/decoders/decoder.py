@@ -114,7 +114,7 @@ class Attention(Module):
         self.o_proj = parts.linear(width, shape.hidden, has_bias=has_out_bias)
 
     def set_options(self, parts: Parts, kind: str, head_dim: int) -> None:
-        """What attention has beside matrices."""
+        """Sets the options of attention beside its matrices."""
         self.kind, self.head_dim, self.is_eager = kind, head_dim, parts.is_eager
         self.dropout = parts.config.real("attention_dropout", default=0.0)
 

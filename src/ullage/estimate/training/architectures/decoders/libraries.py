@@ -270,7 +270,7 @@ class LitGemmaLayer(GemmaLayer):
 
 
 class LitGemma2(LitGPT, Gemma2):
-    """GPT of litgpt 0.5.11 (litgpt/model.py) as Gemma 2 is configured."""
+    """GPT of litgpt at 04205815 (litgpt/model.py) as Gemma 2 is configured."""
 
     layer: ClassVar[type[base.Layer]] = LitGemmaLayer
     norm_kind: ClassVar[type[Norm]] = LitGemmaNorm

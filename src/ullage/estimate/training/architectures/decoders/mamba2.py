@@ -48,7 +48,7 @@ def read_mixer(
 ) -> MixerSizes:
     """The sizes of a family's mixers.
 
-    names: as mamba2_state has them, and that of the chunk; usual: transformers' values of these;
+    names: as in mamba2_state, and that of the chunk; usual: transformers' values of these;
         expand: the field that heads and their width have to agree with, if there is one.
     """
     given = {name: value for name, value in config.fields.items() if value not in (None, "auto")}
