@@ -82,6 +82,20 @@ def test_messages_and_docstrings_have_the_words_of_the_field() -> None:
     assert sorted(found) == []
 
 
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value.value.split(maxsplit=1)[0]} ..."
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        # Also the strings below variables.
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        and re.match(r"\s*(?:What|Whether|Of)\b", node.value.value)
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [

@@ -83,7 +83,7 @@ def _check_length(path: Path) -> None:
 
 
 def is_directory(path: Path) -> bool:
-    """Whether the directory exists; False for an invalid name."""
+    """True if the directory exists; False for an invalid name."""
     try:
         return path.is_dir()
     except (OSError, ValueError):
@@ -91,7 +91,7 @@ def is_directory(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether the file exists; False for an invalid name."""
+    """True if the file exists; False for an invalid name."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -154,7 +154,7 @@ def write_file(write: Callable[[Path], object], target: Path, *, force: bool) ->
 
 
 def is_stream(path: Path) -> bool:
-    """Whether this is a device or a pipe, which must be written to directly."""
+    """True if this is a device or a pipe, which must be written to directly."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
@@ -218,7 +218,7 @@ def _cut(name: str, num_bytes: int) -> str:
 
 
 def may_others_write(status: os.stat_result) -> bool:
-    """Whether others than its owner may write to a file or directory, by its modes."""
+    """True if others than its owner may write to a file or directory, by its modes."""
     mode = status.st_mode
     is_of_group = mode & stat.S_IWGRP and not _is_own_group(status.st_gid, status.st_uid)
     return bool(mode & stat.S_IWOTH or is_of_group)
@@ -233,7 +233,7 @@ def user_name(user: int) -> str:
 
 
 def _is_own_group(group: int, user: int) -> bool:
-    """Whether only the user is in a group, as by the custom of a group for each user."""
+    """True if only the user is in a group, as by the custom of a group for each user."""
     try:
         name, _, _, members = grp.getgrgid(group)
     except KeyError:

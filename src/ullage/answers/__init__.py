@@ -1,1 +1,1 @@
-"""What an answer is shown as: the blocks of a view, and one renderer for each medium."""
+"""The form of an answer: the blocks of a view, and one renderer for each medium."""

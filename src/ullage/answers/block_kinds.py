@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 
 class Tone(enum.Enum):
-    """What a text says beside its words; a page has a class of that name."""
+    """The meaning of a text beside its words; a page has a class of that name."""
 
     PLAIN = ""
     STRONG = "strong"
@@ -27,7 +27,7 @@ class Tone(enum.Enum):
 
 
 class Overflow(enum.Enum):
-    """What becomes of a text that is longer than its place."""
+    """The treatment of a text that is longer than its place."""
 
     WRAP = "wrapped at words"
     FOLD = "wrapped anywhere"
@@ -100,7 +100,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What was assumed: in text as many as one line has room for."""
+    """The assumptions of an answer: in text as many as one line has room for."""
 
     items: tuple[str, ...]
 

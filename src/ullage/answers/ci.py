@@ -1,4 +1,4 @@
-"""What CI systems read: blocks as Markdown, cases as JUnit's XML, and commands of GitHub's log."""
+"""The formats of CI systems: Markdown, JUnit's XML, and the commands of GitHub's log."""
 
 from __future__ import annotations
 

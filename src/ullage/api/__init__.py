@@ -1,1 +1,1 @@
-"""What `import ullage` offers: one file per verb, each a result record and a function."""
+"""The public interface, `import ullage`: one file per verb, each a result record and a function."""

@@ -24,7 +24,7 @@ from ullage.watch.sample import Sample
 
 @dataclass(frozen=True, slots=True)
 class AlertReplay:
-    """What the rules say of a recording.
+    """The alerts that the rules raise on a recording.
 
     Attributes:
         events: in order of time.
@@ -43,7 +43,7 @@ class AlertReplay:
 
     @property
     def exit_code(self) -> int:
-        """What the command line exits with: 1 if any alert was raised."""
+        """The exit code of the command line: 1 if any alert was raised."""
         return int(bool(self.events))
 
     @property

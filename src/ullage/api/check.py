@@ -47,14 +47,14 @@ class Check:
 
     @property
     def exit_code(self) -> int:
-        """What the command line exits with: 0 all is kept, 1 something is exceeded, 3 a program
+        """The exit code of the command line: 0 all is kept, 1 something is exceeded, 3 a program
         failed.
         """
         return int(exit_code_of(self.judged))
 
     @property
     def view(self) -> CheckView:
-        """What every report shows."""
+        """The blocks that every report shows."""
         from ullage.report.views import CheckView
 
         reports = {name: diff.report for name, diff in self.diffs.items()}

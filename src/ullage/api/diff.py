@@ -50,7 +50,7 @@ class Diff:
 
     @property
     def memory(self) -> MeasuredMemory | NotKnown | None:
-        """What the measured side tells of the GPU beside the program's tensors, or why it does not;
+        """The measured figures of the GPU beside the program's tensors, or why there are none;
         None: the pair is not a prediction with its measurement.
         """
         from ullage.explain.compare.memory_here import find_memory

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a training loop needs, from the configuration alone.
+    """The memory of a training loop, from the configuration alone.
 
     Attributes:
         answer: the estimate and whatever else was asked.
@@ -87,8 +87,8 @@ class Estimate:
 
 @takes(TrainingOptions)
 def estimate_training(options: TrainingOptions) -> Estimate:
-    """What training a model needs; no torch, some milliseconds, and with `time` some tenths of a
-    second. Without a GPU: an H100's rules, and no verdict.
+    """Estimates the memory of training a model; no torch, some milliseconds, and with `time` some
+    tenths of a second. Without a GPU: an H100's rules, and no verdict.
 
     Raises:
         SpecError: the model or GPU is not known, or a field is missing or contradicts another.
@@ -140,14 +140,14 @@ def make_recipe(config: Config, options: TrainingOptions) -> Recipe:
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
-    """What is neither left out nor off."""
+    """The options that are neither left out nor off."""
     return {
         name: value for name, value in values.items() if value is not None and value is not False
     }
 
 
 def _lora(options: TrainingOptions) -> Lora | None:
-    """What is trained beside frozen weights; None: all parameters are trained."""
+    """The adapters that are trained beside frozen weights; None: all parameters are trained."""
     given = _given(
         {
             "targets": tuple(options.lora_targets) or None, "dtype": options.lora_dtype,
@@ -166,7 +166,7 @@ def _lora(options: TrainingOptions) -> Lora | None:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadAnswer:
-    """What a workload needs, from configurations alone.
+    """The memory of a workload, from configurations alone.
 
     Attributes:
         estimate: all that was found.
@@ -176,7 +176,7 @@ class WorkloadAnswer:
 
     @property
     def fits(self) -> bool | None:
-        """Of its verdict; None: it may fit, or there is none."""
+        """True if its verdict is that it fits; None: it may fit, or there is no verdict."""
         verdict = self.estimate.verdict
         return None if verdict is None else verdict.fits
 
@@ -198,7 +198,7 @@ class WorkloadAnswer:
 def estimate_speech(
     model: str | Config, streams: int, *, at_once: int | None = None, gpu: str | None = None
 ) -> WorkloadAnswer:
-    """What streams of speech need with a model like Whisper; no torch.
+    """Estimates the memory of streams of speech with a model like Whisper; no torch.
 
     Args:
         model: as for `estimate_training`.
@@ -223,7 +223,7 @@ def estimate_diffusion(
     precision: str = "fp16",
     gpu: str | None = None,
 ) -> WorkloadAnswer:
-    """What a pipeline of diffusers needs: the most of its stages; no torch.
+    """Estimates the memory of a pipeline of diffusers, the most of its stages; no torch.
 
     Args:
         denoiser: a UNet or a DiT, found as by `estimate_training`.
@@ -257,7 +257,7 @@ def estimate_diffusion(
 def estimate_index(
     index: str, *, model: str | Config | None = None, gpu: str | None = None
 ) -> WorkloadAnswer:
-    """What an index of embeddings needs, shared out over machines and tiers; no torch.
+    """Estimates the memory of an index of embeddings on its machines and tiers; no torch.
 
     Args:
         index: such as "ivfpq:vectors=100M,width=768,codes=96,lists=65536,rerank=on,shards=4,

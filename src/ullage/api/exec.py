@@ -125,7 +125,7 @@ def _execute_guarded(
 
 
 def _end_with_others(job: Job) -> Callable[[Child], None] | None:
-    """What ends a rank of this supervisor once one of another is out of memory."""
+    """The watch that ends a rank of this supervisor once one of another is out of memory."""
 
     def look(child: Child) -> None:
         failure = job.failure

@@ -37,19 +37,19 @@ class Explanation:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What the rules found: why it ran out of memory first, then the most bytes."""
+        """The findings of the rules: why it ran out of memory first, then the most bytes."""
         return self.view.findings
 
     @property
     def exit_code(self) -> int:
-        """What the command line exits with: 1 where running out of memory ended the program, else
+        """The exit code of the command line: 1 where running out of memory ended the program, else
         0.
         """
         return OUT_OF_MEMORY if any(finding.is_fatal for finding in self.findings) else FITS
 
     @property
     def has_record_alone(self) -> bool:
-        """Whether it is a recording of a GPU without a trace: `ullage.read_recording` reads it."""
+        """True if it is a recording of a GPU without a trace: `ullage.read_recording` reads it."""
         record = self.report.record
         is_measured = record is not None and record.measured is not None
         return is_measured and not self.report.devices

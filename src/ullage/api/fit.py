@@ -63,7 +63,7 @@ class Fit:
 
     @property
     def exit_code(self) -> int:
-        """What the command line exits with: 0 fits, as it is or under a plan; 1 nothing does; 130
+        """The exit code of the command line: 0 fits, as it is or under a plan; 1 nothing does; 130
         the search was interrupted.
         """
         return int(self.report.exit_code)

@@ -51,12 +51,12 @@ class Largest:
 
     @property
     def plan(self) -> Plan | None:
-        """What it needs; None: nothing, or nothing fits."""
+        """The plan that the size needs; None: it needs none, or nothing fits."""
         return None if self.report.best is None else self.report.best.plan
 
     @property
     def exit_code(self) -> int:
-        """What the command line exits with: 0 some size fits, 1 none does."""
+        """The exit code of the command line: 0 some size fits, 1 none does."""
         return int(self.report.exit_code)
 
     @property
@@ -154,7 +154,7 @@ class FoundLadder:
 
     @property
     def exit_code(self) -> int:
-        """What the command line exits with: 0 a rung is proved for the largest size, 1 none is."""
+        """The exit code of the command line: 0 a rung is proved for the largest size, 1 none is."""
         return int(self.report.exit_code)
 
     @property

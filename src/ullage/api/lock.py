@@ -35,7 +35,7 @@ class Locked:
 
     @property
     def exit_code(self) -> int:
-        """What the command line exits with: 0, 1 a case runs out of memory, 3 a program failed."""
+        """The exit code of the command line: 0, 1 a case runs out of memory, 3 a program failed."""
         return int(self.report.exit_code)
 
     @property

@@ -37,7 +37,7 @@ class Recorded:
 
     @property
     def exit_code(self) -> int:
-        """What the command line exits with."""
+        """The exit code of the command line."""
         return int(self.report.exit_code)
 
     @property

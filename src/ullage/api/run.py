@@ -48,12 +48,12 @@ class Run:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the program fits."""
+        """The verdict on the program's fit."""
         return self.report.verdict
 
     @property
     def exit_code(self) -> int:
-        """What the command line exits with: 0 fits, 1 out of memory, 3 the program failed, 130
+        """The exit code of the command line: 0 fits, 1 out of memory, 3 the program failed, 130
         interrupted.
         """
         return int(self.report.exit_code)
@@ -90,8 +90,8 @@ class Run:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is found in the snapshot of a program that fits, if it lowers the peak by more than
-        10 %, the most first. Nothing is read before this is asked for.
+        """The findings in the snapshot of a program that fits, those that lower the peak by more
+        than 10 %, the most first. Nothing is read before this is asked for.
         """
         from ullage.explain.remedies import find_remedies
 
@@ -265,7 +265,7 @@ def publish(job: Job, directory: Path) -> Job:
 
 
 def _load_report() -> None:
-    """What every report needs, imported while the program runs."""
+    """Imports what every report needs, while the program runs."""
     from ullage.answers import text as _renderer  # noqa: F401
     from ullage.report.text import run as _view  # noqa: F401
 

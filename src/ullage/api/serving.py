@@ -40,7 +40,7 @@ GPU = "h100-80gb"
 
 @dataclass(frozen=True, slots=True)
 class ServingAnswer:
-    """What serving a model needs, from the configuration alone.
+    """The memory of serving a model, from the configuration alone.
 
     Attributes:
         estimate: all that was found.
@@ -58,7 +58,7 @@ class ServingAnswer:
 
     @property
     def fits(self) -> bool | None:
-        """Of its verdict; None: it may fit, or there is none."""
+        """True if its verdict is that it fits; None: it may fit, or there is no verdict."""
         verdict = self.estimate.verdict
         return None if verdict is None else verdict.fits
 
@@ -96,9 +96,10 @@ class ServingAnswer:
 
 @takes(ServingOptions)
 def estimate_serving(options: ServingOptions) -> ServingAnswer:
-    """What serving a model needs, and how many users it holds; no torch, some milliseconds. Without
-    a GPU: only what a request keeps. With `time`: the seconds of a prompt of `context` tokens, and
-    of one new token for each of `users` requests (default: one) of that length.
+    """Estimates the memory of serving a model, and how many users it holds; no torch, some
+    milliseconds. Without a GPU: only what a request keeps. With `time`: the seconds of a prompt of
+    `context` tokens, and of one new token for each of `users` requests (default: one) of that
+    length.
 
     Raises:
         SpecError: the model or GPU is not known, or the plan is not possible.
@@ -178,7 +179,7 @@ class ServedTraffic:
 
     @property
     def outcome(self) -> Outcome:
-        """What became of each request, as columns."""
+        """The outcome of each request, as columns."""
         return self.report.served.outcome
 
     @property

@@ -46,12 +46,12 @@ class Sweep:
 
     @property
     def smallest_gpu(self) -> str | None:
-        """Of several GPUs the one with the least memory on which everything fits."""
+        """The GPU with the least memory, of several, on which everything fits."""
         return self.report.smallest_gpu
 
     @property
     def exit_code(self) -> int:
-        """What the command line exits with."""
+        """The exit code of the command line."""
         return int(self.report.exit_code)
 
     @property

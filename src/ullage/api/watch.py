@@ -1,4 +1,4 @@
-"""What the GPUs of this machine do: what `ullage watch` and `ullage.watch_gpus` are.
+"""The use of this machine's GPUs: `ullage watch` and `ullage.watch_gpus`.
 
     for sample in ullage.watch_gpus(interval_s=1.0):
         print([device.used_bytes for device in sample.devices])

@@ -1,5 +1,5 @@
-"""What other settings of the allocator would have reserved: what `ullage explain --what-if` and
-`ullage.what_if` are.
+"""The memory that other settings of the allocator would have reserved: `ullage explain --what-if`
+and `ullage.what_if`.
 
     found = ullage.what_if("snapshot.pickle", gpu="l4")
     found.recommended, found.report.lower_bound_bytes
@@ -28,7 +28,7 @@ class WhatIf:
 
     @property
     def recommended(self) -> str | None:
-        """What to set PYTORCH_ALLOC_CONF to; None: nothing that was tried is worth a change."""
+        """The value for PYTORCH_ALLOC_CONF; None: nothing that was tried is worth a change."""
         best = self.report.recommended
         return None if best is None else best.setting.text
 

@@ -41,7 +41,7 @@ _STALE_ENTRIES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class CacheCounts:
-    """What a cache has done.
+    """The counts of a cache.
 
     Attributes:
         entries: that it holds.
@@ -152,7 +152,7 @@ class ValueCache(Generic[K, V]):
 
     @property
     def counts(self) -> CacheCounts:
-        """What it has done so far."""
+        """The counts so far."""
         with self._lock:
             return CacheCounts(
                 len(self._entries), self._bytes, self._hits, self._misses, self._saved_s,

@@ -43,7 +43,7 @@ class RecordMemory(GeneralTracker):  # type: ignore[misc]
 
     @property
     def tracker(self) -> TrainingRecording:
-        """What Accelerate gives to `get_tracker(..., unwrap=True)`."""
+        """The tracker that Accelerate gives to `get_tracker(..., unwrap=True)`."""
         return self.recording
 
     def start(self) -> None:
@@ -58,7 +58,7 @@ class RecordMemory(GeneralTracker):  # type: ignore[misc]
         self.start()
 
     def log(self, values: dict[str, object], step: int | None = None, **_: object) -> None:
-        """What the program logs is not recorded."""
+        """Ignores the values that the program logs."""
 
     def finish(self) -> None:
         """Writes the file."""

@@ -31,7 +31,7 @@ _MIN_NAME = 3
 
 
 def describe_crash(error: BaseException, path: Path | None) -> str:
-    """What happened, in one line."""
+    """Describes what happened, in one line."""
     text = printable(str(error))
     message = f": {text[:_MAX_MESSAGE]}" if text else ""
     send = "its report could not be written" if path is None else f"please report it with {path}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AskedOptions:
-    """What is asked of a file, or of none."""
+    """The options that ask a question of a file, or of none."""
 
     file: Path | None = ARGUMENT("", "[FILE]", default=None)
     what_if: bool = OPTIONS.switch("Replay the snapshot under other allocator settings.")

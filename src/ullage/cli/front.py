@@ -41,7 +41,7 @@ def front_command(options: FrontOptions) -> None:
 
 
 def _describe(settings: FrontSettings) -> list[str]:
-    """What is in force, assumptions included."""
+    """The settings in force, assumptions included."""
     lines = [f"configuration: {settings.path}"]
     for name, engine in settings.engines.items():
         spec = engine.spec

@@ -244,7 +244,7 @@ def say(text: str, *, is_aside: bool = False) -> None:
 
 
 def drop_stdout() -> None:
-    """What is still to be printed goes nowhere, without another error."""
+    """Discards what is still to be printed, without another error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

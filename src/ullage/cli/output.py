@@ -57,7 +57,7 @@ class Output:
 
     @contextmanager
     def progress(self, *, has_lines: bool = False) -> Iterator[Callable[[str], None] | None]:
-        """What to call with a line of progress; None where nobody watches.
+        """The function to call with a line of progress; None where nobody watches.
 
         has_lines: what takes minutes writes its lines to a file too.
         """

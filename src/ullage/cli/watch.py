@@ -75,7 +75,7 @@ def watch_command(options: WatchOptions) -> int | None:
 
 
 def _enter_exporter(files: ExitStack, options: WatchOptions) -> Exporter | None:
-    """What serves metrics, until `files` is closed."""
+    """The server that serves metrics, until `files` is closed."""
     has_files = options.token_file or options.certificate or options.key
     if options.listen is None and not has_files and not options.names:
         return None

@@ -1,4 +1,4 @@
-"""What messages take from the kernels beside them.
+"""The resources that messages take from the kernels beside them.
 
 A collective of NCCL holds multiprocessors for as long as it runs, and moves its bytes through the
 device's memory. A kernel that computes gets the multiprocessors that are left, one that moves
@@ -35,14 +35,14 @@ _KEPT_MESSAGES: Final = 64
 
 
 class Bound(Enum):
-    """What a kernel has too little of."""
+    """The resource that limits a kernel."""
 
     MULTIPROCESSORS = "multiprocessors"
     BANDWIDTH = "bandwidth"
 
 
 class Load(NamedTuple):
-    """What a message takes of a device while it runs.
+    """The resources of a device that a message takes while it runs.
 
     Attributes:
         multiprocessors: the share of them that it holds.

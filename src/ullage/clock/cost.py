@@ -1,4 +1,4 @@
-"""What a piece of work costs: its time on the device, and what kind of work it is."""
+"""The cost of a piece of work: its time on the device, and what kind of work it is."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ class Cost:
 
     @property
     def use(self) -> Bound | Load | None:
-        """What it needs of the device that others need, too; None: nothing."""
+        """The shared resources of the device that it needs; None: nothing."""
         return self.load or _BOUNDS.get(self.category)

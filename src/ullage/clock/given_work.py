@@ -1,4 +1,4 @@
-"""What the phantom saw the device being given: the pieces of work that take time on a stream.
+"""The work that the phantom saw the device given: the pieces of work that take time on a stream.
 
 The phantom writes each distinct piece down once (phantom/csrc/machine/clock.c), and the order in
 which streams were given them; `work_log.py` reads both.

@@ -42,7 +42,7 @@ class Reading(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What the neighbours along one axis say of each hole.
+    """The neighbours' estimate along one axis for each hole.
 
     Attributes:
         values: NaN for what is not a hole, and where there are no neighbours.
@@ -104,7 +104,7 @@ def fill(
 
 
 def along_axis(values: Floats, axis: Floats, number: int, *, one_side: bool = False) -> Estimate:
-    """What the neighbours along one axis say of each hole.
+    """Estimates each hole from its neighbours along one axis.
 
     Args:
         axis: the logarithms of the axis' values.

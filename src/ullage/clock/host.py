@@ -1,4 +1,4 @@
-"""What the host needs to give the device work."""
+"""The host's time to give the device work."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ class HostInterval(NamedTuple):
 HOST_COSTS: Final = HostInterval(
     *(HostCosts(launch_s, graph_s) for launch_s, graph_s in zip(_LAUNCH_S, _GRAPH_S, strict=True))
 )
-"""Of any host."""
+"""The times of any host."""

@@ -158,7 +158,7 @@ def _itemsize(precision: str) -> float:
 
 
 def _read(match: Match, work: MatrixProduct | Attention | Collective, note: str) -> Duration:
-    """What a table says, with everything that widens its interval."""
+    """The prediction of a table, with everything that widens its interval."""
     prediction = match.table.predict(work)
     width = prediction.width
     if note and not prediction.outside:

@@ -1,4 +1,4 @@
-"""What a step costs, by the price of a GPU-hour."""
+"""The cost of a step, by the price of a GPU-hour."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Dollars(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expense:
-    """What training costs at a price.
+    """The cost of training at a price.
 
     Attributes:
         gpu_hour: dollars for one GPU and one hour.
@@ -37,12 +37,12 @@ class Expense:
 
 
 def find_expense(time: StepTime, gpu_hour: float, num_gpus: int) -> Expense:
-    """What steps of that time cost on this many GPUs."""
+    """Prices steps of that time on this many GPUs."""
     return price_steps(time.step, time.num_tokens, gpu_hour, num_gpus)
 
 
 def price_steps(step: Interval, num_tokens: int, gpu_hour: float, num_gpus: int) -> Expense:
-    """What steps cost on this many GPUs.
+    """Prices steps on this many GPUs.
 
     Args:
         step: seconds of one.

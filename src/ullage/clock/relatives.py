@@ -140,7 +140,7 @@ def _ops_per_s(gpu: Gpu, relative: Gpu, table: Table, precision: str) -> float:
 
 
 def is_alike(gpu: Gpu, other: Gpu) -> bool:
-    """Whether two GPUs have the same capability and about as many multiprocessors."""
+    """True if two GPUs have the same capability and about as many multiprocessors."""
     return gpu.compute_capability == other.compute_capability and (
         abs(math.log(gpu.num_multiprocessors / other.num_multiprocessors)) <= math.log(_ALIKE)
     )

@@ -49,7 +49,7 @@ class Sharing:
 
 
 class _Other:
-    """What another stream has to do from a moment on."""
+    """The work that another stream still has to do from a moment on."""
 
     def __init__(self, lane: int, busy: deque[list[float]], start_s: float) -> None:
         self.lane = lane

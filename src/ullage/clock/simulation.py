@@ -43,7 +43,7 @@ class HostCosts:
 
 @dataclass(frozen=True, slots=True)
 class WorkTimes:
-    """What pieces of work take; all may grow while the log does.
+    """The times of pieces of work; all may grow while the log does.
 
     Attributes:
         seconds: of each piece of work.

@@ -38,7 +38,7 @@ def waiting_share(seconds: float) -> Share:
 
 
 class Spread(NamedTuple):
-    """Of a step.
+    """The spread of a step.
 
     Attributes:
         below, above: the shares of the deviations to the extremes that are left.

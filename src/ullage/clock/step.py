@@ -48,7 +48,7 @@ _CONTENTION: Final = (0.0, 1.0, 2.0)
 
 
 class Batch(NamedTuple):
-    """What a step works on; 0: not known."""
+    """The batch of a step; 0: not known."""
 
     num_samples: int
     num_tokens: int
@@ -253,7 +253,7 @@ class _Step:
         return sum(self._cost(index).flops for index in self._given)
 
     def basis(self) -> list[str]:
-        """What the costs rest on, most time first."""
+        """The basis of the costs, most time first."""
         seconds = Counter[str]()
         for index in self._given:
             cost = self._cost(index)
@@ -346,8 +346,8 @@ class _Step:
         return measure_exposure(busy, begin_s, end_s)
 
     def _rank(self, index: int) -> int:
-        """What a moment counts for where several streams are busy: computation hides copies, and
-        both hide communication.
+        """The rank of a moment where several streams are busy: computation hides copies, and both
+        hide communication.
         """
         category = self._cost(index).category
         return 2 if category is Category.COMMUNICATION else 1 if category is Category.COPIES else 0

@@ -24,7 +24,7 @@ class Interval(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a kind of work, a part of the step, or a module takes of a step.
+    """The share of a step that a kind of work, a part of the step, or a module takes.
 
     Attributes:
         name: of the kind ("matrix products"), the part ("forward", "backward", "optimizer",
@@ -155,7 +155,7 @@ class StepTime:
 
     @property
     def critical(self) -> str:
-        """What limits the step: the kind of work with the most exposed time, or the host."""
+        """The limit of the step: the kind of work with the most exposed time, or the host."""
         most = max(self.categories, key=lambda share: share.exposed.s, default=None)
         if most is None or self.device_idle.s > most.exposed.s:
             return "the host"

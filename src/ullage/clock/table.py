@@ -32,7 +32,7 @@ HOLE: Final = -32768
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a table says of a kernel.
+    """The prediction of a table for a kernel.
 
     Attributes:
         quotient: how many times the roofline's seconds it takes.
@@ -73,7 +73,7 @@ class Table:
     grid: Grid
 
     def predict(self, work: MatrixProduct | Attention | Collective) -> Prediction:
-        """What the table says of a kernel."""
+        """Predicts a kernel's time."""
         value, outside = self.grid.at(self._folded(work.point))
         width = self.edge.widened(max(1.0, outside)) if outside else self.inside
         return Prediction(2.0**value, width, outside)

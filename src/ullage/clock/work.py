@@ -39,7 +39,7 @@ class Kind(Enum):
 
 
 class Roof(NamedTuple):
-    """What bounds a kernel.
+    """The bound of a kernel.
 
     Attributes:
         ops_per_s: the rate of the units that compute; 0: nothing is computed.
@@ -148,7 +148,7 @@ class Collective:
 
     @property
     def sent_bytes(self) -> float:
-        """What each GPU sends at least: an all-reduce is a reduce-scatter and an all-gather.
+        """The least bytes that each GPU sends: an all-reduce is a reduce-scatter and an all-gather.
 
         Source: NVIDIA, nccl-tests, doc/PERFORMANCE.md, bus bandwidth.
         """

@@ -32,6 +32,6 @@ def refuse_foreign(file: Path) -> None:
 
 
 def _is_open(status: os.stat_result) -> bool:
-    """Whether others may change it; in a sticky directory nobody changes what is another's."""
+    """True if others may change it; in a sticky directory nobody changes what is another's."""
     is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
     return not (stat.S_ISLNK(status.st_mode) or is_sticky) and may_others_write(status)

@@ -29,8 +29,8 @@ _TABLE = "[tool.ullage.scenario.train]"
 def open_configuration(
     start: Path, path: Path | None = None
 ) -> tuple[Source, Mapping[str, Any]] | None:
-    """What a file says about ullage: one that was named, or the one that is found; None: there is
-    none. Errors are those of `find_configuration` and `read_configuration`.
+    """The settings of ullage in a file: one that was named, or the one that is found; None: there
+    is none. Errors are those of `find_configuration` and `read_configuration`.
     """
     file = path or find_configuration(start.absolute())
     return None if file is None else read_configuration(file)
@@ -57,7 +57,7 @@ def find_configuration(start: Path) -> Path | None:
 
 
 def _has_table(project: Path) -> bool:
-    """Whether a pyproject.toml has our table; True where it cannot be parsed and might have it."""
+    """True if a pyproject.toml has our table; True where it cannot be parsed and might have it."""
     try:
         text = read_bounded(project)
     except UnicodeDecodeError as error:
@@ -74,7 +74,7 @@ def _has_table(project: Path) -> bool:
 
 
 def read_configuration(path: Path) -> tuple[Source, Mapping[str, Any]]:
-    """What a file says about ullage.
+    """Reads the settings of ullage in a file.
 
     Raises:
         SpecError: it cannot be read, or it is not TOML.

@@ -30,7 +30,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it; of a name but "localhost" nobody knows."""
+        """True if only this machine can reach it; of a name but "localhost" nobody knows."""
         if self.host == "localhost":
             return True
         try:
@@ -79,7 +79,7 @@ def read_token(path: Path) -> bytes:
 
 
 def open_certificate(certificate: Path, key: Path) -> ssl.SSLContext:
-    """What TLS connections are made with.
+    """The TLS context of connections.
 
     Raises:
         SpecError: a file cannot be read, is no such file, or the two do not belong together.

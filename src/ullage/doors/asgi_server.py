@@ -1,4 +1,4 @@
-"""What the servers of ullage are made of: a socket, and uvicorn with bounds."""
+"""The parts of ullage's servers: a socket, and uvicorn with bounds."""
 
 from __future__ import annotations
 

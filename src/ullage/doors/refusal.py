@@ -72,7 +72,7 @@ async def send_refusal(send: Send, receive: Receive, refusal: Refusal) -> None:
 
 
 def cycle_of(send: Send) -> Any:  # noqa: ANN401 - ASGI has no word for it
-    """What holds the exchange that an application sends in: uvicorn's; None for another server."""
+    """The holder of an application's exchange: uvicorn's; None for another server."""
     return getattr(send, "__self__", None)
 
 

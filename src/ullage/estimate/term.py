@@ -19,7 +19,7 @@ class Interval(NamedTuple):
 
 
 class Verdict(Enum):
-    """Whether the plan works."""
+    """The verdict on a plan."""
 
     FITS = "fits"
     MAY_FIT = "may fit"
@@ -65,7 +65,7 @@ def left_of(
     name: str, total_bytes: int, terms: Sequence[Term], what: str,
     source: str = "what the others leave",
 ) -> Term:  # fmt: skip
-    """What terms leave of some bytes: the least where they take the most."""
+    """The rest of some bytes after terms: the least where they take the most."""
     likely, low, high = (
         total_bytes - sum(getattr(term, end) for term in terms)
         for end in ("bytes", "high_bytes", "low_bytes")
@@ -90,7 +90,7 @@ class OwnedTerm(Term):
 
 
 class Parts:
-    """What lies in a memory.
+    """The parts of a memory.
 
     Attributes:
         capacity_bytes: its size; None: not given.
@@ -105,7 +105,7 @@ class Parts:
 
     @property
     def bytes(self) -> int:
-        """What is likely."""
+        """The likely bytes."""
         return sum(term.bytes for term in self.terms)
 
     @property
@@ -120,7 +120,7 @@ class Parts:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether it all fits; None: the size is not given, or a mere floor fits."""
+        """The verdict on the whole; None: the size is not given, or a mere floor fits."""
         if self.capacity_bytes is None:
             return None
         if self.low_bytes > self.capacity_bytes:

@@ -1,1 +1,1 @@
-"""What a record means: who owned the memory, when it peaked, whether it fits."""
+"""The meaning of a record: who owned the memory, when it peaked, whether it fits."""

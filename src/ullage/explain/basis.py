@@ -55,14 +55,14 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What an answer rests on."""
+    """The basis of an answer."""
 
     kind: BasisKind
     assumptions: tuple[Assumption, ...]
 
 
 def allocator_basis(records: Sequence[Record]) -> Basis:
-    """What the allocator's bytes rest on, over all processes; the same assumption at the same place
+    """The basis of the allocator's bytes, over all processes; the same assumption at the same place
     is one entry.
     """
     basis = _basis(assumption for record in records for assumption in _assumptions(record))
@@ -70,7 +70,7 @@ def allocator_basis(records: Sequence[Record]) -> Basis:
 
 
 def device_basis(gpu: Gpu, records: Sequence[Record] = ()) -> Basis:
-    """What the bytes outside the allocator rest on: the figures of the catalogue that no source
+    """The basis of the bytes outside the allocator: the figures of the catalogue that no source
     gives exactly, and what the driver and libraries hold beside the context.
     """
     assumptions = []

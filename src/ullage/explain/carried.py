@@ -1,4 +1,4 @@
-"""What passes without gradients carry from one to the next: keys and values, states.
+"""Tensors that passes without gradients carry from one to the next: keys and values, states.
 
 A cache does not say that it is one. But what a module made in one forward pass and uses again in a
 later one was kept for that; and what else the module leaves behind after a pass is of the same
@@ -55,7 +55,7 @@ def _scopes_before(record: Record, position: Int64Array) -> Int64Array:
 
 
 def _are_related(modules: tuple[str, ...], scope: Int64Array, other: Int64Array) -> BoolArray:
-    """Whether second scopes are one module below the outermost, or one holds the other."""
+    """True if second scopes are one module below the outermost, or one holds the other."""
 
     @functools.cache
     def are_related(first: int, second: int) -> bool:
@@ -69,5 +69,4 @@ def _are_related(modules: tuple[str, ...], scope: Int64Array, other: Int64Array)
 
 
 def _holder(path: str) -> str:
-    """The module that holds another directly."""
     return path.rpartition(".")[0]

@@ -74,14 +74,14 @@ class DeviceReport:
 
     @property
     def budget_bytes(self) -> int | None:
-        """What may be used of the device, where that is less than it has; None: all of it."""
+        """The usable bytes of the device, where that is less than it has; None: all of it."""
         has_less = self.gpu.total_bytes < self.totals.total_bytes
         return self.gpu.total_bytes if has_less and not self.is_unlimited else None
 
     @property
     def headroom_bytes(self) -> int:
-        """What the peak leaves of the device: total - `peak_used_bytes`; negative: that much is
-        missing.
+        """The bytes that the peak leaves of the device: total - `peak_used_bytes`; negative: that
+        much is missing.
         """
         return self.headroom.headroom_bytes
 

@@ -1,5 +1,5 @@
-"""What a program would have reserved with expandable segments: its requests again, by the rules of
-PyTorch's allocator.
+"""The bytes that a program would have reserved with expandable segments: its requests again, by the
+rules of PyTorch's allocator.
 
 measure_expandable(snapshot, replay, device)        bytes at the peak, or None
 

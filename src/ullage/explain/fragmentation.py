@@ -1,5 +1,5 @@
-"""What is reserved and not allocated: how it lies, which blocks keep it from being given back, and
-what a request would find.
+"""Memory that is reserved and not allocated: how it lies, which blocks keep it from being given
+back, and what a request would find.
 
 Free memory inside a segment is of use only to a request that fits into one of its holes; a segment
 goes back to the driver only when no block is left in it. So the price of fragmentation is in bytes,
@@ -37,7 +37,7 @@ class Pinned:
 
     @property
     def free_bytes(self) -> int:
-        """What would be given back if the blocks were not there."""
+        """The bytes that would be given back if the blocks were not there."""
         return self.size_bytes - self.live_bytes
 
 

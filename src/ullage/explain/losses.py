@@ -1,4 +1,4 @@
-"""What a run does not know: processes without a record, processes cut short, files not kept."""
+"""The losses of a run: processes without a record, processes cut short, files not kept."""
 
 from __future__ import annotations
 

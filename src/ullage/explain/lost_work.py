@@ -62,8 +62,8 @@ def find_lost(record: Record) -> OutOfMemory | None:
 
 
 def _lost_calls(record: Record, ooms: Iterable[OutOfMemory]) -> list[OutOfMemory]:
-    """Of failures in calls, each of which belongs to the last call that had begun. Modules of one
-    name are one: a search makes a model for each try.
+    """The work lost to failures in calls, each of which belongs to the last call that had begun.
+    Modules of one name are one: a search makes a model for each try.
     """
     names = dict(enumerate(record.modules))
     has_optimizer = any(mark.kind is MarkKind.OPTIMIZER_BEGIN for mark in record.marks)
@@ -120,7 +120,7 @@ def not_made_good(attempts: Sequence[Attempt], *, varies: bool) -> list[OutOfMem
 
 
 def _rises(before: dict[int, int], size: int, *, is_even: bool) -> bool:
-    """Whether sizes rise from try to try, as in a search for the largest.
+    """True if sizes rise from try to try, as in a search for the largest.
 
     is_even: by equal steps or factors, as where nothing follows and nothing larger has failed.
     """

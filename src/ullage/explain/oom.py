@@ -87,7 +87,7 @@ class Shortage:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the device had it: the process may not have all of its memory
+        """True if the device had it: the process may not have all of its memory
         (torch.cuda.set_per_process_memory_fraction).
         """
         return self.device_free_bytes >= segment_bytes(self.requested_bytes)

@@ -1,4 +1,4 @@
-"""What the pressure on the allocator cost: step times, retries, cudaFrees and fragmentation over a
+"""The cost of pressure on the allocator: step times, retries, cudaFrees and fragmentation over a
 recorded run, requests, and the memory of token generation.
 
     report = explain_pressure(record.measured.pressure)
@@ -23,7 +23,7 @@ _SAME = 0.05  # a ratio of medians this close to 1 is none
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of `num` durations."""
+    """The percentiles of `num` durations."""
 
     num: int
     p50_s: float
@@ -75,7 +75,7 @@ class RequestGroup:
 
 @dataclass(frozen=True, slots=True)
 class PressureReport:
-    """What `explain_pressure` says.
+    """The answer of `explain_pressure`.
 
     Attributes:
         steps, recent_steps: the times of all steps and of the last ones; None: none has ended.
@@ -97,19 +97,19 @@ class PressureReport:
 
     @property
     def num_alloc_retries(self) -> int:
-        """Of all steps."""
+        """The retries of all steps."""
         return sum(row.num_alloc_retries for row in self.rows)
 
     @property
     def num_device_frees(self) -> int | None:
-        """Of all steps; None: this torch does not count them."""
+        """The cudaFrees of all steps; None: this torch does not count them."""
         counts = [row.num_device_frees for row in self.rows if row.num_device_frees is not None]
         return sum(counts) if len(counts) == len(self.rows) else None
 
     @property
     def call_bytes(self) -> float | None:
-        """What one more call of the model keeps: the slope of `growth` from its first call to its
-        last; None where there is no growth to see.
+        """The bytes that one more call of the model keeps: the slope of `growth` from its first
+        call to its last; None where there is no growth to see.
         """
         if len(self.growth) < 2:
             return None
@@ -118,7 +118,7 @@ class PressureReport:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to show."""
+        """True if there is nothing to show."""
         return self.steps is None and not self.requests
 
 
@@ -141,8 +141,8 @@ def explain_pressure(pressure: MeasuredPressure, max_rows: int = MAX_ROWS) -> Pr
 
 
 def find_most_pressed(records: Sequence[Record]) -> Record | None:
-    """Of a job's processes the one with the most retries, then with the longest step by the median;
-    None: pressure was measured in none.
+    """The process of a job with the most retries, then with the longest step by the median; None:
+    pressure was measured in none.
     """
     measured = [record for record in records if _pressure_of(record) is not None]
     return max(measured, key=_rank_pressure, default=None)
@@ -161,7 +161,7 @@ def _rank_pressure(record: Record) -> tuple[int, float]:
 
 
 def is_generation(row: RequestRow) -> bool:
-    """Whether a request made tokens, or called the model more than once."""
+    """True if a request made tokens, or called the model more than once."""
     return row.num_tokens is not None or row.num_calls > 1
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What was run and how it ended, as its parent saw it.
+    """The program that was run and how it ended, as its parent saw it.
 
     Attributes:
         argv: the words after `--`.

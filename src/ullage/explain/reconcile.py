@@ -1,4 +1,4 @@
-"""What nvidia-smi shows of a device, line by line, down to what the program asked for.
+"""The bytes that nvidia-smi shows of a device, line by line, down to what the program asked for.
 
 What a line came to is None where the file does not tell: a snapshot of PyTorch's knows its own
 allocator alone. On the phantom nobody else is on the device.
@@ -43,7 +43,7 @@ class Reconciliation:
 
     @property
     def reserved_bytes(self) -> int:
-        """What PyTorch's allocator holds."""
+        """The bytes that PyTorch's allocator holds."""
         return (
             self.requested_bytes + self.rounding_bytes + self.cache_bytes
             + self.hole_bytes + self.private_free_bytes
@@ -51,7 +51,7 @@ class Reconciliation:
 
     @property
     def process_bytes(self) -> int | None:
-        """What nvidia-smi shows for the process."""
+        """The bytes that nvidia-smi shows for the process."""
         if self.context_bytes is None or self.library_bytes is None:
             return None
         return self.reserved_bytes + self.context_bytes + self.library_bytes

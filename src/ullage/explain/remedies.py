@@ -1,4 +1,4 @@
-"""Whether the remedies of findings make a program fit, by arithmetic on its trace.
+"""Tries the remedies of findings by arithmetic on a trace: do they make the program fit?
 
 findings = derive_trials(report, find_findings(report))
 findings[1].trial.makes_it_fit, findings[1].trial.reason
@@ -40,7 +40,7 @@ _MIN_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What the allocator of a device could have had when a request failed, and what it needed.
+    """The room of a device's allocator when a request failed, and what the request needed.
 
     Attributes:
         limit_bytes: what it held, and what the device had free.
@@ -52,7 +52,7 @@ class Room:
 
     @property
     def missing_bytes(self) -> int:
-        """What no setting of the allocator can find; negative where there is room."""
+        """The bytes that no setting of the allocator can find; negative where there is room."""
         return self.needed_bytes - self.limit_bytes
 
 
@@ -89,7 +89,6 @@ def derive_whole(
 
 
 def _of_whole(finding: Finding, device: DeviceSnapshot, limit_bytes: int) -> Trial:
-    """What arithmetic says of a remedy where nothing fails."""
     peak = device.peak_allocated_bytes
     has = f"the allocator can have {format_bytes(limit_bytes)}"
     if finding.rule.kind is Kind.TIME:
@@ -108,12 +107,12 @@ def _of_whole(finding: Finding, device: DeviceSnapshot, limit_bytes: int) -> Tri
 
 
 def ran_out(device: DeviceSnapshot) -> bool:
-    """Whether running out of memory ended the program there."""
+    """True if running out of memory ended the program there."""
     return device.shortage is not None and not device.shortage.was_survived
 
 
 def sets_allocator(finding: Finding) -> bool:
-    """Whether the change is a setting of the allocator."""
+    """True if the change is a setting of the allocator."""
     return EXPANDABLE in finding.change
 
 
@@ -215,7 +214,7 @@ def _of_gain(gain_bytes: int, room: Room) -> Trial:
 
 
 def freed_at(relief: Relief, replay: Replay, event: int) -> int:
-    """What a relief takes of the bytes that are live right after an event."""
+    """The bytes that a relief takes away of those that are live right after an event."""
     blocks, numbers = replay.blocks, relief.blocks
     is_live = blocks.is_live(event)[numbers]
     sizes = blocks.size_bytes[numbers]
@@ -232,7 +231,7 @@ def levels_under(relief: Relief, device: DeviceSnapshot) -> Int64Array:
 
 
 def shows_whole_steps(relief: Relief | None, device: DeviceSnapshot) -> bool:
-    """Whether the steps that ended before a request failed show what those after it need.
+    """True if the steps that ended before a request failed show what those after it need.
 
     They do where the last two have the same peak under the relief, and the step that failed had not
     gone beyond it with its request.
@@ -250,7 +249,7 @@ def shows_whole_steps(relief: Relief | None, device: DeviceSnapshot) -> bool:
 
 
 def find_remedies(path: str, record: Record) -> tuple[Finding, ...]:
-    """What is found in the snapshot of a process with its record; empty where it cannot be read."""
+    """The findings in the snapshot of a process with its record; empty where it cannot be read."""
     from ullage.explain.rules.registry import find_findings
     from ullage.explain.snapshot import explain_snapshot
     from ullage.trace.snapshot_reader import read_snapshot

@@ -13,7 +13,7 @@ from ullage.trace.model import DeviceTotals, Record
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What the peak depends on: when asynchronous work ends, whether kernels are timed, the order
+    """The influences on the peak: when asynchronous work ends, whether kernels are timed, the order
     of addresses, and the workspaces of closed libraries. The first two were measured by replays of
     the same order and the same workspaces, so the spreads of the others add to theirs.
     """

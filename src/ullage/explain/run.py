@@ -56,7 +56,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What a run says; `reason` is the verdict in words, `fits_on` the catalogued GPUs that the
+    """The report of a run; `reason` is the verdict in words, `fits_on` the catalogued GPUs that the
     highest peak of a whole run fits on. `covers` has for each rank that was played alone the ranks
     that it stands for. `stop` is where `--steps` ended the program; None: it ran to its end.
     `price` is what a GPU costs, in dollars an hour; None: no price was given.
@@ -84,7 +84,7 @@ class RunReport:
 
     @property
     def is_measured(self) -> bool:
-        """Whether all of it was recorded on a real GPU."""
+        """True if all of it was recorded on a real GPU."""
         measured = [process.record.measured is not None for process in self.processes]
         return bool(measured) and all(measured)
 
@@ -109,7 +109,7 @@ class RunReport:
 
     @property
     def cost(self) -> Expense | None:
-        """What a step costs; None without its time or a price."""
+        """The cost of a step; None without its time or a price."""
         if self.time is None or self.price is None:
             return None
         from ullage.clock.price import find_expense
@@ -297,7 +297,7 @@ def _judge(
 
 
 def _no_room(oom: OutOfMemory, devices: Sequence[DeviceReport]) -> str:
-    """What was asked for, where, and what of the program that ended."""
+    """The request that failed, its place, and the part of the program that it ended."""
     request = f" for {format_bytes(oom.requested_bytes)}" if oom.requested_bytes else ""
     which = _on_device(oom.device, devices)
     where = f" at {oom.where}" if oom.where else ""

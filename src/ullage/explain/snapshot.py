@@ -40,7 +40,7 @@ from ullage.trace.snapshot import Action, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class SiteShare:
-    """What the blocks of one site came to at a moment."""
+    """The bytes of one site's blocks at a moment."""
 
     site: str
     category: Category
@@ -101,7 +101,7 @@ class DeviceSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReport:
-    """What a snapshot says: its devices, those that hold nothing left out.
+    """The report of a snapshot: its devices, those that hold nothing left out.
 
     `record_remark` is why what ullage recorded in it could not be used; empty where it was, or
     where there is nothing.
@@ -189,7 +189,7 @@ def _explain_device(
 
 
 def _without_end(growth: Sequence[Growth], owners: Owners) -> tuple[Growth, ...]:
-    """What grows and is not of a model that is on its way to the device."""
+    """The growth, without a model that is on its way to the device."""
     is_left = has_no_end(owners.category) | ~np.bool_(owners.is_known)
     return tuple(each for each in growth if not each.blocks or is_left[each.blocks[-1]])
 
@@ -203,7 +203,7 @@ def _totals_of(match: Match | None, device: int) -> DeviceTotals | None:
 def share_sites(
     replayed: Replay, owners: Owners, sites: Sites, event: int
 ) -> tuple[SiteShare, ...]:
-    """What each site's live blocks came to after an event, the largest first; a site whose blocks
+    """The bytes of each site's live blocks after an event, the largest first; a site whose blocks
     have several categories is as many rows.
     """
     numbers = np.flatnonzero(replayed.blocks.is_live(event))

@@ -1,4 +1,4 @@
-"""What a generating program's cache of keys and values costs: bytes for each token.
+"""The cost of a generating program's cache of keys and values: bytes for each token.
 
 Where the model is called without gradients, each call of the outermost module is a step, and makes
 one token for each sequence of the batch. What the cache is longer by after each is what a token
@@ -41,14 +41,14 @@ class TokenGrowth:
         return round(self.cache_bytes / self.token_bytes)
 
     def bytes_at(self, num_tokens: int) -> int:
-        """What the cache takes with this many tokens."""
+        """The bytes that the cache takes with this many tokens."""
         return self.token_bytes * num_tokens
 
 
 def find_token_growth(
     growth: Sequence[Growth], replay: Replay, category: UInt8Array, course: Course
 ) -> TokenGrowth | None:
-    """What grows with each token; None where nothing does, or where it is not a program that
+    """The growth with each token; None where nothing grows, or where it is not a program that
     generates: an optimizer or gradients are not part of that.
     """
     is_forward = course.phase == Phase.FORWARD

@@ -1,4 +1,4 @@
-"""What came of trying the remedy of a finding: does it make the program fit?
+"""The outcome of trying the remedy of a finding: does it make the program fit?
 
 YES is said only of what was tried, or replayed through PyTorch's allocator on a trace that shows
 whole steps. NO may be arithmetic alone: a remedy that frees less than was missing cannot help.
@@ -15,7 +15,7 @@ from ullage.trace.snapshot import Int64Array
 
 
 class MakesItFit(enum.Enum):
-    """Whether a remedy makes a program fit that ran out of memory."""
+    """The answer to whether a remedy makes a program fit that ran out of memory."""
 
     YES = "yes"
     NO = "no"
@@ -29,7 +29,7 @@ class MakesItFit(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is known of a remedy.
+    """The trial of a remedy.
 
     Attributes:
         makes_it_fit: the answer.
@@ -48,7 +48,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """What a remedy changes of a trace: some blocks end earlier, become smaller, or never come.
+    """The changes of a trace by a remedy: some blocks end earlier, become smaller, or never come.
 
     Attributes:
         blocks: their numbers in `Replay.blocks`.

@@ -23,7 +23,7 @@ class Verdict(enum.Enum):
 
 
 class ExitCode(enum.IntEnum):
-    """What ullage itself exits with."""
+    """The exit codes of ullage itself."""
 
     FINE = 0
     ANSWER_IS_NO = 1
@@ -34,7 +34,7 @@ class ExitCode(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """What is left of a device, in bytes; negative: that much is missing.
+    """The bytes left of a device; negative: that much is missing.
 
     Attributes:
         headroom_bytes: with the largest context: what the verdict goes by.
@@ -81,9 +81,9 @@ class Headroom:
 
 
 def find_headroom(gpu: Gpu, reserved: Reserved, totals: DeviceTotals) -> Headroom:
-    """What a peak leaves of a GPU: total - (reserved + context + non-torch + other processes), at
-    upper ends, but for the workspaces of closed libraries: these widen the interval, and do not
-    decide the verdict.
+    """The bytes that a peak leaves of a GPU: total - (reserved + context + non-torch + other
+    processes), at upper ends, but for the workspaces of closed libraries: these widen the interval,
+    and do not decide the verdict.
     """
     left = gpu.total_bytes - reserved.answered_bytes - totals.beside_bytes
     high = gpu.context_high_bytes
@@ -119,7 +119,7 @@ def gpus_that_fit(
 
 
 def ended_out_of_memory(exit_: ProgramExit, *, had_ooms: bool = False) -> bool:
-    """Whether an out-of-memory that nobody caught ended the program.
+    """True if an out-of-memory that nobody caught ended the program.
 
     cuBLAS and others report theirs as a RuntimeError, with the reason in the text only. Where the
     device lacks room for the workspace of any of cuDNN's algorithms, torch catches that (had_ooms)
@@ -136,6 +136,6 @@ def ended_out_of_memory(exit_: ProgramExit, *, had_ooms: bool = False) -> bool:
 
 
 def was_interrupted(exit_: ProgramExit) -> bool:
-    """Whether the user stopped the program with Ctrl-C."""
+    """True if the user stopped the program with Ctrl-C."""
     name = (exit_.exception or "").rpartition(".")[2]
     return name == "KeyboardInterrupt" or (exit_.kind is ExitKind.SIGNAL and exit_.code in (2, 130))

@@ -1,4 +1,4 @@
-"""What a reader of a run should know before trusting its verdict."""
+"""The warnings that a reader of a run should know before trusting its verdict."""
 
 from __future__ import annotations
 

@@ -195,7 +195,6 @@ def _in_force(engine: EngineSettings, settings: FrontSettings) -> EngineSettings
 
 
 def _check(settings: FrontSettings) -> None:
-    """What is wrong only together."""
     if not settings.engines:
         raise Misfit(f"has none; write one, such as {_EXAMPLE}", "engine")
     if not settings.tenants:

@@ -103,7 +103,7 @@ class _Prepared:
 
     @property
     def is_server(self) -> bool:
-        """Whether requests are sent to it."""
+        """True if requests are sent to it."""
         return self.case.scenario.replay is not None and self.case.scenario.replay.url is not None
 
 

@@ -23,7 +23,7 @@ _TOLD_SHARE = 0.05
 
 
 class Rule(enum.Enum):
-    """What a level is compared with."""
+    """The rule that a level is compared with."""
 
     LOCK = "lock"
     BUDGET = "budget"
@@ -47,14 +47,14 @@ class Judgement:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the level is within the limit."""
+        """True if the level is within the limit."""
         if self.name == HEADROOM or self.is_count:
             return self.found_bytes >= self.limit_bytes
         return self.found_bytes <= self.limit_bytes
 
     @property
     def is_count(self) -> bool:
-        """Whether it is not a number of bytes."""
+        """True if it is not a number of bytes."""
         return self.name in (TOKENS, GOOD)
 
 
@@ -120,7 +120,7 @@ class Comparison:
 
     @property
     def is_kept(self) -> bool:
-        """Whether every check passes."""
+        """True if every check passes."""
         return not self.broken
 
 
@@ -157,7 +157,6 @@ def compare(
 
 
 def _levels(peaks: Peaks) -> dict[str, int]:
-    """The levels that are compared, by name."""
     return {
         "allocated": peaks.allocated_bytes,
         "reserved": peaks.reserved_bytes,

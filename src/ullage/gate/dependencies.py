@@ -1,4 +1,4 @@
-"""What a run depends on besides the files that it reads, as one digest.
+"""The dependencies of a run besides the files that it reads, as one digest.
 
     digest_case(case, device, build, environment)
 

@@ -1,5 +1,5 @@
-"""What a run read of the project, with a digest of each, so that its result holds until one of them
-changes.
+"""The files that a run read of the project, with a digest of each, so that its result holds until
+one of them changes.
 
     inputs = read_inputs(notes, project)            # after the run
     digests = digest_inputs(inputs, began_ns)       # None: it cannot be known what was read
@@ -44,7 +44,7 @@ class Inputs:
 
 
 def read_inputs(notes: Path) -> Inputs | None:
-    """What the processes of a run noted; None where they noted nothing, as without Python."""
+    """The files that a run's processes noted; None where they noted nothing, as without Python."""
     paths_by_kind: dict[str, set[str]] = {READ: set(), WRITE: set(), LIST: set(), IMPORT: set()}
     paths = list(notes.iterdir())
     for path in paths:
@@ -83,7 +83,7 @@ def digest_inputs(inputs: Inputs, began_ns: int) -> dict[str, str] | None:
 
 
 def is_unchanged(digests: Mapping[str, str]) -> bool:
-    """Whether no path has changed."""
+    """True if no path has changed."""
     digest = {READ: digest_file, LIST: _digest_list, IMPORT: _digest_modules}
     parts = ((key.partition(" "), known) for key, known in digests.items())
     return all(kind in digest and digest[kind](path) == known for (kind, _, path), known in parts)

@@ -49,7 +49,7 @@ class Peaks(NamedTuple):
 
 
 class ServedFigures(NamedTuple):
-    """What a server held: tokens of its cache, and requests within the objective, of all."""
+    """The figures of a server: tokens of its cache, and requests within the objective, of all."""
 
     cache_tokens: Whole
     good_requests: Whole

@@ -34,7 +34,7 @@ def select(names: Sequence[str], selectors: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_of(name: str, case: str) -> bool:
-    """Whether a lock entry belongs to the case or scenario of that name."""
+    """True if a lock entry belongs to the case or scenario of that name."""
     return name == case or name.startswith((f"{case}/", f"{case},"))
 
 

@@ -1,4 +1,4 @@
-"""What a scenario says to the operating system, checked before anything starts: its words, its
+"""The demands of a scenario on the operating system, checked before anything starts: its words, its
 variables, where and how long it runs, and which files it depends on.
 """
 

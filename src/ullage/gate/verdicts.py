@@ -42,7 +42,7 @@ class State(enum.Enum):
 
     @property
     def is_lockable(self) -> bool:
-        """Whether the run ended normally, so that its figures can be locked."""
+        """True if the run ended normally, so that its figures can be locked."""
         return self not in {State.FAILED, State.OUT_OF_MEMORY}
 
 
@@ -78,7 +78,7 @@ class Judged:
 
     @property
     def is_less(self) -> bool:
-        """Whether it passes, with less memory than was locked."""
+        """True if it passes, with less memory than was locked."""
         return self.state is State.PASSED and any(
             comparison.is_less for comparison in self.comparisons
         )

@@ -137,7 +137,7 @@ class Gpu:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What an estimate on it assumes of it: nothing."""
+        """The assumptions of an estimate on it: none."""
         return ()
 
     @property
@@ -226,7 +226,7 @@ class EstimateOnlyGpu:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What an estimate on it assumes, each a sentence."""
+        """The assumptions of an estimate on it, each a sentence."""
         lines = [f"{self.name} is counted with a CUDA GPU's kernels; it was compared with nothing"]
         if self.is_memory_unified:
             lines.append(

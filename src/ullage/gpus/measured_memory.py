@@ -24,7 +24,7 @@ _HOW = "make it anew: ullage diff PREDICTED MEASURED"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMemory:
-    """What one record has of a GPU.
+    """The measured memory of a GPU in one record.
 
     Attributes:
         gpu: its name in the catalogue.
@@ -75,7 +75,7 @@ def memory_path(slug: str) -> Path:
 
 
 def stored_memory(slug: str) -> MeasuredMemory | None:
-    """What was measured of a GPU in the catalogue; None: nothing was.
+    """The measured memory of a GPU in the catalogue; None: nothing was measured.
 
     Raises:
         SpecError: the file is damaged.

@@ -77,7 +77,7 @@ def find_nccl(gpu: Gpu, num_ranks: int) -> tuple[int, int, int]:
 
 
 def has_multicast(gpu: Gpu) -> bool:
-    """Whether NCCL reduces within the switch (NVLS) where more than two such GPUs are together.
+    """True if NCCL reduces within the switch (NVLS) where more than two such GPUs are together.
 
     Source: NCCL, src/transport/nvls.cc; NVSwitch of the third generation, with SXM boards from
     Hopper on.
@@ -86,7 +86,7 @@ def has_multicast(gpu: Gpu) -> bool:
 
 
 def has_peer_access(gpu: Gpu) -> bool:
-    """Whether several of a GPU read each other's memory without the host.
+    """True if several of a GPU read each other's memory without the host.
 
     NVIDIA offers it on no GeForce after the RTX 20 series but over NVLink. Others have it where
     the machine does not keep them from it, which is assumed. torch makes copies of tensors that

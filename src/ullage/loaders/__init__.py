@@ -1,1 +1,1 @@
-"""What stands between a loader of batches and the step that uses them."""
+"""The parts between a loader of batches and the step that uses them."""

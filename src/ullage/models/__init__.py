@@ -1,1 +1,1 @@
-"""What models there are: read from a Hugging Face config.json, or built in."""
+"""The known models: read from a Hugging Face config.json, or built in."""

@@ -1,4 +1,4 @@
-"""What a configuration says of a model's layers and weights, for serving.
+"""A model's layers and weights by its configuration, for serving.
 
 model = read_model(read_config("path/to/model"))
 model.layers[0]         # Attention(heads=32, kv_heads=8, head_dim=128, ...)
@@ -51,7 +51,7 @@ MODEL_TYPES: Final = tuple(sorted(_READERS))
 
 
 def read_model(config: Config) -> Model:
-    """What a model keeps and weighs.
+    """Reads what a model keeps and weighs.
 
     Of a model of several parts, the text part is read, and CLIP's part for images; `uncounted`
     has the others.
@@ -108,5 +108,5 @@ def other_parts(config: Config) -> list[str]:
 
 
 def read_layers(config: Config) -> tuple[Layer, ...]:
-    """What each layer of a model keeps; see read_model."""
+    """Reads what each layer of a model keeps; see read_model."""
     return read_model(config).layers

@@ -22,7 +22,7 @@ Flag = bool | tuple[str, bool]
 
 
 def read_flag(config: Config, flag: Flag) -> bool:
-    """Whether the flag is on for this configuration."""
+    """True if the flag is on for this configuration."""
     return flag if isinstance(flag, bool) else bool(config.flag(flag[0], default=flag[1]))
 
 
@@ -184,7 +184,7 @@ def read_kinds(
 
 
 Block = tuple[tuple[Layer, ...], tuple[Weight, ...]]
-"""What a layer's mixer keeps, and its weights."""
+"""The cache that a layer's mixer keeps, and its weights."""
 
 
 def attend(

@@ -223,7 +223,7 @@ def with_defaults(config: Config, model_type: str) -> Config:
 
 
 def read_decoder(config: Config, model_type: str) -> Model:
-    """What a decoder of the table keeps and weighs."""
+    """Reads what a decoder of the table keeps and weighs."""
     config = with_defaults(config, model_type)
     style = STYLES[model_type]
     shape = attention_shape(config, model_type)
@@ -296,7 +296,7 @@ def _window(config: Config, style: Style) -> int:
 
 
 def layer_kinds(config: Config, model_type: str) -> tuple[str, ...]:
-    """What each layer sees: "full_attention", "sliding_attention" or "chunked_attention".
+    """The kind of each layer: "full_attention", "sliding_attention" or "chunked_attention".
 
     Raises:
         SpecError: layer_types has another length than there are layers, or an unknown kind.

@@ -62,7 +62,7 @@ def describe_gemma3n(config: Config) -> tuple[SharingLayer, ...]:
 
 
 def sharing_kinds(config: Config, *, every: int) -> tuple[str, ...]:
-    """What each layer sees; by default each Nth sees everything."""
+    """The kind of each layer; by default each Nth sees everything."""
     count = config.number("num_hidden_layers", least=1)
     usual = tuple(SLIDING if (index + 1) % every else FULL for index in range(count))
     return read_kinds(config, count, {SLIDING, FULL}, "layer_types", usual=usual)
@@ -112,7 +112,7 @@ def sharing_stack(
 
 
 def read_gemma3n(config: Config, model_type: str) -> Model:
-    """What a Gemma 3n keeps and weighs."""
+    """Reads what a Gemma 3n keeps and weighs."""
     hidden, inputs = config.number("hidden_size"), config.number("altup_num_inputs", default=4)
     more = [linear(Part.MLP, hidden, hidden, None, count=2 * (inputs - 1))]
     each = [*_altup(config, hidden, inputs)]

@@ -46,7 +46,7 @@ def gemma4_experts(config: Config) -> Mlp | None:
 
 
 def read_gemma4(config: Config, model_type: str) -> Model:
-    """What a Gemma 4 keeps and weighs."""
+    """Reads what a Gemma 4 keeps and weighs."""
     hidden, experts = config.number("hidden_size"), gemma4_experts(config)
     each: list[Weight] = []
     if experts is not None:  # with two scales and three norms

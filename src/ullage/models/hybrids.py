@@ -34,7 +34,7 @@ HYBRID_NAMES: Final = (
 
 
 def mamba2_state(config: Config, names: tuple[str, ...]) -> Recurrent:
-    """What a Mamba 2 mixer keeps, by the names of its fields."""
+    """The state that a Mamba 2 mixer keeps, by the names of its fields."""
     heads, head_dim, state, groups, conv = names
     count, width = config.number(heads, least=1), config.number(head_dim, least=1)
     size = config.number(state, least=1)
@@ -118,7 +118,7 @@ def _granite(config: Config, model_type: str) -> Model:
 
 
 def granite_kinds(config: Config) -> tuple[str, ...]:
-    """What each layer of Granite 4 looks back with: LINEAR, a state space, or FULL."""
+    """The kind of each layer of Granite 4: LINEAR, a state space, or FULL."""
     count = config.number("num_hidden_layers", least=1)
     usual = (LINEAR,) * count
     names = {"mamba": LINEAR, "attention": FULL, LINEAR: LINEAR, FULL: FULL}

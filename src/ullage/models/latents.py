@@ -21,7 +21,7 @@ LATENT_TYPES: Final = ("deepseek_v2", "deepseek_v3", "kimi_k2", *_FIRST_DENSE)
 
 
 def read_latent(config: Config, model_type: str) -> Model:
-    """What a decoder with latent attention keeps and weighs; MTP layers are not loaded."""
+    """Reads what a decoder with latent attention keeps and weighs; MTP layers are not loaded."""
     hidden = config.number("hidden_size", least=1)
     count = config.number("num_hidden_layers", least=1)
     heads = config.number("num_attention_heads", least=1)

@@ -1,4 +1,4 @@
-"""What a model is made of, for serving: the caches of its layers, and its weights.
+"""The parts of a model, for serving: the caches of its layers, and its weights.
 
 A layer keeps something for each token that it has read (keys and values, or a latent), or
 something of a fixed size for each request (a recurrent state, the keys of an encoded input), or
@@ -123,7 +123,7 @@ Layer = Attention | Latent | Index | Recurrent | Cross | Encoder
 
 
 class Part(Enum):
-    """What weights are for."""
+    """The use of weights."""
 
     EMBEDDING = "embedding"
     HEAD = "output head"
@@ -158,7 +158,7 @@ class Weight:
 
     @property
     def elements(self) -> int:
-        """Of all of them together."""
+        """The elements of all of them together."""
         return self.out * self.into * self.count
 
 
@@ -177,7 +177,7 @@ class Uncounted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What serving needs to know.
+    """The parts of a model that serving needs to know.
 
     Attributes:
         model_type: as transformers calls it.

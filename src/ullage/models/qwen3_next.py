@@ -30,7 +30,7 @@ DELTA_NETS: Final = {"qwen3_next": (2, 512), "qwen3_5_text": (4, 0), "qwen3_5_mo
 
 
 class DeltaNet(NamedTuple):
-    """What a decoder with gated delta nets is made of.
+    """The parts of a decoder with gated delta nets.
 
     Attributes:
         shape: of attention; its queries come with a gate of the same width.
@@ -57,7 +57,7 @@ def describe_delta_net(config: Config, model_type: str) -> DeltaNet:
 
 
 def read_delta_net(config: Config, model_type: str) -> Model:
-    """What a decoder with gated delta nets keeps and weighs."""
+    """Reads what a decoder with gated delta nets keeps and weighs."""
     shape, kinds, state, sizes = describe_delta_net(config, model_type)
     has_bias = config.flag("attention_bias", default=False)
     wide = shape.heads * shape.head_dim

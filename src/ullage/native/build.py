@@ -179,7 +179,6 @@ def _is_current(out: Path, sonames: tuple[str, ...], stamp: str) -> bool:
 
 
 def _compile(compiler: tuple[str, ...], sonames: tuple[str, ...], aside: Path) -> None:
-    """Compiles everything into the directory `aside`."""
     library = aside / LIBRARY
     stub = aside / "stub.c"
     stub.write_text("typedef int nothing_here;\n", encoding="ascii")
@@ -210,7 +209,7 @@ def _compile(compiler: tuple[str, ...], sonames: tuple[str, ...], aside: Path) -
 
 
 def _version_flags(aside: Path, soname: str) -> tuple[str, ...]:
-    """What gives a stub the version by which NVIDIA's library has its functions, if it has one."""
+    """The flags for the version by which NVIDIA's library has a stub's functions, if it has one."""
     if soname.startswith(UNVERSIONED):
         return ()
     script = aside / f"{soname}.version"

@@ -1,5 +1,5 @@
-"""What the processes of a run left in its directory: records, snapshots, and the marks of those
-that used a device and left nothing else, as one that was killed.
+"""The files that the processes of a run left in its directory: records, snapshots, and the marks of
+those that used a device and left nothing else, as one that was killed.
 
     artifacts = collect(run_dir, pid, Path("run.pickle"), force=False)
     artifacts.records, artifacts.unrecorded

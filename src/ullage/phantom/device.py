@@ -48,7 +48,7 @@ class PhantomDevice:
         return self.gpu.slug.partition(" ")[0]
 
     def environment_text(self) -> str:
-        """What the native library reads in the variable DEVICE."""
+        """The text that the native library reads in the variable DEVICE."""
         gpu = self.gpu
         nccl_low_bytes, nccl_high_bytes = find_nccl_kernels(gpu)
         fields = {
@@ -116,7 +116,7 @@ def choose_device(
 
 
 def parse_budget(gpu: Gpu, budget: str | int) -> int:
-    """What may be used of a GPU, the driver's context included.
+    """Reads what may be used of a GPU, the driver's context included.
 
     Raises:
         SpecError: it is more than the GPU has, or no more than the context takes.

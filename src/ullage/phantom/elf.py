@@ -1,5 +1,5 @@
-"""What a shared library needs and what it offers, read from its dynamic section (ELF, 64-bit,
-little-endian).
+"""The symbols and libraries that a shared library needs and offers, read from its dynamic section
+(ELF, 64-bit, little-endian).
 
 Only the tables that the dynamic loader itself reads are touched: of half a gigabyte of library a
 few megabytes. In a table with DT_GNU_HASH the undefined symbols come first, so a library's imports

@@ -291,7 +291,6 @@ def _stamp(spec: EnvironmentSpec) -> dict[str, object]:
 
 
 def _read_stamp(directory: Path) -> dict[str, object] | None:
-    """The stamp of a finished environment; None if there is none."""
     try:
         content = json.loads((directory / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -43,7 +43,7 @@ def insist(
 def _ends_within(
     process: subprocess.Popen[bytes], patience_s: float, run_dir: Path | None = None
 ) -> bool:
-    """Whether it ends in that time, or as long as a process of the run writes its record."""
+    """True if it ends in that time, or as long as a process of the run writes its record."""
     while True:
         try:
             process.wait(patience_s)
@@ -55,5 +55,5 @@ def _ends_within(
 
 
 def is_writing(run_dir: Path) -> bool:
-    """Whether a process of the run writes its record, which a loaded machine takes its time for."""
+    """True if a process of the run writes its record, which a loaded machine takes its time for."""
     return any(read_levels(mark).excuse == WRITING for mark in find_marks(run_dir).values())

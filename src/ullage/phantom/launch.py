@@ -280,11 +280,11 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has not ended."""
+        """True if the process has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def is_ended_within(self, patience_s: float) -> bool:
-        """Whether the process ends by itself in that time."""
+        """True if the process ends by itself in that time."""
         if self._process is None:
             return False
         try:

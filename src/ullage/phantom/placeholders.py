@@ -50,7 +50,7 @@ class Placeholder:
 
 
 def is_nvidia_requirement(requirement: str) -> bool:
-    """Whether the requirement (a Requires-Dist line) names a package of NVIDIA's, or Triton."""
+    """True if the requirement (a Requires-Dist line) names a package of NVIDIA's, or Triton."""
     name = requirement_name(requirement)
     return name.startswith(("nvidia-", "cuda-")) or name == "triton"
 

@@ -101,7 +101,7 @@ def _find_fork() -> ctypes._NamedFuncPointer:
 
 
 def _is_alone() -> bool:
-    """Whether this process has one thread and no children."""
+    """True if this process has one thread and no children."""
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         return False
     try:

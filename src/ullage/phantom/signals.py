@@ -48,7 +48,7 @@ def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
 
 
 def is_in_foreground() -> bool:
-    """Whether Ctrl-C at the terminal reaches this process's whole group."""
+    """True if Ctrl-C at the terminal reaches this process's whole group."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

@@ -106,7 +106,7 @@ class TorchBuild:
 
     @property
     def chooses_by_address(self) -> bool:
-        """Whether the allocator takes the lowest of free blocks of a size, as before 2.13."""
+        """True if the allocator takes the lowest of free blocks of a size, as before 2.13."""
         from ullage.estimate.training.torch_version import FIRST_BY_AGE
 
         return self.release is not None and self.release < FIRST_BY_AGE
@@ -250,7 +250,6 @@ def _installed_torch(python: str) -> str | None:
 
 
 def _ask_for_torch(python: str) -> str | None:
-    """What another interpreter would import as torch."""
     try:
         answer = subprocess.run(
             [python, "-c", _FIND], capture_output=True, text=True, timeout=60, check=True
@@ -282,7 +281,6 @@ def _reason(error: Exception) -> str:
 
 
 def _read_version(directory: Path) -> tuple[str, str | None]:
-    """The version of torch and of its CUDA, None for none, from torch/version.py."""
     try:
         text = (directory / "version.py").read_text(encoding="utf-8")
     except OSError:

@@ -95,7 +95,7 @@ class VirtualTime:
         bind("ullage_on_times", None, _TIMES)(times)
 
     def now_s(self) -> float:
-        """What time.perf_counter() says."""
+        """The time that time.perf_counter() says."""
         if self._played is None:
             return _REAL_PERF_COUNTER()
         with self._lock:
@@ -107,7 +107,7 @@ class VirtualTime:
             return self._shown_s
 
     def _idle_step_s(self, real_s: float) -> float:
-        """What passes with a question, where the host has given no work for so long."""
+        """The seconds that pass with a question, where the host has given no work for so long."""
         step_s = real_s - self._idle_s if real_s > _OWN_WORK_S else _QUESTION_S
         self._idle_s += step_s
         return max(step_s, 0.0)
@@ -210,8 +210,8 @@ class _Played:
         return bool(rows)
 
     def row_times(self, serial: int) -> tuple[float, float, float, float]:
-        """Of a row: its start, its end, and from when until when its call holds the host up, by
-        the program's clock; NAN where it is not known.
+        """The times of a row: its start, its end, and from when until when its call holds the host
+        up, by the program's clock; NAN where it is not known.
 
         What the host needs to give work counts before the call, where the operator is.
         """

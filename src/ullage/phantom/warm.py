@@ -34,7 +34,7 @@ from ullage.protocol.variables import PREFORK, WARM
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """What the warm process has said of one run: its process, then how that ended."""
+    """The warm process's answers on one run: its process, then how that ended."""
 
     pid: threading.Event = field(default_factory=threading.Event)
     end: threading.Event = field(default_factory=threading.Event)
@@ -51,7 +51,7 @@ class WarmChild:
 
     @property
     def pid(self) -> int:
-        """Of the forked process; waits until there is one.
+        """The number of the forked process; waits until there is one.
 
         Raises:
             EnvironmentProblem: the warm process is gone.

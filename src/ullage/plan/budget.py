@@ -1,4 +1,4 @@
-"""What a search may use: memory of the device, changes of the training, time."""
+"""The budget of a search: memory of the device, changes of the training, time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Limit:
         self.budget_bytes = 0
 
     def is_late(self, share: float) -> bool:
-        """Whether this share of the time limit has passed."""
+        """True if this share of the time limit has passed."""
         passed = time.monotonic() - self._started_s
         return passed >= share * (self.end_s - self._started_s)
 
@@ -55,7 +55,7 @@ def find_budget(device: PhantomDevice, budget: str | int | None) -> int:
 
 
 def read_semantics(allow: str) -> Semantics:
-    """What techniques may change. Raises SpecError for an unknown word."""
+    """Reads what techniques may change. Raises SpecError for an unknown word."""
     if allow == "none":
         raise SpecError(
             "a search without techniques finds no plan: `ullage run` says whether it fits as it "

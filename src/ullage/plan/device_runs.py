@@ -45,7 +45,7 @@ class DeviceRuns:
         return [judge(self._reports[key_of(plan)], budget_bytes) for plan in plans]
 
     def confirm(self, actions: Actions, budget_bytes: int) -> bool:
-        """Whether a plan fits in a run from the program's first line in a process of its own."""
+        """True if a plan fits in a run from the program's first line in a process of its own."""
         key = key_of(actions)
         if key not in self._confirmed:
             request = RunRequest(self._measured.plan_to_run(actions), self._gpu, is_fresh=True)
@@ -63,7 +63,7 @@ class DeviceRuns:
         return report
 
     def seen(self, actions: Actions, budget_bytes: int) -> Seen | None:
-        """What the run of a plan showed; None: it did not run."""
+        """The result of a run of a plan; None: it did not run."""
         if (report := self._reports.get(key_of(actions))) is None:
             return None
         observation = judge(report, budget_bytes)

@@ -23,7 +23,7 @@ from ullage.techniques.technique import Action, Value
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a run of a plan showed.
+    """The result of a run of a plan.
 
     Attributes:
         fits: whether it ended without an error, and stayed within the budget.
@@ -81,7 +81,7 @@ class Candidate:
 
     @property
     def is_as_it_is(self) -> bool:
-        """Whether nothing of the program is changed."""
+        """True if nothing of the program is changed."""
         return not self.actions and not self.configuration
 
 
@@ -185,12 +185,12 @@ class FitReport:
         return front
 
     def is_size_known(self, candidate: Candidate) -> bool:
-        """Whether the peak is known; it is not if a run stopped within the budget."""
+        """True if the peak is known; it is not if a run stopped within the budget."""
         outcome = candidate.seen
         return outcome is None or outcome.fits or candidate.used_bytes > self.budget_bytes
 
     def cost(self, candidate: Candidate) -> Expense | None:
-        """What steps of a plan cost on all GPUs; None: no price is known, or no time."""
+        """The cost of a plan's steps on all GPUs; None: no price is known, or no time."""
         if self.price is None or candidate.time is None:
             return None
         time = candidate.time

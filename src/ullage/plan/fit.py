@@ -28,7 +28,7 @@ from ullage.techniques.technique import Semantics
 
 
 class Smallest(Enum):
-    """Whether the smallest GPU is looked for, and the plan is for that one."""
+    """The search for the smallest GPU, and for a plan on that one."""
 
     NO = 0
     TOO = 1

@@ -62,14 +62,14 @@ def settings(chosen: Sequence[Action]) -> Iterator[Actions]:
 
 
 def go_together(some: Sequence[Action]) -> bool:
-    """Whether moves can be in one plan."""
+    """True if moves can be in one plan."""
     names = [action.technique for action in some]
     excluded = {other for name in names for other in TECHNIQUES[name].excludes}
     return len(set(names)) == len(names) and not excluded.intersection(names)
 
 
 def are_exclusive(action: Action, other: Action) -> bool:
-    """Whether one of two techniques excludes the other."""
+    """True if one of two techniques excludes the other."""
     first, second = TECHNIQUES[action.technique], TECHNIQUES[other.technique]
     return second.name in first.excludes or first.name in second.excludes
 

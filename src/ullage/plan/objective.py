@@ -1,4 +1,4 @@
-"""What a search looks for."""
+"""The goal of a search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Objective(Enum):
 
 
 class Goal(NamedTuple):
-    """What a plan has to fit, so much of each GPU, and which of those that do is the best."""
+    """The budget that a plan has to fit, on each GPU, and the order of the plans that do."""
 
     gpu: Gpu
     budget_bytes: int
@@ -28,12 +28,12 @@ class Goal(NamedTuple):
 
     @property
     def is_for_memory(self) -> bool:
-        """Whether the plan is to take the least memory."""
+        """True if the plan is to take the least memory."""
         return self.objective is Objective.MEMORY
 
 
 def read_objective(word: str, price: float | None) -> Objective:
-    """What is looked for.
+    """Reads the goal of a search.
 
     Args:
         word: of the command line.

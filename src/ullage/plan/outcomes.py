@@ -1,4 +1,4 @@
-"""Whether a run fits a budget, and why a plan was not chosen."""
+"""The outcomes of runs: fit or not, and why a plan was not chosen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def as_seen(candidate: Candidate, budget_bytes: int) -> Candidate:
 
 
 def judge(report: RunReport, budget_bytes: int) -> Seen:
-    """Whether a run fits a budget."""
+    """Judges whether a run fits a budget."""
     used = max((device.peak_used_bytes for device in report.devices), default=0)
     allocated = max((device.totals.peak_allocated_bytes for device in report.devices), default=0)
     fits, reason = report.verdict is Verdict.FITS, report.reason
@@ -40,7 +40,7 @@ def judge(report: RunReport, budget_bytes: int) -> Seen:
 
 
 def is_smooth(observation: Seen, most_retries: int | None) -> bool:
-    """Whether the allocator had at most this many retries; None: any number."""
+    """True if the allocator had at most this many retries; None: any number."""
     return most_retries is None or observation.num_retries <= most_retries
 
 
@@ -84,7 +84,7 @@ def say_slower(candidate: Candidate, best: Candidate) -> str:
 
 
 def is_surely_slower(candidate: Candidate, other: Candidate, objective: Objective) -> bool:
-    """Whether a plan is slower than another, or dearer, whatever kernels and launches cost."""
+    """True if a plan is slower than another, or dearer, whatever kernels and launches cost."""
     times = candidate.time, other.time
     if times[0] is None or times[1] is None or times[0].num_tokens != times[1].num_tokens:
         return rank_of(candidate, objective) > rank_of(other, objective)
@@ -106,7 +106,7 @@ def fastest_fitting(
 
 
 def rank_of(candidate: Candidate, objective: Objective) -> float:
-    """What is least for the best plan, of those that fit."""
+    """The order of plans that fit: the least is the best."""
     return candidate.token_s if objective is Objective.COST else candidate.step_s
 
 

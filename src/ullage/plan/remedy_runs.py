@@ -68,7 +68,6 @@ class _Failure:
 
     @property
     def is_late(self) -> bool:
-        """Whether no more runs are to be started."""
         return time.monotonic() > self.deadline_s
 
 
@@ -113,7 +112,6 @@ def replay_settings(result: RunReport, job: Job) -> RunReport:
 
 
 def _failure_of(result: RunReport, job: Job) -> _Failure | None:
-    """What has remedies to try."""
     from ullage.explain.remedies import ran_out, room_of
     from ullage.explain.snapshot import explain_snapshot
     from ullage.trace.snapshot_reader import read_snapshot
@@ -244,7 +242,7 @@ def _run_one(
 
 
 def _technique_of(finding: Finding) -> Action | None:
-    """What of `ullage fit` does what a finding advises."""
+    """The technique of `ullage fit` that does what a finding advises."""
     if finding.rule.code == "UL123" and _FLOAT16 in finding.change.partition(":")[0]:
         return Action("autocast_float16")
     return _TECHNIQUES.get(finding.rule.code)
@@ -279,7 +277,6 @@ class _Plans:
 
 
 def _judge(report: RunReport, how: str) -> Trial:
-    """What a run on the device says."""
     from ullage.explain.trial import MakesItFit, Trial
     from ullage.explain.verdict import Verdict
     from ullage.units import format_bytes

@@ -34,7 +34,7 @@ class Replays:
         return self._found[key]
 
     def is_made(self, actions: Actions) -> bool:
-        """Whether a plan was replayed."""
+        """True if a plan was replayed."""
         return key_of(actions) in self._found
 
     def difference(self, actions: Actions) -> str:

@@ -61,7 +61,7 @@ class _Round(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Climb:
-    """Whether each rung that ran fits a budget, by its place; and how many more there may be."""
+    """The rungs that ran, by place: does each fit a budget; and how many more there may be."""
 
     fits: Mapping[tuple[int, int], bool]
     rounds_left: int
@@ -210,7 +210,7 @@ class Search:
                 return self._report_rung(ladder, least, budget_bytes)
 
     def _is_alike(self, ladder: Ladder, actions: Actions) -> bool:
-        """Whether the replay of a plan trains the same; excludes a plan that does not."""
+        """True if the replay of a plan trains the same; excludes a plan that does not."""
         if not actions or self._replays.of(actions).is_same:
             return True
         fewest = self._replays.note_different(actions)
@@ -256,7 +256,6 @@ class Search:
         return 0 if device is None else device.peak_used_bytes - device.totals.peak_reserved_bytes
 
     def _report_rung(self, ladder: Ladder, rung: Rung | None, budget_bytes: int) -> FitReport:
-        """The report of a finished search; None: no rung was found."""
         listed = [*self._techniques(budget_bytes)]
         listed += [self._candidate(ladder, rung, budget_bytes) for rung in self._tried.values()]
         best = None if rung is None else self._candidate(ladder, rung, budget_bytes)

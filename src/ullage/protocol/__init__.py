@@ -1,4 +1,4 @@
-"""What ullage and the processes that it starts say to each other: the ULLAGE_* variables of the
+"""The protocol between ullage and the processes that it starts: the ULLAGE_* variables of the
 environment, and the options of each verb.
 
 variables.py declares every name once, run.py turns them into records and back. The package stands

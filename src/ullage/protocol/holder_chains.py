@@ -1,4 +1,4 @@
-"""What the chain of a holder says: by which root a program keeps a tensor, and how it lets it go.
+"""The chain of a holder: by which root a program keeps a tensor, and how it lets it go.
 
     batch in train()                               a variable
     Out[3]  _3  builtins._                         the output of a cell
@@ -73,7 +73,7 @@ def traceback_of(chain: str) -> str:
 
 
 def remedy_for(chain: str) -> str:
-    """What releases a tensor that is held by a chain."""
+    """The remedy that releases a tensor that is held by a chain."""
     if f"{_OF_ERROR}{HANDLED}" in chain or chain.startswith(HANDLED):
         return _AFTER_EXCEPT
     root = root_of(chain)
@@ -89,5 +89,5 @@ def remedy_for(chain: str) -> str:
 
 
 def remedy_of_root(root: Root) -> str:
-    """What releases all that has such a root."""
+    """The remedy that releases all that has such a root."""
     return _REMEDIES[root]

@@ -1,5 +1,5 @@
-"""What a recorded job publishes for a watcher on the same machine: a small file that is replaced as
-a whole, so that neither a thread nor a socket is needed in the job.
+"""The publication of a recorded job for a watcher on the same machine: a small file that is
+replaced as a whole, so that neither a thread nor a socket is needed in the job.
 
     $XDG_RUNTIME_DIR/ullage/jobs/PID.json       else /tmp/ullage-UID/jobs/PID.json
 
@@ -74,7 +74,7 @@ class JobDevice:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one process publishes.
+    """The publication of one process.
 
     Attributes:
         pid: as the job sees it; in a container that is not the host's number.
@@ -245,7 +245,7 @@ def parse_job(content: bytes) -> Job:
 
 
 def is_running(job: Job) -> bool:
-    """Whether the process that published this is alive, as far as /proc tells.
+    """True if the process that published this is alive, as far as /proc tells.
 
     False where it has ended, and where its number now belongs to a process that began later.
     """
@@ -260,7 +260,7 @@ def is_running(job: Job) -> bool:
 
 
 def is_of_now(job: Job) -> bool:
-    """Whether a job is running, or has ended a moment ago after memory ran out: nobody may have
+    """True if a job is running, or has ended a moment ago after memory ran out: nobody may have
     looked since.
     """
     if job.ended_s is None:

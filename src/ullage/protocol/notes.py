@@ -1,4 +1,4 @@
-"""What the processes of a run note for the one that started them: a file of each process.
+"""The notes of a run's processes for the one that started them: a file of each.
 
 write_note(directory, "end", EndNote(...))      # in a process; the last call counts
 read_notes(directory, "end", EndNote)           # in the process that started it

@@ -91,7 +91,7 @@ class Misfit(ValueError):
 
 
 def misfit_of(error: Exception, keys: Container[str]) -> Misfit:
-    """What does not fit, of the key that its sentence begins with, where that is one of these."""
+    """The misfit of the key that its sentence begins with, where that is one of these."""
     key, _, problem = str(error).partition(": ")
     return Misfit(f": {problem}", key) if key in keys else Misfit(f": {error}")
 
@@ -137,7 +137,7 @@ class _Field:
     marks: tuple[Any, ...]
 
     def remedy(self, what: str) -> str:
-        """What to do where there is no value."""
+        """The remedy where there is no value."""
         return f"; {what}, for example: {self.keys[0]} = {self.example}" if self.example else ""
 
 
@@ -234,7 +234,7 @@ class Reader:
         return read_and_convert if steps else read
 
     def _union(self, members: Sequence[Any]) -> Read:
-        """Of several atoms that which has the value's type; else the one type, or None."""
+        """The one of several atoms that has the value's type; else the one type, or None."""
         kinds = [member for member in members if member is not types.NoneType]
         if len(kinds) == 1:
             read = self._reader(kinds[0])

@@ -86,7 +86,7 @@ class _Variables:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """What a process was started with."""
+        """Reads what a process was started with."""
         return cls(
             **{
                 each.name: each.metadata["form"].read(environment[each.metadata["name"]])
@@ -98,7 +98,7 @@ class _Variables:
 
 @dataclass(frozen=True, slots=True)
 class RunVariables(_Variables):
-    """What a process on the phantom is started with.
+    """The variables that a process on the phantom is started with.
 
     Attributes:
         run_dir: the directory of the run.
@@ -150,7 +150,7 @@ class RunVariables(_Variables):
 
 @dataclass(frozen=True, slots=True)
 class PlanVariables(_Variables):
-    """What a process is to do with the model that it trains; on the phantom, or on a real GPU.
+    """The orders to a process for the model that it trains; on the phantom, or on a real GPU.
 
     Attributes:
         plan: the file of the plan that is applied; None: none is.

@@ -1,4 +1,4 @@
-"""What runs inside a watched process, where torch is.
+"""The code that runs inside a watched process, where torch is.
 
 The package itself can be called: it is what `ullage.record` is.
 
@@ -33,7 +33,7 @@ class _Package(ModuleType):
         return recording.Recording(path, **options)
 
     def __getattr__(self, name: str) -> Any:
-        """Of `ullage.record.entrances.recording`."""
+        """The attributes of `ullage.record.entrances.recording`."""
         if name not in __all__:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         from ullage.record.entrances import recording

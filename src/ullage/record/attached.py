@@ -19,7 +19,7 @@ _is_registered = False
 
 
 def current() -> Recorder | None:
-    """What records this process; None: nothing does."""
+    """The recorder of this process; None: nothing records it."""
     return attached[0] if attached else None
 
 

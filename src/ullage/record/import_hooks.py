@@ -44,7 +44,7 @@ def around_import(name: str, arrive: Callable[[ModuleType, Load], None]) -> Call
 def find_after(
     finder: object, name: str, path: Sequence[str] | None, target: ModuleType | None = None
 ) -> importlib.machinery.ModuleSpec | None:
-    """What the finders that Python asks after `finder` say of a module."""
+    """Asks the finders after `finder` for a module."""
     finders = list(sys.meta_path)
     first = finders.index(finder) + 1 if finder in finders else 0
     specs = (other.find_spec(name, path, target) for other in finders[first:])

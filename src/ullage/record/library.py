@@ -40,7 +40,7 @@ _REQUEST = ctypes.CFUNCTYPE(None, c_uint64, c_int)
 
 _library = ctypes.CDLL(None)
 is_present = hasattr(_library, "ullage_position")
-"""Whether the phantom is loaded into this process."""
+"""True if the phantom is loaded into this process."""
 
 
 _SHARED: dict[str, tuple[type | None, tuple[type, ...]]] = {
@@ -51,7 +51,7 @@ _SHARED: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "leave_scopes": (None, ()),
     "current_scope": (c_int, ()),
 }
-"""What the event hook answers too."""
+"""The functions that the event hook answers, too."""
 _of_phantom: dict[str, Any] = {}
 
 
@@ -92,7 +92,7 @@ position = bind("ullage_position", c_uint64)
 share_levels = bind("ullage_share_levels", c_int, c_char_p, c_uint64)
 """(path, offset): keeps the levels in that file from there on; see levels.py."""
 never_runs_out = bind("ullage_never_runs_out", None, c_int)
-"""Whether devices have memory without end from now on."""
+"""Devices have memory without end from now on, or no longer."""
 read_bytes = bind("ullage_read", c_int, c_void_p, c_void_p, c_size_t)
 """(address, data, size): 0, or the mark of what is there, TRUE_VALUE or ASSUMED."""
 look = bind("ullage_look", None, c_void_p, c_void_p, c_void_p, c_size_t)
@@ -130,7 +130,7 @@ pinned_low_peak_bytes = bind("ullage_pinned_low_peak_bytes", c_uint64)
 pinned_asked_peak_bytes = bind("ullage_pinned_asked_peak_bytes", c_uint64)
 non_torch_peak_bytes = bind("ullage_non_torch_peak", c_uint64, c_int)
 peak_of_all_bytes = bind("ullage_peak_of_all", c_uint64, c_int)
-"""What all processes of the run used of a device, at its highest; 0: no other used it."""
+"""The bytes that all processes of the run used of a device, at its highest; 0: no other used it."""
 place_of = bind("ullage_place", c_int, c_int)
 begin_anew = bind("ullage_begin_anew", None)
 """This process is a copy of another, and uses devices in a run of its own from now on."""
@@ -197,7 +197,7 @@ def _call_back(install: Callable[[object], None], wrapped: object) -> None:
 
 
 def has_numbers() -> bool:
-    """Whether the number of any block is known."""
+    """True if the number of any block is known."""
     return bool(_num_uniform.value)
 
 
@@ -220,7 +220,7 @@ def events() -> EventColumns:
 
 
 def operands() -> Rows:
-    """What is kept for asynchronous collectives at this moment: [position, device, address]."""
+    """The operands of asynchronous collectives at this moment: [position, device, address]."""
     return _rows(_num_operands(), _operand, len(ROWS["operands"]))
 
 
@@ -233,7 +233,7 @@ def workspaces() -> Rows:
 
 
 def usage(num_events: int) -> UsageFields:
-    """What was used when, and what went between host and device.
+    """The uses of memory by time, and the transfers between host and device.
 
     last_uses: for each of the first events, if it gave out a block, the position at which the block
         was last handed to a kernel, a library or a copy (uint32); 0: never, or no such event.
@@ -301,8 +301,8 @@ def assumed() -> list[AssumedFields]:
 
 
 def outside(device: int) -> list[IntervalFields]:
-    """What the driver and libraries held of a device: what, how often, and the interval of the
-    highest.
+    """The bytes that the driver and libraries held of a device: what, how often, and the interval
+    of the highest.
     """
     return [
         {"what": what, "count": count, "low_bytes": low, "high_bytes": high}

@@ -1,4 +1,4 @@
-"""What a recorder notes is a list of parts, each with its place in the record and its hooks.
+"""A recorder is a list of parts, each with its place in the record and its hooks.
 
 A recorder tells its parts, in their order, what happens: torch is there, a device is initialised, a
 phase begins, a step has ended, memory ran out, the record is made. They are taken out in reverse
@@ -47,7 +47,7 @@ class Part:
         return {}
 
     def remarks(self) -> list[str]:
-        """What a reader of the record is to know."""
+        """The remarks that a reader of the record is to know."""
         return []
 
     def go_on(self) -> None:

@@ -1,4 +1,4 @@
-"""What is put in the place of other libraries' functions, so that it can be taken out again.
+"""Functions in the place of other libraries', which can be taken out again.
 
 patches.replace(torch.autograd, "_engine_run_backward", watched)
 patches.undo()                  # the very objects that were there are there again

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NotesExceptions(Protocol):
-    """What notes the exception that ends a process."""
+    """An object that notes the exception that ends a process."""
 
     exit: ExitFields
 

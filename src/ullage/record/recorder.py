@@ -143,7 +143,7 @@ class Recorder:
         return [each for each in self.parts if getattr(type(each), method) != getattr(Part, method)]
 
     def _each(self, method: str, *arguments: object, parts: list[Part] | None = None) -> list[Any]:
-        """What the parts answer, without those that raise."""
+        """The answers of the parts, without those that raise."""
         answers = []
         for part in self.parts if parts is None else parts:
             try:
@@ -306,7 +306,7 @@ class Recorder:
         return self.has_device
 
     def snapshot(self) -> dict[str, Any]:
-        """What is known by now: torch's snapshot with our record."""
+        """Torch's snapshot by now, with our record."""
         record = self._record(None)
         return self._history_for(record, is_wanted=True) | {"ullage": record}
 
@@ -366,7 +366,6 @@ class Recorder:
         return record
 
     def _describe(self, index: int) -> dict[str, Any]:
-        """The totals of a device."""
         fields: dict[str, Any] = {**self.peaks.describe(index)}
         for of_part in self._each("device_fields", index):
             fields |= of_part

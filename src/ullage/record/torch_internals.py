@@ -334,7 +334,7 @@ _BY_PATH = {internal.path: internal for internal in INTERNALS}
 
 
 def find(torch: ModuleType, path: str) -> Any:
-    """What stands under a path of the table; None: this torch does not have it.
+    """The object that stands under a path of the table; None: this torch does not have it.
 
     Raises:
         KeyError: the path is not in the table.
@@ -351,6 +351,6 @@ def explain_missing(torch: ModuleType, path: str) -> str:
 
 
 def list_losses(torch: ModuleType) -> list[str]:
-    """What watching loses because this torch lacks a name that every version tried has."""
+    """Lists what watching loses because this torch lacks a name that every version tried has."""
     missing = (path for path in _WATCHED if find(torch, path) is None)
     return [explain_missing(torch, path) for path in missing]

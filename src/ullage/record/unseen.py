@@ -74,7 +74,7 @@ class Unseen:
                 self._record(True)  # noqa: FBT003
 
     def has_modes(self) -> bool:
-        """Whether the program, or a compiler, watches the operations of this thread."""
+        """True if the program, or a compiler, watches the operations of this thread."""
         return bool(self._num_modes() or self._is_included(self._early_modes))
 
     def _run_without_modes(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

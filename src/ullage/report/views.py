@@ -33,7 +33,7 @@ class ExplainView:
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """What ullage recorded: one, or none in a snapshot of PyTorch's alone."""
+        """The records of ullage: one, or none in a snapshot of PyTorch's alone."""
         return () if self.report.record is None else (self.report.record,)
 
 

@@ -105,7 +105,7 @@ class Forks:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether they were ended."""
+        """True if they were ended."""
         return self._running.is_stopped
 
     def run(self, job: Job, *, is_fresh: bool, snapshot: Path | None = None) -> Outcome:
@@ -134,7 +134,6 @@ class Forks:
 
     @contextmanager
     def _place(self) -> Iterator[Path]:
-        """A directory of a run."""
         with self._lock:
             self._num_started += 1
             directory = self.directory / str(self._num_started)
@@ -252,7 +251,7 @@ def _without_plan(options: LaunchOptions) -> LaunchOptions:
 
 
 def _can_be_preforked(job: Job, first: Job) -> bool:
-    """Whether a run differs from the first in nothing that its program could see before it first
+    """True if a run differs from the first in nothing that its program could see before it first
     calls its model.
     """
     actions = () if job.options.plan is None else job.options.plan.actions
@@ -267,7 +266,7 @@ def _can_be_preforked(job: Job, first: Job) -> bool:
 
 
 def _is_believed(report: RunReport, job: Job, source: _Source) -> bool:
-    """Whether what a copy showed is what a run from the start would."""
+    """True if what a copy showed is what a run from the start would."""
     if job.options.replays:
         outcome = report.program.plan
         return outcome is not None and outcome.replayed is not None

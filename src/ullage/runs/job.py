@@ -1,4 +1,4 @@
-"""What decides a run, checked before anything starts.
+"""A job: the options that decide a run, checked before anything starts.
 
 job = make_job(["train.py"], device=choose_device("h100-80gb"), python=None, options=options)
 """
@@ -88,7 +88,7 @@ def read_plan(plan: str | os.PathLike[str] | WrittenPlan) -> Plan:
 
 
 def _names_links(interconnect: str | None) -> bool:
-    """Whether links are named; raises SpecError where they cannot be."""
+    """True if links are named; raises SpecError where they cannot be."""
     if interconnect is None:
         return False
     from ullage.clock.interconnect import parse_interconnect

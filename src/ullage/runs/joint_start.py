@@ -56,7 +56,7 @@ class Job:
 
     @property
     def failure(self) -> EndNote | None:
-        """What has ended the start, on whichever rank; None: no exception has, so far."""
+        """The exception that has ended the start, on whichever rank; None: none has, so far."""
         return find_failure([*self._start.glob("*")])
 
     def find_failure(self) -> EndNote | None:
@@ -82,7 +82,7 @@ class Job:
 
 
 def variables_of(number: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What the ranks of a start need to meet each other, and not those of another."""
+    """The variables that the ranks of a start need to meet each other, and not those of another."""
     count = environment.get(_RESTARTS, "")
     return {_RESTARTS: str(int(count) + number * _APART)} if count.isdecimal() else {}
 

@@ -118,7 +118,7 @@ def _all_records(
 
 
 def _unused_caches(job: Job, records: Iterable[tuple[Record, str | None]]) -> Iterator[str]:
-    """What the user named for the compiler and was not used, if kernels were timed."""
+    """The caches named for the compiler that were not used, if kernels were timed."""
     remark = unused_cache({**os.environ, **dict(job.options.variables)})
     if remark is not None and any(record.num_timed for record, _ in records):
         yield remark

@@ -76,7 +76,7 @@ class ParallelRuns:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether the user stopped them."""
+        """True if the user stopped them."""
         return self._forks.is_stopped
 
     @property
@@ -151,7 +151,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 def _available_host_bytes() -> int:
-    """What the machine could still give, by its own account."""
+    """The bytes that the machine could still give, by its own account."""
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

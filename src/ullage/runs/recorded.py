@@ -85,7 +85,6 @@ def run_recorded(
 
 
 def _new_files(path: Path | None, began_s: float) -> Iterator[Path]:
-    """The files of a job's processes that were written since it began."""
     if path is None:
         return
     for file in (path, *sorted(path.parent.glob(f"{path.stem}-*{path.suffix}"))):

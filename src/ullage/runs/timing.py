@@ -112,7 +112,7 @@ def _basis(record: Record, host: HostInterval) -> Iterator[str]:
 
 
 def _batch(record: Record) -> Batch:
-    """What the forwards of the last step worked on, by the shape of their first tensor."""
+    """The batch of the last step's forwards, by the shape of their first tensor."""
     from ullage.clock.step import Batch
 
     samples = tokens = 0

@@ -170,7 +170,6 @@ class Trials:
 
 
 def _in_words(job: Job) -> str:
-    """What was run."""
     plan = job.options.plan
     where = "" if job.device.is_unlimited else f" on {job.device.gpu.slug}"
     how = " with real numbers" if job.options.replays else ""
@@ -178,7 +177,6 @@ def _in_words(job: Job) -> str:
 
 
 def _verdict(result: RunReport) -> str:
-    """What came of it."""
     outcome = result.program.plan
     if outcome is not None and outcome.replayed is not None:
         return "trains alike" if outcome.replayed.is_same else outcome.replayed.difference

@@ -45,7 +45,7 @@ copyreg.pickle(MappingProxyType, lambda view: (_view_of, (dict(view),)))
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a worker must have to run a program, but for the variables: it gets those."""
+    """The surroundings that a worker needs for a program; it gets the variables."""
 
     ullage: str
     directory: str
@@ -123,7 +123,7 @@ _kept_forks = _KeptForks()
 
 
 def surroundings_of(program: Job) -> Surroundings:
-    """What this process has."""
+    """The surroundings of this process."""
     return Surroundings(__version__, str(Path.cwd()), _digest(program), dict(os.environ))
 
 

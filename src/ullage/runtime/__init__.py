@@ -1,1 +1,1 @@
-"""What runs beside a training: the guard, which survives an out-of-memory error."""
+"""The parts that run beside a training: the guard, which survives an out-of-memory error."""

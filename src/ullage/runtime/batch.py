@@ -24,7 +24,7 @@ def tensors_by_name(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _is_plain(values: Sequence[Any]) -> bool:
-    """Whether a long list begins and ends with numbers or texts, as one of words or labels does:
+    """True if a long list begins and ends with numbers or texts, as one of words or labels does:
     looking at each would take long in every step.
     """
     return len(values) > _LONG and isinstance(values[0], _PLAIN) and isinstance(values[-1], _PLAIN)

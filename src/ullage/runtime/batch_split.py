@@ -123,7 +123,7 @@ class BatchSplit:
         return f", {self.num_steps} of them with the batch in parts" if self.num_steps else ""
 
     def sameness(self, ladder: Ladder, state: State) -> str:
-        """What is said of a step that was run in parts."""
+        """The sentence on a step that was run in parts."""
         if ladder.num_parts == 1:
             return ""
         drawn = " and what is drawn" if state.has_drawn() else ""

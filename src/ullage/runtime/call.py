@@ -91,7 +91,7 @@ class Call:
         return [*tensors_in([self._of(value, row) for value in self._values.values()])]
 
     def written_of(self, row: int) -> list[Any]:
-        """What a row changes."""
+        """The tensors that a row changes."""
         return [
             tensor
             for name, value in self._values.items()
@@ -108,7 +108,7 @@ class Call:
         return counts[row] if counts else None
 
     def kind(self, row: int | None) -> tuple[Any, ...]:
-        """What the effect on version counters depends on: operator, dtypes, devices."""
+        """The key of the effect on version counters: operator, dtypes, devices."""
         tensors = self.tensors if row is None else self.tensors_of(row)
         return (self.func, *((tensor.dtype, tensor.device, tensor.dim()) for tensor in tensors))
 
@@ -131,7 +131,7 @@ class Call:
 
 
 def memory_key(tensor: Any) -> Key:
-    """What tells the memory of tensors apart."""
+    """The key that tells the memory of tensors apart."""
     if tensor.layout is not torch.strided:
         return ("sparse", id(tensor))
     tensor = part_of(tensor)

@@ -1,4 +1,4 @@
-"""What hides from the guard what a step has done: CUDA graphs, and compiled modules."""
+"""Programs that hide from the guard what a step has done: CUDA graphs, and compiled modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMPILED = ("OptimizedModule", "ScriptModule")
 
 
 def is_compiled(model: Any) -> bool:
-    """Whether a model, or a module in it, is compiled."""
+    """True if a model, or a module in it, is compiled."""
     return any(
         type(module).__name__ in _COMPILED
         or getattr(module, "_compiled_call_impl", None) is not None

@@ -74,7 +74,7 @@ def start() -> None:
 
 
 def find_failure(directories: Sequence[Path]) -> EndNote | None:
-    """What ended a program, of the notes of all its processes; None: no exception did.
+    """The failure that ended a program, of the notes of all its processes; None: no exception did.
 
     Of one rank it is what came last: it may have lived on after a process that it had started. Of
     several ranks it is what ran out of memory, else what came first: the others lose their

@@ -55,7 +55,7 @@ def take_out_of_memory(torch: ModuleType, error: BaseException) -> Failure:
 
 
 def is_out_of_memory(torch: ModuleType, error: BaseException) -> bool:
-    """Whether an error says that a GPU is out of memory, in whatever words: libraries raise a
+    """True if an error says that a GPU is out of memory, in whatever words: libraries raise a
     RuntimeError of their own, and where the workspace of no convolution fits, cuDNN's says that
     there is none.
     """
@@ -70,7 +70,6 @@ def is_out_of_memory(torch: ModuleType, error: BaseException) -> bool:
 
 
 def _has_run_out(torch: ModuleType) -> bool:
-    """Whether the allocator of a GPU has run out of memory in this process."""
     count = torch.cuda.device_count()
     return any(torch.cuda.memory_stats(index).get("num_ooms", 0) for index in range(count))
 

@@ -43,12 +43,12 @@ class Gradients:
 
     @property
     def progress(self) -> Progress | None:
-        """What was done to those that were there; None if there were none."""
+        """The progress of those that were there; None if there were none."""
         return self._progress
 
     @property
     def are_added_to(self) -> bool:
-        """Whether there were gradients before the step, of which there is no copy."""
+        """True if there were gradients before the step, of which there is no copy."""
         return self._before is not None
 
     @property
@@ -132,7 +132,7 @@ class Gradients:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether gradients that were there before the step have had a part of its sums."""
+        """True if gradients that were there before the step have had a part of its sums."""
         return self._progress is not None and not self._progress.is_untouched
 
     def _stand_in(self, parameter: Any) -> Any:

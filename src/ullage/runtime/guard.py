@@ -74,7 +74,7 @@ class Guard:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is in its `with` block, or a decorated function has been called."""
+        """True if it is in its `with` block, or a decorated function has been called."""
         return self._is_open
 
     def __call__(self, fn: Callable[..., Result]) -> Callable[..., Result]:
@@ -85,7 +85,7 @@ class Guard:
 
     @property
     def log(self) -> list[Change]:
-        """What `adapt` changed before steps, with reasons: the last 10,000 changes."""
+        """The last 10,000 changes of `adapt` before steps, with reasons."""
         return [] if self._adaptation is None else self._adaptation.log
 
     def __enter__(self) -> Guard:
@@ -349,7 +349,6 @@ class Guard:
         return result
 
     def _rewind(self, failure: Failure) -> None:
-        """Restores the state before the step."""
         if any(each.has_run for each in self._guarded):
             raise GuardError(
                 f"the step ran out of memory after the optimizer's step ({failure.text}); what "

@@ -1,4 +1,4 @@
-"""What a guard is for: models, wrappers and averages that it knows how to run again."""
+"""The guarded program: models, wrappers and averages that a guard can run again."""
 
 from __future__ import annotations
 

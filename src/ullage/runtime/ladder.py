@@ -73,12 +73,12 @@ class Ladder:
             self.go_to(self._plan)
 
     def splits(self, rung: int) -> bool:
-        """Whether a rung splits the batch, which is not the same bit for bit."""
+        """True if a rung splits the batch, which is not the same bit for bit."""
         return rung > len(self._plans)
 
     @property
     def text(self) -> str:
-        """What its rungs are, and what is known of them."""
+        """Its rungs in words, and what is known of them."""
         names = [f"{rung}. {plan.summary}" for rung, plan in enumerate(self._plans, 1)]
         if self._is_default:
             names.append("none of them is proved to fit; `ullage fit` makes plans that are")
@@ -88,7 +88,7 @@ class Ladder:
 
     @property
     def proofs(self) -> list[str]:
-        """What runs on the phantom have shown of each rung that has one."""
+        """The proofs of rungs that have one, by runs on the phantom."""
         if self._file is not None:
             return say_proofs(self._file)
         return [
@@ -99,7 +99,7 @@ class Ladder:
         ]
 
     def name(self, rung: int | None = None) -> str:
-        """What a rung is, by default the present one."""
+        """The name of a rung, by default the present one."""
         number = self.rung if rung is None else rung
         plan = self._plan_of(number)
         what = self._plans[plan - 1].summary if plan else AS_IT_IS

@@ -96,7 +96,7 @@ class Progress:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether none of the tensors has had an operation."""
+        """True if none of the tensors has had an operation."""
         return not any(entry.executed for entry in self._all())
 
     def go_on(self, entry: Entry) -> None:
@@ -132,7 +132,7 @@ class Progress:
         return [entry for entries in self._entries.values() for entry in entries]
 
     def is_lost(self, tensor: Any) -> bool:
-        """Whether the value that a tensor had at this point is not there any more."""
+        """True if the value that a tensor had at this point is not there any more."""
         key = memory_key(tensor)
         if key in self._absent:
             raise GuardError(
@@ -143,7 +143,7 @@ class Progress:
         return self._is_noted(key) or (entry is not None and entry.executed > entry.met)
 
     def are_lost(self, tensors: Iterable[Any]) -> bool:
-        """Whether one of some values is lost; all of them are looked at."""
+        """True if one of some values is lost; all of them are looked at."""
         return any([self.is_lost(tensor) for tensor in tensors])  # noqa: C419
 
     def mark(self, tensor: Any, *, is_lost: bool) -> None:
@@ -156,7 +156,7 @@ class Progress:
         self._lost[key] = StorageWeakRef(part_of(tensor).untyped_storage()) if is_strided else None
 
     def _is_noted(self, key: Key) -> bool:
-        """Whether the value in some memory was noted as lost, and is still there."""
+        """True if the value in some memory was noted as lost, and is still there."""
         reference = self._lost.get(key)
         if reference is not None and reference.expired():
             del self._lost[key]

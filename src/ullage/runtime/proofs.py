@@ -1,4 +1,4 @@
-"""What a ladder file proves of its rungs, for people, and whether it is for the GPU at hand."""
+"""The proofs in a ladder file, for people, and whether it is for the GPU at hand."""
 
 from __future__ import annotations
 

@@ -122,7 +122,6 @@ class Rerun(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
         return result
 
     def _is_executed(self, call: Call, row: int | None, target: Any, entry: Entry) -> bool:
-        """Whether an in-place operation was executed in the failed try."""
         check_counter(target, entry.tensor)
         if not self._progress.has_gone_on and not self._counts(call, row):
             _refuse_uncounted(call)
@@ -171,7 +170,7 @@ class Rerun(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
         return call.run()
 
     def _leaves_out_row(self, call: Call, row: int) -> bool:
-        """Whether a row was executed in the failed try; if so it is counted as met."""
+        """True if a row was executed in the failed try; if so it is counted as met."""
         targets = call.written_of(row)
         pairs = [(target, self._progress.find(target)) for target in targets]
         entries = [entry for _, entry in pairs if entry is not None]
@@ -216,7 +215,7 @@ class Rerun(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
         return entry.was_left_out
 
     def _counts(self, call: Call, row: int | None) -> bool:
-        """Whether an operator adds one to the version counter of what it changes."""
+        """True if an operator adds one to the version counter of what it changes."""
         kind = call.kind(row)
         if kind not in self._added:
             is_random = torch.Tag.nondeterministic_seeded in call.func.tags
@@ -232,7 +231,7 @@ class Rerun(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
 
 
 def _without_modes(run: Callable[[], int]) -> int | None:
-    """What a function returns in a thread of its own, where no mode is on; None after an error."""
+    """The result of a function in a thread of its own, where no mode is on; None after an error."""
     results: list[int] = []
 
     def run_there() -> None:

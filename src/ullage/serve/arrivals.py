@@ -30,7 +30,7 @@ class Arrivals:
 
     @property
     def is_over(self) -> bool:
-        """Whether all requests were taken."""
+        """True if all requests were taken."""
         return self.num_sent >= len(self._traffic)
 
     @property

@@ -28,7 +28,7 @@ from ullage.models.layers import Model
 
 _REQUESTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _TOKENS: Final = (1, *(16 << power for power in range(15)))
-"""Of contexts and prompts: 1, 16, 32, ... 262,144."""
+"""The lengths of contexts and prompts: 1, 16, 32, ... 262,144."""
 
 
 class AttentionTimes:

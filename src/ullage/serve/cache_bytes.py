@@ -1,4 +1,4 @@
-"""What a real GPU leaves for the cache, from the engine's own figure on the phantom.
+"""The bytes that a real GPU leaves for the cache, from the engine's own figure on the phantom.
 
     cache = real_cache(engine, "h100-80gb")
     cache.low_bytes, cache.bytes, cache.high_bytes, cache.tokens

@@ -69,7 +69,7 @@ def launches_between(first: Mark, second: Mark) -> Launches:
 
 
 class Works:
-    """What the device was given, from the phantom's log: this process has one."""
+    """The device's work, from the phantom's log: this process has one."""
 
     def __init__(self) -> None:
         from ullage.record.steps.work_log import WorkLog

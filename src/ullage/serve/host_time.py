@@ -1,4 +1,4 @@
-"""What the host takes: the engine's loop for each step, and the HTTP server for each request.
+"""The host's time: the engine's loop for each step, and the HTTP server for each request.
 
     host = parse_host_time("measured")             # of one server, see MEASURED
     host = parse_host_time("launch=40us,http=0s")  # the others as measured
@@ -41,7 +41,7 @@ class HostTime(NamedTuple):
     answer_token_s: float = 0.0
 
     def seconds(self, requests: int) -> float:
-        """Of the engine's loop, for a step with this many requests."""
+        """The seconds of the engine's loop, for a step with this many requests."""
         return self.step_s + self.request_s * requests
 
     def text(self) -> str:

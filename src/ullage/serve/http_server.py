@@ -66,7 +66,7 @@ class HttpServer:
 
     @property
     def is_over(self) -> bool:
-        """Whether all requests were sent and taken, and nothing is to be streamed."""
+        """True if all requests were sent and taken, and nothing is to be streamed."""
         return self.arrivals.is_over and not self._taken and not self._tokens
 
     @property

@@ -1,4 +1,4 @@
-"""What became of the requests of a server, as columns; read from the engine's process.
+"""The outcome of the requests of a server, as columns; read from the engine's process.
 
 outcome = read_outcome(document, traffic)
 outcome.ttft_s, outcome.tpot_s, outcome.e2e_s       # NAN where there is none
@@ -83,7 +83,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the requests.
+    """The outcome of the requests.
 
     Attributes:
         engine: the engine.
@@ -160,7 +160,7 @@ class Outcome:
 
     @property
     def is_answered(self) -> npt.NDArray[np.bool_]:
-        """Whether requests have all their tokens."""
+        """True where requests have all their tokens."""
         return np.isfinite(self.end_s)
 
     @property

@@ -49,7 +49,7 @@ _TENSOR_PARALLEL: Final = {"--tensor-parallel-size", "-tp"}
 
 
 class Loaded(NamedTuple):
-    """What became of the requests at `load` times the traffic's rate."""
+    """The outcome of the requests at `load` times the traffic's rate."""
 
     load: float
     outcome: Outcome

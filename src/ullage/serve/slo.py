@@ -32,8 +32,8 @@ class Slo:
     e2e_s: float | None = None
 
     def holds(self, ttft_s: Seconds, tpot_s: Seconds, e2e_s: Seconds) -> npt.NDArray[np.bool_]:
-        """Whether requests met all limits; a request without an answer (NAN) meets none, and one of
-        a single token has no time between tokens (NAN in `tpot_s` alone).
+        """True where requests met all limits; a request without an answer (NAN) meets none, and one
+        of a single token has no time between tokens (NAN in `tpot_s` alone).
         """
         is_met = np.isfinite(e2e_s)
         for seconds, limit_s in ((ttft_s, self.ttft_s), (e2e_s, self.e2e_s)):

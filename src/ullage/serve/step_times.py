@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 
 class Launches(NamedTuple):
-    """What the host gives the device for a step: kernels, copies and graphs.
+    """The host's launches for a step: kernels, copies and graphs.
 
     Attributes:
         number: of all.
@@ -62,12 +62,12 @@ class StepTimes:
         )  # fmt: skip
 
     def seconds(self, tokens: int, *, is_decode: bool) -> float:
-        """Of a step with this many tokens."""
+        """The seconds of a step with this many tokens."""
         return _between(self.decode if is_decode else self.prefill, tokens)
 
     def launches(self, tokens: int, *, is_decode: bool) -> Launches:
-        """Of a step with this many tokens: those of the next larger size that was measured, as a
-        graph for more tokens is replayed for fewer.
+        """The launches of a step with this many tokens: those of the next larger size that was
+        measured, as a graph for more tokens is replayed for fewer.
         """
         counts = self.decode_launches if is_decode else self.prefill_launches
         if not counts:

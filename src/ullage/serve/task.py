@@ -1,4 +1,4 @@
-"""What `ullage serve` hands to the program in the engine's process: a JSON and an .npz file."""
+"""The task that `ullage serve` hands to the engine's process: a JSON and an .npz file."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def size_tiers(traffic: Traffic, token_bytes: int) -> Tiers:
 
 
 def _distances(names: npt.NDArray[np.int64], number: int) -> Iterator[int]:
-    """Of each use but the first of a block: the different blocks since its last use, itself too."""
+    """For each use but a block's first: the different blocks since its last use, itself too."""
     tree = [0] * (len(names) + 1)  # Fenwick: 1 at the last use of each block so far
 
     def add(place: int, value: int) -> None:

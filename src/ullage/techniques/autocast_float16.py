@@ -111,7 +111,7 @@ class _Scaler:
 
 
 def _are_finite(gradients: list[Any]) -> bool:
-    """Whether all gradients are finite; synchronises with the device once."""
+    """True if all gradients are finite; synchronises with the device once."""
     import torch
 
     if not gradients:

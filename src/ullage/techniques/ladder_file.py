@@ -186,7 +186,7 @@ def _read(document: Any) -> LadderFile:
 
 
 def is_ladder(path: Path) -> bool:
-    """Whether a file says that it is a ladder, of whatever version."""
+    """True if a file says that it is a ladder, of whatever version."""
     try:
         document = parse_json(read_bounded(path))
     except (OSError, ValueError):

@@ -112,7 +112,6 @@ def _weights(forward: Any, parts: list[Any]) -> list[Any]:
 
 
 def _loss_in(outputs: Any) -> Any:
-    """The loss among the outputs of a model; None if there is none."""
     loss: Any = outputs.get("loss") if isinstance(outputs, dict) else outputs
     is_loss = hasattr(loss, "requires_grad") and not loss.dim() and loss.requires_grad
     return loss if is_loss else None

@@ -122,7 +122,7 @@ def _run(blocks: list[_Block], number: int, forward: Any, *arguments: Any, **key
 
 
 def _is_within_hooks() -> bool:
-    """Whether saved-tensor hooks are active around the block."""
+    """True if saved-tensor hooks are active around the block."""
     import torch
 
     top = torch_internals.find(torch, "torch._C._autograd._top_saved_tensors_default_hooks")

@@ -95,7 +95,7 @@ class _Policy:
 
 
 def is_product(name: str) -> bool:
-    """Whether an operation of ATen is a product."""
+    """True if an operation of ATen is a product."""
     return name in _MATMULS or name in _ATTENTIONS
 
 

@@ -1,4 +1,4 @@
-"""What a technique is: its name, what it changes of the training, and how it is applied.
+"""A technique: its name, what it changes of the training, and how it is applied.
 
 Each file `techniques/NAME.py` holds one technique and the code that applies it. It imports torch
 only when it is applied. catalog.py lists all techniques.
@@ -29,7 +29,7 @@ class Semantics(StrEnum):
 
 
 class Place(StrEnum):
-    """What a technique is applied to."""
+    """The place where a technique is applied."""
 
     MODULES = "modules"  # those that an action names
     OPTIMIZER = "optimizer"

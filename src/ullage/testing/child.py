@@ -192,7 +192,7 @@ class _Server:
         gc.freeze()
 
     def _can_fork(self) -> bool:
-        """Whether the collection has left the device alone: torch refuses it in a forked process
+        """True if the collection has left the device alone: torch refuses it in a forked process
         otherwise, by a note that only a forked process can see.
         """
         pid = os.fork()

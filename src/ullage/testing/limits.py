@@ -37,7 +37,7 @@ class Limits:
 
     @property
     def has_any(self) -> bool:
-        """Whether anything is limited."""
+        """True if anything is limited."""
         limits = (self.peak_bytes, self.reserved_bytes, self.growth_bytes, self.leak_bytes)
         return any(limit is not None for limit in limits)
 

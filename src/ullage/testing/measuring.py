@@ -1,5 +1,5 @@
-"""What is done around a marked test in the process that runs it: it is measured, judged, and its
-figures are noted in its reports.
+"""Measures a marked test in the process that runs it, judges it, and notes its figures in its
+reports.
 
 They travel in the report of the teardown as `report.gpu_memory`, to wherever pytest sums up; for
 JUnit files they are properties of the test as well.
@@ -129,5 +129,5 @@ def finish(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def is_measured(item: pytest.Item) -> bool:
-    """Whether the test has begun to be measured."""
+    """True if the test has begun to be measured."""
     return _MEMORY in item.stash

@@ -37,7 +37,7 @@ _NOTHING = Levels(0, 0, 0)
 
 
 class GpuMemory:
-    """What the fixture `gpu_memory` is: the memory of the test that is running.
+    """The fixture `gpu_memory`: the memory of the test that is running.
 
     Attributes:
         phases: the peak in each phase that has ended, in bytes.
@@ -96,7 +96,7 @@ class GpuMemory:
 
     @property
     def by_category(self) -> Mapping[str, int]:
-        """What the bytes at the peak were (parameter, activation, ...); as `by_module`."""
+        """The bytes at the peak by category (parameter, activation, ...); as `by_module`."""
         return dict(self.owned().categories)
 
     def owned(self) -> Owned:
@@ -110,7 +110,7 @@ class GpuMemory:
 
     @property
     def has_owners(self) -> bool:
-        """Whether `owned` knows."""
+        """True if `owned` knows."""
         return self._look is not None
 
     @contextmanager

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_GPU = "h100-80gb"
 LOCK_NAME = "ullage.lock"
 MEASURED = "measured"
-"""What stands for the GPU of a test that is measured on a real one."""
+"""The name that stands for the GPU of a test that is measured on a real one."""
 
 _REAL_GPUS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
@@ -47,12 +47,12 @@ class Options:
 
     @property
     def has_phantom(self) -> bool:
-        """Whether this machine can play a GPU."""
+        """True if this machine can play a GPU."""
         return sys.platform == "linux"
 
     @property
     def runs_here(self) -> bool:
-        """Whether tests run in this process: on its GPU, or on the phantom that it is on."""
+        """True if tests run in this process: on its GPU, or on the phantom that it is on."""
         if os.environ.get(PHANTOM) == "1":
             return True
         return self.gpu is None and any(path.exists() for path in _REAL_GPUS)
@@ -64,14 +64,14 @@ class Options:
         return limits.gpu or self.gpu or DEFAULT_GPU
 
     def locked(self, nodeid: str, gpu: str) -> Entry | None:
-        """What a test is held against; None where it was not locked, or on another GPU."""
+        """The figures that a test is held against; None: it was not locked, or on another GPU."""
         entry = self.tests.get(nodeid)
         return entry if entry is not None and entry.key.gpu == gpu else None
 
 
 OPTIONS = pytest.StashKey[Options]()
 IS_CHILD = pytest.StashKey[bool]()
-"""Of a configuration: this process runs tests for another pytest, which sums up."""
+"""The key of a configuration: this process runs tests for another pytest, which sums up."""
 
 
 def add_options(parser: pytest.Parser) -> None:

@@ -1,4 +1,4 @@
-"""What goes between the two processes of a test: pytest's reports and warnings as JSON and back,
+"""The traffic between the two processes of a test: pytest's reports and warnings as JSON and back,
 and the report of a test whose process cannot give one any more.
 """
 

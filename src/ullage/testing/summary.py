@@ -1,4 +1,4 @@
-"""What is said of all tests together, where pytest sums up: the table of peaks, and the lock."""
+"""The summary of all tests at pytest's end: the table of peaks, and the lock."""
 
 from __future__ import annotations
 
@@ -106,7 +106,6 @@ def _write(options: Options, entries: Mapping[str, Entry]) -> str:
 
 
 def _entry(figures: Mapping[str, Any]) -> Entry:
-    """What the lock says of a test."""
     from ullage.explain.basis import BasisKind
     from ullage.gate.lock import Entry, Key, Peaks
     from ullage.version import __version__

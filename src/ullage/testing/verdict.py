@@ -122,7 +122,6 @@ def _place_lines(title: str, places: Sequence[Place]) -> Iterator[str]:
 
 
 def _change_lines(before: Mapping[str, int], after: Mapping[str, int]) -> Iterator[str]:
-    """What changed since it was locked, the most first."""
     names = before.keys() | after.keys()
     changes = {name: after.get(name, 0) - before.get(name, 0) for name in names}
     rows = sorted((pair for pair in changes.items() if pair[1]), key=lambda pair: -abs(pair[1]))

@@ -1,1 +1,1 @@
-"""What memory does over time: records and snapshots, read into columns."""
+"""Memory over time: records and snapshots, read into columns."""

@@ -1,5 +1,5 @@
-"""What the addresses of segments say: of which system's driver they are, and in which order they
-were handed out (phantom/csrc/machine/address_space.c).
+"""The addresses of segments: of which system's driver they are, and in which order they were handed
+out (phantom/csrc/machine/address_space.c).
 """
 
 from __future__ import annotations

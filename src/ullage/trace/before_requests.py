@@ -124,7 +124,6 @@ def _ranges(snapshot: Snapshot, replay: Replay, device: int) -> Iterator[tuple[i
 
 
 def _row_at(table: SegmentTable, device: int, address: int) -> int | None:
-    """The row of the final segment that covers an address; None if there is none."""
     ends = table.address + table.total_bytes
     (rows,) = np.nonzero((table.device == device) & (table.address <= address) & (address < ends))
     return int(rows[0]) if len(rows) else None

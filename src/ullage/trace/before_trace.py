@@ -1,4 +1,4 @@
-"""What lay in memory before the first event of a trace: the ranges from which its replay starts.
+"""The memory in use before the first event of a trace: the ranges from which its replay starts.
 
 A trace may be the end of a longer one, as a ring keeps the newest events. Of a block from before
 that is freed in it only the requested size is known, but the allocator leaves up to 1 MiB of a
@@ -114,7 +114,7 @@ def _is_expandable(snapshot: Snapshot, device: int, address: Int64Array) -> NDAr
 
 
 def _is_small_at_end(snapshot: Snapshot, device: int, address: Int64Array) -> NDArray[np.bool_]:
-    """Whether the segments that begin there are of the small pool, as the file says at its end."""
+    """True if the segments that begin there are of the small pool, as the file says at its end."""
     table = snapshot.segments
     small = set(table.address[(table.device == device) & (table.is_large == 0)].tolist())
     return np.array([begin in small for begin in address.tolist()], dtype=bool)

@@ -15,7 +15,7 @@ class Peaks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AtOnce:
-    """What a device would have needed had it done all its work at once.
+    """The bytes that a device would have needed had it done all its work at once.
 
     Attributes:
         num_held: how many blocks were held back because another stream had used them.
@@ -31,7 +31,7 @@ class AtOnce:
 
 @dataclass(frozen=True, slots=True)
 class WarmCache:
-    """What a device would have needed had Inductor's cache spared it the timing of kernels.
+    """The bytes that a device would have needed had Inductor's cache spared it timing kernels.
 
     Attributes:
         num_blocks: how many blocks the timing allocated.
@@ -51,7 +51,7 @@ class WarmCache:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceEnds:
-    """What a device would have needed with the workspaces of closed libraries at their bounds.
+    """The bytes that a device would have needed with closed libraries' workspaces at their bounds.
 
     Attributes:
         what: the names of the workspaces that were replayed, as in `AssumedBytes`.

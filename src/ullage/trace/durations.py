@@ -20,7 +20,7 @@ BINS_PER_DOUBLING = 32
 NUM_BINS = 1 + BINS_PER_DOUBLING * 44
 """Up to 2^44 microseconds, 203 days; the last bin has what takes longer."""
 RELATIVE_ERROR = 2 ** (1 / (2 * BINS_PER_DOUBLING)) - 1
-"""Of a percentile, between a microsecond and 203 days."""
+"""The relative error of a percentile between a microsecond and 203 days."""
 _LEAST_S = 1e-6
 
 

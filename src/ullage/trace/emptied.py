@@ -19,7 +19,7 @@ _COMES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)
 
 
 def find_emptied(snapshot: Snapshot, replay: Replay, events: EventTable) -> Mapping[int, int]:
-    """What was done at the first event of each run of segments that go back: EMPTY_CACHE, RETRY, or
+    """The action at the first event of each run of segments that go back: EMPTY_CACHE, RETRY, or
     DROP_POOL of the private pool that they were in, where events name pools.
     """
     is_free = np.isin(events.action, _ENDS)
@@ -44,7 +44,7 @@ def find_emptied(snapshot: Snapshot, replay: Replay, events: EventTable) -> Mapp
 
 
 def _is_one_call(snapshot: Snapshot, events: EventTable, first: int, after: int) -> bool:
-    """Whether the segments from `first` on may have gone back to make room for event `after`.
+    """True if the segments from `first` on may have gone back to make room for event `after`.
 
     The allocator gives its cache back when the device has no room for a segment; then they have the
     stack of the request. Those of torch.cuda.empty_cache() have its stack, or, where only the

@@ -25,7 +25,7 @@ _FORMATS: tuple[tuple[bytes, str, str], ...] = (
 
 
 def describe_text(first_bytes: bytes, problem: str) -> str:
-    """What is wrong with a file that is not a pickle, or an incomplete one, if it is a text."""
+    """Describes a file that is not a pickle, or an incomplete one, if it is a text."""
     letters = "".join(first_bytes.decode(errors="ignore").split())
     is_old_pickle = first_bytes.startswith((b"]", b"}", b"(d", b"(l"))
     is_text = letters != "" and letters.isprintable() and not is_old_pickle
@@ -35,7 +35,7 @@ def describe_text(first_bytes: bytes, problem: str) -> str:
 
 
 def describe_format(first_bytes: bytes) -> str | None:
-    """What a file is and what to do, as the end of a sentence; None where it may be a pickle."""
+    """Describes a file and what to do, as a sentence's end; None where it may be a pickle."""
     for magic, name, remedy in _FORMATS:
         if first_bytes.startswith(magic):
             return f"it is {name}; {remedy}"

@@ -34,7 +34,7 @@ class KernelTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KernelTimes:
-    """Of one step.
+    """The kernel times of one step.
 
     Attributes:
         gpu: the name of the GPU, as in CUDA.

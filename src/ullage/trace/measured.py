@@ -1,4 +1,4 @@
-"""What a record on a real GPU has besides: its mode, the driver, the peak of each step."""
+"""The further parts of a record on a real GPU: its mode, the driver, the peak of each step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a watched process wrote down: the `Record`, and its parts.
+"""The `Record` of a watched process, and its parts.
 
 The allocator's events are columns (one numpy array per field), because a long run has millions of
 them. A *position* is the number of events that came before; an interval of positions is half-open,
@@ -39,7 +39,7 @@ def _pairs(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 class EventKind(enum.IntEnum):
-    """What an allocator event reports."""
+    """The kind of an allocator event."""
 
     BLOCK = 0
     OUT_OF_MEMORY = 1
@@ -70,7 +70,7 @@ class ExitKind(enum.Enum):
 
 
 class StepKind(enum.Enum):
-    """What the steps of a program are: training steps, or forwards without gradients."""
+    """The kind of a program's steps: training steps, or forwards without gradients."""
 
     TRAINING = "training"
     INFERENCE = "inference"
@@ -223,7 +223,7 @@ class OutsideBytes:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTotals:
-    """What one device's counters said at the end of the process, in bytes and counts.
+    """One device's counters at the end of the process, in bytes and counts.
 
     `non_torch_bytes` has what is `outside` at its upper end. `place` is the device's in the run,
     `peak_of_all_bytes` what all processes used of it, 0: no other; `num_others` left a record.
@@ -254,12 +254,12 @@ class DeviceTotals:
 
     @property
     def beside_bytes(self) -> int:
-        """What others than PyTorch and the driver's context took."""
+        """The bytes that others than PyTorch and the driver's context took."""
         return self.non_torch_bytes + self.others_bytes
 
     @property
     def all_outside_bytes(self) -> int:
-        """What is taken outside PyTorch's allocator: the context, libraries, other processes."""
+        """The bytes taken outside PyTorch's allocator: the context, libraries, other processes."""
         return self.context_bytes + self.beside_bytes
 
     @property
@@ -427,5 +427,5 @@ class Record:
     recipe: tuple[tuple[str, str], ...] = ()
 
     def order(self, own_pid: int) -> tuple[bool, int, float]:
-        """What sorts the records of one run: the program's own process, then by rank and start."""
+        """The order of a run's records: the program's own process, then by rank and start."""
         return self.pid != own_pid, self.rank or 0, self.started_s

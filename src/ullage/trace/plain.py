@@ -154,7 +154,7 @@ class PlainFile:
 
     @property
     def used_bytes(self) -> int:
-        """What the values take."""
+        """The bytes of the values."""
         return int(self._library.plain_used_bytes(self._handle))
 
     def length(self, value: Value) -> int:
@@ -176,7 +176,7 @@ class PlainFile:
         return pairs
 
     def get(self, value: Value, key: str) -> Value:
-        """What a dict has under a key; ABSENT where it has nothing, or is not a dict."""
+        """The value of a dict under a key; ABSENT where it has nothing, or is not a dict."""
         for name, item in zip(self.keys(value).tolist(), self.items(value).tolist(), strict=False):
             if name & 7 == TEXT and self.text(name) == key:
                 return int(item)
@@ -221,7 +221,7 @@ class PlainFile:
         return values
 
     def column(self, dicts: Values, key: str) -> Values:
-        """What each dict of a column has under a key; ABSENT where it has nothing."""
+        """The value of each dict of a column under a key; ABSENT where it has nothing."""
         values = np.empty(len(dicts), dtype=np.uint64)
         self._library.plain_column(
             self._handle, dicts.ctypes.data, len(dicts), key.encode(), values.ctypes.data

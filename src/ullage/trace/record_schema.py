@@ -49,7 +49,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     ),
     "token_growth": ("call", "bytes"),
 }  # fmt: skip
-"""What the entries of a list are, where each is a row of values."""
+"""The entries of a list, where each is a row of values."""
 
 
 WORK_MARKS = (
@@ -175,7 +175,7 @@ class SkippedFields(TypedDict):
 
 
 class WorkLogFields(TypedDict):
-    """What the device was given; `ullage.trace.work_log` reads it.
+    """The device's work; `ullage.trace.work_log` reads it.
 
     first: how many entries were dropped before these. works: [kind, precision, name, numbers,
     arguments].
@@ -188,7 +188,7 @@ class WorkLogFields(TypedDict):
 
 
 class UsageFields(TypedDict):
-    """What was used when, and what went between host and device."""
+    """The uses of memory by time, and the transfers between host and device."""
 
     last_uses: bytes
     scratch: Rows
@@ -205,7 +205,7 @@ class HolderFields(TypedDict):
 
 
 class BasisFields(TypedDict):
-    """What was not known, and what was assumed in its place."""
+    """The unknown values, and the assumptions in their place."""
 
     reads: list[ReadFields]
     shapes: list[ShapeFields]
@@ -218,7 +218,7 @@ class BasisFields(TypedDict):
 
 
 class PressureFields(TypedDict):
-    """What the allocator had to do, beside how long steps and requests took.
+    """The allocator's work, beside the times of steps and requests.
 
     Times are counted in the bins of ullage.trace.durations. step_times: of all steps, of the last
     `num_recent`, and of those with a retry or a cudaFree. windows: steps in a row; window_times
@@ -240,7 +240,7 @@ class PressureFields(TypedDict):
 
 
 class MeasuredFields(TypedDict):
-    """What a record on a real GPU has besides.
+    """The further fields of a record on a real GPU.
 
     mode: how much was recorded (record/entrances/settings.py). driver: NVIDIA's version.
     num_lost: the events that left the ring. step_peaks: [first step, number of steps, allocated
@@ -267,7 +267,7 @@ class BatchWaitFields(TypedDict):
 
 
 class OptionalFields(TypedDict, total=False):
-    """What a record has only where the run requested it.
+    """The fields that a record has only where the run requested them.
 
     num_lost_copies: how many were dropped before those in `copies`. recipe: of an estimate.
     """
@@ -281,7 +281,7 @@ class OptionalFields(TypedDict, total=False):
 
 
 class ProgramFields(TypedDict):
-    """What ran, and how it ended or stands."""
+    """The program that ran, and how it ended or stands."""
 
     schema: str
     ullage: str

@@ -41,7 +41,7 @@ _PROBLEMS = {
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a trace comes to.
+    """The result of replaying a trace.
 
     Attributes:
         blocks: the life of every block.

@@ -57,13 +57,13 @@ class Requests:
 
     @property
     def has_pools(self) -> bool:
-        """Whether blocks are in private pools."""
+        """True if blocks are in private pools."""
         return bool((-self.ops[self.ops < 0] & 7 == POOL).any())
 
     def play(
         self, settings: AllocatorSettings, *, before: str = "packed", ignored: Sequence[int] = ()
     ) -> AllocatorOutcome | None:
-        """What PyTorch's allocator comes to by its rules; see `play_requests`.
+        """Plays the requests by the rules of PyTorch's allocator; see `play_requests`.
 
         before: the name of the operations that lead to the state before the first event.
         """

@@ -23,7 +23,7 @@ from ullage.trace.snapshot import Int64Array
 from ullage.units import MIB
 
 PAGE_BYTES = 2 * MIB
-"""Of the driver; a segment of small blocks has one."""
+"""The page of the driver; a segment of small blocks has one."""
 SMALL_BYTES = MIB
 """The largest block of a small segment; a large block that leaves more of its segment is split."""
 NO_LIMIT = 2**63 - 1
@@ -54,7 +54,7 @@ class AllocatorSettings(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class AllocatorOutcome:
-    """What an allocator came to.
+    """The outcome of an allocator.
 
     Attributes:
         peak_requested_bytes, peak_allocated_bytes, peak_reserved_bytes: from the first of the
@@ -77,7 +77,7 @@ class AllocatorOutcome:
 
     @property
     def peaks(self) -> Peaks:
-        """Of all that is reserved and allocated."""
+        """The peaks of all that is reserved and allocated."""
         return Peaks(self.peak_reserved_bytes, self.peak_allocated_bytes)
 
 
@@ -103,7 +103,7 @@ def make_settings(**changes: Any) -> AllocatorSettings:  # noqa: ANN401 - of any
 
 
 def read_settings(recorded: Mapping[str, Any]) -> AllocatorSettings:
-    """What an allocator was set to, by the values in its snapshot; what none writes is left out."""
+    """Reads an allocator's settings from its snapshot; what the snapshot lacks is left out."""
     settings = make_settings()
     limit = recorded.get("max_split_size")
     if isinstance(limit, int) and 0 < limit < NO_LIMIT:
@@ -127,7 +127,7 @@ def round_sizes(requested: Int64Array, settings: AllocatorSettings) -> Int64Arra
 
 
 def segment_bytes(requested_bytes: int) -> int:
-    """What the driver is asked for to serve a request, with default settings."""
+    """The bytes that the driver is asked for to serve a request, with default settings."""
     return int(_load_rules().size_of_segment(ctypes.byref(make_settings()), requested_bytes))
 
 
@@ -165,7 +165,7 @@ def play_requests(
     addresses: Int64Array | None = None,
     reserved: Int64Array | None = None,
 ) -> AllocatorOutcome | None:
-    """What PyTorch's allocator comes to for the requests of a program.
+    """Plays the requests of a program by the rules of PyTorch's allocator.
 
     Args:
         settings: of the allocator, and of the device.

@@ -21,7 +21,7 @@ UInt8Array = NDArray[np.uint8]
 
 
 class Action(enum.IntEnum):
-    """What an event says; torch's names in lower case."""
+    """The action of an event; torch's names in lower case."""
 
     ALLOC = 0
     FREE_REQUESTED = 1
@@ -37,7 +37,7 @@ class Action(enum.IntEnum):
 
 
 class BlockState(enum.IntEnum):
-    """What a block is at the end. Pending: freed, while another stream may still use it."""
+    """The state of a block at the end. Pending: freed, while another stream may still use it."""
 
     INACTIVE = 0
     ACTIVE = 1
@@ -80,7 +80,7 @@ class Stacks:
 
 @dataclass(frozen=True, slots=True)
 class EventTable:
-    """What the allocator of one device did, oldest first; all columns have one entry an event.
+    """The events of one device's allocator, oldest first; all columns have one entry an event.
 
     Attributes:
         action: of `Action`.

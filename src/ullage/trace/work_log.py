@@ -26,7 +26,7 @@ ENTRY: Final = np.dtype(
 
 
 class EntryKind(enum.IntEnum):
-    """What a row of the log says.
+    """The kind of a row of the log.
 
     GIVEN: a stream (`lane`) was given the piece of work `work`, for the module `scope`. RECORDED:
     an event was recorded on the stream. WAITED: the stream waits for the record with the serial
@@ -47,7 +47,7 @@ class EntryKind(enum.IntEnum):
 
 
 class WorkKind(enum.IntEnum):
-    """What a piece of work is; work_log.h says what its numbers are."""
+    """The kind of a piece of work; work_log.h says what its numbers are."""
 
     KERNEL = 0
     PRODUCT = 1

@@ -73,7 +73,7 @@ def advise(document: object) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What is asked, of what the controls say."""
+    """The question that the controls ask."""
 
     about: str
     query: Query

@@ -40,8 +40,8 @@ class BadQuery(SpecError):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What the controls say: a GPU, a model that is built in or brought, in a depth and width, and
-    how it is trained, or served.
+    """The state of the controls: a GPU, a model that is built in or brought, in a depth and width,
+    and how it is trained, or served.
     """
 
     gpu: str
@@ -120,7 +120,7 @@ def make_loop(query: Query) -> dict[str, Any]:
 
 
 def read(kind: type[T], document: object, name: str) -> T:
-    """What the page sent, as a record; raises BadQuery where it is something else."""
+    """Reads what the page sent, as a record; raises BadQuery where it is something else."""
     try:
         return STRICT_JSON.read(kind, document)
     except Misfit as misfit:

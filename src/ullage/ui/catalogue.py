@@ -63,7 +63,7 @@ def describe(python: str | None, vllm_python: str | None) -> dict[str, Any]:
 
 
 def _family(config: Config) -> str:
-    """What transformers calls it; models of timm and diffusers name their library otherwise."""
+    """The name in transformers; models of timm and diffusers name their library otherwise."""
     kind = config.fields.get("model_type", config.fields.get("_class_name", "timm"))
     return str(kind)
 

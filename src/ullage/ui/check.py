@@ -43,7 +43,7 @@ class Check:
 
     @property
     def is_running(self) -> bool:
-        """Whether the check is running."""
+        """True if the check is running."""
         return self._follower is not None and not self._follower.done()
 
     @property

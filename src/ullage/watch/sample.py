@@ -1,4 +1,4 @@
-"""What is known of a machine's GPUs at one moment.
+"""The state of a machine's GPUs at one moment.
 
 A `Sample` holds the GPUs with the processes on them, and the recorded jobs, which publish their
 allocator's counters. Sources make samples (watch/source.py, watch/recording.py); the text, the

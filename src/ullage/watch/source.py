@@ -17,7 +17,7 @@ from ullage.watch.sample import Sample
 
 
 class Source(Protocol):
-    """What can be read again and again."""
+    """A source that can be read again and again."""
 
     def read(self) -> Sample:
         """The state of now."""

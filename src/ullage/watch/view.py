@@ -39,7 +39,7 @@ class JobView:
 
     @property
     def cached_bytes(self) -> int:
-        """What the allocator holds and may use again, whole segments and pieces."""
+        """The bytes that the allocator holds and may use again, whole segments and pieces."""
         return max(self.device.reserved_bytes - self.device.allocated_bytes, 0)
 
     @property
@@ -66,17 +66,17 @@ class GpuView:
 
     @property
     def allocated_bytes(self) -> int:
-        """What the recorded jobs have in use."""
+        """The bytes that the recorded jobs have in use."""
         return sum(job.device.allocated_bytes for job in self.jobs)
 
     @property
     def fragmented_bytes(self) -> int:
-        """What is free in segments of theirs that are partly in use."""
+        """The bytes free in segments of theirs that are partly in use."""
         return sum(job.device.inactive_split_bytes for job in self.jobs)
 
     @property
     def reserved_bytes(self) -> int:
-        """What their allocators hold of the driver."""
+        """The bytes that their allocators hold of the driver."""
         return sum(job.device.reserved_bytes for job in self.jobs)
 
 

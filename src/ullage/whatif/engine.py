@@ -40,7 +40,7 @@ class Trace:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was reserved before the first event."""
+        """True if nothing was reserved before the first event."""
         return not bool((self.replay.segments.birth == -1).any())
 
 

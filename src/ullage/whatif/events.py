@@ -1,5 +1,5 @@
-"""What a run without a snapshot would have reserved otherwise: with its workspaces at their bounds,
-and with addresses in the other order.
+"""The bytes that a run without a snapshot would have reserved otherwise: with its workspaces at
+their bounds, and with addresses in the other order.
 
 The events of its record stand for its requests. They have no streams, pools or settings: where the
 rules of PyTorch's allocator do not come to the recorded peaks, there is no figure. And they have

@@ -18,7 +18,7 @@ MIN_GAIN_BYTES = 64 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Outcome(AllocatorOutcome):
-    """What the allocator did in one replay.
+    """The outcome of one replay.
 
     Attributes:
         failed_event: the event that ran out of memory; -1: before the first event; None: none did.
@@ -42,12 +42,12 @@ class Outcome(AllocatorOutcome):
 
     @property
     def fits(self) -> bool:
-        """Whether no request ran out of memory."""
+        """True if no request ran out of memory."""
         return self.failed_event is None and not self.num_failed_attempts
 
 
 def outcome_of(requests: Requests, answer: ReplayAnswer) -> Outcome | None:
-    """What came of a replay of these requests; None where torch refused the setting."""
+    """The outcome of a replay of these requests; None where torch refused the setting."""
     played = answer.played
     if played is None:
         return None
@@ -83,7 +83,7 @@ class OnGpu:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Whether a replay under the recorded settings reproduces the recording.
+    """The check that a replay under the recorded settings reproduces the recording.
 
     Attributes:
         recorded_reserved_bytes, replayed_reserved_bytes: the peaks.
@@ -101,7 +101,7 @@ class Check:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the peaks and the sizes of the segments agree."""
+        """True if the peaks and the sizes of the segments agree."""
         same = self.recorded_reserved_bytes == self.replayed_reserved_bytes
         return same and self.has_same_segments
 
@@ -153,7 +153,7 @@ class WhatIfReport:
 
     @property
     def is_too_small(self) -> bool:
-        """Whether the GPU has less memory than the lower bound, so that no setting can help."""
+        """True if the GPU has less memory than the lower bound, so that no setting can help."""
         return self.free_bytes is not None and self.free_bytes < self.lower_bound_bytes
 
     @property
@@ -163,7 +163,7 @@ class WhatIfReport:
 
     @property
     def begins_as_recorded(self) -> bool:
-        """Whether the recorded settings, begun as the others are, come to what the check came to;
+        """True if the recorded settings, begun as the others are, come to what the check came to;
         they need not where the trace begins in the middle, memory was short, or a GPU was chosen.
         """
         before = self.baseline.outcome
@@ -172,7 +172,7 @@ class WhatIfReport:
 
     @property
     def has_room(self) -> bool:
-        """Whether the requests fit under at least one setting that the program can use."""
+        """True if the requests fit under at least one setting that the program can use."""
         return bool(self._fitting())
 
     def _fitting(self) -> list[Tried]:

@@ -149,7 +149,7 @@ def _device_of(limit_bytes: int) -> PhantomDevice:
 def _judge(
     trace: Trace, device: DeviceSnapshot, finding: Finding, outcome: Outcome, *, is_whole: bool
 ) -> Trial:
-    """Whether the replay shows that a finding's advice makes the program fit."""
+    """Judges whether the replay shows that a finding's advice makes the program fit."""
     peak = outcome.peak_allocated_bytes
     reserved = format_bytes(outcome.peak_reserved_bytes)
     reason = f"replayed through PyTorch's allocator, which then reserves up to {reserved}"

@@ -81,7 +81,7 @@ class Decider(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReplayAnswer:
-    """What came of an order.
+    """The outcome of an order.
 
     Attributes:
         played: None where torch refused the setting.
@@ -145,7 +145,7 @@ def _replay_by_rules(order: ReplayOrder, build: TorchBuild) -> ReplayAnswer:
 
 
 def find_rules(order: ReplayOrder, build: TorchBuild) -> AllocatorSettings:
-    """What torch's allocator is set to on the device of an order.
+    """The settings of torch's allocator on the device of an order.
 
     Raises:
         UnknownSettingError: the rules do not know a setting, or this torch.

@@ -163,7 +163,7 @@ _ITEM = re.compile(r"\s*([a-z0-9_]+)\s*:\s*(\[[^]]*\]|[^,\[\]]*)\s*(?:,|$)")
 
 
 def parse_settings(text: str, release: tuple[int, int] | None) -> AllocatorSettings:
-    """What torch's allocator is set to by a value of PYTORCH_ALLOC_CONF.
+    """Reads the settings of torch's allocator from a value of PYTORCH_ALLOC_CONF.
 
     Raises:
         UnknownSettingError: what the rules do not know, or what that torch may refuse.
@@ -191,7 +191,7 @@ def parse_settings(text: str, release: tuple[int, int] | None) -> AllocatorSetti
 
 
 def is_no_limit(fraction: float, release: tuple[int, int] | None) -> bool:
-    """Whether torch.cuda.set_per_process_memory_fraction sets no limit.
+    """True if torch.cuda.set_per_process_memory_fraction sets no limit.
 
     Raises:
         UnknownSettingError: it is not known of that torch.
@@ -204,7 +204,7 @@ def is_no_limit(fraction: float, release: tuple[int, int] | None) -> bool:
 
 
 def is_released_in_pool(release: tuple[int, int] | None) -> bool:
-    """Whether the cache can be given back while a private pool is in use.
+    """True if the cache can be given back while a private pool is in use.
 
     Raises:
         UnknownSettingError: it is not known of that torch.

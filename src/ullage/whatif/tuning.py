@@ -1,4 +1,4 @@
-"""What would have been reserved had the compiler's cache known the best settings of its kernels.
+"""The bytes of a run whose compiler's cache had known the best settings of its kernels.
 
 Where its cache is cold, Inductor times its kernels before it first launches them, and allocates
 copies of their arguments and a buffer that flushes the L2 cache. The segments that these take stay,

@@ -1,4 +1,4 @@
-"""What would have been reserved had closed libraries needed the least or the most scratch memory.
+"""The bytes of a run whose closed libraries had needed the least or the most scratch memory.
 
 How much memory an operation of cuDNN, cuFFT, cuSOLVER or cuSPARSE asks for follows a model with
 bounds (such as phantom/csrc/answers/cudnn_workspace.c). PyTorch's allocator keeps its segments, so

@@ -69,7 +69,7 @@ class ServerDiff:
 
     @property
     def causes(self) -> tuple[StartCause, ...]:
-        """What gave or took tokens, the most first."""
+        """The causes that gave or took tokens, the most first."""
         return self.change.causes
 
     @property
@@ -89,7 +89,7 @@ class ServerDiff:
 
 
 def is_server_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a log of a server or a page of metrics; a snapshot of memory is none."""
+    """True if a file is a log of a server or a page of metrics; a snapshot of memory is none."""
     from ullage.explain.servers.reader import looks_like_server
 
     return looks_like_server(Path(path))

@@ -21,7 +21,7 @@ from ullage.protocol.plain import Misfit
 
 
 def read_section(verb: str, records: Sequence[type[Any]], names: Sequence[str]) -> dict[str, Any]:
-    """What the section of a verb sets, by the names of options; paths begin at the file.
+    """The values in the section of a verb, by the names of options; paths begin at the file.
 
     Args:
         verb: the name of the section.

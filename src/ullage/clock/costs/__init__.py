@@ -1,4 +1,4 @@
-"""What a piece of work costs on a GPU: an interval of seconds, the kind of work, a name.
+"""The cost of a piece of work on a GPU: an interval of seconds, the kind of work, a name.
 
     cost_of(find_gpu("h100"), Product(4096, 4096, 4096, 1, "bfloat16", 2), None)
 

@@ -1,4 +1,4 @@
-"""What attention kernels are asked for, by their names, grids and arguments.
+"""The work of attention kernels, by their names, grids and arguments.
 
     read_attention(launch)   # of flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, ...>, ...>
 
@@ -77,7 +77,7 @@ class AttentionLaunch:
 
 
 def read_attention(launch: KernelLaunch) -> AttentionLaunch | None:
-    """What a kernel of attention computes; None: it is none that is known."""
+    """Reads the work of an attention kernel; None: the kernel is not known."""
     match = _FLASH.search(launch.name)
     if match is not None:
         return _read_flash(launch, match[1])
@@ -118,8 +118,8 @@ def _read_flash(launch: KernelLaunch, kind: str) -> AttentionLaunch | None:
 
 
 def _read_combination(launch: KernelLaunch, rows: int, columns: int) -> AttentionLaunch:
-    """Of FlashAttention 3: sums partial results. By its grid, since the buffer of these is made for
-    the most sequences and splits, as in a server's CUDA graphs.
+    """FlashAttention 3's kernel that sums partial results. By its grid, since the buffer of these
+    is made for the most sequences and splits, as in a server's CUDA graphs.
     """
     work = Attention(1, 1, 1, columns, launch.num_blocks * rows, 1, is_causal=False)
     precision = "bfloat16" if "bfloat16" in launch.name else "float16"

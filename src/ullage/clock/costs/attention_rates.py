@@ -120,7 +120,7 @@ def _at(table: Mapping[int, tuple[int, ...]], head_dim: int, length: int) -> flo
 
 
 def _time_of_an_operation(rates: tuple[int, ...], length: int) -> float:
-    """Of 10^12 operations, linear in the inverse of the length, also below the shortest."""
+    """The time of 10^12 operations, linear in the inverse length, also below the shortest."""
     inverse = 1 / min(max(length, 1), _LENGTHS[-1])
     place = next((n for n, known in enumerate(_LENGTHS) if known >= length), len(_LENGTHS) - 1)
     right = max(place, 1)

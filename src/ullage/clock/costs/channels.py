@@ -61,7 +61,7 @@ class Passage(NamedTuple):
 
 
 def message_load(gpu: Gpu, work: CollectiveCall, passage: Passage) -> Load:
-    """What a collective or message takes of a GPU while it runs."""
+    """The resources of a GPU that a collective or message takes while it runs."""
     most = work.most_channels or _channels(gpu, work, passage)
     channels = max(min(_channels(gpu, work, passage), most), work.least_channels)
     channels = min(channels, math.ceil(work.num_bytes / _CHANNEL_BYTES))

@@ -52,7 +52,7 @@ class Groups(NamedTuple):
 
 
 def find_groups(launch: KernelLaunch) -> Groups | None:
-    """What the first kernel's launch says; None: not enough.
+    """The groups that the first kernel's launch states; None: it does not state enough.
 
     Of rows x length, rows x columns, and groups x length x columns numbers, the last is the result
     or the second factor; the larger of these two is taken for it.

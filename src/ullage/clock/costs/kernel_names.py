@@ -1,4 +1,4 @@
-"""What kernels do, by their names: the rule that counts their bytes, and a name for timelines.
+"""The work of kernels, by their names: the rule that counts their bytes, and a name for timelines.
 
     rule_of("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEE...")
 
@@ -201,7 +201,7 @@ def bare_name(name: str) -> str:
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name is not mangled, as Triton's are and those of C."""
+    """True if a name is not mangled, as Triton's are and those of C."""
     return not name.startswith("_Z") and _PLAIN.fullmatch(name) is not None
 
 

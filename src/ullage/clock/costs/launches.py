@@ -100,7 +100,7 @@ def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
 
 
 def _is_paged(launch: KernelLaunch) -> bool:
-    """Whether one of the first operands, which are queries, keys and values, or keys and the result
+    """True if one of the first operands, which are queries, keys and values, or keys and the result
     where a CUDA graph owns the queries, is so much larger that it is a server's whole cache.
 
     Later ones may be such that an earlier call left in what the structure never sets.

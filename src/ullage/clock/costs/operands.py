@@ -354,7 +354,7 @@ def _reduction(launch: KernelLaunch) -> Moves:
 
 
 def _reads_rows(name: str) -> bool:
-    """Whether a table is read by index: what is fused says so, or nothing says what is fused, as in
+    """True if a table is read by index: what is fused says so, or nothing says what is fused, as in
     vLLM, whose rotation is of this kind.
     """
     if _NAMELESS.search(name):

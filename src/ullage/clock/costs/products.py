@@ -147,7 +147,7 @@ def _packed_cost(gpu: Gpu, launch: KernelLaunch, left_bits: int, right_bits: int
 
 
 def _num_bits(scalar_type: int) -> int:
-    """Of vLLM's number of a type: exponent, mantissa, and sign.
+    """The bits of vLLM's number of a type: exponent, mantissa, and sign.
 
     Source: vllm, csrc/core/scalar_type.hpp, ScalarType::id.
     """
@@ -184,7 +184,7 @@ def convolution_cost(gpu: Gpu, work: Convolution) -> Cost:
 
 
 def _rate(gpu: Gpu, precision: str) -> float:
-    """Of a large product, not above the stated rate."""
+    """The rate of a large product, not above the stated rate."""
     work = MatrixProduct(8192, 8192, 8192)
     rate = work.ops / matrix_product(gpu, work, precision).s
     return min(rate, flops_per_s(gpu, precision))

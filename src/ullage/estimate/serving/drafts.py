@@ -52,6 +52,6 @@ def with_draft(model: Model, plan: ServingPlan, draft: Config) -> tuple[Model, S
 
 
 def describe_draft(draft: Config, speculated: int) -> str:
-    """What the term of the weights says."""
+    """The text for the term of the weights."""
     tokens = f"{speculated} token{'s' if speculated > 1 else ''}"
     return f"{draft.name} proposes {tokens}"

@@ -18,7 +18,7 @@ from ullage.models.layers import Cross, Encoder, Model
 
 
 def is_encoder_only(model: Model) -> bool:
-    """Whether no layer keeps anything: models of embeddings and classes."""
+    """True if no layer keeps anything: models of embeddings and classes."""
     return all(isinstance(layer, Encoder) for layer in model.layers)
 
 
@@ -39,7 +39,7 @@ def bound_context(model: Model, plan: ServingPlan) -> tuple[ServingPlan, str]:
 
 
 def judge_encoder(plan: ServingPlan, at_once: int, terms: Sequence[Term]) -> tuple[Verdict, str]:
-    """Whether an encoder's server fits: its weights and a step, whatever the number of users.
+    """Judges if an encoder's server fits: its weights and a step, whatever the number of users.
 
     Args:
         plan: the plan.

@@ -1,4 +1,4 @@
-"""What would leave a server more room: changes of the plan, the best first.
+"""The changes of a plan that leave a server more room, the best first.
 
 for knob in find_serving_knobs(config, plan):
     print(knob.change, knob.gain_bytes, knob.users)

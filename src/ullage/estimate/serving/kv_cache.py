@@ -33,7 +33,7 @@ class Precision:
     latent_bytes: int | None = None
 
     def vector_bytes(self, elements: int) -> int:
-        """Of one head's key, or of its value, for one token."""
+        """The bytes of one head's key, or of its value, for one token."""
         scales = elements // self.group if self.group else self.scale_bytes
         return elements * self.bits // 8 + scales
 

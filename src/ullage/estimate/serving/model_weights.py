@@ -150,7 +150,7 @@ def weight_bytes(
 def padding_bytes(
     model: Model, quantisation: str, tensor_parallel: int, capability: tuple[int, int]
 ) -> tuple[int, int]:
-    """What vLLM's MXFP4 kernels add to experts of odd sizes, on one rank: likely, and at most.
+    """The bytes that vLLM's MXFP4 kernels add to experts of odd sizes, on a rank: likely, at most.
 
     Counts: the hidden size rounded up to 256, the experts' to 128 a rank (Marlin), on Blackwell to
     256 at most. Likely none on Hopper, whose Triton kernels take 2,880.
@@ -181,7 +181,7 @@ _ZERO_POINT_BITS: Final = 12
 
 
 def zero_point_bytes(model: Model, quantisation: str, tensor_parallel: int) -> int:
-    """What vLLM holds of AWQ's zero points beyond the checkpoint's 4 bits, on one rank.
+    """The bytes that vLLM holds of AWQ's zero points beyond the checkpoint's 4 bits, on one rank.
 
     Counts: 12 bits for each group of 128 weights.
     Ignores: other formats, which have none.

@@ -46,7 +46,7 @@ _Pools = Callable[[int], vllm.Pool | transformers.Sectors | transformers.Request
 
 
 def estimate_serving(config: Config, plan: ServingPlan) -> ServingEstimate:
-    """What serving a model needs, and how many users it holds.
+    """Estimates the memory of serving a model, and how many users it holds.
 
     Counts: weights, the activations of a step, CUDA graphs, the driver's context and, of the rest,
     the KV cache as the engine lays it out.
@@ -193,7 +193,7 @@ def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Entry) -> Servin
 
 
 def layout_settings(model: Model, plan: ServingPlan, batched: int) -> vllm.Settings:
-    """What vLLM's layout of a plan depends on, with this many tokens in a step."""
+    """The settings that vLLM's layout of a plan depends on, with this many tokens in a step."""
     has_cross = any(isinstance(layer, Cross) for layer in model.layers)
     return vllm.Settings(
         max_model_len=plan.context,

@@ -130,7 +130,7 @@ class KvGroup:
 
 @dataclass(frozen=True, slots=True)
 class ServingEstimate:
-    """What serving a model needs on one GPU.
+    """The memory of serving a model on one GPU.
 
     Attributes:
         model: the name that the user gave.

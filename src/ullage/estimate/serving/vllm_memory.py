@@ -268,8 +268,8 @@ def fused_reductions(gpu: Entry, step: Step, hidden: int) -> tuple[int, int, int
 
 
 def unseen_bytes(gpu: Entry, step: Step, hidden: int) -> tuple[int, int, int]:
-    """Of what grows outside PyTorch's allocator between vLLM's two readings, what the phantom does
-    not hold: low, likely, high.
+    """The bytes that grow outside PyTorch's allocator between vLLM's two readings and that the
+    phantom does not hold: low, likely, high.
 
     Counts: kernels that are loaded; between GPUs vLLM's own buffers, in whose place NCCL's run
     there: over NVLink custom_all_reduce.py (2 x 8 MiB) where it starts after the first reading
@@ -290,7 +290,7 @@ def _starts_nccl(gpu: Entry, step: Step) -> bool:
 
 
 def libraries(gpu: Entry, step: Step, hidden: int) -> Term:
-    """What grows outside PyTorch's allocator between vLLM's two readings.
+    """The growth outside PyTorch's allocator between vLLM's two readings.
 
     Counts: unseen_bytes; NCCL, and the driver's context, in the releases that count them.
     Ignores: other processes that start or end meanwhile.
@@ -320,7 +320,7 @@ _NCCL_HIGH, _NCCL_LINKED = GIB, round(2.1 * GIB)
 
 
 def outside(gpu: Entry, tensor_parallel: int) -> Term:
-    """What is held outside PyTorch's allocator: the driver's context, and between GPUs NCCL.
+    """The bytes held outside PyTorch's allocator: the driver's context, and between GPUs NCCL.
 
     Counts: both. Ignores: custom all-reduce's buffers; other processes.
     Error: between its two ends; not compared with a GPU here.

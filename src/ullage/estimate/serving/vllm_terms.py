@@ -63,7 +63,7 @@ class Budget:
 
     @property
     def cache(self) -> Term:
-        """What is left for the cache; what overflows the rest is not there for it either."""
+        """The bytes left for the cache; what overflows the rest is not there for it either."""
         term = left_of("KV cache", self.asked_bytes, self.inside, "the rest")
         return replace(term, bytes=term.bytes + min(0, self._rest.bytes))
 
@@ -75,7 +75,7 @@ class Budget:
 
     @property
     def left(self) -> Term:
-        """What nothing uses."""
+        """The bytes that nothing uses."""
         rest = self._rest
         return replace(rest, bytes=max(0, rest.bytes), high_bytes=max(0, rest.high_bytes))
 
@@ -94,7 +94,7 @@ class Budget:
 
 
 def divide(model: Model, plan: ServingPlan, gpu: Entry, weights: list[Term], step: Step) -> Budget:
-    """What vLLM takes of a GPU before and after it makes the cache."""
+    """Divides a GPU's memory into the parts before and after vLLM makes the cache."""
     release = step.release
     runner = release.runner_of(model)
     is_encoder = all(isinstance(layer, Encoder) for layer in model.layers)
@@ -111,7 +111,7 @@ def divide(model: Model, plan: ServingPlan, gpu: Entry, weights: list[Term], ste
 
 
 def _held_terms(model: Model, plan: ServingPlan, gpu: Entry) -> list[Term]:
-    """What weights take beyond the checkpoint once vLLM's kernels have them."""
+    """The bytes that weights take beyond the checkpoint once vLLM's kernels have them."""
     terms = []
     likely, most = padding_bytes(model, plan.weights, plan.tensor_parallel, gpu.compute_capability)
     if most:

@@ -1,4 +1,4 @@
-"""What the kernels of a played step cost: each as the clock would cost it in a real run.
+"""The costs of a played step's kernels: each as the clock would cost it in a real run.
 
 kernel_cost(find_gpu("h100"), Kernel(Kind.PRODUCT, (), (4096, 4096, 4096, 1), "bfloat16"), links)
 

@@ -49,7 +49,7 @@ _CUSTOM_BYTES: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class ServingTime:
-    """What a server needs.
+    """The times of a server.
 
     Attributes:
         prefill: seconds of a prompt alone: the time to the first token where nothing waits.
@@ -270,7 +270,7 @@ class _Kernels:
     def _attention(
         self, tokens: int, requests: int, context: int
     ) -> Iterator[tuple[float, Duration]]:
-        """Of each layer; other layers than attention by the bytes of what they keep."""
+        """Each layer's attention; other layers than attention by the bytes of what they keep."""
         counts: dict[AnyLayer, int] = {}
         for layer in self._model.layers:
             counts[layer] = counts.get(layer, 0) + 1

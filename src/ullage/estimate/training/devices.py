@@ -33,7 +33,7 @@ _HOPPER: Final = (9, 0)
 
 
 def machine_of(gpu: Entry, torch: tuple[int, int]) -> Machine:
-    """What PyTorch takes from a GPU's kind."""
+    """The rules that PyTorch takes from a GPU's kind."""
     sizes = gpu.num_multiprocessors, gpu.threads_per_multiprocessor
     return Machine(gpu.compute_capability, torch, *sizes)
 
@@ -53,7 +53,7 @@ def find_context(gpu: Entry, torch: tuple[int, int]) -> Interval:
 
 
 def find_nccl(gpu: Entry, torch: tuple[int, int], num_gpus: int) -> Interval:
-    """What NCCL holds on a rank of a job: assumed.
+    """The bytes that NCCL holds on a rank of a job: assumed.
 
     Counts: its kernels, channels and buffers for one communicator over all GPUs.
     Ignores: further communicators, of which each has channels of its own.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainingEstimate(Parts):
-    """What a training loop needs on one GPU.
+    """The memory of a training loop on one GPU.
 
     Attributes:
         model: the name that the user gave.
@@ -90,12 +90,12 @@ class TrainingEstimate(Parts):
 
     @property
     def reserved_bytes(self) -> int:
-        """What torch.cuda.max_memory_reserved() would say: all but the context and NCCL's."""
+        """The bytes of torch.cuda.max_memory_reserved(): all but the context and NCCL's."""
         return sum(term.bytes for term in self.terms if term.name not in OUTSIDE)
 
     @property
     def headroom_bytes(self) -> int | None:
-        """What the GPU has left at the upper end; negative where it does not fit."""
+        """The bytes left of the GPU at the upper end; negative where it does not fit."""
         return None if self.capacity_bytes is None else self.capacity_bytes - self.high_bytes
 
     @property
@@ -134,7 +134,7 @@ def complete(config: Config, recipe: Recipe) -> Recipe:
 
 
 def estimate_training(config: Config, recipe: Recipe, gpu: Entry | None = None) -> TrainingEstimate:
-    """What a training loop needs on a GPU; no torch, a few milliseconds.
+    """Estimates the memory of a training loop on a GPU; no torch, a few milliseconds.
 
     Counts: the step that play_training() plays, the allocator's slack, the driver's context.
     Ignores: a program's own code, compiled programs, other processes.
@@ -230,8 +230,8 @@ def _error_frac(recipe: Recipe, torch: tuple[int, int]) -> float:
 
 
 def _tensor_terms(totals: StepTotals, error_frac: float) -> list[OwnedTerm]:
-    """What tensors take, in blocks; at the least what they ask for. Where a closed library decides
-    of a size, workspaces have an interval.
+    """The bytes of tensors, in blocks; at the least what they ask for. Where a closed library
+    decides of a size, workspaces have an interval.
     """
     terms, peak = [], totals.peak
     for category, (name, what) in _TENSORS.items():
@@ -284,7 +284,7 @@ def _host(played: Played, recipe: Recipe) -> HostMemory:
 
 
 def _surroundings(gpu: Entry | None, torch: tuple[int, int], layout: Layout) -> Iterator[OwnedTerm]:
-    """What the process holds outside of PyTorch's allocator."""
+    """The memory that the process holds outside of PyTorch's allocator."""
     if gpu is None:
         return
     what = "what the driver holds for a process with PyTorch's kernels loaded"
@@ -340,7 +340,7 @@ def _assumptions(config: Config, recipe: Recipe, torch: tuple[int, int]) -> tupl
 
 
 def _of_precision(recipe: Recipe) -> list[str]:
-    """What mixed precision keeps, and what the loss does."""
+    """The copies that mixed precision keeps, and the treatment of the loss."""
     lines = []
     layout = recipe.layout
     if recipe.has_masters and layout.num_shards > 1:

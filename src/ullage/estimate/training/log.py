@@ -66,7 +66,7 @@ _MARKED: Final = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class _Unrolled:
-    """What came and went, in order, as columns; and what the program passes through.
+    """The tensors that came and went, in order, as columns; and what the program passes through.
 
     Attributes:
         storage: number in the played log.
@@ -311,7 +311,7 @@ def _mark(rows: _Unrolled, estimate: TrainingEstimate) -> Iterator[list[Any]]:
 
 
 def _describe_program(estimate: TrainingEstimate) -> dict[str, Any]:
-    """What ran, which is a recipe."""
+    """The program that ran, which is a recipe."""
     return {
         "schema": SCHEMA, "ullage": __version__, "torch": estimate.torch, "cuda": None,
         "python": "", "argv": ["estimate", estimate.model], "pid": 0, "rank": None,
@@ -321,7 +321,7 @@ def _describe_program(estimate: TrainingEstimate) -> dict[str, Any]:
 
 
 def list_recipe(fields: Mapping[str, Any], of: str = "") -> Iterator[list[str]]:
-    """What was asked for: [name, value], those of adapters and of the layout by their own names."""
+    """An estimate's options: [name, value], those of adapters and the layout by their own names."""
     for name, value in fields.items():
         if isinstance(value, dict):
             yield from list_recipe(value, f"{of}{name} ")

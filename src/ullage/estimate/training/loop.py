@@ -43,7 +43,7 @@ _SCALER_STATES = 2  # GradScaler's scale and growth tracker
 
 
 class Played(NamedTuple):
-    """What was played.
+    """A loop that was played.
 
     Attributes:
         log: a step, once the optimizer has its states.
@@ -67,7 +67,7 @@ class Played(NamedTuple):
 
     @property
     def totals(self) -> StepTotals:
-        """What it comes to: a pass over the whole program."""
+        """The totals: a pass over the whole program."""
         return count_totals(self.log)
 
 
@@ -175,7 +175,6 @@ def _all_parameters(
 
 
 def _list_trained(trained: list[tuple[Tensor, int]]) -> tuple[Trained, ...]:
-    """What the optimizer steps, by type."""
     rows = []
     for dtype in dict.fromkeys(tensor.dtype for tensor, _ in trained):
         own = [(tensor.numel, count) for tensor, count in trained if tensor.dtype is dtype]
@@ -198,7 +197,7 @@ def _prepare_all(
     trained: list[tuple[Tensor, int]],
     steps: list[tuple[Optimizer, list[Run]]],
 ) -> list[Tensor | Storage]:
-    """What the first step leaves for all that follow: states, and gradients that stay."""
+    """Prepares what the first step leaves for all that follow: states, and gradients that stay."""
     if recipe.keeps_gradients:
         for tensor, count in trained:
             with arena.section("gradients", "build", count):

@@ -219,7 +219,7 @@ class MergedLinear(_WithAdapter):
 
 
 def retains_inputs(arena: Arena) -> bool:
-    """Whether the graph of a product with NF4 keeps its input until it goes."""
+    """True if the graph of a product with NF4 keeps its input until it goes."""
     return arena.machine.torch < _KEEPS_INPUT_UNTIL
 
 

@@ -1,4 +1,4 @@
-"""What optimizers keep for each parameter: their states on the device.
+"""The tensors that optimizers keep for each parameter: their states on the device.
 
 Each has the form of its library: the same tensors in the same order.
 """

@@ -96,7 +96,7 @@ def _as_often(arena: Arena, repeats: int) -> AbstractContextManager[None]:
 
 
 def _each(arena: Arena, runs: Runs) -> Lists:
-    """What a torch._foreach function returns: a new tensor for each parameter."""
+    """The result of a torch._foreach function: a new tensor for each parameter."""
     lists = []
     for repeats, parameters in runs:
         with _as_often(arena, repeats):

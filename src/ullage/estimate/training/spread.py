@@ -31,7 +31,7 @@ _LAST_STAGE_PASSES: Final = 8
 
 
 class Spread:
-    """What a rank does for the sake of the others.
+    """A rank's duties to the others.
 
     Attributes:
         layout: how the job is spread over GPUs.
@@ -159,7 +159,7 @@ class Spread:
             head.merge(self.arena, self.layout.micro_batches)
 
     def own(self, parameters: Sequence[tuple[Tensor, int]]) -> list[tuple[Tensor, int]]:
-        """What this rank's optimizer steps: parts of parameters, or some of them whole.
+        """The tensors that this rank's optimizer steps: parts of parameters, or some of them whole.
 
         ZeroRedundancyOptimizer hands out whole parameters, the largest first, each to the rank
         that has least; this is the rank that gets most.
@@ -177,7 +177,7 @@ class Spread:
         return sum(self._part(tensor).numel * count for tensor, count in parameters)
 
     def host_bytes(self, parameters: Sequence[tuple[Tensor, int]], optimizer: Optimizer) -> int:
-        """What an offloaded rank keeps in host memory: shards, their gradients and states.
+        """The host memory of an offloaded rank, bytes: shards, their gradients and states.
 
         Counts: each once, at its dtype. Ignores: buffers in which they are pinned for a copy.
         Error: none beside these. Source: torch 2.15, fully_shard's CPUOffloadPolicy, in

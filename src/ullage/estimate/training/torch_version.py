@@ -34,7 +34,7 @@ def parse_torch(text: str) -> tuple[int, int]:
 
 
 def has_code(torch: tuple[int, int], capability: tuple[int, int]) -> bool:
-    """Whether the wheels of a version run on GPUs of a compute capability."""
+    """True if the wheels of a version run on GPUs of a compute capability."""
     least = next(bound for first, bound in _LEAST if torch >= first)
     earliest = next((first for bound, first in _FIRST if capability >= bound), (1, 0))
     return capability >= least and torch >= earliest

@@ -1,4 +1,4 @@
-"""What a played log comes to: the program that it stands for, in blocks of PyTorch's allocator.
+"""The totals of a played log: the program that it stands for, in blocks of PyTorch's allocator.
 
     totals = count_totals(log)
     totals.reserved_bytes, totals.peak.allocated_bytes, totals.peaks["forward"].by_category
@@ -85,7 +85,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
-    """What two steps come to.
+    """The totals of two steps.
 
     Attributes:
         reserved_bytes: segments.
@@ -108,7 +108,7 @@ class StepTotals:
 
 
 def count_totals(log: Log) -> StepTotals:
-    """What the program of a log comes to.
+    """Counts the totals of the program of a log.
 
     Counts: all that comes and goes, in every repetition of every layer.
     Ignores: empty_cache(), other settings than the default ones, and memory that waits for another
@@ -288,7 +288,6 @@ def _measured(stretches: Sequence[Stretch]) -> list[str]:
 
 
 def _program(stretches: Sequence[Stretch], *, zeroes_late: bool) -> tuple[list[Stretch], ...]:
-    """What a program passes through: build, a step, states; and a step."""
     measured = {name: number for number, name in enumerate(_measured(stretches))}
     model, passes, states, optimizer = (
         [

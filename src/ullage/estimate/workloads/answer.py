@@ -25,7 +25,7 @@ class Place(Parts):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadEstimate:
-    """What a workload needs.
+    """The memory of a workload.
 
     Attributes:
         kind: "speech", "diffusion" or "index".

@@ -108,7 +108,7 @@ class Sampler:
         return _PRECISIONS[self.precision]
 
     def recipe(self, batch: int, side: int | None = None) -> Recipe:
-        """What the models are built and run with."""
+        """The recipe that the models are built and run with."""
         return Recipe(batch=batch, image=side or self.side, length=1, precision=self.precision)
 
 
@@ -205,7 +205,7 @@ def _outputs(sampler: Sampler) -> int:
 
 
 def estimate_diffusion(sampler: Sampler, gpu: str | Entry | None = None) -> WorkloadEstimate:
-    """What a pipeline of diffusers needs on a GPU: the most of its stages.
+    """Estimates the memory of a pipeline of diffusers on a GPU, the most of its stages.
 
     Counts: with no offload all weights, and the largest pass; with offload by model the largest
     (weights + pass); sequentially the largest (module + pass).

@@ -209,7 +209,7 @@ def estimate_index(
     gpu: Entry | None = None,
     context: Term | None = None,
 ) -> WorkloadEstimate:
-    """What an index needs on each machine that has a shard, and on which tier each part lies.
+    """Estimates the memory of an index on each machine with a shard, and each part's tier.
 
     Counts: the parts with headroom; each goes to the fastest tier that has room for all of it,
     those that a query reads most first. A part that no tier holds is left on the last.

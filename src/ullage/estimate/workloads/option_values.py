@@ -69,7 +69,7 @@ class Settings:
         return parse_count(f"{self.option}: {name}", text)
 
     def switch(self, name: str, default: str) -> bool:
-        """Whether something is on.
+        """True if something is on.
 
         Raises:
             SpecError: the word is neither on nor off.

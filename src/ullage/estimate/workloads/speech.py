@@ -73,7 +73,7 @@ def feature_bytes(config: Config, windows: int) -> int:
 def estimate_speech(
     config: Config, streams: int, at_once: int | None = None, gpu: str | Entry | None = None
 ) -> WorkloadEstimate:
-    """What streams of speech need on a GPU, with transformers in 16 bits.
+    """Estimates the memory of streams of speech on a GPU, with transformers in 16 bits.
 
     Counts: weights, caches of every stream with a whole window and the longest text, and a burst:
     the windows that are encoded at once, with their new caches beside the old ones.

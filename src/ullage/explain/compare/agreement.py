@@ -1,4 +1,4 @@
-"""Whether what was measured lies where it was predicted, term by term.
+"""The agreement of a measurement with its prediction, term by term.
 
 terms = find_terms(before, after, by_category)   # empty unless one side is measured
 terms[0].name, terms[0].is_inside
@@ -47,7 +47,7 @@ class Term:
 
     @property
     def is_inside(self) -> bool | None:
-        """Whether the measured bytes lie in the interval; None where they are not known."""
+        """True if the measured bytes lie in the interval; None where they are not known."""
         if self.measured_bytes is None:
             return None
         return self.low_bytes <= self.measured_bytes <= self.high_bytes

@@ -152,7 +152,7 @@ def _compare_recipes(evidence: Evidence) -> Iterator[Cause]:
 
 
 def _options_of(record: Record) -> dict[str, str]:
-    """What was asked for in a recipe, by the options of `ullage estimate` and as they are typed."""
+    """The options of a recipe, by those of `ullage estimate` and as they are typed."""
     fields = dict(record.recipe)
     has_double_scales = fields.pop("lora has_double_scales", "") == "True"
     if fields.get("lora is_quantized") == "True":

@@ -1,4 +1,4 @@
-"""What a measured record tells of this machine's GPU: its context, and the scratch of libraries.
+"""The measured figures of this machine's GPU: its context, and the scratch of libraries.
 
 memory = find_memory(report)            # of a DiffReport
 memory if isinstance(memory, MeasuredMemory) else memory.reason

@@ -65,7 +65,7 @@ class Point:
 
     @property
     def fits(self) -> bool:
-        """Whether the run fits."""
+        """True if the run fits."""
         return self.report.verdict is Verdict.FITS
 
 

@@ -1,4 +1,4 @@
-"""What the program was doing at each event of a log: its steps and, where known, their phases.
+"""The course of a program over the events of a log: its steps and, where known, their phases.
 
 Steps come from ullage's record, else from annotations that the program or torch wrote into the
 snapshot ("ProfilerStep#3", "Optimizer.step#AdamW.step"), else from the stacks: a loop is a function
@@ -82,7 +82,7 @@ class Course:
 
     @property
     def before_forward(self) -> BoolArray:
-        """Whether a forward pass ends each region."""
+        """True if a forward pass ends each region."""
         return np.append(self.phase[1:] == Phase.FORWARD, np.False_)
 
     @property
@@ -143,7 +143,7 @@ def _name(running: list[str]) -> str:
 
 
 def read_course(record: Record) -> Course:
-    """What the program was doing at each event of a record, by its marks.
+    """Reads the course of a program over the events of a record from its marks.
 
     A forward pass inside backward is recomputation and belongs to backward.
     """
@@ -191,7 +191,6 @@ _OPENED_BY = {
 
 
 def _following_phase(mark: MarkKind, phase: Phase) -> Phase | None:
-    """Returns the phase that a mark opens; None where the phase does not change."""
     if mark is MarkKind.FORWARD_END:
         return Phase.LOSS if phase is Phase.FORWARD else None
     if mark is MarkKind.FORWARD_BEGIN and phase is Phase.BACKWARD:

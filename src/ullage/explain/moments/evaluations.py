@@ -83,7 +83,6 @@ def find_rounds_of_marks(marks: Sequence[Mark]) -> tuple[Round, ...]:
 
 
 def _round(marks: Sequence[Mark], begin: int) -> Round:
-    """Builds one round from its marks; the last mark ends the round if it is a step."""
     forwards: list[Forward] = []
     opened: Mark | None = None
     is_in_backward = has_backward = False

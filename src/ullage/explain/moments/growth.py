@@ -122,7 +122,7 @@ def find_growth(
 
 
 def _find_later(replay: Replay, sites: Sites, course: Course) -> list[Growth]:
-    """What grows after the last step, or where there is none."""
+    """The blocks that grow after the last step, or where there is none."""
     if not course.has_phases:
         return []
     begin = int(course.step_ends[-1]) if course.num_steps else 0
@@ -189,7 +189,7 @@ def _find_by_steps(
 
 
 def _goes_up_and_down(replay: Replay, sites: Sites, growth: Growth) -> bool:
-    """Whether blocks of one size come, and go several at a time: what replaces others is larger."""
+    """True if blocks of one size come, and go several at a time: what replaces others is larger."""
     blocks = replay.blocks
     own = sites.of_stack[blocks.stack] == growth.site
     before = own & blocks.is_live(int(growth.ends[growth.first_step]) - 1)

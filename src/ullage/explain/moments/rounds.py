@@ -24,7 +24,7 @@ _INNER = frozenset({"_call_impl", "_wrapped_call_impl", "step", "backward", "for
 
 
 def guess_course(snapshot: Snapshot, replay: Replay, device: int) -> Course:
-    """What the program was doing at each event, as far as steps are seen."""
+    """Guesses the course of a program over its events, as far as steps are seen."""
     ends, source = _annotated(snapshot, device), StepSource.ANNOTATIONS
     if not len(ends):
         ends = find_rounds(snapshot.stacks, replay)
@@ -101,7 +101,6 @@ def _outermost_first(stacks: Stacks, stack: int, is_python: np.ndarray) -> Int64
 
 
 def _function_numbers(stacks: Stacks) -> Int64Array:
-    """Returns a number for each frame; frames of the same function share it."""
     numbers: dict[tuple[str, str], int] = {}
     names = zip(stacks.frames.file, stacks.frames.function, strict=True)
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)

@@ -175,7 +175,7 @@ def _is_held_at(blocks: Blocks, course: Course, position: int) -> BoolArray:
 
 
 def _sees_a_birth(blocks: Blocks) -> BoolArray:
-    """Whether another allocation was born on the same device while this one was live."""
+    """True if another allocation was born on the same device while this one was live."""
     result = np.zeros(len(blocks), dtype=np.bool_)
     for device in np.unique(blocks.device):
         rows = np.flatnonzero(blocks.device == device)

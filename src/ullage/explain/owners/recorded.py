@@ -21,8 +21,8 @@ from ullage.trace.replay import Replay
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a record says about a device. A field is None if the record, perhaps an older one, does
-    not have it.
+    """The parts of a record that describe a device. A field is None if the record, perhaps an older
+    one, does not have it.
 
     Attributes:
         dead: the blocks that were live at the peak and not used any more.

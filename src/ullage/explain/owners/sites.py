@@ -124,7 +124,7 @@ def rank_frames(stacks: Stacks) -> UInt8Array:
 
 
 def has_python_file(file: str) -> bool:
-    """Whether a frame's file is a Python file."""
+    """True if a frame's file is a Python file."""
     return file not in _NO_FILE and _COMPILED.search(file) is None
 
 

@@ -26,7 +26,7 @@ _LOGITS_FRAC = 0.25
 _LOGIT_FRAC = 0.06
 _CHUNKS = 8
 _NEAR = 8
-"""What a loss reads is one of this number of blocks before its own."""
+"""A loss reads one of this number of blocks before its own."""
 _SPIKE_FRAC = 0.2
 _MIN_SPIKE_BYTES = 64 * MIB
 _SAVED_FRAC = 0.5
@@ -61,8 +61,8 @@ def _find_logits(case: Case) -> Iterator[Found]:
 
 
 def _of_loss(case: Case, in_loss: BoolArray, size: int) -> BoolArray:
-    """Of the blocks of the size of logits, or half or twice that: the loss's own, what it reads,
-    and what its backward makes.
+    """A split of the blocks of the size of logits, or half or twice that: the loss's own, what it
+    reads, and what its backward makes.
     """
     blocks = case.device.replay.blocks
     same = np.isin(blocks.requested_bytes, [size // 2, size, 2 * size]) & case.is_of(*_OF_A_PASS)

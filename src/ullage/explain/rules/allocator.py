@@ -72,7 +72,7 @@ def _is_worth(num_bytes: int, reserved_bytes: int) -> bool:
 
 
 def _last_request(case: Case) -> Iterator[str]:
-    """What was free when the last segment that made the most of them was asked for."""
+    """The memory that was free when the last segment that made the most of them was asked for."""
     levels = case.device.levels
     event = int(np.argmax(levels.reserved_bytes)) - 1
     if event < 0:
@@ -139,7 +139,7 @@ def _free_by_stream(case: Case) -> dict[int, int]:
 
 
 def _find_unused_cache(case: Case) -> Iterator[Found]:
-    """What the later half of the steps never needs of what is reserved."""
+    """The reserved bytes that the later half of the steps never needs."""
     course, levels = case.device.course, case.device.levels
     if course.num_steps < 4 or case.report.contradictions:
         return
@@ -211,8 +211,8 @@ def _find_rounding(case: Case) -> Iterator[Found]:
 
 
 def _has_roundup(case: Case) -> bool:
-    """Whether the file says that sizes are rounded up to parts of powers of two; True where it
-    says nothing.
+    """True if the file says that sizes are rounded up to parts of powers of two; True where it says
+    nothing.
     """
     settings = case.report.snapshot.settings
     divisions = settings.get("roundup_power2_divisions")

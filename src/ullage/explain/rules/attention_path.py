@@ -120,7 +120,7 @@ def explain_math(case: Case) -> tuple[str, str]:
 
 
 def _capability_of(case: Case) -> tuple[int, int] | None:
-    """Of the recorded device; None where the file does not name it."""
+    """The capability of the recorded device; None where the file does not name it."""
     totals = case.device.totals
     if totals is None:
         return None
@@ -129,7 +129,7 @@ def _capability_of(case: Case) -> tuple[int, int] | None:
 
 
 def _names_bfloat16(case: Case) -> bool:
-    """Whether the program's own files, or its arguments, name it."""
+    """True if the program's own files, or its arguments, name it."""
     stacks, record = case.report.snapshot.stacks, case.report.record
     ranks = rank_frames(stacks)
     own = {file for file, rank in zip(stacks.frames.file, ranks, strict=True) if rank == 0}

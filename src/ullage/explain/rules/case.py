@@ -54,7 +54,7 @@ class Case:
 
     @property
     def is_known(self) -> bool:
-        """Whether owners and phases are known."""
+        """True if owners and phases are known."""
         return self.device.owners.is_known and self.device.course.has_phases
 
     @property
@@ -71,7 +71,7 @@ class Case:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the peak is of a try that ran out of memory, which the program caught: it did
+        """True if the peak is of a try that ran out of memory, which the program caught: it did
         without what it had made, as one that looks for the largest batch does.
         """
         device = self.device
@@ -115,7 +115,7 @@ class Case:
         left_frac: float = 0.0,
         is_whole: bool = True,
     ) -> Relief:
-        """What a change does that takes some blocks away, ends each at `death`, or leaves a part.
+        """The relief of a change that removes some blocks, ends each at `death`, or leaves a part.
 
         is_whole: whether the change does nothing else to memory.
         """
@@ -124,7 +124,7 @@ class Case:
         return Relief(numbers, ends, left_frac, is_whole)
 
     def is_worth(self, num_bytes: int, frac: float = MIN_FRAC) -> bool:
-        """Whether this many bytes are worth telling."""
+        """True if this many bytes are worth telling."""
         return num_bytes >= MIN_BYTES and num_bytes >= frac * self.peak_bytes
 
     def share(self, num_bytes: int) -> str:
@@ -221,7 +221,7 @@ def make_case(report: SnapshotReport, device: DeviceSnapshot) -> Case:
 
 
 def bytes_of(case: Case, category: Category) -> int:
-    """What a category owned at the peak."""
+    """The bytes that a category owned at the peak."""
     return case.device.owners_at_peak.get(category, 0)
 
 

@@ -140,7 +140,7 @@ def _find_former_model(case: Case) -> Iterator[Found]:
 
 
 def _are_alike(case: Case, later: Int64Array, earlier: Int64Array) -> bool:
-    """Whether the parameters of the later are of the earlier's sizes: all, or when memory ran out
+    """True if the parameters of the later are of the earlier's sizes: all, or when memory ran out
     those that were there.
     """
     sizes = case.device.replay.blocks.requested_bytes
@@ -153,7 +153,7 @@ def _are_alike(case: Case, later: Int64Array, earlier: Int64Array) -> bool:
 def _match_parameters(
     case: Case, candidates: BoolArray, divisor: int, of: BoolArray | None = None
 ) -> BoolArray | None:
-    """Of the candidates one for each parameter of its size over `divisor`, of all or of those that
+    """One of the candidates for each parameter of its size over `divisor`, of all or of those that
     are meant; None where not most of them have one.
     """
     requested = case.device.replay.blocks.requested_bytes
@@ -220,7 +220,7 @@ def _find_upcasts(case: Case) -> Iterator[Found]:
 
 
 def _has_half(case: Case, block: int, size: int, is_half: BoolArray) -> bool:
-    """Whether what is half as large was there when a block came: what it is a wider copy of. A
+    """True if what is half as large was there when a block came: what it is a wider copy of. A
     stage that halves its channels begins with a tensor of its own size.
     """
     blocks = case.device.replay.blocks

@@ -82,8 +82,8 @@ def _backward_of_steps(case: Case) -> dict[int, tuple[int, int]]:
 
 
 def _gain(case: Case, stale: BoolArray, backwards: dict[int, tuple[int, int]]) -> int:
-    """What the peak would lose if each gradient went after its step, and came back in the next
-    backward as far into it as it first came.
+    """The bytes that the peak would lose if each gradient went after its step, and came back in the
+    next backward as far into it as it first came.
     """
     levels, blocks = case.device.levels.allocated_bytes.copy(), case.device.replay.blocks
     numbers = np.flatnonzero(stale)

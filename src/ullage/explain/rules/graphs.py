@@ -30,7 +30,7 @@ _MIN_RISES_OF_ONE = 8
 
 
 def _split_growth(case: Case) -> tuple[list[Growth], list[Growth], list[Growth]]:
-    """What grows, as graphs, as tensors that grow in place, and as anything else."""
+    """Splits growth into graphs, tensors that grow in place, and anything else."""
     graph, grown, others = [], [], []
     rounds = find_rounds_of_marks(() if case.report.record is None else case.report.record.marks)
     trained = [round_.forwards for round_ in rounds if round_.has_backward]
@@ -61,7 +61,7 @@ def _split_growth(case: Case) -> tuple[list[Growth], list[Growth], list[Growth]]
 
 
 def _become_longer(rounds: Iterable[Sequence[Forward]]) -> bool:
-    """Whether the inputs become larger from round to round, and with them what is made of them."""
+    """True if the inputs become larger from round to round, and with them what is made of them."""
     sizes = [sum(prod(shape) for call in calls for shape in call.inputs or ()) for calls in rounds]
     return find_trend(sizes) is not None
 
@@ -76,7 +76,7 @@ def _is_of_graph(case: Case, block: int) -> bool:
 def _growth_found(
     case: Case, grown: list[Growth], what: str, left_bytes: int = 0, holders: tuple[str, ...] = ()
 ) -> Iterator[Found]:
-    """What grows from step to step.
+    """The finding of growth from step to step.
 
     Args:
         left_bytes: the memory that the growth leaves behind as fragments.
@@ -174,7 +174,7 @@ def _find_grown(case: Case) -> Iterator[Found]:
 
 
 def growing_blocks(case: Case) -> Int64Array:
-    """What grows from step to step."""
+    """The blocks that grow from step to step."""
     return np.array([block for growth in case.device.growth for block in growth.blocks], dtype=int)
 
 

@@ -60,7 +60,7 @@ def when_used(case: Case, event: int) -> str:
 
 
 def _find_leftovers(case: Case) -> Iterator[Found]:
-    """What no variable held any more before the peak; or else when memory ran out."""
+    """The blocks that no variable held any more before the peak; or else when memory ran out."""
     recorded = case.device.recorded
     leftovers = () if recorded is None else recorded.holders.leftovers
     peak = case.device.peak_event

@@ -66,7 +66,7 @@ def describe_shortage(shortage: Shortage) -> tuple[str, ...]:
 
 
 def _pieces(shortage: Shortage) -> tuple[int, int]:
-    """What is free of the allocator's memory, and of what it may still have."""
+    """The free pieces of the allocator's memory, and of what it may still have."""
     return shortage.free_reserved_bytes, 0 if shortage.is_limited else shortage.device_free_bytes
 
 

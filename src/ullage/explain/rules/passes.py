@@ -268,7 +268,7 @@ def _links(case: Case) -> list[bool]:
 
 
 def _is_followed(course: Course, number: int, place: int) -> bool:
-    """Whether the first backward after a forward pass comes before the next forward pass."""
+    """True if the first backward after a forward pass comes before the next forward pass."""
     forward = course.begin[course.phase == Phase.FORWARD]
     backward = course.begin[course.phase == Phase.BACKWARD]
     if place == len(backward):

@@ -145,7 +145,7 @@ def _between(low: float, high: float) -> str:
 
 
 def _loader_words(num_workers: int | None) -> tuple[str, str]:
-    """What loads the batches, and the change."""
+    """The words for what loads the batches, and the change."""
     if num_workers:
         several = "s" if num_workers > 1 else ""
         return (

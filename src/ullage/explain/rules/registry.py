@@ -93,7 +93,7 @@ def _rank(finding: Finding) -> tuple[bool, bool, int, int]:
 
 
 def _is_covered(finding: Finding, others: list[Finding], report: SnapshotReport) -> bool:
-    """Whether other rules have found most of the same blocks."""
+    """True if other rules have found most of the same blocks."""
     other_blocks = [
         other.blocks
         for other in others

@@ -12,7 +12,7 @@ from ullage.trace.snapshot import Int64Array
 
 
 class Kind(enum.Enum):
-    """What sort of thing a rule finds."""
+    """The kind of a finding."""
 
     FAULT = "fault"  # memory without any use
     CHOICE = "choice"  # memory that can be saved at a cost
@@ -21,7 +21,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a rule finds on one device.
+    """A rule's finding on one device.
 
     Attributes:
         what: one sentence with the figures.
@@ -93,5 +93,5 @@ class Finding:
     trial: Trial | None = None
 
     def is_said(self, answer: MakesItFit) -> bool:
-        """Whether this came of trying its change."""
+        """True if this came of trying its change."""
         return self.trial is not None and self.trial.makes_it_fit is answer

@@ -67,7 +67,7 @@ class StartCause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StartChange:
-    """What became of the cache between two starts.
+    """The change of the cache between two starts.
 
     Attributes:
         before, after: the starts.
@@ -117,7 +117,7 @@ def compare_starts(before: ServerStart, after: ServerStart) -> StartChange:
 
 
 def _differing(before: ServerStart, after: ServerStart) -> Iterator[tuple[str, str, str]]:
-    """What was asked for differently, and version, model and GPU."""
+    """The options that differ, and version, model and GPU."""
     sides = [
         {**_plain(start), "version": start.version or "", "model": start.model or ""}
         for start in (before, after)
@@ -166,7 +166,7 @@ def _causes(
 
 
 def _moved(before: ServerStart, after: ServerStart) -> dict[str, int]:
-    """What each part gave to the cache; a part that one side does not print is left out."""
+    """The bytes that each part gave to the cache; a part that one side lacks is left out."""
     moved: dict[str, int] = {}
     # A log that breaks off says less; the device is then taken to be the other's.
     total = before.total_bytes or after.total_bytes
@@ -204,7 +204,7 @@ def _by_exclusion(
 
 
 def _rounding(before: ServerStart, after: ServerStart) -> float:
-    """What the last digits of a dozen printed sizes can add up to, likely."""
+    """The bytes that the last digits of a dozen printed sizes can add up to, likely."""
     return 3 * _SAME_GRAINS * max(before.grain_bytes, after.grain_bytes)
 
 

@@ -74,7 +74,7 @@ def _taken(start: ServerStart) -> str:
 
 
 def _room_remedies(start: ServerStart, needed_bytes: int) -> Iterator[str]:
-    """What makes room for so many bytes, and what each is good for where that is known."""
+    """The remedies that make room for this many bytes, and the gain of each where it is known."""
     total, share = _least_total(start), start.share
     if total and share and needed_bytes:
         needed = share + needed_bytes / total

@@ -1,4 +1,4 @@
-"""What would give a server's cache more tokens: changes of its command, the best first.
+"""The changes of a server's command that give its cache more tokens, the best first.
 
 for lever in find_levers(start, config):
     print(lever.change, lever.gain_tokens, lever.basis)
@@ -140,7 +140,7 @@ def _of_the_step(start: ServerStart, cost: float, config: Config | None) -> Iter
 
 
 def _estimated(config: Config, plan: ServingPlan, fields: dict[str, Any]) -> int:
-    """What a change of the plan leaves more for the cache, by the closed forms."""
+    """The bytes that a change of the plan adds to the cache, by the closed forms."""
     try:
         now, then = (
             estimate_serving(config, each).kv_bytes[1] for each in (plan, replace(plan, **fields))

@@ -27,7 +27,7 @@ class Sample(NamedTuple):
 
 
 def is_metrics(text: str) -> bool:
-    """Whether a text is such a page, of vLLM or SGLang."""
+    """True if a text is such a page, of vLLM or SGLang."""
     return re.search(r"(?m)^(?:vllm|sglang)[:_]\w+(?:\{.*\})? \S+$", text) is not None
 
 

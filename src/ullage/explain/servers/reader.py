@@ -50,7 +50,7 @@ def _read(path: Path) -> str:
 
 
 def looks_like_server(path: Path) -> bool:
-    """Whether a file is text with a line of a server, read or not; a snapshot is not."""
+    """True if a file is text with a line of a server, read or not; a snapshot is not."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -63,7 +63,7 @@ def looks_like_server(path: Path) -> bool:
 
 
 def read_server(path: Path) -> ServerStart:
-    """What the file says.
+    """Reads a file of a server.
 
     Raises:
         SpecError: it cannot be read, or is neither a log nor a page of metrics.
@@ -85,7 +85,7 @@ def read_server(path: Path) -> ServerStart:
 
 
 def read_start(text: str) -> ServerStart | None:
-    """What a text says, of several starts the last; None: it is of no server.
+    """Reads a text, of several starts the last; None: it is of no server.
 
     Raises:
         SpecError: it is of a server whose log is not read.

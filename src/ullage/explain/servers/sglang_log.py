@@ -32,12 +32,12 @@ _POOL: Final = (
 
 
 def is_sglang(text: str) -> bool:
-    """Whether a text is a log of SGLang."""
+    """True if a text is a log of SGLang."""
     return any(mark in text for mark in _MARKS)
 
 
 def read_sglang(text: str) -> ServerStart:
-    """What the log says."""
+    """Reads a log of SGLang."""
     pools = _pools(text)
     fields: dict[str, Any] = {
         "free_bytes": _size(rf"Load weight begin\. avail mem={_GB}", text),

@@ -1,4 +1,4 @@
-"""What a server printed when it started, and what the GPU's memory went to.
+"""The start of a server as it printed it, and the use of the GPU's memory.
 
     start = read_start(text)                  # servers/reader.py
     start.tokens, start.cache_bytes, start.parts[0]
@@ -29,7 +29,7 @@ class Failure(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What a page of metrics says of the requests; None: it does not.
+    """The load of requests on a page of metrics; None: the page does not say.
 
     Attributes:
         usage_frac: of the cache.
@@ -119,7 +119,7 @@ class ServerStart:
 
     @property
     def is_told_blocks(self) -> bool:
-        """Whether the number of blocks was given, so that the tokens are not what memory allows."""
+        """True if the number of blocks was given, so that the tokens are not what memory allows."""
         return self.options.get("num_gpu_blocks_override", "None") != "None"
 
     @property
@@ -176,7 +176,7 @@ def parts_of(start: ServerStart) -> Iterator[Part]:
 
 
 def _beyond(start: ServerStart, asked: int) -> Iterator[Part]:
-    """What is not in the share: graphs that the release does not count, and the rest."""
+    """The bytes beyond the share: graphs that the release does not count, and the rest."""
     if start.total_bytes is None:
         return
     graphs = start.graph_bytes if start.graph_estimate_bytes is None else None

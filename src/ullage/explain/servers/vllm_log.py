@@ -93,12 +93,12 @@ _READY: Final = ("Application startup complete", "Starting vLLM server", "init e
 
 
 def is_vllm(text: str) -> bool:
-    """Whether a text is a log of vLLM."""
+    """True if a text is a log of vLLM."""
     return any(mark in text for mark in _MARKS)
 
 
 def read_vllm(text: str) -> ServerStart:
-    """What the log says."""
+    """Reads a log of vLLM."""
     fields: dict[str, Any] = {}
     for name, pattern, read in FIGURES:
         if name in fields:
@@ -118,12 +118,12 @@ def read_vllm(text: str) -> ServerStart:
 
 
 def _fails(text: str) -> bool:
-    """Whether the engine itself ended; a server that answered for a while may have, too."""
+    """True if the engine itself ended; a server that answered for a while may have, too."""
     return "EngineCore failed to start" in text or "EngineDeadError" in text
 
 
 def _options(text: str) -> Mapping[str, str]:
-    """What the command asked for, and what the engine chose where it says so."""
+    """The options of the command, and those that the engine chose where it says so."""
     options: dict[str, str] = {}
     for name in ("max_num_batched_tokens", "max_num_seqs"):
         match = first(rf"\b{name}=(\d+)", text)
@@ -148,7 +148,7 @@ _CONFIGURED: Final = (
     "dtype", "quantization", "kv_cache_dtype", "tensor_parallel_size", "enforce_eager",
     "enable_prefix_caching", "enable_chunked_prefill",
 )  # fmt: skip
-"""Of the engine's printed configuration."""
+"""The options in the engine's printed configuration."""
 _NO_OPTIONS: Final = frozenset({
     "model", "model_tag", "host", "port", "served_model_name", "api_key", "subparser",
     "dispatch_function", "api_server_count", "allow_credentials", "disable_log_stats",
@@ -196,7 +196,7 @@ def _separate_graphs(fields: dict[str, Any], text: str) -> None:
 
 
 def _default_share(version: str) -> float | None:
-    """What the release takes where the command says nothing."""
+    """The share that the release takes where the command says nothing."""
     try:
         return find_release(version).utilization
     except SpecError:
@@ -204,7 +204,7 @@ def _default_share(version: str) -> float | None:
 
 
 def _is_cold(text: str) -> bool | None:
-    """Whether torch.compile ran; None: there is no sign of it either way."""
+    """True if torch.compile ran; None: there is no sign of it either way."""
     if re.search(r"Compiling a graph for|saved AOT compiled function", text):
         return True
     return False if re.search(r"Directly load (?:AOT|the compiled)", text) else None

@@ -29,7 +29,7 @@ _TEXTS: Final = ("prompt", "messages", "input")
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """What all replicas of a deployment have.
+    """The properties of all replicas of a deployment.
 
     Attributes:
         cache_bytes: of a replica's KV cache; where several routers send to it, this one's part.
@@ -50,7 +50,7 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request asks for: the tokens of its prompt, of its answer at most, and who pays."""
+    """The demand of a request: the tokens of its prompt, of its answer at most, and who pays."""
 
     prompt_tokens: int
     max_tokens: int | None = None
@@ -58,8 +58,8 @@ class Asked:
 
 
 def read_asked(arguments: Iterable[Any]) -> Asked:
-    """What the arguments of a deployment's method ask for: the first that has a prompt, messages or
-    an input, as a mapping or as an object of OpenAI's names; its `user` is the tenant.
+    """The demand in the arguments of a deployment's method: the first that has a prompt, messages
+    or an input, as a mapping or as an object of OpenAI's names; its `user` is the tenant.
 
     Counts: a token for each three bytes of the text, as nothing else is known here.
     """
@@ -96,7 +96,7 @@ class Replicas:
         return len(self._requests) - len(self._decisions)
 
     def reserved_bytes(self, name: str) -> int:
-        """What is promised in a replica."""
+        """The bytes promised in a replica."""
         return self._admission.engines[name].reserved_bytes
 
     def update(self, names: Iterable[str]) -> None:

@@ -1,1 +1,1 @@
-"""What the front decides, without input or output: every function is given the time."""
+"""The decisions of the front, without input or output: every function is given the time."""

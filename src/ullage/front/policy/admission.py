@@ -125,7 +125,7 @@ class Admission:
         return None
 
     def decide(self, now_s: float) -> list[Decision]:
-        """What is to be done now: requests to start, and those whose deadline cannot be met."""
+        """The next actions: requests to start, and those whose deadline cannot be met."""
         decisions: list[Decision] = [*self._expire(now_s)] if self.waiting else []
         blocked: set[str] = set()
         while self.waiting and (start := self._start_next(now_s, blocked)) is not None:
@@ -166,7 +166,7 @@ class Admission:
         self.shares.leave(request.tenant)
 
     def is_served(self, model: str) -> bool:
-        """Whether an engine takes requests for a model now."""
+        """True if an engine takes requests for a model now."""
         pool = self._pools.get(model)
         return pool is not None and bool(pool.up)
 

@@ -1,4 +1,4 @@
-"""What the front knows of an engine: its cache, what runs there, and how full that gets.
+"""The front's knowledge of an engine: its cache, what runs there, and how full that gets.
 
     engine = Engine(EngineSpec("a", ("llama",), cache_bytes=8 * GIB, footprint=Footprint(131072)))
     engine.fits(request, output_tokens=200)
@@ -35,7 +35,7 @@ _STALE: Final = 0.5  # share of the cache that is used while its state is unknow
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """What is known of an engine beforehand.
+    """The properties of an engine that are known beforehand.
 
     Attributes:
         name: in reports.
@@ -107,7 +107,7 @@ class Budget:
         self.engines: list[Engine] = []  # that take of it
 
     def left_bytes(self, engine: Engine) -> int:
-        """What an engine may hold, given what is promised in the others."""
+        """The bytes that an engine may hold, given what is promised in the others."""
         return self.total_bytes - sum(
             each.reserved_bytes + each.foreign_bytes for each in self.engines if each is not engine
         )
@@ -148,17 +148,17 @@ class Engine:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes requests."""
+        """True if it takes requests."""
         return self.is_up and not self.is_draining
 
     @property
     def bytes_now(self) -> int:
-        """What the requests of this front hold."""
+        """The bytes that the requests of this front hold."""
         return sum(_bytes_now(self.spec, each) for each in self.running.values())
 
     @property
     def usable_bytes(self) -> int:
-        """What the requests of this front may hold together."""
+        """The bytes that the requests of this front may hold together."""
         share = 1.0 - self.margin_frac
         if self.is_stale:
             share = min(share, _STALE)
@@ -169,7 +169,7 @@ class Engine:
         return max(0, usable)
 
     def has_adapter(self, request: Request) -> bool:
-        """Whether nothing has to be loaded for the request: its model is not an adapter, or one
+        """True if nothing has to be loaded for the request: its model is not an adapter, or one
         that runs.
         """
         return request.model not in self.spec.adapters or request.model in self._adapters
@@ -179,7 +179,7 @@ class Engine:
         return max(1, request.prompt_tokens - PREFIX_TOKENS * self._prefixes.count(request.prefix))
 
     def fits_alone(self, request: Request) -> bool:
-        """Whether the whole request, up to its bound, ever fits this engine's cache."""
+        """True if the whole request, up to its bound, ever fits this engine's cache."""
         whole = _bytes_of(self.spec, request, request.max_tokens)
         if request.model in self.spec.adapters:
             whole += self.spec.adapter_bytes
@@ -189,7 +189,7 @@ class Engine:
         return whole <= most * (1.0 - self.spec.margin_frac)
 
     def fits(self, request: Request, output_tokens: int, spare_bytes: int = 0) -> bool:
-        """Whether the request fits now and until it ends, with all that run, and this many bytes
+        """True if the request fits now and until it ends, with all that run, and this many bytes
         are left free.
         """
         if len(self.running) >= self.spec.max_requests or not self._has_slot(request):
@@ -228,11 +228,11 @@ class Engine:
         return (self.pending_tokens + self.uncached_tokens(request)) / self.prefill_tokens_per_s
 
     def bytes_of(self, request: Request, output_tokens: int) -> int:
-        """What the request holds right before it ends."""
+        """The bytes that the request holds right before it ends."""
         return _bytes_of(self.spec, request, output_tokens)
 
     def takes_heavy(self, tenant: str, now_s: float) -> bool:
-        """Whether a prompt of a tenant that holds more than its share may be sent now.
+        """True if a prompt of a tenant that holds more than its share may be sent now.
 
         A step computes prompts beside a token of each that runs, and takes as long as both. So such
         prompts are computed one after another, and while requests of other tenants run there they
@@ -338,7 +338,7 @@ def _bytes_of(spec: EngineSpec, request: Request, output_tokens: int) -> int:
 
 
 def _bytes_now(spec: EngineSpec, running: Running) -> int:
-    """What a request holds; of one whose tokens are not seen, all that is expected."""
+    """The bytes that a request holds; of one whose tokens are not seen, all that is expected."""
     is_seen = running.request.is_streamed
     return _bytes_of(spec, running.request, running.generated if is_seen else running.output_tokens)
 

@@ -26,7 +26,7 @@ class Pool:
         return [engine for engine in self.engines if engine.is_open]
 
     def spare_bytes(self, tenant: str, num_bytes: int, now_s: float) -> dict[str, int] | None:
-        """What a request of the tenant has to leave free in each engine that takes a long prompt
+        """The bytes that the tenant's request leaves free in each engine that takes a long prompt
         now, so that others find room: all that it has to leave, less what is free in other engines
         in pieces of use. None for a tenant within its share: it goes anywhere, and leaves nothing.
         """
@@ -45,7 +45,7 @@ class Pool:
         return {name: max(size, piece) if size > 0 else 0 for name, size in missing.items()}
 
     def is_above_share(self, tenant: str, num_bytes: int, now_s: float) -> bool:
-        """Whether the tenant would hold more than its share of the engines."""
+        """True if the tenant would hold more than its share of the engines."""
         usable_bytes = sum(each.usable_bytes for each in self.up)
         return self.room.is_above_share(tenant, num_bytes, usable_bytes, now_s)
 

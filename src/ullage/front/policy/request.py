@@ -19,7 +19,7 @@ PREFIX_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What an engine's cache takes for tokens.
+    """The bytes that an engine's cache takes for tokens.
 
     Attributes:
         token_bytes: bytes of one token, all layers and ranks together.
@@ -43,7 +43,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class TokenKeys:
-    """What an engine's table says of the bytes of a token: these, or a model's name or file."""
+    """The keys for the bytes of a token: these, or a model's name or file."""
 
     token_bytes: Count | None = None
     architecture: FileOrName | None = None
@@ -51,8 +51,8 @@ class TokenKeys:
     block_tokens: Count = 16
 
     def footprint(self) -> Footprint:
-        """What tokens take; raises a Misfit where neither or both are given. Of layers that see a
-        window alone all tokens are counted, which is an upper bound.
+        """The bytes of tokens; raises a Misfit where neither or both are given. Of layers that see
+        a window alone all tokens are counted, which is an upper bound.
         """
         # The policy of a replica has its footprint from elsewhere, and needs no models.
         from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
@@ -79,7 +79,7 @@ class TokenKeys:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the policy knows of a request.
+    """The policy's knowledge of a request.
 
     Attributes:
         id: that nobody else has.

@@ -27,7 +27,7 @@ _SMOOTHING: Final = 0.1
 
 
 class _Demand:
-    """What a tenant wants: bytes of its requests that run or wait, over time."""
+    """The demand of a tenant: bytes of its requests that run or wait, over time."""
 
     def __init__(self, typical_bytes: float, now_s: float) -> None:
         self.typical_bytes = typical_bytes  # of a request
@@ -45,12 +45,12 @@ class _Demand:
 
     @property
     def variance(self) -> float:
-        """Of what it wants, over time."""
+        """The variance of its demand over time."""
         return max(0.0, self.mean_square - self.mean**2)
 
 
 class Room:
-    """What tenants hold in engines that can replace each other, and what they usually want.
+    """The room of tenants in engines that can replace each other, and their usual demand.
 
     Args:
         weights: of the tenants.
@@ -84,7 +84,7 @@ class Room:
     def left_for_others(
         self, tenant: str, num_bytes: int, usable_bytes: int, now_s: float
     ) -> tuple[int, int]:
-        """What the tenant has to leave free if it starts a request.
+        """The bytes that the tenant has to leave free if it starts a request.
 
         Args:
             tenant: that would start.
@@ -118,9 +118,9 @@ class Room:
     def _usual_bytes(
         self, others: Mapping[str, _Demand], shares: Mapping[str, float], now_s: float
     ) -> float:
-        """What the others usually want at once within their shares, besides what they hold: the sum
-        of their means and two standard deviations of that sum, as if they came independently of
-        each other.
+        """The bytes that the others usually want at once within their shares, besides what they
+        hold: the sum of their means and two standard deviations of that sum, as if they came
+        independently of each other.
 
         What lies between 0 and a share s, with a mean m, varies by no more than m (s - m) (Bhatia
         and Davis 2000). So a tenant that wants more than its share all the time adds nothing to the
@@ -139,7 +139,7 @@ class Room:
         return min(usual + _DEVIATIONS * math.sqrt(variance), sum(shares.values())) - held_bytes
 
     def is_above_share(self, tenant: str, num_bytes: int, usable_bytes: int, now_s: float) -> bool:
-        """Whether a tenant would hold more than its share with this many bytes more. One that holds
+        """True if a tenant would hold more than its share with this many bytes more. One that holds
         nothing never does: a large request starves else.
         """
         held_bytes = self._held[tenant]

@@ -61,7 +61,7 @@ def choose_engine(
 
 
 def _is_prompt(engine: Engine, request: Request, now_s: float) -> bool:
-    """Whether the engine would come to the request soon, and before its deadline."""
+    """True if the engine would come to the request soon, and before its deadline."""
     if (
         request.deadline_s is not None
         and now_s + engine.first_token_s(request) > request.deadline_s

@@ -191,7 +191,7 @@ class FrontApp:
 
 
 def _length(scope: Scope) -> int | None:
-    """Of a body, as its head says; a number of more digits than any body has bytes is cut off."""
+    """A body's length by its head; a number of more digits than any body has bytes is cut off."""
     length = header(scope, b"content-length")
     return None if length is None else int(length) if len(length) <= 18 else 10**18
 

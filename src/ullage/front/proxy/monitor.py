@@ -75,7 +75,6 @@ class Monitor:
         self._trouble = trouble
 
     async def _ask(self, path: str) -> None:
-        """Takes what the engine says."""
         settings = self._upstream.settings
         with closing(await self._upstream.send(path, silent_s=_PATIENCE_S)) as answer:
             body = await answer.read()

@@ -127,7 +127,7 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 
 def _has_many_values(body: bytes) -> bool:
-    """Whether more objects would be made than are taken. A value stands behind a comma, or behind
+    """True if more objects would be made than are taken. A value stands behind a comma, or behind
     what opens a list or an object; such signs in a text are not values.
     """
     # Many short calls in place of one: other threads run between them.

@@ -40,7 +40,7 @@ class Prompt(NamedTuple):
 
 
 def read_prompts(fields: Mapping[str, Any], path: str, media_tokens: int | None) -> list[Prompt]:
-    """What is computed.
+    """Reads the prompts that are computed.
 
     Args:
         fields: of a body.

@@ -30,7 +30,7 @@ _USAGE: Final = re.compile(rb'"completion_tokens"\s*:\s*([0-9]{1,9})')
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """What answers are brought back with.
+    """The means by which answers are brought back.
 
     Attributes:
         board: where requests wait, and what they hold is counted.
@@ -123,7 +123,7 @@ class Relay:
 
 
 def _own_headers(order: Order) -> list[tuple[bytes, bytes]]:
-    """What the front has assumed or changed, for the client to see."""
+    """The headers that tell the client what the front has assumed or changed."""
     headers = [
         (b"x-ullage-prompt-tokens", str(order.request.prompt_tokens).encode()),
         (b"x-ullage-model", order.request.model.encode("ascii", "replace")),

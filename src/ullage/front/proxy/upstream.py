@@ -106,7 +106,7 @@ class Answer(asyncio.Protocol):
 
     @property
     def is_read(self) -> bool:
-        """Whether all of the body was read."""
+        """True if all of the body was read."""
         return self._is_done and not self._pieces
 
     def close(self) -> None:

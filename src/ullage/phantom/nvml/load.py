@@ -48,7 +48,7 @@ class Share:
         self._covered_until_s = max(self._covered_until_s, end_s)
 
     def percent(self, now_s: float) -> int:
-        """Of the second before `now_s`, in whole bins; forgets what is older."""
+        """The percentage of the second before `now_s`, in whole bins; forgets what is older."""
         last = math.floor(now_s / _BIN_S)
         for number in [number for number in self._seconds if number < last - _BINS]:
             del self._seconds[number]

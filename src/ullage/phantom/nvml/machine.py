@@ -60,7 +60,7 @@ class Machine:
 
     @classmethod
     def parse(cls, text: str) -> Machine | None:
-        """What `text` wrote; None: this is none of it."""
+        """Reads what `text` wrote; None: this is none of it."""
         header, *lines = text.splitlines() or [""]
         fields = dict(line.partition("=")[::2] for line in lines)
         num_devices = fields.get("devices", "")

@@ -1,1 +1,1 @@
-"""What a program costs: its work, its memory over time, and what each treatment changes of them."""
+"""The costs of a program: its work, its memory over time, and what treatments change of them."""

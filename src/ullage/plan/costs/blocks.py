@@ -96,7 +96,7 @@ class _Finder:
         return [child for child in grown if counts[self.kinds[child]] > 1]
 
     def is_better(self, inner: Sequence[str], group: Sequence[str]) -> bool:
-        """Whether the blocks within the blocks replace them."""
+        """True if the blocks within the blocks replace them."""
         kinds = Counter(self.kinds[child] for child in group)
         if len(inner) < 2 or max(kinds.values()) >= _MANY:
             return False

@@ -24,7 +24,7 @@ _SAME = 1e-3
 
 
 class Timed(NamedTuple):
-    """What the clock says of a run: its last step, and the tokens of it; 0: not known."""
+    """The times of a run: its last step, and the tokens of it; 0: not known."""
 
     step: Interval
     num_tokens: int

@@ -48,7 +48,7 @@ class Look(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What the model expects of some choices under a setting: the extra time of a step, the extra
+    """The model's expectation of some choices under a setting: the extra time of a step, the extra
     memory in each stretch, and the least slack.
     """
 
@@ -82,11 +82,11 @@ class Expectations:
         return self._alike(number)
 
     def is_known(self, number: int) -> bool:
-        """Whether a choice ran under a setting, or under one with the same time."""
+        """True if a choice ran under a setting, or under one with the same time."""
         return bool(self._looks_at(number))
 
     def cases(self, number: int) -> list[Case]:
-        """What a setting may take, by each run under it."""
+        """The cases of a setting, by each run under it."""
         setting, looks = self._settings[number], self._looks_at(number)
         if not looks:
             slack = float(self._slacks.min()) * setting.slack

@@ -67,7 +67,7 @@ Runner = Callable[[Sequence[RunRequest]], list[RunReport]]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one treatment of all blocks, or one move, takes; without actions, the unchanged program.
+    """The costs of a treatment of all blocks, or of a move; without actions, the unchanged program.
 
     Attributes:
         actions: of the plan.
@@ -231,7 +231,7 @@ def _group(blocks: Sequence[Block], profile: Profile) -> Int64Array:
 
 
 def helps(measured: Measured, base: Measured) -> bool:
-    """Whether a technique saves a thousandth or more of the time, or of the memory that blocks
+    """True if a technique saves a thousandth or more of the time, or of the memory that blocks
     keep, that a stretch takes, or that the allocator reserves beyond it.
     """
     least = _WORTH * base.profile.peak_bytes
@@ -252,7 +252,7 @@ def helps(measured: Measured, base: Measured) -> bool:
 
 
 def has_run(report: RunReport) -> bool:
-    """Whether a run came to its end, on a device."""
+    """True if a run came to its end, on a device."""
     return report.verdict is Verdict.FITS and bool(report.processes) and bool(report.devices)
 
 

@@ -25,7 +25,7 @@ _OPTIMIZER, _PARAMETERS = "offload_optimizer", "offload_param"
 
 
 def read_deepspeed_config(word: str) -> dict[str, Any] | None:
-    """What a word of a program's command line names: a configuration of DeepSpeed, or None."""
+    """Reads the configuration of DeepSpeed that a word of a command line names, or None."""
     path = Path(word)
     if path.suffix != ".json" or not path.is_file():
         return None

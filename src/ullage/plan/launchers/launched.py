@@ -112,7 +112,7 @@ class DeepSpeedLaunched:
 
     @property
     def suffix(self) -> str:
-        """Of JSON."""
+        """The suffix of JSON."""
         return ".json"
 
     @property
@@ -141,7 +141,7 @@ class DeepSpeedLaunched:
 
 
 def _names(word: str, file: str) -> bool:
-    """Whether a word of a command line is a file, or an option with it: --deepspeed=ds.json."""
+    """True if a word of a command line is a file, or an option with it: --deepspeed=ds.json."""
     return word.rpartition("=")[2] == file
 
 

@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Engine(Enum):
-    """What does the sharing."""
+    """The engine that does the sharing."""
 
     DDP = "DDP"
     FSDP2 = "FSDP2"
@@ -19,7 +19,7 @@ class Engine(Enum):
 
 
 class OnHost(Enum):
-    """What lies in the host's memory."""
+    """The tensors in the host's memory."""
 
     NOTHING = ""
     OPTIMIZER = ", optimizer on the host"
@@ -48,7 +48,7 @@ class Sharding:
 
     @property
     def name(self) -> str:
-        """What it is called, for people."""
+        """Its name, for people."""
         words = self.engine.value
         if self.engine is Engine.DEEPSPEED:
             words += f" {self.zero_stage}"

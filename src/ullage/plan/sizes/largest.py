@@ -122,7 +122,7 @@ class SizedReport:
 
 
 class SizedSearch:
-    """What searches over sizes have: their runs, the device, and the measurements.
+    """The parts of searches over sizes: their runs, the device, and the measurements.
 
     Args:
         run: makes runs.

@@ -197,7 +197,7 @@ class LadderSearch(SizedSearch):
 
 
 def _is_faster(rung: ProvedRung, than: ProvedRung) -> bool:
-    """Whether a rung takes less time for the largest size that another is proved to fit."""
+    """True if a rung takes less time for the largest size that another is proved to fit."""
     sizes = {proof.size: proof.step_s for proof in rung.proofs}
     own = 0.0 if than.proof is None else than.proof.step_s
     return 0.0 < sizes.get(than.proved_to, 0.0) <= own

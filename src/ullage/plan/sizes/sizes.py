@@ -161,7 +161,7 @@ class Sizes:
         return slope if slope > 0 else None
 
     def _is_flat(self, low: int) -> bool:
-        """Whether the peak has not grown for long."""
+        """True if the peak has not grown for long."""
         below = [size for size in self.seen if size * _LEAP <= low]
         used = self.seen[low].used_bytes
         return (

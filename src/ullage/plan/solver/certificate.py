@@ -29,7 +29,7 @@ _MS = 1e3
 
 @cache
 def is_available() -> bool:
-    """Whether HiGHS is installed."""
+    """True if HiGHS is installed."""
     return find_spec("highspy") is not None
 
 
@@ -63,7 +63,7 @@ def certify(
 
 
 def _failure(solver: Any) -> Failure:  # noqa: ANN401 - has no types
-    """Whether HiGHS proved that no choice fits, or stopped before it found one."""
+    """The failure: HiGHS proved that no choice fits, or stopped before it found one."""
     import highspy
 
     status = highspy.HighsModelStatus
@@ -73,7 +73,6 @@ def _failure(solver: Any) -> Failure:  # noqa: ANN401 - has no types
 
 
 def _load(problem: Problem, limit_bytes: int, gap: float) -> Any:  # noqa: ANN401 - has no types
-    """HiGHS with the whole program."""
     import highspy
 
     num, kinds = problem.kept_bytes.shape

@@ -73,7 +73,7 @@ def find_groups(problem: Problem) -> list[list[int]]:
 def _group_stretches(
     problem: Problem, groups: list[list[int]], limit_bytes: int
 ) -> list[tuple[list[float], int]]:
-    """Of each stretch in which every group is wholly live or not at all: the share of each group
+    """For each stretch in which every group is wholly live or not at all: the share of each group
     that is live, 0 or 1, and the bytes that are left for the groups.
     """
     rows = []

@@ -159,7 +159,7 @@ class ServingOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """What is asked in place of a training's memory."""
+    """The questions asked in place of a training's memory."""
 
     model: str | None = ARGUMENT("", "[MODEL]", default=None)
     serve: bool = QUESTIONS.switch("Estimate serving: KV cache, users, context.")

@@ -9,7 +9,7 @@ from ullage.protocol.options.option import OPTIONS, File, Python, Size
 
 @dataclass(frozen=True, slots=True)
 class ExplainOptions:
-    """What is explained: a snapshot, or a server's log."""
+    """The file to explain: a snapshot, or a server's log."""
 
     file: File
     _: KW_ONLY

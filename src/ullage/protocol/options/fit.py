@@ -45,7 +45,7 @@ Ladder: TypeAlias = Annotated[Mapping[str, Sequence[int]], From(str), _read_ladd
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """What a program shall fit into, and how a plan is searched.
+    """The memory that a program shall fit into, and the search for a plan.
 
     Attributes:
         program: its words, as for `ullage.run`.

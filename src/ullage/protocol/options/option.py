@@ -37,7 +37,7 @@ A_co = TypeVar("A_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What `--help` says of a field.
+    """The text of a field in `--help`.
 
     Attributes:
         section: the title under which it is listed.
@@ -155,7 +155,7 @@ class Takes(Protocol[P, T_contra, A_co]):
     """A function that is called with the fields of a record."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> A_co:
-        """What the function returns for these fields."""
+        """The result that the function returns for these fields."""
 
     def act(self, options: T_contra, /) -> A_co:
         """The same for a record."""

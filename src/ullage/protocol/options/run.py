@@ -173,12 +173,12 @@ class RunOptions:
 
     @property
     def is_sweep(self) -> bool:
-        """Whether the program runs several times: with several values or on several GPUs."""
+        """True if the program runs several times: with several values or on several GPUs."""
         return bool(self.sweep) or len(self.gpu_names) > 1
 
     @property
     def has_many_ranks(self) -> bool:
-        """Whether several ranks of a job run: "0,7" or "distinct"."""
+        """True if several ranks of a job run: "0,7" or "distinct"."""
         return isinstance(self.ranks, str) or (
             isinstance(self.ranks, Sequence) and len(self.ranks) > 1
         )

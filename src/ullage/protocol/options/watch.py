@@ -10,7 +10,7 @@ from ullage.protocol.options.option import OPTIONS
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What is watched, and who is told of it."""
+    """The GPUs to watch, and the receivers of alerts."""
 
     once: bool = OPTIONS.switch("Print the state of now, and end.")
     as_json: bool = OPTIONS.switch("Print JSON, a line for each sample.", "--json")

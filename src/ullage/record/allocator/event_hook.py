@@ -34,7 +34,7 @@ _SPARE_ROWS = 1024  # other threads may allocate meanwhile
 
 
 class Ring(NamedTuple):
-    """What is kept of the events.
+    """The rows of events that are kept.
 
     Attributes:
         first: the position of the first event in the ring; the events before it are lost.
@@ -147,7 +147,7 @@ class EventHook(Part):
         return int(self._library.ullage_first_position())
 
     def ring(self) -> Ring:
-        """What is kept now."""
+        """The rows that are kept now."""
         counts = (ctypes.c_uint64 * 2)()
         first = _MORE
         while first == _MORE:
@@ -227,7 +227,7 @@ class EventHook(Part):
 
 
 def place_workspaces(handed: Sequence[tuple[int, int, str]], ring: Ring, max_rows: int) -> Rows:
-    """Of what was handed over, as position, address and library, that which is in a ring.
+    """The workspaces in a ring, of those handed over as position, address and library.
 
     What was handed over before the ring stays if its block does, and counts from there on. Of more
     than `max_rows` the oldest in the ring go first.
@@ -251,7 +251,7 @@ def place_workspaces(handed: Sequence[tuple[int, int, str]], ring: Ring, max_row
 
 
 def _once_a_block(rows: Rows, ring: Ring) -> Rows:
-    """Of rows of the same library and block the first: a block is noted again at times."""
+    """The first row of each library and block: a block is noted again at times."""
     births: dict[int, list[int]] = {row[2]: [] for row in rows}
     sizes = array.array("q", ring.columns["bytes"])
     for number, address in enumerate(ring.addresses()):

@@ -31,7 +31,7 @@ _MAX_ENTRIES = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the program asked for: the last `max_entries` from `start` (an index a device) on."""
+    """The program's request: the last `max_entries` from `start` (an index a device) on."""
 
     start: tuple[int, ...]
     max_entries: int
@@ -47,7 +47,7 @@ class Window:
     end: tuple[int, ...] | None = None
 
     def holds(self, device: int, index: int) -> bool:
-        """Whether an entry of a device's trace came while it was open."""
+        """True if an entry of a device's trace came while it was open."""
         is_over = self.end is not None and index >= _index(self.end, device)
         return _index(self.start, device) <= index and not is_over
 
@@ -227,7 +227,7 @@ class History(Part):
 
 
 def visible(snapshot: Snapshot, view: View | None, windows: Sequence[Window] = ()) -> Snapshot:
-    """What a program with this view sees of a snapshot; None: it has no history turned on.
+    """The part of a snapshot that a program with this view sees; None: it has no history turned on.
 
     What is live keeps the stack that was taken in one of the program's windows, open or not.
     """
@@ -315,7 +315,7 @@ def _directory() -> list[str]:
 
 
 def _are_texts(paths: Sequence[str]) -> bool:
-    """Whether paths can be written: bytes that the locale has no letters for are read as halves of
+    """True if paths can be written: bytes that the locale has no letters for are read as halves of
     surrogate pairs.
     """
     try:

@@ -45,7 +45,7 @@ class OutOfMemories:
         self._torch: Any = torch
         self._look = look
         self.is_looked_at = False
-        """Whether it was noted at the last failure who holds what."""
+        """True if it was noted at the last failure who holds what."""
         self._counts: dict[str | None, int] = {}
         self._works: list[tuple[int, Work]] = []
         self._requests: list[dict[str, Any]] = []

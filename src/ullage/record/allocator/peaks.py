@@ -77,7 +77,7 @@ class Peaks(Part):
         return int(allocated), int(reserved)
 
     def latest(self, device: int) -> Stats:
-        """What `take` has just read, or, where it did not, the statistics of now."""
+        """The peaks that `take` has just read, or, where it did not, the statistics of now."""
         return self._latest.pop(device, None) or self._read(device)
 
     def _stats_for_program(self, device: int) -> Stats:

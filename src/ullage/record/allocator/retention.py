@@ -1,4 +1,4 @@
-"""What a recording keeps beside the events, so that its memory does not grow with the program."""
+"""Rows that a recording keeps beside the events: its memory does not grow with the program."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Retention(Part):
             self._num_claims_lost += self._claims.keep_newest(3 * self.limits.num_claims // 4)
 
     def remarks(self) -> list[str]:
-        """What a reader is to know: which rows are not in the record."""
+        """The remarks for a reader: which rows are not in the record."""
         lines = []
         if self._num_marks_lost:
             lines.append(

@@ -1,4 +1,4 @@
-"""What the simulated GPU itself knows: the allocator's events, what libraries and the driver hold,
+"""The simulated GPU's own knowledge: the allocator's events, what libraries and the driver hold,
 what was used when, and what was answered by a model.
 """
 
@@ -49,7 +49,7 @@ class SimulatedDevices(Part):
             library.on_request(self._unseen.guard(self._ooms.note_request))
 
     def device_fields(self, index: int) -> dict[str, Any]:
-        """What the driver and libraries held of a device."""
+        """The bytes that the driver and libraries held of a device."""
         non_torch_bytes = library.non_torch_peak_bytes(index)
         if self._torch.cuda.get_allocator_backend() != "native":
             # The driver's pool is what PyTorch reserves.
@@ -82,7 +82,7 @@ class SimulatedDevices(Part):
         }
 
     def remarks(self) -> list[str]:
-        """What has no owners, and which events are missing."""
+        """The remarks on what has no owners, and on missing events."""
         if self._num_lost <= 0:
             return self._remarks
         lost = (

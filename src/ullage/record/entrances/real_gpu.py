@@ -28,13 +28,13 @@ from ullage.record.steps.scaler_skips import ScalerSkips
 from ullage.record.steps.step_log import StepLog
 
 _ENTRY_BYTES = 512
-"""Of host memory for an entry of torch's history with its stack: 290 to 420 were measured."""
+"""Host memory for an entry of torch's history with its stack: 290 to 420 were measured."""
 
 
 def record_gpu(
     torch: ModuleType, settings: RecordingSettings, step_log: StepLog | None = None
 ) -> Recorder:
-    """What records such a process.
+    """The recorder of such a process.
 
     step_log: is told of each step.
     """

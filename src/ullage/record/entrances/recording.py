@@ -94,7 +94,7 @@ class Recording(ContextDecorator):
 
     @property
     def is_attached(self) -> bool:
-        """Whether it records now."""
+        """True if it records now."""
         return self._recorder is not None and self._recorder.is_on
 
     def attach(self) -> None:
@@ -142,13 +142,13 @@ class Recording(ContextDecorator):
         return request(name, num_tokens)
 
     def holders(self, limit: int = 20) -> HeldMemory:
-        """What has a name on the GPU now, by which names, and how to let each go: a table of
-        tensors. It needs no recording: `ullage.record.holders()` is the same.
+        """The tensors that have a name on the GPU now, by which names, and how to let each go: a
+        table of tensors. It needs no recording: `ullage.record.holders()` is the same.
         """
         return holders(limit)
 
     def is_same(self, other: Recording) -> bool:
-        """Whether another was asked for the same."""
+        """True if another was asked for the same."""
         ours, others = (
             (each._target, each._settings, getattr(each._log, "__code__", each._log))
             for each in (self, other)
@@ -163,7 +163,7 @@ class Recording(ContextDecorator):
 
 
 def holders(limit: int = 20) -> HeldMemory:
-    """What has a name on the GPU now; see `Recording.holders`."""
+    """The tensors that have a name on the GPU now; see `Recording.holders`."""
     import torch
 
     from ullage.record.owners.held_memory import find_held_memory

@@ -1,4 +1,4 @@
-"""What a recording is to keep, and where: from an option, or from the parent's variable."""
+"""The settings of a recording, from an option or from the parent's variable."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RowLimits:
 
     @classmethod
     def for_room(cls, room: int) -> RowLimits:
-        """What this many bytes have room for: 3/8 of them marks, 3/8 claims, the rest the others.
+        """The rows that this many bytes have room for: 3/8 marks, 3/8 claims, the rest the others.
 
         Modules come besides: a model has as many as it has.
         """
@@ -82,7 +82,7 @@ class RowLimits:
 
 @dataclass(frozen=True, slots=True)
 class RecordingSettings:
-    """What one process records.
+    """The settings of one process's recording.
 
     Attributes:
         path: the file of the recording; None: it is only kept in memory, and published.
@@ -116,7 +116,7 @@ class RecordingSettings:
 
     @property
     def limits(self) -> RowLimits:
-        """Of the rows beside the events."""
+        """The limits of the rows beside the events."""
         return RowLimits.for_room(self.ring_bytes * _ROW_SHARE[self.mode.value] // _SHARES)
 
     def to_variable(self) -> str:
@@ -125,7 +125,7 @@ class RecordingSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> RecordingSettings:
-        """What the parent asks for."""
+        """Reads what the parent asks for."""
         return restore(cls, parse_json(environment[RECORDING]), RECORDING)
 
 

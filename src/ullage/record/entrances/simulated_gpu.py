@@ -24,7 +24,7 @@ from ullage.record.weights.weights import SkippedWeights
 
 
 def record_run(torch: ModuleType, run: RunVariables) -> Recorder:
-    """What records such a process."""
+    """The recorder of such a process."""
     history, file = History(torch), RecordFile(lambda: directory.find_paths())
     recorder = Recorder(torch, file, history, is_run=True, max_steps=run.max_steps)
     recorder.has_holders = run.has_snapshot

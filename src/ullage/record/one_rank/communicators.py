@@ -1,5 +1,5 @@
-"""What NCCL's communicators learn from the other ranks: how many share a color, and how many of
-their ranks are on this machine.
+"""The facts that NCCL's communicators learn from the other ranks: how many share a color, and how
+many of their ranks are on this machine.
 
 The phantom is told (csrc/answers/nccl_place.c): of a group that is split from another, right before
 it is split; of any other in the name of the network in its configuration, which is free unless the

@@ -98,7 +98,7 @@ def _replace_stores(torch: ModuleType, job: LoneRank, note: Note) -> None:
         note(f"key {key!r} of the store", 0, "empty, as no other rank is there to write it")
 
     class TCPStore(LoneStore):
-        """Of no host and no port."""
+        """A store of no host and no port."""
 
         def __init__(
             self, host_name: str = "", port: int = 0, *_arguments: object, **_named: object

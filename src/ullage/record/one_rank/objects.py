@@ -59,7 +59,7 @@ def install(mail: Mail | None, note: Note) -> None:
 
 
 class _Carried(threading.local):
-    """What a collective takes in place of the program's object, and that it reads nothing."""
+    """The object that a collective takes in place of the program's; it reads nothing."""
 
     payload: bytes | None = None
     is_unread = False
@@ -126,7 +126,7 @@ class _Exchange:
         original(**bound)
 
     def recv_object_list(self, _original: Callable[..., Any], bound: Bound, group: Any) -> int:
-        """What the other has sent. The original would read sizes that no one has sent."""
+        """Receives what the other has sent. The original would read sizes that no one has sent."""
         sender = _peer(bound, group, "src")
         name = f"from {sender} to {distributed.get_rank()}"
         payload = self._receive(self._next(name, group), sender, group, 1)

@@ -89,7 +89,7 @@ class LoneStore(Store):  # type: ignore[misc]
             self._values[key] = self._values.get(key, b"") + _as_bytes(value)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether this rank has written all of the keys."""
+        """True if this rank has written all of the keys."""
         with self._lock:
             return all(key in self._values for key in keys)
 

@@ -22,7 +22,7 @@ stack.
 
 
 def work_of(frames: Frames) -> Work:
-    """What a request was for, by the frames of the user's code, innermost first."""
+    """The purpose of a request, by the frames of the user's code, innermost first."""
     for file, line, _ in frames:
         around = [lines for lines in _catchers(file) if lines[0] <= line < lines[1]]
         if around:

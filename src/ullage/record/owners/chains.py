@@ -116,7 +116,7 @@ def _steps_of_error(path: str, place: str, value: Any) -> list[Step]:
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
-    """Of a container or a plain object what it holds, each with how to get there; not all of many.
+    """The parts of a container or a plain object, each with how to get there; not all of many.
 
     No code of the program's runs for it: not that of a class of its own, not `repr` of a key. Each
     is copied in one call, as other threads may change it.

@@ -67,8 +67,8 @@ class ClaimRows:
             self.keep(islice(self, excess, None))
 
     def keep_last_of_address(self) -> None:
-        """Of each owner of an address its last row. A block that is live has no later owner, so
-        that its row is kept; blocks that were at its address before lose theirs.
+        """Keeps the last row of each owner of an address. A block that is live has no later owner,
+        so that its row is kept; blocks that were at its address before lose theirs.
         """
         last: dict[tuple[int, int, str, Place | int], ClaimRow] = {}
         for row in self:

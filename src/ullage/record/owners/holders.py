@@ -76,7 +76,7 @@ class Holders:
         self.graphs[:] = [row for row in self.graphs if row[0] >= first]
 
     def columns(self) -> HolderFields:
-        """What was noted, in the record's form."""
+        """The notes, in the record's form."""
         return {
             "holders": [list(row) for row in self.rows],
             "graphs": [list(row) for row in self.graphs],

@@ -94,7 +94,7 @@ def join(path: str, name: str) -> str:
 
 
 def unwrapped(module: Any) -> Any:
-    """What a wrapper wraps, at the end of wrappers."""
+    """The object at the end of a chain of wrappers."""
     for name, child in _children(module):
         if not _join("", name, module):
             return unwrapped(child)

@@ -91,7 +91,7 @@ class Modules:
         return list(map(self.naming(), self._scopes))
 
     def naming(self) -> Callable[[Place], str]:
-        """What names a place: its path; where several roots with parameters were called, or this
+        """The name of a place: its path; where several roots with parameters were called, or this
         one was not, or has none, behind the name of the root.
         """
         owners = {root for root in self._called if root >= 0 and self._has_parameters[root]}
@@ -174,7 +174,7 @@ class Modules:
 
 
 def is_replica(module: Any) -> bool:
-    """Whether a module is one of those that DataParallel makes for each device at each call."""
+    """True if a module is one of those that DataParallel makes for each device at each call."""
     return getattr(module, "_is_replica", False)
 
 

@@ -1,5 +1,5 @@
-"""What an interactive session holds, a notebook above all: the variables of its cells, their
-outputs, and the last exception.
+"""The values that an interactive session holds, a notebook above all: the variables of its cells,
+their outputs, and the last exception.
 
 IPython keeps the value of a cell as Out[n], _n, _, in a dict of hidden names and in its display
 hook, so that `del Out[3], _3` frees nothing. The exception that ended a cell is kept with all the
@@ -42,7 +42,7 @@ def shell() -> Any | None:
 
 
 def is_typed(filename: str) -> bool:
-    """Whether the code object of such a file was typed into a session, or is a cell."""
+    """True if the code object of such a file was typed into a session, or is a cell."""
     return filename.startswith(_TYPED) or _OF_KERNEL in filename
 
 
@@ -100,7 +100,7 @@ def _is_of_shell(name: object) -> bool:
 
 
 def outputs() -> list[Root]:
-    """What the session keeps of the values of cells: each name that has to go before one is free.
+    """The names by which the session keeps the values of cells: each has to go before one is free.
 
     Of several names of one value the first is the one to show: Out[3] before _3 and _.
     """

@@ -100,7 +100,7 @@ class Claims:
         return [(parameter, known[1]) for parameter, known in met if known is not None]
 
     def claim_moved(self, module: Any, released: list[tuple[Any, Name]]) -> None:
-        """What they are now."""
+        """Claims what they are now."""
         for parameter, name in released:
             self._parameters[id(parameter)] = (weakref.ref(parameter), name)
         moves = self._num_moves.get(module, 0)
@@ -114,7 +114,7 @@ class Claims:
         self._claim(tensor, category, self._name(parameter))
 
     def claim_gradients(self) -> None:
-        """What `.grad` holds now, of every parameter met so far."""
+        """Claims what `.grad` holds now, of every parameter met so far."""
         dead_keys = []
         for key, (reference, name) in self._parameters.items():
             parameter = reference()
@@ -163,7 +163,7 @@ class Claims:
         return calls in _SELDOM
 
     def _has_new_states(self, optimizer: Any) -> bool:
-        """Whether the states of its first parameter are others than before: some optimizers make
+        """True if the states of its first parameter are others than before: some optimizers make
         theirs again in each step, such as those that keep them in 8 bits.
         """
         first = next(iter(optimizer.state.values()), None)

@@ -1,4 +1,4 @@
-"""What FSDP2 gathers and reduces: whole parameters while they are used, their gradients, buffers.
+"""The tensors of FSDP2: whole parameters while they are used, their gradients, buffers.
 
 A sharded parameter stays where it is; the whole one is another tensor, whose storage comes and goes
 with each use, and no module lists it then. So it is claimed where FSDP2 has just made it.

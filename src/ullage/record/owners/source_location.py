@@ -23,12 +23,12 @@ _BENEATH = tuple(f"{os.sep}{name}{os.sep}" for name in ("torch", "triton"))
 
 
 def is_ours(filename: str) -> bool:
-    """Whether a code object comes from ullage itself."""
+    """True if a code object comes from ullage itself."""
     return filename.startswith(_OURS)
 
 
 def is_users(filename: str) -> bool:
-    """Whether a file is of the user's own code."""
+    """True if a file is of the user's own code."""
     return not _is_hidden(filename) and not _is_library(filename)
 
 

@@ -84,7 +84,7 @@ def _owned(models: Sequence[Sequence[Any]], optimizers: Sequence[Any]) -> set[in
 
 
 def _is_copy(tensors: Sequence[Any], parameters: Sequence[Any], known: set[int]) -> bool:
-    """Whether these are no one's yet, on the device, and of the parameters' shapes."""
+    """True if these are no one's yet, on the device, and of the parameters' shapes."""
     return all(
         id(tensor) not in known and tensor.is_cuda and tensor.shape == parameter.shape
         for tensor, parameter in zip(tensors, parameters, strict=True)

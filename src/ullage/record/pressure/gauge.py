@@ -192,7 +192,7 @@ class PressureGauge(Part):
     # ---- The record --------------------------------------------------------------------------
 
     def fields(self) -> dict[str, Any]:
-        """What is known by now, as a part of what was measured."""
+        """The fields known by now, as a part of what was measured."""
         peaks = [[*map(int, row[:4]), row[4]] for row in self.step_peaks.rows()]
         return {"measured": {"step_peaks": peaks, "pressure": self.pressure()}}
 

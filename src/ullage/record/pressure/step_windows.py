@@ -23,7 +23,7 @@ NUM_RECENT = 1000
 
 
 class Level(NamedTuple):
-    """What a step reached, by the process's fullest device, and what it cost on all devices.
+    """The level that a step reached, by the process's fullest device, and its cost on all devices.
 
     inactive_split_bytes: free pieces within segments in use when the step ended.
     """

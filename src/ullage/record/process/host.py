@@ -29,15 +29,15 @@ def peak_bytes() -> int:
 
 
 def needed_bytes() -> int:
-    """What it would have been at least on a machine with the GPU, bytes: there weights are filled,
-    large copies from the device bring bytes, and pinned memory is resident (csrc/machine/host.c).
+    """The least bytes on a machine with the GPU: there weights are filled, large copies from the
+    device bring bytes, and pinned memory is resident (csrc/machine/host.c).
     """
     known: int = library.host_needed_bytes()
     return max(known, peak_bytes())
 
 
 def available_bytes() -> int | None:
-    """What this machine, or the container, has left, bytes; None where the kernel does not say."""
+    """The bytes left on this machine, or in the container; None where the kernel does not say."""
     room: list[int] = []
     with contextlib.suppress(OSError):
         match = _AVAILABLE.search(Path("/proc/meminfo").read_text(encoding="ascii"))

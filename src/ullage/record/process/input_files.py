@@ -56,7 +56,7 @@ def note_inputs(environment: Mapping[str, str] = os.environ) -> None:
 
 
 class _Notes:
-    """What has been noted, and is not to be noted again."""
+    """The files that have been noted, and are not to be noted again."""
 
     def __init__(self, directory: str, left_out: tuple[str, ...]) -> None:
         self._directory = directory
@@ -97,7 +97,7 @@ class _Notes:
 
 
 def _is_written(mode: object, flags: int) -> bool:
-    """Whether a file is opened to be created again or appended to."""
+    """True if a file is opened to be created again or appended to."""
     if isinstance(mode, str) and any(letter in mode for letter in "wxa"):
         return True
     return bool(flags & _WRITING) and not flags & os.O_RDWR

@@ -29,8 +29,8 @@ _POSITION, _DEVICE = struct.Struct("=Q"), struct.Struct("=6Q")
 
 @dataclass(frozen=True, slots=True)
 class DeviceLevels:
-    """What a process holds of a device, and the most it has held, in bytes; `num_ooms` is how often
-    there was no room.
+    """The bytes that a process holds of a device, and the most it has held, in bytes; `num_ooms` is
+    how often there was no room.
     """
 
     allocated_bytes: int
@@ -43,7 +43,7 @@ class DeviceLevels:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What a mark says: `position` is how many allocator events there were, `devices` are those
+    """The levels of a mark: `position` is how many allocator events there were, `devices` are those
     that were used, by number.
     """
 
@@ -80,7 +80,7 @@ def find_marks(run_dir: Path) -> dict[int, Path]:
 
 
 def read_levels(mark: Path) -> Levels:
-    """What a mark says; nothing where it is not there, or was cut short."""
+    """Reads the levels of a mark; nothing where it is not there, or was cut short."""
     try:
         content = mark.read_bytes()
     except OSError:

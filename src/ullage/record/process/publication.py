@@ -1,5 +1,5 @@
-"""What a recorded job publishes of itself for `ullage watch`: at most once a second, as a step ends
-or a phase begins, and at once where memory runs out.
+"""The publication of a recorded job for `ullage watch`: at most once a second, as a step ends or a
+phase begins, and at once where memory runs out.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Publication(Part):
         self._publish()
 
     def note_mark(self, kind: str) -> None:
-        """What begins is published if that is due: it may take long, or never end."""
+        """Publishes what begins if that is due: it may take long, or never end."""
         self._phase = _BEGUN.get(kind)
         if self._phase is not None and self._torch.cuda.is_initialized():
             self._publish()

@@ -1,4 +1,4 @@
-"""What is known of a real GPU beside PyTorch's memory: its driver, and who else uses it."""
+"""A real GPU beside PyTorch's memory: its driver, and who else uses it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RealDevices(Part):
                 self._num_others.append(count_others(torch, index))
 
     def device_fields(self, index: int) -> dict[str, Any]:
-        """What the device held besides; what was held later is not known."""
+        """The bytes that the device held besides; what was held later is not known."""
         return {
             "context_bytes": self._outside.get(index, 0),
             "non_torch_bytes": 0,

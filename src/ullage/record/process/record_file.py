@@ -69,12 +69,12 @@ class RecordFile:
 
     @property
     def is_affordable(self) -> bool:
-        """Whether so much time has passed that writing takes a small share of it."""
+        """True if so much time has passed that writing takes a small share of it."""
         return time.monotonic() - self._written_s >= _MAX_SHARE * self._cost_s
 
     @property
     def is_due(self) -> bool:
-        """Whether the state is to be written while the program runs."""
+        """True if the state is to be written while the program runs."""
         if self._flush_s is None or not self.is_affordable:
             return False
         return time.monotonic() - self._written_s >= self._flush_s
@@ -138,7 +138,7 @@ def write_whole(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def program_fields(torch: ModuleType, started_s: float, exit_: ExitFields) -> ProgramFields:
-    """What ran, and how it ended or stands."""
+    """The program that ran, and how it ended or stands."""
     return {
         "schema": SCHEMA,
         "ullage": __version__,

@@ -87,7 +87,7 @@ def _wait(
 
 
 def _is_handled(number: int) -> bool:
-    """Whether the program has a handler of its own for a signal."""
+    """True if the program has a handler of its own for a signal."""
     handler = signal.getsignal(number)
     if handler in (signal.SIG_DFL, signal.default_int_handler):
         return False

@@ -23,7 +23,7 @@ _RESERVE_BYTES = 64 << 20  # of address space, given back for the record where m
 
 
 class RunDirectory(Part):
-    """What others see of this process."""
+    """The directory in which others see this process."""
 
     def __init__(self, recorder: Recorder, run: RunVariables) -> None:
         self._recorder = recorder

@@ -82,7 +82,7 @@ def _load_file(path: str) -> Any:
 
 
 def _is_asynchronous(function: Callable[..., Any]) -> bool:
-    """Whether it is one of asyncio's, or an object that is called like one."""
+    """True if it is one of asyncio's, or an object that is called like one."""
     return any(
         inspect.iscoroutinefunction(callable_) or inspect.isasyncgenfunction(callable_)
         for callable_ in (function, type(function).__call__)

@@ -86,7 +86,7 @@ class Users:
             raise self._error
 
     def live(self, user: _User) -> None:
-        """What the thread of a user does."""
+        """Answers requests in the thread of a user."""
         _own.user = user
         user.turn.acquire()
         while not self._is_over.is_set():
@@ -172,7 +172,7 @@ def _find_sleep(thread: threading.Thread) -> str:
 
 
 def _is_anyone_running() -> bool:
-    """Whether another thread runs, or would if it had a processor."""
+    """True if another thread runs, or would if it had a processor."""
     own = str(threading.get_native_id())
     return any(
         _state(directory) == "R"
@@ -182,7 +182,7 @@ def _is_anyone_running() -> bool:
 
 
 def _state(directory: Path) -> str:
-    """What the kernel says of a thread: R it runs, S it sleeps; empty where it has ended."""
+    """The kernel's state of a thread: R it runs, S it sleeps; empty where it has ended."""
     try:
         status = (directory / "stat").read_text(encoding="utf-8")
     except OSError:

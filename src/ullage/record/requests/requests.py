@@ -128,8 +128,8 @@ def _by_pid(positions: Mapping[str, int]) -> dict[int, int]:
 
 
 def answered_by(pid: int, run_dir: Path) -> Rows:
-    """What the record of a process has of the requests that it was there for, as they began:
-    [where, begin, end, failure, is_out_of_memory].
+    """The rows in a process's record for the requests that it was there for, as they began: [where,
+    begin, end, failure, is_out_of_memory].
     """
     rows: Rows = [
         [note.where, note.begin.get(pid, 0), note.end[pid], note.failure, note.is_out_of_memory]

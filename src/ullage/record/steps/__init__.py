@@ -1,1 +1,1 @@
-"""What the clock needs of a process: the log of the work that the device is given."""
+"""The log of the work that the device is given, which the clock needs of a process."""

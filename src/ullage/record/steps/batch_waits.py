@@ -115,7 +115,7 @@ class BatchWaits(Part):
             self._num_workers = max(self._num_workers or 0, num_workers)
 
     def _is_idle(self) -> bool:
-        """Whether the current stream has nothing left to do; False where that cannot be asked."""
+        """True if the current stream has nothing left to do; False where that cannot be asked."""
         cuda = self._torch.cuda
         try:
             return bool(

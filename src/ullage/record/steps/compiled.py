@@ -76,7 +76,7 @@ class Compiled(Part):
         self._patches.on_undo(on_import("torch._dynamo.aot_compile", self._watch_ahead))
 
     def _watch_ahead(self, aot_compile: Any) -> None:
-        """What is compiled ahead of its first call is traced without those callbacks."""
+        """Watches what is compiled ahead of its first call, traced without those callbacks."""
         name = "aot_compile_fullgraph"
         compile_ahead = around(getattr(aot_compile, name), self._begin_trace, self._end_trace)
         self._patches.replace(aot_compile, name, compile_ahead)
@@ -164,13 +164,13 @@ class Compiled(Part):
         return call
 
     def _is_eager(self) -> bool:
-        """Whether the compiler is switched off, so that functions run as they were written."""
+        """True if the compiler is switched off, so that functions run as they were written."""
         stance = getattr(self._dynamo.eval_frame, "_stance", None)
         is_forced = getattr(stance, "stance", None) == "force_eager"
         return bool(self._dynamo.config.disable) or is_forced
 
     def _runner(self, function: Any) -> Callable[[Callable[..., Any], Any, Any], Any]:
-        """What calls a compiled function, so that it is known where it begins and ends."""
+        """The caller of a compiled function, so that its begin and end are known."""
         phases, owner = self._phases, getattr(function, "__self__", None)
         if isinstance(owner, self._torch.nn.Module):
             if getattr(function, "__name__", "") in _CALLS:

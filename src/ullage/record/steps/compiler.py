@@ -24,7 +24,7 @@ _NAME = "torch._dynamo"
 _KNOWN = frozenset(
     f"__{name}__" for name in ("spec", "name", "loader", "file", "package")
 ) | {"__warningregistry__"}  # fmt: skip
-"""What Python and its inspect module ask of every module without meaning to use it."""
+"""Attributes that Python and inspect ask of every module without meaning to use it."""
 _EAGER_CALLERS = frozenset(
     {"torch._compile", "torch.optim.optimizer", "torch.distributed.fsdp._fully_shard._fsdp_common"}
 )

@@ -132,7 +132,7 @@ def sum_kernels(events: Iterable[Mapping[str, Any]], float32: str) -> list[list[
 
 
 def _number(event: Mapping[str, Any]) -> object:
-    """What an operator and its kernels share."""
+    """The number that an operator and its kernels share."""
     return event.get("args", {}).get("External id")
 
 

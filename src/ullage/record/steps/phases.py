@@ -110,7 +110,7 @@ class Phases(Part):
         self._see_optimizer = self._guard(unseen, self.steps.see_optimizer)
 
     def _guard(self, unseen: Unseen, entrance: Callable[..., Any]) -> Callable[..., Any]:
-        """What does nothing once the hooks are taken out, or one of them has ended all."""
+        """A guard that does nothing once the hooks are taken out, or one of them has ended all."""
         guarded, is_next_step = unseen.guard(entrance), entrance.__name__ == "_before_optimizer"
 
         @functools.wraps(entrance)
@@ -157,7 +157,7 @@ class Phases(Part):
         self._has_nodes = self._modules.begin()
 
     def remarks(self) -> list[str]:
-        """What is not known of backward, and why steps did not count."""
+        """The remarks on what is not known of backward, and why steps did not count."""
         texts = [] if self.steps.remark is None else [self.steps.remark]
         if not self._has_nodes:
             texts.append(
@@ -261,7 +261,7 @@ class Phases(Part):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a backward or an optimizer runs: a module called now starts no forward."""
+        """True if a backward or an optimizer runs: a module called now starts no forward."""
         return self._num_backward > 0 or self._num_optimizer > 0
 
     def _mark(self, kind: str, payload: object = None) -> None:

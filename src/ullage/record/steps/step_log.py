@@ -81,7 +81,7 @@ class StepLog(Part):
         self._clear()
 
     def _figures(self) -> dict[str, float]:
-        """Of the steps since the last report the highest peaks and the mean time; of the device
+        """The highest peaks and the mean time of the steps since the last report; of the device
         that holds the most, the state of the allocator now. The headroom is the distance of the
         allocated peak to what the allocator has reserved and what is free on the GPU.
         """

@@ -53,7 +53,7 @@ class StepRows:
         self.num_steps += 1
 
     def rows(self) -> list[list[float]]:
-        """Of each row, oldest first: its first step, of how many it is, and the figures."""
+        """The rows, oldest first: the first step, the number of steps, and the figures of each."""
         figures = [iter(self._values)] * len(self._combine)
         return [
             [first, min(self.per_row, self.num_steps - first), *row]

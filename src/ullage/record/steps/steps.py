@@ -28,14 +28,14 @@ class StepsReached(SystemExit):
 
 
 class StepKind(StrEnum):
-    """What the steps of a program are."""
+    """The kind of a program's steps."""
 
     TRAINING = "training"
     INFERENCE = "inference"
 
 
 class _EndedBy(IntEnum):
-    """What ends a step; each outranks those before it. A forward is one without gradients."""
+    """The end of a step; each outranks those before it. A forward is one without gradients."""
 
     FORWARD = 1
     BACKWARD = 2
@@ -75,7 +75,7 @@ class Steps:
 
     @property
     def kind(self) -> StepKind:
-        """What the steps counted so far are."""
+        """The kind of the steps counted so far."""
         is_training = self._ended_by is not _EndedBy.FORWARD
         return StepKind.TRAINING if is_training else StepKind.INFERENCE
 
@@ -174,7 +174,7 @@ class Steps:
             self._stop()
 
     def _waits_for_optimizers(self) -> bool:
-        """Whether earlier steps were ended by more optimizers than this one yet: a program that
+        """True if earlier steps were ended by more optimizers than this one yet: a program that
         ends here would lack the others' work in its last step.
         """
         return self.count == self._max_steps and 0 < len(self._stepped) < self._num_optimizers
@@ -189,7 +189,7 @@ class Steps:
         raise StepsReached(0)
 
     def _is_before_training(self) -> bool:
-        """Whether forwards without gradients are all that came yet of a program that will train."""
+        """True if forwards without gradients are all that came yet of a program that will train."""
         if self.kind is StepKind.TRAINING:
             return False
         if self._training_sign is None and self.count == self._max_steps:

@@ -1,4 +1,4 @@
-"""Whether a program that has only run forwards without gradients is going to train.
+"""The signs that a program that has only run forwards without gradients is going to train.
 
 An evaluation before the first training step looks like inference while it runs. Two signs tell them
 apart, and either is enough:

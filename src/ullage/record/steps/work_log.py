@@ -95,11 +95,11 @@ class WorkLog(Part):
         return [*_ROW.iter_unpack(rows.raw[:num_bytes])]
 
     def captured(self) -> bytes:
-        """What captures have collected."""
+        """The rows that captures have collected."""
         return self._rows(is_captured=True)
 
     def captured_after(self, count: int) -> list[tuple[int, ...]]:
-        """What they have collected after this many rows."""
+        """The rows that they have collected after this many."""
         if _num_entries(1) == count:
             return []
         return [*_ROW.iter_unpack(self.captured()[_ENTRY_BYTES * count :])]

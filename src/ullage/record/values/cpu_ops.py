@@ -81,12 +81,12 @@ class Beside:
         return tensors
 
     def has_number_for_tensor(self, func: Any, args: Any) -> bool:
-        """Whether a number of Python stands where an operation takes a tensor, as 2 in x * 2."""
+        """True if a number of Python stands where an operation takes a tensor, as 2 in x * 2."""
         tensors = self._schema(func).tensors
         return any(at < len(args) and isinstance(args[at], (int, float, complex)) for at in tensors)
 
     def has_address(self, tensor: Any) -> bool:
-        """Whether a tensor has its own bytes on the device (a fake or batched one does not)."""
+        """True if a tensor has its own bytes on the device (a fake or batched one does not)."""
         return (
             type(tensor) in self._plain
             and tensor.is_cuda
@@ -96,25 +96,25 @@ class Beside:
         )
 
     def are_comparable(self, a: Any, b: Any) -> bool:
-        """Whether a GPU compares two tensors by elements: they have the same type and size."""
+        """True if a GPU compares two tensors by elements: they have the same type and size."""
         is_alike = a.dtype is b.dtype and a.device == b.device and a.dtype in self._limits
         is_alike = is_alike and a.is_cuda and a.size() == b.size()
         return is_alike and a.numel() > 0 and a.data_ptr() != b.data_ptr()
 
     def is_small(self, tensor: Any) -> bool:
-        """Whether a device tensor is small, and of a type that programs branch on."""
+        """True if a device tensor is small, and of a type that programs branch on."""
         count = tensor.numel()  # checked first, because most tensors are large
         if count > MAX_ELEMENTS or not 0 < count <= self._limits.get(tensor.dtype, 0):
             return False
         return self.has_address(tensor)
 
     def _is_on_host(self, tensor: Any) -> bool:
-        """Whether a tensor's values are there to be read: a small plain one of the CPU's."""
+        """True if a tensor's values are there to be read: a small plain one of the CPU's."""
         is_small = tensor.is_cpu and tensor.numel() <= self._limits.get(tensor.dtype, 0)
         return is_small and type(tensor) in self._plain and not self._is_wrapped(tensor)
 
     def may_matter(self, func: Any, args: Any) -> bool:
-        """Whether an operation may have known inputs, or makes values without inputs."""
+        """True if an operation may have known inputs, or makes values without inputs."""
         tensors = self.tensors(args)
         if not tensors or func in self._shaped_alike or func in self._telling:
             return True
@@ -253,7 +253,7 @@ class Beside:
                 self.store(device_tensor, cpu_tensor, mark)
 
     def _is_plausible(self, tensor: Any) -> bool:
-        """Whether a result of assumptions is finite, as all assumed values are."""
+        """True if a result of assumptions is finite, as all assumed values are."""
         is_whole = not (tensor.is_floating_point() or tensor.is_complex())
         return is_whole or bool(tensor.isfinite().all())
 
@@ -312,7 +312,7 @@ class Beside:
         )
 
     def _is_plain_copy(self, func: Any, args: Any) -> bool:
-        """Whether the driver copies the bytes, which the phantom follows by itself."""
+        """True if the driver copies the bytes, which the phantom follows by itself."""
         if func is not self._copy or len(args) < 2:
             return False
         to, of = args[0], args[1]

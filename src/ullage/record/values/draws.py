@@ -78,7 +78,7 @@ class Draws:
         return getattr(empty, f"{name}_")(*numbers, generator=generator)
 
     def _range(self, name: str, args: Any, dtype: Any) -> tuple[int, int]:
-        """What random integers are drawn from: low, and the first that is too high."""
+        """The range of random integers: low, and the first that is too high."""
         bounds = [arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)][:2]
         if len(bounds) == 2:
             return bounds[0], bounds[1]

@@ -21,7 +21,7 @@ _MAX_HOLDERS = 3
 
 
 def is_routing(torch: ModuleType, num_experts: int) -> bool:
-    """Whether the current call is within the forward of a module with this many experts."""
+    """True if the current call is within the forward of a module with this many experts."""
     if library.current_scope() < 0:
         return False
     holders = itertools.islice(_running_modules(torch), _MAX_HOLDERS)
@@ -53,7 +53,7 @@ def _has_experts(torch: ModuleType, holder: Any, num_experts: int) -> bool:
 
 
 def _is_part(torch: ModuleType, count: int, num_experts: int) -> bool:
-    """Whether `count` is the number of experts, or that of one rank in a distributed job."""
+    """True if `count` is the number of experts, or that of one rank in a distributed job."""
     distributed = torch.distributed
     is_job = distributed.is_available() and distributed.is_initialized()
     return count == num_experts or (is_job and count > 1 and num_experts % count == 0)

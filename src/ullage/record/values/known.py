@@ -42,5 +42,5 @@ class Known:
 
     @property
     def is_assumed(self) -> bool:
-        """Whether bytes of the inputs are assumed."""
+        """True if bytes of the inputs are assumed."""
         return bool(self.assumed)

@@ -17,7 +17,7 @@ from ullage.record.values.uniform import COMPARISONS
 
 _MIDDLE, _SLOWNESS = 0.5, 100
 _FALL, _MAX_FALLS = 0.85, 32
-"""Of the loss and the gradient between two evaluations by an optimizer that searches: less than the
+"""The ratio of losses and gradients between two evaluations by a search: less than the
 0.9 at which LBFGS's line search takes a step, and not so much that it has converged at 1e-7."""
 _SHORTEST = 1e-5
 """The least element of a step, well above the 1e-9 at which a search ends."""
@@ -73,7 +73,7 @@ class Policy:
         return bytes(tensor.untyped_storage())
 
     def is_answered(self, dtype: Any, num_bytes: int) -> bool:
-        """Whether a host read of this many unknown bytes gets the number."""
+        """True if a host read of this many unknown bytes gets the number."""
         return num_bytes <= _MAX_ANSWERED_BYTES or not dtype.is_floating_point
 
 

@@ -45,7 +45,7 @@ class Routing:
         return [min(count, self.capacity) for count in spread]
 
     def is_counted_of(self, num_elements: int) -> bool:
-        """Whether a tensor of this size can describe the choice: the numbers of the experts, or a
+        """True if a tensor of this size can describe the choice: the numbers of the experts, or a
         flag for each token and expert, or for each choice and expert.
         """
         flags = self.num_tokens * self.num_experts

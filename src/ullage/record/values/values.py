@@ -190,12 +190,12 @@ class Values(Part):
             self._remarks += suspicions(error, self._host_reads, self.shapes, assumed)
 
     def fields(self) -> dict[str, Any]:
-        """What the host read."""
+        """The values that the host read."""
         answer = self.policy.words if self._is_following else "answered as zeros"
         return {"reads": self._host_reads.document(answer)}
 
     def remarks(self) -> list[str]:
-        """What is wrong with values."""
+        """The remarks on what is wrong with values."""
         return self._remarks
 
     def _followed(self) -> set[Any]:
@@ -213,7 +213,7 @@ class Values(Part):
         return {op for op in overloads if self._is_whole(op.name())}
 
     def _is_whole(self, name: str) -> bool:
-        """Whether an operation has a kernel of its own."""
+        """True if an operation has a kernel of its own."""
         c = self._torch._C
         return c._dispatch_has_kernel(name) and not c._dispatch_has_kernel_for_dispatch_key(
             name, "CompositeImplicitAutograd"
@@ -273,7 +273,7 @@ class Values(Part):
         self._include(_KEY, is_active)
 
     def is_following_here(self) -> bool:
-        """Whether this thread's operations are followed: the main thread's, outside of backward."""
+        """True if this thread's operations are followed: the main thread's, outside of backward."""
         return (
             self._is_following
             and self._is_active
@@ -308,7 +308,7 @@ class Values(Part):
         self.policy.num_evaluations = 0
 
     def _follow(self, op: Any, keys: Any, *args: Any, **kwargs: Any) -> Any:
-        """What the dispatcher calls for an operation; `keys` are those that it is dispatched by."""
+        """The dispatcher's function for an operation; `keys` are those that it is dispatched by."""
         if self.is_tracing:
             return self._pass_on(op, keys, args, kwargs)
         # In backward only what counts elements, or belongs to a recomputed forward.

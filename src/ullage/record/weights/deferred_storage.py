@@ -72,7 +72,7 @@ class Held:
         return Recipe(self._storage_of(tensor).nbytes(), put_off.steps, view_of(tensor))
 
     def fills_storage(self, tensor: Any) -> bool:
-        """Whether a tensor covers its whole storage."""
+        """True if a tensor covers its whole storage."""
         num_bytes = tensor.numel() * tensor.element_size()
         return bool(tensor.is_contiguous() and self._storage_of(tensor).nbytes() == num_bytes)
 

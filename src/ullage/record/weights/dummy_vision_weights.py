@@ -125,7 +125,7 @@ def _has_weights(directory: Path) -> bool:
 
 
 def _is_timm_there(builder: ModuleType, config: Any) -> bool:
-    """Whether timm would load without a download."""
+    """True if timm would load without a download."""
     kind, place = builder._resolve_pretrained_source(config)
     if kind == "url":
         name = str(place).rsplit("/", 1)[-1]

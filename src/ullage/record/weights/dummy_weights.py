@@ -79,7 +79,7 @@ class MadeUpWeights(Part):
         return [] if self.num_made else [text]
 
     def holds(self, address: int) -> bool:
-        """Whether an address is in a dummy file."""
+        """True if an address is in a dummy file."""
         if not self._made:
             return False
         if not any(low <= address < high for low, high in self._ranges):
@@ -232,7 +232,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _is_pointer(path: Path) -> bool:
-    """Whether a file is the pointer of a file that Git LFS has not fetched."""
+    """True if a file is the pointer of a file that Git LFS has not fetched."""
     with path.open("rb") as file:
         return file.read(len(_POINTER)) == _POINTER
 

@@ -43,7 +43,7 @@ class Step:
 
     @property
     def is_zero(self) -> bool:
-        """Whether its result is all zeros."""
+        """True if its result is all zeros."""
         name = self.op.name()
         # -0.0 does not count, because its sign bit is set.
         is_no_number = name == "aten::fill_.Scalar" and str(*self.args) in ("0", "0.0", "False")
@@ -98,7 +98,7 @@ class Recipes:
 
     @property
     def is_busy(self) -> bool:
-        """Whether this thread is executing one."""
+        """True if this thread is executing one."""
         return getattr(self._local, "is_busy", False)
 
     def follow(self, storage: Any, steps: tuple[Step, ...]) -> None:

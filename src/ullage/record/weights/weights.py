@@ -263,7 +263,7 @@ class SkippedWeights(Part):
         return bool(tensor.is_cpu and tensor.numel() * tensor.element_size() > MIN_BYTES)
 
     def _is_ordinary(self, tensor: Any) -> bool:
-        """Whether only torch's own code accesses the tensor's bytes."""
+        """True if only torch's own code accesses the tensor's bytes."""
         c = self._torch._C
         if type(tensor) not in self._plain or c._functorch.is_functorch_wrapped_tensor(tensor):
             return False
@@ -271,7 +271,7 @@ class SkippedWeights(Part):
         return not c._len_torch_dispatch_stack() and not self._has_graph(tensor)
 
     def _is_own(self, tensor: Any) -> bool:
-        """Whether torch allocated the memory; not numpy, a file or another process."""
+        """True if torch allocated the memory; not numpy, a file or another process."""
         return bool((of := self._storage_of(tensor)).resizable() and not of.is_shared())
 
     def _has_graph(self, tensor: Any) -> bool:
@@ -296,7 +296,7 @@ class SkippedWeights(Part):
         return lambda copy: Step(self._copy, view_of(copy), source=recipe)
 
     def _is_nothing(self, tensor: Any) -> bool:
-        """Whether a tensor is zero because its pages were never written."""
+        """True if a tensor is zero because its pages were never written."""
         if not tensor.is_contiguous():
             return False
         address, size = self._address_of(tensor), tensor.numel() * tensor.element_size()
@@ -369,7 +369,7 @@ class SkippedWeights(Part):
         return all(arg is None or isinstance(arg, (bool, int, float)) for arg in args[1:])
 
     def _goes_to_a_device(self, op: Any, args: Any, kwargs: Any, tensor: Any) -> bool:
-        """Whether an operation copies a tensor to a device that keeps no values of its size."""
+        """True if an operation copies a tensor to a device that keeps no values of its size."""
         target = self._target(op, args, kwargs)
         if target is None or tensor is not args[int(op is self._copy)]:
             return False
@@ -402,7 +402,7 @@ class SkippedWeights(Part):
         return self._cover.unseen(op, (*args[:position], like, *args[position + 1 :]), kwargs)
 
     def _is_within(self, op: Any, args: Any) -> bool:
-        """Whether no number of a normal fill can be beyond a bound (trunc_normal_)."""
+        """True if no number of a normal fill can be beyond a bound (trunc_normal_)."""
         tensor, bound = args
         put_off = self.held.find(tensor)
         steps = put_off.steps if put_off is not None else ()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Replayed(Protocol):
-    """What the rules say of a recording (api/alerts.py has it)."""
+    """The result of the rules on a recording (see api/alerts.py)."""
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -18,7 +18,7 @@ class Replayed(Protocol):
 
     @property
     def raised(self) -> tuple[Event, ...]:
-        """Of incidents that are not over."""
+        """The alerts of incidents that are not over."""
 
     @property
     def first_s(self) -> float:

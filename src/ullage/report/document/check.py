@@ -75,7 +75,7 @@ def _device(view: CheckView, judged: Judged, comparison: Comparison) -> Document
 
 
 def _sides(judgement: Judgement) -> Document:
-    """What was found, and the limit: bytes, or a server's counts."""
+    """The figure that was found, and the limit: bytes, or a server's counts."""
     end = "" if judgement.is_count else "_bytes"
     return {f"found{end}": judgement.found_bytes, f"limit{end}": judgement.limit_bytes}
 

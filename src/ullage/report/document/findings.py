@@ -25,7 +25,6 @@ def finding_document(finding: Finding) -> Document:
 
 
 def _trial(trial: Trial | None) -> Document | None:
-    """Whether the change makes the program fit; None if that was not tried."""
     if trial is None:
         return None
     return {

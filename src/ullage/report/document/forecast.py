@@ -14,7 +14,7 @@ from ullage.serve.traffic import Traffic
 
 FORECAST_SCHEMA: Final = "ullage.forecast/1"
 SHARES: Final = (0.5, 0.9, 1.0)
-"""Of what can be found in a prefix cache."""
+"""Shares of the hits that a prefix cache can have."""
 
 
 def forecast_document(

@@ -52,7 +52,7 @@ def gpus_document(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu]) -> dic
 
 
 def _measured(gpu: Gpu) -> dict[str, Any] | None:
-    """What `ullage diff` has kept of a record on such a GPU."""
+    """The figures that `ullage diff` has kept of a record on such a GPU."""
     memory = stored_memory(gpu.slug)
     return None if memory is None else {k: v for k, v in asdict(memory).items() if k != "gpu"}
 

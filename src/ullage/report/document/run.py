@@ -73,7 +73,6 @@ def _stop(stop: Stop | None) -> Document | None:
 
 
 def _plan(outcome: Outcome | None) -> Document | None:
-    """The plan that the program ran under, and whether it was applied."""
     if outcome is None or outcome.plan is None:
         return None
     return {
@@ -215,7 +214,6 @@ def _basis(basis: Basis) -> Document:
 
 
 def _exception(report: RunReport) -> Document | None:
-    """The exception that ended the program, if one did."""
     ended = report.program_exit
     if ended is None or ended.exception is None:
         return None

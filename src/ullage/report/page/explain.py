@@ -51,7 +51,7 @@ def _finding_text(finding: Found) -> str:
 
 
 def _capacity(device: DeviceSnapshot) -> tuple[int, str] | None:
-    """What PyTorch's allocator can reserve of the device beside the context and libraries."""
+    """The bytes that the allocator can reserve of the device beside the context and libraries."""
     lines = reconcile(device.fragmentation, device.totals)
     if device.totals is None or lines.free_bytes is None:
         return None

@@ -56,7 +56,6 @@ def _nanoseconds(seconds: list[float]) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _rows(time: StepTime) -> list[dict[str, str]]:
-    """What the legend says: what the step is made of."""
     rows = [(kind_look(kind.name), kind.exposed.s) for kind in time.categories]
     rows.append((IDLE_LOOK, time.device_idle.s))
     return [

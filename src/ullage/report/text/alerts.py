@@ -103,7 +103,7 @@ def _say_moment(time_s: float, now_s: float) -> str:
 
 
 def history_lines(events: Sequence[Event], now_s: float, width: int) -> list[str]:
-    """What was raised and cleared, the newest first, each in as many lines as it needs."""
+    """The alerts raised and cleared, the newest first, each in as many lines as it needs."""
     lines = []
     for event in events:
         moment = _say_moment(event.time_s, now_s)

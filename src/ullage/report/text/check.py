@@ -48,7 +48,7 @@ def _counts(view: CheckView) -> str:
 
 
 def _growing(judged: Sequence[Judged]) -> Iterator[tuple[float, str, str]]:
-    """What grows from step to step: when it is full, how fast, and by which findings."""
+    """The growth from step to step: when it is full, how fast, and by which findings."""
     for case in judged:
         for comparison in case.comparisons:
             entry, steps = comparison.entry, case.measured[comparison.name].full_after_steps
@@ -88,7 +88,6 @@ def describe(judgement: Judgement) -> str:
 
 
 def _describe_count(judgement: Judgement) -> str:
-    """Describes a server that holds less than it must."""
     count, limit = judgement.found_bytes, judgement.limit_bytes
     which = "budget" if judgement.rule is Rule.BUDGET else "lock"
     if judgement.name == TOKENS:
@@ -160,7 +159,6 @@ def _moments(judged: Sequence[Judged]) -> Iterator[b.Note]:
 
 
 def _served(judged: Sequence[Judged]) -> Iterator[b.Note]:
-    """What each server held."""
     texts = [
         b.Note(
             f"{comparison.name}: cache of {served.cache_tokens:,} tokens, "

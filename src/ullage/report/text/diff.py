@@ -88,12 +88,11 @@ def diff_blocks(report: DiffReport) -> Iterator[b.Block]:
 
 
 def _least(report: DiffReport) -> float:
-    """The smallest change that is shown."""
     return _SHOWN_SHARE * max(1, *(totals.peak_allocated_bytes for totals in report.totals))
 
 
 def _rest(report: DiffReport) -> Iterator[b.Block]:
-    """What the causes leave of the change; or that they overlap, and do not add up to it."""
+    """The rest of the change beside the causes; or that they overlap, and do not add up to it."""
     shown = report.causes[:_MAX_CAUSES]
     rest = report.changed_bytes + _outside(report) - sum(cause.changed_bytes for cause in shown)
     if not shown or abs(rest) < _least(report):
@@ -106,7 +105,7 @@ def _rest(report: DiffReport) -> Iterator[b.Block]:
 
 
 def stored_lines(memory: MeasuredMemory | NotKnown, path: Path | None) -> list[str]:
-    """What was kept of the GPU and where, or why it was not."""
+    """The figures kept of the GPU and their place, or why none were kept."""
     if isinstance(memory, NotKnown):
         return [f"Not kept for `ullage gpus`: {memory.reason}."]
     sizes = [f"context {format_bytes(memory.context_bytes)}"]

@@ -113,7 +113,7 @@ def recipe_line(estimate: TrainingEstimate) -> str:
 
 
 def _special_words(recipe: Recipe) -> Iterator[str]:
-    """What is not as in the plainest loop."""
+    """The options that are not as in the plainest loop."""
     lora = recipe.lora
     if lora is not None:
         kind = "QLoRA" if lora.is_quantized else "LoRA"

@@ -169,7 +169,7 @@ _TRIAL_TONES = {
 
 
 def trial_line(trial: Trial) -> str:
-    """Whether a change makes the program fit, and how this was determined."""
+    """A line on whether a change makes the program fit, and how this was determined."""
     return f"makes it fit: {trial.makes_it_fit.label}: {trial.reason}"
 
 

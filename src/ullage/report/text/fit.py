@@ -252,7 +252,7 @@ def _bounds(candidate: Candidate) -> str:
 
 
 def _price_unit(report: FitReport) -> str:
-    """What the prices of the table are of; empty: there is none."""
+    """The unit of the prices in the table; empty: there are no prices."""
     costs = [report.cost(candidate) for candidate in report.candidates]
     known = [cost for cost in costs if cost is not None]
     if not known:

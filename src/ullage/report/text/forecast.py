@@ -33,7 +33,7 @@ def forecast_line(view: View) -> str:
 
 
 def forecast_blocks(view: View) -> Iterator[b.Block]:
-    """What the forecast expects of the cache and of requests."""
+    """The forecast's expectations of the cache and of requests."""
     forecast, _, _, tiers = view
     yield b.Headline.of(forecast_line(view), b.Tone.BAD if forecast.num_stuck else b.Tone.GOOD)
     gpu = getattr(forecast.plan.gpu, "slug", "")

@@ -80,7 +80,7 @@ def gpu_blocks(entry: Entry) -> Iterator[b.Block]:
 
 
 def _measured(memory: MeasuredMemory) -> Iterator[b.Block]:
-    """What `ullage diff` has kept of a record."""
+    """The figures that `ullage diff` has kept of a record."""
     versions = [f"torch {memory.torch}"]
     versions += [] if memory.driver is None else [f"driver {memory.driver}"]
     yield b.Title(f"Measured here, {memory.date}, {', '.join(versions)}", b.Tone.PLAIN)

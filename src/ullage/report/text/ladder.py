@@ -43,7 +43,6 @@ def ladder_blocks(report: LadderReport) -> Iterator[b.Block]:
 
 
 def _table(report: LadderReport) -> b.Table:
-    """The rungs, the fastest first."""
     rows: b.Rows = []
     for number, (rung, name) in enumerate(zip(report.rungs, report.names, strict=True)):
         proof = rung.proof

@@ -25,7 +25,7 @@ def locked_line(report: LockReport) -> str:
 
 
 def locked_blocks(report: LockReport) -> Iterator[b.Block]:
-    """What was locked, and what was not."""
+    """The cases that were locked, and those that were not."""
     yield b.Headline.of(locked_line(report), b.Tone.BAD if report.refused else b.Tone.GOOD)
     rows: b.Rows = []
     for case in report.judged:

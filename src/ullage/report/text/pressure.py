@@ -176,8 +176,8 @@ def generation_table(requests: Sequence[RequestRow]) -> b.Table:
 
 
 def pressure_plots(records: Sequence[Record]) -> list[b.Plot]:
-    """Of the process with the most retries: memory, step times, retries and cudaFrees over the run,
-    the latencies of requests, and the memory of token generation. Empty: nothing was recorded.
+    """Plots of the process with the most retries: memory, step times, retries, cudaFrees, latencies
+    of requests, and the memory of token generation. Empty: nothing was recorded.
     """
     record = find_most_pressed(records)
     pressure = None if record is None or record.measured is None else record.measured.pressure

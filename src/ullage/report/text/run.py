@@ -148,7 +148,7 @@ def _fitting_gpus(report: RunReport) -> str:
 
 
 def _worth_line(report: RunReport, findings: Sequence[Finding]) -> str:
-    """What the first of the findings is worth, and the command that explains them."""
+    """The gain of the first finding, and the command that explains them all."""
     gain = findings[0].gain_bytes
     percent = 100 * gain / report.devices[0].totals.peak_allocated_bytes
     which = f"The largest of {len(findings)} findings" if len(findings) > 1 else "A finding"
@@ -175,7 +175,6 @@ def _basis(report: RunReport) -> b.Block:
 
 
 def _measured_line(report: RunReport) -> str:
-    """The basis of a record on a real GPU."""
     measured = next(p.record.measured for p in report.processes if p.record.measured is not None)
     driver = f"driver {measured.driver}" if measured.driver else "the driver's version is not known"
     return f"Measured: {measured.mode}, {driver}, torch {report.torch}; --full prints the rest"

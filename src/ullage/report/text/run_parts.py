@@ -92,7 +92,7 @@ def host_table(host: HostMemory) -> b.Table:
 
 
 def basis_parts(report: RunReport) -> Iterator[b.Block]:
-    """Whether the answer is exact, and a table of its assumptions."""
+    """The basis of an answer, exact or not, and a table of its assumptions."""
     allocator, device = report.allocator_basis, report.device_basis
     yield b.Title(f"Basis: allocator {allocator.kind.value}, whole device {device.kind.value}")
     assumptions = list_assumptions(report)

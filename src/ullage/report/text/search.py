@@ -102,7 +102,7 @@ def _worths(worths: tuple[Worth, ...]) -> b.Table:
 
 
 def _tier_line(tiers: Tiers, server: Server) -> str:
-    """What the cache on the GPUs finds, and what a tier in the host's memory would add."""
+    """The hits of the cache on the GPUs, and those that a tier in the host's memory would add."""
     cache = server.run.tokens * tiers.token_bytes
     here = tiers.found_frac(cache)
     rest = max(0, tiers.bytes_for(1.0) - cache)

@@ -40,7 +40,7 @@ def serve_line(report: ServeReport) -> str:
 
 
 def serve_blocks(report: ServeReport) -> Iterator[b.Block]:
-    """What became of the requests, and what the memory, the latencies and the load were."""
+    """The outcome of the requests, and the memory, the latencies and the load."""
     served, measures = report.served, report.measures
     outcome, engine = served.outcome, served.outcome.engine
     yield b.Headline.of(
@@ -283,7 +283,7 @@ def _percentiles(
 
 
 def remark_lines(report: ServeReport) -> Iterator[str]:
-    """What a reader must know before the figures."""
+    """The remarks that a reader must know before the figures."""
     outcome = report.served.outcome
     if outcome.rejected:
         yield f"{len(outcome.rejected):,} requests were refused by the engine"
@@ -302,7 +302,7 @@ def remark_lines(report: ServeReport) -> Iterator[str]:
 
 
 def basis_line(report: ServeReport) -> str:
-    """What the figures rest on."""
+    """The basis of the figures."""
     chosen = report.served.outcome.experts_chosen
     experts = f", experts what {chosen} for each token take, all as likely, assumed" * bool(chosen)
     return (

@@ -33,7 +33,7 @@ def sweep_lines(report: SweepReport) -> list[str]:
 
 
 def sweep_blocks(report: SweepReport) -> Iterator[b.Block]:
-    """What fits, the runs, how memory grows, and the plot of it."""
+    """The values that fit, the runs, the growth of memory, and its plot."""
     yield from (b.Headline.of(text, b.Tone.STRONG) for text in sweep_lines(report))
     yield b.Note(" ".join(report.template), b.Tone.FAINT, b.Overflow.CUT, indent=2)
     yield b.Note(_run_line(report), b.Tone.FAINT, indent=2)
@@ -194,7 +194,6 @@ def _values(point: Point) -> str:
 
 
 def _remarks(report: SweepReport) -> Iterator[str]:
-    """The failures and warnings of the runs, each once."""
     messages: dict[str, list[str]] = {}
     for point in report.points:
         if point.report.stop is not None:
@@ -219,7 +218,6 @@ def _name(point: Point) -> str:
 
 
 def _basis(report: SweepReport) -> Sequence[str]:
-    """The basis of the answers, over all runs."""
     bases = [
         basis
         for point in report.points

@@ -61,7 +61,7 @@ class Style:
 
     @property
     def is_wide(self) -> bool:
-        """Whether there is room for what is nice to know."""
+        """True if there is room for what is nice to know."""
         return self.width >= _WIDE
 
 
@@ -110,7 +110,7 @@ def head_line(sample: Sample) -> Text:
 
 
 def legend(style: Style) -> Text:
-    """What the pieces of a bar are."""
+    """The meaning of a bar's pieces."""
     text = Text()
     for bar in BARS:
         mark = bar.ascii_mark if style.is_ascii else bar.mark
@@ -195,7 +195,7 @@ def _state(gpu: GpuView, style: Style) -> Text:
 
 
 def _figures(device: DeviceSample, style: Style) -> Iterator[Words]:
-    """What is known beside memory; what is not known is left out, and is in the notes."""
+    """The figures beside memory; what is not known is left out, and is in the notes."""
     if device.ecc_uncorrected:
         yield f"ECC {device.ecc_uncorrected}", _ALARM
     slow = (device.throttle_reasons or frozenset()) - {"clocks_setting", "display_clock_setting"}

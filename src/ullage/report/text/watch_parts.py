@@ -44,8 +44,8 @@ BARS: Final = (
 
 
 def pieces_of(gpu: GpuView) -> list[Piece]:
-    """What the GPU's memory is: of recorded jobs what they have allocated, fragments and cache; of
-    everybody else one piece; free. The pieces sum to the total, or are empty if it is unknown.
+    """The pieces of the GPU's memory: of recorded jobs the allocated, fragments and cache; of
+    everybody else one piece; free. They sum to the total, or are empty if it is unknown.
     """
     device = gpu.device
     total, used = device.total_bytes, device.used_bytes

@@ -36,7 +36,7 @@ def what_if_line(report: WhatIfReport) -> str:
 
 
 def what_if_blocks(report: WhatIfReport) -> Iterator[b.Block]:
-    """What each setting would reserve, and how to use the one that is recommended."""
+    """The bytes that each setting would reserve, and how to use the one that is recommended."""
     yield b.Headline.of(what_if_line(report), b.Tone.GOOD if report.recommended else b.Tone.STRONG)
     yield _note(_how(report))
     yield _note(_check_text(report.check), b.Tone.PLAIN if report.check.is_exact
@@ -121,7 +121,7 @@ def _settings_table(report: WhatIfReport) -> b.Table:
 
 
 def _origin(report: WhatIfReport) -> str:
-    """What the settings are compared with: how the recorded ones were replayed."""
+    """The origin of the comparison: how the recorded ones were replayed."""
     if report.begins_as_recorded:
         return "as recorded"
     if not report.is_whole:

@@ -72,7 +72,7 @@ class Adapt:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a guard did before a step, and why.
+    """A guard's change before a step, and its reason.
 
     Attributes:
         step: the number of the step, from 0.
@@ -99,7 +99,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is known before a step.
+    """The situation before a step.
 
     Attributes:
         step: its number, from 0.
@@ -124,7 +124,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to do before a step.
+    """A choice before a step.
 
     Attributes:
         rung: the rung to go to.
@@ -188,7 +188,7 @@ class Rules:
         self._served: dict[Any, tuple[Sizes, int]] = {}
 
     def choose(self, situation: Situation) -> Choice:
-        """What to do before a step."""
+        """Chooses what to do before a step."""
         self._changes = []
         self._has_lengths |= situation.sizes != (self._first_sizes or situation.sizes)
         self._first_sizes = self._first_sizes or situation.sizes
@@ -258,7 +258,7 @@ class Rules:
         return need if need is not None and need.basis == "measured" else None
 
     def fits(self, situation: Situation, need: Need, extra: float = 0.0) -> bool:
-        """Whether a need fits beside what is allocated, with the reserve and a further share."""
+        """True if a need fits beside what is allocated, with the reserve and a further share."""
         limit = (1 - self.reserve - extra) * situation.capacity_bytes
         return situation.allocated_bytes + need.num_bytes <= limit
 
@@ -278,8 +278,8 @@ class Rules:
         return self._num_rungs - 1 if is_known else situation.rung
 
     def _is_worth_a_try(self, situation: Situation, rung: int) -> bool:
-        """Whether a rung that has never completed a step may do a batch: it is far smaller than
-        the one that failed, and on the next rung takes less than half of the memory.
+        """True if a rung that has never completed a step may do a batch: it is far smaller than the
+        one that failed, and on the next rung takes less than half of the memory.
         """
         forecast = self._forecasts.get((situation.program, rung))
         leaner = self._forecasts.get((situation.program, rung + 1))
@@ -304,7 +304,7 @@ class Rules:
         return rung if num_lessons < _LESSONS else None
 
     def _has_budget(self, situation: Situation) -> bool:
-        """Whether a change that is not needed may be made; says so once when not."""
+        """True if a change that is not needed may be made; says so once when not."""
         while self._changed_at and self._changed_at[0] <= situation.now_s - HOUR_S:
             self._changed_at.popleft()
         limit = self._settings.changes_per_hour
@@ -326,7 +326,7 @@ class Rules:
         self._changes.append(change)
 
     def _trims(self, situation: Situation, rung: int, need: Need | None) -> bool:
-        """Whether the allocator's cache, which is of other batches, is in the way of this one."""
+        """True if the allocator's cache, which is of other batches, is in the way of this one."""
         if not self._settings.trims or need is None:
             return False
         peak_bytes = situation.allocated_bytes + need.num_bytes

@@ -134,7 +134,7 @@ class Adaptation:
         say(f"adapt: {self._rules.num_changes} changes in {self._num_steps} steps, see guard.log")
 
     def _read(self, batch: Sequence[Any], keywords: Mapping[str, Any]) -> Situation | None:
-        """What is known before a step; None where nothing can be forecast."""
+        """The situation before a step; None where nothing can be forecast."""
         if self._device is None:
             self._say_why_not("the parameters are not on one GPU")
             return None
@@ -182,7 +182,6 @@ def _cuda() -> Any:
 
 
 def _find_device(parameters: Sequence[Any]) -> Any:
-    """The GPU that all parameters are on, or None."""
     devices = {each.device for each in parameters}
     device = devices.pop() if len(devices) == 1 else None
     return device if device is not None and device.type == "cuda" else None
@@ -205,7 +204,6 @@ def _read_memory(device: Any) -> tuple[int, int, int]:
 
 
 def _has_expandable_segments() -> bool:
-    """Whether the allocator's settings ask for segments that grow and shrink."""
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
     return any("expandable_segments:True" in os.environ.get(name, "") for name in names)
 

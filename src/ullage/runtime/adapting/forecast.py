@@ -38,7 +38,7 @@ _MAX_POINTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a step needs above what is allocated before it.
+    """The bytes that a step needs above what is allocated before it.
 
     Attributes:
         num_bytes: at most so many, as far as the model holds.
@@ -73,7 +73,7 @@ class Forecast:
 
     @property
     def has_lines(self) -> bool:
-        """Whether there are enough batches for a line."""
+        """True if there are enough batches for a line."""
         return bool(self._lines_now())
 
     def add(self, sizes: Sizes, need_bytes: int, *, is_provisional: bool = False) -> None:
@@ -110,11 +110,11 @@ class Forecast:
         self._uppers.clear()
 
     def has_done(self, sizes: Sizes) -> bool:
-        """Whether a batch of at least these sizes was measured."""
+        """True if a batch of at least these sizes was measured."""
         return sizes in self._points or any(_is_within(sizes, point) for point in self._points)
 
     def is_below_failures(self, sizes: Sizes, share: float) -> bool:
-        """Whether a batch is below this share of every one that has failed, in every size."""
+        """True if a batch is below this share of every one that has failed, in every size."""
         return all(
             _is_within(sizes, tuple(share * size for size in failed)) for failed in self._failures
         )
@@ -254,7 +254,7 @@ def _nonnegative(columns: Any, values: Any) -> Any:
 
 
 def _is_within(small: Sizes, large: Sizes) -> bool:
-    """Whether a batch is nowhere larger than another."""
+    """True if a batch is nowhere larger than another."""
     return all(a <= b for a, b in zip(small, large, strict=True))
 
 

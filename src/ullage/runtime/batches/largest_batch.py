@@ -56,7 +56,7 @@ class LargestBatch:
 
     @property
     def text(self) -> str:
-        """What was predicted and what was run."""
+        """The predictions and the runs, in words."""
         small = ", ".join(
             f"{size}: {format_bytes(peak)}" for size, peak in sorted(self.peaks.items())[:3]
         )
@@ -161,7 +161,7 @@ class _Trial:
         return max(line, float(curve.max()))
 
     def grows(self, sizes: Sequence[int]) -> bool:
-        """Whether there is a moment whose memory grows with the batch."""
+        """True if there is a moment whose memory grows with the batch."""
         first, last = self._courses((sizes[0], sizes[-1]))
         return bool((last > first).any())
 
@@ -175,7 +175,7 @@ class _Trial:
         return courses
 
     def are_lines(self, sizes: Sequence[int]) -> bool:
-        """Whether sizes between the first and the last have the memory that lines through these
+        """True if sizes between the first and the last have the memory that lines through these
         give.
         """
         courses = [self.courses[size] for size in sizes]

@@ -1,4 +1,4 @@
-"""Whether a step function gives the same gradients from the parts of a batch as from the whole."""
+"""A check of a step function: are the gradients of a batch's parts those of the whole?"""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def check_split(
 def _gradients(
     train_step: Callable[[Sequence[Part]], Any], parts: Sequence[Part], optimizers: Sequence[Any]
 ) -> dict[int, Any]:
-    """What each parameter's gradient is when the optimizer is called, by its identity."""
+    """Each parameter's gradient when the optimizer is called, by its identity."""
     gradients: dict[int, Any] = {}
 
     def read(optimizer: Any, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Whether the host has memory for what a rung moves to it; else the kernel ends the process."""
+"""Checks that the host has memory for what a rung moves to it; else the kernel ends the process."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Room(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What is free, and where."""
+        """The free memory and its place, in words."""
         return f"{format_bytes(self.free_bytes)} are free in {self.place}"
 
 
@@ -45,7 +45,7 @@ def find_room(proc: Path = PROC, cgroups: Path = CGROUPS) -> Room:
 
 
 def _of_host(proc: Path) -> Iterator[Room]:
-    """What the kernel could give without swapping."""
+    """The bytes that the kernel could give without swapping."""
     for line in _read(proc / "meminfo").splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
@@ -54,7 +54,7 @@ def _of_host(proc: Path) -> Iterator[Room]:
 
 
 def _of_groups(proc: Path, cgroups: Path) -> Iterator[Room]:
-    """What the control group of the process, and each that it is in, has left."""
+    """The bytes left in the control group of the process, and in each that it is in."""
     for line in _read(proc / "self" / "cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -70,7 +70,7 @@ def _of_groups(proc: Path, cgroups: Path) -> Iterator[Room]:
 def _of_each(
     root: Path, path: str, limit_name: str, usage_name: str, cache_name: str
 ) -> Iterator[Room]:
-    """What a group and those around it have left. In a container the group's path is that of the
+    """The bytes left in a group and those around it. In a container the group's path is that of the
     host, and its own files are at the root.
     """
     group = root / path.lstrip("/")

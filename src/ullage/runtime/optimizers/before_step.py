@@ -1,4 +1,4 @@
-"""What an optimizer has when its `step()` is called: who holds what, and their version counters."""
+"""An optimizer as its `step()` is called: who holds what, and their version counters."""
 
 from __future__ import annotations
 

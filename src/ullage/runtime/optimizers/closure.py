@@ -35,7 +35,7 @@ class WatchedClosure:
 
     @property
     def has_run_once(self) -> bool:
-        """Whether it has been called once, and has returned."""
+        """True if it has been called once, and has returned."""
         return (self._num_begun, self._num_ended) == (1, 1)
 
 

@@ -301,7 +301,7 @@ class GuardedOptimizer:
         )
 
     def _read_progress(self, before: Before) -> Progress:
-        """What was executed, by version counters. States that the step has made are deleted where
+        """The executed part, by version counters. States that the step has made are deleted where
         their parameter is as it was: they are made again.
         """
         progress = Progress()
@@ -371,7 +371,7 @@ class GuardedOptimizer:
                     )
 
     def _run_post_hooks(self, arguments: Any, keywords: Any) -> None:
-        """What `step()` calls at its end."""
+        """Runs what `step()` calls at its end."""
         own = self._optimizer._optimizer_step_post_hooks
         for hook in [*own.values(), *_global_optimizer_post_hooks.values()]:
             hook(self._optimizer, arguments, keywords)

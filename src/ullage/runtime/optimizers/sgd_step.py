@@ -30,13 +30,13 @@ class Finished:
 
 
 def is_fused_sgd(optimizer: Any) -> bool:
-    """Whether updates move neither version counters nor a count of steps."""
+    """True if updates move neither version counters nor a count of steps."""
     is_fused = any(group.get("fused") for group in optimizer.param_groups)
     return is_fused and type(optimizer) is torch.optim.SGD
 
 
 def has_groups_of_one_kind(optimizer: Any) -> bool:
-    """Whether each group has one dtype and one device, so that one fused update does all of it."""
+    """True if each group has one dtype and one device, so that one fused update does all of it."""
     return all(
         len({(each.dtype, each.device) for each in group["params"]}) == 1
         for group in optimizer.param_groups
@@ -46,7 +46,7 @@ def has_groups_of_one_kind(optimizer: Any) -> bool:
 def read_finished(
     optimizer: Any, error: BaseException, code: CodeType, versions: Mapping[int, int]
 ) -> Finished | None:
-    """What SGD has finished of a step that raised an error; None if its frame does not say.
+    """The part of a failed step that SGD has finished; None if its frame does not say.
 
     Args:
         optimizer: of which `step()` has failed.

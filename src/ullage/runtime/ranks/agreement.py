@@ -49,7 +49,7 @@ class PeerOutOfMemory(torch.OutOfMemoryError):  # type: ignore[misc]  # torch ha
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What the ranks know after a failure.
+    """The ranks' common knowledge after a failure.
 
     Attributes:
         rank: that failed first.
@@ -110,7 +110,7 @@ class Agreement:
         return clone
 
     def vote(self, kind: str, *, is_yes: bool = True) -> bool:
-        """Whether all ranks have come here, and said yes.
+        """Votes; true if all ranks have come here, and said yes.
 
         Raises:
             PeerOutOfMemory: one of them has failed.
@@ -136,7 +136,7 @@ class Agreement:
         return bool(answer == _YES)
 
     def _publish(self, total: int, kind: str, votes: str, result: str) -> bytes:
-        """What the last of the ranks makes of their votes. Keys that nobody reads again go."""
+        """Publishes the last rank's count of their votes. Keys that nobody reads again go."""
         is_same = total >> 2 * _BITS == KINDS.index(kind) * self._world_size
         is_yes = total >> _BITS & _MASK == self._world_size
         answer = _SPLIT if not is_same else _YES if is_yes else _NO
@@ -264,7 +264,6 @@ class Agreement:
         return f"{text} within {self._deadline_s:g} s (deadline_s)"
 
     def _ask(self, call: Callable[[], Any], explain: Callable[[], str] | None = None) -> Any:
-        """What the store answers."""
         try:
             return call()
         except torch.distributed.DistStoreError as error:

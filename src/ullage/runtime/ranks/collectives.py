@@ -50,7 +50,7 @@ class Collectives:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether a rank has failed."""
+        """True if a rank has failed."""
         return self._is_frozen
 
     def attach(self) -> None:
@@ -238,7 +238,6 @@ def _wait(works: Sequence[Any], deadline_s: float) -> None:
 
 
 def _find_group(name: str) -> Any:
-    """A process group that this rank is in, or None."""
     try:
         return torch._C._distributed_c10d._resolve_process_group(name)
     except (RuntimeError, ValueError):
@@ -254,7 +253,6 @@ def _device_of(value: Any) -> str | None:
 
 
 def _key_of(value: Any) -> Any:
-    """What a description depends on."""
     if isinstance(value, torch.Tensor):
         return (value.shape, value.dtype, value.device.type)
     if isinstance(value, list | tuple):

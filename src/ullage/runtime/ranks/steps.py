@@ -1,4 +1,4 @@
-"""What the ranks of a training do together in each step, and after one of them has failed.
+"""The common work of a training's ranks in each step, and after one of them has failed.
 
 ranks.begin()                  # the step begins: its collectives are counted
 ...                            # an error elsewhere ends the next collective by PeerOutOfMemory
@@ -110,7 +110,7 @@ class Ranks(OneRank):
 
     @property
     def text(self) -> str:  # type: ignore[override]
-        """What is said at the start."""
+        """The sentence at the start."""
         return (
             f"rank {self._rank} of {self._world_size}: all ranks run a step again when one of them "
             f"runs out of memory; none waits longer than {self._deadline_s:g} s for another"

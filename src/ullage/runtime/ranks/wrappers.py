@@ -1,4 +1,4 @@
-"""What DDP and FSDP2 keep of a step that has failed, and how they are ready for another.
+"""The state that DDP and FSDP2 keep of a step that has failed, and how they are ready for another.
 
 DDP's reducer counts the gradients of a backward and expects it to end: `_reset_state` of torch,
 which is there for errors in a backward, makes it ready. Afterwards it orders its buckets anew, as
@@ -51,12 +51,12 @@ class Wrappers:
 
     @property
     def shares_gradients(self) -> bool:
-        """Whether gradients are views of buckets, which collectives change."""
+        """True if gradients are views of buckets, which collectives change."""
         return any(each.gradient_as_bucket_view for each in self._replicated)
 
     @property
     def has_unordered(self) -> bool:
-        """Whether DDP may order its buckets when it is called next, by collectives that tell each
+        """True if DDP may order its buckets when it is called next, by collectives that tell each
         rank the order: nothing else may take their place.
         """
         return bool(self._unordered)

@@ -1,1 +1,1 @@
-"""What is read of many tensors before each step."""
+"""Reads of many tensors before each step."""

@@ -1,4 +1,4 @@
-"""What is read of many tensors before each step: version counters, `requires_grad`, gradients.
+"""Reads of many tensors before each step: version counters, `requires_grad`, gradients.
 
     counters = Counters(parameters)
     before = counters.read()
@@ -75,7 +75,7 @@ def _share_counter(tensor: Any) -> Any:
 
 
 class Flags:
-    """Whether parameters require gradients, and have them.
+    """The flags of parameters: do they require gradients, and have them?
 
     Args:
         parameters: are held.
@@ -93,7 +93,7 @@ class Flags:
             self._pointers = point_at(parameters)
 
     def read_requires_grad(self) -> Sequence[bool | int]:
-        """Whether each requires a gradient."""
+        """Reads whether each requires a gradient."""
         if self._reads is None:
             return [*map(_REQUIRES_GRAD, self._parameters)]
         flags: Any = self._kind()
@@ -110,7 +110,7 @@ class Flags:
         return versions  # type: ignore[no-any-return]  # an array is a sequence
 
     def have_gradients(self) -> bool:
-        """Whether any has a gradient."""
+        """True if any has a gradient."""
         if self._reads is None:
             return any(gradient is not None for gradient in map(_GRAD, self._parameters))
         return self._reads.count_gradients(self._pointers) > 0

@@ -64,7 +64,7 @@ def point_at(tensors: Any) -> Any:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether native functions may read a tensor: no subclass, and none of inference mode."""
+    """True if native functions may read a tensor: no subclass, and none of inference mode."""
     return type(tensor) in _TYPES and not tensor.is_inference()
 
 
@@ -93,7 +93,7 @@ def _function(library: Path, name: str) -> Any:
 
 
 def _are_right(reads: Reads) -> bool:
-    """Whether they read what Python reads of three tensors."""
+    """True if they read what Python reads of three tensors."""
     tensors = [torch.zeros(1), torch.zeros(1, requires_grad=True), torch.zeros(1)]
     tensors[0].add_(1)
     tensors[2].requires_grad_().grad = torch.zeros(1)

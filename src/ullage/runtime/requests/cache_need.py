@@ -33,7 +33,7 @@ class CacheNeed:
 
     @property
     def text(self) -> str:
-        """What it is, in a sentence's end."""
+        """The need, as a sentence's end."""
         return (
             f"the cache of {self.rows} x ({self.prompt_tokens:,} + {self.new_tokens:,}) tokens "
             f"takes {format_bytes(self.needed_bytes)}"

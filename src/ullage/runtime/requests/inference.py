@@ -226,7 +226,7 @@ def guard_inference(
 
 
 def _free_bytes(torch: Any, device: Any) -> int:
-    """What the allocator can still get: of the GPU, and of the share that the program may have."""
+    """The bytes that the allocator can still get, of the GPU and of the program's share."""
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     read_share = getattr(torch.cuda, "get_per_process_memory_fraction", None)
     share = 1.0 if read_share is None else read_share(device)

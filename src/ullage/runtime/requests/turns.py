@@ -14,7 +14,7 @@ Try = TypeVar("Try")
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What had happened when a try began, and whether no other request ran then."""
+    """The state when a try began, and whether no other request ran then."""
 
     num_ended: int
     num_resumed: int
@@ -70,7 +70,7 @@ class Turns:
             return _Start(self._num_ended, self._num_resumed, self._is_alone())
 
     def _is_alone(self) -> bool:
-        """Whether all other requests wait: what they held in their failed tries is let go."""
+        """True if all other requests wait: what they held in their failed tries is let go."""
         return self._num_running - self._num_waiting == 1
 
     def _wait(self, start: _Start, deadline: float) -> bool:

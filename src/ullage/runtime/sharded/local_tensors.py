@@ -17,7 +17,7 @@ _WRAPPERS = ("DTensor", "AsyncCollectiveTensor")
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Whether it is a DTensor."""
+    """True if it is a DTensor."""
     return hasattr(tensor, "_local_tensor")
 
 
@@ -29,7 +29,7 @@ def part_of(tensor: Any) -> Any:
 
 
 def is_followed(tensor: Any) -> bool:
-    """Whether it is not a DTensor, or one of real numbers whose part is a tensor of torch's own.
+    """True if it is not a DTensor, or one of real numbers whose part is a tensor of torch's own.
     Optimizers change complex ones by views, whose counters are others.
     """
     return not is_sharded(tensor) or (type(part_of(tensor)) in _PLAIN and not tensor.is_complex())
@@ -43,12 +43,12 @@ def version_of(tensor: Any) -> int:
 
 
 def have_parts(types: Iterable[type]) -> bool:
-    """Whether tensors of some types hand their operations on to their parts, where a mode of torch
+    """True if tensors of some types hand their operations on to their parts, where a mode of torch
     meets them next.
     """
     return any(each.__name__ in _WRAPPERS for each in types)
 
 
 def are_fake(types: Iterable[type]) -> bool:
-    """Whether tensors of some types have no memory: DTensor asks them for shapes."""
+    """True if tensors of some types have no memory: DTensor asks them for shapes."""
     return any(each.__name__ == "FakeTensor" for each in types)

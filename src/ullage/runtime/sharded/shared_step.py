@@ -1,4 +1,4 @@
-"""What a step of an optimizer with sharded tensors does while it runs, so that it can be finished.
+"""Records an optimizer's step with sharded tensors while it runs, so that it can be finished.
 
 Its operations on lists, fused ones too, move the version counters of the parts. Results of its
 collectives are held until its end: a rank that runs the step once more takes these, as the other
@@ -57,7 +57,7 @@ class Recording:
 
     @property
     def has_next(self) -> bool:
-        """Whether the next collective has run before."""
+        """True if the next collective has run before."""
         return self._next < len(self._results)
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -89,7 +89,7 @@ class Recording:
 
     @property
     def has_results(self) -> bool:
-        """Whether there are results."""
+        """True if there are results."""
         return bool(self._results)
 
     def note_written(self, tensors: Iterable[Any]) -> None:
@@ -103,7 +103,7 @@ class Recording:
 
 
 def is_collective(func: Any) -> bool:
-    """Whether an operator is a collective of DTensor's."""
+    """True if an operator is a collective of DTensor's."""
     is_other = func.__name__.startswith(("wait_tensor", "_"))
     return func.namespace in _COLLECTIVES and not is_other
 

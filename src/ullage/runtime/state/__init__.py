@@ -1,1 +1,1 @@
-"""What a step of a training can change: found, noted before it, and restored after an error."""
+"""The state that a training step can change: found, noted before it, restored after an error."""

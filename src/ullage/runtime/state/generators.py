@@ -51,7 +51,7 @@ class RandomStates:
         self._on_devices = [torch.cuda.get_rng_state(index) for index in self._devices]
 
     def have_moved(self) -> bool:
-        """Whether one of torch's generators has drawn since they were noted."""
+        """True if one of torch's generators has drawn since they were noted."""
         states = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._devices)]
         pairs = zip(states, [self._host, *self._on_devices], strict=True)
         return not all(torch.equal(state, noted) for state, noted in pairs)

@@ -63,7 +63,7 @@ class Names(NamedTuple):
 
 
 class Kind:
-    """What is done for objects of some types.
+    """The treatment of objects of some types.
 
     Attributes:
         is_polled: whether it is noted before each step; else others see its changes.
@@ -83,7 +83,7 @@ class Kind:
         return None
 
     def note(self, value: Any, noted: Any) -> Any:
-        """What is kept of an object; `noted`, the last note, if nothing has changed."""
+        """The note of an object; `noted`, the last note, if nothing has changed."""
         return None
 
     def parts(self, value: Any, noted: Any) -> Parts:
@@ -91,7 +91,7 @@ class Kind:
         return ()
 
     def is_same(self, value: Any, noted: Any) -> bool:
-        """Whether an object is as it was noted."""
+        """True if an object is as it was noted."""
         return self.note(value, noted) is noted
 
     def restore(self, value: Any, noted: Any) -> None:
@@ -107,7 +107,7 @@ class Kind:
 
 
 class _Fixed(Kind):
-    """What cannot change itself.
+    """The kind of objects that cannot change themselves.
 
     Args:
         parts: the objects that one refers to.
@@ -480,7 +480,7 @@ class _Copied(Kind):
 
 
 class _Digested(Kind):
-    """What is too large to be copied before each step: its digest is noted once.
+    """The kind of objects that are too large to be copied before each step: a digest is noted once.
 
     Args:
         what: it is.
@@ -544,7 +544,7 @@ class Unrestored(Exception):
 
 
 def _refuse_long(noted: Any) -> None:
-    """What is longer is not noted anew before each step."""
+    """Refuses what is too long to be noted anew before each step."""
     if len(noted) > LONG:
         raise Unrestored(f"{len(noted):,} elements, of which those before the step are not known")
 
@@ -560,7 +560,6 @@ def _hooks_of(parameters: Iterable[Any]) -> list[Any]:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of an object of a derived class."""
     attributes = getattr(value, "__dict__", None)
     if attributes is not None:
         yield "", attributes
@@ -579,7 +578,7 @@ def _slots(value: Any) -> dict[str, Any]:
 
 
 def _is_equal(value: Any, other: Any) -> bool:
-    """Whether two states are equal, arrays and tensors by their elements."""
+    """True if two states are equal, arrays and tensors by their elements."""
     if isinstance(value, torch.Tensor):
         return isinstance(other, torch.Tensor) and torch.equal(value, other)
     if isinstance(value, Mapping):
@@ -605,8 +604,8 @@ def _parts_of_tuple(value: Any) -> Parts:
 
 
 def _parts_of_function(value: Any) -> Parts:
-    """Of a function of the program: its variables, defaults, attributes, and the globals it names;
-    of a library's, what it was put around.
+    """The parts of a function of the program: its variables, defaults, attributes, and the globals
+    it names; of a library's, what it was put around.
     """
     if is_library_file(value.__code__.co_filename):
         yield "", getattr(value, "__wrapped__", None)
@@ -628,7 +627,7 @@ def _write_bytes(value: Any, noted: bytes) -> None:
 
 
 def _write_memory(value: Any, noted: bytes) -> None:
-    """Of ctypes, as in multiprocessing's shared values."""
+    """Writes the memory of ctypes, as in multiprocessing's shared values."""
     ctypes.memmove(ctypes.addressof(value), noted, len(noted))
 
 
@@ -659,7 +658,6 @@ def _read_iterator(iterator: Any) -> Any:
 
 
 def _read_text(text: Any) -> Any:
-    """What is in a file in memory."""
     return (text.getvalue(), text.tell())
 
 
@@ -808,7 +806,7 @@ def _find_numpy(kind: type) -> Kind | None:
 
 
 def _is_plain(kind: type) -> bool:
-    """Whether objects of a class have attributes and slots, and nothing else in memory."""
+    """True if objects of a class have attributes and slots, and nothing else in memory."""
     header = object.__basicsize__
     words = len(slots_of(kind)) + (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0)
     return kind.__basicsize__ == header + words * header // 2

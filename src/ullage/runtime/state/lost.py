@@ -47,7 +47,7 @@ class Weak:
         return tensor
 
     def is_for(self, value: Any) -> bool:
-        """Whether a value is the tensor, as it was."""
+        """True if a value is the tensor, as it was."""
         tensor: Any = self._tensor()
         return tensor is not None and value is tensor and tensor._version == self._version
 
@@ -80,15 +80,15 @@ def hold(value: Any) -> Any:
 
 
 def held(value: Any) -> Any:
-    """What a value of a note stands for."""
+    """The object that a value of a note stands for."""
     return value.value if type(value) is Weak else value
 
 
 def is_held(value: Any, noted: Any) -> bool:
-    """Whether a value is that of a note."""
+    """True if a value is that of a note."""
     return noted.is_for(value) if type(noted) is Weak else value is noted
 
 
 def are_held(values: Collection[Any], noted: Collection[Any]) -> bool:
-    """Whether values are those of a note, of which there are as many."""
+    """True if values are those of a note, of which there are as many."""
     return all(map(is_, values, noted)) or all(map(is_held, values, noted))

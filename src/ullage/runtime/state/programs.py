@@ -27,13 +27,13 @@ _LIBRARIES = tuple(
 
 @cache
 def is_library_file(path: str | None) -> bool:
-    """Whether a file is of Python, PyTorch, ullage, or an installed package."""
+    """True if a file is of Python, PyTorch, ullage, or an installed package."""
     return path is None or path.startswith(("<frozen", *_LIBRARIES))
 
 
 @cache
 def is_library(module: str) -> bool:
-    """Whether a module, by its name, is of a library; the program's own main module has no file
+    """True if a module, by its name, is of a library; the program's own main module has no file
     where it was typed in.
     """
     if module == "__main__":
@@ -43,7 +43,7 @@ def is_library(module: str) -> bool:
 
 
 def is_own_class(kind: type) -> bool:
-    """Whether a class is the program's own."""
+    """True if a class is the program's own."""
     return not is_library(str(kind.__module__))
 
 

@@ -201,12 +201,12 @@ class Reach:
 
     @property
     def num_bytes(self) -> int:
-        """Of copies, on the host and on devices."""
+        """The bytes of copies, on the host and on devices."""
         return self._num_bytes + sum(self._tensors.num_bytes.values())
 
     @property
     def text(self) -> str:
-        """What the copies take."""
+        """The bytes of the copies, in words."""
         parts = [f"{format_bytes(count)} on {device}" for device, count in
                  self._tensors.num_bytes.items()]  # fmt: skip
         return ", ".join([f"{format_bytes(self._num_bytes)} of arrays", *parts])
@@ -410,7 +410,7 @@ def _parts_of(value: Any) -> Iterator[Any]:
 
 
 def _has_state(value: Any) -> bool:
-    """Whether an object of `extra=` is restored by its state; torch's own are walked."""
+    """True if an object of `extra=` is restored by its state; torch's own are walked."""
     is_walked = isinstance(
         value,
         torch.nn.Module | torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler,

@@ -22,7 +22,7 @@ class SecondRuns:
 
     @contextmanager
     def undone(self, module: Any) -> Iterator[None]:
-        """What is changed within it is taken back at its end.
+        """Takes back, at its end, what is changed within it.
 
         Raises:
             GuardError: something was changed that cannot be put back.

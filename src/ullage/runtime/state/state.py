@@ -19,7 +19,7 @@ from ullage.runtime.state.reach import Reach
 
 
 class State:
-    """What is noted before each step, and put back after one that failed.
+    """The state that is noted before each step, and put back after one that failed.
 
     Args:
         model: the `nn.Module`.
@@ -82,11 +82,11 @@ class State:
         self._reach.learn()
 
     def has_drawn(self) -> bool:
-        """Whether the step has drawn from one of torch's generators."""
+        """True if the step has drawn from one of torch's generators."""
         return self._random.have_moved()
 
     def is_unscaled(self, optimizers: Sequence[Any]) -> bool | None:
-        """Whether a scaler has divided gradients by its loss scale since the step began; None: some
+        """True if a scaler has divided gradients by its loss scale since the step began; None: some
         of them, or there is no scaler.
         """
         states = {
@@ -119,6 +119,6 @@ class State:
 
 
 def hooks_of_all_modules() -> list[Any]:
-    """What torch calls around every module."""
+    """The hooks that torch calls around every module."""
     items = vars(torch.nn.modules.module).items()
     return [each for name, each in items if name.startswith("_global") and isinstance(each, dict)]

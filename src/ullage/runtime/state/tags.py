@@ -77,7 +77,7 @@ def _load() -> Any:
 
 
 def _has_tags(library: Any) -> bool:
-    """Whether each kind of change is seen, and nothing else."""
+    """True if each kind of change is seen, and nothing else."""
 
     class Owner:
         pass

@@ -68,7 +68,7 @@ class Entry:
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is a copy of all of it."""
+        """True if there is a copy of all of it."""
         return self.view is self.tensor
 
     def read(self) -> None:
@@ -273,7 +273,7 @@ def _note_gradient(gradient: Any) -> tuple[Any, int, Any]:
 
 
 def _differs(entry: Entry) -> bool:
-    """Whether the elements that are compared are others."""
+    """True if the elements that are compared are others."""
     if entry.copy is None:
         return False
     with _unseen():
@@ -285,7 +285,7 @@ def _has_address(tensor: Any) -> bool:
 
 
 def _is_copyable(tensor: Any) -> bool:
-    """Whether there is one element of memory for each of its elements, on this rank."""
+    """True if there is one element of memory for each of its elements, on this rank."""
     return bool(
         tensor.layout is torch.strided
         and tensor.device.type != "meta"

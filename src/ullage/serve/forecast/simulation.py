@@ -35,8 +35,8 @@ class Seconds(Protocol):
     """How long a step takes."""
 
     def __call__(self, decodes: int, contexts: int, prompts: Sequence[tuple[int, int]]) -> float:
-        """Of `decodes` requests with one token each and `contexts` tokens in all, and of parts of
-        prompts: their tokens, and the context at their end.
+        """The seconds of `decodes` requests with one token each and `contexts` tokens in all, and
+        of parts of prompts: their tokens, and the context at their end.
         """
 
 
@@ -70,7 +70,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What became of the requests; columns in their order.
+    """The outcome of the requests; columns in their order.
 
     Attributes:
         arrival_s, first_token_s, end_s: NAN: never.
@@ -153,7 +153,6 @@ class _Simulation:
                 self._release()
 
     def _admit(self) -> None:
-        """Puts what has arrived into the queue."""
         traffic, users = self.traffic, self.traffic.num_users
         while self.next < len(traffic):
             index = self.next
@@ -287,8 +286,8 @@ class _Simulation:
         return True
 
     def _cached(self, request: _Request) -> tuple[tuple[int, ...], int, int]:
-        """What is there: whole units that others have or had, then blocks of the request itself;
-        and how many of both nobody uses now.
+        """The cached blocks: whole units that others have or had, then blocks of the request
+        itself; and how many of both nobody uses now.
         """
         unused = 0
         for number, unit in enumerate(request.hashes):

@@ -26,7 +26,7 @@ _MOST_TOKENS: Final = 16384
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the closed forms say of a candidate.
+    """The judgement of a candidate by the closed forms.
 
     Attributes:
         candidate: it.
@@ -68,7 +68,7 @@ class Bounds:
         return Judged(candidate, tokens, goodput, forecast.num_preemptions)
 
     def tokens(self, candidate: Candidate) -> int:
-        """Of its cache, likely; 0: it does not start."""
+        """The tokens of its cache, likely; 0: it does not start."""
         try:
             return max(0, estimate_serving(self.config, candidate.plan).tokens[1])
         except SpecError:

@@ -16,7 +16,7 @@ from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.gpus import Gpu
 
 ALLOWED: Final = ("fp8-cache", "fp8-weights")
-"""What changes the model's numbers, and is tried only where the user allows it."""
+"""The flags that change the model's numbers, tried only where the user allows it."""
 
 _OPTIONS: Final = {
     "utilization": ("--gpu-memory-utilization",),
@@ -37,7 +37,7 @@ _NUMBERS: Final = ("max_seqs", "max_batched_tokens", "context", "tensor_parallel
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What a command says already; the search leaves it unchanged.
+    """The flags that a command has already; the search leaves them unchanged.
 
     Attributes:
         fields: of a ServingPlan, by name.
@@ -122,7 +122,7 @@ class Candidate:
 
     @property
     def total_bytes(self) -> int:
-        """Of all its GPUs; what "small" is measured by."""
+        """The bytes of all its GPUs; what "small" is measured by."""
         return self.gpu.total_bytes * self.num_gpus
 
     def with_fields(self, **fields: object) -> Candidate:

@@ -42,7 +42,7 @@ _DOWN: Final = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is searched.
+    """The order of a search.
 
     Attributes:
         command: `vllm serve MODEL ...`; flags that it has stay unchanged.
@@ -68,7 +68,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run of the engine found.
+    """The result of a run of the engine.
 
     Attributes:
         goodput_frac: the share of all requests that met the objective.
@@ -127,7 +127,7 @@ class Searched:
     judged: tuple[Judged, ...]
 
     def has_run(self, judged: Judged) -> bool:
-        """Whether a candidate was run."""
+        """True if a candidate was run."""
         return judged.candidate in [server.candidate for server in self.servers]
 
 
@@ -171,7 +171,7 @@ def search_server(
 
 
 class _Step(NamedTuple):
-    """What the closed forms say of more candidates, and the one to run; None: none should hold."""
+    """The judgements of more candidates, and the one to run; None: none should hold."""
 
     judged: tuple[Judged, ...]
     to_run: Judged | None = None

@@ -1,4 +1,4 @@
-"""What each flag of a server is worth: tokens of the cache, and requests within the objective.
+"""The worth of each flag of a server: tokens of the cache, and requests within the objective.
 
 for worth in find_worths(bounds, candidate, order):
     print(worth.flag, worth.is_taken, worth.tokens_frac, worth.goodput_frac)

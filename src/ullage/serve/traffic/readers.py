@@ -158,7 +158,7 @@ def _read_mooncake(path: Path, lines: Iterable[str]) -> _Rows:
 
 
 def _read_detailed(path: Path, lines: Iterable[str]) -> _Rows:
-    """Of `vllm bench serve`: what was sent when, whatever its latencies were."""
+    """Reads a result of `vllm bench serve`: what was sent when, whatever its latencies were."""
     document = _object(str(path), "".join(lines))
     missing = [name for name in _DETAILED if not isinstance(document.get(name), list)]
     if missing:

@@ -62,7 +62,7 @@ _MAX_NUMBER: Final = 1e9
 
 
 def is_generator(text: str) -> bool:
-    """Whether a text begins with the name of a generator and a colon, or is one alone."""
+    """True if a text begins with the name of a generator and a colon, or is one alone."""
     return text.partition("+")[0].partition(":")[0] in KINDS
 
 
@@ -143,7 +143,7 @@ class _Fields:
             raise SpecError(f"{self._text!r}: {key}: {error}") from None
 
     def lengths(self) -> Lengths:
-        """Of prompts and answers."""
+        """The lengths of prompts and answers."""
         spreads = [
             self.number(key if self._values[key] else "spread")
             for key in ("prompt_spread", "output_spread")

@@ -184,7 +184,7 @@ class Engine:
         }
 
     def reads(self, gpu: Gpu) -> ReadTimes:
-        """What reads of the cache take."""
+        """The times of reads of the cache."""
         config = self.model.config.get_text_config()
         heads = int(config.num_attention_heads)
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads

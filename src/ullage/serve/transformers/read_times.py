@@ -37,7 +37,7 @@ class ReadTimes:
     head_dim: int
 
     def seconds(self, queries: int, read: int) -> float:
-        """Of a step of this many queries that reads this many tokens of the cache.
+        """The seconds of a step of this many queries that reads this many tokens of the cache.
 
         Counts: keys and values gathered (read and written), repeated for each query head and read
         by attention; its mask; its operations over all pairs.

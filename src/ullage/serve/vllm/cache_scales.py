@@ -14,7 +14,7 @@ from ullage.serve.vllm.executor import Theirs
 
 _NAMES: Final = ("q_scale", "k_scale", "v_scale", "prob_scale")
 _MISSING: Final = -1.0
-"""What vLLM gives a scale that no checkpoint has."""
+"""The value that vLLM gives a scale that no checkpoint has."""
 
 
 def leave_to_defaults() -> None:

@@ -100,7 +100,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a request is in it, or a step whose tokens nobody has seen."""
+        """True if a request is in it, or a step whose tokens nobody has seen."""
         return bool(self.scheduler.has_requests() or self.core.batch_queue)
 
     def abort(self) -> None:
@@ -122,7 +122,7 @@ class Engine:
         return make_tokens(number, tokens, self.config.model_config.get_vocab_size())
 
     def describe(self) -> dict[str, Any]:
-        """What the engine printed when it started, and where the memory went."""
+        """Describes what the engine printed when it started, and where the memory went."""
         import torch
         import vllm
 
@@ -170,8 +170,8 @@ def _limits(limits: Theirs) -> dict[str, Any]:
 
 
 def _graph_spread(worker: Theirs) -> int:
-    """Of the estimate of CUDA graphs that vLLM took off its cache, what the phantom's upper bound
-    has beyond its lower one.
+    """The spread of the CUDA graphs' estimate that vLLM took off its cache: the phantom's upper
+    bound less its lower one.
     """
     import vllm.envs
 
@@ -188,7 +188,7 @@ def _graph_spread(worker: Theirs) -> int:
 
 
 def _held_bytes(caches: Theirs) -> int:
-    """Of the caches of all layers, which may share one allocation; a layer may have several."""
+    """The bytes of all layers' caches, which may share one allocation; a layer may have several."""
     sizes: dict[int, int] = {}
     rows = [*caches]
     for row in rows:
@@ -253,8 +253,6 @@ def prompt_tokens(size: int, budget: int) -> int:
 
 
 class _Meter(NamedTuple):
-    """What measures a step."""
-
     clock: Clock
     works: Works
     parts: StepParts

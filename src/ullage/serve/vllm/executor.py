@@ -28,7 +28,7 @@ TOKEN: Final = 100
 
 
 class StepsByTime:
-    """What the executor needs to do steps by time.
+    """The data that the executor needs to do steps by time.
 
     Attributes:
         begins_s: when each request was in a step for the first time, by its name.

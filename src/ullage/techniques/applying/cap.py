@@ -53,7 +53,7 @@ class Cap:
 
     @property
     def text(self) -> str:
-        """What it is made of, in a line."""
+        """Its parts, in a line."""
         if self.cap_bytes >= self.total_bytes:
             return (
                 f"cap: {format_bytes(self.cap_bytes)} limit nothing: GPU {self.device} has "
@@ -120,7 +120,6 @@ def _divide(
     device: int, cap_bytes: int, reserve_bytes: int, used: ProcessMemory, reserved_bytes: int, *,
     total_bytes: int,
 ) -> Cap:  # fmt: skip
-    """Divides a cap among the context, the reserve and the allocator."""
     context_bytes = max(0, used.used_bytes - reserved_bytes)
     divided = Cap(
         device=device,

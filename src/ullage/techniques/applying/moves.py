@@ -97,7 +97,7 @@ class _Moves:
         return move_or_apply
 
     def _is_it(self, module: Any, device: Any) -> bool:
-        """Whether this moves the model of the plan to the device where it is trained."""
+        """True if this moves the model of the plan to the device where it is trained."""
         torch = self._torch
         if device is None or (device.type != "cuda" and torch.cuda.is_available()):
             return False

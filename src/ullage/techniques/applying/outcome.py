@@ -68,8 +68,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """What a process says of the plan."""
-
     state: State
     reason: str
     program: MadeFor | None

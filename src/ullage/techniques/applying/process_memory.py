@@ -50,7 +50,7 @@ def read_process_memory(torch: Any, device: int) -> ProcessMemory:
 
 
 def _ask_nvml(torch: Any, device: int) -> int | None:
-    """What NVML says of this process; None: it does not."""
+    """Asks NVML for the bytes of this process; None: NVML does not say."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         uuid = str(torch.cuda.get_device_properties(device).uuid)

@@ -39,7 +39,7 @@ from ullage.techniques.technique import Place
 
 
 class PlanRequest(NamedTuple):
-    """What a process has to do with a plan.
+    """The request to a process to apply a plan.
 
     Attributes:
         plan: applied to the first model that the process trains; None: nothing is applied.
@@ -203,7 +203,6 @@ class Watch:
         return bool(self._optimizers_of(module))
 
     def _optimizers_of(self, module: Any) -> list[Any]:
-        """The live optimizers that have, or were created with, a parameter of the module."""
         own = {id(parameter) for parameter in module.parameters()}
         optimizers = []
         for reference, first in self._optimizers:
@@ -274,7 +273,7 @@ class Watch:
         return self._plan is None or self._plan.made_for.model == describe_program(top, None).model
 
     def _is_another_there(self, modules: list[Any]) -> bool:
-        """Whether the model of the plan is also trained, but was not called yet."""
+        """True if the model of the plan is also trained, but was not called yet."""
         model_class = self._plan.made_for.model if self._plan is not None else ""
         return any(
             type(module).__name__ == model_class and self._optimizers_of(module)

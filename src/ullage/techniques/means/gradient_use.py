@@ -63,7 +63,7 @@ class GradientUse:
             self._used[parameter] = hook
 
     def is_used(self, parameter: Any) -> bool:
-        """Whether a gradient was used and not zeroed since then."""
+        """True if a gradient was used and not zeroed since then."""
         return parameter in self._used
 
     def on_zero(self, call: Callable[[], None]) -> None:

@@ -180,7 +180,7 @@ def _laid_out(
 
 
 def _keeps(index: Any, class_dim: int, num_dims: int) -> bool:
-    """Whether an index selects all classes, which are the last dimension."""
+    """True if an index selects all classes, which are the last dimension."""
     index = index if isinstance(index, tuple) else (index,)
     are_plain = all(isinstance(part, slice | int) or part is ... for part in index)
     if class_dim != num_dims - 1 or not are_plain:

@@ -126,7 +126,7 @@ def follow(
 
 
 def is_drawn(operation: Any) -> bool:
-    """Whether an operator draws random numbers."""
+    """True if an operator draws random numbers."""
     import torch
 
     return torch.Tag.nondeterministic_seeded in operation.tags

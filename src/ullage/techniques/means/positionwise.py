@@ -273,7 +273,7 @@ def laid_out(tile: Any, *, are_contiguous: bool) -> Any:
 
 
 def shape_tells_all(operation: Any) -> bool:
-    """Whether the shape of the result contains all information of an operator's numbers."""
+    """True if the shape of the result contains all information of an operator's numbers."""
     return operation._schema.name in {
         "aten::view", "aten::_unsafe_view", "aten::reshape", "aten::expand",
         "aten::_reshape_alias",

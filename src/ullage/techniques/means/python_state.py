@@ -71,7 +71,7 @@ class PythonState:
         return [name for name in {**before, **now} if before.get(name) is not now.get(name)]
 
     def has_drawn(self) -> bool:
-        """Whether random numbers of Python or NumPy were drawn since then."""
+        """True if random numbers of Python or NumPy were drawn since then."""
         return [*map(_comparable, self._draws)] != [*map(_comparable, _draws())]
 
     def tensors(self) -> list[Any]:
@@ -146,7 +146,7 @@ def _fill(value: Any, content: Any) -> None:
 
 
 def _is_distributed() -> bool:
-    """Whether FSDP may have replaced parameters by views, which differ again in backward."""
+    """True if FSDP may have replaced parameters by views, which differ again in backward."""
     import torch
 
     distributed = torch.distributed

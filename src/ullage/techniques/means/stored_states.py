@@ -96,7 +96,7 @@ class StoredStates:
 
 
 def is_values(state: Any) -> bool:
-    """Whether a state is a tensor of values, rather than a count of steps."""
+    """True if a state is a tensor of values, rather than a count of steps."""
     return hasattr(state, "numel") and state.numel() > 1
 
 

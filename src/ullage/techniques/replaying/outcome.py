@@ -47,7 +47,7 @@ class Replayed:
 
     @property
     def is_same(self) -> bool:
-        """Whether all replayed actions leave the training unchanged."""
+        """True if all replayed actions leave the training unchanged."""
         return not self.difference
 
     @property

@@ -269,7 +269,6 @@ def compare(treated: Training, untreated: Training, dtype: Any) -> Difference:
 def _apart(
     tensors: dict[str, Any], expected: dict[str, Any], floor: float, least: float = 0.0
 ) -> dict[str, float]:
-    """The deviation of each tensor that is in both, by name."""
     apart = {}
     for name in tensors.keys() & expected.keys():
         tensor, other = tensors[name], expected[name]

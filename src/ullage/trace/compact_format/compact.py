@@ -102,7 +102,7 @@ def read_compact(path: Path) -> Snapshot:
 
 
 def is_compact(path: Path) -> bool:
-    """Whether a file says that it is compact; False of one that cannot be read, and of a pipe, of
+    """True if a file says that it is compact; False of one that cannot be read, and of a pipe, of
     which nothing is taken.
     """
     try:

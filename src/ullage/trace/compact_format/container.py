@@ -121,7 +121,7 @@ def _pack_all(columns: Columns, *, is_deflated: bool) -> dict[str, list[tuple[Ch
 
 
 def _map(function: Callable[[T], U], parts: Sequence[T]) -> list[U]:
-    """What a function makes of each part, on all processors where there are many."""
+    """Maps a function over the parts, on all processors where there are many."""
     if len(parts) < _MANY_CHUNKS:
         return list(map(function, parts))
     from concurrent.futures import ThreadPoolExecutor
@@ -156,7 +156,7 @@ def _read_header(descriptor: int, size: int) -> tuple[dict[str, Any], int]:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What the header says of a column, and where its chunks begin and end."""
+    """The header of a column, and where its chunks begin and end."""
 
     num_rows: int
     chunks: tuple[Chunk, ...]

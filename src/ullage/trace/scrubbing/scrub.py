@@ -121,7 +121,7 @@ class _Texts:
         }  # fmt: skip
 
     def is_path(self, text: str) -> bool:
-        """Whether a text is the file of a frame, whichever slashes it has."""
+        """True if a text is the file of a frame, whichever slashes it has."""
         return printable_name(as_posix(text)) in self.paths
 
     def all(self) -> Iterator[str]:
@@ -167,7 +167,7 @@ def _find_users(texts: _Texts) -> frozenset[str]:
 
 
 def _change(text: str, texts: _Texts, rules: ScrubRules) -> tuple[str, str]:
-    """What happens to a text, in one word, and what it becomes."""
+    """The change of a text, in one word, and the text that it becomes."""
     if text in texts.fixed and printable(text) == text:
         return "kept", text
     if text in texts.private:

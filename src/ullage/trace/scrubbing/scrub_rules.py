@@ -1,4 +1,4 @@
-"""What is taken out of texts that are shared: paths, names of users, addresses, secrets.
+"""The parts of shared texts that are removed: paths, names of users, addresses, secrets.
 
 rules = ScrubRules(key=b"", names=frozenset({"ada"}))
 rules.free_text("~ada/train.py asked ada@example.org")
@@ -35,7 +35,7 @@ _SECRETS = (
 
 
 class ScrubRules:
-    """What is removed, and how paths are hashed."""
+    """The rules for what is removed, and how paths are hashed."""
 
     def __init__(self, key: bytes, names: frozenset[str]) -> None:
         self._key = hashlib.blake2b(key).digest()
@@ -49,7 +49,7 @@ class ScrubRules:
         return self._name.sub(REMOVED, text) if self._name else text
 
     def path(self, path: str) -> tuple[str, str]:
-        """What becomes of a path, in one word, and the path that it becomes."""
+        """The change of a path, in one word, and the path that it becomes."""
         for root in ROOTS:
             if match := root.match(path):
                 return "relative", self.without_names(path[match.end() :])

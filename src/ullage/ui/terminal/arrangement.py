@@ -35,7 +35,7 @@ COUNTS: Final = (10, 1_000_000, 0)
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What the user has chosen."""
+    """The arrangement that the user has chosen."""
 
     order: str = "number"
     pattern: str = ""

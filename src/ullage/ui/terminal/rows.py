@@ -96,7 +96,7 @@ class Rows(Widget):
 
     @property
     def plain(self) -> str:
-        """What the rows say."""
+        """The text of the rows."""
         return "\n".join(text.plain for text in self._texts)
 
     def render_lines(self, crop: Region) -> list[Strip]:

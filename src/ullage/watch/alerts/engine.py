@@ -31,7 +31,7 @@ _CLOCK_S: Final = 5.0
 
 
 class _Track:
-    """What the engine knows of a rule's subject; it changes."""
+    """The engine's state of a rule's subject; it changes."""
 
     __slots__ = ("beyond_s", "calm_s", "known_s", "num_missing", "raised")
 

@@ -1,4 +1,4 @@
-"""What happens to an incident: it is raised, and later cleared.
+"""The changes of an incident: it is raised, and later cleared.
 
 event.line()        # one line for people
 event.document      # plain values, one line of a log
@@ -19,7 +19,7 @@ SCHEMA: Final = "ullage.alert/1"
 
 
 class Change(enum.Enum):
-    """What happened."""
+    """The change of an incident."""
 
     RAISED = "raised"
     CLEARED = "cleared"

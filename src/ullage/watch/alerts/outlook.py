@@ -66,7 +66,7 @@ class Outlook:
 
 
 def gpu_id(device: DeviceSample) -> str:
-    """What tells a GPU from the others: its UUID, or its number where the driver says none."""
+    """A GPU's name among the others: its UUID, or its number where the driver says none."""
     return device.uuid or f"gpu-{device.index}"
 
 

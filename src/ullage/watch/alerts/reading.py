@@ -1,4 +1,4 @@
-"""What a rule measures, and of what.
+"""The reading of a rule, and its subject.
 
     Reading(Subject(gpu="GPU-5d...", gpu_index=0), 0.97, "used 77.6 GiB of 80.0 GiB")
 
@@ -17,7 +17,7 @@ from ullage.watch.alerts.outlook import GpuState, JobState, Outlook, gpu_id
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What an incident is about: a GPU, a process on one, or a job.
+    """The subject of an incident: a GPU, a process on one, or a job.
 
     The UUID of the GPU, the process and the time at which its job began tell subjects apart; the
     other fields are for readers.
@@ -130,7 +130,7 @@ class Window:
 
     @property
     def mean(self) -> float:
-        """Of all values; there is one at least."""
+        """The mean of all values; there is one at least."""
         return self.sum / len(self.points)
 
     @property

@@ -60,7 +60,7 @@ class Receiver:
     command: Annotated[tuple[str, ...], From(object), _read_command] = ()
 
     def open(self, environment: Mapping[str, str]) -> Sink:
-        """What its events go into.
+        """Opens the sink of its events.
 
         Raises:
             SpecError: the variable with its address is not set.

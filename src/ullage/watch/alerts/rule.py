@@ -27,7 +27,7 @@ class Severity(enum.Enum):
 
 
 class Unit(enum.Enum):
-    """What a rule's value is a number of."""
+    """The unit of a rule's value."""
 
     SHARE = "share"
     SECONDS = "seconds"
@@ -91,13 +91,13 @@ class Rule:
     least: float = 0.0
 
     def meter(self) -> Meter:
-        """What measures it."""
+        """The meter of the rule."""
         return Meter(self.kind.subjects, self.kind.measure, self.window_s, self.least)
 
     def is_beyond(self, value: float) -> bool:
-        """Whether a value is an incident's."""
+        """True if a value is an incident's."""
         return value < self.threshold if self.kind.is_below else value > self.threshold
 
     def is_calm(self, value: float) -> bool:
-        """Whether a value is a healthy one."""
+        """True if a value is a healthy one."""
         return value >= self.clear if self.kind.is_below else value <= self.clear

@@ -68,7 +68,7 @@ _READ_UNIT: Final[Mapping[Unit, Callable[[str | float], float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _RuleKeys:
-    """What the table of a rule says; `above`, `below` and `clear` are of the unit of its kind."""
+    """The keys of a rule's table; `above`, `below` and `clear` are of the unit of its kind."""
 
     name: Annotated[str, Mark.NAME]
     kind: str | None = None

@@ -1,5 +1,5 @@
-"""What Prometheus reads: the last sample, and the alerts that are raised, as text that is made once
-for each sample that is asked for.
+"""The page that Prometheus reads: the last sample, and the alerts that are raised, as text that is
+made once for each sample that is asked for.
 
     exposition = Exposition()
     exposition.publish(sample)
@@ -54,7 +54,7 @@ def oldest_s(interval_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a scrape is answered with."""
+    """The answer to a scrape."""
 
     content_type: str
     body: bytes

@@ -1,4 +1,4 @@
-"""What NVML says of GPUs and processes, as metrics.
+"""NVML's figures of GPUs and processes, as metrics.
 
 Where dcgm-exporter exports the same quantity, the metric has its name, unit and labels, so that
 dashboards and rules for it go on working; all others begin with `ullage_`. What is not known is not

@@ -1,4 +1,4 @@
-"""What recorded jobs publish of their allocators, as metrics.
+"""The figures that recorded jobs publish of their allocators, as metrics.
 
 The counters are those of a process: they begin again with another one, as Prometheus expects of
 counters.
@@ -101,5 +101,5 @@ def _labels_of_owner(job: JobView) -> dict[str, str]:
 
 
 def _unseen_labels(device: JobDevice) -> dict[str, str]:
-    """Of a GPU that is not among those here: the job's own number of it."""
+    """The labels of a GPU that is not among those here: the job's own number of it."""
     return known_labels(UUID=device.uuid, job_device=device.index)

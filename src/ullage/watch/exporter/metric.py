@@ -1,4 +1,4 @@
-"""What a metric is, and its values in a sample.
+"""A metric, and its values in a sample.
 
 Point(Metric("ullage_reserved_bytes", Type.GAUGE, "Bytes ..."), {"gpu": "0"}, 2.0**30)
 """

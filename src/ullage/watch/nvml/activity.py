@@ -110,7 +110,7 @@ class _Sample:
 
     @property
     def pointer(self) -> Any:  # noqa: ANN401 - of pynvml
-        """What NVML's functions take."""
+        """The pointer that NVML's functions take."""
         return self._sample
 
 

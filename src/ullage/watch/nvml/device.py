@@ -36,7 +36,7 @@ class NvmlClosedError(Exception):
 
 
 class _Handle:
-    """What is known of one GPU or MIG device; `num_changes` counts how often that has changed."""
+    """The state of one GPU or MIG device; `num_changes` counts how often that has changed."""
 
     def __init__(
         self, nvml: ModuleType, handle: object, clock: Callable[[], float], offset_s: float

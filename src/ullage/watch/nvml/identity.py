@@ -49,7 +49,7 @@ class Identities:
             self._jobs = pids
 
     def find(self, pid: int) -> ProcessSample:
-        """What /proc says of a process; the driver says how it uses the GPU."""
+        """Finds a process in /proc; the driver says how it uses the GPU."""
         now_s = self._clock()
         if now_s >= self._next_sweep_s:
             self._sweep(now_s)
@@ -79,7 +79,7 @@ class Identities:
         return replace(unknown, name=_name(directory), user=self._user(uid), is_own=True, **where)
 
     def _is_here(self, pid: int, directory: Path) -> bool:
-        """Whether the number is this namespace's, where it might be the host's."""
+        """True if the number is this namespace's, where it might be the host's."""
         if pid == os.getpid() or pid in self._jobs:
             return True
         try:
@@ -116,7 +116,7 @@ def _name(directory: Path) -> str | None:
 
 
 def _script(words: list[str]) -> str | None:
-    """What Python was told to run: `-m MODULE`, or the first word that is not an option."""
+    """The script that Python was told to run: `-m MODULE`, or the first word but options."""
     rest = iter(words)
     for word in rest:
         if word == "-m":

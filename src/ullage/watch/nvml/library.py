@@ -47,7 +47,7 @@ class Unknown(Exception):
 
 
 class Trouble(enum.Enum):
-    """What an error means for the next reading."""
+    """The meaning of an error for the next reading."""
 
     LASTING = "lasting"
     PASSING = "passing"
@@ -100,7 +100,7 @@ def reason_of(error: Exception) -> str:
 
 
 def trouble_of(error: Exception) -> Trouble:
-    """What the error means for the next reading."""
+    """The meaning of the error for the next reading."""
     code = code_of(error)
     if code in _LOST:
         return Trouble.LOST

@@ -1,4 +1,4 @@
-"""What a GPU is asked, how often, and the fields of a sample that the answer fills.
+"""The questions to a GPU, how often each is asked, and the fields of a sample that it fills.
 
 Memory, load and power are asked each time. The rest changes slowly or costs a driver more: once a
 second, and what never changes once a minute.

@@ -113,12 +113,12 @@ class Sectors:
 
     @property
     def page_bytes(self) -> int:
-        """Of one layer's keys and values."""
+        """The bytes of one layer's keys and values."""
         return 2 * self.page * self.kv_heads * self.head_dim * self.element
 
     @property
     def block_bytes(self) -> int:
-        """Of one sector, into which the blocks of every kind fit without rest."""
+        """The bytes of one sector, into which the blocks of every kind fit without rest."""
         return lcm(*(count * self.page_bytes for _, count in self.kinds), _ALIGNMENT)
 
     @property
@@ -236,12 +236,12 @@ class Requests:
         return kv_bytes / self.block_bytes if self.block_bytes else 0.0
 
     def tokens(self, kv_bytes: int) -> int:
-        """Of the requests that fit."""
+        """The tokens of the requests that fit."""
         return self.users(kv_bytes) * self.context
 
 
 def is_paged(model: Model) -> bool:
-    """Whether continuous batching takes the model: full and sliding attention of one shape."""
+    """True if continuous batching takes the model: full and sliding attention of one shape."""
     attended = [each for each in model.layers if isinstance(each, Attention) and not each.chunk]
     shapes = {(layer.kv_heads, layer.head_dim) for layer in attended}
     return len(shapes) == 1 and len(attended) == len(model.layers)

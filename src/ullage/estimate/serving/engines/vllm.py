@@ -41,7 +41,7 @@ def name_version(version: tuple[int, int] = VERSION) -> str:
 
 
 def describe_release(version: str | None) -> str:
-    """What there is to say of a release's layout: a sentence, or "".
+    """The remark on a release's layout: a sentence, or "".
 
     Raises:
         SpecError: it is not a version.
@@ -62,7 +62,7 @@ def describe_release(version: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the layout depends on, besides the model.
+    """The settings that the layout depends on, besides the model.
 
     Attributes:
         max_model_len: tokens of the longest request.
@@ -136,7 +136,7 @@ class Pool:
 
     @property
     def block_bytes(self) -> int:
-        """Of one block: the largest group's pages."""
+        """The bytes of one block: the largest group's pages."""
         return max((group.num_layers * group.page_bytes for group in self.groups), default=0)
 
     @property
@@ -146,7 +146,7 @@ class Pool:
 
     @property
     def request_bytes(self) -> int:
-        """Of these blocks."""
+        """The bytes of these blocks."""
         return self.request_blocks * self.block_bytes
 
     def num_blocks(self, kv_bytes: int) -> int:
@@ -158,7 +158,7 @@ class Pool:
         return self.num_blocks(kv_bytes) / self.request_blocks if self.groups else 0.0
 
     def tokens(self, kv_bytes: int) -> int:
-        """What vLLM prints as its KV cache size."""
+        """The tokens that vLLM prints as its KV cache size."""
         return int(self.concurrency(kv_bytes) * self.settings.max_model_len)
 
     def users(self, kv_bytes: int) -> int:
@@ -211,8 +211,8 @@ def _is_full(layer: Layer) -> bool:
 
 
 def _token_bytes(layer: Layer, settings: Settings) -> int:
-    """Of one rank; vLLM keeps an indexer's keys in 8 bits with a scale for 128 elements, whatever
-    the precision of the cache (vLLM 0.32, model_executor/models/deepseek_v2.py).
+    """The bytes on one rank; vLLM keeps an indexer's keys in 8 bits with a scale for 128 elements,
+    whatever the precision of the cache (vLLM 0.32, model_executor/models/deepseek_v2.py).
     """
     if isinstance(layer, Index):
         return layer.width + layer.width // 128 * 4

@@ -24,7 +24,7 @@ from ullage.models.layers import Model, Recurrent
 
 
 class Runner(Enum):
-    """What runs the step: the engine of 0.x, the first one of V1, and its successor."""
+    """The runner of a step: the engine of 0.x, the first one of V1, and its successor."""
 
     OLD_ENGINE = "V0"
     FIRST = "model runner V1"
@@ -49,14 +49,14 @@ SORTED: Final = 38
 torch.sort takes for it: values, indices and its work, 32 bytes. The phantom's figure for torch 2.15
 with 256 x 152,064 and 1,024 x 128,256 logits."""
 FILTERED: Final = 14
-"""Of one that filters in place: 16 bits, their 32-bit copy, the probabilities and the noise."""
+"""In a sampler that filters in place: 16 bits, their 32-bit copy, probabilities and noise."""
 PLAIN: Final = 6
-"""Of the second runner, whose trial step neither sorts nor filters: 16 bits and a 32-bit copy."""
+"""In the second runner, whose trial step neither sorts nor filters: 16 bits, a 32-bit copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What a release counts; each holds until the next one of RELEASES.
+    """The rules by which a release counts; each holds until the next one of RELEASES.
 
     Attributes:
         since: the first release of which this is true.
@@ -105,7 +105,7 @@ class Release:
         return ".".join(map(str, self.since))
 
     def runner_of(self, model: Model) -> Runner:
-        """What runs a model in this release where nothing else is asked for."""
+        """The runner of a model in this release where nothing else is asked for."""
         if self.is_old_engine:
             return Runner.OLD_ENGINE
         is_dense = not model.top_experts
@@ -120,7 +120,7 @@ class Release:
         return Runner.SECOND if is_second else Runner.FIRST
 
     def counts_graphs(self, runner: Runner) -> bool:
-        """Whether CUDA graphs are subtracted before the cache is made; else they come after it."""
+        """True if CUDA graphs are subtracted before the cache is made; else they come after it."""
         if runner is Runner.SECOND:
             return self.has_second_graph_estimate
         return runner is Runner.FIRST and self.has_graph_estimate
@@ -170,7 +170,7 @@ def parse_version(version: str) -> tuple[int, int]:
 
 
 def find_release(version: str | None) -> Release:
-    """What a version of vLLM counts; None: the newest.
+    """Finds the rules of a version of vLLM; None: the newest.
 
     Raises:
         SpecError: it is not a version, or older than those that were read.

@@ -69,7 +69,7 @@ class Layer(Module):
         self.after = LayerNorm(arena, shape.hidden, dtype)
 
     def make_attention(self, arena: Arena, shape: EncoderShape, dtype: DType) -> Module:
-        """What all tokens meet in."""
+        """Makes the module in which all tokens meet."""
         return Attention(arena, shape, dtype)
 
     def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

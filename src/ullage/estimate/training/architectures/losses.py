@@ -106,7 +106,7 @@ def causal_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Of all tokens, neither cast nor shifted."""
+    """The loss of all tokens, neither cast nor shifted."""
     batch, length, vocab = logits.shape
     labels = labels.alias((batch * length,))
     return F.cross_entropy(F.view(logits, (batch * length, vocab)), labels)

@@ -1,4 +1,4 @@
-"""What every model here can do."""
+"""The interface of every model here."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Model(Module):
 
     @property
     def unseen(self) -> Sequence[Module]:
-        """What the loss does not depend on, so that its parameters get no gradient."""
+        """The modules that the loss does not depend on: their parameters get no gradient."""
         return ()
 
     def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
-        """What a training step moves to the device."""
+        """The tensors that a training step moves to the device."""
         raise NotImplementedError
 
     def __call__(self, *inputs: Tensor) -> Tensor:

@@ -145,14 +145,14 @@ def find_kernel(
 
 
 def sums_shape(heads: Heads, kernel: Kernel) -> tuple[int, int, int]:
-    """Of the logarithm of each row's sum, in float32."""
+    """The shape of the logarithm of each row's sum, in float32."""
     is_padded = kernel is Kernel.EFFICIENT
     rows = _round_up(heads.length, _EFFICIENT_ROWS) if is_padded else heads.length
     return heads.batch, heads.count, rows
 
 
 def take_scratch(kernel: Kernel, gradient: Tensor, heads: Heads) -> None:
-    """What a kernel takes beside the gradients while it runs backward."""
+    """Allocates the scratch of a kernel beside the gradients while it runs backward."""
     _SCRATCH[kernel](gradient, heads)
 
 

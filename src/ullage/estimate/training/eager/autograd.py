@@ -214,7 +214,7 @@ def remember(make: Callable[[], Tensor], arena: Arena, product: Product | None =
 
 
 class _Remade(list[Tensor]):
-    """What a checkpoint recomputed: only the node's function refers to it."""
+    """A checkpoint's recomputed tensors: only the node's function refers to it."""
 
 
 def drop_remade(saved: Sequence[Tensor]) -> None:
@@ -226,7 +226,7 @@ def drop_remade(saved: Sequence[Tensor]) -> None:
 
 
 def _saved_of(node: Node) -> list[Tensor]:
-    """What a node saved; makes a checkpoint's again where that has not been done."""
+    """The tensors that a node saved; makes a checkpoint's again where that has not been done."""
     frame = node.frame
     if frame is None:
         return node.saved

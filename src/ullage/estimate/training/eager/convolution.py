@@ -68,7 +68,7 @@ _PICTURE = 4  # dimensions
 
 
 def _result(like: Tensor, shape: tuple[int, ...], *, is_permuted: bool) -> Tensor:
-    """What cuDNN writes, which is not a kernel of its own."""
+    """The tensor that cuDNN writes, which is not a kernel of its own."""
     with paused(like.arena):
         return like.like(shape).lay_out(is_permuted=is_permuted)
 

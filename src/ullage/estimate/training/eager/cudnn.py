@@ -31,7 +31,7 @@ class Scratch(NamedTuple):
 
 
 class Direction(Enum):
-    """What is computed: the response, the image's gradient, or the filter's."""
+    """The computed tensor: the response, the image's gradient, or the filter's."""
 
     FORWARD = "forward"
     BACKWARD_DATA = "backward data"
@@ -81,7 +81,7 @@ class Convolution(NamedTuple):
 def convolution_scratch(
     machine: Machine, direction: Direction, convolution: Convolution
 ) -> Scratch:
-    """What cuDNN asks for to compute one direction of a convolution.
+    """The scratch that cuDNN asks for to compute one direction of a convolution.
 
     Counts: copies in another layout, transformed tiles, and sums that blocks of threads share.
     Ignores: kernels that cudnn.benchmark finds.

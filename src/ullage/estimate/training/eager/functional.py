@@ -111,8 +111,8 @@ def broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...
 
 
 def _lasting(saved: Sequence[Tensor]) -> list[Tensor]:
-    """What an element-wise operator saves: compiled, not what is made again from what else is kept,
-    and what a cast was made from instead of it.
+    """The tensors that an element-wise operator saves: compiled, not what is made again from what
+    else is kept, and what a cast was made from instead of it.
     """
     return [tensor.source or tensor for tensor in saved if not tensor.is_recomputed]
 

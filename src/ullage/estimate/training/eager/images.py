@@ -1,4 +1,4 @@
-"""What models of images do besides convolutions and norms: pooling, resizing, work in place."""
+"""Operators of image models besides convolutions and norms: pooling, resizing, work in place."""
 
 from __future__ import annotations
 

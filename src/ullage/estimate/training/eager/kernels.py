@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What a kernel does; the numbers of a kernel are in brackets, where it has some.
+    """The work of a kernel; the numbers of a kernel are in brackets, where it has some.
 
     CONVOLUTION: (multiplications and additions, groups). ATTENTION: (is backward, sequences,
     heads, heads of keys, queries, keys, width of a head, is causal), by the kernel `name`. LISTS:
@@ -73,7 +73,7 @@ class Kernel(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What an optimizer steps.
+    """The tensors that an optimizer steps.
 
     Attributes:
         numel: numbers.
@@ -102,7 +102,7 @@ class _Operand(NamedTuple):
         return self.numel * self.dtype.itemsize
 
     def lies_like(self, other: _Operand) -> bool:
-        """Whether a kernel reads it in the order in which it writes the other."""
+        """True if a kernel reads it in the order in which it writes the other."""
         if self.numel != other.numel:
             return False
         return self.is_permuted == other.is_permuted and (self.is_dense or self.is_permuted)
@@ -184,7 +184,6 @@ class Recorder:
         return max(0, self._log.position - 1)
 
     def _flush(self) -> None:
-        """What the operator before has not said itself."""
         pending = [row for row in self._pending if row[1].nbytes >= _SMALL * self._largest]
         has_said, self._has_said = self._has_said, False
         self._pending, self._largest = [], 0
@@ -243,7 +242,7 @@ def launch(kind: Kind, out: Tensor, *reads: Tensor) -> None:
 
 @contextmanager
 def paused(arena: Arena, kernel: Kernel | None = None) -> Iterator[None]:
-    """What is made within is a part of one kernel, or of none."""
+    """Makes what is made within a part of one kernel, or of none."""
     recorder, arena.recorder = arena.recorder, None
     try:
         yield

@@ -1,4 +1,4 @@
-"""What PyTorch takes from the GPU's kind: workspaces, and the kernel for attention."""
+"""The rules that PyTorch takes from the GPU's kind: workspaces, and the kernel for attention."""
 
 from __future__ import annotations
 

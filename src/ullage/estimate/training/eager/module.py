@@ -30,7 +30,7 @@ def parameter(arena: Arena, *shape: int, dtype: DType, needs_grad: bool = True) 
 
 
 class Module:
-    """What has parameters: as attributes, and in the modules, or lists of them, that it holds.
+    """A holder of parameters: as attributes, and in the modules, or lists of them, that it holds.
 
     Attributes:
         adapted: what peft calls the parts of an attribute that its name does not say.
@@ -40,7 +40,7 @@ class Module:
     adapted: Mapping[str, tuple[str, ...]] = {}
 
     def __init_subclass__(cls) -> None:
-        """What a module makes when it is called is its own, and not its caller's."""
+        """Wraps calls: what a module makes in one is its own, and not its caller's."""
         call = vars(cls).get("__call__")
         if call is None:
             return

@@ -1,4 +1,4 @@
-"""What mixtures of experts are made of: the highest scores, rows by number, products by group."""
+"""The operators of mixtures of experts: the highest scores, rows by number, products by group."""
 
 from __future__ import annotations
 

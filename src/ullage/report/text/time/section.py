@@ -92,7 +92,7 @@ def time_line(time: StepTime, num_gpus: int = 1) -> str:
 
 
 def expense_line(expense: Expense) -> str:
-    """What a million tokens and 1,000 steps cost."""
+    """The cost of a million tokens and of 1,000 steps."""
     gpus = "" if expense.num_gpus == 1 else f" of {expense.num_gpus} GPUs"
     if expense.million_tokens is None:
         return f"1,000 steps{gpus} cost {format_dollars(expense.thousand_steps)}"
@@ -108,7 +108,7 @@ def _head(report: RunReport, time: StepTime) -> Iterator[b.Block]:
 
 
 def _kind_table(time: StepTime, num_kinds: int) -> b.Table:
-    """What the step is made of; with what is too small to be shown, it comes to the whole."""
+    """The parts of the step; with what is too small to be shown, it comes to the whole."""
     kinds = [kind for kind in time.categories if kind.busy.s > _SMALL_SHARE * time.step.s]
     shown, rest = kinds[:num_kinds], kinds[num_kinds:]
     parts = [(kind_look(kind.name), kind.exposed.s, _hidden_s([kind])) for kind in shown]
@@ -133,7 +133,7 @@ def _hidden_s(kinds: Sequence[Share]) -> float:
 
 
 def _critical_line(report: RunReport, time: StepTime) -> str:
-    """What limits the step; of several processes, whose step it is."""
+    """The limit of the step; of several processes, whose step it is."""
     num_timed = sum(process.time is not None for process in report.processes)
     slowest = report.slowest
     whose = "Limited"

@@ -179,7 +179,7 @@ class _Offloaded:
         self._in: Any = None
 
     def is_of(self, tensor: Any) -> bool:
-        """Whether a tensor of the same storage has the values that were saved."""
+        """True if a tensor of the same storage has the values that were saved."""
         return bool(tensor._version == self._version)
 
     def leave(self) -> None:
@@ -263,7 +263,7 @@ def _first_tensor(output: Any) -> Any:
 
 
 def _has_storage(tensor: Any) -> bool:
-    """Whether a tensor is plain: neither sparse nor of a class of its own (DTensor, quantised)."""
+    """True if a tensor is plain: neither sparse nor of a class of its own (DTensor, quantised)."""
     import torch
 
     return type(tensor) in {torch.Tensor, torch.nn.Parameter} and tensor.layout == torch.strided

@@ -80,7 +80,7 @@ def begin(torch: ModuleType) -> None:
 
 
 def program_has_ranks() -> bool:
-    """Whether the program has created its process group itself, and so knows its ranks."""
+    """True if the program has created its process group itself, and so knows its ranks."""
     from torch import distributed
 
     is_there = distributed.is_available() and distributed.is_initialized()

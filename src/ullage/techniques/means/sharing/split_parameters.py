@@ -108,7 +108,6 @@ class SplitParameters:
         }
 
     def _put_back(self) -> None:
-        """Restores complete parameters."""
         for optimizer in self._optimizers:
             for parameter in self._dims:
                 if parameter in optimizer.state:

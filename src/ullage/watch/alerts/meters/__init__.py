@@ -1,1 +1,1 @@
-"""What rules measure: each turns the samples into readings of GPUs, processes and jobs."""
+"""The meters of rules: each turns the samples into readings of GPUs, processes and jobs."""

@@ -28,7 +28,7 @@ _KERNELS: Final = "kernels"
 
 
 class _Course:
-    """What a meter remembers; it changes."""
+    """The memory of a meter; it changes."""
 
     __slots__ = ("recent", "since_s", "until_s", "usual")
 
@@ -53,7 +53,7 @@ class _Course:
 
     @property
     def level(self) -> float | None:
-        """What is usual."""
+        """The usual level."""
         return median(self.usual) if len(self.usual) >= _MIN_USUAL else None
 
 
@@ -170,7 +170,7 @@ def measure_idleness(meter: Meter, _: Subject, holder: Holder) -> Measured:
 
 
 def _is_busy(device: DeviceSample, process: ProcessSample, *, has_changed: bool) -> bool | None:
-    """Whether a process works; None: it cannot be known."""
+    """True if a process works; None: it cannot be known."""
     if has_changed:
         return True
     if process.sm_frac is not None:

@@ -1,4 +1,4 @@
-"""What takes events. A sink may take its time: each has a thread of its own (delivery.py)."""
+"""Sinks of events. A sink may take its time: each has a thread of its own (delivery.py)."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Webhook:
         raise SinkError(f"{urlsplit(self.url).hostname}: {problem}")
 
     def _post(self, body: bytes) -> tuple[str | None, bool]:
-        """What went wrong, and whether another attempt may do."""
+        """Posts once; returns what went wrong, and whether another attempt may do."""
         headers = {"Content-Type": "application/json", "User-Agent": f"ullage/{__version__}"}
         request = urllib.request.Request(self.url, body, headers, method="POST")
         limit = _TimeLimit(self.timeout_s)

@@ -1,4 +1,4 @@
-"""What decoder language models of transformers share: embedding, layers, norm, head, loss.
+"""The modules of transformers' decoder language models: embedding, layers, norm, head, loss.
 
 A family says what its layers are made of; Llama's are the plainest.
 """
@@ -38,7 +38,7 @@ __all__ = ["FULL", "SLIDING"]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the modules of a model are built from.
+    """The parts that the modules of a model are built from.
 
     Attributes:
         dtype: type of the parameters.
@@ -137,7 +137,7 @@ class Attention(Module):
         )
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """What each query finds, (batch, heads, length, width)."""
+        """The values that each query finds, (batch, heads, length, width)."""
         if self.ring is not None:
             return attend_in_ring(query, key, value, self.ring, dropout=self.dropout)
         attention = attend_eagerly if self.is_eager else attend
@@ -182,15 +182,15 @@ class Layer(Module):
         self.post_attention_layernorm = parts.norm(self.norm, hidden)
 
     def add_mixer(self, parts: Parts, kind: str) -> None:
-        """What looks back at earlier tokens."""
+        """Adds the module that looks back at earlier tokens."""
         self.self_attn = self.attention(parts, kind)
 
     def mix(self, x: Tensor, context: Context) -> Tensor:
-        """What it finds there."""
+        """Looks back at earlier tokens."""
         return self.self_attn(x, context)
 
     def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
-        """What comes after attention: an MLP, or experts."""
+        """Makes the block after attention: an MLP, or experts."""
         return GatedMLP(parts, sizes.width)
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
@@ -256,18 +256,18 @@ class Decoder(LanguageModel):
         self.stacks = (self.layers,)
 
     def layer_kinds(self) -> list[str]:
-        """Of each layer what it sees: the field layer_types, a window, or everything."""
+        """The kind of each layer: the field layer_types, a window, or everything."""
         config = self.parts.config
         if self.has_window or config.has("layer_types"):
             return list(layer_kinds(config, config.model_type))
         return [FULL] * config.number("num_hidden_layers", least=1)
 
     def plan(self, place: int) -> tuple[Any, ...]:
-        """What a layer is built from."""
+        """The plan that a layer is built from."""
         return self.kinds[place], self.sizes(place)
 
     def sizes(self, place: int) -> Mlp:
-        """Of a layer's MLP or experts."""
+        """The sizes of a layer's MLP or experts."""
         return self.parts.style.sizes(self.parts.config, place)
 
     def window(self, kind: str) -> int | None:
@@ -307,7 +307,7 @@ class Decoder(LanguageModel):
         return Context(self.tables(x, kinds), masks, positions)
 
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, rotary.Table]:
-        """What the rotation multiplies by, for each kind of layer."""
+        """The tables that the rotation multiplies by, for each kind of layer."""
         return dict.fromkeys(kinds, rotary.rotary_table(x, x.shape[1], self.rotated))
 
     def logits(self, x: Tensor) -> Tensor:
@@ -326,7 +326,7 @@ class Decoder(LanguageModel):
         return self.loss(x, labels)
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
-        """Of the head's input."""
+        """The loss of the head's input."""
         kind = self.parts.recipe.loss_kind
         if kind == "full":
             return causal_loss(self.logits(x), labels)

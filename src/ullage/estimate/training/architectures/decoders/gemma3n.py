@@ -130,7 +130,7 @@ class AltUp(Module):
         return F.to(bounded, x.dtype)
 
     def predict(self, x: Tensor) -> Tensor:
-        """Of all inputs (inputs, batch, length, hidden)."""
+        """The predictions of all inputs (inputs, batch, length, hidden)."""
         inputs, batch, length, hidden = x.shape
         modalities = self.route(select(x, 0))
         weights = view_any(self.prediction_coefs(modalities), (batch, length, inputs, inputs))
@@ -173,7 +173,7 @@ class Laurel(Module):
 
 
 class OwnInputLayer(GemmaLayer):
-    """What the layers of Gemma 3n and 4 share: a narrow input of their own."""
+    """A layer of Gemma 3n and 4, with a narrow input of its own."""
 
     norm: ClassVar[type[Norm]] = PowerNorm
 
@@ -191,7 +191,7 @@ class OwnInputLayer(GemmaLayer):
         self.self_attn = SharingAttention(parts, self.layer)
 
     def own_input(self, x: Tensor, own: Tensor) -> Tensor:
-        """What the layer's own embedding makes of hidden states."""
+        """The states that the layer's own embedding makes of hidden states."""
         x = F.elementwise(self.per_layer_input_gate(x))
         x = F.mul(x, own)
         x = self.per_layer_projection(x)
@@ -249,7 +249,7 @@ def add_to_rest(x: Tensor, part: Tensor) -> None:
 
 
 class SharingDecoder(Gemma3):
-    """What Gemma 3n and 4 share: each layer has an embedding of its own."""
+    """A decoder of Gemma 3n and 4: each layer has an embedding of its own."""
 
     norm_kind: ClassVar[type[Norm]] = PowerNorm
 

@@ -39,14 +39,12 @@ def _read(parts: base.Parts) -> MixerSizes:
 def _make_mixer(
     parts: base.Parts, kind: str, attention: type[base.Attention]
 ) -> Mixer | base.Attention:
-    """What a layer looks back with."""
     if kind == MAMBA:
         return Mixer(parts.arena, _read(parts), parts.dtype)
     return attention(parts, kind)
 
 
 def _mix(mixer: Mixer | base.Attention, x: Tensor, context: base.Context) -> Tensor:
-    """What it finds there."""
     return mixer(x) if isinstance(mixer, Mixer) else mixer(x, context)
 
 

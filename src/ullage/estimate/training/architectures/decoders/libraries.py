@@ -132,7 +132,7 @@ class LitNorm(Norm):
         return F.to(F.mul(scaled, F.to(self.offset(), FLOAT32)), dtype)
 
     def offset(self) -> Tensor:
-        """What multiplies."""
+        """The factor of the normalized values."""
         return self.weight
 
 

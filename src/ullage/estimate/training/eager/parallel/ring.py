@@ -72,7 +72,7 @@ class _Way(NamedTuple):
 
 
 def _forward(query: Tensor, key: Tensor, value: Tensor, way: _Way) -> tuple[Tensor, Tensor]:
-    """What the queries find, and the logarithms of their rows' sums."""
+    """The values that the queries find, and the logarithms of their rows' sums."""
     _, kernel, ring = way
     copies = [contiguous(key), contiguous(value)]
     sent = _join(key, value)

@@ -33,7 +33,7 @@ def scatter(x: Tensor, ranks: int) -> Tensor:
 
 
 def _all_gather(x: Tensor, ranks: int) -> Tensor:
-    """Of a single sample the parts already lie in order."""
+    """Gathers the parts; of a single sample they already lie in order."""
     batch, length, *rest = x.shape
     with paused(x.arena):
         gathered = x.like((batch, ranks * length, *rest))

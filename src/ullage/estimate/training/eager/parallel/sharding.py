@@ -34,7 +34,7 @@ def shard_numel(shape: Sequence[int], num_shards: int) -> int:
 
 
 def shard_shape(shape: Sequence[int], num_shards: int) -> tuple[int, ...]:
-    """Of the first rank's part; a number is a part of its own."""
+    """The shape of the first rank's part; a number is a part of its own."""
     return (-(-shape[0] // num_shards), *shape[1:]) if shape else ()
 
 
