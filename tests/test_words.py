@@ -36,6 +36,8 @@ ANY = {instead: re.compile(phrase, re.IGNORECASE) for instead, phrase in PHRASES
 QUOTED = re.compile(
     r"^```.*?^```$|<!-- ([\w.-]+): written by.*?<!-- end \1 -->|`[^`\n]+`", re.MULTILINE | re.DOTALL
 )
+# Of docstrings, and of the strings below variables.
+FIRST_WORD = re.compile(r'^ *r?"""\s*(?:What|Whether|Of)\b', re.MULTILINE)
 STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`([^`]*)`')  # of C and JavaScript
 
 
@@ -84,16 +86,25 @@ def test_messages_and_docstrings_have_the_words_of_the_field() -> None:
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value.value.split(maxsplit=1)[0]} ..."
+        f"{path.relative_to(ROOT)}: {match[0].strip()} ..."
         for path in sorted((ROOT / "src").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        # Also the strings below variables.
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-        and re.match(r"\s*(?:What|Whether|Of)\b", node.value.value)
+        for match in FIRST_WORD.finditer(path.read_text(encoding="utf-8"))
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('def f():\n    """Whether it fits."""', 1),
+        ('x = 1\n"""Of a step."""', 1),
+        ('r"""\n    What it is.\n    """', 1),
+        ('def f():\n    """Offers what it has."""', 0),
+    ],
+    ids=["function", "variable", "next line", "later word"],
+)
+def test_a_first_word_is_found(text: str, count: int) -> None:
+    assert len([*FIRST_WORD.finditer(text)]) == count
 
 
 @pytest.mark.parametrize(
