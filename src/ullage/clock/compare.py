@@ -47,15 +47,11 @@ class Comparison(NamedTuple):
 
 def compare(step: Interval, other: Interval) -> Comparison:
     """How a step compares with another of the same program, GPU and clock."""
-    shares = [_share(*pair) for pair in zip(step, other, strict=True)]
+    # By what share of the other it takes longer; 0 where the other takes no time.
+    shares = [mine / their - 1 if their else 0.0 for mine, their in zip(step, other, strict=True)]
     order = Order.ALIKE
     if min(shares) > _LEAST:
         order = Order.SLOWER
     elif max(shares) < -_LEAST:
         order = Order.FASTER
     return Comparison(order, min(shares), shares[1], max(shares))
-
-
-def _share(seconds: float, other_s: float) -> float:
-    """By what share of the other it takes longer; 0 where the other takes no time."""
-    return seconds / other_s - 1 if other_s else 0.0

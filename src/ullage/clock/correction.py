@@ -23,7 +23,7 @@ from typing import Final
 
 from ullage.clock.cost import Category, Cost
 from ullage.clock.given_work import GivenWork, KernelLaunch, Product
-from ullage.trace.kernel_times import KernelTime, KernelTimes
+from ullage.trace.kernel_times import KernelTimes
 
 _LEFT: Final = "not corrected by measurements: other kinds of work, copies, messages, and the host"
 
@@ -67,7 +67,8 @@ def find_correction(
     for kernel in kernels.rows:
         equal = launches.get((kernel.name, *kernel.sizes), [])
         if kernel.precision:
-            equal = [_product(kernel)]
+            m, n, k, batch = kernel.sizes
+            equal = [Product(n, m, k, batch, kernel.precision, 0)]  # columns first, as in cuBLAS
         costs = [cost_of(work) for work in equal]
         # A kernel of several GPUs also waits for the others.
         if costs and costs[0].category is not Category.COMMUNICATION:
@@ -89,12 +90,6 @@ def find_correction(
 def _kind(work: GivenWork, cost: Cost) -> str:
     precision = f" in {work.precision}" if isinstance(work, Product) else ""
     return f"{cost.category.value}{precision}"
-
-
-def _product(kernel: KernelTime) -> Product:
-    """As in cuBLAS: the columns come first."""
-    m, n, k, batch = kernel.sizes
-    return Product(n, m, k, batch, kernel.precision, 0)
 
 
 @cache

@@ -40,7 +40,9 @@ def given_work(row: WorkRow) -> GivenWork:
         case WorkKind.KERNEL:
             return _kernel(row)
         case WorkKind.PRODUCT:
-            return _product(row)
+            m, n, k, batch, result_bytes = numbers[:5]
+            times = 4 if row.precision in _COMPLEX else 1  # a complex product is four real ones
+            return Product(m, n, k, max(batch, 1) * times, _precision(row), result_bytes)
         case WorkKind.CONVOLUTION:
             direction, macs, num_bytes, groups = numbers[:4]
             return Convolution(
@@ -77,13 +79,6 @@ def _kernel(row: WorkRow) -> KernelLaunch:
         num_operands=num_operands,
         arguments=row.arguments,
     )
-
-
-def _product(row: WorkRow) -> Product:
-    """A complex product is four real ones."""
-    m, n, k, batch, result_bytes = row.numbers[:5]
-    times = 4 if row.precision in _COMPLEX else 1
-    return Product(m, n, k, max(batch, 1) * times, _precision(row), result_bytes)
 
 
 def _precision(row: WorkRow) -> str:

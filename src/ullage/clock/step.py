@@ -97,6 +97,8 @@ def measure_step(
         return None
     last = _Step(read, runs, *steps[-1])
     spread = last.spread(num_ranks)
+    # The stated rate is that of the precision of most products.
+    precision, flops = max(last.products().items(), key=lambda item: item[1], default=("", 0))
     return StepTime(
         step=spread.of(last.interval()),
         steps=tuple(spread.of(_interval(runs, begin, end)) for begin, end in steps),
@@ -107,7 +109,7 @@ def measure_step(
         modules=last.shares(lambda _cost, row, _part: _module_name(modules, row[2]), spread),
         unknown=last.unknown(),
         flops=last.flops(),
-        peak_flops_per_s=_peak(gpu, read, last),
+        peak_flops_per_s=flops_per_s(gpu, precision) if flops else 0.0,
         num_tokens=batch.num_tokens if batch else 0,
         num_samples=batch.num_samples if batch else 0,
         spans=last.spans(),
@@ -247,7 +249,8 @@ class _Step:
         return _ordered([exposure.idle_s for exposure in self._exposures])
 
     def host_waits(self) -> Interval:
-        return _ordered([self._waited(end) for end in _ENDS])
+        waits = (self._waits(end) for end in _ENDS)
+        return _ordered([sum(until - start for _, start, until in each) for each in waits])
 
     def flops(self) -> float:
         return sum(self._cost(index).flops for index in self._given)
@@ -304,7 +307,9 @@ class _Step:
     def spans(self) -> tuple[Span, ...]:
         begin, _ = self._bounds[_LIKELY]
         run = self._runs[_LIKELY]
-        lanes = {lane: number for number, lane in enumerate(self._lanes())}
+        # The stream with most work is the first.
+        counts = Counter(self._log.rows[index][4] for index in self._given)
+        lanes = {lane: number for number, (lane, _) in enumerate(counts.most_common())}
         work = [
             Span(
                 start_s=run.starts[index] - begin.done_s,
@@ -326,11 +331,6 @@ class _Step:
             for index, start, until in self._waits(_LIKELY)
         ]  # fmt: skip
         return tuple(sorted([*work, *waits]))
-
-    def _lanes(self) -> list[int]:
-        """The streams, the one with most work first."""
-        counts = Counter(self._log.rows[index][4] for index in self._given)
-        return [lane for lane, _ in counts.most_common()]
 
     def _cost(self, index: int) -> Cost:
         other, work, _, _, _, kind, _ = self._log.rows[index]
@@ -356,9 +356,6 @@ class _Step:
         first, last = (moment.entry for moment in self._bounds[end])
         return [wait for wait in self._runs[end].host_waits if first <= wait[0] < last]
 
-    def _waited(self, end: int) -> float:
-        return sum(until - start for _, start, until in self._waits(end))
-
 
 def _parts(moments: Sequence[Moment], count: int) -> list[str]:
     parts: list[str] = []
@@ -367,9 +364,3 @@ def _parts(moments: Sequence[Moment], count: int) -> list[str]:
         parts += [part] * (moment.entry - len(parts))
         part = _PARTS.get(moment.mark, part)
     return parts + [part] * (count - len(parts))
-
-
-def _peak(gpu: Gpu, log: _Log, step: _Step) -> float:
-    """The stated rate for the precision of most products."""
-    precision, flops = max(step.products().items(), key=lambda item: item[1], default=("", 0))
-    return flops_per_s(gpu, precision) if flops else 0.0

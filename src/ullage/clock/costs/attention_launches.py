@@ -106,7 +106,10 @@ def _read_flash(launch: KernelLaunch, kind: str) -> AttentionLaunch | None:
     is_backward = part == "backward"
     block = columns if is_backward else rows
     place = 0 if part == "decode" else 1
-    is_causal, is_local = (_flags_of(launch.name)[n : n + 1] == [True] for n in (place, place + 1))
+    # The flags of the kernel's template, without those of its traits.
+    match = _FLAGS.search(launch.name)
+    flags = [] if match is None else re.findall("Lb([01])E", match[1])
+    is_causal, is_local = (flags[n : n + 1] == ["1"] for n in (place, place + 1))
     numbers = _find_flash_shape(launch, block, is_keys=is_backward)
     if numbers is not None:
         work = Attention(*numbers[:3], head_dim, *numbers[3:], is_causal)
@@ -124,12 +127,6 @@ def _read_combination(launch: KernelLaunch, rows: int, columns: int) -> Attentio
     work = Attention(1, 1, 1, columns, launch.num_blocks * rows, 1, is_causal=False)
     precision = "bfloat16" if "bfloat16" in launch.name else "float16"
     return AttentionLaunch(Kernel.FLASH_3, "gradients", work, precision, is_exact=True)
-
-
-def _flags_of(name: str) -> list[bool]:
-    """The flags of a kernel's template, without those of its traits."""
-    match = _FLAGS.search(name)
-    return [] if match is None else [flag == "1" for flag in re.findall("Lb([01])E", match[1])]
 
 
 def _find_flash_shape(

@@ -59,7 +59,8 @@ def moved(gpu: Gpu, traffic: Traffic, note: str = "", *, slower: float = 1.0) ->
     """
     start = start_s(gpu)
     low, likely, high = (memory_bound(gpu, num_bytes) for num_bytes in traffic)
-    l2_share = gpu.bandwidth_bytes_per_s / _l2_bytes_per_s(gpu)
+    l2_bytes_per_s = gpu.l2_bytes_per_s or _L2_TIMES * gpu.bandwidth_bytes_per_s
+    l2_share = gpu.bandwidth_bytes_per_s / l2_bytes_per_s
     all_cached = _cached(gpu, traffic.low, 1.0)
     half_cached = 0.5 * _cached(gpu, traffic.likely, 0.5)
     streamed = max(0.0, low.low_s - start)
@@ -82,10 +83,6 @@ def at_least(duration: Duration, floor: Duration) -> Duration:
         max(duration.high_s, floor.high_s),
         basis,
     )
-
-
-def _l2_bytes_per_s(gpu: Gpu) -> float:
-    return float(gpu.l2_bytes_per_s or _L2_TIMES * gpu.bandwidth_bytes_per_s)
 
 
 def _cached(gpu: Gpu, num_bytes: float, usable: float) -> float:

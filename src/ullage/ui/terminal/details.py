@@ -67,7 +67,8 @@ def _describe_job(view: JobView) -> Iterator[_Row]:
         yield "rank", f"{job.rank} of {job.world_size}"
     yield "phase", job.phase or "none published"
     yield "step", "none yet" if job.step is None else str(job.step)
-    yield "allocated", f"{say_size(device.allocated_bytes)}, at most {_peak(view)}"
+    peak = say_size(device.allocated_peak_bytes)
+    yield "allocated", f"{say_size(device.allocated_bytes)}, at most {peak}"
     yield "reserved", say_size(device.reserved_bytes)
     yield "fragmented", say_size(device.inactive_split_bytes)
     yield "limit", say_size(view.limit_bytes)
@@ -80,10 +81,6 @@ def _describe_job(view: JobView) -> Iterator[_Row]:
         yield "forecast", f"full in {duration}: {growth} more with each step"
     yield "retries", f"{device.num_alloc_retries}, and {device.num_ooms} times out of memory"
     yield "published", f"{say_duration(view.age_s)} ago"
-
-
-def _peak(view: JobView) -> str:
-    return say_size(view.device.allocated_peak_bytes)
 
 
 def _describe_process(process: ProcessSample) -> Iterator[_Row]:

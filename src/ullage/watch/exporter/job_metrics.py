@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ullage.protocol.job import Job, JobDevice
+from ullage.protocol.job import Job
 from ullage.watch.exporter.gpu_metrics import owner_labels
 from ullage.watch.exporter.metric import (
     Point,
@@ -83,7 +83,9 @@ def job_points(view: View, *, with_names: bool) -> Iterator[Point]:
         labels = _job_labels(record, with_names=with_names)
         labels_of.setdefault(record.pid, labels)
         for device in record.devices:
-            yield from read_figures(_ALLOCATOR, device, labels | _unseen_labels(device))
+            # The GPU is not among those here; the job has a number of its own for it.
+            of_gpu = known_labels(UUID=device.uuid, job_device=device.index)
+            yield from read_figures(_ALLOCATOR, device, labels | of_gpu)
     for record in view.sample.jobs:
         yield from read_figures(_PROGRESS, record, labels_of.get(record.pid, {}))
 
@@ -98,8 +100,3 @@ def _labels_of_owner(job: JobView) -> dict[str, str]:
         return {}
     labels = owner_labels(job.process, with_names=False)
     return {name: value for name, value in labels.items() if name not in {"pid", "kind"}}
-
-
-def _unseen_labels(device: JobDevice) -> dict[str, str]:
-    """The labels of a GPU that is not among those here: the job's own number of it."""
-    return known_labels(UUID=device.uuid, job_device=device.index)

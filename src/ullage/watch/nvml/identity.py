@@ -51,8 +51,9 @@ class Identities:
     def find(self, pid: int) -> ProcessSample:
         """Finds a process in /proc; the driver says how it uses the GPU."""
         now_s = self._clock()
-        if now_s >= self._next_sweep_s:
-            self._sweep(now_s)
+        if now_s >= self._next_sweep_s:  # forgets processes that nobody has asked for
+            self._known = {key: entry for key, entry in self._known.items() if entry[0] > now_s}
+            self._next_sweep_s = now_s + _KEPT_S
         known = self._known.get(pid)
         if known is not None and known[0] > now_s:
             return known[1]
@@ -60,11 +61,6 @@ class Identities:
         # Of a process that starts now not all is known yet.
         self._known[pid] = (now_s + (_KEPT_S if identity.name else 1.0), identity)
         return identity
-
-    def _sweep(self, now_s: float) -> None:
-        """Forgets processes that nobody has asked for."""
-        self._known = {pid: entry for pid, entry in self._known.items() if entry[0] > now_s}
-        self._next_sweep_s = now_s + _KEPT_S
 
     def _read(self, pid: int) -> ProcessSample:
         directory = self._proc / str(pid)
@@ -76,7 +72,10 @@ class Identities:
         if not self._is_first and not self._is_here(pid, directory):
             return unknown
         where = asdict(read_cluster(directory))
-        return replace(unknown, name=_name(directory), user=self._user(uid), is_own=True, **where)
+        if uid not in self._users:
+            self._users[uid] = _user_name(uid)
+        user = self._users[uid]
+        return replace(unknown, name=_name(directory), user=user, is_own=True, **where)
 
     def _is_here(self, pid: int, directory: Path) -> bool:
         """True if the number is this namespace's, where it might be the host's."""
@@ -87,11 +86,6 @@ class Identities:
         except OSError:
             return False
         return any(_read_link(directory / "fd" / name).startswith("/dev/nvidia") for name in files)
-
-    def _user(self, uid: int) -> str:
-        if uid not in self._users:
-            self._users[uid] = _user_name(uid)
-        return self._users[uid]
 
 
 def _user_name(uid: int) -> str:

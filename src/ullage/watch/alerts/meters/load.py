@@ -86,7 +86,10 @@ def measure_utilisation_drop(meter: Meter, subject: Subject, gpu: GpuState) -> M
     Load is how much of the multiprocessors or of the memory's bandwidth is used, whichever is more,
     where the driver tells; else NVML's utilisation, which only says that a kernel was running.
     """
-    load, measure = _load(gpu.view.device)
+    device = gpu.view.device
+    shares = (device.sm_active_frac, device.dram_active_frac)
+    known = [share for share in shares if share is not None]
+    load, measure = (max(known), _ACTIVITY) if known else (device.gpu_frac, _KERNELS)
     # Activity is unknown for a moment now and then: that is no reason to begin anew.
     before_that = meter.memory[subject][0][1] if subject in meter.memory else ""
     is_lapse = measure != _ACTIVITY and before_that == _ACTIVITY
@@ -108,13 +111,6 @@ def measure_utilisation_drop(meter: Meter, subject: Subject, gpu: GpuState) -> M
         f"a kernel was running {now} of the time, before {before} (NVML's utilisation says no more "
         "than that)"
     )
-
-
-def _load(device: DeviceSample) -> tuple[float | None, str]:
-    """The load, and what it is a measure of."""
-    shares = (device.sm_active_frac, device.dram_active_frac)
-    known = [share for share in shares if share is not None]
-    return (max(known), _ACTIVITY) if known else (device.gpu_frac, _KERNELS)
 
 
 def measure_power_change(meter: Meter, subject: Subject, gpu: GpuState) -> Measured:
