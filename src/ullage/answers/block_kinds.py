@@ -183,7 +183,7 @@ class Table:
 
 
 class Drawn(enum.Enum):
-    """How the points of a plot are drawn."""
+    """The lines or points of a plot."""
 
     LINE = "line"
     DASHES = "dashes"

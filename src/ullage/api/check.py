@@ -117,7 +117,7 @@ def open_cache(configuration: Configuration) -> Cache:
 
 
 def make_settings(cache: Cache, options: CheckOptions | LockOptions) -> Settings:
-    """How the cases are run."""
+    """The settings of the cases' runs."""
     interpreter = None if options.python is None else os.fspath(options.python)
     if interpreter is not None and os.sep in interpreter:
         interpreter = str(Path(interpreter).expanduser().absolute())

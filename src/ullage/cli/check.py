@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckOutput(Output):
-    """Where the answer of a check goes."""
+    """The outputs of a check."""
 
     form: Literal["text", "json", "junit", "github"] = OUTPUT(
         "Default: text.", None, "--format", default="text"

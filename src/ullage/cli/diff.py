@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DiffOutput(Output):
-    """Where the answer of a comparison goes."""
+    """The outputs of a comparison."""
 
     no_store: bool = OPTIONS.switch(
         "Do not keep the measured context and workspaces for `ullage gpus`."

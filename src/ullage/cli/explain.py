@@ -32,7 +32,7 @@ class AskedOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExplainOutput(Output):
-    """Where the answer goes."""
+    """The outputs of an explanation."""
 
     export: Sequence[Path] = OUTPUT(
         "Also export for another tool: .pickle (memory_viz), .perfetto.json, .folded "

@@ -29,7 +29,7 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class FitOutput(Output):
-    """Where the answer of a search goes; `output` takes the plan, not the document."""
+    """The outputs of a search; `output` takes the plan, not the document."""
 
     max_batch: bool = SEARCH.switch("Find the largest {batch} instead of a plan.")
 

@@ -39,7 +39,7 @@ _PROGRESS_WIDTH = 32
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where an answer goes: options of every command, and of no Python function.
+    """The outputs of an answer: options of every command, and of no Python function.
 
     Attributes:
         output: a file for the document.

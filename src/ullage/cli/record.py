@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordOutput(Output):
-    """Where the answer of a recording goes."""
+    """The outputs of a recording."""
 
     plot: Path | None = OUTPUT(
         "Draw what was recorded: memory, step times, retries, latencies (.svg, .png, .pdf).", "FILE"

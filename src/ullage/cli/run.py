@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunOutput(Output):
-    """Where the answer of a run, or of several, goes."""
+    """The outputs of a run, or of several."""
 
     timeline: Path | None = TIME(
         "Write the last step for ui.perfetto.dev (JSON); implies --time.", "FILE"

@@ -31,7 +31,7 @@ class Order(Enum):
 
 
 class Comparison(NamedTuple):
-    """How a step compares with another.
+    """The comparison of two steps.
 
     Attributes:
         order: whether the order is sure, and which it is.
@@ -46,7 +46,7 @@ class Comparison(NamedTuple):
 
 
 def compare(step: Interval, other: Interval) -> Comparison:
-    """How a step compares with another of the same program, GPU and clock."""
+    """Compares a step with another of the same program, GPU and clock."""
     # By what share of the other it takes longer; 0 where the other takes no time.
     shares = [mine / their - 1 if their else 0.0 for mine, their in zip(step, other, strict=True)]
     order = Order.ALIKE

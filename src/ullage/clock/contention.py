@@ -152,7 +152,7 @@ class Contention:
         return min(longer_s, lost_s * (1 + room_s / busy_s))
 
     def _slowness(self, loads: Iterable[Load], bound: Bound) -> float:
-        """How many times longer a kernel takes beside messages."""
+        """The number of times longer a kernel takes beside messages."""
         is_held = bound is Bound.MULTIPROCESSORS
         share = sum(load.multiprocessors if is_held else load.bandwidth for load in loads)
         return 1 + self._times * (1 / (1 - min(share, _MOST)) - 1)

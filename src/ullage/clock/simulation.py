@@ -136,7 +136,7 @@ class Player:
 
     @property
     def host_s(self) -> float:
-        """How far the host is."""
+        """The time of the host."""
         return self._host_s
 
     def record_s(self, serial: int) -> float | None:

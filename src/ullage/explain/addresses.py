@@ -25,7 +25,7 @@ class AddressEnds:
 
     @property
     def width_bytes(self) -> int:
-        """How far they are apart."""
+        """Their distance."""
         return self.high_bytes - self.low_bytes
 
 

@@ -62,7 +62,7 @@ class DeviceReport:
 
     @property
     def full_after_steps(self) -> int | None:
-        """How many steps more it takes until the device is full; None: it is not filled."""
+        """The number of further steps until the device is full; None: it is not filled."""
         if not self.growth or self.is_unlimited:
             return None
         return max(0, round(self.headroom.middle_bytes / self.growth))

@@ -43,7 +43,7 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """How the reserved memory of a device lay after an event.
+    """The layout of a device's reserved memory after an event.
 
     Attributes:
         reserved_bytes, allocated_bytes: of all segments and live blocks.

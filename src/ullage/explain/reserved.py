@@ -45,12 +45,12 @@ class Reserved:
 
     @property
     def completion_less_bytes(self) -> int:
-        """How much less it is if asynchronous work is done at once."""
+        """The bytes that are saved if asynchronous work is done at once."""
         return max(self.completion.high_bytes, self.tuning.high_bytes) - self.completion.low_bytes
 
     @property
     def tuning_less_bytes(self) -> int:
-        """How much less still if Inductor's cache spares it the timing of kernels."""
+        """The further bytes that are saved if Inductor's cache spares it the timing of kernels."""
         return max(self.completion.low_bytes - self.tuning.low_bytes, 0)
 
     @property

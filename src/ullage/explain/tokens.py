@@ -37,7 +37,7 @@ class TokenGrowth:
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens the cache held at the end."""
+        """The number of tokens that the cache held at the end."""
         return round(self.cache_bytes / self.token_bytes)
 
     def bytes_at(self, num_tokens: int) -> int:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How cases are run.
+    """The settings of the cases' runs.
 
     Attributes:
         python: an interpreter instead of that of each scenario.

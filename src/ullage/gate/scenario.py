@@ -72,7 +72,7 @@ class _RankKeys:
     ranks: Words | None = None
 
     def chosen(self) -> tuple[int, ...] | str:
-        """Those that are played."""
+        """The ranks that are played."""
         if self.rank is not None and self.ranks is not None:
             raise Misfit("and ranks are both there; keep one of them", "rank")
         if self.world_size is None:

@@ -69,7 +69,7 @@ class MeasuredMemory:
 
 
 def memory_path(slug: str) -> Path:
-    """Where the measured memory of a GPU is kept."""
+    """The file in which the measured memory of a GPU is kept."""
     configuration = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(configuration, "ullage", "memory", f"{slug}.json")
 

@@ -73,7 +73,7 @@ def _llama4_experts(config: Config, index: int) -> Mlp:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How an architecture differs from Llama.
+    """The differences of an architecture from Llama.
 
     Attributes:
         head_dim: transformers' default; None: hidden / heads.
@@ -203,7 +203,7 @@ _OTHERS: Final = {
 
 
 def find_style(model_type: str) -> Style:
-    """How a decoder differs from Llama."""
+    """The differences of a decoder from Llama."""
     return STYLES.get(model_type) or _OTHERS.get(model_type, _OTHER)
 
 

@@ -57,7 +57,7 @@ _MAX_SIGNALS = 3  # a program that hangs in its own handler of Ctrl-C is ended b
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """How to run a program, apart from the device.
+    """The options of a program's run, apart from the device.
 
     Attributes:
         alloc_conf: what PYTORCH_ALLOC_CONF is set to; None leaves that of the environment.

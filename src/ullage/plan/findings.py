@@ -198,9 +198,7 @@ class FitReport:
 
     @property
     def gap(self) -> float:
-        """How much faster than the best plan another may be, as a share of the step; 0: no bound is
-        known.
-        """
+        """The share of the step by which another plan may be faster; 0: no bound is known."""
         if self.best is None or not self.best.step_s or not self.bound_s:
             return 0.0
         return max(0.0, 1 - self.bound_s / self.best.step_s)

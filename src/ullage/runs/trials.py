@@ -70,7 +70,7 @@ class Trials:
 
     @property
     def num_copied(self) -> int:
-        """How many runs of this process were forked at the first call of the model."""
+        """The number of runs of this process that were forked at the model's first call."""
         return self._forks.num_copied
 
     def run(self, jobs: Sequence[Job], *, is_fresh: bool = False) -> list[RunReport]:

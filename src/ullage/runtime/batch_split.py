@@ -105,7 +105,7 @@ class BatchSplit:
 
     @property
     def num_splits(self) -> int:
-        """How many rungs there are on which a batch is split; says once why there are none."""
+        """The number of rungs on which a batch is split; says once why there are none."""
         reason = self._reason
         training = next((name for name, module in self._norms if module.training), None)
         if reason is None and training is not None:

@@ -108,7 +108,7 @@ class LadderFile:
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """Those of the rungs after the first."""
+        """The plans of the rungs after the first."""
         return tuple(rung.plan for rung in self.rungs if rung.plan is not None)
 
     @property

@@ -197,7 +197,7 @@ class GpuMemory:
             reset(device)
 
     def _devices(self) -> range:
-        """Those that may hold something."""
+        """The devices that may hold something."""
         cuda = self._torch.cuda
         return range(cuda.device_count() if cuda.is_initialized() else 0)
 

@@ -6,7 +6,7 @@ import enum
 
 
 class Category(enum.Enum):
-    """Who a block of device memory belongs to."""
+    """The owner of a block of device memory."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"

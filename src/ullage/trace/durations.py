@@ -42,13 +42,13 @@ def seconds_of(number: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """How many durations each bin has."""
+    """The number of durations in each bin."""
 
     counts: Mapping[int, int]
 
     @property
     def num(self) -> int:
-        """How many there are."""
+        """The number of durations."""
         return sum(self.counts.values())
 
     def percentile(self, share: float) -> float | None:
@@ -66,7 +66,7 @@ class Durations:
         return None
 
     def without(self, part: Durations) -> Durations:
-        """Those that are not in a part of them."""
+        """The durations that are not in a part of them."""
         rest = Counter(self.counts)
         rest.subtract(part.counts)
         return Durations({number: count for number, count in rest.items() if count > 0})

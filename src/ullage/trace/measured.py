@@ -50,7 +50,7 @@ class Measured:
 
     @property
     def num_steps(self) -> int:
-        """How many steps there were."""
+        """The number of steps."""
         return sum(row.num_steps for row in self.step_peaks)
 
 

@@ -60,7 +60,7 @@ class MarkKind(enum.Enum):
 
 
 class ExitKind(enum.Enum):
-    """How the program ended."""
+    """The kind of a program's end."""
 
     RETURNED = "returned"
     EXCEPTION = "exception"
@@ -181,7 +181,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class PinnedLevels:
-    """How much host memory was pinned from each position on, as columns."""
+    """The host memory that was pinned from each position on, as columns."""
 
     position: Positions
     size_bytes: Indices

@@ -238,7 +238,7 @@ class PlainFile:
 
     @property
     def num_stacks(self) -> int:
-        """How many different stacks there are; they are numbered from 1."""
+        """The number of stacks; they are numbered from 1."""
         return int(self._library.plain_num_stacks(self._handle))
 
     def stack(self, number: int) -> Values:
@@ -259,7 +259,7 @@ class PlainFile:
         return columns[0], columns[1], columns[2]
 
     def count_keys(self, dicts: Values) -> dict[str, int]:
-        """How many of the dicts of a column have each key."""
+        """Counts how many of the dicts of a column have each key."""
         shapes = np.empty(len(dicts), dtype=np.uint32)
         self._library.plain_shapes(self._handle, dicts.ctypes.data, len(dicts), shapes.ctypes.data)
         counts: dict[str, int] = {}

@@ -74,7 +74,7 @@ class StopFields(TypedDict):
 
 
 class ExitFields(TypedDict):
-    """How the program ended."""
+    """The end of the program."""
 
     kind: str
     exception: str | None

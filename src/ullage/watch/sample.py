@@ -19,7 +19,7 @@ from ullage.protocol.job import Job
 
 
 class ProcessKind(enum.Enum):
-    """How a process uses a GPU."""
+    """The use of a GPU by a process."""
 
     COMPUTE = "compute"
     GRAPHICS = "graphics"

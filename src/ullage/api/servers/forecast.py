@@ -40,7 +40,7 @@ class ForecastServing:
 
     @property
     def num_preemptions(self) -> int:
-        """How often requests lose their blocks."""
+        """The number of preemptions, in which requests lose their blocks."""
         return self.forecast.num_preemptions
 
     @property

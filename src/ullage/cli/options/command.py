@@ -137,7 +137,7 @@ def _read(
 
 
 def flag_of(name: str, option: Option | None) -> str:
-    """How an option is spelled: "--try-remedies"; of an argument, "FILE"."""
+    """The spelling of an option: "--try-remedies"; of an argument, "FILE"."""
     if option is None or not option.section:
         return name.upper()
     return option.flags[-1] if option.flags else f"--{name.replace('_', '-')}"

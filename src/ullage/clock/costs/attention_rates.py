@@ -28,7 +28,7 @@ class Kernel(Enum):
 
 
 class Pass(NamedTuple):
-    """Which pass, and whether a query sees earlier keys alone."""
+    """The pass, and whether a query sees earlier keys alone."""
 
     is_backward: bool
     is_causal: bool

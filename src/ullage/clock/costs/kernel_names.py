@@ -15,7 +15,7 @@ from typing import Final
 
 
 class Rule(Enum):
-    """How the bytes of a kernel are counted (launches.py)."""
+    """The rule by which the bytes of a kernel are counted (launches.py)."""
 
     ATTENTION = "fused attention"
     ELEMENTWISE = "elementwise"

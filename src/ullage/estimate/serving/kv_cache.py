@@ -17,7 +17,7 @@ from ullage.models.layers import Attention, Cross, Index, Latent, Layer, Recurre
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """How keys and values are stored.
+    """The storage of keys and values.
 
     Attributes:
         bits: bits of an element.

@@ -21,7 +21,7 @@ _VLLM: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ServingPlan:
-    """How a model is to be served.
+    """The plan of a server for a model.
 
     Attributes:
         gpu: the GPU to serve on; None: only what each request needs is estimated.

@@ -184,7 +184,7 @@ def _list_trained(trained: list[tuple[Tensor, int]]) -> tuple[Trained, ...]:
 
 
 def _count(parameters: list[tuple[Tensor, int]]) -> tuple[int, int]:
-    """How many, and how many of them are trained."""
+    """The number of parameters, and that of trained ones."""
     return (
         sum(tensor.numel * count for tensor, count in parameters),
         sum(tensor.numel * count for tensor, count in parameters if tensor.needs_grad),

@@ -38,7 +38,7 @@ _PRECISIONS: Final = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 class Offload(Enum):
-    """Where weights wait for their stage."""
+    """The place where weights wait for their stage."""
 
     NONE = "none"
     MODEL = "model"

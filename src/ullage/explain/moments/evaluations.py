@@ -63,7 +63,7 @@ class Round:
 
     @property
     def own_forwards(self) -> tuple[Forward, ...]:
-        """Those with gradients; all where none has any."""
+        """The forwards with gradients; all where none has any."""
         return tuple(each for each in self.forwards if each.grad) or self.forwards
 
     @property

@@ -22,7 +22,7 @@ class Pool:
 
     @property
     def up(self) -> list[Engine]:
-        """Those that take requests now."""
+        """The engines that take requests now."""
         return [engine for engine in self.engines if engine.is_open]
 
     def spare_bytes(self, tenant: str, num_bytes: int, now_s: float) -> dict[str, int] | None:

@@ -18,7 +18,7 @@ class Prefixes:
         self._hashes: OrderedDict[int, None] = OrderedDict()
 
     def count(self, prefix: Sequence[int]) -> int:
-        """How many hashes from the beginning on are known."""
+        """The number of hashes that are known, from the beginning on."""
         for number, value in enumerate(prefix):
             if value not in self._hashes:
                 return number

@@ -107,7 +107,7 @@ class Request:
 
 
 class Reason(enum.Enum):
-    """Why a request is not started."""
+    """The reason why a request is not started."""
 
     TOO_LARGE = "its prompt and max_tokens fit no engine's cache, even alone"
     NO_ENGINE = "no engine that serves this model answers"

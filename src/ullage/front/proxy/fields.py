@@ -30,7 +30,7 @@ _KWARGS: Final = "chat_template_kwargs"
 
 
 class Use(enum.Enum):
-    """How a field is treated."""
+    """The treatment of a field."""
 
     READ = "read"  # by the front itself
     FREE = "free"

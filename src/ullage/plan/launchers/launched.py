@@ -117,7 +117,7 @@ class DeepSpeedLaunched:
 
     @property
     def shardings(self) -> Sequence[Sharding]:
-        """Those of DeepSpeed."""
+        """The shardings of DeepSpeed."""
         return [sharding for sharding in SHARDINGS if sharding.engine is Engine.DEEPSPEED]
 
     def text(self, sharding: Sharding, kinds: Sequence[str]) -> str:

@@ -63,7 +63,7 @@ class Problem:
         return int(self.levels(choice).max(initial=0))
 
     def time_s(self, choice: Int64Array) -> float:
-        """How much longer a step takes than with every block unchanged."""
+        """The time of a step beyond that with every block unchanged."""
         return float(self.extra_s[np.arange(self.num_blocks), choice].sum())
 
 
@@ -90,7 +90,7 @@ class Solution:
 
 
 class Failure(Enum):
-    """Why there is no solution."""
+    """The reason why there is no solution."""
 
     INFEASIBLE = "no choice fits: this is proved"
     NOT_FOUND = "the solver stopped before it found a choice that fits; there may be one"

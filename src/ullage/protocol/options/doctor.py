@@ -10,7 +10,7 @@ from ullage.protocol.options.run import PYTHON
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """Whose torch is looked at."""
+    """The interpreter whose torch is looked at."""
 
     python: Python | None = OPTIONS(*PYTHON)
     schema: bool = OPTIONS.switch("Print the JSON schema of the document instead.")

@@ -47,7 +47,7 @@ Model: TypeAlias = Annotated[str | ModelConfig, From(str)]
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """How a model is trained, and what is asked of it.
+    """The settings of a model's training, and the questions asked of it.
 
     Attributes:
         model: a built-in name, a config.json or its folder, a repository of the hub; or a

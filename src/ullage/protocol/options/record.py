@@ -14,7 +14,7 @@ RECORDING = HelpSection("Recording")
 
 @dataclass(frozen=True, slots=True)
 class RecordOptions:
-    """How a program is recorded on the GPU of this machine.
+    """The options of a recording on the GPU of this machine.
 
     Attributes:
         program: its words, as they would follow `ullage record --`.

@@ -88,7 +88,7 @@ Ranks: TypeAlias = Annotated[int | Sequence[int] | str, From(str), _split_ranks]
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a program is run on a simulated GPU.
+    """The options of a run on a simulated GPU.
 
     Attributes:
         program: its words, as they would follow `ullage run --`: a file and its arguments, "-m" and

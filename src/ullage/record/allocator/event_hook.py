@@ -143,7 +143,7 @@ class EventHook(Part):
 
     @property
     def num_lost(self) -> int:
-        """How many events have left the ring."""
+        """The number of events that have left the ring."""
         return int(self._library.ullage_first_position())
 
     def ring(self) -> Ring:

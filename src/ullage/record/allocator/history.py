@@ -125,7 +125,7 @@ class History(Part):
         self.is_on = True
 
     def remarks(self) -> list[str]:
-        """Why there are no stacks, or there is no history."""
+        """The reason why there are no stacks, or there is no history."""
         return self._remarks
 
     def remove(self) -> None:

@@ -28,7 +28,7 @@ _OOM_BYTES, _SCOPE_BYTES, _MIN_SCOPES = 512, 256, 4096
 
 
 class Mode(enum.Enum):
-    """How much is recorded.
+    """The amount that is recorded.
 
     FULL: every allocation with its stack, owner and module. EVENTS: the same without stacks.
     COUNTERS: the peaks of each step, from the allocator's own counters; nothing is called when
@@ -42,7 +42,7 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RowLimits:
-    """How many rows are kept of each kind; the oldest go.
+    """The number of rows kept of each kind; the oldest go.
 
     Attributes:
         num_marks: of phases and steps.

@@ -102,7 +102,7 @@ class LoneStore(Store):  # type: ignore[misc]
             return self._values.pop(key, None) is not None
 
     def num_keys(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         with self._lock:
             return len(self._values)
 

@@ -115,7 +115,7 @@ def variable_roots() -> list[Step]:
 
 
 def _count_nodes(node: Any, limit: int) -> int:
-    """How many nodes a graph has; not much more than a limit."""
+    """Counts the nodes of a graph; not much further than a limit."""
     visited, waiting = {node}, [node]
     while waiting and len(visited) < limit:
         for following, _ in waiting.pop().next_functions:

@@ -54,7 +54,7 @@ class Request:
 
     @property
     def num_tokens(self) -> int | None:
-        """How many tokens it has made, which the program may say; None: not known."""
+        """The number of tokens it has made, which the program may say; None: not known."""
         return self._num_tokens
 
     @num_tokens.setter

@@ -36,7 +36,7 @@ class Level(NamedTuple):
 
 
 class TimeCounts:
-    """How many durations each bin has: of all, and of the last ones."""
+    """The number of durations in each bin: of all, and of the last ones."""
 
     def __init__(self) -> None:
         self.all: Counter[int] = Counter()
@@ -71,7 +71,7 @@ class StepWindows:
 
     @property
     def num_steps(self) -> int:
-        """How many there were."""
+        """The number of steps."""
         return self._rows.num_steps
 
     def add(self, began_s: float, seconds: float, level: Level) -> None:

@@ -53,7 +53,7 @@ class Levels:
 
     @property
     def num_ooms(self) -> int:
-        """How often there was no room, on any device."""
+        """The number of times that there was no room, on any device."""
         return sum(device.num_ooms for device in self.devices.values())
 
 

@@ -102,7 +102,6 @@ class RecordFile:
         return paths[-1][0]
 
     def _say(self, path: Path, error: Exception) -> None:
-        """Why there is no record."""
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         kind = type(error).__name__
         if self.mark is not None:

@@ -60,7 +60,7 @@ class KernelTimes(Part):
         return {"measured": {"kernels": self.rows}}
 
     def remarks(self) -> list[str]:
-        """Why there are no times."""
+        """The reason why there are no times."""
         return [] if self.remark is None else [self.remark]
 
     def _begin(self) -> None:

@@ -15,14 +15,14 @@ _FRACTIONS = {"all": 1.0, "half": 0.5, "none": 0.0}
 
 
 class Experts(enum.Enum):
-    """How routers distribute tokens: WORST, all to the same experts; BALANCED, evenly."""
+    """The distribution of tokens over experts: WORST, all to the same; BALANCED, evenly."""
 
     WORST = "worst"
     BALANCED = "balanced"
 
 
 class Plausibility(enum.Enum):
-    """How unknown values are read: PLAUSIBLE, by the rules in policy.py; ZEROS, as zeros."""
+    """The reading of unknown values: PLAUSIBLE, by the rules in policy.py; ZEROS, as zeros."""
 
     PLAUSIBLE = "plausible"
     ZEROS = "zeros"

@@ -52,7 +52,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to make a tensor: allocate a storage of this size, execute the steps, and take a view."""
+    """The recipe of a tensor: allocate a storage of this size, execute the steps, take a view."""
 
     num_bytes: int
     steps: tuple[Step, ...]

@@ -30,7 +30,7 @@ class Replayed(Protocol):
 
     @property
     def num_samples(self) -> int:
-        """How many there are."""
+        """The number of samples."""
 
     @property
     def settings(self) -> Settings:

@@ -39,7 +39,7 @@ _MAX_LOG = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Adapt:
-    """How a guard adapts; see `ullage.guard`.
+    """The settings of a guard that adapts; see `ullage.guard`.
 
     Attributes:
         changes_per_hour: after this many changes within an hour it goes to leaner rungs only.

@@ -68,7 +68,7 @@ class Forecast:
 
     @property
     def num_sizes(self) -> int:
-        """How many different batches were measured."""
+        """The number of different batches that were measured."""
         return len(self._points)
 
     @property

@@ -30,7 +30,7 @@ _PAUSE_S = 0.001
 
 
 class Collectives:
-    """Those of one rank since its step began.
+    """The collectives of one rank since its step began.
 
     Attributes:
         on_collective: called before each.

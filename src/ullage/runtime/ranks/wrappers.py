@@ -21,7 +21,7 @@ _REPLICATED = "DistributedDataParallel"
 
 
 class Wrappers:
-    """Those of a model.
+    """The wrappers of a model.
 
     Args:
         model: the `nn.Module`.

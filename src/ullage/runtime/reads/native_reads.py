@@ -45,7 +45,7 @@ class Reads(NamedTuple):
         read(self.torch_requires_grad, pointers, ctypes.c_int64(len(flags)), flags)
 
     def count_gradients(self, pointers: Any) -> int:
-        """How many have one."""
+        """Counts the parameters that have a gradient."""
         without = ctypes.c_void_p(self.without_gradient._cdata)
         count = self.library.ullage_count_gradients
         return int(count(self.torch_gradient, pointers, ctypes.c_int64(len(pointers)), without))

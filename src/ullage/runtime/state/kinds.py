@@ -643,7 +643,6 @@ def _pickled(value: Any) -> bytes:
 
 
 def _read_generator(generator: Any) -> list[Any]:
-    """Where it waits, and its variables."""
     frame = generator.gi_frame
     return [-1 if frame is None else frame.f_lasti, *gc.get_referents(generator)]
 

@@ -89,7 +89,7 @@ class Node:
 
     @property
     def path(self) -> str:
-        """Where it was found, as "model.blocks[0].history"."""
+        """The place where it was found, as "model.blocks[0].history"."""
         names: list[str] = []
         node: Node | None = self
         while node is not None and len(names) < _MOST_PARENTS:

@@ -51,7 +51,7 @@ class Forecast:
 
     @property
     def num_preemptions(self) -> int:
-        """How often requests lose their blocks."""
+        """The number of preemptions, in which requests lose their blocks."""
         return int(self.simulated.num_preemptions.sum())
 
     @property

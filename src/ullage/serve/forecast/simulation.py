@@ -32,7 +32,7 @@ Counts = npt.NDArray[np.int64]
 
 
 class Seconds(Protocol):
-    """How long a step takes."""
+    """The seconds of a step."""
 
     def __call__(self, decodes: int, contexts: int, prompts: Sequence[tuple[int, int]]) -> float:
         """The seconds of `decodes` requests with one token each and `contexts` tokens in all, and

@@ -25,7 +25,7 @@ SESSION_BLOCK_TOKENS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long prompts and answers are.
+    """The lengths of prompts and answers.
 
     Attributes:
         prompt, output: medians, in tokens.

@@ -91,7 +91,7 @@ class Rows(Widget):
 
     @property
     def num_rows(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         return len(self._texts)
 
     @property

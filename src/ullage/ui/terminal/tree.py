@@ -122,7 +122,6 @@ class Tree(ScrollView, can_focus=True):
         self.refresh()
 
     def _row(self) -> int | None:
-        """Where the choice is now."""
         rows = (row for row in self._stops if _key(self._lines[row]) == self._chosen)
         return next(rows, None)
 

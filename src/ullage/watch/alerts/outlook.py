@@ -126,7 +126,7 @@ def _key(job: JobView) -> tuple[int, float, int]:
 
 
 def _rise(before: int | None, now: int | None) -> int | None:
-    """How far a counter has risen; None: it is not known now, or was not before."""
+    """The rise of a counter; None: it is not known now, or was not before."""
     return None if before is None or now is None else max(now - before, 0)
 
 

@@ -14,7 +14,7 @@ from ullage.watch.alerts.reading import Measured, Meter, Subject
 
 
 class Severity(enum.Enum):
-    """How much an incident matters."""
+    """The importance of an incident."""
 
     INFO = "info"
     WARNING = "warning"

@@ -88,5 +88,5 @@ def gpu_labels(device: DeviceSample) -> dict[str, str]:
 
 
 def known_labels(**values: str | int | None) -> dict[str, str]:
-    """Those that are known, as texts of one line that can be written in UTF-8."""
+    """The labels that are known, as texts of one line that can be written in UTF-8."""
     return {name: printable(str(value)) for name, value in values.items() if value is not None}

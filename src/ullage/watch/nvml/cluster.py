@@ -135,7 +135,7 @@ _WANTED: Final = frozenset(
 
 
 def _read_variables(directory: Path) -> dict[str, str]:
-    """Those of the process's variables that are asked about here; all others are left."""
+    """The process's variables that are asked about here; all others are left."""
     variables = {}
     for entry in read_file(directory / "environ", _MAX_VARIABLES).split(b"\0"):
         name, _, value = entry.decode(errors="replace").partition("=")

@@ -32,7 +32,7 @@ class Runner(Enum):
 
 
 class Served(Enum):
-    """Which models the second runner takes by default."""
+    """The models that the second runner takes by default."""
 
     NONE = "none"
     QWEN3 = "dense Qwen3"

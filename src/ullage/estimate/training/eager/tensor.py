@@ -82,7 +82,7 @@ class Tensor:
 
     @property
     def numel(self) -> int:
-        """How many elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     @property

@@ -12,7 +12,7 @@ class SinkError(Exception):
 
 
 class Sink(Protocol):
-    """Where events go."""
+    """The receiver of events."""
 
     def send(self, event: Event) -> None:
         """Delivers an event.

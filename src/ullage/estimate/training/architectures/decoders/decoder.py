@@ -271,7 +271,7 @@ class Decoder(LanguageModel):
         return self.parts.style.sizes(self.parts.config, place)
 
     def window(self, kind: str) -> int | None:
-        """How many tokens back a layer of a kind sees; None: all."""
+        """The number of earlier tokens that a layer of a kind sees; None: all."""
         return self.sliding_window if kind == SLIDING else None
 
     @property
@@ -285,12 +285,12 @@ class Decoder(LanguageModel):
 
     @property
     def rotated(self) -> int:
-        """How many elements of a head are rotated."""
+        """The number of elements of a head that are rotated."""
         return self.parts.shape.head_dim
 
     @property
     def paces(self) -> Mapping[str, int]:
-        """How many elements of a head each pace of the rotation turns, by kinds of layers."""
+        """The number of elements of a head that each pace turns, by kinds of layers."""
         return {FULL: self.rotated}
 
     def embed(self, tokens: Tensor) -> Tensor:
