@@ -51,7 +51,7 @@ def serve_blocks(report: ServeReport) -> Iterator[b.Block]:
         f"{served.gpu}, {engine.name} {engine.version}, virtual time", b.Tone.FAINT, indent=2
     )
     yield b.SPACE
-    yield _device(engine)
+    yield b.Detail((_device(engine),))
     yield _memory(report)
     yield b.SPACE
     yield _latencies(measures.classes, has_slo=report.slo is not None)
@@ -119,7 +119,7 @@ def _device(engine: Engine) -> b.Table:
         [name, format_bytes(size, 2), b.Bar(size, engine.device_bytes, look.color)]
         for name, size, look in parts
     ]
-    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows, is_page_only=True)
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows)
 
 
 def _latencies(classes: tuple[ClassMeasures, ...], *, has_slo: bool) -> b.Table:

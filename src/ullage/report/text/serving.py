@@ -100,7 +100,7 @@ def serving_blocks(
     sources: b.Rows = [
         [term.name, b.Word(term.source, b.Tone.FAINT)] for term in serving_estimate.terms
     ]
-    yield b.Table((b.LEFT, b.LEFT), sources, ("part", "where it comes from"), is_page_only=True)
+    yield b.Detail((b.Table((b.LEFT, b.LEFT), sources, ("part", "where it comes from")),))
 
 
 def look_of_part(name: str) -> Look:
