@@ -16,11 +16,13 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.written_part import fill_part, read_part
+from ullage.answers.block_kinds import LEFT, RIGHT, Table
+from ullage.answers.ci import markdown
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 MOST_ROWS = 6  # of a table or list in a section: 16 pages have 120 lines and 5 tables at most
@@ -31,6 +33,13 @@ _ITEM = re.compile(r"^(?:-|\d\.) ", re.MULTILINE)
 _MARKUP = re.compile(r"`|\*\*")
 
 Row = dict[str, str]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of a report; the name of a column of numbers begins with ">"."""
+    columns = [RIGHT if name.startswith(">") else LEFT for name in head]
+    names = [name.removeprefix(">") for name in head]
+    return markdown([Table(columns, [*rows], names)]).rstrip("\n")
 
 
 def publish(name: str, report: str) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from benchmarks.documents.blocks import ROOT, read_page
 from benchmarks.documents.play import is_never_run, play
 from benchmarks.provenance import made_by, torch_version
-from benchmarks.results import publish
+from benchmarks.results import publish, table
 from ullage.version import __version__
 
 _COMPILER = re.compile(
@@ -162,10 +162,8 @@ def render(rows: Sequence[Sequence[str]], *, torch: str) -> str:
         "symbols' versions. This machine's wheel was installed into an empty environment outside "
         "the clone, without a compiler on PATH; libraries that load have all symbols bound."
     )
-    table = ["| machine | size | libraries | needs | glibc | how it was checked |"]
-    table.append("|---|--:|--:|---|---|---|")
-    table += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n\n".join([*lines, "\n".join(table)]) + "\n"
+    head = ("machine", ">size", ">libraries", "needs", "glibc", "how it was checked")
+    return "\n\n".join([*lines, table(head, rows)]) + "\n"
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.provenance import made_by, torch_version
-from benchmarks.results import publish, read_rows
+from benchmarks.results import publish, read_rows, table
 from benchmarks.serving.starts import ask, load
 from ullage.units import GIB
 
@@ -155,12 +154,19 @@ def version_of(name: str, *folders: Path) -> str:
     return found[0] if found else ""
 
 
-def summarise(tool: str, answers: Sequence[Answer], predicts: str, against: str) -> str:
+def summarise(tool: str, answers: Sequence[Answer], predicts: str, against: str) -> list[str]:
     """The tool's row of the table."""
     errors = [abs(one.error) for one in answers if one.error is not None]
     shown = (f"{median(errors):.1%}", f"{max(errors):.1%}") if errors else ("", "")
-    answered = f"{len(errors)} of {len(answers)}"
-    return f"| {' | '.join((tool, predicts, against, answered, *shown))} |"
+    return [tool, predicts, against, f"{len(errors)} of {len(answers)}", *shown]
+
+
+def show(one: Answer) -> list[str]:
+    """An answer's row."""
+    said = "" if one.answered_bytes is None else f"{one.answered_bytes / GIB:.3f}"
+    error = "" if one.error is None else f"{one.error:+.1%}"
+    recorded = f"{one.recorded_bytes / GIB:.3f}"
+    return [one.tool, one.subject, recorded, said, error, " ".join(one.why.split())[:120]]
 
 
 def render(groups: dict[str, list[Answer]], versions: str, missing: list[str], torch: str) -> str:
@@ -196,21 +202,12 @@ def render(groups: dict[str, list[Answer]], versions: str, missing: list[str], t
     ]  # fmt: skip
     if missing:
         lines.append(f"**Left out: {'; '.join(missing)}.**")
-    table = ["| tool | predicts | against | answered | median error | worst |"]
-    table.append("|---|---|---|--:|--:|--:|")
-    table += [summarise(tool, answers, *about[tool]) for tool, answers in groups.items()]
-    lines += ["\n".join(table), "## Each answer"]
-    rows = [
-        "| tool | of | recorded, GiB | answered, GiB | error | why none |",
-        "|---|---|--:|--:|--:|---|",
-    ]
-    for one in (one for answers in groups.values() for one in answers):
-        said = "" if one.answered_bytes is None else f"{one.answered_bytes / GIB:.3f}"
-        error = "" if one.error is None else f"{one.error:+.1%}"
-        why = re.sub(r"[|\n]", " ", one.why)[:120]
-        cells = (one.tool, one.subject, f"{one.recorded_bytes / GIB:.3f}", said, error, why)
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n\n".join([*lines, "\n".join(rows)]) + "\n"
+    head = ("tool", "predicts", "against", ">answered", ">median error", ">worst")
+    rows = [summarise(tool, answers, *about[tool]) for tool, answers in groups.items()]
+    lines += [table(head, rows), "## Each answer"]
+    head = ("tool", "of", ">recorded, GiB", ">answered, GiB", ">error", "why none")
+    lines.append(table(head, [show(one) for answers in groups.values() for one in answers]))
+    return "\n\n".join(lines) + "\n"
 
 
 def main() -> None:

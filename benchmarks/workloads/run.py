@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import ullage
 from benchmarks.provenance import made_by, torch_version
-from benchmarks.results import publish
+from benchmarks.results import publish, table
 from ullage.models.builtin import find_model
 
 HERE: Final = Path(__file__).resolve().parent
@@ -217,15 +217,12 @@ def off(ours: float, seen: float) -> str:
     return f"{100 * (ours - seen) / seen:+.2f} %"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; all columns but the first are numbers."""
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(head) - 1)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-
-
 def mib(size: float) -> str:
     """A size."""
     return f"{size / MIB:,.1f}"
+
+
+WITH_PEAK: Final = (">peak", ">interval", ">measured", ">error", ">inside")
 
 
 def with_peak(row: dict[str, Any]) -> list[str]:
@@ -260,7 +257,7 @@ def speech_part(rows: Sequence[dict[str, Any]]) -> str:
     body = [
         [row["case"], off(*row["weights"]), off(*row["caches"]), *with_peak(row)] for row in rows
     ]
-    head = ("case", "weights", "caches", "peak", "interval", "measured", "error", "inside")
+    head = ("case", ">weights", ">caches", *WITH_PEAK)
     return (
         "## Speech\n\ntransformers' Whisper in bf16: every stream has a window and 448 tokens, "
         "then some get their next window at once, and their old caches go when the new ones are "
@@ -274,7 +271,7 @@ def diffusion_part(rows: Sequence[dict[str, Any]]) -> str:
     for row in rows:
         stages = ", ".join(f"{stage} {off(*pair)}" for stage, pair in row["stages"].items())
         body.append([row["case"], stages, *with_peak(row)])
-    head = ("case", "each stage", "peak", "interval", "measured", "error", "inside")
+    head = ("case", ">each stage", *WITH_PEAK)
     return (
         "## Diffusion\n\ndiffusers' own pipelines in fp16 with guidance, two steps. The workspaces "
         "of cuDNN's convolutions follow a model on the phantom as well as in the estimate, so that "
@@ -290,7 +287,7 @@ def index_part(results: dict[str, Any]) -> str:
     ]
     return (
         f"## Indexes\n\nfaiss-cpu {results['faiss']}: the bytes of the index as it is written, of "
-        "random vectors.\n\n" + table(("index", "estimate", "faiss", "error"), body)
+        "random vectors.\n\n" + table(("index", ">estimate", ">faiss", ">error"), body)
     )
 
 
@@ -305,8 +302,8 @@ def vllm_part(rows: Sequence[dict[str, Any]]) -> str:
             f"{row['blocks'][0]:,}", f"{row['blocks'][1]:,}",
         ])  # fmt: skip
     head = (
-        "with", "weights", "error", "cache, estimate", "cache", "error", "inside",
-        "blocks, estimate", "blocks",
+        "with", ">weights", ">error", ">cache, estimate", ">cache", ">error", ">inside",
+        ">blocks, estimate", ">blocks",
     )  # fmt: skip
     return (
         f"## Adapters and drafts\n\nvLLM 0.32 with {MODEL}, "

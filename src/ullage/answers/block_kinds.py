@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -171,7 +171,6 @@ class Table:
         rows: a tuple of cells, or a Row; a short one ends with empty cells.
         head: the names of the columns; empty: there are none.
         indent: blanks before the first column; where it is `is_set_in`, before all its lines.
-        is_page_only: whether only pages show it.
     """
 
     columns: Sequence[Column]
@@ -179,7 +178,6 @@ class Table:
     head: Sequence[str] = ()
     indent: int = 2
     is_set_in: bool = False
-    is_page_only: bool = False
 
 
 class Drawn(enum.Enum):
@@ -266,8 +264,28 @@ class Map:
     is_comparison: bool = False
 
 
-Block: TypeAlias = Headline | Title | Note | Lines | Assumptions | Table | Plot | Map
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """Blocks that only --full and pages show; a short text has `brief` in their place. Both may be
+    generators: only the one that is shown is made.
+    """
+
+    blocks: Blocks
+    brief: Blocks = ()
+
+
+Shown: TypeAlias = Headline | Title | Note | Lines | Assumptions | Table | Plot | Map
+Block: TypeAlias = Shown | Detail
 Blocks: TypeAlias = Iterable[Block]
+
+
+def shown_blocks(blocks: Blocks, *, full: bool) -> Iterator[Shown]:
+    """The blocks with their details, or with what a short text has in the place of these."""
+    for block in blocks:
+        if isinstance(block, Detail):
+            yield from shown_blocks(block.blocks if full else block.brief, full=full)
+        else:
+            yield block
 
 
 def headlines(blocks: Blocks) -> list[str]:

@@ -14,7 +14,6 @@ from typing import Any, Final
 from ullage.answers.block_kinds import (
     Assumptions,
     Bar,
-    Block,
     Blocks,
     Cell,
     Headline,
@@ -23,10 +22,12 @@ from ullage.answers.block_kinds import (
     Note,
     Plot,
     Row,
+    Shown,
     Table,
     Title,
     Tone,
     Word,
+    shown_blocks,
 )
 from ullage.answers.plot import draw_plot
 from ullage.version import __version__
@@ -53,7 +54,7 @@ def render_page(
         document: the document of --json, for the page's element `document`; None: it has none.
         refresh_s: seconds until the page is loaded again; None: it stays.
     """
-    shown = list(blocks)
+    shown = list(shown_blocks(blocks, full=True))
     headline = next((block for block in shown if isinstance(block, Headline)), None)
     maps = [block for block in shown if isinstance(block, Map)]
     verdict = "" if headline is None else headline.plain
@@ -96,7 +97,7 @@ def _asset(name: str) -> str:
     return (files("ullage.answers") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _element(block: Block) -> str:
+def _element(block: Shown) -> str:
     match block:
         case Headline(words):
             return f'<h1 class="verdict">{_words(words)}</h1>'

@@ -1,7 +1,7 @@
 """Blocks as text for a terminal: colour where it has some, ASCII where it has no more.
 
-render(blocks, width=80)     a text without colour
-print_blocks(blocks)         to standard output
+render(blocks, width=80)           a short text without colour
+print_blocks(blocks, full=True)    with all details, to standard output
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from rich.text import Text
 from ullage.answers.block_kinds import (
     Assumptions,
     Bar,
-    Block,
     Blocks,
     Cell,
     Column,
@@ -31,10 +30,12 @@ from ullage.answers.block_kinds import (
     Note,
     Overflow,
     Row,
+    Shown,
     Table,
     Title,
     Tone,
     Word,
+    shown_blocks,
 )
 from ullage.printable import printable, printable_lines
 
@@ -51,22 +52,26 @@ _OVERFLOWS: Final[dict[Overflow, OverflowMethod]] = {
 }  # fmt: skip
 
 
-def render(blocks: Blocks, width: int = 80) -> str:
+def render(blocks: Blocks, width: int = 80, *, full: bool = False) -> str:
     """The blocks as a text without colour, `width` columns wide."""
     file = io.StringIO()
-    print_blocks(blocks, Console(file=file, width=width, color_system=None, legacy_windows=False))
+    console = Console(file=file, width=width, color_system=None, legacy_windows=False)
+    print_blocks(blocks, console, full=full)
     return file.getvalue()
 
 
-def print_blocks(blocks: Blocks, console: Console | None = None) -> None:
+def print_blocks(blocks: Blocks, console: Console | None = None, *, full: bool = False) -> None:
     """Prints the blocks, in ASCII if the console supports nothing else.
 
-    console: default: standard output, without colour if NO_COLOR is set.
+    Args:
+        blocks: what is shown.
+        console: default: standard output, without colour if NO_COLOR is set.
+        full: whether their details are shown too.
     """
     console = console or Console()
     is_ascii = console.options.ascii_only
     with console.capture() as capture:
-        for block in blocks:
+        for block in shown_blocks(blocks, full=full):
             for part in _parts(block, console.width, "#" if is_ascii else "█"):
                 # print() reads these settings only from its arguments, not from the part.
                 own = part if isinstance(part, Text) else Text()
@@ -91,7 +96,7 @@ class _Printable:
             yield Segment(printable_lines(segment.text), segment.style, segment.control)
 
 
-def _parts(block: Block, width: int, bar: str) -> Iterator[RenderableType]:
+def _parts(block: Shown, width: int, bar: str) -> Iterator[RenderableType]:
     match block:
         case Headline(words):
             yield _text(words, bar)
@@ -103,7 +108,7 @@ def _parts(block: Block, width: int, bar: str) -> Iterator[RenderableType]:
             yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
         case Assumptions(items):
             yield Text(_basis(items, width), no_wrap=True, overflow="ellipsis")
-        case Table(is_page_only=False):
+        case Table():
             yield _table(block, width, bar)
 
 

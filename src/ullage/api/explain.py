@@ -104,9 +104,9 @@ class Explanation:
     def text(self, width: int = 80, *, full: bool = False) -> str:
         """The report for people, without colour: in short, or all of it."""
         from ullage.answers.text import render
-        from ullage.report.text.explain import brief_explain_blocks, explain_blocks
+        from ullage.report.text.explain import explain_blocks
 
-        return render((explain_blocks if full else brief_explain_blocks)(self.view), width)
+        return render(explain_blocks(self.view), width, full=full)
 
 
 @takes(ExplainOptions)

@@ -77,9 +77,9 @@ class Recorded:
         """The report for people, without colour: in short, or the whole of it."""
 
         from ullage.answers.text import render
-        from ullage.report.text.run import brief_run_blocks, run_blocks
+        from ullage.report.text.run import run_blocks
 
-        return render((run_blocks if full else brief_run_blocks)(self.report), width)
+        return render(run_blocks(self.report), width, full=full)
 
 
 @takes(RecordOptions)

@@ -143,11 +143,10 @@ class Run:
     def text(self, width: int = 80, *, full: bool = False) -> str:
         """The report for people, without colour: in short, or the whole of it."""
         from ullage.answers.text import render
-        from ullage.report.text.run import brief_run_blocks, run_blocks
+        from ullage.report.text.run import run_blocks
 
-        if full:
-            return render(run_blocks(self.report), width)
-        return render(brief_run_blocks(self.report, self.findings), width)
+        findings = () if full else self.findings
+        return render(run_blocks(self.report, findings), width, full=full)
 
 
 @takes(RunOptions)

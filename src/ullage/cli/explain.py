@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,7 +82,7 @@ def explain_command(
             raise click.UsageError(f"{name} {how} --what-if")
     from ullage.api.explain import explain_file
     from ullage.report.document.export import check_format
-    from ullage.report.text.explain import brief_explain_blocks, explain_blocks
+    from ullage.report.text.explain import explain_blocks
 
     output.check(("--plot", output.plot), *[("--export", path) for path in output.export])
     check_plot_option(output.plot)
@@ -99,9 +99,8 @@ def explain_command(
         return _show_recording(file, output, unfit)
 
     # The answer to a request is among what is reserved.
-    is_full = output.full or options.request is not None
-    shown = explain_blocks if is_full else brief_explain_blocks
-    return output.give(result, shown(result.view), _write_files(result, output))
+    output = replace(output, full=output.full or options.request is not None)
+    return output.give(result, explain_blocks(result.view), _write_files(result, output))
 
 
 def _show_what_if(options: WhatIfOptions, output: Output) -> int:

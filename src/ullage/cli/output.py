@@ -77,7 +77,7 @@ class Output:
         else:
             from ullage.answers.text import print_blocks
 
-            print_blocks(blocks)
+            print_blocks(blocks, full=self.full)
 
     def check(self, *others: tuple[str, Path | None]) -> None:
         """As `check_files`, of what the answer is written to and of other options' files."""
@@ -168,15 +168,13 @@ def write_run(run: Run, output: Output, snapshot: Path | None, timeline: Path | 
         What to exit with.
     """
     # Loaded by now: the run has imported it while the program was running.
-    from ullage.report.text.run import brief_run_blocks, run_blocks
+    from ullage.report.text.run import run_blocks
 
     def show() -> None:
         if not output.quiet:
             click.echo()  # the program's own output ends here
-        is_brief = not output.full and not output.quiet
-        output.show(
-            brief_run_blocks(run.report, run.findings) if is_brief else run_blocks(run.report)
-        )
+        findings = () if output.full or output.quiet else run.findings
+        output.show(run_blocks(run.report, findings))
 
     files: list[object] = [process.snapshot for process in run.report.processes]
     problems = list(run.report.program.not_kept)

@@ -52,7 +52,7 @@ def show_recorded(
     """Shows the report of what was recorded, draws the plot, and names the files that were
     written. What cannot be drawn does not hide the report.
     """
-    from ullage.report.text.run import brief_run_blocks, run_blocks
+    from ullage.report.text.run import run_blocks
 
     problems = []
     if plot is not None:
@@ -61,5 +61,4 @@ def show_recorded(
         except (OSError, SpecError) as error:
             problems.append(f"{str(plot)!r} was not drawn: {error}")
 
-    blocks = (run_blocks if output.full else brief_run_blocks)(recorded.report)
-    return output.give(recorded, blocks, files, problems)
+    return output.give(recorded, run_blocks(recorded.report), files, problems)

@@ -41,6 +41,32 @@ OTHERS_LOOK = Look("other processes", "#7a5c99")
 FREE_LOOK = Look("free", "#b8b8b8")
 USED_LOOK = Look("used", "#0072b2")
 
+# The parts of a server's memory, and of other models', by the names that estimates and logs have.
+PART_LOOKS = MappingProxyType(
+    {
+        "weights": CATEGORY_LOOKS[Category.PARAMETER],
+        "adapters and drafts": CATEGORY_LOOKS[Category.BUFFER],
+        "activations": CATEGORY_LOOKS[Category.ACTIVATION],
+        "step and graphs": CATEGORY_LOOKS[Category.ACTIVATION],
+        "working memory": CATEGORY_LOOKS[Category.TEMPORARY],
+        "padding of experts": CATEGORY_LOOKS[Category.BUFFER],
+        "zero points": CATEGORY_LOOKS[Category.BUFFER],
+        "states": CATEGORY_LOOKS[Category.BUFFER],
+        "CUDA graphs": CATEGORY_LOOKS[Category.WORKSPACE],
+        "KV cache": CATEGORY_LOOKS[Category.KV_CACHE],
+        "cache": CATEGORY_LOOKS[Category.KV_CACHE],
+        "cross-attention": CATEGORY_LOOKS[Category.KV_CACHE],
+        "text": CATEGORY_LOOKS[Category.KV_CACHE],
+        "kernels and buffers": CONTEXT_LOOK,
+        "context": CONTEXT_LOOK,
+        "context and libraries": CONTEXT_LOOK,
+        "free": FREE_LOOK,
+        "left free": FREE_LOOK,
+        "left": FREE_LOOK,
+        "beyond the share": FREE_LOOK,
+    }
+)
+
 # Kinds of work, in the colours of memory where both are of the same thing.
 KIND_LOOKS = MappingProxyType(
     {
@@ -56,6 +82,11 @@ KIND_LOOKS = MappingProxyType(
 )
 REST_LOOK = Look("other kinds", "#999999")
 IDLE_LOOK = Look("device idle", "#b8b8b8")
+
+
+def part_look(name: str) -> Look:
+    """The look of a part by its name; parts without a colour are grey."""
+    return PART_LOOKS.get(name, Look(name, REST_LOOK.color))
 
 
 def kind_look(name: str) -> Look:

@@ -17,7 +17,7 @@ from ullage.gpus.levels import memory_levels
 from ullage.models.architecture import MODEL_TYPES
 from ullage.models.builtin import load_models
 from ullage.models.config import Config
-from ullage.report.palette import CACHE_LOOK, CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK
+from ullage.report.palette import CACHE_LOOK, CATEGORY_LOOKS, PART_LOOKS
 from ullage.ui.engine import HOW_TO_INSTALL
 from ullage.ui.shape import read_shape
 from ullage.version import __version__
@@ -31,7 +31,7 @@ def describe(python: str | None, vllm_python: str | None) -> dict[str, Any]:
         vllm_python: the one that has vLLM, if any does.
     """
     looks = {category.value: look for category, look in CATEGORY_LOOKS.items()}
-    looks |= {"context": CONTEXT_LOOK, "cache": CACHE_LOOK, "free": FREE_LOOK}
+    looks |= {**PART_LOOKS, "cache": CACHE_LOOK}
     return {
         "version": __version__,
         "python": python,

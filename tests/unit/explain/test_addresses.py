@@ -56,7 +56,7 @@ def test_the_report_states_them_and_the_verdict_uses_the_upper_one(
     assert (assumption.low_bytes, assumption.high_bytes) == (low, high)
     shown = run_document(report)["devices"][0]
     assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (low, high)
-    assert f"order of addresses -{high - low} B" in render(run_blocks(report))
+    assert f"order of addresses -{high - low} B" in render(run_blocks(report), full=True)
 
 
 @pytest.mark.parametrize("other", [66, 75])

@@ -84,7 +84,9 @@ def test_an_evaluation_has_its_own_peak_and_steps_have_theirs(
 def test_an_evaluation_is_called_one_and_not_an_unfinished_step(
     make_record: Make, program: Program, small_gpu: Gpu
 ) -> None:
-    text = render(run_blocks(explain(make_record(f"{STEP * 2} N +70 f -70"), program, small_gpu)))
+    text = render(
+        run_blocks(explain(make_record(f"{STEP * 2} N +70 f -70"), program, small_gpu)), full=True
+    )
     assert "unfinished" not in text
     (row,) = [line for line in text.splitlines() if "evaluation" in line]
     assert row.split() == ["evaluation", "70", "B", "70", "B", "70", "B"]

@@ -133,7 +133,7 @@ def test_the_report_of_a_run(
     raw: dict[str, Any], explain: Callable[..., RunReport], exit_code: int
 ) -> None:
     report = explain(parse_record(raw["ullage"]), argv=("train.py", EVIL), exit_code=exit_code)
-    check(render(run_blocks(report), 200))
+    check(render(run_blocks(report), 200, full=True))
     check(json.dumps([*report.warnings, report.reason], ensure_ascii=False))
     check(verdict_line(replace(report, reason=report.reason)))
 

@@ -115,7 +115,7 @@ def test_the_ledger_is_of_the_moment_with_the_most_allocated(
     assert (device.ledger.owners.allocated_bytes, device.ledger.cache_bytes) == (40, 0)
     assert device.ledger.free_bytes == 1000 - 40 - 120
     assert device.headroom_bytes == 1000 - 42 - 120, "the verdict is about the most reserved"
-    assert "at another moment 2 B more was reserved" in render(run_blocks(report))
+    assert "at another moment 2 B more was reserved" in render(run_blocks(report), full=True)
 
 
 def test_all_tables_of_a_report_are_of_one_moment(
@@ -305,7 +305,7 @@ def test_two_processes_on_one_device_have_rows_of_different_names(
         [(make_record("+4"), "a"), (replace(make_record("+8"), pid=1), "b")],
         program=program, torch="2", gpu=small_gpu, is_unlimited=False,
     )  # fmt: skip
-    text = render(run_blocks(report))
+    text = render(run_blocks(report), full=True)
     assert "process 4711, device 0" in text and "process 1, device 0" in text
 
 

@@ -75,7 +75,7 @@ def test_the_report_has_the_interval_and_says_what_it_hangs_on(
     shown = run_document(report)["devices"][0]
     assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (45, 70)
     assert (shown["num_timing_blocks"], shown["peak_allocated_low_bytes"]) == (9, 60)
-    assert "a warm cache of Inductor's -25 B" in render(run_blocks(report))
+    assert "a warm cache of Inductor's -25 B" in render(run_blocks(report), full=True)
 
 
 def test_with_asynchronous_work_the_interval_holds_all_ends(

@@ -52,7 +52,7 @@ def test_the_document_has_the_ends_of_the_replay(
     assert (kind.what, kind.count) == (NAME, 2)
     assert (allocated.low_bytes, allocated.high_bytes, allocated.count) == (65, 80, 3)
     assert (reserved.low_bytes, reserved.high_bytes, reserved.count) == (60, 95, 3)
-    assert "workspaces +25 B -10 B" in render(run_blocks(report))
+    assert "workspaces +25 B -10 B" in render(run_blocks(report), full=True)
 
 
 def test_the_headroom_counts_them_once_and_the_verdict_not_at_all(

@@ -19,7 +19,6 @@ from ullage.answers.text import print_blocks, render
 from ullage.api.explain import Explanation, explain_file
 from ullage.explain.rules.registry import RULES
 from ullage.report.text.explain import (
-    brief_explain_blocks,
     explain_blocks,
     explain_line,
     rule_blocks,
@@ -116,7 +115,7 @@ def test_the_short_report_stays_short_whatever_is_found(
     view = explained("explain-out-of-memory").view
     fatal, *others = view.findings
     long = [replace(finding, what="word " * 99, change="word " * 99) for finding in others]
-    text = render(brief_explain_blocks(replace(view, findings=(fatal, *long * 9))))
+    text = render(explain_blocks(replace(view, findings=(fatal, *long * 9))))
     assert text.count("\n") <= 20 and max(map(len, text.splitlines())) <= 80
 
 
@@ -154,7 +153,9 @@ def test_on_a_terminal_without_unicode_it_is_ascii(
     explained: Callable[[str], Explanation], tmp_path: Path
 ) -> None:
     with (tmp_path / "out.txt").open("w", encoding="ascii") as file:
-        print_blocks(explain_blocks(explained("explain-fits").view), Console(file=file, width=80))
+        print_blocks(
+            explain_blocks(explained("explain-fits").view), Console(file=file, width=80), full=True
+        )
     assert "####" in (tmp_path / "out.txt").read_text(encoding="ascii")
 
 

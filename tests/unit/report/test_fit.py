@@ -279,3 +279,19 @@ def test_the_page_marks_what_ran_and_shows_its_bounds(report: FitReport) -> None
 def test_without_a_bound_there_is_no_gap(report: FitReport) -> None:
     assert report.gap == pytest.approx(0.0045, abs=1e-4)
     assert replace(report, bound_s=0.0).gap == 0.0
+
+
+def test_at_80_columns_a_plan_is_a_line_and_the_chosen_one_a_list_below(report: FitReport) -> None:
+    """With the widest table: bounds, prices, and names that are longer than the line."""
+    priced = replace(clocked(report), price=3.6)
+    long = tuple(replace(each, why="too much " * 20) for each in priced.candidates)
+    lines = render(fit_blocks(replace(priced, candidates=long)), 80).splitlines()
+    head = next(n for n, line in enumerate(lines) if line.endswith("plan, Pareto front"))
+    table = lines[head + 1 : lines.index("", head)]
+    assert len([line for line in table if line.split() != ["others"]]) == len(long)
+    assert all("ms" in line or line.split() == ["others"] for line in table)
+    place = next(n for n, line in enumerate(lines) if line.startswith("The plan, "))
+    assert place > head
+    assert lines[place + 1 : place + 3] == [
+        "  allocator expandable_segments", "  checkpoint 3 of 4 Layer",
+    ]  # fmt: skip

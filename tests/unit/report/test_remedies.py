@@ -48,7 +48,9 @@ def with_findings(report: RunReport, *findings: Finding) -> RunReport:
 def test_the_first_three_are_shown_and_all_that_help(report: RunReport) -> None:
     no, yes = MakesItFit.NO, MakesItFit.YES
     answers = {"UL151": no, "UL121": no, "UL125": no, "UL101": no, "UL114": yes}
-    text = render(run_blocks(with_findings(report, *(finding(c, a) for c, a in answers.items()))))
+    text = render(
+        run_blocks(with_findings(report, *(finding(c, a) for c, a in answers.items()))), full=True
+    )
     part = text[text.index("What to do") :]
     assert [code for code in answers if code in part] == ["UL151", "UL121", "UL125", "UL114"]
     assert part.count("makes it fit: no: as was tried") == 3
@@ -58,12 +60,14 @@ def test_the_first_three_are_shown_and_all_that_help(report: RunReport) -> None:
 
 
 def test_where_nothing_alone_helps_mixtures_are_named(report: RunReport) -> None:
-    text = render(run_blocks(with_findings(report, *[finding("UL121", MakesItFit.NO)] * 2)))
+    text = render(
+        run_blocks(with_findings(report, *[finding("UL121", MakesItFit.NO)] * 2)), full=True
+    )
     assert "`ullage fit` looks for mixtures" in text
 
 
 def test_a_run_without_findings_has_no_such_part(report: RunReport) -> None:
-    assert "What to do" not in render(run_blocks(report))
+    assert "What to do" not in render(run_blocks(report), full=True)
 
 
 def test_the_document_says_what_was_tried() -> None:

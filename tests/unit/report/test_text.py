@@ -16,7 +16,7 @@ from ullage.explain.rules.registry import RULES
 from ullage.explain.rules.rule import Finding
 from ullage.explain.run import RunReport, explain_run
 from ullage.gpus.catalog import Gpu
-from ullage.report.text.run import brief_run_blocks, run_blocks
+from ullage.report.text.run import run_blocks
 from ullage.trace.model import Record
 
 Make = Callable[..., Record]
@@ -70,19 +70,19 @@ def reports(make_record: Make, program: Program, small_gpu: Gpu) -> dict[str, Ru
 
 @pytest.mark.parametrize("name", ["fits", "unlimited", "out_of_memory"])
 def test_the_report_is_the_one_on_file(reports: dict[str, RunReport], name: str) -> None:
-    text = render(run_blocks(reports[name]))
+    text = render(run_blocks(reports[name]), full=True)
     assert text == (HERE / f"{name}.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["fits", "out_of_memory", "unlimited"])
 def test_the_short_report_is_the_one_on_file(name: str, reports: dict[str, RunReport]) -> None:
-    assert render(brief_run_blocks(reports[name])) == (HERE / f"{name}.brief.txt").read_text(
+    assert render(run_blocks(reports[name])) == (HERE / f"{name}.brief.txt").read_text(
         encoding="utf-8"
     )
 
 
 def test_the_short_report_has_at_most_fourteen_lines(reports: dict[str, RunReport]) -> None:
-    assert len(render(brief_run_blocks(reports["fits"])).splitlines()) <= 14
+    assert len(render(run_blocks(reports["fits"])).splitlines()) <= 14
 
 
 def test_the_short_report_ends_with_what_the_largest_finding_is_worth(
@@ -94,7 +94,7 @@ def test_the_short_report_ends_with_what_the_largest_finding_is_worth(
         Finding(RULES["UL125"], 0, "what", (), gain_bytes=gain, change="", is_guess=False)
         for gain in (PEAK // 4, PEAK // 8)
     ]
-    line = render(brief_run_blocks(report, findings), 80).splitlines()[-1]
+    line = render(run_blocks(report, findings), 80).splitlines()[-1]
     assert line == (
         "The largest of 2 findings is worth up to 188 B (25 % of the peak): "
         "ullage explain ullage-train.pickle"
@@ -107,24 +107,26 @@ def test_the_table_is_of_the_device_that_ran_out_of_memory(reports: dict[str, Ru
     fuller = replace(fuller, totals=totals)
     assert fuller.peak_used_bytes > failed.peak_used_bytes and fuller.oom is None
     report = replace(reports["out_of_memory"], devices=(fuller, failed))
-    assert "Memory of device 0 when it ran out of memory" in render(brief_run_blocks(report))
+    assert "Memory of device 0 when it ran out of memory" in render(run_blocks(report))
 
 
 def test_no_line_is_wider_than_80_columns_but_an_address(reports: dict[str, RunReport]) -> None:
     for report in reports.values():
-        for line in render(run_blocks(report)).splitlines():
+        for line in render(run_blocks(report), full=True).splitlines():
             assert len(line) <= 80 or "https://" in line
 
 
 def test_a_long_address_stays_in_one_piece(reports: dict[str, RunReport]) -> None:
-    assert MESSAGE.rpartition(" ")[2] in render(run_blocks(reports["out_of_memory"]))
+    assert MESSAGE.rpartition(" ")[2] in render(run_blocks(reports["out_of_memory"]), full=True)
 
 
 def test_a_long_list_of_the_same_assumption_is_one_row(
     make_record: Make, program: Program, small_gpu: Gpu
 ) -> None:
     reads = [{**read, "what": "host read"} for read in READS]
-    text = render(run_blocks(explain(make_record(TRAINING, reads=reads), program, small_gpu)))
+    text = render(
+        run_blocks(explain(make_record(TRAINING, reads=reads), program, small_gpu)), full=True
+    )
     (row,) = [line for line in text.splitlines() if "host read" in line]
     assert row.split()[-5:] == ["10", "places", "55", "220", "B"]
 
@@ -136,7 +138,8 @@ def test_no_line_ends_in_blanks(reports: dict[str, RunReport]) -> None:
 
 def printed(report: RunReport, **options: object) -> str:
     file = io.StringIO()
-    print_blocks(run_blocks(report), Console(file=file, width=80, force_terminal=True, **options))  # type: ignore[arg-type]
+    console = Console(file=file, width=80, force_terminal=True, **options)  # type: ignore[arg-type]
+    print_blocks(run_blocks(report), console, full=True)
     return file.getvalue()
 
 
@@ -153,6 +156,6 @@ def test_colour_on_a_terminal_and_none_with_no_color(
 def test_a_terminal_without_unicode_gets_ascii_bars(reports: dict[str, RunReport]) -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii", errors="strict")
-    print_blocks(run_blocks(reports["fits"]), Console(file=file, width=80))
+    print_blocks(run_blocks(reports["fits"]), Console(file=file, width=80), full=True)
     file.flush()
     assert b"####" in raw.getvalue()

@@ -17,6 +17,7 @@ from ullage.gate.reasons import name_place
 from ullage.gate.verdicts import Judged, State, exit_code_of
 from ullage.report.module_names import name_module
 from ullage.report.palette import CATEGORY_LOOKS
+from ullage.report.text.diff import change_row
 from ullage.report.views import CheckView
 from ullage.units import format_bytes
 
@@ -200,7 +201,7 @@ def _change_parts(view: CheckView, judged: Judged, comparison: Comparison) -> It
             if changed:
                 rows.append(b.Row([f"  by {title}"], b.Tone.FAINT))
             for name, row in changed[:_MAX_ROWS]:
-                rows.append(b.Row([f"    {name}", *_sizes(row)], _tone(row.changed_bytes)))
+                rows.append(change_row(f"    {name}", row.before_bytes, row.after_bytes))
         yield b.Table((_NAME, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("", "before", "now", "change"))
     reasons = view.reasons(judged, comparison)
     if reasons:
@@ -216,11 +217,6 @@ def list_changes(
     yield "category", [(label_category(row.name), row) for row in changes.categories]
     yield "module", [(label_module(row.name), row) for row in changes.modules]
     yield "place", [(name_place(row, lines), row) for row in changes.places]
-
-
-def _sizes(row: Changed) -> tuple[str, ...]:
-    sizes = (format_bytes(size, 2) for size in (row.before_bytes, row.after_bytes))
-    return (*sizes, signed(row.changed_bytes))
 
 
 def _remarks(judged: Sequence[Judged]) -> Iterator[b.Block]:
@@ -270,7 +266,3 @@ def label_category(name: str) -> str:
 def label_module(name: str) -> str:
     """The label of a module."""
     return name_module(None if name == OUTSIDE else name)
-
-
-def _tone(changed_bytes: int) -> b.Tone:
-    return b.Tone.MORE if changed_bytes > 0 else b.Tone.LESS

@@ -162,15 +162,10 @@ def _difference_table(differences: Sequence[Difference]) -> b.Table:
 def _phase_table(phases: Sequence[PhaseChange]) -> b.Table:
     rows: b.Rows = []
     for phase in phases:
-        sizes = [format_bytes(size, 2) for size in (phase.before_bytes, phase.after_bytes)]
         largest = phase.by_site[0] if phase.by_site and _is_changed(phase) else None
         what = "" if largest is None else _short(largest)
-        rows.append(
-            b.Row(
-                [phase.name, *sizes, signed(phase.changed_bytes), what],
-                _tone(phase.changed_bytes if _is_changed(phase) else 0),
-            )
-        )
+        row = change_row(phase.name, phase.before_bytes, phase.after_bytes, what)
+        rows.append(row if _is_changed(phase) else row._replace(tone=b.Tone.FAINT))
     return b.Table(
         (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT, _CUT),
         rows,
@@ -196,7 +191,8 @@ def _category_table(changes: Sequence[Change]) -> b.Table:
     for change in changes:
         sides = (change.before, change.after)
         counts = (str(side.num_blocks) if has_blocks else "" for side in sides)
-        rows.append(b.Row([_owner(change), *_sizes(change), *counts], _tone(change.changed_bytes)))
+        sizes = change.before.size_bytes, change.after.size_bytes
+        rows.append(change_row(_owner(change), sizes[0], sizes[1], *counts))
     return b.Table(
         (b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT, b.RIGHT, b.RIGHT),
         rows,
@@ -205,15 +201,10 @@ def _category_table(changes: Sequence[Change]) -> b.Table:
 
 
 def _module_table(changes: Sequence[ModuleChange]) -> b.Table:
-    rows: b.Rows = []
-    for change in changes:
-        sizes = [format_bytes(size, 2) for size in (change.before_bytes, change.after_bytes)]
-        rows.append(
-            b.Row(
-                [name_module(change.path), *sizes, signed(change.changed_bytes)],
-                _tone(change.changed_bytes),
-            )
-        )
+    rows: b.Rows = [
+        change_row(name_module(change.path), change.before_bytes, change.after_bytes)
+        for change in changes
+    ]
     return b.Table((_CUT, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("module", "before", "after", "change"))
 
 
@@ -228,9 +219,11 @@ def _site_table(changes: Sequence[Change]) -> b.Table:
     return b.Table((b.RIGHT, b.Column(hang=2)), rows)
 
 
-def _sizes(change: Change) -> list[str]:
-    sizes = [format_bytes(side.size_bytes, 2) for side in (change.before, change.after)]
-    return [*sizes, signed(change.changed_bytes)]
+def change_row(name: str, before_bytes: int, after_bytes: int, *more: str) -> b.Row:
+    """A row of two sizes and their difference."""
+    changed = after_bytes - before_bytes
+    sizes = (format_bytes(before_bytes, 2), format_bytes(after_bytes, 2), signed(changed))
+    return b.Row([name, *sizes, *more], _tone(changed))
 
 
 def _tone(changed_bytes: int) -> b.Tone:

@@ -1,8 +1,8 @@
-"""The view of a snapshot, short or whole."""
+"""The view of a snapshot."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ullage.answers import block_kinds as b
@@ -22,7 +22,7 @@ from ullage.report.text.explain_parts import (
 )
 from ullage.report.text.explain_recorded import recorded_parts
 from ullage.report.text.modules import module_table
-from ullage.report.text.pressure import brief_pressure, full_pressure
+from ullage.report.text.pressure import pressure_blocks
 from ullage.report.views import ExplainView
 from ullage.trace.model import Category
 from ullage.units import format_bytes
@@ -31,7 +31,7 @@ FINDING_HANG = 9
 """Blanks before the text of a finding: its code stands there."""
 _MAX_FINDINGS = 8
 _MAX_NAMED = 3
-# Lines for the file, and for each finding, in the short report.
+# Lines for the file, and for each finding, without details.
 _BRIEF = 2
 
 
@@ -54,49 +54,62 @@ def rule_blocks(rule: Rule) -> Iterator[b.Block]:
 
 
 def explain_blocks(view: ExplainView) -> Iterator[b.Block]:
-    """The verdict, the advice, then the owners of the memory and why it was reserved."""
+    """The verdict, the advice, then the owners of the memory and why it was reserved. Without
+    details the lines that hold most, and what to do first, in 20 lines or fewer; a few more say
+    what `ullage record` measured of steps and requests.
+    """
+    findings = view.findings
     yield _verdict(view)
+    yield b.Detail(_remarks(view), _brief_remarks(view))
+    yield b.Detail((), _largest(view))
+    yield b.Title("Findings")
+    if not findings:
+        yield b.Note("none of the rules found anything", indent=2)
+    most_lines = _BRIEF if len(findings) < _MAX_NAMED else 1
+    for number, finding in enumerate(findings[:_MAX_FINDINGS]):
+        # The verdict has said what is fatal.
+        head = _finding_head(finding, 1 if finding.is_fatal else _BRIEF)
+        brief = (head, replace(_change(finding), max_lines=most_lines))
+        yield b.Detail(_finding(finding), brief if number < _MAX_NAMED else ())
+    if len(findings) > _MAX_FINDINGS:
+        more = f"and {len(findings) - _MAX_FINDINGS} more, all of them in --json"
+        yield b.Detail((b.Note(more, indent=2),))
+    for device in view.report.devices:
+        yield b.Detail(_device_parts(view, device))
+    yield from pressure_blocks(view.records)
+    num_more = len(findings) - _MAX_NAMED
+    rest = f"{num_more} more findings, " if num_more > 1 else "1 more finding, " * (num_more == 1)
+    hint = f"--full prints {rest}the evidence, what is reserved, and the steps"
+    yield b.Detail((), (b.Note(hint, b.Tone.FAINT),))
+
+
+def _remarks(view: ExplainView) -> Iterator[b.Block]:
+    """The file, and why it may be wrong."""
     yield b.Note(view.path, b.Tone.FAINT, b.Overflow.CUT, indent=2)
     yield from (b.Note(line, b.Tone.FAINT, indent=2, hang=2) for line in describe_file(view.report))
     for text in view.report.contradictions[:_MAX_NAMED]:
         yield _warning(f"the file contradicts itself: {text}")
     if view.report.record_remark:
         yield _warning(view.report.record_remark)
-    yield from _findings(view.findings)
-    for device in view.report.devices:
-        yield from _device_parts(view, device)
-    yield from full_pressure(view.records)
 
 
-def brief_explain_blocks(view: ExplainView) -> Iterator[b.Block]:
-    """The verdict, the lines that hold most, and what to do first, in 20 lines or fewer; a few more
-    say what `ullage record` measured of steps and requests.
-    """
-    yield _verdict(view)
+def _brief_remarks(view: ExplainView) -> list[b.Note]:
     notes = [
         b.Note(line, b.Tone.FAINT, b.Overflow.CUT, indent=2) for line in describe_file(view.report)
     ]
     texts = (*view.report.contradictions[:1], view.report.record_remark)
     warnings = [b.Note(f"warning: {text}", b.Tone.FAINT, b.Overflow.CUT) for text in texts if text]
-    yield from [*notes[:_BRIEF], *warnings][-_BRIEF:]
+    return [*notes[:_BRIEF], *warnings][-_BRIEF:]
+
+
+def _largest(view: ExplainView) -> Iterator[b.Block]:
+    """The lines of code that hold most."""
     devices = view.report.devices
     if devices:
         device = max(devices, key=lambda device: device.peak_allocated_bytes)
         which = f" on device {device.index}" if len(devices) > 1 else ""
         yield b.Title(f"Largest at the peak{which}")
         yield largest_sites(make_case(view.report, device), _MAX_NAMED)
-    yield b.Title("Findings")
-    if not view.findings:
-        yield b.Note("none of the rules found anything", indent=2)
-    num_lines = _BRIEF if len(view.findings) < _MAX_NAMED else 1
-    for finding in view.findings[:_MAX_NAMED]:
-        # The verdict has said what is fatal.
-        yield _finding_head(finding, 1 if finding.is_fatal else _BRIEF)
-        yield replace(_change(finding), max_lines=num_lines)
-    yield from brief_pressure(view.records)
-    more = len(view.findings) - _MAX_NAMED
-    rest = f"{more} more findings, " if more > 1 else "1 more finding, " * (more == 1)
-    yield b.Note(f"--full prints {rest}the evidence, what is reserved, and the steps", b.Tone.FAINT)
 
 
 def _warning(text: str) -> b.Note:
@@ -133,18 +146,12 @@ def _largest_share(device: DeviceSnapshot) -> str:
     return f"{text}, {format_bytes(more)} more reserved" if more > 0 else text
 
 
-def _findings(findings: Sequence[Finding]) -> Iterator[b.Block]:
-    yield b.Title("Findings")
-    if not findings:
-        yield b.Note("none of the rules found anything", indent=2)
-    for finding in findings[:_MAX_FINDINGS]:
-        yield _finding_head(finding)
-        yield from (b.Note(line, b.Tone.FAINT, indent=11, hang=11) for line in finding.evidence)
-        yield _change(finding)
-        if finding.trial is not None:
-            yield trial_note(finding.trial)
-    if len(findings) > _MAX_FINDINGS:
-        yield b.Note(f"and {len(findings) - _MAX_FINDINGS} more, all of them in --json", indent=2)
+def _finding(finding: Finding) -> Iterator[b.Block]:
+    yield _finding_head(finding)
+    yield from (b.Note(line, b.Tone.FAINT, indent=11, hang=11) for line in finding.evidence)
+    yield _change(finding)
+    if finding.trial is not None:
+        yield trial_note(finding.trial)
 
 
 def _finding_head(finding: Finding, max_lines: int | None = None) -> b.Note:

@@ -1,4 +1,4 @@
-"""The pressure on the allocator, as recorded on a GPU: a few lines, or the whole table."""
+"""The pressure on the allocator, as recorded on a GPU."""
 
 from __future__ import annotations
 
@@ -31,16 +31,21 @@ _NOTES = (
 _GIB = b.PlotAxis("GiB")
 
 
-def brief_pressure(records: Sequence[Record]) -> Iterator[b.Block]:
-    """A line of the times of steps, one of what slowed them if anything may have, and one of each
-    of the most frequent requests: of the process with the most retries.
+def pressure_blocks(records: Sequence[Record]) -> Iterator[b.Block]:
+    """The pressure on the process with the most retries: a line of the times of steps, one of what
+    slowed them if anything may have, and one of each of the most frequent requests; the details
+    are the tables of steps, requests and the last generations.
     """
     record = find_most_pressed(records)
     report = _report(record)
-    if record is None or report is None:
-        return
+    if record is not None and report is not None:
+        which = _which(record, records)
+        yield b.Detail(_tables(report, records, which), _lines(report, which))
+
+
+def _lines(report: PressureReport, which: str) -> Iterator[b.Block]:
     if report.steps is not None and report.recent_steps is not None:
-        yield _line(f"Steps{_which(record, records)}: {_times(report.steps)}")
+        yield _line(f"Steps{which}: {_times(report.steps)}")
         if report.num_alloc_retries or report.num_device_frees:
             yield _line(f"Pressure: {report.sentence}")
     for group in report.requests[:_MAX_BRIEF]:
@@ -48,14 +53,9 @@ def brief_pressure(records: Sequence[Record]) -> Iterator[b.Block]:
     yield from (_line(f"Generation: {text}") for text in _growth(report))
 
 
-def full_pressure(records: Sequence[Record]) -> Iterator[b.Block]:
-    """The table of the steps, of the requests, and of the last generations."""
-    record = find_most_pressed(records)
-    report = _report(record)
-    if record is None or report is None:
-        return
+def _tables(report: PressureReport, records: Sequence[Record], which: str) -> Iterator[b.Block]:
     if report.rows:
-        yield b.Title(f"Pressure on the allocator{_which(record, records)}")
+        yield b.Title(f"Pressure on the allocator{which}")
         yield _line(report.sentence, indent=2)
         yield step_pressure_table(report.rows)
         yield from (b.Note(line, b.Tone.FAINT, indent=2) for line in _NOTES)

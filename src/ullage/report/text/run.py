@@ -1,4 +1,4 @@
-"""The view of a run, whole or short."""
+"""The view of a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _NAMED_GPUS = 8
 _MAX_OWNERS = 3
-# The short report omits parts that are smaller than the device's memory divided by this.
+# Without details, parts are omitted that are smaller than the device's memory divided by this.
 _SMALL_SHARE = 2000
 _TONES = {
     Verdict.FITS: b.Tone.GOOD,
@@ -54,62 +54,40 @@ def verdict_line(report: RunReport) -> str:
     return _verdict(report).plain
 
 
-def run_blocks(report: RunReport) -> Iterator[b.Block]:
-    """The verdict, then the owners of the memory, then the basis of the answer."""
+def run_blocks(report: RunReport, findings: Sequence[Finding] = ()) -> Iterator[b.Block]:
+    """The verdict, then the owners of the memory, then the basis of the answer, and what the
+    largest of the findings is worth.
+    """
     fullest = _fullest(report)
     yield from _head(report)
-    yield b.Note(_run_line(report), b.Tone.FAINT, indent=2)
     margins = "" if fullest is None else _other_margins(fullest)
-    if margins:
-        yield b.Note(margins, b.Tone.FAINT, indent=2)
-    yield from _problems(report)
-    if fullest is not None:
-        yield from _device_parts(fullest, report.devices)
-    if len(report.devices) > 1 or report.covers:
-        yield from _all_devices(report.devices, dict(report.covers))
-    if report.time is not None:
-        from ullage.report.text.time.section import full_time
-
-        yield from full_time(report)
-    if any(process.record.measured for process in report.processes):
-        from ullage.report.text.pressure import full_pressure
-
-        yield from full_pressure([process.record for process in report.processes])
-    if report.devices:
-        yield b.Title("Host memory")
-        yield host_table(report.host)
-        yield from basis_parts(report)
-    if report.is_unlimited and fullest is not None:
-        yield b.Note(_fitting_gpus(report), is_apart=True)
-
-
-def brief_run_blocks(report: RunReport, findings: Sequence[Finding] = ()) -> Iterator[b.Block]:
-    """The verdict, the categories, the largest owners, the assumptions, the worth of findings."""
-    fullest = _fullest(report)
-    yield from _head(report)
+    lines = filter(None, (_run_line(report), margins))
+    yield b.Detail(b.Note(line, b.Tone.FAINT, indent=2) for line in lines)
     yield from _problems(report)
     if fullest is None:
         return
     yield b.Title(_ledger_title(fullest, report.devices))
-    yield _ledger_table(fullest, is_brief=True)
+    yield b.Detail((_ledger_table(fullest),), (_ledger_table(fullest, is_brief=True),))
     owners = _owners_line(fullest)
-    if owners:
-        yield b.Note(owners, hang=2)
-    if report.time is not None:
-        from ullage.report.text.time.section import brief_time
-
-        yield from brief_time(report)
-    if any(process.record.measured for process in report.processes):
-        from ullage.report.text.pressure import brief_pressure
-
-        yield from brief_pressure([process.record for process in report.processes])
-    yield _basis(report)
+    yield b.Detail(_device_parts(fullest), (b.Note(owners, hang=2),) if owners else ())
     if len(report.devices) > 1 or report.covers:
         yield from _all_devices(report.devices, dict(report.covers))
+    if report.time is not None:
+        from ullage.report.text.time.section import time_blocks
+
+        yield from time_blocks(report, report.time)
+    if any(process.record.measured for process in report.processes):
+        from ullage.report.text.pressure import pressure_blocks
+
+        yield from pressure_blocks([process.record for process in report.processes])
+    host = (b.Title("Host memory"), host_table(report.host))
+    yield b.Detail((*host, *basis_parts(report)), (_basis(report),))
     if report.is_unlimited:
+        yield b.Detail((b.SPACE,))
         yield b.Note(_fitting_gpus(report))
     if findings:
-        yield b.Note(_worth_line(report, findings), b.Tone.PLAIN, b.Overflow.KEEP)
+        worth = _worth_line(report, findings)
+        yield b.Detail((), (b.Note(worth, b.Tone.PLAIN, b.Overflow.KEEP),))
 
 
 def _fullest(report: RunReport) -> DeviceReport | None:
@@ -266,9 +244,7 @@ def _failures(report: RunReport) -> Iterator[str]:
             yield process.oom.message
 
 
-def _device_parts(device: DeviceReport, devices: Sequence[DeviceReport]) -> Iterator[b.Block]:
-    yield b.Title(_ledger_title(device, devices))
-    yield _ledger_table(device)
+def _device_parts(device: DeviceReport) -> Iterator[b.Block]:
     reserved = device.ledger.owners.allocated_bytes + device.ledger.cache_bytes
     more = device.totals.peak_reserved_bytes - reserved
     if more > 0 and not device.oom:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ullage.answers import block_kinds as b
-from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK
+from ullage.report.palette import part_look
 from ullage.report.text.time.numbers import format_rate, format_seconds, format_share
 from ullage.serve.cache_bytes import real_cache
 from ullage.serve.curve import Curve
@@ -14,7 +14,6 @@ from ullage.serve.host_time import MEASURED, NO_HOST_TIME, HostTime
 from ullage.serve.measures import ClassMeasures, OccupancyRow, Percentiles
 from ullage.serve.outcome import Engine, Levels
 from ullage.serve.report import ServeReport
-from ullage.trace.category import Category
 from ullage.units import format_bytes
 
 _MAX_SHOWN: Final = 3
@@ -51,7 +50,7 @@ def serve_blocks(report: ServeReport) -> Iterator[b.Block]:
         f"{served.gpu}, {engine.name} {engine.version}, virtual time", b.Tone.FAINT, indent=2
     )
     yield b.SPACE
-    yield _device(engine)
+    yield b.Detail((_device(engine),))
     yield _memory(report)
     yield b.SPACE
     yield _latencies(measures.classes, has_slo=report.slo is not None)
@@ -109,17 +108,17 @@ def _device(engine: Engine) -> b.Table:
     outside = engine.device_used_bytes - engine.weights_bytes - engine.kv_cache_bytes
     step_bytes = min(engine.peak_activation_bytes, max(0, outside))
     parts = (
-        ("weights", engine.weights_bytes, CATEGORY_LOOKS[Category.PARAMETER]),
-        ("cache", engine.kv_cache_bytes, CATEGORY_LOOKS[Category.KV_CACHE]),
-        ("step and graphs", step_bytes, CATEGORY_LOOKS[Category.ACTIVATION]),
-        ("context and libraries", max(0, outside - step_bytes), CONTEXT_LOOK),
-        ("free", max(0, engine.device_bytes - engine.device_used_bytes), FREE_LOOK),
+        ("weights", engine.weights_bytes),
+        ("cache", engine.kv_cache_bytes),
+        ("step and graphs", step_bytes),
+        ("context and libraries", max(0, outside - step_bytes)),
+        ("free", max(0, engine.device_bytes - engine.device_used_bytes)),
     )
     rows: b.Rows = [
-        [name, format_bytes(size, 2), b.Bar(size, engine.device_bytes, look.color)]
-        for name, size, look in parts
+        [name, format_bytes(size, 2), b.Bar(size, engine.device_bytes, part_look(name).color)]
+        for name, size in parts
     ]
-    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows, is_page_only=True)
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows)
 
 
 def _latencies(classes: tuple[ClassMeasures, ...], *, has_slo: bool) -> b.Table:

@@ -9,22 +9,13 @@ from ullage.answers import block_kinds as b
 from ullage.explain.compare.changes import signed
 from ullage.explain.servers.differences import ROUNDING, StartChange
 from ullage.explain.servers.levers import ESTIMATED, Lever
-from ullage.explain.servers.start import Load, Part, ServerStart
-from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
-from ullage.trace.category import Category
+from ullage.explain.servers.start import Load, ServerStart
+from ullage.report.palette import CONTEXT_LOOK, PART_LOOKS
 from ullage.units import format_bytes
 
 Explained = tuple[ServerStart, tuple[Lever, ...]]
 _BAR: Final = 20
 _MOST_LEVERS: Final = 8
-_LOOKS: Final = {
-    "weights": CATEGORY_LOOKS[Category.PARAMETER],
-    "activations": CATEGORY_LOOKS[Category.ACTIVATION],
-    "CUDA graphs": CATEGORY_LOOKS[Category.WORKSPACE],
-    "states": CATEGORY_LOOKS[Category.BUFFER],
-    "KV cache": CATEGORY_LOOKS[Category.KV_CACHE],
-}
-_FREE: Final = ("beyond the share", "left")
 
 
 def server_line(explained: Explained) -> str:
@@ -75,16 +66,12 @@ def _memory(start: ServerStart) -> b.Table:
     for part in start.parts:
         if part.name == "not printed" and abs(part.bytes) <= 3 * start.grain_bytes:
             continue  # what rounding leaves
-        bar = b.Bar(part.bytes, scale, _look(part).color, _BAR)
+        bar = b.Bar(part.bytes, scale, PART_LOOKS.get(part.name, CONTEXT_LOOK).color, _BAR)
         rows.append([part.name, format_bytes(part.bytes, 2), bar, part.what])
     if start.total_bytes is not None:
         what = "of the device" if start.engine == "vllm" else "free before the start"
         rows.append(["total", format_bytes(start.total_bytes, 2), "", what])
     return b.Table((b.LEFT, b.RIGHT, b.LEFT, b.LEFT), rows)
-
-
-def _look(part: Part) -> Look:
-    return _LOOKS.get(part.name, FREE_LOOK if part.name in _FREE else CONTEXT_LOOK)
 
 
 def _load(load: Load) -> b.Table:

@@ -12,25 +12,11 @@ from ullage.estimate.serving.serving_plan import ServingEstimate
 from ullage.estimate.term import Verdict
 from ullage.estimate.time.serving import ServingTime
 from ullage.gpus.catalog import label
-from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
+from ullage.report.palette import part_look
 from ullage.report.text.terms import terms_table
-from ullage.trace.category import Category
 from ullage.units import format_bytes
 
 _MOST_GPUS: Final = 16
-_LOOKS: Final = {
-    "weights": CATEGORY_LOOKS[Category.PARAMETER],
-    "adapters and drafts": CATEGORY_LOOKS[Category.BUFFER],
-    "activations": CATEGORY_LOOKS[Category.ACTIVATION],
-    "working memory": CATEGORY_LOOKS[Category.TEMPORARY],
-    "padding of experts": CATEGORY_LOOKS[Category.BUFFER],
-    "zero points": CATEGORY_LOOKS[Category.BUFFER],
-    "kernels and buffers": CONTEXT_LOOK,
-    "CUDA graphs": CATEGORY_LOOKS[Category.WORKSPACE],
-    "context and libraries": CONTEXT_LOOK,
-    "left free": FREE_LOOK,
-    "KV cache": CATEGORY_LOOKS[Category.KV_CACHE],
-}
 VERDICT_TONES: Final = {
     Verdict.FITS: b.Tone.GOOD,
     Verdict.MAY_FIT: b.Tone.DOUBTFUL,
@@ -76,7 +62,7 @@ def serving_blocks(
     )
     yield b.Title("Memory of a GPU" if serving_estimate.capacity_bytes else "Weights")
     scale = max(term.bytes for term in serving_estimate.terms)
-    yield terms_table(serving_estimate.terms, lambda part: look_of_part(part.name), scale)
+    yield terms_table(serving_estimate.terms, lambda part: part_look(part.name), scale)
     if serving_estimate.kv_groups:
         yield b.Title("What the layers keep")
         yield _groups_table(serving_estimate)
@@ -100,12 +86,7 @@ def serving_blocks(
     sources: b.Rows = [
         [term.name, b.Word(term.source, b.Tone.FAINT)] for term in serving_estimate.terms
     ]
-    yield b.Table((b.LEFT, b.LEFT), sources, ("part", "where it comes from"), is_page_only=True)
-
-
-def look_of_part(name: str) -> Look:
-    """The label and colour of a part of a server's memory."""
-    return _LOOKS.get(name, Look(name, "#999999"))
+    yield b.Detail((b.Table((b.LEFT, b.LEFT), sources, ("part", "where it comes from")),))
 
 
 def _groups_table(serving_estimate: ServingEstimate) -> b.Table:

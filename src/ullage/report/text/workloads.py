@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from ullage.answers import block_kinds as b
-from ullage.estimate.term import Term
 from ullage.estimate.workloads.answer import WorkloadEstimate
 from ullage.gpus.catalog import label
-from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, Look
+from ullage.report.palette import part_look
 from ullage.report.text.serving import VERDICT_TONES
 from ullage.report.text.terms import terms_table
-from ullage.trace.category import Category
 from ullage.units import format_bytes
-
-_LOOKS: Final = {
-    "weights": CATEGORY_LOOKS[Category.PARAMETER],
-    "cross-attention": CATEGORY_LOOKS[Category.KV_CACHE],
-    "text": CATEGORY_LOOKS[Category.KV_CACHE],
-    "context": CONTEXT_LOOK,
-}
 
 
 def workload_line(estimate: WorkloadEstimate) -> str:
@@ -49,7 +39,7 @@ def workload_blocks(estimate: WorkloadEstimate) -> Iterator[b.Block]:
     for place in estimate.places:
         yield b.Title(place.name)
         scale = max(term.bytes for term in place.terms)
-        yield terms_table(place.terms, _look, scale)
+        yield terms_table(place.terms, lambda term: part_look(term.name), scale)
     yield b.Title("Figures")
     rows: b.Rows = [
         [name, format_bytes(value) if unit == "bytes" else f"{value:,} {unit}"]
@@ -58,7 +48,3 @@ def workload_blocks(estimate: WorkloadEstimate) -> Iterator[b.Block]:
     yield b.Table((b.LEFT, b.RIGHT), rows)
     yield b.Title("Assumed")
     yield from (b.Note(line, b.Tone.FAINT, indent=2) for line in estimate.assumptions)
-
-
-def _look(term: Term) -> Look:
-    return _LOOKS.get(term.name, Look(term.name, "#999999"))

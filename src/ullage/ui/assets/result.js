@@ -4,12 +4,6 @@ import { showCache } from "./cache.js";
 
 const CLOSE = 0.05; // less of the GPU than this left is close
 const [MARK_WIDTH, NAME_WIDTH, TICK_WIDTH] = [14, 100, 84]; // pixels that a number, a name, a tick take
-// How the parts of a server look, which no category owns.
-const SERVED = {
-  weights: "parameter", "adapters and drafts": "buffer", activations: "activation", "CUDA graphs": "workspace",
-  "padding of experts": "buffer", "zero points": "buffer", "kernels and buffers": "context",
-  "working memory": "temporary", "context and libraries": "context", "KV cache": "kv_cache", "left free": "free",
-};
 const AROUND = { context: "context", "cached blocks": "cache" };
 
 /** Black or white, whichever can be read on a colour. */
@@ -60,8 +54,8 @@ export class Result {
     const room = found.users[1] ? `room for ${formatNumberOf(found.users[1], "user")}` : "no room for a user";
     this._showVerdict(word, kind, `${room} of ${formatCount(found.plan.context)} tokens on ${found.gpu}`,
       `${found.reason[0].toUpperCase()}${found.reason.slice(1)}. ${formatCount(found.model.num_parameters)} parameters.`);
-    const parts = found.terms.map((term) => ({ ...term, key: SERVED[term.name] ?? "unattributed", bytes: Math.max(0, term.bytes) }));
-    parts.sort((a, b) => (a.key === "free") - (b.key === "free"));
+    const parts = found.terms.map((term) => ({ ...term, key: term.name in this.looks ? term.name : "unattributed", bytes: Math.max(0, term.bytes) }));
+    parts.sort((a, b) => (a.key === "left free") - (b.key === "left free"));
     this._showBars({ ...found, parts, interval: null }, null);
     const whole = sum(parts); // more than the GPU has, where nothing is left for the cache
     this._showTerms(parts, whole, whole > found.capacity_bytes ? "needed" : "the GPU", null);

@@ -1,4 +1,4 @@
-"""How long a step takes, and where its time goes: in short, or the whole of it."""
+"""How long a step takes, and where its time goes."""
 
 from __future__ import annotations
 
@@ -19,33 +19,25 @@ from ullage.report.text.time.numbers import (
 )
 
 _BAR_WIDTH = 20
-_MAX_KINDS = 4  # in the short report
+_MAX_KINDS = 4  # without details
 _MAX_ROWS = 12  # of modules and unknown kernels
 _SMALL_SHARE = 2e-3  # of the step: what is not shown
+_UNKNOWN = "Kernels of which nothing is known"
 _PER_BAR = 10**9  # bars are drawn of whole numbers: nanoseconds
 
 
-def brief_time(report: RunReport) -> Iterator[b.Block]:
-    """The time of a step, and where it goes, in at most twelve lines; nothing without a time."""
-    time = report.time
-    if time is None:
-        return
-    yield from _head(report, time)
-    yield _kind_table(time, _MAX_KINDS)
-    yield b.Note(_critical_line(report, time), b.Tone.PLAIN, b.Overflow.CUT)
-    if time.unknown:
-        share = format_share(sum(kernel.exposed.s for kernel in time.unknown), time.step.s)
-        yield b.Note(f"Kernels of which nothing is known: {len(time.unknown)}, {share} of the step")
+def time_blocks(report: RunReport, time: StepTime) -> Iterator[b.Block]:
+    """The time of a step, and where it goes; without details in at most twelve lines."""
+    yield from _head(time, report.cost, report.num_gpus)
+    yield b.Detail((_kind_table(time, len(time.categories)),), (_kind_table(time, _MAX_KINDS),))
+    yield _limit(time, _whose(report))
+    unknown_s = sum(kernel.exposed.s for kernel in time.unknown)
+    count = f"{len(time.unknown)}, {format_share(unknown_s, time.step.s)} of the step"
+    brief = [b.Note(f"{_UNKNOWN}: {count}")] if time.unknown else []
+    yield b.Detail(_details(time), brief)
 
 
-def full_time(report: RunReport) -> Iterator[b.Block]:
-    """All that is known of the time of a step; nothing without a time."""
-    time = report.time
-    if time is None:
-        return
-    yield from _head(report, time)
-    yield _kind_table(time, len(time.categories))
-    yield b.Note(_critical_line(report, time), b.Tone.PLAIN, b.Overflow.CUT)
+def _details(time: StepTime) -> Iterator[b.Block]:
     waits = format_as(time.host_waits, time.step.s)
     yield b.Note(f"The host waits for the device {waits}; {len(time.steps)} whole steps were timed")
     if time.parts:
@@ -57,7 +49,7 @@ def full_time(report: RunReport) -> Iterator[b.Block]:
         modules = [share._replace(name=name_timed_module(share.name)) for share in shares]
         yield _share_table(modules, time, "module")
     if time.unknown:
-        yield b.Title("Kernels of which nothing is known")
+        yield b.Title(_UNKNOWN)
         yield _share_table(time.unknown, time, "kernel")
     if time.basis:
         yield b.Title("The times rest on")
@@ -66,14 +58,9 @@ def full_time(report: RunReport) -> Iterator[b.Block]:
 
 def played_time(time: StepTime, expense: Expense | None, num_gpus: int) -> Iterator[b.Block]:
     """The time of a step that was played from a configuration, and all that it rests on."""
-    yield b.Title(f"Time of a step: {time_line(time, num_gpus)}")
-    if expense is not None:
-        yield b.Note(expense_line(expense), b.Tone.PLAIN, b.Overflow.CUT)
+    yield from _head(time, expense, num_gpus)
     yield _kind_table(time, len(time.categories))
-    parts = ", ".join(
-        f"{part.name} {format_share(part.exposed.s, time.step.s)}" for part in time.parts[:3]
-    )
-    yield b.Note(f"Limited by {time.critical}; {parts}", b.Tone.PLAIN, b.Overflow.CUT)
+    yield _limit(time, "Limited")
     yield b.Title("The times rest on")
     yield from (b.Note(line, indent=2) for line in _basis_lines(time.basis))
 
@@ -101,10 +88,10 @@ def expense_line(expense: Expense) -> str:
     return f"{tokens} a million tokens; 1,000 steps{gpus} {steps}"
 
 
-def _head(report: RunReport, time: StepTime) -> Iterator[b.Block]:
-    yield b.Title(f"Time of a step: {time_line(time, report.num_gpus)}")
-    if report.cost is not None:
-        yield b.Note(expense_line(report.cost), b.Tone.PLAIN, b.Overflow.CUT)
+def _head(time: StepTime, expense: Expense | None, num_gpus: int) -> Iterator[b.Block]:
+    yield b.Title(f"Time of a step: {time_line(time, num_gpus)}")
+    if expense is not None:
+        yield b.Note(expense_line(expense), b.Tone.PLAIN, b.Overflow.CUT)
 
 
 def _kind_table(time: StepTime, num_kinds: int) -> b.Table:
@@ -132,19 +119,20 @@ def _hidden_s(kinds: Sequence[Share]) -> float:
     return sum(max(0.0, kind.busy.s - kind.exposed.s) for kind in kinds)
 
 
-def _critical_line(report: RunReport, time: StepTime) -> str:
-    """The limit of the step; of several processes, whose step it is."""
-    num_timed = sum(process.time is not None for process in report.processes)
+def _whose(report: RunReport) -> str:
+    """Of several processes, whose step is limited."""
     slowest = report.slowest
-    whose = "Limited"
-    if num_timed > 1 and slowest is not None:
-        rank, pid = slowest.record.rank, slowest.record.pid
-        which = f"Process {pid}" if rank is None else f"Rank {rank}"
-        whose = f"{which}, the slowest, is limited"
-    parts = ", ".join(
-        f"{part.name} {format_share(part.exposed.s, time.step.s)}" for part in time.parts[:3]
-    )
-    return f"{whose} by {time.critical}{f'; {parts}' if parts else ''}"
+    if slowest is None or sum(process.time is not None for process in report.processes) < 2:
+        return "Limited"
+    rank, pid = slowest.record.rank, slowest.record.pid
+    which = f"Process {pid}" if rank is None else f"Rank {rank}"
+    return f"{which}, the slowest, is limited"
+
+
+def _limit(time: StepTime, whose: str) -> b.Note:
+    shares = [f"{part.name} {format_share(part.exposed.s, time.step.s)}" for part in time.parts[:3]]
+    parts = f"; {', '.join(shares)}" if shares else ""
+    return b.Note(f"{whose} by {time.critical}{parts}", b.Tone.PLAIN, b.Overflow.CUT)
 
 
 def _basis_lines(basis: Sequence[str]) -> Iterator[str]:
