@@ -102,12 +102,14 @@ def write_all(place: Path) -> dict[str, int]:
         pass
     make_directory(place / "folder")
     Cache(place / ".ullage_cache")._make()
-    before = Path.cwd()
+    # By its descriptor, since the checkout may lie where an ordinary user does not reach its path.
+    before = os.open(".", os.O_RDONLY)
     os.chdir(place)
     try:
         write_crash(ValueError(), [])
     finally:
-        os.chdir(before)
+        os.fchdir(before)
+        os.close(before)
     modes = {path.name[:12]: path.stat().st_mode & 0o777 for path in place.iterdir()}
     assert len(modes) == 6, modes
     return modes
