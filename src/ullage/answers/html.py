@@ -107,8 +107,8 @@ def _element(block: Shown) -> str:
             return ""
         case Note(text, tone, hang=hang, lead=lead, is_apart=is_apart):
             code = "" if lead is None else f"<b{_class(lead.tone)}>{escape(lead.text)}</b> "
-            above = 0.7 * is_apart
-            place = f' style="margin:{above:g}em 0 0 {max(hang or 0, block.indent)}ch"'
+            above, left = 0.7 * is_apart, max(hang or 0, block.indent)
+            place = f' style="margin:{above:g}em 0 0 min({left}ch,{left}vw)"'
             return f"<p{_class(tone)}{place}>{code}{escape(text)}</p>"
         case Lines(lines):
             return f"<pre>{escape(chr(10).join(lines))}</pre>"
@@ -134,7 +134,7 @@ def _table(table: Table) -> Iterator[str]:
 def _row(table: Table, cells: Sequence[Cell], tone: Tone, tag: str) -> str:
     texts = [
         f"<{tag}{_NUMBER if column.is_right else ''}>{_cell(cell)}</{tag}>"
-        for cell, column in zip(cells, table.columns, strict=False)
+        for cell, column in zip([*cells, *[""] * len(table.columns)], table.columns, strict=False)
     ]
     return f"<tr{_class(tone)}>{''.join(texts)}</tr>"
 
