@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,12 +21,13 @@ from ullage.explain.moments.course import Course, Phase, StepSource
 from ullage.explain.moments.steps import StepPeak
 from ullage.explain.owners.owners import Owners
 from ullage.explain.owners.ownership import code_of
-from ullage.explain.owners.sites import Sites
 from ullage.trace.blocks import Blocks, BoolArray, held_before
 from ullage.trace.growth import MIN_STEPS, find_trend
-from ullage.trace.model import Category, Request
-from ullage.trace.replay import Replay
-from ullage.trace.snapshot import Int64Array, UInt8Array
+from ullage.trace.model import Category, Int64Array, Request, UInt8Array
+
+if TYPE_CHECKING:  # a run's own report reads no trace
+    from ullage.explain.owners.sites import Sites
+    from ullage.trace.replay import Replay
 
 BOUNDED = (
     Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.BUFFER,
