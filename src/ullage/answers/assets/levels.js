@@ -39,7 +39,7 @@ class Levels {
     const { run, numGroups } = this;
     const now = new Float64Array(numGroups);
     for (let i = 0; i < run.numBlocks && run.birth[i] < 0; i++) now[run.group[i]] += run.bytes(i);
-    let total = now.reduce((sum, bytes) => sum + bytes, 0);
+    let total = sumOf(now);
     for (let bin = 0; bin < this.highest.length; bin++) {
       const first = bin * BIN_POINTS;
       this.atStart.set(now, bin * numGroups); // before its first point's event
@@ -125,8 +125,7 @@ class Levels {
     if (at < 0 || at > point || point - at >= BIN_POINTS) {
       const bin = Math.floor(point / BIN_POINTS);
       for (let g = 0; g < numGroups; g++) now[g] = this.atStart[bin * numGroups + g];
-      at = bin * BIN_POINTS - 1; // atStart is before the event of its first point
-      if (at < 0) at = 0;
+      at = Math.max(0, bin * BIN_POINTS - 1); // atStart is before the event of its first point
     }
     for (; at < point; at++) {
       if (changes[at] !== 0) now[group[Math.abs(blockOfEvent[at]) - 1]] += changes[at];
@@ -136,7 +135,7 @@ class Levels {
 
   /** Bytes by group right after an event. */
   after(event) {
-    this._goTo(Math.max(0, Math.min(this.numPoints - 1, event + 1)));
+    this._goTo(clamp(event + 1, 0, this.numPoints - 1));
     return Float64Array.from(this._now);
   }
 

@@ -78,20 +78,9 @@ class Panel {
   }
 
   _drawAxis(view, axis) {
-    const { context, width, height } = clearScale(this.parts.axis, this.sizes.axis, this.theme);
-    const isSeconds = axis === "seconds";
-    const ticks = makeTicks(view.x0, view.x1, width / LABEL_WIDTH, { isWhole: !isSeconds });
-    context.textAlign = "center";
-    for (const tick of ticks) {
-      const x = ((tick - view.x0) / (view.x1 - view.x0)) * width;
-      context.fillStyle = this.theme.line;
-      context.fillRect(Math.round(x), 0, 1, 5);
-      context.fillStyle = this.theme.muted;
-      const text = isSeconds ? formatSeconds(tick, ticks[1] - ticks[0]) : formatCount(tick);
-      const isAtEnd = x < LABEL_WIDTH / 2 || x > width - LABEL_WIDTH / 2;
-      const half = isAtEnd ? context.measureText(text).width / 2 : 0;
-      context.fillText(text, Math.max(half, Math.min(width - half, x)), height / 2 + 3);
-    }
+    const { context, width } = clearScale(this.parts.axis, this.sizes.axis, this.theme);
+    const isWhole = axis !== "seconds";
+    drawAxis(context, width, view, { theme: this.theme, isWhole, format: isWhole ? formatCount : formatSeconds });
     const mark = (event, color) => {
       const at = ((this.map.xOf(event) - view.x0) / (view.x1 - view.x0)) * width;
       context.fillStyle = color;
@@ -133,9 +122,8 @@ class Panel {
     const { heights } = this.map;
     const span = heights.y1 - heights.y0;
     const limit = this.run.header.total_height * HEADROOM;
-    const newSpan = Math.max(16, Math.min(limit, span * factor));
-    const y0 = heights.y0 + around * (span - newSpan);
-    this.moveHeights(y0, newSpan);
+    const newSpan = clamp(span * factor, 16, limit);
+    this.moveHeights(heights.y0 + around * (span - newSpan), newSpan);
   }
 
   panHeights(share) {
@@ -146,7 +134,7 @@ class Panel {
   moveHeights(y0, span) {
     const limit = Math.max(this.run.header.total_height * HEADROOM, 1);
     const shown = Math.min(span, limit);
-    const low = Math.max(0, Math.min(limit - shown, y0));
+    const low = clamp(y0, 0, limit - shown);
     this.map.heights = { y0: low, y1: low + shown };
     this.page.invalidate();
   }
@@ -157,6 +145,7 @@ class Panel {
     const { width, height } = this.sizes[isMap ? "map" : "strip"];
     let [lastX, lastY, moved] = [event.clientX, event.clientY, 0];
     canvas.setPointerCapture(event.pointerId);
+    const drag = new AbortController();
     const move = (next) => {
       moved += Math.abs(next.clientX - lastX) + Math.abs(next.clientY - lastY);
       if (moved > 3) {
@@ -166,14 +155,12 @@ class Panel {
       [lastX, lastY] = [next.clientX, next.clientY];
     };
     const stop = (last) => {
-      canvas.removeEventListener("pointermove", move);
-      canvas.removeEventListener("pointerup", stop);
-      canvas.removeEventListener("pointercancel", stop);
+      drag.abort();
       if (moved <= 3 && last.type === "pointerup") this._click(last, isMap);
     };
-    canvas.addEventListener("pointermove", move);
-    canvas.addEventListener("pointerup", stop);
-    canvas.addEventListener("pointercancel", stop);
+    for (const [kind, act] of [["pointermove", move], ["pointerup", stop], ["pointercancel", stop]]) {
+      canvas.addEventListener(kind, act, { signal: drag.signal });
+    }
   }
 
   _click(event, isMap) {
@@ -185,7 +172,7 @@ class Panel {
   _eventAt(event) {
     const { x0, x1 } = this.page.view;
     const x = x0 + (event.offsetX / event.currentTarget.clientWidth) * (x1 - x0);
-    return Math.max(-1, Math.min(this.run.numEvents - 1, this.map.eventAt(x)));
+    return clamp(this.map.eventAt(x), -1, this.run.numEvents - 1);
   }
 
   _hover(event, isMap) {
@@ -197,13 +184,22 @@ class Panel {
   }
 }
 
+const pixelRatio = () => window.devicePixelRatio || 1;
+
+/** Gives a canvas the pixels of a size on the page; whether it had others. */
+function fitCanvas(canvas, size) {
+  const width = Math.max(1, Math.round(size.width * pixelRatio()));
+  const height = Math.max(1, Math.round(size.height * pixelRatio()));
+  const isChanged = canvas.width !== width || canvas.height !== height;
+  if (isChanged) Object.assign(canvas, { width, height });
+  return isChanged;
+}
+
 /** An empty scale canvas of its own size. */
 function clearScale(canvas, { width, height }, theme) {
-  const ratio = window.devicePixelRatio || 1;
-  const size = { width: Math.round(width * ratio), height: Math.round(height * ratio) };
-  if (canvas.width !== size.width || canvas.height !== size.height) Object.assign(canvas, size);
+  fitCanvas(canvas, { width, height });
   const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.setTransform(pixelRatio(), 0, 0, pixelRatio(), 0, 0);
   context.clearRect(0, 0, width, height);
   if (context.font !== SCALE_FONT) context.font = SCALE_FONT;
   context.textBaseline = "middle";
@@ -236,6 +232,22 @@ function drawCapacity(context, { width, height, ratio = 1 }, top, capacity, them
   context.globalAlpha = 1;
   context.fillStyle = theme.red;
   context.fillText(text, width - 8 * ratio, below);
+}
+
+/** What a view shows to the right, with labels of its ticks; `format` gets a tick and the step to the next. */
+function drawAxis(context, width, { x0, x1 }, { theme, format, isWhole }) {
+  const ticks = makeTicks(x0, x1, width / LABEL_WIDTH, { isWhole });
+  context.textAlign = "center";
+  for (const tick of ticks) {
+    const x = ((tick - x0) / (x1 - x0)) * width;
+    context.fillStyle = theme.line;
+    context.fillRect(Math.round(x), 0, 1, 5);
+    context.fillStyle = theme.muted;
+    const text = format(tick, ticks[1] - ticks[0]);
+    const isAtEnd = x < LABEL_WIDTH / 2 || x > width - LABEL_WIDTH / 2; // others are not measured
+    const half = isAtEnd ? context.measureText(text).width / 2 : 0;
+    context.fillText(text, clamp(x, half, width - half), 15);
+  }
 }
 
 /** Bytes upward, from low to high. */

@@ -43,17 +43,19 @@ class TimeView {
 
   pan(share) {
     const { x0, x1 } = this.view;
-    const low = Math.max(0, Math.min(this.header.step_s - (x1 - x0), x0 + share * (x1 - x0)));
-    this.view = { x0: low, x1: low + x1 - x0 };
-    this.draw();
+    this._show(x0 + share * (x1 - x0), x1 - x0);
   }
 
   zoom(factor, around = 0.5) {
     const { x0, x1 } = this.view;
     const whole = this.header.step_s;
-    const span = Math.max(LEAST_STEP_SHARE * whole, Math.min(whole, factor * (x1 - x0)));
-    const low = Math.max(0, Math.min(whole - span, x0 + around * (x1 - x0 - span)));
-    this.view = { x0: low, x1: low + span };
+    const span = clamp(factor * (x1 - x0), LEAST_STEP_SHARE * whole, whole);
+    this._show(x0 + around * (x1 - x0 - span), span);
+  }
+
+  _show(begin, span) {
+    const x0 = clamp(begin, 0, this.header.step_s - span);
+    this.view = { x0, x1: x0 + span };
     this.draw();
   }
 
@@ -61,7 +63,7 @@ class TimeView {
   _layOut() {
     const { clientWidth: width, clientHeight: height } = this.canvas;
     const gutter = Math.min(72, width / 5);
-    const lane = Math.max(4, Math.min(LANE_HEIGHT, ((1 - MEMORY_SHARE) * height - 24) / this.lanes.length));
+    const lane = clamp(((1 - MEMORY_SHARE) * height - 24) / this.lanes.length, 4, LANE_HEIGHT);
     const lanes = height - 24 - lane * this.lanes.length;
     return { width: width - gutter, height, gutter, lane, lanes, axis: height - 24, memory: lanes - 8 };
   }
@@ -83,7 +85,8 @@ class TimeView {
     this.lanes.forEach((_, number) => this._drawLane(context, place, number));
     context.restore();
     this._drawNames(context, place);
-    this._drawAxis(context, place);
+    context.translate(place.gutter, place.axis);
+    drawAxis(context, place.width, this.view, { theme: this.theme, format: formatMoment });
   }
 
   _x(seconds, { width }) {
@@ -171,21 +174,6 @@ class TimeView {
     });
   }
 
-  _drawAxis(context, place) {
-    const { x0, x1 } = this.view;
-    const ticks = makeTicks(x0, x1, place.width / LABEL_WIDTH);
-    for (const tick of ticks) {
-      const x = place.gutter + this._x(tick, place);
-      context.fillStyle = this.theme.line;
-      context.fillRect(Math.round(x), place.axis, 1, 5);
-      context.fillStyle = this.theme.muted;
-      const text = formatMoment(tick, ticks[1] - ticks[0]);
-      const half = context.measureText(text).width / 2;
-      context.textAlign = "center";
-      context.fillText(text, Math.max(place.gutter + half, Math.min(place.gutter + place.width - half, x)), place.axis + 15);
-    }
-  }
-
   name(span) {
     return this.header.names[this.run.columns.span_name[span]];
   }
@@ -242,9 +230,7 @@ class TimeView {
     ];
     return [
       makeElement("h2", {}, swatch(this.kind(span).color), ` ${this.name(span)}`),
-      makeElement("dl", {}, ...rows.slice(1).flatMap(([label, value]) => [
-        makeElement("dt", {}, label), makeElement("dd", {}, value),
-      ])),
+      factList(rows.slice(1)),
     ];
   }
 
@@ -252,12 +238,7 @@ class TimeView {
   legend() {
     return [
       makeElement("h2", {}, "Where the step's time goes"),
-      makeElement("table", { class: "legend" }, ...this.header.rows.map(({ label, color, seconds, share }) =>
-        makeElement("tr", {},
-          makeElement("td", {}, swatch(color)), makeElement("td", { class: "label", title: label }, label),
-          makeElement("td", { class: "number" }, seconds), makeElement("td", { class: "number" }, share),
-        ),
-      )),
+      makeElement("table", { class: "legend" }, ...this.header.rows.map((row) => legendRow(row, row.seconds, row.share))),
     ];
   }
 }

@@ -26,12 +26,8 @@ class TimelineView {
   }
 
   resize(size) {
-    const ratio = window.devicePixelRatio || 1;
-    const width = Math.max(1, Math.round(size.width * ratio));
-    const height = Math.max(1, Math.round(size.height * ratio));
-    if (this.image && this.canvas.width === width && this.canvas.height === height) return;
-    Object.assign(this.canvas, { width, height });
-    this.image = this.context.createImageData(width, height);
+    if (!fitCanvas(this.canvas, size) && this.image) return;
+    this.image = this.context.createImageData(this.canvas.width, this.canvas.height);
     this.pixels = new Int32Array(this.image.data.buffer);
   }
 
@@ -68,8 +64,7 @@ class TimelineView {
     }
     this.context.putImageData(this.image, 0, 0);
     this._drawReserved(points, perByte);
-    const ratio = window.devicePixelRatio || 1;
-    drawCapacity(this.context, { width, height, ratio }, this.topBytes, this.run.header.capacity, this.theme);
+    drawCapacity(this.context, { width, height, ratio: pixelRatio() }, this.topBytes, this.run.header.capacity, this.theme);
   }
 
   /** Arrays of so many columns, kept from frame to frame. */
@@ -94,7 +89,7 @@ class TimelineView {
       const x = view.x0 + column * step;
       const isOutside = x + step < low || x > high;
       const event = axis === "seconds" ? run.eventAtSeconds(x) : Math.floor(x);
-      points[column] = isOutside ? -1 : Math.max(0, Math.min(run.numEvents, event + 1));
+      points[column] = isOutside ? -1 : clamp(event + 1, 0, run.numEvents);
     }
     return points;
   }
@@ -103,7 +98,7 @@ class TimelineView {
     const { context, canvas, levels } = this;
     const { event, bytes } = levels.reserved;
     context.strokeStyle = this.theme.text;
-    context.lineWidth = window.devicePixelRatio || 1;
+    context.lineWidth = pixelRatio();
     context.beginPath();
     let isDown = false;
     for (let column = 0; column < canvas.width; column++) {
