@@ -34,9 +34,9 @@ from ullage.version import __version__
 
 # The map's, in the order of their dependencies.
 _SCRIPTS: Final = (
-    "format.js", "unpack.js", "run.js", "levels.js", "draw_gl.js", "draw_pixels.js", "map.js",
-    "timeline.js", "panel.js", "treemap.js", "segments.js", "time.js", "search.js", "details.js",
-    "page.js", "open.js",
+    "format.js", "scale.js", "unpack.js", "run.js", "levels.js", "draw_gl.js", "draw_pixels.js",
+    "map.js", "timeline.js", "panel.js", "treemap.js", "segments.js", "time.js", "search.js",
+    "details.js", "page.js", "open.js",
 )  # fmt: skip
 _WHERE: Final = " The whole answer is in this file as JSON, in the element <code>document</code>."
 _NUMBER: Final = ' class="number"'
@@ -64,6 +64,9 @@ def render_page(
         for block in maps
         for packed in block.devices
     ]
+    has_plots = any(isinstance(block, Plot) for block in shown)
+    styles = ["style.css", "blocks.css", *["plot.css"] * has_plots]
+    styles.append("map.css" if maps else "page.css")
     how = "comparison" if any(block.is_comparison for block in maps) else "devices"
     # Replaced from the end to the beginning, so that no marker is searched for in inserted text.
     parts = {
@@ -76,7 +79,7 @@ def render_page(
         "<!--heading-->": escape(title),
         "<!--how-->": how,
         "/*theme*/": _asset("theme.js"),
-        "/*style*/": "".join(map(_asset, ("style.css", "page.css", *["map.css"] * bool(maps)))),
+        "/*style*/": "".join(map(_asset, styles)),
         "<!--title-->": escape(f"{title}: {verdict}" if verdict and not maps else title),
         "<!--refresh-->": f'<meta http-equiv="refresh" content="{refresh_s}">' * bool(refresh_s),
     }

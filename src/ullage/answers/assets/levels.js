@@ -31,6 +31,14 @@ class Levels {
     this.reserved = findReserved(run);
   }
 
+  get colors() {
+    return this.run.grouping.groups.map((group) => group.color);
+  }
+
+  get highestBytes() {
+    return Math.max(this.peakBytes, this.reserved.highest);
+  }
+
   get peakBytes() {
     return this.highest[this.pyramid.at(-1).best[0]];
   }
@@ -117,6 +125,19 @@ class Levels {
     return lowest;
   }
 
+  /** The first point of each pixel column, and of the one after the last; -1 outside the run. */
+  pointsOf(view, axis, width, points) {
+    const { run } = this;
+    const [low, high] = extentOf(run, axis);
+    const step = (view.x1 - view.x0) / width;
+    for (let column = 0; column <= width; column++) {
+      const x = view.x0 + column * step;
+      const isOutside = x + step < low || x > high;
+      const event = axis === "seconds" ? run.eventAtSeconds(x) : Math.floor(x);
+      points[column] = isOutside ? -1 : clamp(event + 1, 0, run.numEvents);
+    }
+  }
+
   /** Sets what is live now to a point, from where it was or from the beginning of its bin. */
   _goTo(point) {
     const { changes, numGroups, _now: now } = this;
@@ -158,4 +179,9 @@ function findReserved(run) {
   let sum = 0;
   const bytes = event.map((one) => (sum += changes.get(one)));
   return { event, bytes, highest: bytes.reduce((a, b) => Math.max(a, b), 0) };
+}
+
+/** Where a run begins and ends on an axis. */
+function extentOf(run, axis) {
+  return axis === "seconds" ? [0, run.seconds(run.numEvents)] : [-1, Math.max(run.numEvents, 0)];
 }

@@ -1,6 +1,5 @@
 // The page: its views, its tools, the keyboard, and the frames in which it draws.
 
-const THEME_COLORS = ["ground", "segment", "text", "muted", "line", "accent", "red"];
 const FRAME_MS = 1.5; // of script; what is not done by then goes on in the next frame
 const WARM_VIEWS = 40;
 const byId = (id) => document.getElementById(id);
@@ -50,8 +49,8 @@ class Page {
 
   /** One scale of bytes for the timelines of all runs. */
   linkLevels() {
-    const tops = this.shown.map(({ timeline, run }) => scaleTop(timeline.highest, run.header.capacity));
-    for (const { timeline } of this.panels) timeline.topBytes = Math.max(...tops);
+    const top = Math.max(...this.shown.map(({ timeline }) => timeline.ownTopBytes));
+    for (const { timeline } of this.panels) timeline.topBytes = top;
   }
 
   fitView() {
@@ -283,10 +282,7 @@ class Page {
   }
 
   applyTheme() {
-    const style = getComputedStyle(document.documentElement);
-    const theme = Object.fromEntries(
-      THEME_COLORS.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]),
-    );
+    const theme = readTheme();
     for (const panel of this.panels) panel.setTheme(theme);
     for (const { segments, time } of this.views.values()) {
       segments.setTheme(theme);
